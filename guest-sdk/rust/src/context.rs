@@ -1,0 +1,178 @@
+//! What a run is handed: the event, who and where, and what it may use.
+
+use serde::de::DeserializeOwned;
+
+use crate::contract::{
+    Actor, ArtifactRef, AvailableApis, Conversation, Event, Message, ModelOperation, ModelResource, Resources, RunContext,
+    StateScope,
+};
+use crate::error::ApiError;
+use crate::history::History;
+use crate::json::from_str;
+use crate::limits::{MESSAGE_BYTES, split_at_json_len};
+use crate::message::{MessageIds, MessageWriter};
+use crate::outcome::Failure;
+use crate::results::{Batch, message_completed};
+use crate::state::State;
+
+/// The context of one run.
+///
+/// Reading it is free: it is in the memory of the runner already. The history is not in it, the
+/// runner pulls what it needs. The whole record is at [`Context::contract`].
+#[derive(Debug)]
+pub struct Context {
+    contract: RunContext,
+    ids: MessageIds,
+}
+
+impl Context {
+    pub(crate) fn new(contract: RunContext) -> Self {
+        Self { contract, ids: MessageIds::default() }
+    }
+
+    /// Every field, as the contract has it.
+    #[must_use]
+    pub fn contract(&self) -> &RunContext {
+        &self.contract
+    }
+
+    /// The run.
+    #[must_use]
+    pub fn run_id(&self) -> &str {
+        &self.contract.run_id
+    }
+
+    /// The text of the input; empty where the event has none.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.contract.input.text.as_deref().unwrap_or_default()
+    }
+
+    /// What came with the input.
+    #[must_use]
+    pub fn attachments(&self) -> &[ArtifactRef] {
+        &self.contract.input.attachments
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn event(&self) -> &Event {
+        &self.contract.event
+    }
+
+    /// Where it happened. An event need not belong to a conversation.
+    #[must_use]
+    pub fn conversation(&self) -> Option<&Conversation> {
+        self.contract.conversation.as_ref()
+    }
+
+    /// The id of the conversation, where there is one.
+    #[must_use]
+    pub fn conversation_id(&self) -> Option<&str> {
+        self.conversation()?.conversation_id.as_deref()
+    }
+
+    /// Who made it happen.
+    #[must_use]
+    pub fn actor(&self) -> Option<&Actor> {
+        self.contract.actor.as_ref()
+    }
+
+    /// The models, tools and other things that this run may use.
+    #[must_use]
+    pub fn resources(&self) -> &Resources {
+        &self.contract.resources
+    }
+
+    /// The first model that this run may use in this way.
+    #[must_use]
+    pub fn model_for(&self, operation: ModelOperation) -> Option<&ModelResource> {
+        self.resources().models.iter().find(|model| model.operations.contains(&operation))
+    }
+
+    /// Which calls the grant of this run allows. A call that is not allowed answers
+    /// `unauthorized`.
+    #[must_use]
+    pub fn available_apis(&self) -> &AvailableApis {
+        &self.contract.context.available_apis
+    }
+
+    /// When the host ends the run, in Unix milliseconds.
+    #[must_use]
+    pub fn deadline_at(&self) -> Option<u64> {
+        self.contract.runtime.deadline_at
+    }
+
+    /// The language to answer in, as a BCP 47 tag, where the host knows one.
+    #[must_use]
+    pub fn locale(&self) -> Option<&str> {
+        self.contract.runtime.locale.as_deref()
+    }
+
+    /// The configuration of the binding.
+    ///
+    /// # Errors
+    /// A [`Failure`] with the code `runner.invalid_config` whose message names the field that does
+    /// not fit `T`.
+    pub fn config<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        from_str(&self.contract.config)
+            .map_err(|error| Failure::new("runner.invalid_config", format!("the configuration, {error}")))
+    }
+
+    /// The data of the event.
+    ///
+    /// # Errors
+    /// A [`Failure`] with the code `runner.invalid_event` whose message names the field that does
+    /// not fit `T`.
+    pub fn event_data<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        from_str(&self.contract.event.data)
+            .map_err(|error| Failure::new("runner.invalid_event", format!("the data of the event, {error}")))
+    }
+
+    /// The state in a scope.
+    #[must_use]
+    pub fn state(&self, scope: StateScope) -> State<'_> {
+        let snapshot = &self.contract.state;
+        let snapshot = match scope {
+            StateScope::Conversation => &snapshot.conversation,
+            StateScope::Actor => &snapshot.actor,
+            StateScope::Subject => &snapshot.subject,
+            StateScope::Runner => &snapshot.runner,
+            StateScope::Binding => &snapshot.binding,
+        };
+        State::new(scope, snapshot)
+    }
+
+    /// The transcript.
+    #[must_use]
+    pub fn history(&self) -> History {
+        History::new()
+    }
+
+    /// Starts a message that is streamed while it is written.
+    pub fn message(&self) -> MessageWriter {
+        MessageWriter::new(self.ids.clone())
+    }
+
+    /// An id for a message that the runner builds itself, unique in the run.
+    #[must_use]
+    pub fn next_message_id(&self) -> String {
+        self.ids.next()
+    }
+
+    /// Says a text that is complete already, without deltas. One host call; a text of more than
+    /// [`MESSAGE_BYTES`] becomes several messages.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub fn reply(&self, text: &str) -> Result<(), ApiError> {
+        let mut batch = Batch::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (head, tail) = split_at_json_len(rest, MESSAGE_BYTES);
+            batch.push(message_completed(self.ids.next(), Message::assistant(head)))?;
+            rest = tail;
+        }
+        batch.flush()
+    }
+}

@@ -1,0 +1,166 @@
+//! What was said before: the transcript of a conversation, page by page.
+
+use crate::contract::agent_host::runner::history as host;
+use crate::contract::{Direction, PageRequest, TranscriptPage};
+use crate::error::ApiError;
+
+/// The transcript. The manifest must declare [`HistoryOperation::Page`](crate::HistoryOperation),
+/// and the grant of the run must allow it: see
+/// [`Context::available_apis`](crate::Context::available_apis).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct History(());
+
+impl History {
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+
+    /// From the newest item to the oldest.
+    pub fn backward(self) -> Pages {
+        Pages::new(Direction::Backward)
+    }
+
+    /// From the oldest item to the newest.
+    pub fn forward(self) -> Pages {
+        Pages::new(Direction::Forward)
+    }
+
+    /// One page, as the contract has it.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub fn page(self, request: &PageRequest) -> Result<TranscriptPage, ApiError> {
+        Ok(host::page(request)?)
+    }
+}
+
+/// Pages of the transcript, one host call each, until there are no more or one is refused.
+///
+/// Each step goes on at the cursor `next` of the page before: as `before` on the way backward, as
+/// `after` on the way forward.
+#[must_use = "an iterator does nothing until it is asked"]
+#[derive(Clone, Debug)]
+pub struct Pages {
+    /// None after the last page.
+    next: Option<PageRequest>,
+}
+
+impl Pages {
+    fn new(direction: Direction) -> Self {
+        Self {
+            next: Some(PageRequest {
+                conversation_id: None,
+                before: None,
+                after: None,
+                limit: 50,
+                direction,
+                include_artifacts: false,
+            }),
+        }
+    }
+
+    /// Items of a page: 1 to 100, 50 where nothing is said.
+    pub fn limit(self, items: u32) -> Self {
+        self.with(|request| request.limit = items)
+    }
+
+    /// Starts behind this cursor, in the direction of the pages.
+    pub fn starting_at(self, cursor: impl Into<String>) -> Self {
+        self.with(|request| turn_to(request, cursor.into()))
+    }
+
+    /// Another conversation than that of the run. It needs a grant of its own.
+    pub fn conversation(self, conversation_id: impl Into<String>) -> Self {
+        self.with(|request| request.conversation_id = Some(conversation_id.into()))
+    }
+
+    /// Items name their artifacts.
+    pub fn with_artifacts(self) -> Self {
+        self.with(|request| request.include_artifacts = true)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut PageRequest)) -> Self {
+        if let Some(request) = &mut self.next {
+            change(request);
+        }
+        self
+    }
+
+    fn step(
+        &mut self,
+        page: impl FnOnce(&PageRequest) -> Result<TranscriptPage, ApiError>,
+    ) -> Option<Result<TranscriptPage, ApiError>> {
+        let mut request = self.next.take()?;
+        let page = page(&request);
+        if let Ok(TranscriptPage { has_more: true, next: Some(cursor), .. }) = &page {
+            turn_to(&mut request, cursor.clone());
+            self.next = Some(request);
+        }
+        Some(page)
+    }
+}
+
+impl Iterator for Pages {
+    type Item = Result<TranscriptPage, ApiError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(|request| History::new().page(request))
+    }
+}
+
+fn turn_to(request: &mut PageRequest, cursor: String) {
+    match request.direction {
+        Direction::Backward => request.before = Some(cursor),
+        Direction::Forward => request.after = Some(cursor),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::ErrorCode;
+
+    fn page(next: Option<&str>) -> Result<TranscriptPage, ApiError> {
+        Ok(TranscriptPage { items: Vec::new(), next: next.map(str::to_owned), prev: None, has_more: next.is_some() })
+    }
+
+    #[test]
+    fn pages_follow_the_cursor_until_there_are_no_more() {
+        let mut pages = History::new().backward().limit(20);
+        let first = pages.step(|request| {
+            assert_eq!((request.limit, request.before.as_deref()), (20, None));
+            page(Some("c1"))
+        });
+        assert!(first.is_some());
+        let second = pages.step(|request| {
+            assert_eq!((request.before.as_deref(), request.after.as_deref()), (Some("c1"), None));
+            page(None)
+        });
+        assert!(second.is_some());
+        assert!(pages.step(|_| panic!("there is no third page")).is_none());
+    }
+
+    #[test]
+    fn forward_pages_go_on_after_the_cursor() {
+        let mut pages = History::new().forward().starting_at("c0");
+        let _first = pages.step(|request| {
+            assert_eq!((request.before.as_deref(), request.after.as_deref()), (None, Some("c0")));
+            page(None)
+        });
+    }
+
+    #[test]
+    fn a_refusal_is_the_last_item() {
+        let mut pages = History::new().backward();
+        let refused = pages.step(|_| {
+            Err(ApiError {
+                code: ErrorCode::Unauthorized,
+                message: "history is not granted".to_owned(),
+                retryable: false,
+                details: None,
+            })
+        });
+        assert!(matches!(refused, Some(Err(_))));
+        assert!(pages.step(|_| page(None)).is_none());
+    }
+}

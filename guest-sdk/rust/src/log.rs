@@ -1,0 +1,54 @@
+//! Diagnostic lines of the run: `log::info!("{n} tools")`.
+//!
+//! They go to the log of the run, together with what the runner writes to standard output and
+//! standard error. The host bounds their number and size, and drops what is more.
+
+pub use crate::contract::agent_host::runner::log::{Level, write};
+
+#[doc(inline)]
+pub use crate::{__log_debug as debug, __log_error as error, __log_info as info, __log_trace as trace, __log_warn as warn};
+
+/// Writes a line of the level `trace`. Takes what `format!` takes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __log_trace {
+    ($($argument:tt)+) => {
+        $crate::log::write($crate::log::Level::Trace, &::std::format!($($argument)+))
+    };
+}
+
+/// Writes a line of the level `debug`. Takes what `format!` takes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __log_debug {
+    ($($argument:tt)+) => {
+        $crate::log::write($crate::log::Level::Debug, &::std::format!($($argument)+))
+    };
+}
+
+/// Writes a line of the level `info`. Takes what `format!` takes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __log_info {
+    ($($argument:tt)+) => {
+        $crate::log::write($crate::log::Level::Info, &::std::format!($($argument)+))
+    };
+}
+
+/// Writes a line of the level `warn`. Takes what `format!` takes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __log_warn {
+    ($($argument:tt)+) => {
+        $crate::log::write($crate::log::Level::Warn, &::std::format!($($argument)+))
+    };
+}
+
+/// Writes a line of the level `error`. Takes what `format!` takes.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __log_error {
+    ($($argument:tt)+) => {
+        $crate::log::write($crate::log::Level::Error, &::std::format!($($argument)+))
+    };
+}

@@ -1,0 +1,296 @@
+//! What a runner says of itself: a builder for the manifest, with the defaults of the protocol.
+
+use crate::contract::{
+    ArtifactOperation, BootstrapMode, Capabilities, ContextOwnership, ContextPolicy, EventOperation, HistoryOperation,
+    KnowledgeOperation, ModelOperation, Permissions, RunOperation, RunnerManifest, StateScope, StorageArea, ToolOperation,
+};
+use crate::form::FormItem;
+use crate::json::IntoJson;
+
+/// The manifest of one runner.
+///
+/// Everything has a default but the author and the plugin: no permission, the version of the
+/// runner's crate, no form. The name is [`Runner::NAME`](crate::Runner::NAME), said once.
+#[must_use]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    contract: RunnerManifest,
+}
+
+impl Manifest {
+    /// The id of the runner is `plugin:AUTHOR/PLUGIN/NAME`. People put it into bindings: choose it
+    /// once.
+    pub fn new(author: impl Into<String>, plugin: impl Into<String>) -> Self {
+        Self {
+            contract: RunnerManifest {
+                name: String::new(),
+                author: author.into(),
+                plugin: plugin.into(),
+                version: String::new(),
+                label: Vec::new(),
+                description: None,
+                capabilities: Capabilities::default(),
+                permissions: Permissions::default(),
+                context: ContextPolicy::default(),
+                config_schema: Vec::new(),
+                metadata: "{}".to_owned(),
+            },
+        }
+    }
+
+    /// Another version than that of the runner's crate. Semantic versioning.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.contract.version = version.into();
+        self
+    }
+
+    /// The name that people see, in a language (a BCP 47 tag such as `en` or `zh-Hans`). Call it
+    /// once a language; the first is the fallback. Without any, it is the name of the runner.
+    pub fn label(mut self, language: impl Into<String>, text: impl Into<String>) -> Self {
+        self.contract.label.push((language.into(), text.into()));
+        self
+    }
+
+    /// What the runner is for, in a language. As [`Manifest::label`].
+    pub fn description(mut self, language: impl Into<String>, text: impl Into<String>) -> Self {
+        let description = self.contract.description.get_or_insert_default();
+        description.push((language.into(), text.into()));
+        self
+    }
+
+    /// What the runner knows to do:
+    /// `Capabilities { streaming: true, ..Capabilities::default() }`.
+    pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.contract.capabilities = capabilities;
+        self
+    }
+
+    /// How the runner gets at what was said before. The default: it pulls what it needs.
+    pub fn context(mut self, policy: ContextPolicy) -> Self {
+        self.contract.context = policy;
+        self
+    }
+
+    /// One more field in the form of a binding's configuration.
+    pub fn form(mut self, item: FormItem) -> Self {
+        self.contract.config_schema.push(item.into());
+        self
+    }
+
+    /// A JSON object for display and diagnosis.
+    pub fn metadata(mut self, metadata: impl IntoJson) -> Self {
+        self.contract.metadata = metadata.into_json();
+        self
+    }
+
+    /// All permissions at once.
+    pub fn permissions(mut self, permissions: Permissions) -> Self {
+        self.contract.permissions = permissions;
+        self
+    }
+
+    /// The generated record, for what this builder has no method for.
+    pub fn contract_mut(&mut self) -> &mut RunnerManifest {
+        &mut self.contract
+    }
+
+    /// The record that the host reads: under this name, and with this version where none was said.
+    #[must_use]
+    pub fn into_contract(self, name: &str, crate_version: &str) -> RunnerManifest {
+        let mut contract = self.contract;
+        // Always: a run is dispatched by that name.
+        name.clone_into(&mut contract.name);
+        if contract.version.is_empty() {
+            crate_version.clone_into(&mut contract.version);
+        }
+        if contract.label.is_empty() {
+            contract.label.push(("en".to_owned(), contract.name.clone()));
+        }
+        contract
+    }
+}
+
+/// The most that the runner can ever use. Each call replaces what was said before for the same
+/// kind; a component that calls an interface which is not declared here is not admitted.
+impl Manifest {
+    /// What to do with models.
+    pub fn models(mut self, operations: impl Into<Vec<ModelOperation>>) -> Self {
+        self.contract.permissions.models = operations.into();
+        self
+    }
+
+    /// What to do with tools.
+    pub fn tools(mut self, operations: impl Into<Vec<ToolOperation>>) -> Self {
+        self.contract.permissions.tools = operations.into();
+        self
+    }
+
+    /// What to do with knowledge bases.
+    pub fn knowledge_bases(mut self, operations: impl Into<Vec<KnowledgeOperation>>) -> Self {
+        self.contract.permissions.knowledge_bases = operations.into();
+        self
+    }
+
+    /// How to read the transcript of the conversation.
+    pub fn history(mut self, operations: impl Into<Vec<HistoryOperation>>) -> Self {
+        self.contract.permissions.history = operations.into();
+        self
+    }
+
+    /// How to read earlier events.
+    pub fn events(mut self, operations: impl Into<Vec<EventOperation>>) -> Self {
+        self.contract.permissions.events = operations.into();
+        self
+    }
+
+    /// What to do with artifacts.
+    pub fn artifacts(mut self, operations: impl Into<Vec<ArtifactOperation>>) -> Self {
+        self.contract.permissions.artifacts = operations.into();
+        self
+    }
+
+    /// Whose state to read and write.
+    pub fn state(mut self, scopes: impl Into<Vec<StateScope>>) -> Self {
+        self.contract.permissions.state = scopes.into();
+        self
+    }
+
+    /// Where to keep bytes that outlive the run.
+    pub fn storage(mut self, areas: impl Into<Vec<StorageArea>>) -> Self {
+        self.contract.permissions.storage = areas.into();
+        self
+    }
+
+    /// What to do with other runs.
+    pub fn runs(mut self, operations: impl Into<Vec<RunOperation>>) -> Self {
+        self.contract.permissions.runs = operations.into();
+        self
+    }
+
+    /// Which actions to ask of the platform, such as `message.edit`.
+    pub fn platform_actions<A: Into<String>>(mut self, actions: impl IntoIterator<Item = A>) -> Self {
+        self.contract.permissions.platform_actions = actions.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// To ask people questions.
+    pub fn interactions(mut self) -> Self {
+        self.contract.permissions.interactions = true;
+        self
+    }
+
+    /// Which hosts to send requests to, such as `api.example.com:443`.
+    pub fn http_hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
+        self.contract.permissions.http_hosts = hosts.into_iter().map(Into::into).collect();
+        self
+    }
+}
+
+/// As the protocol has it: the runner understands events and manages its own context.
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self {
+            streaming: false,
+            tool_calling: false,
+            knowledge_retrieval: false,
+            multimodal_input: false,
+            event_context: true,
+            platform_api: false,
+            interrupt: false,
+            steering: false,
+            stateful_session: false,
+            self_managed_context: true,
+        }
+    }
+}
+
+/// Nothing is permitted.
+impl Default for Permissions {
+    fn default() -> Self {
+        Self {
+            models: Vec::new(),
+            tools: Vec::new(),
+            knowledge_bases: Vec::new(),
+            history: Vec::new(),
+            events: Vec::new(),
+            artifacts: Vec::new(),
+            state: Vec::new(),
+            storage: Vec::new(),
+            runs: Vec::new(),
+            platform_actions: Vec::new(),
+            interactions: false,
+            http_hosts: Vec::new(),
+        }
+    }
+}
+
+/// As the protocol has it: the current event and nothing before it, the rest is pulled.
+impl Default for ContextPolicy {
+    fn default() -> Self {
+        Self {
+            ownership: ContextOwnership::SelfManaged,
+            bootstrap: BootstrapMode::CurrentEvent,
+            max_inline_events: 0,
+            max_inline_bytes: 0,
+            supports_history_pull: true,
+            supports_history_search: false,
+            supports_artifact_pull: true,
+            owns_compaction: true,
+            wants_static_context_refs: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_only_what_it_must_and_the_rest_has_defaults() {
+        let manifest = Manifest::new("acme", "greeter").into_contract("default", "1.2.3");
+        assert_eq!(manifest.name, "default");
+        assert_eq!(manifest.author, "acme");
+        assert_eq!(manifest.plugin, "greeter");
+        assert_eq!(manifest.version, "1.2.3");
+        assert_eq!(manifest.label, [("en".to_owned(), "default".to_owned())]);
+        assert_eq!(manifest.description, None);
+        assert_eq!(manifest.permissions, Permissions::default());
+        assert!(manifest.capabilities.event_context && manifest.capabilities.self_managed_context);
+        assert!(manifest.config_schema.is_empty());
+        assert_eq!(manifest.metadata, "{}");
+    }
+
+    #[test]
+    fn what_the_author_says_stands() {
+        let manifest = Manifest::new("acme", "greeter")
+            .version("2.0.0-rc.1")
+            .label("en", "Greeter")
+            .label("de", "Grüßer")
+            .description("en", "Greets.")
+            .models([ModelOperation::Invoke, ModelOperation::Stream])
+            .state([StateScope::Actor])
+            .platform_actions(["message.edit"])
+            .http_hosts(["api.example.com:443"])
+            .interactions()
+            .form(FormItem::string("name").required())
+            .metadata(serde_json::json!({"home": "https://example.com"}))
+            .into_contract("loud", "1.2.3");
+        assert_eq!(manifest.name, "loud");
+        assert_eq!(manifest.version, "2.0.0-rc.1");
+        assert_eq!(manifest.label[1], ("de".to_owned(), "Grüßer".to_owned()));
+        assert_eq!(manifest.description.unwrap()[0].1, "Greets.");
+        assert_eq!(
+            manifest.permissions,
+            Permissions {
+                models: vec![ModelOperation::Invoke, ModelOperation::Stream],
+                state: vec![StateScope::Actor],
+                platform_actions: vec!["message.edit".to_owned()],
+                http_hosts: vec!["api.example.com:443".to_owned()],
+                interactions: true,
+                ..Permissions::default()
+            }
+        );
+        assert_eq!(manifest.config_schema.len(), 1);
+        assert_eq!(manifest.metadata, r#"{"home":"https://example.com"}"#);
+    }
+}

@@ -1,0 +1,318 @@
+//! Writing a message so that its reader sees it grow.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use crate::contract::{Message, RunResult};
+use crate::error::ApiError;
+use crate::limits::{DELTA_BYTES, FLUSH_BYTES, MESSAGE_BYTES, json_len, split_at_json_len};
+use crate::results::{Batch, Host, Sink, message_completed, message_delta};
+
+/// The ids of the messages of one run: `m1`, `m2` and so on. A run that is resumed counts the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MessageIds(Rc<Cell<u32>>);
+
+impl MessageIds {
+    pub(crate) fn next(&self) -> String {
+        let number = self.0.get() + 1;
+        self.0.set(number);
+        format!("m{number}")
+    }
+}
+
+/// Streams one message of the assistant: deltas while it is written, and the whole text at the end.
+///
+/// - [`write`](Self::write) collects small pieces and emits a delta when a few hundred bytes are
+///   there; [`flush`](Self::flush) emits at once. `write!(out, "{x}")?` works too.
+/// - [`delta`](Self::delta) is for a runner that wants to say itself what a delta is.
+/// - [`finish`](Self::finish) emits the rest and `message.completed` in one host call. **Without
+///   it the message is never completed**, and what was not flushed is not sent.
+///
+/// A text of more than [`MESSAGE_BYTES`] becomes several messages, each complete, since one result
+/// has a limit. A message without text is not sent at all.
+#[must_use = "a message is complete only after `finish`"]
+#[derive(Debug)]
+pub struct MessageWriter<S: Sink = Host> {
+    batch: Batch<S>,
+    ids: MessageIds,
+    /// Given with the first text, so that a message that stays empty takes no id.
+    id: Option<String>,
+    text: String,
+    /// Length of `text` as JSON.
+    bytes: usize,
+    /// Where in `text` the next delta starts.
+    sent: usize,
+}
+
+impl MessageWriter {
+    pub(crate) fn new(ids: MessageIds) -> Self {
+        Self::with_sink(Host, ids)
+    }
+}
+
+impl<S: Sink> MessageWriter<S> {
+    fn with_sink(sink: S, ids: MessageIds) -> Self {
+        let batch = Batch::with_sink(sink);
+        Self { batch, ids, id: None, text: String::new(), bytes: 0, sent: 0 }
+    }
+
+    /// Adds text, and emits it when there is enough of it.
+    ///
+    /// # Errors
+    /// As the host answers. What was refused is part of the text of the completed message still.
+    pub fn write(&mut self, text: &str) -> Result<(), ApiError> {
+        self.append(text)?;
+        if self.text.len() - self.sent >= FLUSH_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// What `write!` calls, so that it gives the error of the host and needs no trait in scope.
+    ///
+    /// # Errors
+    /// As [`MessageWriter::write`].
+    pub fn write_fmt(&mut self, arguments: fmt::Arguments<'_>) -> Result<(), ApiError> {
+        match arguments.as_str() {
+            Some(text) => self.write(text),
+            None => self.write(&fmt::format(arguments)),
+        }
+    }
+
+    /// Adds text that is a delta of its own. Deltas travel together: 64 in one host call, or
+    /// fewer at [`flush`](Self::flush) or [`finish`](Self::finish).
+    ///
+    /// # Errors
+    /// As [`MessageWriter::write`].
+    pub fn delta(&mut self, text: &str) -> Result<(), ApiError> {
+        self.cut()?;
+        self.append(text)?;
+        self.cut()
+    }
+
+    /// Adds a result of another kind behind the text so far; it travels with the text.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub fn push(&mut self, result: RunResult) -> Result<(), ApiError> {
+        self.cut()?;
+        self.batch.push(result)
+    }
+
+    /// Emits all that was written.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub fn flush(&mut self) -> Result<(), ApiError> {
+        self.cut()?;
+        self.batch.flush()
+    }
+
+    /// Emits the rest and the completed message.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub fn finish(mut self) -> Result<(), ApiError> {
+        self.close()
+    }
+
+    fn close(&mut self) -> Result<(), ApiError> {
+        self.complete()?;
+        self.batch.flush()
+    }
+
+    /// Puts `text` into the message, and into the next where this one is full.
+    fn append(&mut self, text: &str) -> Result<(), ApiError> {
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (head, tail) = split_at_json_len(rest, MESSAGE_BYTES - self.bytes);
+            self.text.push_str(head);
+            self.bytes += json_len(head);
+            rest = tail;
+            if !rest.is_empty() {
+                self.complete()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes deltas of the text that is in none.
+    fn cut(&mut self) -> Result<(), ApiError> {
+        let mut rest = self.text.get(self.sent..).unwrap_or_default();
+        self.sent = self.text.len();
+        while !rest.is_empty() {
+            let (head, tail) = split_at_json_len(rest, DELTA_BYTES);
+            let id = self.id.get_or_insert_with(|| self.ids.next());
+            self.batch.push(message_delta(id.as_str(), head))?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Ends the message in the batch; what comes after is another message.
+    fn complete(&mut self) -> Result<(), ApiError> {
+        self.cut()?;
+        self.bytes = 0;
+        self.sent = 0;
+        match self.id.take() {
+            Some(id) => {
+                let message = Message::assistant(std::mem::take(&mut self.text));
+                self.batch.push(message_completed(id, message))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::ContentPart;
+    use crate::limits::RESULT_BYTES;
+    use crate::results::{other, tests::Kept};
+
+    type Writer = MessageWriter<Kept>;
+
+    fn writer() -> Writer {
+        Writer::with_sink(Kept::default(), MessageIds::default())
+    }
+
+    fn end(mut writer: Writer) -> Vec<Vec<RunResult>> {
+        writer.close().unwrap();
+        writer.batch.sink().batches.clone()
+    }
+
+    /// Id and text of a message.
+    type Said = (String, String);
+
+    /// The deltas put together, and the completed messages.
+    fn messages(batches: &[Vec<RunResult>]) -> (Vec<Said>, Vec<Said>) {
+        let mut deltas: Vec<Said> = Vec::new();
+        let mut completed = Vec::new();
+        for result in batches.iter().flatten() {
+            match result {
+                RunResult::MessageDelta(chunk) => match deltas.last_mut() {
+                    Some((id, text)) if *id == chunk.message_id => text.push_str(&chunk.text),
+                    _ => deltas.push((chunk.message_id.clone(), chunk.text.clone())),
+                },
+                RunResult::MessageCompleted(done) => {
+                    let [ContentPart::Text(text)] = done.message.content.as_slice() else {
+                        panic!("one text expected: {done:?}")
+                    };
+                    completed.push((done.message_id.clone(), text.clone()));
+                }
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+        (deltas, completed)
+    }
+
+    #[test]
+    fn a_short_message_is_one_host_call() {
+        let mut out = writer();
+        out.write("hello ").unwrap();
+        let whom = "world";
+        write!(out, "{whom}").unwrap();
+        let batches = end(out);
+        assert_eq!(batches, [[message_delta("m1", "hello world"), message_completed("m1", Message::assistant("hello world")),]]);
+    }
+
+    #[test]
+    fn small_writes_are_collected() {
+        let mut out = writer();
+        for _ in 0..1000 {
+            out.write("token ").unwrap();
+        }
+        let batches = end(out);
+        assert_eq!(batches.len(), 6000 / FLUSH_BYTES + 1);
+        let (deltas, completed) = messages(&batches);
+        assert_eq!(deltas, completed);
+        assert_eq!(completed, [("m1".to_owned(), "token ".repeat(1000))]);
+    }
+
+    #[test]
+    fn every_delta_stays_apart_and_they_travel_together() {
+        let mut out = writer();
+        out.write("so: ").unwrap();
+        for word in ["a ", "b ", "c"] {
+            out.delta(word).unwrap();
+        }
+        let batches = end(out);
+        assert_eq!(
+            batches,
+            [[
+                message_delta("m1", "so: "),
+                message_delta("m1", "a "),
+                message_delta("m1", "b "),
+                message_delta("m1", "c"),
+                message_completed("m1", Message::assistant("so: a b c")),
+            ]]
+        );
+    }
+
+    #[test]
+    fn another_result_keeps_its_place() {
+        let mut out = writer();
+        out.write("before").unwrap();
+        out.push(other("x.note", 1)).unwrap();
+        out.write("after").unwrap();
+        let batches = end(out);
+        assert_eq!(
+            batches,
+            [[
+                message_delta("m1", "before"),
+                other("x.note", 1),
+                message_delta("m1", "after"),
+                message_completed("m1", Message::assistant("beforeafter")),
+            ]]
+        );
+    }
+
+    #[test]
+    fn a_long_text_becomes_messages_within_the_limits() {
+        for piece in ["x", "é🦀\"\n", "\u{1}", "\u{1}x"] {
+            let text = piece.repeat(150_000 / piece.len());
+            let mut out = writer();
+            out.write(&text).unwrap();
+            let batches = end(out);
+            for result in batches.iter().flatten() {
+                match result {
+                    RunResult::MessageDelta(chunk) => {
+                        assert!(json_len(&chunk.text) <= DELTA_BYTES);
+                    }
+                    RunResult::MessageCompleted(done) => {
+                        let ContentPart::Text(text) = &done.message.content[0] else { panic!() };
+                        assert!(json_len(text) + 200 < RESULT_BYTES);
+                    }
+                    other => panic!("unexpected {other:?}"),
+                }
+            }
+            let (deltas, completed) = messages(&batches);
+            assert_eq!(deltas, completed);
+            assert!(completed.len() > 1);
+            assert_eq!(completed[1].0, "m2");
+            assert_eq!(completed.into_iter().map(|(_, text)| text).collect::<String>(), text);
+        }
+    }
+
+    #[test]
+    fn a_message_without_text_is_not_sent_and_takes_no_id() {
+        let ids = MessageIds::default();
+        let mut empty = Writer::with_sink(Kept::default(), ids.clone());
+        empty.write("").unwrap();
+        empty.delta("").unwrap();
+        empty.flush().unwrap();
+        assert!(end(empty).is_empty());
+        assert_eq!(ids.next(), "m1");
+    }
+
+    #[test]
+    fn a_refusal_is_reported_and_the_message_goes_on() {
+        let sink = Kept { refuse: Some(0), ..Kept::default() };
+        let mut out = Writer::with_sink(sink, MessageIds::default());
+        out.write("a").unwrap();
+        assert!(out.flush().is_err());
+        out.write("b").unwrap();
+        let (deltas, completed) = messages(&end(out));
+        assert_eq!(deltas, [("m1".to_owned(), "b".to_owned())]);
+        assert_eq!(completed, [("m1".to_owned(), "ab".to_owned())]);
+    }
+}

@@ -1,0 +1,199 @@
+//! How a run ends: a [`Completion`] or a [`Failure`], the return value of
+//! [`Runner::run`](crate::Runner::run).
+
+use std::error::Error;
+
+use crate::contract::agent_host::runner::types;
+use crate::contract::{Message, RunCompletion, RunFailure, TokenUsage};
+use crate::error::ApiError;
+use crate::json::IntoJson;
+use crate::state::StateError;
+
+/// How a run ended well. The host records it as `run.completed`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    contract: RunCompletion,
+}
+
+impl Completion {
+    /// The usual end: the runner has said what it had to say.
+    #[must_use]
+    pub fn stop() -> Self {
+        Self::new("stop")
+    }
+
+    /// Another end, such as `length`, `tool-calls` or `handoff`.
+    pub fn new(finish_reason: impl Into<String>) -> Self {
+        Self { contract: RunCompletion { finish_reason: finish_reason.into(), message: None, usage: None, metadata: None } }
+    }
+
+    /// The final message, where no `message.completed` result carried it. A message that was
+    /// written with [`Context::message`](crate::Context::message) must not come a second time.
+    #[must_use]
+    pub fn message(mut self, message: impl Into<Message>) -> Self {
+        self.contract.message = Some(message.into());
+        self
+    }
+
+    /// Tokens that the run used.
+    #[must_use]
+    pub fn usage(mut self, usage: TokenUsage) -> Self {
+        self.contract.usage = Some(usage);
+        self
+    }
+
+    /// A JSON object for whoever reads the run.
+    #[must_use]
+    pub fn metadata(mut self, metadata: impl IntoJson) -> Self {
+        self.contract.metadata = Some(metadata.into_json());
+        self
+    }
+}
+
+impl From<RunCompletion> for Completion {
+    fn from(contract: RunCompletion) -> Self {
+        Self { contract }
+    }
+}
+
+impl From<Completion> for RunCompletion {
+    fn from(completion: Completion) -> Self {
+        completion.contract
+    }
+}
+
+/// How a run failed. The host records it as `run.failed`.
+///
+/// Any [`std::error::Error`] becomes one by `?`:
+///
+/// | error | code | retryable |
+/// |---|---|---|
+/// | [`ApiError`], also as the source of another error | `host.` and its code | as the host says |
+/// | [`StateError`], a value of another shape | `runner.invalid_state` | no |
+/// | any other | `runner.error` | no |
+///
+/// It is no error type itself, which is what makes that conversion possible.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// Such as `runner.error`.
+    pub code: String,
+    /// Why, for a person.
+    pub message: String,
+    /// Whether the same event may be answered by another try.
+    pub retryable: bool,
+    /// More, as a JSON object.
+    pub details: Option<String>,
+}
+
+impl Failure {
+    /// A failure that another try would not mend.
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), retryable: false, details: None }
+    }
+
+    /// Says that another try may succeed.
+    #[must_use]
+    pub fn retryable(mut self) -> Self {
+        self.retryable = true;
+        self
+    }
+
+    /// A JSON object for whoever looks into it.
+    #[must_use]
+    pub fn details(mut self, details: impl IntoJson) -> Self {
+        self.details = Some(details.into_json());
+        self
+    }
+
+    fn of_host(error: ApiError, message: String) -> Self {
+        let ApiError { code, retryable, details, .. } = error;
+        Self { code: format!("host.{}", code.as_str()), message, retryable, details }
+    }
+}
+
+impl<E: Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::from_error(&error)
+    }
+}
+
+impl Failure {
+    // Apart from the generic function, so that it is compiled once.
+    fn from_error(error: &(dyn Error + 'static)) -> Self {
+        let mut message = String::new();
+        let mut next = Some(error);
+        while let Some(cause) = next {
+            let host = match cause.downcast_ref::<ApiError>() {
+                Some(host) => Some(host.clone()),
+                None => cause.downcast_ref::<types::ApiError>().cloned().map(ApiError::from),
+            };
+            if !message.is_empty() {
+                message.push_str(": ");
+            }
+            if let Some(host) = host {
+                message.push_str(&host.message);
+                return Self::of_host(host, message);
+            }
+            message.push_str(&cause.to_string());
+            next = cause.source();
+        }
+        let code = match error.is::<StateError>() {
+            true => "runner.invalid_state",
+            false => "runner.error",
+        };
+        Self::new(code, message)
+    }
+}
+
+impl From<Failure> for RunFailure {
+    fn from(failure: Failure) -> Self {
+        let Failure { code, message, retryable, details } = failure;
+        Self { code, message, retryable, details }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::ErrorCode;
+
+    fn refused() -> ApiError {
+        ApiError {
+            code: ErrorCode::RateLimited,
+            message: "600 calls a second".to_owned(),
+            retryable: true,
+            details: Some("{\"limit\":600}".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_host_error_keeps_code_retryable_and_details() {
+        let failure = Failure::from(refused());
+        assert_eq!(failure.code, "host.rate_limited");
+        assert_eq!(failure.message, "600 calls a second");
+        assert!(failure.retryable);
+        assert_eq!(failure.details.as_deref(), Some("{\"limit\":600}"));
+    }
+
+    #[test]
+    fn a_host_error_inside_another_error_still_names_the_failure() {
+        let failure = Failure::from(StateError::Host(refused()));
+        assert_eq!(failure.code, "host.rate_limited");
+        assert_eq!(failure.message, "the state is not reachable: 600 calls a second");
+    }
+
+    #[test]
+    fn an_error_of_the_raw_contract_converts_alike() {
+        let raw = types::ApiError { code: ErrorCode::Cancelled, message: "by alice".to_owned(), retryable: false, details: None };
+        let run = || -> Result<(), Failure> { Err(raw.clone())? };
+        assert_eq!(run(), Err(Failure::new("host.cancelled", "by alice")));
+    }
+
+    #[test]
+    fn any_other_error_is_a_runner_error_with_its_causes() {
+        let failure = Failure::from("x".parse::<u32>().unwrap_err());
+        assert_eq!(failure.code, "runner.error");
+        assert_eq!(failure.message, "invalid digit found in string");
+        assert!(!failure.retryable);
+    }
+}

@@ -1,0 +1,314 @@
+//! The stream of results: building them, and sending them in batches that the host accepts.
+//!
+//! Text goes through [`MessageWriter`](crate::MessageWriter). For the rest, build results with the
+//! functions of this module and send them with [`emit`] or a [`Batch`].
+
+use crate::contract::agent_host::runner::results as host;
+use crate::contract::{
+    ActionRequest, CompletedMessage, ContentPart, CustomResult, Message, MessageChunk, Role, RunResult, StateScope, StateUpdate,
+    ToolCallCompleted, ToolCallStarted,
+};
+use crate::error::ApiError;
+use crate::json::IntoJson;
+use crate::limits::{BATCH_BYTES, BATCH_RESULTS, framed, json_len};
+
+/// Where results go. [`Host`] outside of tests.
+pub trait Sink {
+    /// Appends the results in order, all of them or none, and gives the sequence number of the
+    /// last.
+    ///
+    /// # Errors
+    /// As the host answers; nothing was appended then.
+    fn emit(&mut self, results: &[RunResult]) -> Result<u64, ApiError>;
+}
+
+/// The results of the calling run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Host;
+
+impl Sink for Host {
+    fn emit(&mut self, results: &[RunResult]) -> Result<u64, ApiError> {
+        Ok(host::emit(results)?)
+    }
+}
+
+/// Appends results now, in order, all of them or none. What is too much for one batch is refused;
+/// [`Batch`] divides it.
+///
+/// # Errors
+/// As the host answers; nothing was appended then.
+pub fn emit(results: &[RunResult]) -> Result<u64, ApiError> {
+    Host.emit(results)
+}
+
+/// Collects results and emits them together: a host call for 64 results costs little more than for
+/// one. It never sends a batch with more than [`BATCH_RESULTS`] or [`BATCH_BYTES`].
+///
+/// What has not been flushed when it is dropped is not sent.
+#[must_use = "results that are not flushed are not sent"]
+#[derive(Debug, Default)]
+pub struct Batch<S: Sink = Host> {
+    sink: S,
+    results: Vec<RunResult>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// A batch for the results of this run.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl<S: Sink> Batch<S> {
+    pub(crate) fn with_sink(sink: S) -> Self {
+        Self { sink, results: Vec::new(), bytes: 0 }
+    }
+
+    /// Adds a result. Emits the ones before it when it would not fit into the same batch.
+    ///
+    /// # Errors
+    /// As [`Batch::flush`]; the new result is in the batch nonetheless.
+    pub fn push(&mut self, result: RunResult) -> Result<(), ApiError> {
+        let bytes = size(&result);
+        let full = self.results.len() >= BATCH_RESULTS || self.bytes + bytes > BATCH_BYTES;
+        let flushed = if full { self.flush() } else { Ok(()) };
+        self.bytes += bytes;
+        self.results.push(result);
+        flushed
+    }
+
+    /// Emits what was collected. Does nothing when that is nothing.
+    ///
+    /// # Errors
+    /// As the host answers. The refused results are dropped: they would be refused again.
+    pub fn flush(&mut self) -> Result<(), ApiError> {
+        if self.results.is_empty() {
+            return Ok(());
+        }
+        self.bytes = 0;
+        let outcome = self.sink.emit(&self.results);
+        self.results.clear();
+        outcome.map(|_sequence| ())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sink(&self) -> &S {
+        &self.sink
+    }
+}
+
+/// A part of a message that is being written. [`MessageWriter`](crate::MessageWriter) makes these.
+pub fn message_delta(message_id: impl Into<String>, text: impl Into<String>) -> RunResult {
+    RunResult::MessageDelta(assistant_chunk(message_id.into(), text.into()))
+}
+
+/// A whole message. Shares its id with its deltas.
+pub fn message_completed(message_id: impl Into<String>, message: impl Into<Message>) -> RunResult {
+    RunResult::MessageCompleted(CompletedMessage { message_id: message_id.into(), message: message.into() })
+}
+
+/// A part of what the runner thinks before it answers.
+pub fn reasoning_delta(message_id: impl Into<String>, text: impl Into<String>) -> RunResult {
+    RunResult::ReasoningDelta(assistant_chunk(message_id.into(), text.into()))
+}
+
+/// The start of a tool that the runner executes itself. Calls through the interface `tools` are
+/// recorded by the host.
+pub fn tool_call_started(call_id: impl Into<String>, tool_name: impl Into<String>, parameters: impl IntoJson) -> RunResult {
+    RunResult::ToolCallStarted(ToolCallStarted {
+        call_id: call_id.into(),
+        tool_name: tool_name.into(),
+        parameters: parameters.into_json(),
+        message_id: None,
+    })
+}
+
+/// The end of a tool that the runner executed itself: what it gave, or why it failed.
+pub fn tool_call_completed(
+    call_id: impl Into<String>,
+    tool_name: impl Into<String>,
+    outcome: Result<impl Into<String>, impl Into<String>>,
+) -> RunResult {
+    RunResult::ToolCallCompleted(ToolCallCompleted {
+        call_id: call_id.into(),
+        tool_name: tool_name.into(),
+        outcome: match outcome {
+            Ok(text) => Ok(vec![ContentPart::Text(text.into())]),
+            Err(why) => Err(why.into()),
+        },
+    })
+}
+
+/// A new value of the state. Cheaper than [`State::set`](crate::state::State::set) where other
+/// results are sent anyway, and stored with them or not at all.
+pub fn state_updated(scope: StateScope, key: impl Into<String>, value: impl IntoJson) -> RunResult {
+    RunResult::StateUpdated(StateUpdate { scope, key: key.into(), value: value.into_json() })
+}
+
+/// A platform action that the runner does not wait for.
+pub fn action_requested(action: impl Into<String>, target: impl IntoJson, payload: impl IntoJson) -> RunResult {
+    RunResult::ActionRequested(ActionRequest { action: action.into(), target: target.into_json(), payload: payload.into_json() })
+}
+
+/// A result of a type that the contract does not name. The host keeps it and acts on none.
+pub fn other(kind: impl Into<String>, data: impl IntoJson) -> RunResult {
+    RunResult::Other(CustomResult { type_: kind.into(), data: data.into_json() })
+}
+
+impl Message {
+    /// A message of the assistant that is one text.
+    pub fn assistant(text: impl Into<String>) -> Self {
+        Self::of(Role::Assistant, text)
+    }
+
+    /// A message of the user that is one text.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::of(Role::User, text)
+    }
+
+    /// A system message that is one text.
+    pub fn system(text: impl Into<String>) -> Self {
+        Self::of(Role::System, text)
+    }
+
+    fn of(role: Role, text: impl Into<String>) -> Self {
+        Self { role, content: vec![ContentPart::Text(text.into())], name: None, tool_calls: Vec::new(), tool_call_id: None }
+    }
+}
+
+impl From<String> for Message {
+    fn from(text: String) -> Self {
+        Self::assistant(text)
+    }
+}
+
+impl From<&str> for Message {
+    fn from(text: &str) -> Self {
+        Self::assistant(text)
+    }
+}
+
+fn assistant_chunk(message_id: String, text: String) -> MessageChunk {
+    MessageChunk { message_id, role: Role::Assistant, text }
+}
+
+// JSON members count as they are, strings as their escaped form, every part with its frame.
+fn size(result: &RunResult) -> usize {
+    framed(match result {
+        RunResult::MessageDelta(chunk) | RunResult::ReasoningDelta(chunk) => json_len(&chunk.message_id) + json_len(&chunk.text),
+        RunResult::MessageCompleted(completed) => json_len(&completed.message_id) + message_size(&completed.message),
+        RunResult::ToolCallStarted(call) => json_len(&call.call_id) + json_len(&call.tool_name) + call.parameters.len(),
+        RunResult::ToolCallCompleted(call) => {
+            let outcome = match &call.outcome {
+                Ok(parts) => parts.iter().map(part_size).sum(),
+                Err(why) => json_len(why),
+            };
+            json_len(&call.call_id) + json_len(&call.tool_name) + outcome
+        }
+        RunResult::ArtifactCreated(artifact) => artifact_size(artifact),
+        RunResult::StateUpdated(update) => json_len(&update.key) + update.value.len(),
+        RunResult::ActionRequested(request) => json_len(&request.action) + request.target.len() + request.payload.len(),
+        RunResult::Other(custom) => json_len(&custom.type_) + custom.data.len(),
+    })
+}
+
+fn message_size(message: &Message) -> usize {
+    let content: usize = message.content.iter().map(part_size).sum();
+    let calls: usize = message
+        .tool_calls
+        .iter()
+        .map(|call| framed(json_len(&call.call_id) + json_len(&call.tool_name) + call.parameters.len()))
+        .sum();
+    let names = message.name.as_deref().map_or(0, json_len) + message.tool_call_id.as_deref().map_or(0, json_len);
+    content + calls + names
+}
+
+fn part_size(part: &ContentPart) -> usize {
+    framed(match part {
+        ContentPart::Text(text) => json_len(text),
+        ContentPart::Artifact(artifact) => artifact_size(artifact),
+        ContentPart::Other(json) => json.len(),
+    })
+}
+
+fn artifact_size(artifact: &crate::contract::ArtifactRef) -> usize {
+    json_len(&artifact.artifact_id)
+        + json_len(&artifact.media_type)
+        + artifact.name.as_deref().map_or(0, json_len)
+        + artifact.sha256.as_deref().map_or(0, json_len)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::contract::ErrorCode;
+
+    /// Keeps what it is given, and refuses the batch with the number `refuse`.
+    #[derive(Debug, Default)]
+    pub(crate) struct Kept {
+        pub(crate) batches: Vec<Vec<RunResult>>,
+        pub(crate) refuse: Option<usize>,
+    }
+
+    impl Sink for Kept {
+        fn emit(&mut self, results: &[RunResult]) -> Result<u64, ApiError> {
+            if self.refuse == Some(self.batches.len()) {
+                self.refuse = None;
+                return Err(ApiError {
+                    code: ErrorCode::InvalidArgument,
+                    message: "refused".to_owned(),
+                    retryable: false,
+                    details: None,
+                });
+            }
+            self.batches.push(results.to_vec());
+            Ok(self.batches.len() as u64)
+        }
+    }
+
+    fn lengths(batch: &Batch<Kept>) -> Vec<usize> {
+        batch.sink().batches.iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn a_batch_has_at_most_64_results() {
+        let mut batch = Batch::with_sink(Kept::default());
+        for n in 0..130 {
+            batch.push(message_delta("m1", n.to_string())).unwrap();
+        }
+        batch.flush().unwrap();
+        batch.flush().unwrap();
+        assert_eq!(lengths(&batch), [64, 64, 2]);
+    }
+
+    #[test]
+    fn a_batch_has_at_most_256_kib() {
+        let mut batch = Batch::with_sink(Kept::default());
+        for _ in 0..10 {
+            batch.push(message_delta("m1", "x".repeat(31 * 1024))).unwrap();
+        }
+        batch.flush().unwrap();
+        assert_eq!(lengths(&batch), [8, 2]);
+    }
+
+    #[test]
+    fn escapes_count_as_json_has_them() {
+        let mut batch = Batch::with_sink(Kept::default());
+        for _ in 0..10 {
+            batch.push(message_delta("m1", "\u{1}".repeat(10 * 1024))).unwrap();
+        }
+        batch.flush().unwrap();
+        assert_eq!(lengths(&batch), [4, 4, 2]);
+    }
+
+    #[test]
+    fn a_refused_batch_is_dropped_and_the_next_goes_through() {
+        let mut batch = Batch::with_sink(Kept { refuse: Some(0), ..Kept::default() });
+        batch.push(message_delta("m1", "bad")).unwrap();
+        assert_eq!(batch.flush().unwrap_err().code, ErrorCode::InvalidArgument);
+        batch.push(message_delta("m1", "good")).unwrap();
+        batch.flush().unwrap();
+        assert_eq!(batch.sink().batches, [[message_delta("m1", "good")]]);
+    }
+}

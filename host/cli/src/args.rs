@@ -1,0 +1,131 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::command::{completions, config, inspect, ledger, run, runners, runs, serve};
+
+/// Runs agent runners: WebAssembly plugins that answer events.
+#[derive(Debug, Parser)]
+#[command(
+    name = "agent-host",
+    version,
+    propagate_version = false,
+    after_help = "Exit codes: 0 it worked; 1 it did not; 2 the command line is wrong."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Configuration file [default: ./agent-host.toml if there is one]
+    #[arg(long, global = true, value_name = "FILE", env = "AGENT_HOST_CONFIG", help_heading = "Global options")]
+    pub(crate) config: Option<PathBuf>,
+    /// Where the ledger and the compiled code are, instead of [server] data_dir
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Where the plugins are, instead of [server] plugins_dir
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
+    pub(crate) plugins_dir: Option<PathBuf>,
+    /// Write JSON, on standard output and for errors on standard error
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// Log more to standard error (-vv for most)
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "log", help_heading = "Global options")]
+    pub(crate) verbose: u8,
+    /// How much to log; AGENT_HOST_LOG takes filters such as `warn,agent_host_runs=debug`
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Global options")]
+    pub(crate) log: Option<LogLevel>,
+}
+
+/// How much to log.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Serve(serve::Serve),
+    Run(Box<run::Run>),
+    Runners(runners::Runners),
+    Inspect(inspect::Inspect),
+    #[command(subcommand)]
+    Runs(runs::Runs),
+    #[command(subcommand)]
+    Ledger(ledger::LedgerCommand),
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    Completions(completions::Completions),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn global_options_stand_anywhere() {
+        let cli = parse("agent-host runs list --json --data-dir d --limit 5").unwrap();
+        assert!(cli.global.json && cli.global.data_dir.is_some());
+        assert!(parse("agent-host --json runs list").unwrap().global.json);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for line in [
+            "agent-host",
+            "agent-host run",
+            "agent-host run echo text --file f",
+            "agent-host run echo --config-json [1]",
+            "agent-host run echo --timeout 0",
+            "agent-host runs show 7",
+            "agent-host runs list --limit 101",
+            "agent-host runs list --status done",
+            "agent-host serve --listen nowhere",
+            "agent-host -v --log debug runners",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_enough_to_listen() {
+        let Command::Serve(serve) = parse("agent-host serve --listen 8080").unwrap().command else { panic!("not serve") };
+        assert_eq!(serve.listen.unwrap().to_string(), "127.0.0.1:8080");
+    }
+}

@@ -1,0 +1,228 @@
+//! A running server, asked over HTTP.
+
+use std::time::Duration;
+
+use agent_host_protocol::{Run, RunEvent, RunId};
+use eventsource_stream::Eventsource;
+use futures_util::{Stream, StreamExt, stream};
+use reqwest::{Method, Response, Url, header};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::failure::Failure;
+
+/// A server that does not take the connection within this is not there.
+const CONNECT: Duration = Duration::from_secs(5);
+/// An answer takes milliseconds; streams are not bound by this.
+const ANSWER: Duration = Duration::from_secs(30);
+/// To find out whether a server is there at all.
+const PROBE: Duration = Duration::from_secs(1);
+/// A stream that breaks is taken up again after this, so many times in a row.
+const RECONNECT: Duration = Duration::from_secs(1);
+const RECONNECTS: u32 = 5;
+
+/// Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    base: Url,
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// A client of the server at `url`, such as `http://127.0.0.1:7070`.
+    pub(crate) fn new(url: &str) -> Result<Self, Failure> {
+        let refused = |why: &str| {
+            Failure::new("invalid_server", format!("`{url}` is not the URL of a server: {why}, such as http://127.0.0.1:7070"))
+        };
+        let base = Url::parse(url).map_err(|error| refused(&format!("{error}; write one")))?;
+        if base.scheme() != "http" || base.cannot_be_a_base() {
+            return Err(refused("only http is spoken; write one"));
+        }
+        // A proxy of the environment knows nothing of this machine.
+        let http = reqwest::Client::builder().connect_timeout(CONNECT).no_proxy().build();
+        let http = http.map_err(|error| Failure::new("http", format!("no HTTP client can be made: {error}")))?;
+        Ok(Self { base, http })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Whether an agent-host answers there.
+    pub(crate) async fn answers(&self) -> bool {
+        let Ok(url) = self.at("healthz", &[]) else { return false };
+        match self.http.get(url).timeout(PROBE).send().await {
+            Ok(response) => response.status().is_success(),
+            Err(_) => false,
+        }
+    }
+
+    /// The JSON at `path`. Parameters without a value are left out.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, Option<String>)]) -> Result<T, Failure> {
+        let request = self.http.get(self.at(path, query)?).timeout(ANSWER);
+        self.json(self.send(request).await?).await
+    }
+
+    /// Asks for the end of a run.
+    pub(crate) async fn cancel(&self, id: RunId, reason: Option<&str>) -> Result<Run, Failure> {
+        let url = self.at(&format!("api/v1/runs/{id}/cancel"), &[])?;
+        let body = serde_json::json!({ "reason": reason });
+        let request = self.http.request(Method::POST, url).timeout(ANSWER).json(&body);
+        self.json(self.send(request).await?).await
+    }
+
+    /// The events of a run after a cursor, as they come; ends after the terminal event.
+    pub(crate) fn follow(&self, id: RunId, after: Option<String>) -> impl Stream<Item = Result<RunEvent, Failure>> + use<> {
+        let reading = Reading { client: self.clone(), id, after, open: None, failures: 0, ended: false };
+        stream::unfold(reading, |mut reading| async move { reading.next().await.map(|event| (event, reading)) })
+    }
+
+    async fn stream(&self, id: RunId, after: Option<&str>) -> Result<Response, Failure> {
+        let url = self.at(&format!("api/v1/runs/{id}/events"), &[])?;
+        let mut request = self.http.get(url).header(header::ACCEPT, "text/event-stream");
+        if let Some(after) = after {
+            request = request.header("last-event-id", after);
+        }
+        self.send(request).await
+    }
+
+    fn at(&self, path: &str, query: &[(&str, Option<String>)]) -> Result<Url, Failure> {
+        let url = format!("{}/{path}", self.url());
+        let given = query.iter().filter_map(|(name, value)| value.as_ref().map(|value| (*name, value)));
+        let url = if query.is_empty() { Url::parse(&url) } else { Url::parse_with_params(&url, given) };
+        url.map_err(|error| Failure::new("invalid_server", format!("{}: {error}", self.base)))
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<Response, Failure> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = response.bytes().await.unwrap_or_default();
+        Err(match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) => Failure::new(problem.code, problem.detail),
+            Err(_) => Failure::new("http", format!("{} answered {status}, and not as an agent-host does", self.base)),
+        })
+    }
+
+    async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
+        let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        serde_json::from_slice(&body).map_err(|error| {
+            Failure::new(
+                "http",
+                format!(
+                    "{} answered with something else than expected ({error}): is it an agent-host of this version?",
+                    self.base
+                ),
+            )
+        })
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        Failure::new("unreachable", format!("{} does not answer: {cause}", self.base))
+    }
+}
+
+/// The problem document of a server.
+#[derive(Deserialize)]
+struct Problem {
+    code: String,
+    detail: String,
+}
+
+type Events = std::pin::Pin<Box<dyn Stream<Item = Result<eventsource_stream::Event, Failure>> + Send>>;
+
+/// A stream that is taken up again where it broke.
+struct Reading {
+    client: Client,
+    id: RunId,
+    after: Option<String>,
+    open: Option<Events>,
+    failures: u32,
+    ended: bool,
+}
+
+impl Reading {
+    async fn next(&mut self) -> Option<Result<RunEvent, Failure>> {
+        while !self.ended {
+            match self.try_next().await {
+                Ok(event) => {
+                    self.failures = 0;
+                    self.ended = event.is_terminal();
+                    return Some(Ok(event));
+                }
+                Err(broken) if broken.hopeless || self.failures >= RECONNECTS => {
+                    self.ended = true;
+                    return Some(Err(broken.failure));
+                }
+                Err(_) => {
+                    self.failures += 1;
+                    self.open = None;
+                    tokio::time::sleep(RECONNECT).await;
+                }
+            }
+        }
+        None
+    }
+
+    async fn try_next(&mut self) -> Result<RunEvent, Broken> {
+        let events = match &mut self.open {
+            Some(events) => events,
+            None => {
+                // The first connection tells a wrong id or a server that is not there; later ones a server that
+                // comes back.
+                let first = self.after.is_none() && self.failures == 0;
+                let response = self.client.stream(self.id, self.after.as_deref()).await;
+                let response = response.map_err(|failure| Broken { failure, hopeless: first })?;
+                let events = response.bytes_stream().eventsource();
+                self.open
+                    .insert(Box::pin(events.map(|event| event.map_err(|error| Failure::new("broken_stream", error.to_string())))))
+            }
+        };
+        let passing = |failure| Broken { failure, hopeless: false };
+        let event = match events.next().await {
+            Some(event) => event.map_err(passing)?,
+            None => return Err(passing(Failure::new("broken_stream", "the stream ended before the run did"))),
+        };
+        let parsed = serde_json::from_str(&event.data);
+        let parsed = parsed.map_err(|error| Broken {
+            failure: Failure::new("broken_stream", format!("not a run event: {error}")),
+            hopeless: false,
+        })?;
+        self.after = Some(event.id);
+        Ok(parsed)
+    }
+}
+
+/// Why there is no next event.
+struct Broken {
+    failure: Failure,
+    /// Another connection would not help.
+    hopeless: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_an_http_url() {
+        for (url, base) in [("http://127.0.0.1:7070", "http://127.0.0.1:7070"), ("http://h/below/", "http://h/below")] {
+            assert_eq!(Client::new(url).unwrap().url(), base);
+        }
+        for url in ["", "localhost:7070", "https://h", "file:///x", "mailto:x"] {
+            assert!(Client::new(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn parameters_without_a_value_are_left_out() {
+        let client = Client::new("http://h").unwrap();
+        let url = client.at("api/v1/runs", &[("status", None), ("conversation_id", Some("a b&c".to_owned()))]).unwrap();
+        assert_eq!(url.as_str(), "http://h/api/v1/runs?conversation_id=a+b%26c");
+    }
+}

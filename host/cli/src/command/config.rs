@@ -1,0 +1,33 @@
+//! `agent-host config`.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::{output::Output, settings::Settings};
+
+/// Look after the configuration
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Read the configuration, say what is wrong with it, show what is in effect
+    ///
+    /// Runners are not loaded, so a binding to a runner that is not installed passes; `agent-host serve` reports it.
+    Check,
+}
+
+impl ConfigCommand {
+    pub(crate) fn execute(&self, settings: &Settings, output: Output) -> anyhow::Result<ExitCode> {
+        let Self::Check = self;
+        let file = settings.file.as_ref().map(|file| file.display().to_string());
+        output.result(&json!({ "file": file, "config": settings.config }), || {
+            let from = file
+                .as_deref()
+                .map_or_else(|| "no file: the defaults are in effect".to_owned(), |file| format!("{file} is valid; in effect:"));
+            let shown =
+                toml::to_string_pretty(&settings.config).unwrap_or_else(|error| format!("cannot be shown as TOML: {error}\n"));
+            format!("# {from}\n\n{shown}")
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

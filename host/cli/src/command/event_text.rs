@@ -1,0 +1,188 @@
+//! Run events as people read them.
+
+use std::fmt::Write;
+
+use agent_host_protocol::{
+    ResultKind, RunEvent,
+    message::Message,
+    run::{RunCompletion, RunFailure},
+    time,
+};
+use serde::Deserialize;
+
+use crate::text;
+
+/// One event on one line: number, time, type, and the beginning of what it says.
+pub(crate) fn line(event: &RunEvent) -> String {
+    const MAX: usize = 160;
+    format!(
+        "{:>5}  {}  {:<21}  {}\n",
+        event.sequence,
+        time::display(event.timestamp),
+        text::one_line(&event.kind, 40),
+        text::one_line(&gist(event), MAX)
+    )
+}
+
+/// What an event says, in short.
+fn gist(event: &RunEvent) -> String {
+    let said = match ResultKind::from_name(&event.kind) {
+        Some(ResultKind::MessageDelta | ResultKind::ReasoningDelta) => {
+            delta(event).map(|delta| format!("{:?}", delta.chunk.content))
+        }
+        Some(ResultKind::MessageCompleted) => completed(event).map(|completed| format!("{:?}", completed.message.text())),
+        Some(ResultKind::RunFailed) => failure(event).map(|failure| format!("{}: {}", failure.code, failure.message)),
+        _ => None,
+    };
+    said.unwrap_or_else(|| event.data.get().to_owned())
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    message_id: String,
+    chunk: Chunk,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    content: String,
+}
+
+#[derive(Deserialize)]
+struct Completed {
+    message_id: String,
+    message: Message,
+}
+
+fn delta(event: &RunEvent) -> Option<Delta> {
+    serde_json::from_str(event.data.get()).ok()
+}
+
+fn completed(event: &RunEvent) -> Option<Completed> {
+    serde_json::from_str(event.data.get()).ok()
+}
+
+fn failure(event: &RunEvent) -> Option<RunFailure> {
+    serde_json::from_str(event.data.get()).ok()
+}
+
+/// Turns the events of a run into its running text: deltas as they come, and whole messages where no delta came.
+#[derive(Debug, Default)]
+pub(crate) struct RunningText {
+    /// The message that the last text belongs to.
+    open: Option<String>,
+    /// Messages of which something was shown.
+    shown: Vec<String>,
+}
+
+impl RunningText {
+    /// What an event adds to the text, if anything.
+    pub(crate) fn add(&mut self, event: &RunEvent) -> Option<String> {
+        match ResultKind::from_name(&event.kind)? {
+            ResultKind::MessageDelta => {
+                let Delta { message_id, chunk } = delta(event)?;
+                Some(self.say(message_id, &chunk.content))
+            }
+            ResultKind::MessageCompleted => {
+                let Completed { message_id, message } = completed(event)?;
+                if self.shown.contains(&message_id) {
+                    return (self.open.as_ref() == Some(&message_id)).then(|| self.close());
+                }
+                let mut text = self.say(message_id, &message.text());
+                text.push_str(&self.close());
+                Some(text)
+            }
+            ResultKind::RunCompleted => {
+                let mut text = self.close();
+                let completion: Option<RunCompletion> = serde_json::from_str(event.data.get()).ok();
+                if let Some(message) = completion.and_then(|completion| completion.message) {
+                    let _ = writeln!(text, "{}", message.text());
+                }
+                Some(text)
+            }
+            ResultKind::RunFailed => Some(self.close()),
+            _ => None,
+        }
+    }
+
+    fn say(&mut self, message_id: String, text: &str) -> String {
+        let mut said = if self.open.as_ref() == Some(&message_id) { String::new() } else { self.close() };
+        said.push_str(text);
+        if !self.shown.contains(&message_id) {
+            self.shown.push(message_id.clone());
+        }
+        self.open = Some(message_id);
+        said
+    }
+
+    /// Ends the line of the message that is open.
+    fn close(&mut self) -> String {
+        if self.open.take().is_some() { "\n".to_owned() } else { String::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_host_protocol::RunId;
+    use serde_json::{Value, json, value::to_raw_value};
+
+    use super::*;
+
+    fn event(kind: &str, data: &Value) -> RunEvent {
+        RunEvent {
+            run_id: RunId::new(),
+            kind: kind.to_owned(),
+            data: to_raw_value(data).unwrap(),
+            sequence: 1,
+            timestamp: 1_700_000_000_123,
+        }
+    }
+
+    fn say(id: &str, text: &str) -> RunEvent {
+        event("message.delta", &json!({ "message_id": id, "chunk": { "role": "assistant", "content": text } }))
+    }
+
+    fn whole(id: &str, text: &str) -> RunEvent {
+        event("message.completed", &json!({ "message_id": id, "message": { "role": "assistant", "content": text } }))
+    }
+
+    fn text(events: &[RunEvent]) -> String {
+        let mut running = RunningText::default();
+        events.iter().filter_map(|event| running.add(event)).collect()
+    }
+
+    #[test]
+    fn deltas_come_as_they_are_and_their_message_only_ends_the_line() {
+        let stop = event("run.completed", &json!({ "finish_reason": "stop" }));
+        assert_eq!(text(&[say("a", "hel"), say("a", "lo"), whole("a", "hello"), stop.clone()]), "hello\n");
+        assert_eq!(text(&[whole("a", "hello"), stop.clone()]), "hello\n");
+        assert_eq!(text(&[say("a", "one"), say("b", "two"), whole("a", "one"), whole("b", "two"), stop.clone()]), "one\ntwo\n");
+        assert_eq!(text(&[stop]), "");
+    }
+
+    #[test]
+    fn a_message_that_only_the_completion_carries_is_shown() {
+        let stop =
+            event("run.completed", &json!({ "finish_reason": "stop", "message": { "role": "assistant", "content": "bye" } }));
+        assert_eq!(text(&[stop]), "bye\n");
+        assert_eq!(text(&[say("a", "half a"), event("run.failed", &json!({ "code": "c", "message": "m" }))]), "half a\n");
+        assert_eq!(text(&[event("message.delta", &json!(7)), event("x.y", &json!(1))]), "");
+    }
+
+    #[test]
+    fn an_event_is_one_line() {
+        let lines: String = [
+            say("a", "two\nlines"),
+            event("run.failed", &json!({ "code": "runner.trapped", "message": "a\u{1b}[2J" })),
+            event("x.y", &json!({ "k": 1 })),
+        ]
+        .iter()
+        .map(line)
+        .collect();
+        insta::assert_snapshot!(lines, @r#"
+        1  2023-11-14T22:13:20.123Z  message.delta          "two\nlines"
+        1  2023-11-14T22:13:20.123Z  run.failed             runner.trapped: a [2J
+        1  2023-11-14T22:13:20.123Z  x.y                    {"k":1}
+        "#);
+    }
+}

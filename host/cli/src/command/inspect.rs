@@ -1,0 +1,30 @@
+//! `agent-host inspect`.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use agent_host_protocol::PluginStatus;
+use agent_host_runs::Config;
+use clap::Args;
+
+use super::plugin_text;
+use crate::{output::Output, progress::Progress};
+
+/// Say what a component is, what it imports and what it would be granted
+///
+/// Nothing is installed. Exits with 1 when the host would refuse the file.
+#[derive(Debug, Args)]
+pub(crate) struct Inspect {
+    /// The component
+    #[arg(value_name = "FILE.wasm")]
+    file: PathBuf,
+}
+
+impl Inspect {
+    pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
+        let progress = Progress::spinner(output, "compiling");
+        let report = agent_host_runs::inspect(&self.file, &config.limits).await?;
+        drop(progress);
+        output.result(&report, || plugin_text::details(&report))?;
+        Ok(if report.status == PluginStatus::Ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}

@@ -1,0 +1,173 @@
+//! `agent-host ledger`.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use agent_host_ledger::{CheckReport, ExportReport, Stats};
+use agent_host_runs::Config;
+use anyhow::Context;
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::{output::Output, progress::Progress, settings::ledger_dir, source::open_existing, table::Table, text};
+
+/// Look after the ledger; stop the server first
+///
+/// Each of these opens the ledger itself, which one process at a time can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LedgerCommand {
+    /// Read all of it and say what is damaged; exits with 1 when something is
+    Check,
+    /// Say what is in it
+    Stats,
+    /// Give space that is free inside of the file back to the disk
+    Compact,
+    /// Write all of it as JSON Lines
+    Export {
+        /// Where to, instead of standard output; a file that is there is not overwritten
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+}
+
+impl LedgerCommand {
+    pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
+        let dir = ledger_dir(config);
+        // All of it is disk work, for as long as it takes.
+        tokio::task::spawn_blocking(move || self.work(&dir, output)).await?
+    }
+
+    fn work(self, dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Check => check(dir, output),
+            Self::Stats => stats(dir, output),
+            Self::Compact => compact(dir, output),
+            Self::Export { out } => export(dir, out.as_deref(), output),
+        }
+    }
+}
+
+fn check(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
+    let progress = Progress::percent(output, "checking");
+    let report = agent_host_ledger::check(dir, |fraction| progress.fraction(fraction))?;
+    drop(progress);
+    let findings: Vec<_> =
+        report.findings.iter().map(|finding| json!({ "table": finding.table, "what": finding.what })).collect();
+    let value = json!({
+        "sound": report.is_ok(),
+        "rows": report.rows,
+        "pages_intact": report.pages_intact,
+        "findings": findings,
+        "findings_count": report.findings_count,
+    });
+    output.result(&value, || check_text(&report))?;
+    Ok(if report.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn check_text(report: &CheckReport) -> String {
+    if report.is_ok() {
+        return format!("the ledger is sound: {} rows read\n", report.rows);
+    }
+    let mut shown = format!("the ledger is damaged: {} findings in {} rows\n", report.findings_count, report.rows);
+    if !report.pages_intact {
+        shown.push_str("  some pages were not intact; what could be repaired was\n");
+    }
+    shown.extend(report.findings.iter().map(|finding| format!("  {finding}\n")));
+    let unlisted = report.findings_count.saturating_sub(report.findings.len() as u64);
+    if unlisted > 0 {
+        shown.push_str(&format!("  and {unlisted} more\n"));
+    }
+    shown.push_str("restore it from a backup, or export what can be read: agent-host ledger export --out FILE\n");
+    shown
+}
+
+fn stats(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
+    let progress = Progress::spinner(output, "counting");
+    let stats = open_existing(dir)?.stats()?;
+    drop(progress);
+    // What was written since opening says nothing here: this process opened the ledger to look at it.
+    let value = json!({
+        "dir": dir.display().to_string(),
+        "file_bytes": stats.file_bytes,
+        "wal_file_bytes": stats.wal_file_bytes,
+        "active_runs": stats.active_runs,
+        "tables": stats.tables,
+    });
+    output.result(&value, || stats_text(dir, &stats))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stats_text(dir: &Path, stats: &Stats) -> String {
+    let mut table = Table::new(["TABLE", "ROWS", "SIZE"]);
+    for of in &stats.tables {
+        table.row([of.name.to_owned(), of.rows.to_string(), text::bytes(of.bytes)]);
+    }
+    let fields = text::fields([
+        ("directory", dir.display().to_string()),
+        ("store", text::bytes(stats.file_bytes)),
+        ("log", text::bytes(stats.wal_file_bytes)),
+        ("active runs", stats.active_runs.to_string()),
+    ]);
+    format!("{fields}\n{}", table.render())
+}
+
+fn compact(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
+    let progress = Progress::spinner(output, "compacting");
+    let report = agent_host_ledger::compact(dir, |_| ())?;
+    drop(progress);
+    output.result(&json!({ "before_bytes": report.before, "after_bytes": report.after }), || {
+        format!("{} before, {} now\n", text::bytes(report.before), text::bytes(report.after))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn export(dir: &Path, out: Option<&Path>, output: Output) -> anyhow::Result<ExitCode> {
+    let progress = Progress::percent(output, "exporting");
+    let tell = |fraction| progress.fraction(fraction);
+    let Some(path) = out else {
+        let report = agent_host_ledger::export(dir, BufWriter::new(io::stdout().lock()), tell)?;
+        drop(progress);
+        output.remark(&export_text(&report));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let cannot_write = || format!("{} cannot be written", path.display());
+    let file = File::create_new(path).with_context(cannot_write)?;
+    let report = agent_host_ledger::export(dir, BufWriter::new(&file), tell).inspect_err(|_| {
+        // Half an export looks like a whole one. Where it cannot be removed, the error still tells.
+        let _ = std::fs::remove_file(path);
+    })?;
+    file.sync_all().with_context(cannot_write)?;
+    drop(progress);
+    let value = json!({ "file": path.display().to_string(), "lines": report.lines, "bytes": report.bytes });
+    output.result(&value, || format!("{} in {}\n", export_text(&report), path.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn export_text(report: &ExportReport) -> String {
+    format!("{} lines, {}", report.lines, text::bytes(report.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_host_ledger::Finding;
+
+    use super::*;
+
+    #[test]
+    fn a_check_says_what_is_wrong_and_what_to_do() {
+        let mut report = CheckReport { rows: 12, pages_intact: true, ..CheckReport::default() };
+        insta::assert_snapshot!(check_text(&report), @"the ledger is sound: 12 rows read");
+        report.findings = vec![Finding { table: "runs", what: "3 comes where 2 should".to_owned() }];
+        report.findings_count = 5;
+        insta::assert_snapshot!(check_text(&report), @r"
+        the ledger is damaged: 5 findings in 12 rows
+          runs: 3 comes where 2 should
+          and 4 more
+        restore it from a backup, or export what can be read: agent-host ledger export --out FILE
+        ");
+    }
+}

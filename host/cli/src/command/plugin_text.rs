@@ -1,0 +1,240 @@
+//! Plugins as people read them.
+
+use std::fmt::Write;
+
+use agent_host_protocol::{
+    ImportReport, ImportVerdict, PluginReport, PluginStatus, Refusal, RunnerManifest, manifest::Permissions,
+};
+use serde_json::Value;
+
+use crate::{
+    table::Table,
+    text::{self, bytes, duration_ms},
+};
+
+/// All plugins, one row a runner; then, for each refused file, why and what to do.
+pub(crate) fn table(plugins: &[PluginReport]) -> String {
+    let mut table = Table::new(["FILE", "STATUS", "RUNNER", "VERSION", "SIZE"]);
+    for plugin in plugins {
+        let row = |runner: String, version: String| {
+            [plugin.file.clone(), status(plugin).to_owned(), runner, version, bytes(plugin.size_bytes)]
+        };
+        if plugin.runners.is_empty() {
+            table.row(row("-".to_owned(), "-".to_owned()));
+        }
+        for runner in &plugin.runners {
+            table.row(row(runner.id.to_string(), runner.version.to_string()));
+        }
+    }
+    let mut shown = table.render();
+    for plugin in plugins {
+        if let Some(refusal) = &plugin.refusal {
+            // Writing to a string cannot fail, here and below.
+            let _ = write!(shown, "\n{}\n{}", text::one_line(&plugin.file, 200), refused(refusal, &plugin.imports));
+        }
+    }
+    shown
+}
+
+const fn status(plugin: &PluginReport) -> &'static str {
+    match (plugin.status, plugin.serves_previous) {
+        (PluginStatus::Ready, _) => "ready",
+        (PluginStatus::Loading, _) => "loading",
+        (PluginStatus::Refused, false) => "refused",
+        (PluginStatus::Refused, true) => "refused, old version serves",
+    }
+}
+
+/// Why a file is refused, import by import where imports are the reason.
+fn refused(refusal: &Refusal, imports: &[ImportReport]) -> String {
+    let mut shown = format!("  {}: {}\n  fix: {}\n", refusal.code.as_str(), indented(&refusal.message), indented(&refusal.fix));
+    if imports.iter().any(|import| !import.verdict.is_fine()) {
+        shown.push_str(&import_lines(imports));
+    }
+    shown
+}
+
+fn import_lines(imports: &[ImportReport]) -> String {
+    let mut shown = String::new();
+    let width = imports.iter().map(|import| import.name.chars().count()).max().unwrap_or(0);
+    for import in imports {
+        let _ = writeln!(shown, "  {:width$}  {}", import.name, verdict(import.verdict));
+        if let Some(fix) = &import.fix {
+            let _ = writeln!(shown, "  {:width$}  fix: {}", "", indented(fix));
+        }
+    }
+    shown
+}
+
+fn indented(text: &str) -> String {
+    text.trim_end().replace('\n', "\n    ")
+}
+
+const fn verdict(verdict: ImportVerdict) -> &'static str {
+    match verdict {
+        ImportVerdict::Provided => "provided",
+        ImportVerdict::Inert => "provided, and has nothing in it",
+        ImportVerdict::Undeclared => "not declared by the manifest",
+        ImportVerdict::Unknown => "unknown to this host",
+        ImportVerdict::NewerVersion => "newer than this host has",
+        ImportVerdict::OtherVersion => "another major version than this host has",
+        ImportVerdict::Mismatch => "has other functions or types in this host",
+        _ => "see --json",
+    }
+}
+
+/// Everything about one file.
+pub(crate) fn details(plugin: &PluginReport) -> String {
+    let mut fields =
+        vec![("file", plugin.file.clone()), ("status", status(plugin).to_owned()), ("size", bytes(plugin.size_bytes))];
+    fields.extend(plugin.digest.clone().map(|digest| ("digest", digest)));
+    fields.extend(plugin.load_ms.map(|ms| ("checked in", duration_ms(ms))));
+    let mut shown = text::fields(fields);
+    if let Some(refusal) = &plugin.refusal {
+        let _ = write!(shown, "\nrefused\n{}", refused(refusal, &[]));
+    }
+    if !plugin.imports.is_empty() {
+        let _ = write!(shown, "\nimports\n{}", import_lines(&plugin.imports));
+    }
+    for runner in &plugin.runners {
+        let _ = write!(shown, "\nrunner {} {}\n{}", runner.id, runner.version, text::fields(runner_fields(runner)));
+    }
+    shown
+}
+
+fn runner_fields(runner: &RunnerManifest) -> Vec<(&'static str, String)> {
+    let mut fields = vec![("  label", text::one_line(runner.label.fallback(), 200))];
+    fields.extend(runner.description.as_ref().map(|description| ("  description", text::one_line(description.fallback(), 400))));
+    fields.push(("  can", capabilities(runner)));
+    let interfaces: Vec<_> = runner.interfaces().iter().map(|interface| interface.as_str()).collect();
+    fields.push(("  interfaces", joined(&interfaces)));
+    fields.push(("  at most granted", permissions(&runner.permissions)));
+    let form: Vec<_> = runner
+        .config_schema
+        .iter()
+        .map(|item| format!("{}: {}{}", item.name, item.kind, if item.required { ", required" } else { "" }))
+        .collect();
+    fields.push(("  configuration", if form.is_empty() { "anything".to_owned() } else { text::one_line(&form.join("; "), 400) }));
+    fields
+}
+
+/// The capabilities that it claims.
+fn capabilities(runner: &RunnerManifest) -> String {
+    let Ok(Value::Object(all)) = serde_json::to_value(&runner.capabilities) else { return "-".to_owned() };
+    let claimed: Vec<_> =
+        all.iter().filter(|(_, claimed)| **claimed == Value::Bool(true)).map(|(name, _)| name.as_str()).collect();
+    joined(&claimed)
+}
+
+/// The permissions that are not empty, each with what it allows. What a run is granted is this, narrowed by its
+/// binding and its scope.
+fn permissions(permissions: &Permissions) -> String {
+    let Ok(Value::Object(all)) = serde_json::to_value(permissions) else { return "-".to_owned() };
+    let open = all.iter().filter_map(|(name, allowed)| match allowed {
+        Value::Bool(true) => Some(name.clone()),
+        Value::Array(items) if !items.is_empty() => {
+            let items: Vec<_> = items.iter().filter_map(Value::as_str).collect();
+            Some(format!("{name} ({})", items.join(", ")))
+        }
+        _ => None,
+    });
+    let open: Vec<String> = open.collect();
+    if open.is_empty() { "nothing".to_owned() } else { text::one_line(&open.join("; "), 1000) }
+}
+
+fn joined(names: &[&str]) -> String {
+    if names.is_empty() { "-".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn plugin(more: Value) -> PluginReport {
+        let mut report = json!({ "file": "echo.wasm", "status": "ready", "size_bytes": 131_500 });
+        report.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(report).unwrap()
+    }
+
+    fn echo() -> PluginReport {
+        plugin(json!({
+            "digest": "sha256:00ff",
+            "load_ms": 340,
+            "imports": [
+                { "name": "agent-host:runner/state@1.0.0", "verdict": "provided" },
+                { "name": "wasi:cli/exit@0.2.0", "verdict": "inert" },
+            ],
+            "runners": [{
+                "id": "plugin:agent-host/echo/default", "name": "default", "author": "agent-host", "plugin": "echo", "version": "0.1.0",
+                "label": { "en": "Echo" }, "capabilities": { "streaming": true },
+                "permissions": { "state": ["conversation"], "history": ["page"], "interactions": true },
+                "config_schema": [{ "type": "string", "name": "prefix", "label": {}, "required": true }],
+            }],
+        }))
+    }
+
+    fn refused() -> PluginReport {
+        plugin(json!({
+            "file": "bad.wasm", "status": "refused",
+            "refusal": { "code": "unknown_import", "message": "it imports what the host does not have", "fix": "build it without sockets" },
+            "imports": [
+                { "name": "agent-host:runner/log@1.0.0", "verdict": "provided" },
+                { "name": "wasi:sockets/tcp@0.2.0", "verdict": "unknown", "fix": "remove the import" },
+            ],
+        }))
+    }
+
+    #[test]
+    fn plugins_are_a_table_and_refusals_are_explained() {
+        insta::assert_snapshot!(table(&[echo(), refused()]), @r"
+        FILE       STATUS   RUNNER                          VERSION  SIZE
+        echo.wasm  ready    plugin:agent-host/echo/default  0.1.0    128.4 KiB
+        bad.wasm   refused  -                               -        128.4 KiB
+
+        bad.wasm
+          unknown_import: it imports what the host does not have
+          fix: build it without sockets
+          agent-host:runner/log@1.0.0  provided
+          wasi:sockets/tcp@0.2.0       unknown to this host
+                                       fix: remove the import
+        ");
+    }
+
+    #[test]
+    fn a_plugin_is_shown_with_all_that_it_may_do() {
+        insta::assert_snapshot!(details(&echo()), @r"
+        file        echo.wasm
+        status      ready
+        size        128.4 KiB
+        digest      sha256:00ff
+        checked in  340 ms
+
+        imports
+          agent-host:runner/state@1.0.0  provided
+          wasi:cli/exit@0.2.0            provided, and has nothing in it
+
+        runner plugin:agent-host/echo/default 0.1.0
+          label            Echo
+          can              event_context, self_managed_context, streaming
+          interfaces       history, state, interactions, timers
+          at most granted  history (page); interactions; state (conversation)
+          configuration    prefix: string, required
+        ");
+        insta::assert_snapshot!(details(&refused()), @r"
+        file    bad.wasm
+        status  refused
+        size    128.4 KiB
+
+        refused
+          unknown_import: it imports what the host does not have
+          fix: build it without sockets
+
+        imports
+          agent-host:runner/log@1.0.0  provided
+          wasi:sockets/tcp@0.2.0       unknown to this host
+                                       fix: remove the import
+        ");
+    }
+}

@@ -1,0 +1,250 @@
+//! `agent-host run`.
+
+use std::{
+    fs::File,
+    io::{self, IsTerminal, Read},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use agent_host_protocol::{
+    Run as RunRecord, RunId, RunStatus,
+    context::{Actor, Conversation, Delivery},
+    event::Envelope,
+};
+use agent_host_runs::{BindingConfig, Config, Host};
+use anyhow::Context;
+use clap::Args;
+use futures_util::StreamExt;
+use serde_json::{Map, Value};
+
+use super::event_text::RunningText;
+use crate::{
+    failure::Failure,
+    output::Output,
+    progress::Progress,
+    resolve::resolve,
+    signals::{INTERRUPTED, Signals},
+};
+
+/// When the run is over, other runs that the ledger had waiting get so long to end.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Run a runner once, without a server
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Run a runner once, without a server.\n\n\
+        The run is as durable as any: `agent-host runs show ID` shows it afterwards. The text of its messages is \
+        printed as it streams; with --json, each event of the run as a line, then the run itself.\n\n\
+        Ctrl-C cancels the run and shows its end; a second Ctrl-C leaves at once. Exits with 1 when the run did not \
+        complete.",
+    after_long_help = "Examples:\n  \
+        agent-host run echo 'hello there'\n  \
+        agent-host run acme/support/default --file question.txt --conversation c1 --actor alice\n  \
+        git diff | agent-host run reviewer - --config-json '{\"style\":\"short\"}' --json"
+)]
+pub(crate) struct Run {
+    /// The runner: its id, the end of it such as `echo/default`, or its plugin's name
+    runner: String,
+    /// What to say to it; `-` or nothing reads standard input
+    #[arg(conflicts_with = "file")]
+    text: Option<String>,
+    /// Read what to say from a file
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// The conversation that it belongs to; runs of one conversation share history and state
+    #[arg(long, value_name = "ID")]
+    conversation: Option<String>,
+    /// Who says it
+    #[arg(long, value_name = "ID")]
+    actor: Option<String>,
+    /// The workspace that it belongs to
+    #[arg(long, value_name = "ID")]
+    workspace: Option<String>,
+    /// Configuration of the runner, a JSON object
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    config_json: Option<Object>,
+    /// Deadline of the run
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: Option<u64>,
+}
+
+/// A JSON object.
+#[derive(Debug, Clone)]
+struct Object(Map<String, Value>);
+
+fn object(text: &str) -> Result<Object, String> {
+    serde_json::from_str(text).map(Object).map_err(|error| format!("not a JSON object: {error}"))
+}
+
+impl Run {
+    pub(crate) async fn execute(self, config: Config, output: Output) -> anyhow::Result<ExitCode> {
+        let envelope = self.envelope(config.limits.http_body_bytes)?;
+        let mut signals = Signals::listen().context("signals cannot be listened for")?;
+        let progress = Progress::spinner(output, "opening the ledger and loading plugins");
+        let host = tokio::select! {
+            host = Host::start(config) => host?,
+            () = signals.next() => return Err(Failure::new("interrupted", "interrupted before the run began").into()),
+        };
+        drop(progress);
+        let run = self.run(&host, envelope, &mut signals, output).await;
+        tokio::select! {
+            () = host.shutdown(GRACE) => {}
+            () = signals.next() => std::process::exit(INTERRUPTED),
+        }
+        let run = run?;
+        if run.status == RunStatus::Completed {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let why = run.failure.as_ref().map_or_else(String::new, |failure| format!(" ({}): {}", failure.code, failure.message));
+        output.remark(&format!("run {} ended as {}{why}", run.run_id, run.status));
+        Ok(ExitCode::FAILURE)
+    }
+
+    /// Starts the run and shows it to its end.
+    async fn run(&self, host: &Host, envelope: Envelope, signals: &mut Signals, output: Output) -> anyhow::Result<RunRecord> {
+        let mut binding = BindingConfig::for_runner(resolve(&self.runner, &host.plugins())?);
+        binding.id = "cli".to_owned();
+        if let Some(Object(config)) = &self.config_json {
+            binding.config.clone_from(config);
+        }
+        binding.deadline_ms = self.timeout.map(|seconds| seconds * 1000);
+        let accepted = host.accept_for(binding, envelope).await?;
+        let id = *accepted.runs.first().ok_or_else(|| Failure::new("failed", "the event made no run"))?;
+        show(host, id, signals, output).await?;
+        let run = host.wait(id, Duration::ZERO).await?;
+        if output.is_json() {
+            output.json_line(&run)?;
+        }
+        Ok(run)
+    }
+
+    fn envelope(&self, limit: usize) -> anyhow::Result<Envelope> {
+        let text = match (&self.text, &self.file) {
+            (_, Some(path)) => {
+                let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
+                read(file, limit, path)?
+            }
+            (Some(text), None) if text != "-" => text.clone(),
+            (text, None) => {
+                if text.is_none() && io::stdin().is_terminal() {
+                    return Err(Failure::new("usage", "nothing to say: give a text, --file FILE, or `-` to type it").into());
+                }
+                read(io::stdin().lock(), limit, Path::new("standard input"))?
+            }
+        };
+        let mut envelope = Envelope::message(text, "api");
+        if self.conversation.is_some() || self.workspace.is_some() {
+            let (conversation_id, workspace_id) = (self.conversation.clone(), self.workspace.clone());
+            envelope.conversation = Some(Conversation { conversation_id, workspace_id, ..Conversation::default() });
+        }
+        envelope.actor = self.actor.clone().map(|id| Actor {
+            actor_type: "user".to_owned(),
+            actor_id: Some(id),
+            actor_name: None,
+            metadata: Map::new(),
+        });
+        envelope.delivery = Some(Delivery {
+            surface: "cli".to_owned(),
+            reply_target: None,
+            supports_streaming: true,
+            supports_edit: false,
+            supports_reaction: false,
+            max_message_size: None,
+            platform_capabilities: Map::new(),
+        });
+        envelope.check().map_err(|problem| Failure::new("invalid_argument", problem))?;
+        let size = serde_json::to_vec(&envelope)?.len();
+        if size > limit { Err(too_large(&format!("has {size} bytes"), limit).into()) } else { Ok(envelope) }
+    }
+}
+
+/// The same limit as over HTTP, so that what works here works there.
+fn too_large(size: &str, limit: usize) -> Failure {
+    let message =
+        format!("the event {size}; as JSON it may have at most {limit} bytes ([limits] http_body_bytes in agent-host.toml)");
+    Failure::new("payload_too_large", message)
+}
+
+/// All of `from`, if it is text and can fit an event.
+fn read(from: impl Read, limit: usize, name: &Path) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    let cannot_read = || format!("{} cannot be read", name.display());
+    from.take(limit as u64 + 1).read_to_end(&mut bytes).with_context(cannot_read)?;
+    if bytes.len() > limit {
+        return Err(too_large(&format!("from {} has more than {limit} bytes", name.display()), limit).into());
+    }
+    String::from_utf8(bytes).map_err(|_| Failure::new("invalid_argument", format!("{} is not UTF-8 text", name.display())).into())
+}
+
+/// Shows the events of a run as they come, to its end. A signal cancels the run and goes on to its end.
+async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> anyhow::Result<()> {
+    let mut events = std::pin::pin!(host.follow(id, 0)?);
+    let mut running = RunningText::default();
+    let mut cancelled = false;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = signals.next() => {
+                if cancelled {
+                    std::process::exit(INTERRUPTED);
+                }
+                cancelled = true;
+                output.remark("cancelling; Ctrl-C again leaves at once");
+                // The run may have ended at this very moment: then its last event comes anyway.
+                if let Err(error) = host.cancel(id, "interrupted at the command line".to_owned()).await {
+                    tracing::debug!(%error, "the run was not cancelled");
+                }
+                continue;
+            }
+        };
+        let Some(event) = event else { return Ok(()) };
+        let event = event?;
+        if output.is_json() {
+            output.json_line(&event)?;
+        } else if let Some(text) = running.add(&event) {
+            output.text(&text)?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn run(arguments: &[&str]) -> Box<Run> {
+        match Cli::try_parse_from([&["agent-host", "run"], arguments].concat()).unwrap().command {
+            Command::Run(run) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_event_says_who_and_where() {
+        let envelope = run(&["echo", "hi", "--conversation", "c", "--actor", "a", "--workspace", "w"]).envelope(10_000).unwrap();
+        assert_eq!(envelope.input.text.as_deref(), Some("hi"));
+        let conversation = envelope.conversation.unwrap();
+        assert_eq!((conversation.conversation_id.as_deref(), conversation.workspace_id.as_deref()), (Some("c"), Some("w")));
+        assert_eq!(envelope.actor.unwrap().actor_id.as_deref(), Some("a"));
+        assert!(run(&["echo", "hi"]).envelope(10_000).unwrap().conversation.is_none());
+    }
+
+    #[test]
+    fn a_text_that_is_too_large_or_none_is_refused() {
+        let refusal = |run: Box<Run>, limit| run.envelope(limit).unwrap_err().to_string();
+        assert!(refusal(run(&["echo", &"x".repeat(1000)]), 1000).contains("http_body_bytes"));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        std::fs::write(&file, [0xff, 0xfe]).unwrap();
+        let file = file.to_str().unwrap();
+        assert!(refusal(run(&["echo", "--file", file]), 1000).contains("not UTF-8"));
+        std::fs::write(file, "x".repeat(1001)).unwrap();
+        assert!(refusal(run(&["echo", "--file", file]), 1000).contains("more than 1000 bytes"));
+        assert!(refusal(run(&["echo", "--file", "/not/there"]), 1000).contains("cannot be read"));
+        assert!(refusal(run(&["echo", "hi", "--conversation", ""]), 1000).contains("conversation_id"));
+    }
+}

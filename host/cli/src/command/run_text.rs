@@ -1,0 +1,104 @@
+//! Runs as people read them.
+
+use agent_host_protocol::{Page, Run, time};
+
+use crate::{table::Table, text};
+
+/// A page of runs, one row each.
+pub(crate) fn table(page: &Page<Run>) -> String {
+    let mut table = Table::new(["RUN", "STATUS", "RUNNER", "CONVERSATION", "CREATED", "TOOK", "REASON"]);
+    for run in &page.items {
+        table.row([
+            run.run_id.to_string(),
+            run.status.to_string(),
+            run.runner_id.to_string(),
+            run.conversation_id.clone().unwrap_or_else(|| "-".to_owned()),
+            time::display(run.created_at),
+            took(run).unwrap_or_else(|| "-".to_owned()),
+            run.status_reason.clone().unwrap_or_default(),
+        ]);
+    }
+    let mut shown = table.render();
+    if let Some(cursor) = page.next_cursor.as_ref().filter(|_| page.has_more) {
+        shown.push_str(&format!("more: --cursor {cursor}\n"));
+    }
+    shown
+}
+
+fn took(run: &Run) -> Option<String> {
+    Some(text::duration_ms(run.finished_at?.saturating_sub(run.started_at?)))
+}
+
+/// Everything about one run.
+pub(crate) fn details(run: &Run) -> String {
+    let mut fields = vec![
+        ("run", run.run_id.to_string()),
+        ("status", run.status.to_string()),
+        ("runner", format!("{} {}", run.runner_id, run.runner_version)),
+        ("binding", run.binding_id.clone()),
+        ("event", run.event_id.to_string()),
+        ("events", run.last_sequence.to_string()),
+        ("created", time::display(run.created_at)),
+    ];
+    let mut also = |name, value: Option<String>| fields.extend(value.map(|value| (name, text::one_line(&value, 1000))));
+    also("started", run.started_at.map(time::display));
+    also("finished", run.finished_at.map(time::display));
+    also("took", took(run));
+    also("deadline", run.deadline_at.filter(|_| !run.status.is_terminal()).map(time::display));
+    also("conversation", run.conversation_id.clone());
+    also("thread", run.thread_id.clone());
+    also("workspace", run.workspace_id.clone());
+    also("reason", run.status_reason.clone());
+    also("failure", run.failure.as_ref().map(|failure| format!("{}: {}", failure.code, failure.message)));
+    also("cancel asked", run.cancel_requested_at.map(time::display));
+    also("cancel reason", run.cancel_reason.clone());
+    also("tokens", run.usage.map(|usage| format!("{} in, {} out", usage.input, usage.output)));
+    also("attempt", Some(run.attempt).filter(|attempt| *attempt > 1).map(|attempt| attempt.to_string()));
+    text::fields(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run() -> Run {
+        serde_json::from_value(json!({
+            "run_id": "01890a5d-ac96-774b-bcce-b302099a8057", "event_id": "01890a5d-ac96-774b-bcce-b302099a8058",
+            "binding_id": "main", "runner_id": "plugin:agent-host/echo/default", "runner_version": "0.1.0", "status": "failed",
+            "status_reason": "runner.trapped", "failure": { "code": "runner.trapped", "message": "unreachable" }, "attempt": 1,
+            "created_at": 1_700_000_000_123_u64, "started_at": 1_700_000_000_200_u64, "finished_at": 1_700_000_002_700_u64,
+            "updated_at": 1_700_000_002_700_u64, "last_sequence": 7,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn runs_are_a_table() {
+        let page = Page { items: vec![run()], next_cursor: Some("c1".to_owned()), prev_cursor: None, has_more: true };
+        insta::assert_snapshot!(table(&page), @r"
+        RUN                                   STATUS  RUNNER                          CONVERSATION  CREATED                   TOOK   REASON
+        01890a5d-ac96-774b-bcce-b302099a8057  failed  plugin:agent-host/echo/default  -             2023-11-14T22:13:20.123Z  2.5 s  runner.trapped
+        more: --cursor c1
+        ");
+    }
+
+    #[test]
+    fn a_run_is_shown_with_what_it_has() {
+        insta::assert_snapshot!(details(&run()), @r"
+        run       01890a5d-ac96-774b-bcce-b302099a8057
+        status    failed
+        runner    plugin:agent-host/echo/default 0.1.0
+        binding   main
+        event     01890a5d-ac96-774b-bcce-b302099a8058
+        events    7
+        created   2023-11-14T22:13:20.123Z
+        started   2023-11-14T22:13:20.200Z
+        finished  2023-11-14T22:13:22.700Z
+        took      2.5 s
+        reason    runner.trapped
+        failure   runner.trapped: unreachable
+        ");
+    }
+}

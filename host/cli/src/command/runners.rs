@@ -1,0 +1,135 @@
+//! `agent-host runners`.
+
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+
+use agent_host_protocol::{Limits, PluginReport, PluginStatus, Refusal, RefusalCode, RunnerId, RunnerManifest};
+use agent_host_runs::Config;
+use agent_host_sandbox::Options;
+use anyhow::Context;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::plugin_text;
+use crate::{client::Client, failure::Failure, output::Output, progress::Progress, settings::code_dir};
+
+/// Show what is in the plugins directory, and why a file is refused
+///
+/// Reads the files themselves; the ledger is not opened, so a server may be running. With --server, shows what
+/// that server has loaded.
+#[derive(Debug, Args)]
+pub(crate) struct Runners {
+    /// Ask this server instead
+    #[arg(long, value_name = "URL", env = "AGENT_HOST_SERVER")]
+    server: Option<String>,
+}
+
+/// As `GET /api/v1/runners` answers.
+#[derive(Debug, Serialize, Deserialize)]
+struct Installed {
+    plugins: Vec<PluginReport>,
+    runners: Vec<RunnerManifest>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    bindings: Vec<Value>,
+}
+
+impl Runners {
+    pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
+        let installed = match self.server {
+            Some(url) => Client::new(&url)?.get("api/v1/runners", &[]).await?,
+            None => inspect_all(config, output).await?,
+        };
+        output.result(&installed, || {
+            if installed.plugins.is_empty() {
+                format!("no .wasm file in {}\n", config.plugins_dir.display())
+            } else {
+                plugin_text::table(&installed.plugins)
+            }
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<Installed> {
+    let files = components(config)?;
+    // One guest is enough to ask for manifests. Code that a host has compiled before is used; where no host has
+    // been yet, looking makes no directory.
+    let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
+    let code_cache = Some(code_dir(config)).filter(|dir| dir.is_dir());
+    let sandbox = Options { limits, code_cache }.build()?;
+    let progress = Progress::bar(output, "compiling", files.len() as u64);
+    let mut plugins = Vec::with_capacity(files.len());
+    for (done, file) in files.iter().enumerate() {
+        progress.describe(file.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        plugins.push(sandbox.inspect(file).await);
+        progress.done(done as u64 + 1);
+    }
+    refuse_duplicates(&mut plugins);
+    let ready = plugins.iter().filter(|plugin| plugin.status == PluginStatus::Ready);
+    let runners = ready.flat_map(|plugin| plugin.runners.clone()).collect();
+    Ok(Installed { plugins, runners, bindings: Vec::new() })
+}
+
+/// The files of the plugins directory that the host would load, by name.
+fn components(config: &Config) -> anyhow::Result<Vec<PathBuf>> {
+    let dir = &config.plugins_dir;
+    if !dir.is_dir() {
+        let message = format!("there is no plugins directory at {}: make it and drop components (.wasm) into it", dir.display());
+        return Err(Failure::new("no_plugins_dir", message).into());
+    }
+    let cannot_read = || format!("the plugins directory {} cannot be read", dir.display());
+    let mut files = Vec::new();
+    for entry in dir.read_dir().with_context(cannot_read)? {
+        let path = entry.with_context(cannot_read)?.path();
+        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if path.extension().is_some_and(|extension| extension == "wasm") && !hidden {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Each file was looked at alone; of two with one runner id the host takes the first.
+fn refuse_duplicates(plugins: &mut [PluginReport]) {
+    let mut owners: BTreeMap<RunnerId, String> = BTreeMap::new();
+    for plugin in plugins.iter_mut().filter(|plugin| plugin.status == PluginStatus::Ready) {
+        let taken =
+            plugin.runners.iter().find_map(|runner| owners.get(&runner.id).map(|owner| (runner.id.clone(), owner.clone())));
+        match taken {
+            None => owners.extend(plugin.runners.iter().map(|runner| (runner.id.clone(), plugin.file.clone()))),
+            Some((id, owner)) => {
+                plugin.status = PluginStatus::Refused;
+                plugin.refusal = Some(Refusal {
+                    code: RefusalCode::DuplicateRunner,
+                    message: format!("{owner} already holds the runner {id}"),
+                    fix: format!(
+                        "remove one of the two files, or give the plugin another author, name or runner name than {owner} has"
+                    ),
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_two_files_with_one_runner_the_first_is_taken() {
+        let plugin = |file: &str, id: &str| -> PluginReport {
+            let runner = json!({ "id": id, "name": "n", "author": "a", "plugin": "p", "version": "1.0.0", "label": {} });
+            serde_json::from_value(json!({ "file": file, "status": "ready", "size_bytes": 1, "runners": [runner] })).unwrap()
+        };
+        let mut plugins = [plugin("a.wasm", "plugin:a/x/n"), plugin("b.wasm", "plugin:a/x/n"), plugin("c.wasm", "plugin:a/y/n")];
+        refuse_duplicates(&mut plugins);
+        assert_eq!(
+            plugins.each_ref().map(|plugin| plugin.status),
+            [PluginStatus::Ready, PluginStatus::Refused, PluginStatus::Ready]
+        );
+        assert!(plugins[1].refusal.as_ref().unwrap().message.contains("a.wasm"));
+    }
+}

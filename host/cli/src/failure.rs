@@ -1,0 +1,87 @@
+//! Failures, each with a code for programs.
+
+use std::io;
+
+use agent_host_ledger::{LedgerError, OpenError};
+use agent_host_runs::{ConfigError, HostError, StartError};
+use agent_host_server::{BindError, ServeError};
+
+/// What went wrong in the binary itself, or in a server that was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Failure {
+    code: String,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into() }
+    }
+}
+
+/// The code of a failure: the first in the chain that has one.
+pub(crate) fn code(error: &anyhow::Error) -> &str {
+    error.chain().find_map(code_of).unwrap_or("failed")
+}
+
+fn code_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a str> {
+    if let Some(failure) = cause.downcast_ref::<Failure>() {
+        return Some(&failure.code);
+    }
+    if let Some(error) = cause.downcast_ref::<HostError>() {
+        return Some(error.code());
+    }
+    if cause.is::<ConfigError>() {
+        return Some("invalid_config");
+    }
+    if let Some(error) = cause.downcast_ref::<StartError>() {
+        return Some(match error {
+            StartError::Config(_) => "invalid_config",
+            StartError::Ledger(error) => open_code(error),
+            _ => "start_failed",
+        });
+    }
+    if let Some(error) = cause.downcast_ref::<OpenError>() {
+        return Some(open_code(error));
+    }
+    if let Some(error) = cause.downcast_ref::<LedgerError>() {
+        return Some(match error {
+            LedgerError::NotFound(_) => "not_found",
+            LedgerError::InvalidCursor(_) => "invalid_cursor",
+            _ => "ledger",
+        });
+    }
+    if cause.is::<BindError>() || cause.is::<ServeError>() {
+        return Some("listen_failed");
+    }
+    cause.is::<io::Error>().then_some("io")
+}
+
+const fn open_code(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::AlreadyOpen { .. } => "ledger_in_use",
+        OpenError::NoLedger { .. } => "no_ledger",
+        OpenError::NewerFormat { .. } => "newer_ledger",
+        _ => "ledger",
+    }
+}
+
+/// Whether whoever read our output has gone, as `head` does: that is no failure.
+pub(crate) fn reader_has_gone(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_code_is_found_under_its_context() {
+        let error = Err::<(), _>(Failure::new("in_use", "m")).context("while reading").unwrap_err();
+        assert_eq!(code(&error), "in_use");
+        assert_eq!(code(&anyhow::anyhow!("something")), "failed");
+    }
+}

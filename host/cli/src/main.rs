@@ -1,0 +1,50 @@
+//! The binary `agent-host`: serve, run, inspect, and look after the ledger.
+//!
+//! It is: arguments into calls of the host or of a running server, and what comes back into text or JSON.
+//! It is not: a place of rules. What is accepted, granted or refused is decided below.
+//!
+//! One file for each command, under [`command`]. Standard output has only what was asked for, standard error
+//! everything else, so output can be piped; `--json` makes both machine-readable. Exit codes: 0 it worked, 1 it
+//! did not (for `run`: the run did not complete; for `inspect`: the file is refused), 2 the command line is wrong.
+
+mod args;
+mod client;
+mod command;
+mod failure;
+mod logging;
+mod output;
+mod progress;
+mod resolve;
+mod settings;
+mod signals;
+mod source;
+mod table;
+mod text;
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Parser;
+
+use crate::{args::Cli, output::Output};
+
+/// Threads that still read or compile when the command is done are not waited for longer than this.
+const LEFTOVERS: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return output::usage(&error),
+    };
+    let output = Output::new(cli.global.json);
+    logging::start(&cli);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return output.failed(&error.into()),
+    };
+    let done = runtime.block_on(command::execute(cli, &output));
+    runtime.shutdown_timeout(LEFTOVERS);
+    match done {
+        Ok(code) => code,
+        Err(error) => output.failed(&error),
+    }
+}

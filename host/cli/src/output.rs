@@ -1,0 +1,107 @@
+//! Everything that the binary writes: results to standard output, the rest to standard error.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+};
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{failure, text};
+
+/// Where and how to write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) const fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    pub(crate) const fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// Whether a person watches standard error, so that progress is worth showing.
+    pub(crate) fn shows_progress(self) -> bool {
+        !self.json && io::stderr().is_terminal()
+    }
+
+    /// A result: one line of JSON, or the text.
+    pub(crate) fn result(self, value: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
+        if self.json { self.json_line(value) } else { self.text(&text()) }
+    }
+
+    /// One line of JSON.
+    pub(crate) fn json_line(self, value: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(value)?;
+        line.push(b'\n');
+        write(&line)
+    }
+
+    /// Text, as it is where it is piped. On a terminal, control characters that came from outside are shown
+    /// instead of obeyed: a runner could otherwise rewrite the screen or the clipboard.
+    pub(crate) fn text(self, text: &str) -> io::Result<()> {
+        if io::stdout().is_terminal() { write(text::printable(text).as_bytes()) } else { write(text.as_bytes()) }
+    }
+
+    /// A remark for a person, on standard error. Nothing where JSON is wanted.
+    pub(crate) fn remark(self, text: &str) {
+        if !self.json {
+            complain(&text::printable(text));
+        }
+    }
+
+    /// Says what went wrong and gives the exit code for it.
+    pub(crate) fn failed(self, error: &anyhow::Error) -> ExitCode {
+        if failure::reader_has_gone(error) {
+            return ExitCode::SUCCESS;
+        }
+        let message = format!("{error:#}");
+        if self.json {
+            complain(&error_json(failure::code(error), &message));
+        } else {
+            complain(&format!("error: {}", text::printable(&message)));
+        }
+        ExitCode::FAILURE
+    }
+}
+
+/// Answers a command line that cannot be parsed, or that only asks for help.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    // There are no parsed arguments to ask.
+    let json = std::env::args_os().any(|argument| argument == "--json");
+    if error.use_stderr() && json {
+        complain(&error_json("usage", error.to_string().trim_end()));
+    } else {
+        // Standard output or error that is closed: there is nobody to tell.
+        let _ = error.print();
+    }
+    if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS }
+}
+
+fn error_json(code: &str, message: &str) -> String {
+    json!({ "error": { "code": code, "message": message } }).to_string()
+}
+
+fn write(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+fn complain(line: &str) {
+    // Standard error that is closed: there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_error_in_json_has_a_code_and_a_message() {
+        insta::assert_snapshot!(super::error_json("in_use", "another \"process\""), @r#"{"error":{"code":"in_use","message":"another \"process\""}}"#);
+    }
+}

@@ -1,0 +1,109 @@
+//! Where runs are read from: a running server, or the ledger itself when no process has it open.
+
+use std::path::Path;
+
+use agent_host_ledger::{Ledger, OpenError, Options, RunFilter};
+use agent_host_protocol::{Page, Run, RunEvent, RunId};
+use agent_host_runs::Config;
+use serde_json::value::RawValue;
+
+use crate::{
+    client::Client,
+    failure::Failure,
+    settings::{ledger_dir, local_url},
+};
+
+/// Runs, from wherever they can be read.
+pub(crate) enum Source {
+    Server(Client),
+    Ledger(Ledger),
+}
+
+impl Source {
+    /// The named server; else the ledger; else, where another process has the ledger, the server that the
+    /// configuration tells of.
+    pub(crate) async fn open(config: &Config, server: Option<&str>) -> anyhow::Result<Self> {
+        if let Some(url) = server {
+            return Ok(Self::Server(Client::new(url)?));
+        }
+        match open_existing(&ledger_dir(config)) {
+            Ok(ledger) => Ok(Self::Ledger(ledger)),
+            Err(OpenError::AlreadyOpen { dir }) => {
+                let client = Client::new(&local_url(config.listen))?;
+                if client.answers().await {
+                    return Ok(Self::Server(client));
+                }
+                let message = format!(
+                    "another process has the ledger open ({}), and no server answers at {}: name its server with --server URL, or stop it",
+                    dir.display(),
+                    client.url()
+                );
+                Err(Failure::new("ledger_in_use", message).into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A page of runs, newest first.
+    pub(crate) async fn runs(&self, filter: &RunFilter, cursor: Option<&str>, limit: u32) -> anyhow::Result<Page<Run>> {
+        match self {
+            Self::Ledger(ledger) => Ok(ledger.runs_page(filter, cursor, limit)?),
+            Self::Server(client) => {
+                let query = [
+                    ("status", filter.status.map(|status| status.to_string())),
+                    ("runner_id", filter.runner_id.as_ref().map(ToString::to_string)),
+                    ("binding_id", filter.binding_id.clone()),
+                    ("conversation_id", filter.conversation_id.clone()),
+                    ("workspace_id", filter.workspace_id.clone()),
+                    ("event_id", filter.event_id.map(|id| id.to_string())),
+                    ("cursor", cursor.map(ToOwned::to_owned)),
+                    ("limit", Some(limit.to_string())),
+                ];
+                Ok(client.get("api/v1/runs", &query).await?)
+            }
+        }
+    }
+
+    pub(crate) async fn run(&self, id: RunId) -> anyhow::Result<Run> {
+        match self {
+            Self::Ledger(ledger) => {
+                let record = ledger.run(id)?.ok_or_else(|| Failure::new("not_found", format!("there is no run {id}")))?;
+                Ok(record.run)
+            }
+            Self::Server(client) => Ok(client.get(&format!("api/v1/runs/{id}"), &[]).await?),
+        }
+    }
+
+    /// What the runner was given.
+    pub(crate) async fn context(&self, id: RunId) -> anyhow::Result<Box<RawValue>> {
+        match self {
+            Self::Ledger(ledger) => {
+                let none = || Failure::new("not_found", format!("run {id} has no context: its guest has not started"));
+                Ok(ledger.context(id)?.ok_or_else(none)?)
+            }
+            Self::Server(client) => Ok(client.get(&format!("api/v1/runs/{id}/context"), &[]).await?),
+        }
+    }
+
+    /// A page of the events of a run.
+    pub(crate) async fn events(&self, id: RunId, after: Option<&str>, limit: u32) -> anyhow::Result<Page<RunEvent>> {
+        match self {
+            Self::Ledger(ledger) => {
+                self.run(id).await?;
+                Ok(ledger.run_events(id, after, limit)?)
+            }
+            Self::Server(client) => {
+                let query = [("after", after.map(ToOwned::to_owned)), ("limit", Some(limit.to_string()))];
+                Ok(client.get(&format!("api/v1/runs/{id}/events"), &query).await?)
+            }
+        }
+    }
+}
+
+/// The ledger in a directory. Reading makes none.
+pub(crate) fn open_existing(dir: &Path) -> Result<Ledger, OpenError> {
+    if !dir.join("ledger.redb").exists() {
+        return Err(OpenError::NoLedger { dir: dir.to_owned() });
+    }
+    Options::new(dir).open()
+}

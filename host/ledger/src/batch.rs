@@ -1,0 +1,334 @@
+//! One group commit in the making: operations are carried out one after the other, each whole or not at all.
+//!
+//! Each operation first reads and checks all that it needs, and only then changes anything, so a refusal
+//! leaves no trace. Answers are kept until the batch is durable.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use agent_host_protocol::{Run, Timestamp};
+use redb::Database;
+use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
+
+use crate::{
+    error::LedgerError,
+    life,
+    memory::{ActiveRun, Memory},
+    operation::{
+        AcceptAnswer, AcceptOperation, AuditRow, ConversationRow, IdempotencyAgeRow, IdempotencyRow, ItemRow, Operation, WriteOperation,
+    },
+    overlay::Admitted,
+    read::{Reader, json},
+    record::Idempotency,
+    rows::Rows,
+    schema::{Table, audit_run, number, pair},
+};
+
+/// A key is remembered so long: clients repeat requests within minutes, queues within a day.
+pub(crate) const IDEMPOTENCY_TTL_MS: u64 = 24 * 60 * 60 * 1000;
+
+pub(crate) struct Batch<'a> {
+    memory: &'a mut Memory,
+    database: &'a Database,
+    /// Opened by the first operation that has to look something up.
+    reader: Option<Reader>,
+    rows: &'a mut Rows,
+    /// Runs whose row is to be written when the batch is finished: several writes to a run cost one row.
+    dirty: Vec<u64>,
+    ended: FxHashMap<u64, Arc<Run>>,
+    /// Ids and keys of this batch, which the reader does not see yet.
+    ids: HashSet<[u8; 16]>,
+    keys: HashMap<String, IdempotencyRow>,
+    outcome: Outcome,
+}
+
+/// What is to be done when the batch is durable, or is not.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    answers: Vec<Answer>,
+    /// Runs that changed.
+    pub(crate) touched: Vec<u64>,
+    /// State to take from the overlay, whether the batch became durable or not.
+    pub(crate) admitted: Vec<Admitted>,
+}
+
+enum Answer {
+    Accepted(oneshot::Sender<Result<AcceptAnswer, LedgerError>>, AcceptAnswer),
+    Wrote(oneshot::Sender<Result<Arc<Run>, LedgerError>>, Arc<Run>),
+}
+
+impl Outcome {
+    /// Answers everyone whose operation was carried out. Who has stopped waiting is no error.
+    pub(crate) fn answer(self, durable: Result<(), &LedgerError>) {
+        for answer in self.answers {
+            match answer {
+                Answer::Accepted(reply, answer) => drop(reply.send(durable.map(|()| answer).map_err(Clone::clone))),
+                Answer::Wrote(reply, run) => drop(reply.send(durable.map(|()| run).map_err(Clone::clone))),
+            }
+        }
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// `rows` is empty and receives the changes.
+    pub(crate) fn new(memory: &'a mut Memory, database: &'a Database, rows: &'a mut Rows) -> Self {
+        Self {
+            memory,
+            database,
+            reader: None,
+            rows,
+            dirty: Vec::new(),
+            ended: FxHashMap::default(),
+            ids: HashSet::new(),
+            keys: HashMap::new(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Bytes of the changes so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.rows.bytes().len()
+    }
+
+    /// Carries out one operation, or answers why not.
+    pub(crate) fn add(&mut self, operation: Operation) {
+        match operation {
+            Operation::Audit(records) => self.put_audit(records),
+            Operation::Accept(mut operation) => match self.check_accept(&operation) {
+                Ok(Some(row)) => {
+                    let answer = AcceptAnswer::Repeated { event_id: row.event_id };
+                    self.outcome.answers.push(Answer::Accepted(operation.reply, answer));
+                }
+                Ok(None) => {
+                    let answer = self.put_accept(&mut operation);
+                    self.outcome.answers.push(Answer::Accepted(operation.reply, answer));
+                }
+                Err(error) => drop(operation.reply.send(Err(error))),
+            },
+            Operation::Write(mut operation) => {
+                self.outcome.admitted.extend(operation.state.take());
+                match self.check_write(&operation) {
+                    Ok(ended) => self.put_write(*operation, ended),
+                    Err(error) => drop(operation.reply.send(Err(error))),
+                }
+            }
+        }
+    }
+
+    /// Writes the rows of the runs that changed. No operation follows.
+    ///
+    /// # Errors
+    /// Where a row cannot be encoded; then no row of the batch may be written.
+    pub(crate) fn finish(mut self) -> Result<Outcome, (LedgerError, Outcome)> {
+        let mut result = Ok(());
+        for run_no in &self.dirty {
+            let run = match self.memory.active.get_mut(run_no) {
+                Some(active) => {
+                    active.dirty = false;
+                    &active.run
+                }
+                None => match self.ended.get(run_no) {
+                    Some(run) => run,
+                    None => continue,
+                },
+            };
+            result = result.and_then(|()| self.rows.put_json(Table::Runs, &number(*run_no), &**run));
+        }
+        self.outcome.touched.sort_unstable();
+        self.outcome.touched.dedup();
+        match result {
+            Ok(()) => Ok(self.outcome),
+            Err(error) => Err((error, self.outcome)),
+        }
+    }
+
+    fn reader(&mut self) -> Result<&Reader, LedgerError> {
+        let reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => Reader::new(self.database)?,
+        };
+        Ok(self.reader.insert(reader))
+    }
+
+    fn load_conversation(&mut self, item: &ItemRow) -> Result<(), LedgerError> {
+        self.reader()?;
+        match &self.reader {
+            Some(reader) => self.memory.load_conversation(&item.index, reader),
+            None => Ok(()),
+        }
+    }
+
+    /// The earlier request, where this one repeats it.
+    fn check_accept(&mut self, accept: &AcceptOperation) -> Result<Option<IdempotencyRow>, LedgerError> {
+        if let Some(idempotency) = &accept.idempotency
+            && let Some(row) = self.idempotency(idempotency, accept.received_at)?
+        {
+            if row.body_hash == idempotency.body_hash {
+                return Ok(Some(row));
+            }
+            return Err(LedgerError::IdempotencyConflict { event_id: row.event_id });
+        }
+        let event = (Table::EventIds, accept.event_id.to_bytes());
+        let runs = accept.runs.iter().map(|new| (Table::RunIds, new.run.run_id.to_bytes()));
+        let mut seen = HashSet::with_capacity(accept.runs.len() + 1);
+        for (table, id) in std::iter::once(event).chain(runs) {
+            if self.ids.contains(&id) || !seen.insert(id) || self.reader()?.has(table, &id)? {
+                return Err(LedgerError::invalid("this id of an event or a run is already in the ledger: make a new one"));
+            }
+        }
+        if let Some(item) = &accept.transcript {
+            self.load_conversation(item)?;
+        }
+        self.ids.extend(seen);
+        Ok(None)
+    }
+
+    fn idempotency(&mut self, idempotency: &Idempotency, now: Timestamp) -> Result<Option<IdempotencyRow>, LedgerError> {
+        let row = match self.keys.get(&idempotency.key) {
+            Some(row) => Some(row.clone()),
+            None => self.reader()?.get(Table::Idempotency, idempotency.key.as_bytes(), |bytes| json(Table::Idempotency, bytes))?,
+        };
+        Ok(row.filter(|row| now.saturating_sub(row.at) < IDEMPOTENCY_TTL_MS))
+    }
+
+    fn put_accept(&mut self, accept: &mut AcceptOperation) -> AcceptAnswer {
+        let event_no = self.memory.next_event_no;
+        let first_run_no = self.memory.next_run_no;
+        self.memory.next_event_no += 1;
+        self.rows.put(Table::EventIds, &accept.event_id.to_bytes(), &number(event_no));
+        let mut runs = Vec::with_capacity(accept.runs.len());
+        for (new, run_no) in std::mem::take(&mut accept.runs).into_iter().zip(first_run_no..) {
+            let key = number(run_no);
+            runs.push((run_no, new.run.run_id));
+            self.rows.put(Table::Runs, &key, &new.row);
+            self.rows.put(Table::RunIds, &new.run.run_id.to_bytes(), &key);
+            self.rows.put(Table::Terms, &key, new.terms.get().as_bytes());
+            self.rows.put(Table::Active, &key, &[]);
+            self.memory.active.insert(run_no, ActiveRun { run: new.run, dirty: false });
+            self.memory.next_run_no = run_no + 1;
+        }
+        let transcript_seq = accept.transcript.take().map(|item| self.put_item(&item));
+        self.rows.put_with(Table::Events, &number(event_no), |bytes| write_event_row(bytes, &runs, transcript_seq, &accept.event));
+        if let Some(Idempotency { key, body_hash }) = accept.idempotency.take() {
+            let row = IdempotencyRow { body_hash, event_id: accept.event_id, event_no, at: accept.received_at };
+            self.put_infallible(Table::Idempotency, key.as_bytes(), &row);
+            let age = IdempotencyAgeRow { key: key.as_str().into(), at: accept.received_at };
+            self.put_infallible(Table::IdempotencyAge, &number(event_no), &age);
+            self.keys.insert(key, row);
+        }
+        AcceptAnswer::New { event_no, first_run_no, transcript_seq }
+    }
+
+    /// A row of strings and numbers, which JSON always takes.
+    fn put_infallible(&mut self, table: Table, key: &[u8], row: &impl serde::Serialize) {
+        let result = self.rows.put_json(table, key, row);
+        debug_assert!(result.is_ok(), "{result:?}");
+    }
+
+    fn put_item(&mut self, item: &ItemRow) -> u64 {
+        let (place, new) = self.memory.place(&item.index);
+        if new {
+            let row = ConversationRow { no: place.no, key: item.key.clone() };
+            self.put_infallible(Table::Conversations, item.index.as_bytes(), &row);
+        }
+        self.rows.put(Table::Transcript, &pair(place.no, place.last_seq), &item.row);
+        place.last_seq
+    }
+
+    fn put_audit(&mut self, records: Vec<AuditRow>) {
+        for record in records {
+            let audit_no = self.memory.next_audit_no;
+            self.memory.next_audit_no += 1;
+            self.rows.put(Table::Audit, &number(audit_no), &record.row);
+            if let Some(run_id) = record.run_id {
+                self.rows.put(Table::AuditRuns, &audit_run(run_id, audit_no), &[]);
+            }
+        }
+    }
+
+    /// The run, where it has ended and only takes audit records.
+    fn check_write(&mut self, write: &WriteOperation) -> Result<Option<Arc<Run>>, LedgerError> {
+        if let Some(active) = self.memory.active.get(&write.run_no) {
+            life::check(&active.run, &write.changes, write.events)?;
+            for item in &write.transcript {
+                self.load_conversation(item)?;
+            }
+            return Ok(None);
+        }
+        // Every run that has not ended is in memory, so this one has, or never was.
+        let ended = match self.ended.get(&write.run_no) {
+            Some(run) => Some(Arc::clone(run)),
+            None => self.reader()?.run(write.run_no)?.map(Arc::new),
+        };
+        let run = ended.ok_or_else(|| LedgerError::NotFound(format!("run with number {}", write.run_no)))?;
+        if write.is_audit_only() { Ok(Some(run)) } else { Err(LedgerError::Terminal { run_id: run.run_id, status: run.status }) }
+    }
+
+    fn put_write(&mut self, write: WriteOperation, ended: Option<Arc<Run>>) {
+        let run_no = write.run_no;
+        if !write.is_audit_only() {
+            self.outcome.touched.push(run_no);
+        }
+        self.rows.append(&write.rows);
+        for item in &write.transcript {
+            self.put_item(item);
+        }
+        self.put_audit(write.audit);
+        let run = match ended {
+            Some(run) => run,
+            None => match self.change_run(run_no, write.changes, write.events) {
+                Some(run) => run,
+                None => return,
+            },
+        };
+        if !write.reply.is_closed() {
+            self.outcome.answers.push(Answer::Wrote(write.reply, run));
+        }
+    }
+
+    fn change_run(
+        &mut self,
+        run_no: u64,
+        changes: Vec<crate::record::RunChange>,
+        events: Option<life::EventSpan>,
+    ) -> Option<Arc<Run>> {
+        let active = self.memory.active.get_mut(&run_no)?;
+        if changes.is_empty() && events.is_none() {
+            return Some(Arc::clone(&active.run));
+        }
+        life::apply(Arc::make_mut(&mut active.run), changes, events);
+        if !active.dirty {
+            active.dirty = true;
+            self.dirty.push(run_no);
+        }
+        let run = Arc::clone(&active.run);
+        if run.status.is_terminal() {
+            self.memory.active.remove(&run_no);
+            self.rows.delete(Table::Active, &number(run_no));
+            self.ended.insert(run_no, Arc::clone(&run));
+        }
+        Some(run)
+    }
+}
+
+/// The row of an event whose JSON is already there. See `operation::EventRow`.
+fn write_event_row(bytes: &mut Vec<u8>, runs: &[(u64, agent_host_protocol::RunId)], transcript_seq: Option<u64>, event: &[u8]) {
+    use std::io::Write;
+    // Writing to a vector does not fail.
+    let mut write = |text: std::fmt::Arguments<'_>| drop(bytes.write_fmt(text));
+    write(format_args!("{{\"runs\":["));
+    for (place, (run_no, id)) in runs.iter().enumerate() {
+        let comma = if place == 0 { "" } else { "," };
+        write(format_args!("{comma}[{run_no},\"{id}\"]"));
+    }
+    write(format_args!("]"));
+    if let Some(seq) = transcript_seq {
+        write(format_args!(",\"transcript_seq\":{seq}"));
+    }
+    write(format_args!(",\"event\":"));
+    bytes.extend_from_slice(event);
+    bytes.push(b'}');
+}

@@ -1,0 +1,48 @@
+//! Giving free space back to the file system.
+
+use std::{path::Path, sync::Arc};
+
+use redb::CompactionError;
+
+use crate::{
+    error::OpenError,
+    store::{Missing, Store, database_path, io_error},
+};
+
+/// Memory for pages while an operator's verb works: enough to be quick beside a host that is stopped.
+pub(crate) const CACHE_BYTES: usize = 256 * 1024 * 1024;
+
+/// What compacting did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompactReport {
+    /// Size of the store before, in bytes.
+    pub before: u64,
+    /// And afterwards.
+    pub after: u64,
+}
+
+/// Makes the store as small as it can be. The host must be stopped. `progress` is told 0 at the start and 1 at the
+/// end; redb does not say more.
+///
+/// An interruption loses nothing; the next opening then reads the whole store once.
+///
+/// # Errors
+/// [`OpenError::NoLedger`], [`OpenError::AlreadyOpen`], and those of the file system.
+pub fn compact(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<CompactReport, OpenError> {
+    let dir = dir.as_ref();
+    let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
+    let path = database_path(dir);
+    let size = || path.metadata().map(|metadata| metadata.len()).map_err(io_error("look at", &path));
+    progress(0.0);
+    let mut store = Store::open(dir, CACHE_BYTES, 0, Missing::Refuse, None)?;
+    let before = size()?;
+    let database = Arc::get_mut(&mut store.database).ok_or_else(|| damaged(&"it is in use"))?;
+    database.compact().map_err(|error| match error {
+        CompactionError::Storage(error) => damaged(&error),
+        other => damaged(&other),
+    })?;
+    store.close()?;
+    let after = size()?;
+    progress(1.0);
+    Ok(CompactReport { before, after })
+}

@@ -1,0 +1,69 @@
+//! How much the disk has left.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::error::LedgerError;
+
+/// The file system is asked so often at most. A host at full speed writes some 10 MB meanwhile, a fraction of the
+/// default reserve.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+
+/// With less than this left, nothing at all is written: redb must never meet a full disk, because after a failed
+/// write it can only be opened anew, while a refused batch costs nothing. Half the default reserve.
+const FLOOR_BYTES: u64 = 32 * 1024 * 1024;
+
+/// What may be done with what the disk has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A new event: the whole reserve must be there.
+    NewEvent,
+    /// What lets a run go on and end.
+    AnyWrite,
+}
+
+pub(crate) struct Disk {
+    dir: PathBuf,
+    reserve: u64,
+    last: Mutex<Option<(Instant, u64)>>,
+}
+
+impl Disk {
+    pub(crate) fn new(dir: PathBuf, reserve: u64) -> Self {
+        Self { dir, reserve, last: Mutex::new(None) }
+    }
+
+    /// # Errors
+    /// [`LedgerError::DiskLow`] where less is left than the need asks for. A file system that does not say counts as
+    /// large enough.
+    pub(crate) fn check(&self, need: Need) -> Result<(), LedgerError> {
+        let needed = match need {
+            Need::NewEvent => self.reserve,
+            Need::AnyWrite => self.reserve.min(FLOOR_BYTES),
+        };
+        match self.free() {
+            Some(free) if free < needed => Err(LedgerError::DiskLow { free, needed }),
+            _ => Ok(()),
+        }
+    }
+
+    fn free(&self) -> Option<u64> {
+        if self.reserve == 0 {
+            return None;
+        }
+        let mut last = self.last.lock();
+        if let Some((at, free)) = *last
+            && at.elapsed() < ASK_EVERY
+        {
+            return Some(free);
+        }
+        let answer = rustix::fs::statvfs(&self.dir).inspect_err(|error| tracing::warn!(%error, "the free space of the disk is not known")).ok()?;
+        let free = answer.f_bavail.saturating_mul(answer.f_frsize);
+        *last = Some((Instant::now(), free));
+        Some(free)
+    }
+}

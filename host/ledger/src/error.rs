@@ -1,0 +1,170 @@
+//! What can go wrong, when opening and afterwards.
+
+use std::{path::PathBuf, sync::Arc};
+
+use agent_host_protocol::{
+    EventId, RunId, RunStatus,
+    limits::{MAX_PAGE, MIN_PAGE},
+    run::IllegalTransition,
+};
+
+/// Why a ledger could not be opened, checked or compacted. Nothing was changed on disk unless the variant says so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process, or another handle of this one, holds the lock.
+    #[error("another agent-host process has this ledger open ({dir}): stop it first, or give this one a data directory of its own")]
+    AlreadyOpen {
+        /// The directory of the ledger.
+        dir: PathBuf,
+    },
+    /// The directory has no ledger, and the operation does not make one.
+    #[error("there is no ledger in {dir}: start the host once to create it, or correct the data directory")]
+    NoLedger {
+        /// The directory that was looked at.
+        dir: PathBuf,
+    },
+    /// The file is there but is not a ledger.
+    #[error("{path} is not a ledger ({reason}): move it away to start with an empty ledger, or restore it from a backup")]
+    NotALedger {
+        /// The file.
+        path: PathBuf,
+        /// What was found instead.
+        reason: String,
+    },
+    /// A newer agent-host wrote the file.
+    #[error(
+        "the ledger in {dir} has format {found}, and this agent-host reads up to format {supported}: \
+         use the newer agent-host that wrote it, or restore a backup from before the upgrade"
+    )]
+    NewerFormat {
+        /// The directory of the ledger.
+        dir: PathBuf,
+        /// Version in the file.
+        found: u32,
+        /// Newest version that this build reads.
+        supported: u32,
+    },
+    /// The log does not continue the store, or is broken before its end.
+    #[error(
+        "the write-ahead log {path} cannot be applied: {reason}. Restore ledger.redb and ledger.wal together from one backup; \
+         to go on without what only the log holds, move ledger.wal away"
+    )]
+    LogDamaged {
+        /// The log.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The store is damaged.
+    #[error("the ledger in {dir} is damaged: {reason}. Restore it from a backup, or export what can be read with a copy of it")]
+    Damaged {
+        /// The directory of the ledger.
+        dir: PathBuf,
+        /// What redb or a reader of a row said.
+        reason: String,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// An operation of the opened ledger failed.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// Why an operation was refused or failed.
+///
+/// A refused or failed write has written nothing, with the one exception that [`LedgerError::Unavailable`] names.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum LedgerError {
+    /// There is no such run, event or other thing.
+    #[error("there is no {0}")]
+    NotFound(String),
+    /// The run has ended.
+    #[error("run {run_id} has ended ({status}); nothing but audit records can be added to it")]
+    Terminal {
+        /// The run.
+        run_id: RunId,
+        /// How it ended.
+        status: RunStatus,
+    },
+    /// The machine of run statuses has no such step.
+    #[error(transparent)]
+    Transition(#[from] IllegalTransition),
+    /// The events do not continue the run.
+    #[error("the next event of the run has sequence {expected}, not {found}")]
+    Sequence {
+        /// What would have been right.
+        expected: u64,
+        /// What was given.
+        found: u64,
+    },
+    /// The write contradicts itself or the ledger.
+    #[error("{0}")]
+    Invalid(String),
+    /// The same idempotency key came with another body.
+    #[error("this idempotency key was used for event {event_id} with another body: use a new key for a new request")]
+    IdempotencyConflict {
+        /// The event that the key belongs to.
+        event_id: EventId,
+    },
+    /// The cursor is not one that the host gave for this sequence.
+    #[error("{0}")]
+    InvalidCursor(String),
+    /// The limit of a page is out of range.
+    #[error("a page has {MIN_PAGE} to {MAX_PAGE} items, not {0}")]
+    InvalidLimit(u32),
+    /// The disk is nearly full.
+    #[error("the disk of the ledger has {free} bytes left and needs {needed}: free some space, then repeat the request")]
+    DiskLow {
+        /// Bytes that are left.
+        free: u64,
+        /// Bytes that must be left.
+        needed: u64,
+    },
+    /// The log could not be written. Nothing of the operation was written; it may be repeated.
+    #[error("the ledger could not be written ({0}): nothing was changed, repeat it when the cause is gone")]
+    Storage(Arc<str>),
+    /// A row does not read back as what it was written as.
+    #[error("the ledger is damaged ({0}): run `agent-host ledger check`, and restore a backup if it finds more")]
+    Damaged(Arc<str>),
+    /// The ledger has been closed, or has failed until the host is started again. Whether a write that was under way
+    /// took effect is known after the restart.
+    #[error("the ledger is not available ({0}): restart the host")]
+    Unavailable(Arc<str>),
+}
+
+impl LedgerError {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid(message.into())
+    }
+
+    pub(crate) fn damaged(message: impl std::fmt::Display) -> Self {
+        Self::Damaged(message.to_string().into())
+    }
+
+    pub(crate) fn unavailable(message: impl std::fmt::Display) -> Self {
+        Self::Unavailable(message.to_string().into())
+    }
+}
+
+/// Reading fails only when the file system fails or the file is damaged. Either way no row was invented.
+macro_rules! from_redb {
+    ($($error:ty),*) => { $(
+        impl From<$error> for LedgerError {
+            fn from(error: $error) -> Self {
+                Self::damaged(error)
+            }
+        }
+    )* };
+}
+
+from_redb!(redb::StorageError, redb::TableError, redb::TransactionError, redb::CommitError, redb::SetDurabilityError);

@@ -1,0 +1,326 @@
+//! The handle that everyone holds.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use agent_host_protocol::Run;
+use parking_lot::{Mutex, RwLock};
+use redb::Database;
+use tokio::sync::oneshot;
+
+use crate::{
+    disk::{Disk, Need},
+    error::{LedgerError, OpenError},
+    operation::{AcceptAnswer, AcceptOperation, AuditRow, Operation, WriteOperation, audit_bytes, bounded},
+    options::Options,
+    overlay::Overlay,
+    queue::Queue,
+    record::{Accept, Accepted, AuditRecord, RunRecord, RunWrite},
+    store::{Missing, Store, WrapLog},
+    watch::{Watch, Watchers},
+    writer::Writer,
+};
+
+/// A ledger. Clones are handles to the same one.
+///
+/// When the last handle is dropped, everything admitted is written, a checkpoint is made and the files are closed,
+/// which blocks for as long as that takes. [`Ledger::close`] does the same without blocking, and says whether it
+/// succeeded.
+#[derive(Clone)]
+pub struct Ledger {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        if let Some(writer) = self.writer.lock().take() {
+            // A panic of the writer was reported by itself.
+            let _ = writer.join();
+        }
+    }
+}
+
+/// What the handles and the writer share.
+pub(crate) struct Shared {
+    pub(crate) dir: std::path::PathBuf,
+    pub(crate) queue: Queue,
+    pub(crate) overlay: Overlay,
+    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) disk: Disk,
+    pub(crate) counters: Counters,
+    /// Nothing when closed or failed: then every call is refused.
+    database: RwLock<Option<Arc<Database>>>,
+    ended: Mutex<Option<Ended>>,
+    /// Held by the writer; when it is dropped, [`Ledger::close`] returns.
+    done: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+#[derive(Clone)]
+enum Ended {
+    Closed(Arc<str>),
+    Failed(Arc<str>),
+}
+
+/// What was written since opening.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) batches: AtomicU64,
+    pub(crate) rows: AtomicU64,
+    pub(crate) log_bytes: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) checkpoint_us: AtomicU64,
+    pub(crate) longest_checkpoint_us: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn batch(&self, rows: u64, log_bytes: u64) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.rows.fetch_add(rows, Ordering::Relaxed);
+        self.log_bytes.store(log_bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn checkpoint(&self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.checkpoint_us.fetch_add(us, Ordering::Relaxed);
+        self.longest_checkpoint_us.fetch_max(us, Ordering::Relaxed);
+        self.log_bytes.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    pub(crate) fn database(&self) -> Result<Arc<Database>, LedgerError> {
+        self.database.read().clone().ok_or_else(|| self.unavailable())
+    }
+
+    pub(crate) fn take_database(&self) -> Option<Arc<Database>> {
+        self.database.write().take()
+    }
+
+    /// Refuses everything from now on.
+    pub(crate) fn fail(&self, reason: &str) {
+        self.finish(Ended::Failed(reason.into()));
+    }
+
+    pub(crate) fn end(&self, reason: &str) {
+        self.finish(Ended::Closed(reason.into()));
+    }
+
+    fn finish(&self, ended: Ended) {
+        self.ended.lock().get_or_insert(ended);
+        drop(self.take_database());
+        self.queue.close();
+        self.watchers.notify_all();
+    }
+
+    pub(crate) fn unavailable(&self) -> LedgerError {
+        match self.ended.lock().clone() {
+            Some(Ended::Closed(reason) | Ended::Failed(reason)) => LedgerError::Unavailable(reason),
+            None => LedgerError::unavailable("it is being closed"),
+        }
+    }
+}
+
+/// Whether the ledger takes what is given to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// It does.
+    Ok,
+    /// It takes nothing and gives nothing until the host is started again.
+    Failed(String),
+    /// It takes no new events until the disk has more space.
+    DiskLow {
+        /// Bytes that are left.
+        free: u64,
+        /// Bytes that must be left.
+        needed: u64,
+    },
+}
+
+/// A write that was admitted. Resolves to the record of the run after it, when it is durable.
+///
+/// Dropping it does not undo the write.
+#[must_use = "a write that nobody waits for may fail unseen; drop it where that is meant"]
+pub struct Commit {
+    answer: oneshot::Receiver<Result<Arc<Run>, LedgerError>>,
+    shared: Arc<Shared>,
+}
+
+impl Future for Commit {
+    type Output = Result<Run, LedgerError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(context));
+        Poll::Ready(match answer {
+            Ok(result) => result.map(Arc::unwrap_or_clone),
+            Err(_) => Err(self.shared.unavailable()),
+        })
+    }
+}
+
+impl fmt::Debug for Commit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Commit")
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").field("dir", &self.inner.shared.dir).finish_non_exhaustive()
+    }
+}
+
+impl Ledger {
+    pub(crate) fn start(options: Options, wrap: Option<WrapLog>) -> Result<Self, OpenError> {
+        let store = Store::open(&options.dir, options.cache_bytes, options.checkpoint_wal_bytes, Missing::Create, wrap)?;
+        let (alive, done) = oneshot::channel();
+        let shared = Arc::new(Shared {
+            dir: options.dir.clone(),
+            queue: Queue::new(options.queue_bytes),
+            overlay: Overlay::default(),
+            watchers: Arc::default(),
+            disk: Disk::new(options.dir.clone(), options.min_free_disk_bytes),
+            counters: Counters::default(),
+            database: RwLock::new(Some(Arc::clone(&store.database))),
+            ended: Mutex::new(None),
+            done: Mutex::new(Some(done)),
+        });
+        let writer = Writer::new(&options, Arc::clone(&shared), store)?;
+        let run = move || {
+            let _alive: oneshot::Sender<()> = alive;
+            writer.run();
+        };
+        let thread = Builder::new().name("ledger-writer".to_owned()).spawn(run);
+        let thread = thread.map_err(|source| OpenError::Io { action: "start a thread for", path: options.dir, source })?;
+        Ok(Self { inner: Arc::new(Inner { shared, writer: Mutex::new(Some(thread)) }) })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    async fn admit(&self, operation: Operation, bytes: usize) -> Result<(), LedgerError> {
+        let shared = self.shared();
+        let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
+        shared.queue.push(operation, place).map_err(|_| shared.unavailable())
+    }
+
+    /// Takes a new event and makes its runs. Everything is durable when this returns.
+    ///
+    /// A request with the same idempotency key and body within 24 hours gives [`Accepted::Repeated`] and writes
+    /// nothing. Where the future is dropped, the event may or may not have been accepted.
+    ///
+    /// # Errors
+    /// [`LedgerError::DiskLow`], [`LedgerError::IdempotencyConflict`], [`LedgerError::Invalid`] where an id is not new
+    /// or a run not fresh, [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
+    pub async fn accept(&self, accept: Accept) -> Result<Accepted, LedgerError> {
+        let shared = self.shared();
+        shared.disk.check(Need::NewEvent)?;
+        let (operation, bytes, answer) = AcceptOperation::prepare(accept)?;
+        let runs: Vec<_> = operation.runs.iter().map(|new| Arc::clone(&new.run)).collect();
+        self.admit(Operation::Accept(operation), bytes).await?;
+        match answer.await.map_err(|_| shared.unavailable())?? {
+            AcceptAnswer::New { event_no, first_run_no, transcript_seq } => {
+                let runs = runs.into_iter().zip(first_run_no..);
+                let runs = runs.map(|(run, run_no)| RunRecord { run_no, run: Arc::unwrap_or_clone(run) }).collect();
+                Ok(Accepted::New { event_no, runs, transcript_seq })
+            }
+            AcceptAnswer::Repeated { event_id } => Ok(Accepted::Repeated { event_id }),
+        }
+    }
+
+    /// Writes to a run. Returns when the write is admitted, which takes place in a bounded queue; the [`Commit`]
+    /// resolves when it is durable.
+    ///
+    /// The run moves only by `RunStatus::transition`; events continue its sequence without a gap; a run that has
+    /// ended takes nothing but audit records; `End` comes with the one terminal event, both last. What breaks a
+    /// rule is refused whole.
+    ///
+    /// # Errors
+    /// Here, what can be said without the run: [`LedgerError::Invalid`], [`LedgerError::Sequence`] and
+    /// [`LedgerError::Unavailable`]. From the [`Commit`] also [`LedgerError::NotFound`], [`LedgerError::Terminal`],
+    /// [`LedgerError::Transition`] and [`LedgerError::Storage`].
+    pub async fn submit(&self, write: RunWrite) -> Result<Commit, LedgerError> {
+        let shared = self.shared();
+        let (mut operation, bytes, state, answer) = WriteOperation::prepare(write)?;
+        let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
+        let admitted = if state.is_empty() {
+            shared.queue.push(Operation::Write(operation), place)
+        } else {
+            shared.overlay.admit(state, |admitted| {
+                operation.state = Some(admitted);
+                shared.queue.push(Operation::Write(operation), place)
+            })
+        };
+        admitted.map_err(|_| shared.unavailable())?;
+        Ok(Commit { answer, shared: Arc::clone(shared) })
+    }
+
+    /// Adds audit records. Returns when they are admitted; they are durable within the next group commit.
+    ///
+    /// # Errors
+    /// [`LedgerError::Invalid`] and [`LedgerError::Unavailable`].
+    pub async fn audit(&self, records: Vec<AuditRecord>) -> Result<(), LedgerError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let rows = records.iter().map(AuditRow::prepare).collect::<Result<Vec<_>, _>>()?;
+        let bytes = audit_bytes(&rows);
+        bounded(bytes)?;
+        self.admit(Operation::Audit(rows), bytes).await
+    }
+
+    /// Writes what was admitted, makes a checkpoint and lets go of the files. Afterwards every call on every handle
+    /// is refused with [`LedgerError::Unavailable`]. Closing again does nothing.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`] where the ledger has failed; what was answered before is durable all the same.
+    pub async fn close(self) -> Result<(), LedgerError> {
+        let shared = self.shared();
+        shared.queue.close();
+        let done = shared.done.lock().take();
+        if let Some(done) = done {
+            // The writer sends nothing: it drops its end when it is done.
+            let _ = done.await;
+        }
+        match shared.ended.lock().clone() {
+            Some(Ended::Failed(reason)) => Err(LedgerError::Unavailable(reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Follows a run. See [`Watch`].
+    #[must_use]
+    pub fn watch(&self, run_no: u64) -> Watch {
+        self.shared().watchers.watch(run_no)
+    }
+
+    /// Whether the ledger takes what is given to it.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        if let Some(Ended::Closed(reason) | Ended::Failed(reason)) = self.shared().ended.lock().clone() {
+            return Health::Failed(reason.to_string());
+        }
+        match self.shared().disk.check(Need::NewEvent) {
+            Err(LedgerError::DiskLow { free, needed }) => Health::DiskLow { free, needed },
+            _ => Health::Ok,
+        }
+    }
+}

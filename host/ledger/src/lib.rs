@@ -1,0 +1,67 @@
+//! What happened: events, runs, run events, transcript, state, audit and idempotency keys, in one store.
+//!
+//! It is: one redb file and one write-ahead log in one directory, owned by one writer thread that commits
+//! in groups, and a cheap handle ([`Ledger`]) for everyone else. It is not: anything that knows wasm, HTTP
+//! or policy, and it never decides what a run may do, only whether a write can follow from what is there.
+//!
+//! # What holds
+//!
+//! - What [`Ledger::accept`] or a [`Commit`] has answered survives a crash of the process and of the machine.
+//!   What was admitted but not answered may be there or not, each operation whole or not at all.
+//! - Operations take effect in the order in which they were admitted.
+//! - A run's events are numbered from 1 without a gap, and a run has exactly one terminal event if and only
+//!   if its status is terminal.
+//! - Nobody sees a row before it is durable, with one exception: a state value is seen by readers as soon as
+//!   its write is admitted, so that a run reads what it wrote.
+//!
+//! # How
+//!
+//! ```text
+//! handles ─► Queue (bounded) ─► writer thread: Batch ─► log frame, fdatasync ─► redb commit (memory) ─► answers
+//!                                     └─ every few seconds: Checkpoint (redb durable, log starts over)
+//! ```
+//!
+//! The log makes a group durable with one sequential write; redb is made durable only by checkpoints, each
+//! of which also saves redb's allocator state, so that opening after a crash takes time for the log alone
+//! and never for the size of the store.
+
+mod batch;
+mod check;
+mod compact;
+mod cursor;
+mod disk;
+mod error;
+mod export;
+#[cfg(test)]
+mod faults;
+mod handle;
+mod life;
+mod log;
+mod memory;
+mod operation;
+mod options;
+mod overlay;
+mod pages;
+mod queue;
+mod read;
+mod record;
+mod rows;
+mod schema;
+mod state;
+mod stats;
+mod store;
+mod watch;
+mod writer;
+
+pub use check::{CheckReport, Finding, check};
+pub use compact::{CompactReport, compact};
+pub use error::{LedgerError, OpenError};
+pub use export::{ExportReport, export};
+pub use handle::{Commit, Health, Ledger};
+pub use options::Options;
+pub use record::{
+    Accept, Accepted, AuditRecord, EventRecord, Idempotency, NewEvent, NewItem, NewRun, RunChange, RunFilter, RunRecord, RunWrite,
+    StateWrite,
+};
+pub use stats::{Stats, TableStats};
+pub use watch::Watch;

@@ -1,0 +1,184 @@
+//! How a write changes a run: checked first, then applied, so that a refused write changes nothing.
+
+use agent_host_protocol::{Run, RunStatus, Timestamp, run::Terminal};
+
+use crate::{error::LedgerError, record::RunChange};
+
+/// The events of one write, already known to follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EventSpan {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// Time of the last.
+    pub(crate) at: Timestamp,
+}
+
+/// Whether these changes and events can follow what the run is now.
+pub(crate) fn check(run: &Run, changes: &[RunChange], events: Option<EventSpan>) -> Result<(), LedgerError> {
+    if run.status.is_terminal() {
+        return Err(LedgerError::Terminal { run_id: run.run_id, status: run.status });
+    }
+    let mut status = run.status;
+    for change in changes {
+        if let Some(to) = target(change) {
+            status = status.transition(to)?;
+        }
+    }
+    match events {
+        Some(events) if events.first != run.last_sequence + 1 => {
+            Err(LedgerError::Sequence { expected: run.last_sequence + 1, found: events.first })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn target(change: &RunChange) -> Option<RunStatus> {
+    match change {
+        RunChange::Queue { .. } => Some(RunStatus::Queued),
+        RunChange::Start { .. } | RunChange::Resume { .. } => Some(RunStatus::Running),
+        RunChange::Wait { .. } => Some(RunStatus::Waiting),
+        RunChange::CancelRequested { .. } => None,
+        RunChange::End { terminal, .. } => Some(terminal.status()),
+    }
+}
+
+/// Makes changes that [`check`] has allowed.
+pub(crate) fn apply(run: &mut Run, changes: Vec<RunChange>, events: Option<EventSpan>) {
+    if let Some(events) = events {
+        run.last_sequence = events.last;
+        run.updated_at = run.updated_at.max(events.at);
+    }
+    for change in changes {
+        if let Some(to) = target(&change) {
+            run.status = to;
+            run.status_reason = None;
+        }
+        let at = match change {
+            RunChange::Queue { at } | RunChange::Resume { at } => at,
+            RunChange::Start { at, deadline_at } => {
+                run.started_at.get_or_insert(at);
+                run.deadline_at = deadline_at.or(run.deadline_at);
+                at
+            }
+            RunChange::Wait { at, reason } => {
+                run.status_reason = Some(reason);
+                at
+            }
+            RunChange::CancelRequested { at, reason } => {
+                if run.cancel_requested_at.is_none() {
+                    run.cancel_requested_at = Some(at);
+                    run.cancel_reason = Some(reason);
+                }
+                at
+            }
+            RunChange::End { at, terminal } => {
+                end(run, at, terminal);
+                at
+            }
+        };
+        run.updated_at = run.updated_at.max(at);
+    }
+}
+
+fn end(run: &mut Run, at: Timestamp, terminal: Terminal) {
+    run.finished_at = Some(at);
+    run.failure = terminal.failure();
+    run.status_reason = run.failure.as_ref().map(|failure| failure.code.clone());
+    match terminal {
+        Terminal::Completed(completion) => run.usage = completion.usage.or(run.usage),
+        Terminal::Cancelled { reason } => run.status_reason = Some(reason),
+        Terminal::Failed(_) | Terminal::Timeout { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_host_protocol::{
+        EventId, FailureCode, RunId,
+        message::TokenUsage,
+        run::{RunCompletion, RunFailure},
+    };
+
+    use super::*;
+
+    fn run() -> Run {
+        Run {
+            run_id: RunId::new(),
+            event_id: EventId::new(),
+            binding_id: "main".into(),
+            runner_id: "plugin:a/b/c".parse().unwrap(),
+            runner_version: "1.0.0".into(),
+            conversation_id: None,
+            thread_id: None,
+            workspace_id: None,
+            bot_id: None,
+            status: RunStatus::Created,
+            status_reason: None,
+            failure: None,
+            attempt: 1,
+            created_at: 1,
+            started_at: None,
+            finished_at: None,
+            updated_at: 1,
+            deadline_at: None,
+            cancel_requested_at: None,
+            cancel_reason: None,
+            last_sequence: 0,
+            usage: None,
+            metadata: serde_json::Map::default(),
+        }
+    }
+
+    fn after(changes: Vec<RunChange>) -> Run {
+        let mut run = run();
+        check(&run, &changes, None).unwrap();
+        apply(&mut run, changes, None);
+        run
+    }
+
+    fn completed() -> Terminal {
+        let usage = Some(TokenUsage { input: 1, output: 2, cached_input: None, reasoning: None });
+        Terminal::Completed(RunCompletion { finish_reason: "stop".into(), message: None, usage, metadata: None })
+    }
+
+    #[test]
+    fn a_run_starts_once_and_ends_with_what_it_used() {
+        let run = after(vec![
+            RunChange::Queue { at: 2 },
+            RunChange::Start { at: 3, deadline_at: Some(100) },
+            RunChange::Wait { at: 4, reason: "approval".into() },
+            RunChange::Start { at: 5, deadline_at: None },
+            RunChange::End { at: 6, terminal: completed() },
+        ]);
+        assert_eq!((run.status, run.started_at, run.finished_at, run.updated_at), (RunStatus::Completed, Some(3), Some(6), 6));
+        assert_eq!((run.deadline_at, run.status_reason, run.usage.unwrap().output), (Some(100), None, 2));
+    }
+
+    #[test]
+    fn the_first_request_to_cancel_is_kept() {
+        let run = after(vec![
+            RunChange::CancelRequested { at: 2, reason: "user".into() },
+            RunChange::CancelRequested { at: 3, reason: "other".into() },
+            RunChange::End { at: 4, terminal: Terminal::Cancelled { reason: "user".into() } },
+        ]);
+        assert_eq!((run.cancel_requested_at, run.cancel_reason.as_deref(), run.status_reason.as_deref()), (Some(2), Some("user"), Some("user")));
+        assert_eq!(run.failure.unwrap().code, FailureCode::Cancelled.as_str());
+    }
+
+    #[test]
+    fn a_failure_gives_its_code_as_the_reason() {
+        let failure = RunFailure { code: "x.y".into(), message: "m".into(), retryable: false, details: None };
+        assert_eq!(after(vec![RunChange::End { at: 4, terminal: Terminal::Failed(failure) }]).status_reason.as_deref(), Some("x.y"));
+    }
+
+    #[test]
+    fn what_cannot_follow_is_refused() {
+        let mut run = run();
+        let end = RunChange::End { at: 1, terminal: completed() };
+        assert!(matches!(check(&run, std::slice::from_ref(&end), None), Err(LedgerError::Transition(_))));
+        let span = EventSpan { first: 2, last: 2, at: 1 };
+        assert!(matches!(check(&run, &[], Some(span)), Err(LedgerError::Sequence { expected: 1, found: 2 })));
+        run.status = RunStatus::Failed;
+        assert!(matches!(check(&run, &[], None), Err(LedgerError::Terminal { .. })));
+    }
+}

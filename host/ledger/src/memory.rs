@@ -1,0 +1,87 @@
+//! What the writer keeps in memory: the runs that have not ended, the next numbers, and where transcripts end.
+//!
+//! All of it can be read from the store at any time, and is, after a batch that could not be written.
+
+use std::{collections::HashMap, sync::Arc};
+
+use agent_host_protocol::Run;
+use rustc_hash::FxHashMap;
+
+use crate::{
+    error::LedgerError,
+    operation::ConversationRow,
+    read::{Reader, json},
+    schema::{Table, read_number, read_pair},
+};
+
+/// Conversations whose end is remembered. About 150 bytes each; one that is forgotten costs two lookups.
+const CONVERSATIONS: usize = 50_000;
+
+pub(crate) struct Memory {
+    pub(crate) active: FxHashMap<u64, ActiveRun>,
+    pub(crate) next_event_no: u64,
+    pub(crate) next_run_no: u64,
+    pub(crate) next_audit_no: u64,
+    pub(crate) next_conversation_no: u64,
+    conversations: HashMap<String, Conversation>,
+}
+
+pub(crate) struct ActiveRun {
+    pub(crate) run: Arc<Run>,
+    /// Differs from its row until the batch is finished.
+    pub(crate) dirty: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Conversation {
+    pub(crate) no: u64,
+    pub(crate) last_seq: u64,
+}
+
+impl Memory {
+    pub(crate) fn load(reader: &Reader) -> Result<Self, LedgerError> {
+        let next = |table| Ok::<_, LedgerError>(reader.last_key(table, read_number)?.map_or(1, |last| last + 1));
+        let conversation = reader.last_key(Table::Transcript, |key| read_pair(key).map(|(conversation, _)| conversation))?;
+        let active = reader.active()?.into_iter();
+        Ok(Self {
+            active: active.map(|record| (record.run_no, ActiveRun { run: Arc::new(record.run), dirty: false })).collect(),
+            next_event_no: next(Table::Events)?,
+            next_run_no: next(Table::Runs)?,
+            next_audit_no: next(Table::Audit)?,
+            next_conversation_no: conversation.map_or(1, |last| last + 1),
+            conversations: HashMap::new(),
+        })
+    }
+
+    /// Remembers where a transcript ends, where the store has it. One that it does not have is made by [`Self::place`].
+    pub(crate) fn load_conversation(&mut self, index: &str, reader: &Reader) -> Result<(), LedgerError> {
+        if self.conversations.contains_key(index) {
+            return Ok(());
+        }
+        let row = reader.get(Table::Conversations, index.as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
+        if let Some(ConversationRow { no, .. }) = row {
+            let last_seq = reader.last_of(Table::Transcript, no)?;
+            self.conversations.insert(index.to_owned(), Conversation { no, last_seq });
+        }
+        Ok(())
+    }
+
+    /// Takes the next place in a transcript that was loaded. The second is true where the transcript is new.
+    pub(crate) fn place(&mut self, index: &str) -> (Conversation, bool) {
+        if let Some(conversation) = self.conversations.get_mut(index) {
+            conversation.last_seq += 1;
+            return (*conversation, false);
+        }
+        let conversation = Conversation { no: self.next_conversation_no, last_seq: 1 };
+        self.next_conversation_no += 1;
+        self.conversations.insert(index.to_owned(), conversation);
+        (conversation, true)
+    }
+
+    /// Called between batches, when every place that was taken is in the store.
+    pub(crate) fn trim(&mut self) {
+        if self.conversations.len() > CONVERSATIONS {
+            self.conversations.clear();
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! State that was admitted but is not committed yet, so that a run reads what it wrote.
+
+use std::collections::{BTreeMap, HashMap};
+
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+
+use crate::record::StateWrite;
+
+/// Names one admitted operation. Later ones have larger numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ticket(u64);
+
+/// What an operation has in the overlay. Goes to [`Overlay::settle`] when the operation is committed or refused.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    ticket: Ticket,
+    keys: Vec<(String, String)>,
+}
+
+/// Pending writes of one value, oldest first. Nothing is a pending delete.
+type Pending = Vec<(Ticket, Option<Box<RawValue>>)>;
+
+#[derive(Default)]
+pub(crate) struct Overlay {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    last: u64,
+    scopes: HashMap<String, BTreeMap<String, Pending>>,
+}
+
+impl Overlay {
+    /// Puts the writes over what is committed and runs `admit` under the same lock, so that the order here is the
+    /// order in the queue. Where `admit` fails nothing stays.
+    pub(crate) fn admit<E>(&self, writes: Vec<StateWrite>, admit: impl FnOnce(Admitted) -> Result<(), E>) -> Result<(), E> {
+        let mut inner = self.inner.lock();
+        inner.last += 1;
+        let ticket = Ticket(inner.last);
+        let keys: Vec<_> = writes.iter().map(|write| (write.scope_key.clone(), write.key.clone())).collect();
+        admit(Admitted { ticket, keys })?;
+        for write in writes {
+            inner.scopes.entry(write.scope_key).or_default().entry(write.key).or_default().push((ticket, write.value));
+        }
+        Ok(())
+    }
+
+    /// Takes away what an operation put here. What others wrote to the same values stays.
+    pub(crate) fn settle(&self, admitted: impl IntoIterator<Item = Admitted>) {
+        let mut inner = self.inner.lock();
+        for Admitted { ticket, keys } in admitted {
+            for (scope, key) in keys {
+                let Some(values) = inner.scopes.get_mut(&scope) else { continue };
+                if let Some(pending) = values.get_mut(&key) {
+                    pending.retain(|(other, _)| *other != ticket);
+                    if pending.is_empty() {
+                        values.remove(&key);
+                    }
+                }
+                if values.is_empty() {
+                    inner.scopes.remove(&scope);
+                }
+            }
+        }
+    }
+
+    /// The pending value: nothing where none is pending, `Some(None)` where a delete is.
+    pub(crate) fn get(&self, scope: &str, key: &str) -> Option<Option<Box<RawValue>>> {
+        self.inner.lock().scopes.get(scope)?.get(key)?.last().map(|(_, value)| value.clone())
+    }
+
+    /// All pending values of a scope.
+    pub(crate) fn scope(&self, scope: &str) -> BTreeMap<String, Option<Box<RawValue>>> {
+        let inner = self.inner.lock();
+        let Some(values) = inner.scopes.get(scope) else { return BTreeMap::new() };
+        values.iter().filter_map(|(key, pending)| Some((key.clone(), pending.last()?.1.clone()))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(key: &str, value: Option<&str>) -> StateWrite {
+        let value = value.map(|value| RawValue::from_string(value.to_owned()).unwrap());
+        StateWrite { scope_key: "s".into(), key: key.into(), value }
+    }
+
+    fn admit(overlay: &Overlay, key: &str, value: Option<&str>) -> Admitted {
+        let mut admitted = None;
+        overlay
+            .admit(vec![write(key, value)], |it| {
+                admitted = Some(it);
+                Ok::<_, ()>(())
+            })
+            .unwrap();
+        admitted.unwrap()
+    }
+
+    fn shown(overlay: &Overlay, key: &str) -> Option<Option<String>> {
+        overlay.get("s", key).map(|value| value.map(|value| value.get().to_owned()))
+    }
+
+    #[test]
+    fn the_last_admitted_value_is_seen_and_an_earlier_one_comes_back_when_it_is_refused() {
+        let overlay = Overlay::default();
+        let first = admit(&overlay, "k", Some("1"));
+        let second = admit(&overlay, "k", None);
+        assert_eq!(shown(&overlay, "k"), Some(None));
+        overlay.settle([second]);
+        assert_eq!(shown(&overlay, "k"), Some(Some("1".into())));
+        overlay.settle([first]);
+        assert_eq!(shown(&overlay, "k"), None);
+        assert!(overlay.inner.lock().scopes.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_admitted_is_not_seen() {
+        let overlay = Overlay::default();
+        assert!(overlay.admit(vec![write("k", Some("1"))], |_| Err(())).is_err());
+        assert_eq!(shown(&overlay, "k"), None);
+    }
+}

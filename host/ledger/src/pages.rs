@@ -1,0 +1,262 @@
+//! Pages: bounded pieces of what is long.
+
+use agent_host_protocol::{
+    Page, Run, RunEvent, RunId,
+    grant::ConversationKey,
+    limits::{MAX_PAGE, MIN_PAGE},
+    page::Direction,
+    transcript::TranscriptItem,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{
+    cursor::Sequence,
+    error::LedgerError,
+    handle::Ledger,
+    operation::{ConversationRow, EventRow, TranscriptRow},
+    read::{Reader, json, malformed},
+    record::{AuditRecord, RunFilter},
+    schema::{self, Table},
+};
+
+/// Runs that are looked at for one page of a filtered list: some milliseconds. What is behind them is on a later
+/// page, even where this one has no item.
+const SCAN_RUNS: usize = 2_000;
+
+pub(crate) fn checked_limit(limit: u32) -> Result<usize, LedgerError> {
+    if !(MIN_PAGE..=MAX_PAGE).contains(&limit) {
+        return Err(LedgerError::InvalidLimit(limit));
+    }
+    usize::try_from(limit).map_err(|_| LedgerError::InvalidLimit(limit))
+}
+
+/// Cuts a list that was read one item too long; true where there was more.
+fn cut<T>(items: &mut Vec<T>, limit: usize) -> bool {
+    let more = items.len() > limit;
+    items.truncate(limit);
+    more
+}
+
+/// An item as it was written, with the conversation that it stands in.
+pub(crate) fn item(key: &ConversationKey, cursors: Sequence, seq: u64, bytes: &[u8]) -> Result<TranscriptItem, LedgerError> {
+    let row: TranscriptRow = json(Table::Transcript, bytes)?;
+    let some = |id: &String| (!id.is_empty()).then(|| id.clone());
+    Ok(TranscriptItem {
+        transcript_id: format!("{:016x}-{seq}", xxh3_64(key.index().as_bytes())),
+        event_id: row.event_id,
+        run_id: row.run_id,
+        conversation_id: some(&key.conversation),
+        thread_id: some(&key.thread),
+        role: row.role,
+        item_type: row.item_type,
+        content: row.content,
+        artifacts: row.artifacts,
+        seq,
+        cursor: cursors.at(seq),
+        created_at: row.created_at,
+    })
+}
+
+impl Reader {
+    /// The number of a conversation that has a transcript.
+    fn conversation(&self, key: &ConversationKey) -> Result<Option<u64>, LedgerError> {
+        let row = self.get(Table::Conversations, key.index().as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
+        Ok(row.map(|row| row.no))
+    }
+
+    /// Runs below a number, newest first, among which those of the filter are.
+    fn candidates(&self, filter: &RunFilter, below: u64) -> Result<Box<dyn Iterator<Item = Result<(u64, Run), LedgerError>>>, LedgerError> {
+        let runs = self.table(Table::Runs)?;
+        let end = schema::number(below);
+        let read = |key: &[u8], value: &[u8]| {
+            let run_no = schema::read_number(key).ok_or_else(|| malformed(Table::Runs))?;
+            Ok((run_no, json(Table::Runs, value)?))
+        };
+        let by_key = move |key: &[u8]| match runs.get(key)? {
+            Some(row) => read(key, row.value()),
+            None => Err(LedgerError::damaged("a run is listed but not there")),
+        };
+        if let Some(event_id) = filter.event_id {
+            let Some(event_no) = self.number(Table::EventIds, &event_id.to_bytes())? else { return Ok(Box::new(std::iter::empty())) };
+            let of_event = self.get(Table::Events, &schema::number(event_no), |bytes| {
+                Ok(json::<EventRow<'_>>(Table::Events, bytes)?.runs.into_iter().map(|(run_no, _)| run_no).collect::<Vec<_>>())
+            })?;
+            let mut of_event = of_event.unwrap_or_default();
+            of_event.retain(|run_no| *run_no < below);
+            of_event.sort_unstable_by(|a, b| b.cmp(a));
+            return Ok(Box::new(of_event.into_iter().map(move |run_no| by_key(&schema::number(run_no)))));
+        }
+        if filter.status.is_some_and(|status| !status.is_terminal()) {
+            let active = self.table(Table::Active)?.range::<&[u8]>(..end.as_slice())?;
+            return Ok(Box::new(active.rev().map(move |row| by_key(row?.0.value()))));
+        }
+        let all = self.table(Table::Runs)?.range::<&[u8]>(..end.as_slice())?;
+        Ok(Box::new(all.rev().map(move |row| {
+            let (key, value) = row?;
+            read(key.value(), value.value())
+        })))
+    }
+}
+
+impl Ledger {
+    /// Runs, newest first. `cursor` is the `next_cursor` of a page with the same filter.
+    ///
+    /// A page may hold fewer items than there are, even none, and yet have more: the runs looked at for one page are
+    /// bounded.
+    ///
+    /// # Errors
+    /// [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
+    pub fn runs_page(&self, filter: &RunFilter, cursor: Option<&str>, limit: u32) -> Result<Page<Run>, LedgerError> {
+        let limit = checked_limit(limit)?;
+        let cursors = Sequence::runs(filter);
+        let below = cursors.optional(cursor)?.unwrap_or(u64::MAX);
+        let reader = self.reader()?;
+        let mut page = Page { items: Vec::new(), next_cursor: None, prev_cursor: None, has_more: false };
+        let mut position = None;
+        for (looked_at, candidate) in reader.candidates(filter, below)?.enumerate() {
+            if page.items.len() == limit || looked_at == SCAN_RUNS {
+                page.has_more = true;
+                page.next_cursor = position.map(|run_no| cursors.at(run_no));
+                break;
+            }
+            let (run_no, run) = candidate?;
+            position = Some(run_no);
+            if filter.matches(&run) {
+                page.items.push(run);
+            }
+        }
+        Ok(page)
+    }
+
+    /// Events of a run, oldest first, after `after`. `next_cursor` is always there: a follower goes on from it.
+    ///
+    /// # Errors
+    /// [`LedgerError::NotFound`] where there is no such run, [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
+    pub fn run_events(&self, id: RunId, after: Option<&str>, limit: u32) -> Result<Page<RunEvent>, LedgerError> {
+        let limit = checked_limit(limit)?;
+        let cursors = Sequence::run_events(id);
+        let after = cursors.optional(after)?.unwrap_or(0);
+        let reader = self.reader()?;
+        let run_no = reader.existing_run_no(id)?;
+        let mut items = reader.run_events(run_no, id, after, limit + 1)?;
+        let has_more = cut(&mut items, limit);
+        let next = items.last().map_or(after, |event| event.sequence);
+        Ok(Page { items, next_cursor: Some(cursors.at(next)), prev_cursor: None, has_more })
+    }
+
+    /// The cursor of an event of a run: pages and streams continue after it.
+    #[must_use]
+    pub fn run_cursor(id: RunId, seq: u64) -> String {
+        Sequence::run_events(id).at(seq)
+    }
+
+    /// The sequence number that [`Ledger::run_cursor`] was given.
+    ///
+    /// # Errors
+    /// [`LedgerError::InvalidCursor`] where it is not one of this run.
+    pub fn parse_run_cursor(id: RunId, text: &str) -> Result<u64, LedgerError> {
+        Sequence::run_events(id).position(text)
+    }
+
+    /// A page of a transcript. Backward: newest first, from before `before` or from the end. Forward: oldest first,
+    /// from after `after` or from the start. Both bounds may be given; the items at the bounds are left out. A
+    /// conversation that nobody spoke in has an empty transcript.
+    ///
+    /// # Errors
+    /// [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
+    pub fn transcript(
+        &self,
+        key: &ConversationKey,
+        before: Option<&str>,
+        after: Option<&str>,
+        limit: u32,
+        direction: Direction,
+    ) -> Result<Page<TranscriptItem>, LedgerError> {
+        let limit = checked_limit(limit)?;
+        let cursors = Sequence::transcript(key);
+        let after = cursors.optional(after)?;
+        let first = after.unwrap_or(0).saturating_add(1);
+        let end = cursors.optional(before)?.unwrap_or(u64::MAX);
+        let reader = self.reader()?;
+        let mut items = Vec::new();
+        if let Some(no) = reader.conversation(key)?
+            && first < end
+        {
+            let rows = reader.table(Table::Transcript)?;
+            let (start, end) = (schema::pair(no, first), schema::pair(no, end));
+            let mut range = rows.range::<&[u8]>(start.as_slice()..end.as_slice())?;
+            while items.len() <= limit {
+                let row = match direction {
+                    Direction::Forward => range.next(),
+                    Direction::Backward => range.next_back(),
+                };
+                let Some(row) = row else { break };
+                let (place, row) = row?;
+                let (_, seq) = schema::read_pair(place.value()).ok_or_else(|| malformed(Table::Transcript))?;
+                items.push(item(key, cursors, seq, row.value())?);
+            }
+        }
+        let has_more = cut(&mut items, limit);
+        let last = items.last().map(|item: &TranscriptItem| item.seq);
+        let next = match direction {
+            Direction::Forward => last.or(after),
+            Direction::Backward => last.filter(|_| has_more),
+        };
+        let prev_cursor = items.first().map(|item| item.cursor.clone());
+        Ok(Page { items, next_cursor: next.map(|seq| cursors.at(seq)), prev_cursor, has_more })
+    }
+
+    /// The cursor of an item of a transcript.
+    #[must_use]
+    pub fn transcript_cursor(key: &ConversationKey, seq: u64) -> String {
+        Sequence::transcript(key).at(seq)
+    }
+
+    /// How many items a transcript has.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn transcript_len(&self, key: &ConversationKey) -> Result<u64, LedgerError> {
+        let reader = self.reader()?;
+        match reader.conversation(key)? {
+            Some(no) => reader.last_of(Table::Transcript, no),
+            None => Ok(0),
+        }
+    }
+
+    /// Audit records: those of one run, oldest first, or all of them, newest first.
+    ///
+    /// # Errors
+    /// [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
+    pub fn audit_page(&self, run: Option<RunId>, cursor: Option<&str>, limit: u32) -> Result<Page<AuditRecord>, LedgerError> {
+        let limit = checked_limit(limit)?;
+        let cursors = Sequence::audit(run);
+        let position = cursors.optional(cursor)?;
+        let reader = self.reader()?;
+        let audit = reader.table(Table::Audit)?;
+        let mut items = Vec::new();
+        let read = |bytes: &[u8]| json::<AuditRecord>(Table::Audit, bytes);
+        if let Some(id) = run {
+            let first = position.unwrap_or(0).saturating_add(1);
+            let (start, end) = (schema::audit_run(id, first), schema::audit_run(id, u64::MAX));
+            for row in reader.table(Table::AuditRuns)?.range::<&[u8]>(start.as_slice()..=end.as_slice())?.take(limit + 1) {
+                let key = row?.0;
+                let (_, audit_no) = schema::read_audit_run(key.value()).ok_or_else(|| malformed(Table::AuditRuns))?;
+                let Some(row) = audit.get(schema::number(audit_no).as_slice())? else {
+                    return Err(LedgerError::damaged(format!("audit record {audit_no} is listed but not there")));
+                };
+                items.push((audit_no, read(row.value())?));
+            }
+        } else {
+            let end = schema::number(position.unwrap_or(u64::MAX));
+            for row in audit.range::<&[u8]>(..end.as_slice())?.rev().take(limit + 1) {
+                let (key, row) = row?;
+                items.push((schema::read_number(key.value()).ok_or_else(|| malformed(Table::Audit))?, read(row.value())?));
+            }
+        }
+        let has_more = cut(&mut items, limit);
+        let next_cursor = items.last().filter(|_| has_more).map(|(audit_no, _)| cursors.at(*audit_no));
+        let items = items.into_iter().map(|(_, record)| record).collect();
+        Ok(Page { items, next_cursor, prev_cursor: None, has_more })
+    }
+}

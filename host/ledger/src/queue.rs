@@ -1,0 +1,156 @@
+//! The queue between everyone and the writer thread: bounded by bytes, so that a full one holds producers back.
+
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Semaphore;
+
+use crate::operation::Operation;
+
+/// Place in the queue is given out in pieces of this size; an operation takes at least one.
+const UNIT_BYTES: usize = 1024;
+
+/// An operation, and the place that it takes.
+pub(crate) struct Queued {
+    pub(crate) operation: Operation,
+    pub(crate) place: Place,
+}
+
+/// Place in the queue. Given back with [`Queue::release`] when the operation has been answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place(u32);
+
+impl Place {
+    pub(crate) const fn units(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+/// The ledger takes no more operations.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    wake: Condvar,
+    space: Semaphore,
+    units: u32,
+}
+
+#[derive(Default)]
+struct Waiting {
+    operations: Vec<Queued>,
+    closed: bool,
+}
+
+/// Why [`Queue::take`] returned.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    Operations,
+    TimedOut,
+    /// No operation is left and none will come.
+    Closed,
+}
+
+impl Queue {
+    pub(crate) fn new(bytes: usize) -> Self {
+        let units = u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX).max(1);
+        Self { waiting: Mutex::default(), wake: Condvar::new(), space: Semaphore::new(units as usize), units }
+    }
+
+    /// Waits for place, first come first served. An operation larger than the whole queue takes all of it.
+    pub(crate) async fn reserve(&self, bytes: usize) -> Result<Place, Closed> {
+        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.units);
+        self.space.acquire_many(units).await.map_err(|_| Closed)?.forget();
+        Ok(Place(units))
+    }
+
+    /// Admits an operation. From here on it takes effect whether or not anyone waits for it.
+    pub(crate) fn push(&self, operation: Operation, place: Place) -> Result<(), Closed> {
+        let mut waiting = self.waiting.lock();
+        if waiting.closed {
+            return Err(Closed);
+        }
+        waiting.operations.push(Queued { operation, place });
+        if waiting.operations.len() == 1 {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Takes all that is there into `into`, which is empty; waits until `deadline` where nothing is.
+    pub(crate) fn take(&self, into: &mut Vec<Queued>, deadline: Option<Instant>) -> Taken {
+        let mut waiting = self.waiting.lock();
+        loop {
+            if !waiting.operations.is_empty() {
+                std::mem::swap(&mut waiting.operations, into);
+                return Taken::Operations;
+            }
+            if waiting.closed {
+                return Taken::Closed;
+            }
+            match deadline {
+                None => self.wake.wait(&mut waiting),
+                Some(deadline) => {
+                    if self.wake.wait_until(&mut waiting, deadline).timed_out() && waiting.operations.is_empty() && !waiting.closed {
+                        return Taken::TimedOut;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives back the place of answered operations.
+    pub(crate) fn release(&self, units: u64) {
+        self.space.add_permits(usize::try_from(units).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS >> 1));
+    }
+
+    /// Takes no more operations. Those that were admitted are still carried out.
+    pub(crate) fn close(&self) {
+        self.waiting.lock().closed = true;
+        self.space.close();
+        self.wake.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn audit() -> Operation {
+        Operation::Audit(Vec::new())
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_holds_producers_back_until_operations_are_answered() {
+        let queue = Queue::new(4 * UNIT_BYTES);
+        let place = queue.reserve(3 * UNIT_BYTES).await.unwrap();
+        queue.push(audit(), place).unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(20), queue.reserve(2 * UNIT_BYTES)).await.is_err());
+        let mut taken = Vec::new();
+        assert_eq!(queue.take(&mut taken, None), Taken::Operations);
+        queue.release(taken[0].place.units());
+        queue.reserve(usize::MAX).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_closed_queue_gives_out_what_it_has_and_takes_nothing() {
+        let queue = Queue::new(UNIT_BYTES * 10);
+        let place = queue.reserve(1).await.unwrap();
+        queue.push(audit(), place).unwrap();
+        queue.close();
+        assert!(queue.reserve(1).await.is_err() && queue.push(audit(), place).is_err());
+        let mut taken = Vec::new();
+        assert_eq!(queue.take(&mut taken, None), Taken::Operations);
+        taken.clear();
+        assert_eq!(queue.take(&mut taken, None), Taken::Closed);
+    }
+
+    #[test]
+    fn an_empty_queue_waits_until_the_deadline() {
+        let queue = Queue::new(UNIT_BYTES);
+        assert_eq!(queue.take(&mut Vec::new(), Some(Instant::now() + Duration::from_millis(5))), Taken::TimedOut);
+    }
+}

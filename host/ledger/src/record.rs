@@ -1,0 +1,253 @@
+//! What is written and what is read: the public records of the ledger.
+
+use agent_host_protocol::{
+    Event, EventId, Run, RunId, RunStatus, RunnerId, Timestamp,
+    grant::ConversationKey,
+    message::{ArtifactRef, ContentPart},
+    run::Terminal,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+
+/// A new event, with the runs that it makes.
+#[derive(Debug, Clone)]
+pub struct Accept {
+    /// The event. Its id must be new.
+    pub event: Event,
+    /// Makes a repeated request harmless.
+    pub idempotency: Option<Idempotency>,
+    /// The runs that answer it. Their ids must be new, their status `created`, their `last_sequence` 0.
+    pub runs: Vec<NewRun>,
+    /// What it adds to a transcript.
+    pub transcript: Option<NewItem>,
+}
+
+/// A key that a client gives to one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    /// 1 to 255 bytes.
+    pub key: String,
+    /// Tells a repetition from another request with the same key.
+    pub body_hash: [u8; 32],
+}
+
+/// A run to be.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    /// Its record.
+    pub run: Run,
+    /// What it was granted and configured with. The ledger does not look into it.
+    pub terms: Box<RawValue>,
+}
+
+/// What [`crate::Ledger::accept`] did.
+#[derive(Debug, Clone)]
+pub enum Accepted {
+    /// The event is in the ledger.
+    New {
+        /// Its number.
+        event_no: u64,
+        /// Its runs, in the order given.
+        runs: Vec<RunRecord>,
+        /// Where its item stands in the transcript.
+        transcript_seq: Option<u64>,
+    },
+    /// The same request was accepted before; nothing was written.
+    Repeated {
+        /// The event that it made then.
+        event_id: EventId,
+    },
+}
+
+/// An item for a transcript. Its place is given by the ledger.
+#[derive(Debug, Clone)]
+pub struct NewItem {
+    /// The transcript.
+    pub conversation: ConversationKey,
+    /// The event that it belongs to.
+    pub event_id: EventId,
+    /// The run that said it, where one did.
+    pub run_id: Option<RunId>,
+    /// `user`, `assistant`, `tool`, `system` or `developer`.
+    pub role: String,
+    /// `message`, `tool-call`, `tool-result`, `notice`, ...
+    pub item_type: String,
+    /// What was said.
+    pub content: Vec<ContentPart>,
+    /// What came with it.
+    pub artifacts: Vec<ArtifactRef>,
+    /// When the host took it.
+    pub created_at: Timestamp,
+}
+
+/// Everything that happens to a run at one moment: all of it is written, or none.
+#[derive(Debug, Clone, Default)]
+pub struct RunWrite {
+    /// The run.
+    pub run_no: u64,
+    /// Steps of its life, in order.
+    pub changes: Vec<RunChange>,
+    /// Its context, as it was given to the runner. The ledger does not look into it.
+    pub context: Option<Box<RawValue>>,
+    /// Events that continue the run's sequence without a gap.
+    pub events: Vec<NewEvent>,
+    /// What it adds to transcripts.
+    pub transcript: Vec<NewItem>,
+    /// State that it sets or deletes.
+    pub state: Vec<StateWrite>,
+    /// What it was allowed or refused.
+    pub audit: Vec<AuditRecord>,
+}
+
+/// A step in the life of a run.
+#[derive(Debug, Clone)]
+pub enum RunChange {
+    /// It waits for its turn.
+    Queue {
+        /// When.
+        at: Timestamp,
+    },
+    /// Its guest begins (again).
+    Start {
+        /// When.
+        at: Timestamp,
+        /// When it must have ended; nothing leaves it as it is.
+        deadline_at: Option<Timestamp>,
+    },
+    /// It waits for something outside.
+    Wait {
+        /// When.
+        at: Timestamp,
+        /// For what.
+        reason: String,
+    },
+    /// It goes on.
+    Resume {
+        /// When.
+        at: Timestamp,
+    },
+    /// Someone asked for its end. The first request is kept, later ones change nothing.
+    CancelRequested {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        reason: String,
+    },
+    /// It ends. The terminal event comes last in the same write.
+    End {
+        /// When.
+        at: Timestamp,
+        /// How.
+        terminal: Terminal,
+    },
+}
+
+/// One event of a run, numbered by the host.
+#[derive(Debug, Clone)]
+pub struct NewEvent {
+    /// 1 for the first event of the run.
+    pub sequence: u64,
+    /// Its type.
+    pub kind: String,
+    /// Its data, a JSON value.
+    pub data: Box<RawValue>,
+    /// When the host took it.
+    pub timestamp: Timestamp,
+}
+
+/// Sets or deletes one state value.
+#[derive(Debug, Clone)]
+pub struct StateWrite {
+    /// Whose state: `Grant::state_key`.
+    pub scope_key: String,
+    /// Which value.
+    pub key: String,
+    /// Nothing deletes it.
+    pub value: Option<Box<RawValue>>,
+}
+
+/// What was done or refused, by whom, to what.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AuditRecord {
+    /// When.
+    pub at: Timestamp,
+    /// The run that did it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// Its runner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner_id: Option<RunnerId>,
+    /// Its binding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding_id: Option<String>,
+    /// What was done, such as `state.set`.
+    pub action: String,
+    /// To what.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// In which scope.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// `ok`, or the code of the refusal.
+    pub outcome: String,
+    /// How long it took, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_us: Option<u64>,
+    /// How much went over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// More of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
+}
+
+/// A run and the number under which the ledger keeps it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRecord {
+    /// Later runs have larger numbers.
+    pub run_no: u64,
+    /// The run.
+    pub run: Run,
+}
+
+/// An event and what came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventRecord {
+    /// Later events have larger numbers.
+    pub event_no: u64,
+    /// The event.
+    pub event: Event,
+    /// The runs that it made.
+    pub runs: Vec<RunId>,
+    /// Where its item stands in the transcript of its conversation.
+    pub transcript_seq: Option<u64>,
+}
+
+/// Which runs to list. What is absent matches every run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are those of the fields of a run")]
+pub struct RunFilter {
+    pub status: Option<RunStatus>,
+    pub runner_id: Option<RunnerId>,
+    pub binding_id: Option<String>,
+    pub conversation_id: Option<String>,
+    pub workspace_id: Option<String>,
+    pub event_id: Option<EventId>,
+}
+
+impl RunFilter {
+    /// Whether the run is one of them.
+    #[must_use]
+    pub fn matches(&self, run: &Run) -> bool {
+        fn same(wanted: Option<&String>, has: Option<&String>) -> bool {
+            wanted.is_none() || wanted == has
+        }
+        self.status.is_none_or(|status| status == run.status)
+            && self.event_id.is_none_or(|event_id| event_id == run.event_id)
+            && self.runner_id.as_ref().is_none_or(|runner_id| *runner_id == run.runner_id)
+            && same(self.binding_id.as_ref(), Some(&run.binding_id))
+            && same(self.conversation_id.as_ref(), run.conversation_id.as_ref())
+            && same(self.workspace_id.as_ref(), run.workspace_id.as_ref())
+    }
+}

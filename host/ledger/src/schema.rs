@@ -1,0 +1,172 @@
+//! Tables and keys. Every table maps bytes to bytes; numbers in keys are big-endian, so they sort as numbers.
+
+use agent_host_protocol::RunId;
+use redb::TableDefinition;
+
+/// Version of the format on disk. A file with a larger one is refused; a change that older hosts would misread
+/// raises it.
+pub(crate) const FORMAT: u32 = 1;
+
+/// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
+/// (a scope of four such parts and a key of 256 bytes) fit several times over.
+pub(crate) const MAX_KEY_BYTES: usize = 4096;
+
+macro_rules! tables {
+    ($($(#[$doc:meta])* $variant:ident = $id:literal $name:literal),* $(,)?) => {
+        /// Every table, with the number that names it in the log. Numbers are never reused.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub(crate) enum Table { $($(#[$doc])* $variant = $id),* }
+
+        impl Table {
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            pub(crate) const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            pub(crate) const fn from_id(id: u8) -> Option<Self> {
+                match id { $($id => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+tables! {
+    /// Format, seed of the log, last batch that is in the file. Written by checkpoints, never through the log.
+    Meta = 0 "meta",
+    /// `event_no` → event, its runs, its place in the transcript.
+    Events = 1 "events",
+    /// 16 bytes of the event id → `event_no`.
+    EventIds = 2 "event_ids",
+    /// `run_no` → run.
+    Runs = 3 "runs",
+    /// 16 bytes of the run id → `run_no`.
+    RunIds = 4 "run_ids",
+    /// `run_no` → terms, opaque JSON.
+    Terms = 5 "terms",
+    /// `run_no` → context, opaque JSON.
+    Contexts = 6 "contexts",
+    /// `(run_no, sequence)` → type, data and time.
+    RunEvents = 7 "run_events",
+    /// `run_no` → nothing, for every run whose status is not terminal.
+    Active = 8 "active",
+    /// Index of the conversation → its number and its key.
+    Conversations = 9 "conversations",
+    /// `(conversation_no, seq)` → item.
+    Transcript = 10 "transcript",
+    /// `(scope, key)` → JSON text.
+    State = 11 "state",
+    /// `audit_no` → record.
+    Audit = 12 "audit",
+    /// `(run id, audit_no)` → nothing.
+    AuditRuns = 13 "audit_runs",
+    /// Idempotency key → hash of the body, event, time.
+    Idempotency = 14 "idempotency",
+    /// `event_no` → its idempotency key and the time, so that old ones are found in order.
+    IdempotencyAge = 15 "idempotency_age",
+}
+
+/// How redb knows every table.
+pub(crate) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+
+impl Table {
+    pub(crate) const fn definition(self) -> Definition {
+        TableDefinition::new(self.name())
+    }
+
+    pub(crate) const fn id(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Rows of [`Table::Meta`].
+pub(crate) mod meta {
+    pub(crate) const FORMAT: &[u8] = b"format";
+    pub(crate) const LOG_SEED: &[u8] = b"log_seed";
+    pub(crate) const APPLIED_BATCH: &[u8] = b"applied_batch";
+}
+
+pub(crate) const fn number(n: u64) -> [u8; 8] {
+    n.to_be_bytes()
+}
+
+pub(crate) fn read_number(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.try_into().ok()?))
+}
+
+pub(crate) fn pair(first: u64, second: u64) -> [u8; 16] {
+    ((u128::from(first) << 64) | u128::from(second)).to_be_bytes()
+}
+
+pub(crate) fn read_pair(bytes: &[u8]) -> Option<(u64, u64)> {
+    let both = u128::from_be_bytes(bytes.try_into().ok()?);
+    Some((u64::try_from(both >> 64).ok()?, both as u64))
+}
+
+pub(crate) fn audit_run(run_id: RunId, audit_no: u64) -> [u8; 24] {
+    let mut key = [0; 24];
+    let (id, no) = key.split_at_mut(16);
+    id.copy_from_slice(&run_id.to_bytes());
+    no.copy_from_slice(&number(audit_no));
+    key
+}
+
+pub(crate) fn read_audit_run(bytes: &[u8]) -> Option<(RunId, u64)> {
+    let (id, no) = bytes.split_at_checked(16)?;
+    Some((RunId::from_bytes(id.try_into().ok()?), read_number(no)?))
+}
+
+/// The scope carries its length, so no choice of scope and key can look like another.
+pub(crate) fn state_prefix(scope: &str) -> Vec<u8> {
+    let len = u32::try_from(scope.len()).unwrap_or(u32::MAX);
+    let mut prefix = Vec::with_capacity(scope.len() + 4);
+    prefix.extend_from_slice(&len.to_be_bytes());
+    prefix.extend_from_slice(scope.as_bytes());
+    prefix
+}
+
+pub(crate) fn state_key(scope: &str, key: &str) -> Vec<u8> {
+    let mut bytes = state_prefix(scope);
+    bytes.extend_from_slice(key.as_bytes());
+    bytes
+}
+
+pub(crate) fn read_state_key(bytes: &[u8]) -> Option<(&str, &str)> {
+    let (len, rest) = bytes.split_first_chunk::<4>()?;
+    let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
+    let (scope, key) = rest.split_at_checked(len)?;
+    Some((std::str::from_utf8(scope).ok()?, std::str::from_utf8(key).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_read_back_and_sort_as_numbers() {
+        assert_eq!(read_pair(&pair(7, u64::MAX)), Some((7, u64::MAX)));
+        assert!(pair(1, u64::MAX) < pair(2, 0) && number(255) < number(256));
+        let id = RunId::new();
+        assert_eq!(read_audit_run(&audit_run(id, 9)), Some((id, 9)));
+        assert_eq!(read_state_key(&state_key("a/b", "k")), Some(("a/b", "k")));
+        assert_ne!(state_key("a", "bc"), state_key("ab", "c"));
+    }
+
+    #[test]
+    fn foreign_bytes_are_no_keys() {
+        assert_eq!(read_number(b"short"), None);
+        assert_eq!(read_pair(b""), None);
+        assert_eq!(read_state_key(&[0, 0, 0, 9, b'x']), None);
+    }
+
+    #[test]
+    fn every_table_has_its_own_number_and_name() {
+        for (place, table) in Table::ALL.iter().enumerate() {
+            assert_eq!(Table::from_id(table.id()), Some(*table));
+            assert_eq!(usize::from(table.id()), place);
+            assert_eq!(Table::ALL.iter().filter(|other| other.name() == table.name()).count(), 1);
+        }
+        assert_eq!(Table::from_id(200), None);
+    }
+}

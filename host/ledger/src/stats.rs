@@ -1,0 +1,85 @@
+//! Numbers for operators.
+
+use std::sync::atomic::Ordering;
+
+use redb::ReadableTableMetadata;
+use serde::Serialize;
+
+use crate::{
+    error::LedgerError,
+    handle::Ledger,
+    schema::Table,
+    store::{database_path, log_path},
+};
+
+/// How large the ledger is and what it did since it was opened.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Each table.
+    pub tables: Vec<TableStats>,
+    /// `ledger.redb`, in bytes. Free space within it is used before it grows.
+    pub file_bytes: u64,
+    /// `ledger.wal`, in bytes. It is set aside once and written again and again.
+    pub wal_file_bytes: u64,
+    /// What of it would be read if the host crashed now, in bytes.
+    pub wal_bytes: u64,
+    /// Group commits since opening.
+    pub batches: u64,
+    /// Rows that they put or deleted.
+    pub rows: u64,
+    /// Rows in one of them, on average.
+    pub rows_per_batch: f64,
+    /// Checkpoints since opening.
+    pub checkpoints: u64,
+    /// Time that they took together, in microseconds. Nothing else is written meanwhile.
+    pub checkpoint_us: u64,
+    /// The longest of them, in microseconds.
+    pub longest_checkpoint_us: u64,
+    /// Runs that have not ended.
+    pub active_runs: u64,
+}
+
+/// One table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TableStats {
+    /// Its name.
+    pub name: &'static str,
+    /// Its rows.
+    pub rows: u64,
+    /// Keys and values, in bytes.
+    pub bytes: u64,
+}
+
+impl Ledger {
+    /// Counts everything. It reads every page of the store, so it is for an operator and not for a timer.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn stats(&self) -> Result<Stats, LedgerError> {
+        let mut tables = Vec::with_capacity(Table::ALL.len());
+        for table in Table::ALL {
+            // A transaction of its own for each, so that none is held for long.
+            let rows = self.reader()?.table(*table)?;
+            tables.push(TableStats { name: table.name(), rows: rows.len()?, bytes: rows.stats()?.stored_bytes() });
+        }
+        let shared = self.shared();
+        let size = |path: std::path::PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let (batches, rows) = (count(&shared.counters.batches), count(&shared.counters.rows));
+        let active_runs = tables.iter().find(|table| table.name == Table::Active.name()).map_or(0, |table| table.rows);
+        Ok(Stats {
+            tables,
+            file_bytes: size(database_path(&shared.dir)),
+            wal_file_bytes: size(log_path(&shared.dir)),
+            wal_bytes: count(&shared.counters.log_bytes),
+            batches,
+            rows,
+            rows_per_batch: if batches == 0 { 0.0 } else { rows as f64 / batches as f64 },
+            checkpoints: count(&shared.counters.checkpoints),
+            checkpoint_us: count(&shared.counters.checkpoint_us),
+            longest_checkpoint_us: count(&shared.counters.longest_checkpoint_us),
+            active_runs,
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! What the tests of the ledger share.
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::{path::Path, time::Duration};
+
+use agent_host_ledger::{Accept, Accepted, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord, RunWrite, StateWrite};
+use agent_host_protocol::{
+    Event, EventId, Run, RunId, RunStatus,
+    event::Envelope,
+    grant::ConversationKey,
+    message::ContentPart,
+    run::{RunCompletion, RunFailure, Terminal},
+};
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
+
+pub fn options(dir: &Path) -> Options {
+    Options { checkpoint_interval: Duration::from_millis(20), checkpoint_wal_bytes: 64 * 1024, ..Options::new(dir.join("ledger")) }
+}
+
+pub fn open(dir: &Path) -> Ledger {
+    options(dir).open().unwrap()
+}
+
+pub fn raw(value: &Value) -> Box<RawValue> {
+    to_raw_value(value).unwrap()
+}
+
+pub fn event() -> Event {
+    Event { event_id: EventId::new(), received_at: 1_000, envelope: Envelope::message("hello", "api") }
+}
+
+pub fn run_of(event: &Event) -> Run {
+    Run {
+        run_id: RunId::new(),
+        event_id: event.event_id,
+        binding_id: "main".into(),
+        runner_id: "plugin:demo/echo/default".parse().unwrap(),
+        runner_version: "1.0.0".into(),
+        conversation_id: None,
+        thread_id: None,
+        workspace_id: None,
+        bot_id: None,
+        status: RunStatus::Created,
+        status_reason: None,
+        failure: None,
+        attempt: 1,
+        created_at: 1_000,
+        started_at: None,
+        finished_at: None,
+        updated_at: 1_000,
+        deadline_at: None,
+        cancel_requested_at: None,
+        cancel_reason: None,
+        last_sequence: 0,
+        usage: None,
+        metadata: serde_json::Map::new(),
+    }
+}
+
+pub fn accept(event: Event, runs: Vec<Run>) -> Accept {
+    let runs = runs.into_iter().map(|run| NewRun { run, terms: raw(&serde_json::json!({ "granted": [] })) }).collect();
+    Accept { event, idempotency: None, runs, transcript: None }
+}
+
+pub async fn new_runs(ledger: &Ledger, count: usize) -> Vec<RunRecord> {
+    let event = event();
+    let runs = (0..count).map(|_| run_of(&event)).collect();
+    match ledger.accept(accept(event, runs)).await.unwrap() {
+        Accepted::New { runs, .. } => runs,
+        Accepted::Repeated { .. } => panic!("a new event was taken for a repeated one"),
+    }
+}
+
+pub async fn new_run(ledger: &Ledger) -> RunRecord {
+    new_runs(ledger, 1).await.remove(0)
+}
+
+pub fn new_event(sequence: u64, kind: &str) -> NewEvent {
+    NewEvent { sequence, kind: kind.into(), data: raw(&serde_json::json!({ "n": sequence })), timestamp: 1_000 + sequence }
+}
+
+pub fn deltas(range: std::ops::RangeInclusive<u64>) -> Vec<NewEvent> {
+    range.map(|sequence| new_event(sequence, "message.delta")).collect()
+}
+
+pub fn start() -> RunChange {
+    RunChange::Start { at: 2_000, deadline_at: Some(9_000) }
+}
+
+pub fn completed() -> RunChange {
+    let completion = RunCompletion { finish_reason: "stop".into(), message: None, usage: None, metadata: None };
+    RunChange::End { at: 3_000, terminal: Terminal::Completed(completion) }
+}
+
+pub fn failed() -> RunChange {
+    let failure = RunFailure { code: "runner.error".into(), message: "no".into(), retryable: false, details: None };
+    RunChange::End { at: 3_000, terminal: Terminal::Failed(failure) }
+}
+
+pub fn write(run_no: u64) -> RunWrite {
+    RunWrite { run_no, ..RunWrite::default() }
+}
+
+/// Starts a run, gives it `events` deltas, and ends it.
+pub async fn finish(ledger: &Ledger, run_no: u64, events: u64) -> Run {
+    let mut all = deltas(1..=events);
+    all.push(new_event(events + 1, "run.completed"));
+    let write = RunWrite { changes: vec![start(), completed()], events: all, ..write(run_no) };
+    ledger.submit(write).await.unwrap().await.unwrap()
+}
+
+pub fn state(key: &str, value: Option<&Value>) -> StateWrite {
+    StateWrite { scope_key: "scope".into(), key: key.into(), value: value.map(raw) }
+}
+
+pub fn conversation(name: &str) -> ConversationKey {
+    ConversationKey { workspace: "w".into(), conversation: name.into(), thread: String::new() }
+}
+
+pub fn item(name: &str, text: &str, event_id: EventId) -> NewItem {
+    NewItem {
+        conversation: conversation(name),
+        event_id,
+        run_id: None,
+        role: "user".into(),
+        item_type: "message".into(),
+        content: vec![ContentPart::Text(text.into())],
+        artifacts: Vec::new(),
+        created_at: 1_000,
+    }
+}

@@ -1,0 +1,232 @@
+//! Whatever is asked of it in whatever order, the ledger answers as a simple model does, before and after reopening.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use agent_host_ledger::{Accept, Accepted, AuditRecord, Idempotency, Ledger, LedgerError, RunChange, RunFilter, RunWrite, check};
+use agent_host_protocol::{EventId, RunId, RunStatus, page::Direction, run::Terminal};
+use common::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Accept { runs: usize, key: Option<(u8, u8)>, conversation: Option<u8> },
+    Write { run: usize, changes: Vec<u8>, skip: u64, events: u64, end_event: bool, conversation: Option<u8>, state: Option<(u8, Option<u8>)>, audit: usize },
+    Reopen,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let accept = (0usize..3, prop::option::weighted(0.3, (0u8..3, 0u8..2)), prop::option::of(0u8..3))
+        .prop_map(|(runs, key, conversation)| Step::Accept { runs, key, conversation });
+    let write = (
+        0usize..12,
+        prop::collection::vec(0u8..7, 0..3),
+        prop::sample::select(vec![0, 0, 0, 0, 1]),
+        0u64..3,
+        prop::bool::weighted(0.4),
+        prop::option::of(0u8..3),
+        prop::option::of((0u8..4, prop::option::of(0u8..9))),
+        0usize..2,
+    )
+        .prop_map(|(run, changes, skip, events, end_event, conversation, state, audit)| Step::Write {
+            run,
+            changes,
+            skip,
+            events,
+            end_event,
+            conversation,
+            state,
+            audit,
+        });
+    prop::collection::vec(prop_oneof![3 => accept, 8 => write, 1 => Just(Step::Reopen)], 1..60)
+}
+
+#[derive(Default)]
+struct Model {
+    runs: Vec<ModelRun>,
+    keys: BTreeMap<u8, (u8, EventId)>,
+    transcripts: BTreeMap<u8, Vec<String>>,
+    state: BTreeMap<String, Value>,
+    audit: usize,
+    said: usize,
+}
+
+struct ModelRun {
+    id: RunId,
+    status: RunStatus,
+    sequence: u64,
+    ended: bool,
+}
+
+fn change(kind: u8) -> RunChange {
+    match kind {
+        0 => RunChange::Queue { at: 1 },
+        1 | 2 => start(),
+        3 => RunChange::Wait { at: 2, reason: "r".into() },
+        4 => RunChange::Resume { at: 3 },
+        5 => completed(),
+        _ => RunChange::CancelRequested { at: 4, reason: "r".into() },
+    }
+}
+
+fn target(change: &RunChange) -> Option<RunStatus> {
+    match change {
+        RunChange::Queue { .. } => Some(RunStatus::Queued),
+        RunChange::Start { .. } | RunChange::Resume { .. } => Some(RunStatus::Running),
+        RunChange::Wait { .. } => Some(RunStatus::Waiting),
+        RunChange::End { terminal: Terminal::Completed(_), .. } => Some(RunStatus::Completed),
+        _ => None,
+    }
+}
+
+impl Model {
+    fn text(&mut self, conversation: u8) -> String {
+        self.said += 1;
+        let text = format!("said {}", self.said);
+        self.transcripts.entry(conversation).or_default().push(text.clone());
+        text
+    }
+
+    async fn accept(&mut self, ledger: &Ledger, runs: usize, key: Option<(u8, u8)>, conversation: Option<u8>) {
+        let event = agent_host_protocol::Event { received_at: agent_host_protocol::time::now(), ..event() };
+        let new: Vec<_> = (0..runs).map(|_| run_of(&event)).collect();
+        let known = key.and_then(|(key, hash)| self.keys.get(&key).map(|(first, id)| (*first == hash, *id)));
+        let transcript = conversation.map(|c| (c, if known.is_none() { self.text(c) } else { String::new() }));
+        let accept = Accept {
+            idempotency: key.map(|(key, hash)| Idempotency { key: format!("k{key}"), body_hash: [hash; 32] }),
+            transcript: transcript.as_ref().map(|(c, text)| item(&format!("c{c}"), text, event.event_id)),
+            ..accept(event.clone(), new.clone())
+        };
+        match (ledger.accept(accept).await, known) {
+            (Ok(Accepted::Repeated { event_id }), Some((true, first))) => assert_eq!(event_id, first),
+            (Err(LedgerError::IdempotencyConflict { event_id }), Some((false, first))) => assert_eq!(event_id, first),
+            (Ok(Accepted::New { runs, transcript_seq, .. }), None) => {
+                if let Some((key, hash)) = key {
+                    self.keys.insert(key, (hash, event.event_id));
+                }
+                assert_eq!(transcript_seq, transcript.map(|(c, _)| self.transcripts[&c].len() as u64));
+                for (record, run) in runs.iter().zip(&new) {
+                    assert_eq!(record.run_no, self.runs.len() as u64 + 1);
+                    self.runs.push(ModelRun { id: run.run_id, status: RunStatus::Created, sequence: 0, ended: false });
+                }
+            }
+            (answer, known) => panic!("{answer:?}, but the model knows {known:?}"),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of a step")]
+    async fn write(
+        &mut self,
+        ledger: &Ledger,
+        run: usize,
+        kinds: &[u8],
+        skip: u64,
+        events: u64,
+        end_event: bool,
+        conversation: Option<u8>,
+        state_of: Option<(u8, Option<u8>)>,
+        audit: usize,
+    ) {
+        let changes: Vec<_> = kinds.iter().map(|kind| change(*kind)).collect();
+        let known = self.runs.get(run);
+        let next = known.map_or(1, |run| run.sequence + 1) + skip;
+        let mut new = (next..next + events).map(|n| new_event(n, "message.delta")).collect::<Vec<_>>();
+        if end_event {
+            new.push(new_event(next + events, "run.completed"));
+        }
+        let ends = matches!(changes.last(), Some(RunChange::End { .. }));
+        let count = new.len() as u64;
+        let status = known.map(|run| changes.iter().filter_map(target).try_fold(run.status, RunStatus::transition));
+        let audit_only = changes.is_empty() && new.is_empty() && conversation.is_none() && state_of.is_none();
+        let allowed = kinds.iter().filter(|kind| **kind == 5).count() == usize::from(ends)
+            && ends == end_event
+            && match (known, status) {
+                (Some(run), _) if run.ended => audit_only,
+                (Some(_), Some(Ok(_))) => count == 0 || skip == 0,
+                _ => false,
+            };
+        let text = conversation.map(|c| (c, if allowed { self.text(c) } else { String::new() }));
+        let records = (0..audit).map(|_| AuditRecord { run_id: self.runs.get(run).map(|run| run.id), ..AuditRecord::default() }).collect();
+        let write = RunWrite {
+            changes,
+            events: new,
+            transcript: text.map(|(c, text)| item(&format!("c{c}"), &text, EventId::new())).into_iter().collect(),
+            state: state_of.map(|(key, value)| state(&format!("s{key}"), value.map(|v| json!(v)).as_ref())).into_iter().collect(),
+            audit: records,
+            ..write(run as u64 + 1)
+        };
+        let answer = match ledger.submit(write).await {
+            Ok(commit) => commit.await,
+            Err(error) => Err(error),
+        };
+        assert_eq!(answer.is_ok(), allowed, "{answer:?}");
+        let (Ok(record), Some(run)) = (answer, self.runs.get_mut(run)) else { return };
+        run.status = status.and_then(Result::ok).unwrap_or(run.status);
+        run.sequence += count;
+        run.ended |= ends;
+        self.audit += audit;
+        assert_eq!((record.status, record.last_sequence), (run.status, run.sequence));
+        match state_of {
+            Some((key, Some(value))) => drop(self.state.insert(format!("s{key}"), json!(value))),
+            Some((key, None)) => drop(self.state.remove(&format!("s{key}"))),
+            None => {}
+        }
+    }
+
+    fn compare(&self, ledger: &Ledger) {
+        for run in &self.runs {
+            let record = ledger.run(run.id).unwrap().unwrap();
+            assert_eq!((record.run.status, record.run.last_sequence), (run.status, run.sequence));
+            let events = ledger.run_events(run.id, None, 100).unwrap().items;
+            assert_eq!(events.len() as u64, run.sequence);
+            assert_eq!(events.last().is_some_and(agent_host_protocol::RunEvent::is_terminal), run.ended);
+        }
+        let active = self.runs.iter().filter(|run| !run.ended).map(|run| run.id).collect::<Vec<_>>();
+        assert_eq!(ledger.active_runs().unwrap().iter().map(|record| record.run.run_id).collect::<Vec<_>>(), active);
+        let newest: Vec<_> = self.runs.iter().rev().take(100).map(|run| run.id).collect();
+        let page = ledger.runs_page(&RunFilter::default(), None, 100).unwrap();
+        assert_eq!(page.items.iter().map(|run| run.run_id).collect::<Vec<_>>(), newest);
+        for (c, texts) in &self.transcripts {
+            let page = ledger.transcript(&conversation(&format!("c{c}")), None, None, 100, Direction::Forward).unwrap();
+            let said: Vec<_> = page.items.iter().map(|item| serde_json::to_value(item).unwrap()["content"].as_str().unwrap().to_owned()).collect();
+            assert_eq!(&said, texts);
+        }
+        let state: BTreeMap<_, _> = ledger.state_scope("scope", 1 << 20).unwrap().into_iter().collect();
+        assert_eq!(state, self.state);
+        assert_eq!(ledger.state_keys("scope", None, 100).unwrap(), self.state.keys().cloned().collect::<Vec<_>>());
+        assert_eq!(ledger.audit_page(None, None, 100).unwrap().items.len(), self.audit.min(100));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_ledger_answers_as_the_model_does(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        runtime.block_on(async {
+            let mut ledger = open(dir.path());
+            let mut model = Model::default();
+            for step in steps {
+                match step {
+                    Step::Accept { runs, key, conversation } => model.accept(&ledger, runs, key, conversation).await,
+                    Step::Write { run, changes, skip, events, end_event, conversation, state, audit } => {
+                        model.write(&ledger, run, &changes, skip, events, end_event, conversation, state, audit).await;
+                    }
+                    Step::Reopen => {
+                        ledger.close().await.unwrap();
+                        ledger = open(dir.path());
+                    }
+                }
+            }
+            model.compare(&ledger);
+            ledger.close().await.unwrap();
+            let report = check(dir.path().join("ledger"), |_| ()).unwrap();
+            assert!(report.is_ok(), "{:?}", report.findings);
+            model.compare(&open(dir.path()));
+        });
+    }
+}

@@ -1,0 +1,199 @@
+//! Opening, and the verbs of an operator.
+
+mod common;
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use agent_host_ledger::{Ledger, OpenError, Options, RunWrite, check, compact, export};
+use agent_host_protocol::page::Direction;
+use common::*;
+use redb::{Database, ReadableDatabase, TableDefinition};
+use serde_json::{Value, json};
+
+const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
+const RUNS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("runs");
+
+#[tokio::test]
+async fn a_ledger_is_made_for_its_owner_alone_and_reopens() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    assert_eq!(fs::metadata(dir.path().join("ledger")).unwrap().permissions().mode() & 0o777, 0o700);
+    let record = new_run(&ledger).await;
+    drop(ledger);
+    let ledger = open(dir.path());
+    assert_eq!(ledger.run(record.run.run_id).unwrap(), Some(record));
+    assert_eq!(new_run(&ledger).await.run_no, 2);
+}
+
+#[tokio::test]
+async fn a_second_opener_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    let error = options(dir.path()).open().unwrap_err();
+    assert!(matches!(error, OpenError::AlreadyOpen { .. }) && error.to_string().contains("another agent-host process"), "{error}");
+    assert!(matches!(check(dir.path().join("ledger"), |_| ()), Err(OpenError::AlreadyOpen { .. })));
+    assert!(matches!(compact(dir.path().join("ledger"), |_| ()), Err(OpenError::AlreadyOpen { .. })));
+    new_run(&ledger).await;
+    ledger.close().await.unwrap();
+    open(dir.path());
+}
+
+#[test]
+fn a_file_of_garbage_is_refused_and_left_alone() {
+    for garbage in [b"not a ledger".to_vec(), vec![0x5a; 100_000], b"redb\x1a\x0a\xa9\x0d\x0a".iter().copied().chain(vec![7; 50_000]).collect()] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("ledger")).unwrap();
+        let path = dir.path().join("ledger/ledger.redb");
+        fs::write(&path, &garbage).unwrap();
+        let error = options(dir.path()).open().unwrap_err();
+        assert!(matches!(error, OpenError::NotALedger { .. }) && error.to_string().contains("backup"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), garbage);
+    }
+}
+
+#[test]
+fn another_redb_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("ledger")).unwrap();
+    let database = Database::create(dir.path().join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(TableDefinition::<u64, u64>::new("songs")).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let error = options(dir.path()).open().unwrap_err();
+    assert!(matches!(error, OpenError::NotALedger { .. }) && error.to_string().contains("songs"), "{error}");
+}
+
+#[test]
+fn a_newer_format_is_refused_with_both_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let database = Database::open(dir.path().join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 9u64.to_be_bytes().as_slice()).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let error = options(dir.path()).open().unwrap_err();
+    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 1, .. }), "{error}");
+}
+
+#[test]
+fn the_verbs_need_a_ledger_that_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let none = dir.path().join("none");
+    assert!(matches!(check(&none, |_| ()), Err(OpenError::NoLedger { .. })));
+    assert!(matches!(compact(&none, |_| ()), Err(OpenError::NoLedger { .. })));
+    assert!(matches!(export(&none, Vec::new(), |_| ()), Err(OpenError::NoLedger { .. })));
+    assert!(!none.exists());
+}
+
+async fn filled(ledger: &Ledger) {
+    for _ in 0..20 {
+        for record in new_runs(ledger, 10).await {
+            let transcript = vec![item("c", "said", record.run.event_id)];
+            let state = vec![state(&format!("k{}", record.run_no), Some(&json!("v")))];
+            let context = Some(raw(&json!({ "filler": "x".repeat(2_000) })));
+            drop(ledger.submit(RunWrite { transcript, state, context, ..write(record.run_no) }).await.unwrap());
+            if record.run_no % 3 != 0 {
+                finish(ledger, record.run_no, 5).await;
+            }
+        }
+    }
+    ledger.audit(vec![agent_host_ledger::AuditRecord::default()]).await.unwrap();
+    new_runs(ledger, 0).await;
+}
+
+#[tokio::test]
+async fn a_check_finds_nothing_in_a_good_ledger_and_says_what_is_wrong_with_a_bad_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger");
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    ledger.close().await.unwrap();
+    let mut told = Vec::new();
+    let report = check(&path, |fraction| told.push(fraction)).unwrap();
+    assert!(report.is_ok() && report.rows > 2_000, "{:?}", report.findings);
+    assert!(told.is_sorted() && told.first() == Some(&0.0) && told.last() == Some(&1.0), "{told:?}");
+
+    let database = Database::open(path.join("ledger.redb")).unwrap();
+    let row = {
+        let runs = database.begin_read().unwrap().open_table(RUNS).unwrap();
+        runs.get(1u64.to_be_bytes().as_slice()).unwrap().unwrap().value().to_vec()
+    };
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut runs = transaction.open_table(RUNS).unwrap();
+        let row = String::from_utf8(row).unwrap().replace("\"last_sequence\":6", "\"last_sequence\":7");
+        runs.insert(1u64.to_be_bytes().as_slice(), row.as_bytes()).unwrap();
+        runs.insert(2u64.to_be_bytes().as_slice(), b"{".as_slice()).unwrap();
+        runs.remove(5u64.to_be_bytes().as_slice()).unwrap();
+    }
+    transaction.commit().unwrap();
+    drop(database);
+    let report = check(&path, |_| ()).unwrap();
+    let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(!report.is_ok() && report.pages_intact);
+    for wanted in ["run 1 ends with event 6, but says 7", "a row is not what it should be", "6 comes where 5 should"] {
+        assert!(found.iter().any(|finding| finding.contains(wanted)), "{wanted} is not in {found:#?}");
+    }
+}
+
+#[tokio::test]
+async fn an_export_is_one_json_object_a_line_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    let mut live = Vec::new();
+    let report = ledger.export(&mut live, |_| ()).unwrap();
+    ledger.close().await.unwrap();
+    let mut closed = Vec::new();
+    export(dir.path().join("ledger"), &mut closed, |_| ()).unwrap();
+    assert!(live == closed && report.bytes == live.len() as u64);
+    let mut counts = std::collections::BTreeMap::<String, usize>::new();
+    for line in String::from_utf8(live).unwrap().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        *counts.entry(line["table"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    let expected = [("audit", 1), ("event", 21), ("run", 200), ("run_event", 134 * 6), ("state", 200), ("transcript", 200)];
+    assert_eq!(counts.iter().map(|(table, count)| (table.as_str(), *count)).collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn compacting_shrinks_the_file_and_keeps_the_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger");
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    let no = new_run(&ledger).await.run_no;
+    // Churn: large values that are written and deleted.
+    for n in 0..200 {
+        let value = json!("x".repeat(100_000));
+        drop(ledger.submit(RunWrite { state: vec![state(&format!("churn{n}"), Some(&value))], ..write(no) }).await.unwrap());
+    }
+    for n in 0..200 {
+        drop(ledger.submit(RunWrite { state: vec![state(&format!("churn{n}"), None)], ..write(no) }).await.unwrap());
+    }
+    ledger.close().await.unwrap();
+    let mut before = Vec::new();
+    export(&path, &mut before, |_| ()).unwrap();
+    let report = compact(&path, |_| ()).unwrap();
+    assert!(report.after * 3 < report.before, "{report:?}");
+    let mut after = Vec::new();
+    export(&path, &mut after, |_| ()).unwrap();
+    assert!(before == after, "compacting changed the content");
+    assert!(check(&path, |_| ()).unwrap().is_ok());
+    let ledger = open(dir.path());
+    finish(&ledger, no, 1).await;
+    assert_eq!(ledger.transcript(&conversation("c"), None, None, 100, Direction::Backward).unwrap().items.len(), 100);
+}
+
+#[tokio::test]
+async fn stats_count_rows_and_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Options::new(dir.path().join("ledger")).open().unwrap();
+    filled(&ledger).await;
+    let stats = ledger.stats().unwrap();
+    let rows = |name: &str| stats.tables.iter().find(|table| table.name == name).map(|table| table.rows);
+    assert_eq!((rows("runs"), rows("run_events"), rows("active")), (Some(200), Some(134 * 6), Some(66)));
+    assert!(stats.wal_bytes > 400_000 && stats.file_bytes > 0 && stats.batches > 0 && stats.active_runs == 66, "{stats:?}");
+}

@@ -1,0 +1,317 @@
+//! Grants: what one run may use, frozen when the run is created.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::RunnerId,
+    manifest::{Permissions, RunnerManifest, StateScope},
+};
+
+macro_rules! interfaces {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal),* $(,)?) => {
+        /// An interface of the contract that a grant can give. `results` and `log` need none.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Interface { $($(#[$doc])* $variant),* }
+
+        impl Interface {
+            /// Every one, in the order of the contract.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Its name in the contract.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            /// The interface with this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+interfaces! {
+    /// Language models.
+    Models = "models",
+    /// Tools.
+    Tools = "tools",
+    /// Knowledge bases.
+    Knowledge = "knowledge",
+    /// The transcript.
+    History = "history",
+    /// The event log.
+    Events = "events",
+    /// Artifacts.
+    Artifacts = "artifacts",
+    /// Small JSON values.
+    State = "state",
+    /// Bytes.
+    Storage = "storage",
+    /// Platform actions.
+    Platform = "platform",
+    /// Questions to people.
+    Interactions = "interactions",
+    /// Input while the run is active.
+    Steering = "steering",
+    /// Other runs.
+    Runs = "runs",
+    /// Requests to the outside.
+    Http = "http",
+    /// Waiting.
+    Timers = "timers",
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A set of interfaces.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct InterfaceSet(u32);
+
+impl InterfaceSet {
+    /// Whether it holds `interface`.
+    #[must_use]
+    pub const fn contains(self, interface: Interface) -> bool {
+        self.0 & (1 << interface as u8) != 0
+    }
+
+    /// With `interface` in it.
+    #[must_use]
+    pub const fn with(self, interface: Interface) -> Self {
+        Self(self.0 | 1 << interface as u8)
+    }
+
+    /// What both hold.
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// What either holds.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Its members, in the order of the contract.
+    pub fn iter(self) -> impl Iterator<Item = Interface> {
+        Interface::ALL.iter().copied().filter(move |interface| self.contains(*interface))
+    }
+}
+
+impl FromIterator<Interface> for InterfaceSet {
+    fn from_iter<T: IntoIterator<Item = Interface>>(iter: T) -> Self {
+        iter.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+impl fmt::Debug for InterfaceSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(Interface::as_str)).finish()
+    }
+}
+
+impl Permissions {
+    /// The interfaces that these permissions open. Steering is a capability, and timers need no permission:
+    /// see [`RunnerManifest::interfaces`].
+    #[must_use]
+    pub fn interfaces(&self) -> InterfaceSet {
+        [
+            (Interface::Models, !self.models.is_empty()),
+            (Interface::Tools, !self.tools.is_empty()),
+            (Interface::Knowledge, !self.knowledge_bases.is_empty()),
+            (Interface::History, !self.history.is_empty()),
+            (Interface::Events, !self.events.is_empty()),
+            (Interface::Artifacts, !self.artifacts.is_empty()),
+            (Interface::State, !self.state.is_empty()),
+            (Interface::Storage, !self.storage.is_empty()),
+            (Interface::Platform, !self.platform_api.is_empty()),
+            (Interface::Interactions, self.interactions),
+            (Interface::Runs, !self.runs.is_empty()),
+            (Interface::Http, !self.http_hosts.is_empty()),
+        ]
+        .into_iter()
+        .filter_map(|(interface, open)| open.then_some(interface))
+        .collect()
+    }
+
+    /// What both allow. It is never more than either.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        fn both<T: PartialEq + Clone>(a: &[T], b: &[T]) -> Vec<T> {
+            a.iter().filter(|item| b.contains(item)).cloned().collect()
+        }
+        Self {
+            models: both(&self.models, &other.models),
+            tools: both(&self.tools, &other.tools),
+            knowledge_bases: both(&self.knowledge_bases, &other.knowledge_bases),
+            history: both(&self.history, &other.history),
+            events: both(&self.events, &other.events),
+            artifacts: both(&self.artifacts, &other.artifacts),
+            state: both(&self.state, &other.state),
+            storage: both(&self.storage, &other.storage),
+            runs: both(&self.runs, &other.runs),
+            platform_api: both(&self.platform_api, &other.platform_api),
+            interactions: self.interactions && other.interactions,
+            http_hosts: both(&self.http_hosts, &other.http_hosts),
+        }
+    }
+}
+
+impl RunnerManifest {
+    /// The interfaces that this runner may ever use.
+    #[must_use]
+    pub fn interfaces(&self) -> InterfaceSet {
+        let interfaces = self.permissions.interfaces().with(Interface::Timers);
+        if self.capabilities.steering { interfaces.with(Interface::Steering) } else { interfaces }
+    }
+}
+
+/// What one run may use: manifest ∩ binding ∩ scope of the run. Stored with the run, and never widened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The runner that it is for.
+    pub runner_id: RunnerId,
+    /// The binding that it comes from.
+    pub binding_id: String,
+    /// `sha256:HEX` of the component that it was made for.
+    pub component: String,
+    /// What may be used.
+    pub permissions: Permissions,
+    /// Whether input may be taken while the run is active.
+    #[serde(default)]
+    pub steering: bool,
+    /// The conversation that it is limited to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationKey>,
+    /// Who acts, for state of scope `actor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
+    /// What it is about, for state of scope `subject`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+}
+
+impl Grant {
+    /// The interfaces that this run's guest is linked to in earnest. All others can only refuse.
+    #[must_use]
+    pub fn interfaces(&self) -> InterfaceSet {
+        let interfaces = self.permissions.interfaces().with(Interface::Timers);
+        if self.steering { interfaces.with(Interface::Steering) } else { interfaces }
+    }
+
+    /// The key under which the values of one scope are kept, where this run has that scope.
+    ///
+    /// Every key begins with the plugin, so no plugin reads what another keeps, and the values of one
+    /// workspace are never those of another.
+    #[must_use]
+    pub fn state_key(&self, scope: StateScope) -> Option<String> {
+        if !self.permissions.state.contains(&scope) {
+            return None;
+        }
+        let workspace = self.conversation.as_ref().map_or("", |conversation| conversation.workspace.as_str());
+        let owner = match scope {
+            StateScope::Conversation => self.conversation.as_ref().map(|conversation| key(&[&conversation.conversation, &conversation.thread]))?,
+            StateScope::Actor => self.actor.clone()?,
+            StateScope::Subject => self.subject.clone()?,
+            StateScope::Runner => String::new(),
+            StateScope::Binding => self.binding_id.clone(),
+        };
+        Some(key(&[self.runner_id.as_str(), scope.as_str(), workspace, &owner]))
+    }
+}
+
+/// Joins parts to one key. Each part carries its length, so no choice of parts can look like another.
+fn key(parts: &[&str]) -> String {
+    use fmt::Write;
+    let mut key = String::with_capacity(parts.iter().map(|part| part.len() + 4).sum());
+    for part in parts {
+        let _ = write!(key, "{}:{part}/", part.len());
+    }
+    key
+}
+
+/// Names a transcript: one thread of one conversation of one workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "opaque ids of the platform; empty where there is none")]
+pub struct ConversationKey {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub workspace: String,
+    pub conversation: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub thread: String,
+}
+
+impl ConversationKey {
+    /// The key of a conversation, where it has an id.
+    #[must_use]
+    pub fn of(conversation: &crate::context::Conversation) -> Option<Self> {
+        Some(Self {
+            workspace: conversation.workspace_id.clone().unwrap_or_default(),
+            conversation: conversation.conversation_id.clone()?,
+            thread: conversation.thread_id.clone().unwrap_or_default(),
+        })
+    }
+
+    /// As one string, for an index. Different keys give different strings.
+    #[must_use]
+    pub fn index(&self) -> String {
+        key(&[&self.workspace, &self.conversation, &self.thread])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::manifest::HistoryOperation;
+
+    fn grant() -> Grant {
+        Grant {
+            runner_id: "plugin:a/b/c".parse().unwrap(),
+            binding_id: "main".into(),
+            component: "sha256:00".into(),
+            permissions: Permissions { state: StateScope::ALL.to_vec(), ..Permissions::default() },
+            steering: false,
+            conversation: Some(ConversationKey { workspace: "w".into(), conversation: "c".into(), thread: String::new() }),
+            actor: Some("alice".into()),
+            subject: None,
+        }
+    }
+
+    #[test]
+    fn a_scope_that_the_run_does_not_have_has_no_key() {
+        assert!(grant().state_key(StateScope::Actor).is_some());
+        assert_eq!(grant().state_key(StateScope::Subject), None);
+        let narrow = Grant { permissions: Permissions::default(), ..grant() };
+        assert!(StateScope::ALL.iter().all(|scope| narrow.state_key(*scope).is_none()));
+    }
+
+    #[test]
+    fn an_intersection_opens_only_what_both_open() {
+        let a = Permissions { history: vec![HistoryOperation::Page, HistoryOperation::Search], interactions: true, ..Permissions::default() };
+        let b = Permissions { history: vec![HistoryOperation::Page], state: vec![StateScope::Actor], ..Permissions::default() };
+        let both = a.intersection(&b);
+        assert_eq!(both, Permissions { history: vec![HistoryOperation::Page], ..Permissions::default() });
+        assert_eq!(format!("{:?}", both.interfaces()), r#"{"history"}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn different_conversations_have_different_keys(a in "[/:0-9a]{0,6}", b in "[/:0-9a]{0,6}", c in "[/:0-9a]{0,6}", d in "[/:0-9a]{0,6}") {
+            let one = ConversationKey { workspace: a.clone(), conversation: b.clone(), thread: String::new() };
+            let other = ConversationKey { workspace: c.clone(), conversation: d.clone(), thread: String::new() };
+            prop_assert_eq!(one == other, one.index() == other.index());
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The data of Agent Host as JSON shows it: ids, events, contexts, results, runs, grants, errors, limits.
+//!
+//! It is: types with their JSON form, and the rules that need nothing but the value itself (what a valid
+//! name is, which status may follow which, how large a thing may be). It is not: anything that reads a
+//! clock for others, a file, a socket or a guest.
+//!
+//! Field names follow the AgentRunner protocol v1 (manifests, contexts, results, errors) and the run ledger
+//! note (runs, run events, pages). Two things are said once here and hold everywhere:
+//!
+//! - every time is Unix time in **milliseconds**, every size is in **bytes**, and a field that is a
+//!   duration says its unit in its name;
+//! - a field that is absent and a field that is `null` mean the same.
+
+pub mod context;
+pub mod error;
+pub mod event;
+pub mod grant;
+pub mod id;
+pub mod limits;
+pub mod manifest;
+pub mod message;
+pub mod page;
+pub mod plugin;
+pub mod result;
+pub mod run;
+pub mod time;
+pub mod transcript;
+
+pub use error::{ApiError, ErrorCode, FailureCode};
+pub use event::Event;
+pub use grant::{Grant, Interface, InterfaceSet};
+pub use id::{EventId, IdError, RunId, RunnerId};
+pub use limits::Limits;
+pub use manifest::RunnerManifest;
+pub use page::Page;
+pub use plugin::{ImportReport, ImportVerdict, PluginReport, PluginStatus, Refusal, RefusalCode};
+pub use result::{ResultKind, RunEvent, RunResult};
+pub use run::{Run, RunStatus};
+pub use time::Timestamp;

@@ -1,0 +1,148 @@
+//! Limits, each with its reason. `agent-host.toml` can change them under `[limits]`.
+
+use serde::{Deserialize, Serialize};
+
+/// What a run, a request or a file may be at most.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// A run that answers a chat message and takes longer than this has lost its reader.
+    pub run_deadline_ms: u64,
+    /// After a cancel or deadline a guest has this long to return by itself. Host calls answer `cancelled`
+    /// meanwhile, so an honest guest needs a few microseconds.
+    pub cancel_grace_ms: u64,
+    /// Guests that are in memory at one time. Each holds a slot of the pool (address space, not memory);
+    /// further runs wait for a slot, none is refused.
+    pub max_live_runs: u32,
+    /// Linear memory of a guest, all memories together. A Rust guest starts with about 1 MiB; Python and
+    /// JavaScript engines need some 30.
+    pub guest_memory_bytes: usize,
+    /// Elements of each table. A JavaScript engine has about 10,000.
+    pub guest_table_elements: usize,
+    /// Stack of a guest. wasmtime's own default.
+    pub guest_stack_bytes: usize,
+    /// Bytes that a guest may pass in one host call, before anything is parsed. Larger than the largest
+    /// argument that any interface accepts (a storage value of 10 MiB).
+    pub host_call_bytes: usize,
+    /// Handles that a guest may hold: open readers, writers, streams, pollables.
+    pub guest_handles: usize,
+    /// Log of a run in one second, its standard output and error included; more is dropped and counted.
+    pub log_bytes_per_second: u32,
+    /// Log that is kept of one run.
+    pub log_bytes: usize,
+    /// `data` of one result event; more must be an artifact.
+    pub result_bytes: usize,
+    /// Results in one `emit`.
+    pub emit_results: usize,
+    /// Bytes in one `emit`.
+    pub emit_bytes: usize,
+    /// A state value, as JSON text.
+    pub state_value_bytes: usize,
+    /// A state key.
+    pub state_key_bytes: usize,
+    /// State that a context brings along; what is over it must be read by the state interface.
+    pub state_snapshot_bytes: usize,
+    /// Host calls of a run in one second.
+    pub host_calls_per_second: u32,
+    /// Host calls of a run at once.
+    pub host_calls_burst: u32,
+    /// Results that a run may emit in one second. They pass the ledger's own back pressure too; this keeps one
+    /// run from filling a disk.
+    pub results_per_second: u32,
+    /// Results at once.
+    pub results_burst: u32,
+    /// Events of one run, so that a run cannot fill the disk within its deadline.
+    pub run_events: u64,
+    /// Body of an HTTP request.
+    pub http_body_bytes: usize,
+    /// `Prefer: wait` waits at most so long.
+    pub http_wait_ms: u64,
+    /// Runs that wait behind the active one of their conversation; more is refused.
+    pub conversation_queue: usize,
+    /// A component file.
+    pub component_bytes: u64,
+    /// Compiling a component.
+    pub compile_ms: u64,
+    /// Asking a component for its manifests.
+    pub manifest_ms: u64,
+    /// Runners in one component.
+    pub component_runners: usize,
+    /// New events are refused while the disk of the ledger has less than this left, so that what was
+    /// accepted before can still end.
+    pub min_free_disk_bytes: u64,
+}
+
+/// How deep a JSON value may nest. Parsers stop at 128, and a value is stored inside others: what was taken in must
+/// still be readable where it ends up.
+pub const MAX_JSON_DEPTH: usize = 64;
+
+/// Whether a JSON value nests no deeper than [`MAX_JSON_DEPTH`].
+#[must_use]
+pub fn is_shallow(value: &serde_json::Value) -> bool {
+    fn within(value: &serde_json::Value, left: usize) -> bool {
+        match value {
+            serde_json::Value::Array(items) => left > 0 && items.iter().all(|item| within(item, left - 1)),
+            serde_json::Value::Object(map) => left > 0 && map.values().all(|item| within(item, left - 1)),
+            _ => true,
+        }
+    }
+    within(value, MAX_JSON_DEPTH)
+}
+
+/// Smallest page.
+pub const MIN_PAGE: u32 = 1;
+/// Largest page: a page is built in memory and read by a guest with 64 MiB.
+pub const MAX_PAGE: u32 = 100;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            run_deadline_ms: 300_000,
+            cancel_grace_ms: 20,
+            max_live_runs: 2_000,
+            guest_memory_bytes: 64 * MIB,
+            guest_table_elements: 20_000,
+            guest_stack_bytes: 512 * KIB,
+            host_call_bytes: 16 * MIB,
+            guest_handles: 1_000,
+            log_bytes_per_second: 64 * 1024,
+            log_bytes: 256 * KIB,
+            result_bytes: 32 * KIB,
+            emit_results: 64,
+            emit_bytes: 256 * KIB,
+            state_value_bytes: 256 * KIB,
+            state_key_bytes: 256,
+            state_snapshot_bytes: 64 * KIB,
+            host_calls_per_second: 600,
+            host_calls_burst: 1_200,
+            results_per_second: 20_000,
+            results_burst: 20_000,
+            run_events: 1_000_000,
+            http_body_bytes: 256 * KIB,
+            http_wait_ms: 60_000,
+            conversation_queue: 1_000,
+            component_bytes: 128 * 1024 * 1024,
+            compile_ms: 120_000,
+            manifest_ms: 2_000,
+            component_runners: 100,
+            min_free_disk_bytes: 64 * 1024 * 1024,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn depth_is_counted_in_arrays_and_objects() {
+        let nested = |depth: usize| (0..depth).fold(Value::Null, |inner, level| if level % 2 == 0 { Value::Array(vec![inner]) } else { serde_json::json!({ "a": inner }) });
+        assert!(is_shallow(&nested(MAX_JSON_DEPTH)));
+        assert!(!is_shallow(&nested(MAX_JSON_DEPTH + 1)));
+    }
+}

@@ -1,0 +1,271 @@
+//! Results of a run, as they stand in the log and on the wire (protocol v1, section 6).
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    id::RunId,
+    manifest::StateScope,
+    message::{ArtifactRef, ContentPart, Message, Role, content},
+    time::Timestamp,
+};
+
+macro_rules! result_kinds {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal),* $(,)?) => {
+        /// Types of results that this version names. Others are kept, warned about, and have no effect.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ResultKind { $($(#[$doc])* $variant),* }
+
+        impl ResultKind {
+            /// Every one.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The type as it stands in the log.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),* }
+            }
+
+            /// The type with this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($text => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+result_kinds! {
+    /// A piece of a message.
+    MessageDelta = "message.delta",
+    /// A whole message. It joins the transcript.
+    MessageCompleted = "message.completed",
+    /// A piece of reasoning.
+    ReasoningDelta = "reasoning.delta",
+    /// A tool call begins.
+    ToolCallStarted = "tool.call.started",
+    /// A tool call has ended.
+    ToolCallCompleted = "tool.call.completed",
+    /// The run made an artifact.
+    ArtifactCreated = "artifact.created",
+    /// The run changed a state value.
+    StateUpdated = "state.updated",
+    /// The run asks for a platform action.
+    ActionRequested = "action.requested",
+    /// What came of it. Host only.
+    ActionResolved = "action.resolved",
+    /// A model call begins. Host only.
+    ModelCallStarted = "model.call.started",
+    /// A model call has ended. Host only.
+    ModelCallCompleted = "model.call.completed",
+    /// A host call was refused for want of a grant. Host only.
+    PermissionDenied = "permission.denied",
+    /// The guest broke a rule of the sandbox. Host only.
+    SandboxViolation = "sandbox.violation",
+    /// A limit was met. Host only.
+    LimitReached = "limit.reached",
+    /// The status of the run changed. Host only.
+    RunStatus = "run.status",
+    /// The run ended well. Host only, last.
+    RunCompleted = "run.completed",
+    /// The run ended otherwise: failed, cancelled or timed out. Host only, last.
+    RunFailed = "run.failed",
+}
+
+impl ResultKind {
+    /// Whether only the host may write it. A guest that emits one is refused.
+    #[must_use]
+    pub const fn is_host_only(self) -> bool {
+        matches!(
+            self,
+            Self::ActionResolved
+                | Self::ModelCallStarted
+                | Self::ModelCallCompleted
+                | Self::PermissionDenied
+                | Self::SandboxViolation
+                | Self::LimitReached
+                | Self::RunStatus
+                | Self::RunCompleted
+                | Self::RunFailed
+        )
+    }
+
+    /// Whether it is the last event of its run.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::RunCompleted | Self::RunFailed)
+    }
+}
+
+/// One result that a runner emits, before the host has numbered it.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "fields as in the contract, wit/results.wit")]
+pub enum RunResult {
+    MessageDelta { message_id: String, role: Role, text: String },
+    MessageCompleted { message_id: String, message: Message },
+    ReasoningDelta { message_id: String, role: Role, text: String },
+    ToolCallStarted { call_id: String, tool_name: String, parameters: Value, message_id: Option<String> },
+    ToolCallCompleted { call_id: String, tool_name: String, outcome: Result<Vec<ContentPart>, String> },
+    ArtifactCreated(ArtifactRef),
+    StateUpdated { scope: StateScope, key: String, value: Value },
+    ActionRequested { action: String, target: Value, payload: Value },
+    /// A type that the contract does not name.
+    Other { kind: String, data: Value },
+}
+
+impl RunResult {
+    /// The type as it stands in the log.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::MessageDelta { .. } => ResultKind::MessageDelta.as_str(),
+            Self::MessageCompleted { .. } => ResultKind::MessageCompleted.as_str(),
+            Self::ReasoningDelta { .. } => ResultKind::ReasoningDelta.as_str(),
+            Self::ToolCallStarted { .. } => ResultKind::ToolCallStarted.as_str(),
+            Self::ToolCallCompleted { .. } => ResultKind::ToolCallCompleted.as_str(),
+            Self::ArtifactCreated(_) => ResultKind::ArtifactCreated.as_str(),
+            Self::StateUpdated { .. } => ResultKind::StateUpdated.as_str(),
+            Self::ActionRequested { .. } => ResultKind::ActionRequested.as_str(),
+            Self::Other { kind, .. } => kind,
+        }
+    }
+
+    /// The `data` of the event, as JSON text.
+    ///
+    /// # Errors
+    /// Never for values that came from JSON or from the contract.
+    pub fn data(&self) -> serde_json::Result<Box<RawValue>> {
+        #[derive(Serialize)]
+        struct Chunk<'a> {
+            role: Role,
+            content: &'a str,
+        }
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Data<'a> {
+            Delta { message_id: &'a str, chunk: Chunk<'a> },
+            Message { message_id: &'a str, message: &'a Message },
+            ToolStarted { tool_call_id: &'a str, tool_name: &'a str, parameters: &'a Value, #[serde(skip_serializing_if = "Option::is_none")] message_id: Option<&'a str> },
+            ToolOk { tool_call_id: &'a str, tool_name: &'a str, #[serde(with = "content")] result: &'a [ContentPart] },
+            ToolErr { tool_call_id: &'a str, tool_name: &'a str, error: &'a str },
+            Artifact { artifact: &'a ArtifactRef },
+            State { scope: StateScope, key: &'a str, value: &'a Value },
+            Action { action: &'a str, target: &'a Value, payload: &'a Value },
+            Other(&'a Value),
+        }
+        let data = match self {
+            Self::MessageDelta { message_id, role, text } | Self::ReasoningDelta { message_id, role, text } => {
+                Data::Delta { message_id, chunk: Chunk { role: *role, content: text } }
+            }
+            Self::MessageCompleted { message_id, message } => Data::Message { message_id, message },
+            Self::ToolCallStarted { call_id, tool_name, parameters, message_id } => {
+                Data::ToolStarted { tool_call_id: call_id, tool_name, parameters, message_id: message_id.as_deref() }
+            }
+            Self::ToolCallCompleted { call_id, tool_name, outcome: Ok(result) } => Data::ToolOk { tool_call_id: call_id, tool_name, result },
+            Self::ToolCallCompleted { call_id, tool_name, outcome: Err(error) } => Data::ToolErr { tool_call_id: call_id, tool_name, error },
+            Self::ArtifactCreated(artifact) => Data::Artifact { artifact },
+            Self::StateUpdated { scope, key, value } => Data::State { scope: *scope, key, value },
+            Self::ActionRequested { action, target, payload } => Data::Action { action, target, payload },
+            Self::Other { data, .. } => Data::Other(data),
+        };
+        serde_json::value::to_raw_value(&data)
+    }
+}
+
+/// One event of a run: a result, numbered and timed by the host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunEvent {
+    /// The run.
+    pub run_id: RunId,
+    /// What it is: see [`ResultKind`]; unknown types are kept.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// As the type says.
+    pub data: Box<RawValue>,
+    /// 1 for the first event of the run, then without a gap.
+    pub sequence: u64,
+    /// When the host took it.
+    pub timestamp: Timestamp,
+}
+
+impl RunEvent {
+    /// `data`, parsed.
+    #[must_use]
+    pub fn data_value(&self) -> Value {
+        serde_json::from_str(self.data.get()).unwrap_or(Value::Null)
+    }
+
+    /// Whether it is the last event of its run.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        ResultKind::from_name(&self.kind).is_some_and(ResultKind::is_terminal)
+    }
+}
+
+/// `data` of an event that only the host writes.
+#[must_use]
+pub fn host_data(data: &Value) -> Box<RawValue> {
+    serde_json::value::to_raw_value(data).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(result: &RunResult, kind: &str, data: &Value) {
+        assert_eq!(result.kind(), kind);
+        assert_eq!(&serde_json::from_str::<Value>(result.data().unwrap().get()).unwrap(), data);
+    }
+
+    #[test]
+    fn results_have_the_form_of_the_protocol() {
+        check(
+            &RunResult::MessageDelta { message_id: "m1".into(), role: Role::Assistant, text: "hel".into() },
+            "message.delta",
+            &json!({ "message_id": "m1", "chunk": { "role": "assistant", "content": "hel" } }),
+        );
+        let message = serde_json::from_value(json!({ "role": "assistant", "content": "hello" })).unwrap();
+        check(
+            &RunResult::MessageCompleted { message_id: "m1".into(), message },
+            "message.completed",
+            &json!({ "message_id": "m1", "message": { "role": "assistant", "content": "hello" } }),
+        );
+        check(
+            &RunResult::StateUpdated { scope: StateScope::Conversation, key: "external.session_id".into(), value: json!("abc") },
+            "state.updated",
+            &json!({ "scope": "conversation", "key": "external.session_id", "value": "abc" }),
+        );
+        check(
+            &RunResult::ActionRequested { action: "message.edit".into(), target: json!({ "message_id": "1" }), payload: json!({ "text": "x" }) },
+            "action.requested",
+            &json!({ "action": "message.edit", "target": { "message_id": "1" }, "payload": { "text": "x" } }),
+        );
+        check(
+            &RunResult::ToolCallCompleted { call_id: "c".into(), tool_name: "t".into(), outcome: Err("no".into()) },
+            "tool.call.completed",
+            &json!({ "tool_call_id": "c", "tool_name": "t", "error": "no" }),
+        );
+        check(&RunResult::Other { kind: "x.y".into(), data: json!([1]) }, "x.y", &json!([1]));
+    }
+
+    #[test]
+    fn an_event_has_exactly_the_fields_of_the_protocol() {
+        let run_id = RunId::new();
+        let event = RunEvent { run_id, kind: "message.delta".into(), data: RawValue::from_string("{}".into()).unwrap(), sequence: 3, timestamp: 4 };
+        assert_eq!(
+            serde_json::to_value(&event).unwrap(),
+            json!({ "run_id": run_id, "type": "message.delta", "data": {}, "sequence": 3, "timestamp": 4 })
+        );
+    }
+
+    #[test]
+    fn every_kind_reads_back() {
+        for kind in ResultKind::ALL {
+            assert_eq!(ResultKind::from_name(kind.as_str()), Some(*kind));
+            assert!(!kind.is_terminal() || kind.is_host_only(), "a guest could end its own run with {kind:?}");
+        }
+    }
+}

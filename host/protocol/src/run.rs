@@ -1,0 +1,298 @@
+//! Runs: one execution of one runner for one event, and the one machine of its status.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    error::FailureCode,
+    id::{EventId, RunId, RunnerId},
+    message::{Message, TokenUsage},
+    time::Timestamp,
+};
+
+/// Where a run is in its life.
+///
+/// ```text
+/// created ─► [queued ─► claimed ─►] running ⇄ waiting ─► completed | failed | cancelled | timeout
+/// ```
+///
+/// A terminal status is final. [`RunStatus::transition`] is the only way from one to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub enum RunStatus {
+    Created,
+    Queued,
+    Claimed,
+    Running,
+    Waiting,
+    Completed,
+    Failed,
+    Cancelled,
+    Timeout,
+}
+
+/// A step that the machine does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a run that is {from} cannot become {to}")]
+pub struct IllegalTransition {
+    /// Where the run is.
+    pub from: RunStatus,
+    /// Where it was to go.
+    pub to: RunStatus,
+}
+
+impl RunStatus {
+    /// Every one.
+    pub const ALL: [Self; 9] = [
+        Self::Created,
+        Self::Queued,
+        Self::Claimed,
+        Self::Running,
+        Self::Waiting,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Timeout,
+    ];
+
+    /// The status as JSON shows it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Queued => "queued",
+            Self::Claimed => "claimed",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Timeout => "timeout",
+        }
+    }
+
+    /// The status with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == name)
+    }
+
+    /// Whether nothing can follow.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled | Self::Timeout)
+    }
+
+    /// The one function by which a run moves.
+    ///
+    /// # Errors
+    /// [`IllegalTransition`] where the machine has no such step: the status stays as it is.
+    pub const fn transition(self, to: Self) -> Result<Self, IllegalTransition> {
+        use RunStatus::{Cancelled, Claimed, Completed, Created, Failed, Queued, Running, Timeout, Waiting};
+        let legal = match (self, to) {
+            // A run that has not started can only start, wait its turn, or be called off. `Claimed -> Queued`
+            // is a claim given back.
+            (Created, Queued | Running) | (Queued, Claimed | Running) | (Claimed, Running | Queued) => true,
+            (Running, Waiting) | (Waiting, Running) => true,
+            (Running, Completed) => true,
+            (Created | Queued | Claimed | Running | Waiting, Failed | Cancelled | Timeout) => true,
+            _ => false,
+        };
+        if legal { Ok(to) } else { Err(IllegalTransition { from: self, to }) }
+    }
+}
+
+impl fmt::Display for RunStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a run failed: the `data` of `run.failed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunFailure {
+    /// One of [`FailureCode`], or the runner's own.
+    pub code: String,
+    /// What happened, for a person.
+    pub message: String,
+    /// Whether another attempt may succeed.
+    #[serde(default)]
+    pub retryable: bool,
+    /// More of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
+}
+
+impl RunFailure {
+    /// A failure that the host found.
+    pub fn host(code: FailureCode, message: impl Into<String>) -> Self {
+        let retryable = matches!(code, FailureCode::HostRestarted | FailureCode::HostError);
+        Self { code: code.as_str().to_owned(), message: message.into(), retryable, details: None }
+    }
+}
+
+/// How a run ended well: the `data` of `run.completed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunCompletion {
+    /// `stop`, `length`, `tool-calls`, `handoff`, ...
+    pub finish_reason: String,
+    /// The final message, where no `message.completed` carried it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Message>,
+    /// What was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<TokenUsage>,
+    /// More of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+}
+
+/// The one end of a run.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub enum Terminal {
+    Completed(RunCompletion),
+    Failed(RunFailure),
+    Cancelled { reason: String },
+    Timeout { message: String },
+}
+
+impl Terminal {
+    /// The status that it gives.
+    #[must_use]
+    pub const fn status(&self) -> RunStatus {
+        match self {
+            Self::Completed(_) => RunStatus::Completed,
+            Self::Failed(_) => RunStatus::Failed,
+            Self::Cancelled { .. } => RunStatus::Cancelled,
+            Self::Timeout { .. } => RunStatus::Timeout,
+        }
+    }
+
+    /// The failure that a run without a good end shows.
+    #[must_use]
+    pub fn failure(&self) -> Option<RunFailure> {
+        match self {
+            Self::Completed(_) => None,
+            Self::Failed(failure) => Some(failure.clone()),
+            Self::Cancelled { reason } => Some(RunFailure::host(FailureCode::Cancelled, reason.clone())),
+            Self::Timeout { message } => Some(RunFailure::host(FailureCode::DeadlineExceeded, message.clone())),
+        }
+    }
+}
+
+/// A run, as the ledger keeps it and as clients see it (run ledger note, section 4.1).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its id.
+    pub run_id: RunId,
+    /// The event that it answers.
+    pub event_id: EventId,
+    /// The binding that made it.
+    pub binding_id: String,
+    /// The runner.
+    pub runner_id: RunnerId,
+    /// Version of the plugin when the run was created.
+    pub runner_version: String,
+    /// Opaque id of the platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation_id: Option<String>,
+    /// Opaque id of the platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
+    /// Opaque id of the platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_id: Option<String>,
+    /// Opaque id of the platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bot_id: Option<String>,
+    /// Where it is in its life.
+    pub status: RunStatus,
+    /// Why: the failure code, the reason of the cancel, or what it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status_reason: Option<String>,
+    /// The failure, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<RunFailure>,
+    /// 1 for the first try.
+    pub attempt: u32,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When the guest began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// When this record last changed.
+    pub updated_at: Timestamp,
+    /// When it must have ended. Counted from the start of the guest, so waiting in line costs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_at: Option<Timestamp>,
+    /// When someone asked for its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_requested_at: Option<Timestamp>,
+    /// Why they asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<String>,
+    /// How many events it has.
+    pub last_sequence: u64,
+    /// What it used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<TokenUsage>,
+    /// More of it.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn statuses_read_back() {
+        for status in RunStatus::ALL {
+            assert_eq!(RunStatus::from_name(status.as_str()), Some(status));
+            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+        }
+    }
+
+    #[test]
+    fn every_status_can_be_reached_and_every_life_can_end() {
+        for status in RunStatus::ALL {
+            if status != RunStatus::Created {
+                assert!(RunStatus::ALL.into_iter().any(|from| from.transition(status).is_ok()), "{status} cannot be reached");
+            }
+            let ends = RunStatus::ALL.into_iter().any(|to| to.is_terminal() && status.transition(to).is_ok());
+            assert_eq!(ends, !status.is_terminal(), "{status}");
+        }
+    }
+
+    proptest! {
+        /// Whatever is asked of it in whatever order, a run completes only from `running`, never comes back
+        /// from a terminal status, and never becomes `created` again.
+        #[test]
+        fn any_walk_keeps_the_rules(asked in prop::collection::vec(prop::sample::select(RunStatus::ALL.to_vec()), 0..64)) {
+            let mut status = RunStatus::Created;
+            let mut was_running = false;
+            for to in asked {
+                let before = status;
+                match status.transition(to) {
+                    Ok(next) => {
+                        prop_assert!(!before.is_terminal() && next == to && next != RunStatus::Created);
+                        prop_assert!(next != RunStatus::Completed || before == RunStatus::Running);
+                        status = next;
+                    }
+                    Err(IllegalTransition { from, to: refused }) => prop_assert!(from == before && refused == to),
+                }
+                was_running |= status == RunStatus::Running;
+            }
+            prop_assert!(status != RunStatus::Completed || was_running);
+        }
+    }
+}

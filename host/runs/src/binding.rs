@@ -1,0 +1,225 @@
+//! Bindings: which runner answers which event, and what it is granted.
+
+use std::sync::Arc;
+
+use agent_host_protocol::{
+    FailureCode, Grant, Interface,
+    context::{Conversation, Delivery},
+    event::Envelope,
+    grant::ConversationKey,
+    manifest::{Permissions, RunnerManifest, StateScope},
+    run::RunFailure,
+};
+use agent_host_sandbox::Runner;
+use regex::Regex;
+use serde::Serialize;
+
+use crate::{
+    config::{BindingConfig, Match},
+    terms::Terms,
+};
+
+/// A binding, ready to be asked.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    pub(crate) config: BindingConfig,
+    pattern: Pattern,
+    /// The configuration in the form of permissions, made once.
+    policy: Permissions,
+}
+
+/// What is said of a binding to people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BindingReport {
+    /// Its id.
+    pub id: String,
+    /// The runner.
+    pub runner: String,
+    /// Its priority.
+    pub priority: i32,
+    /// Whether an event would be answered now.
+    pub ready: bool,
+    /// Why not, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// The expressions of a [`Match`].
+#[derive(Debug)]
+pub(crate) struct Pattern {
+    event_type: Option<Regex>,
+    source: Option<Regex>,
+    conversation: Option<Regex>,
+    workspace: Option<Regex>,
+}
+
+impl Pattern {
+    pub(crate) fn new(matches: &Match) -> Result<Self, String> {
+        let regex = |name: &str, text: &Option<String>| {
+            let Some(text) = text else { return Ok(None) };
+            // The size limit keeps a line of configuration from taking the memory of the host.
+            let regex = regex::RegexBuilder::new(&format!("^(?:{text})$")).size_limit(1 << 20).build();
+            regex.map(Some).map_err(|error| format!("`match.{name}` is not a regular expression: {error}"))
+        };
+        Ok(Self {
+            event_type: regex("event_type", &matches.event_type)?,
+            source: regex("source", &matches.source)?,
+            conversation: regex("conversation", &matches.conversation)?,
+            workspace: regex("workspace", &matches.workspace)?,
+        })
+    }
+
+    fn matches(&self, envelope: &Envelope) -> bool {
+        let conversation = envelope.conversation.as_ref();
+        let one = |regex: &Option<Regex>, value: Option<&str>| regex.as_ref().is_none_or(|regex| value.is_some_and(|value| regex.is_match(value)));
+        one(&self.event_type, Some(&envelope.event_type))
+            && one(&self.source, Some(&envelope.source))
+            && one(&self.conversation, conversation.and_then(|c| c.conversation_id.as_deref()))
+            && one(&self.workspace, conversation.and_then(|c| c.workspace_id.as_deref()))
+    }
+}
+
+impl Binding {
+    pub(crate) fn new(config: BindingConfig) -> Result<Self, String> {
+        config.check()?;
+        let pattern = Pattern::new(&config.matches)?;
+        let policy = config.resources.permissions(config.state.as_ref());
+        Ok(Self { config, pattern, policy })
+    }
+
+    pub(crate) fn matches(&self, envelope: &Envelope) -> bool {
+        self.pattern.matches(envelope)
+    }
+
+    pub(crate) fn report(&self, runner: Option<&Runner>) -> BindingReport {
+        let problem = match runner {
+            None => Some(self.no_runner()),
+            Some(runner) => self.checked_config(&runner.manifest).err(),
+        };
+        BindingReport {
+            id: self.config.id.clone(),
+            runner: self.config.runner.to_string(),
+            priority: self.config.priority,
+            ready: problem.is_none(),
+            problem,
+        }
+    }
+
+    fn no_runner(&self) -> String {
+        format!("no plugin holds {}: drop its component into the plugins directory (`agent-host runners` says what is there)", self.config.runner)
+    }
+
+    fn checked_config(&self, manifest: &RunnerManifest) -> Result<serde_json::Map<String, serde_json::Value>, String> {
+        let checked = manifest.check_config(self.config.config.clone());
+        checked.map_err(|problems| format!("the configuration of binding `{}` does not fit {}: {}", self.config.id, manifest.id, problems.join("; ")))
+    }
+
+    /// The terms of a run of this binding for this event. Where it cannot run, they say why: the run is made all
+    /// the same, so that an event which nobody could answer leaves a trace.
+    pub(crate) fn terms(&self, envelope: &Envelope, runner: Option<&Runner>, default_deadline_ms: u64) -> Terms {
+        let failed = |code, message| Err(RunFailure::host(code, message));
+        let checked = match runner {
+            None => failed(FailureCode::RunnerNotFound, self.no_runner()),
+            Some(runner) => match self.checked_config(&runner.manifest) {
+                Ok(config) => Ok((config, runner)),
+                Err(problem) => failed(FailureCode::InvalidConfig, problem),
+            },
+        };
+        let (config, grant, refusal) = match checked {
+            Ok((config, runner)) => (config, self.grant(envelope, Some(runner)), None),
+            Err(failure) => (serde_json::Map::new(), self.grant(envelope, None), Some(failure)),
+        };
+        Terms {
+            grant,
+            config,
+            delivery: envelope.delivery.clone().unwrap_or_else(|| self.delivery()),
+            deadline_ms: self.config.deadline_ms.unwrap_or(default_deadline_ms),
+            bootstrap: self.config.bootstrap.clone(),
+            refusal,
+        }
+    }
+
+    /// Manifest ∩ binding ∩ scope of the run.
+    fn grant(&self, envelope: &Envelope, runner: Option<&Runner>) -> Grant {
+        let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
+        let actor = envelope.actor.as_ref().and_then(|actor| actor.actor_id.clone());
+        let subject = envelope.subject.as_ref().and_then(|subject| subject.subject_id.clone());
+        let asked = runner.map(|runner| runner.manifest.permissions.clone()).unwrap_or_default();
+        let mut permissions = asked.intersection(&self.policy);
+        if conversation.is_none() {
+            permissions.history.clear();
+            permissions.events.clear();
+        }
+        permissions.state.retain(|scope| match scope {
+            StateScope::Conversation => conversation.is_some(),
+            StateScope::Actor => actor.is_some(),
+            StateScope::Subject => subject.is_some(),
+            StateScope::Runner | StateScope::Binding => true,
+        });
+        let steers = runner.is_some_and(|runner| runner.manifest.interfaces().contains(Interface::Steering));
+        Grant {
+            runner_id: self.config.runner.clone(),
+            binding_id: self.config.id.clone(),
+            component: runner.map(|runner| runner.component.digest().to_owned()).unwrap_or_default(),
+            permissions,
+            steering: steers && conversation.is_some() && self.config.resources.steering.unwrap_or(true),
+            conversation,
+            actor,
+            subject,
+        }
+    }
+
+    fn delivery(&self) -> Delivery {
+        let policy = &self.config.delivery;
+        Delivery {
+            surface: policy.surface.clone(),
+            reply_target: None,
+            supports_streaming: policy.supports_streaming,
+            supports_edit: policy.supports_edit,
+            supports_reaction: policy.supports_reaction,
+            max_message_size: policy.max_message_size,
+            platform_capabilities: serde_json::Map::new(),
+        }
+    }
+}
+
+/// The bindings of a host, highest priority first, then as they stand in the file.
+pub(crate) fn in_order(bindings: &[BindingConfig]) -> Result<Vec<Arc<Binding>>, String> {
+    let mut all = bindings
+        .iter()
+        .map(|config| Binding::new(config.clone()).map(Arc::new).map_err(|problem| format!("binding `{}`: {problem}", config.id)))
+        .collect::<Result<Vec<_>, _>>()?;
+    all.sort_by_key(|binding| std::cmp::Reverse(binding.config.priority));
+    Ok(all)
+}
+
+/// The ids of a conversation that a run record shows.
+pub(crate) fn conversation_ids(conversation: Option<&Conversation>) -> [Option<String>; 4] {
+    let of = |id: fn(&Conversation) -> &Option<String>| conversation.and_then(|conversation| id(conversation).clone());
+    [of(|c| &c.conversation_id), of(|c| &c.thread_id), of(|c| &c.workspace_id), of(|c| &c.bot_id)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: Match, envelope: &Envelope) -> bool {
+        Pattern::new(&pattern).unwrap().matches(envelope)
+    }
+
+    #[test]
+    fn a_pattern_matches_the_whole_value() {
+        let event = Envelope::message("hi", "api");
+        let event_type = |text: &str| Match { event_type: Some(text.into()), ..Match::default() };
+        assert!(matches(Match::default(), &event));
+        assert!(matches(event_type(r"message\..*"), &event));
+        assert!(!matches(event_type("message"), &event), "half a match is none");
+        assert!(!matches(event_type("x|message"), &event), "an alternative is anchored too");
+        assert!(!matches(Match { conversation: Some(".*".into()), ..Match::default() }, &event), "no conversation, no match");
+    }
+
+    #[test]
+    fn an_expression_that_would_take_all_memory_is_refused() {
+        assert!(Pattern::new(&Match { source: Some("(a{1000}){1000}".into()), ..Match::default() }).is_err());
+    }
+}

@@ -1,0 +1,425 @@
+//! `agent-host.toml`.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use agent_host_protocol::{
+    Limits, RunnerId,
+    manifest::{
+        ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions, RunOperation,
+        StateScope, StorageArea, ToolOperation,
+    },
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Why a configuration cannot be used. The message names the place and the mend.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path} cannot be read: {source}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is not TOML, or has a key or value that it cannot have.
+    #[error("the configuration is not valid:\n{0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A value cannot be.
+    #[error("the configuration is not valid: {0}")]
+    Invalid(String),
+}
+
+/// What the host was told.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Config {
+    /// Where HTTP is served.
+    pub listen: SocketAddr,
+    /// Where the ledger, compiled code and later artifacts are kept.
+    pub data_dir: PathBuf,
+    /// Where components are dropped.
+    pub plugins_dir: PathBuf,
+    /// Limits.
+    pub limits: Limits,
+    /// Which runner answers which event.
+    pub bindings: Vec<BindingConfig>,
+}
+
+/// The file, as it is written.
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    server: Server,
+    limits: Limits,
+    bindings: Vec<BindingConfig>,
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Server {
+    listen: SocketAddr,
+    data_dir: PathBuf,
+    plugins_dir: PathBuf,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7070)), data_dir: "data".into(), plugins_dir: "plugins".into() }
+    }
+}
+
+/// Which runner answers which event, and on what terms.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BindingConfig {
+    /// Names the binding; state of scope `binding` belongs to it.
+    pub id: String,
+    /// The runner.
+    pub runner: RunnerId,
+    /// Bindings with a higher one come first where several match.
+    #[serde(default)]
+    pub priority: i32,
+    /// Which events it answers. Without it: all.
+    #[serde(default, rename = "match")]
+    pub matches: Match,
+    /// Configuration of the runner, held against its form.
+    #[serde(default)]
+    pub config: Map<String, Value>,
+    /// What the runner may use of what it asks for.
+    #[serde(default)]
+    pub resources: ResourcePolicy,
+    /// Scopes of state that the runner may use. Without it: all that it asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<StatePolicy>,
+    /// What the place that shows the answer can do, where the event does not say.
+    #[serde(default)]
+    pub delivery: DeliveryPolicy,
+    /// Deadline of a run. Without it: `limits.run_deadline_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// What of the transcript a simple runner finds in its context. Without it: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<Bootstrap>,
+}
+
+/// Which events a binding answers: each field a regular expression that must match the whole of the event's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Match {
+    /// Such as `message\..*`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event_type: Option<String>,
+    /// Such as `api|webui`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Of the conversation id. An event without one matches only where this is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    /// Of the workspace id. An event without one matches only where this is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+}
+
+/// What a runner may use of what its manifest asks for. A field that is absent has the default that stands beside it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ResourcePolicy {
+    /// Default: what the manifest asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<ModelOperation>>,
+    /// Default: what the manifest asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<ToolOperation>>,
+    /// Default: what the manifest asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub knowledge_bases: Option<Vec<KnowledgeOperation>>,
+    /// Default: what the manifest asks for, in the run's own conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<Vec<HistoryOperation>>,
+    /// Default: what the manifest asks for, in the run's own conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<Vec<EventOperation>>,
+    /// Default: what the manifest asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub artifacts: Option<Vec<ArtifactOperation>>,
+    /// Default: `plugin` and `binding`. What a workspace shares is given by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Vec<StorageArea>>,
+    /// Default: what the manifest asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interactions: Option<bool>,
+    /// Default: what the manifest asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steering: Option<bool>,
+    /// Default: none. Starting other runs is given by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs: Option<Vec<RunOperation>>,
+    /// Default: none. Acting on a platform is given by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub platform_api: Option<Vec<String>>,
+    /// Default: none. Reaching out is given by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_hosts: Option<Vec<String>>,
+}
+
+impl ResourcePolicy {
+    /// The policy in the form of permissions: what a manifest is intersected with.
+    #[must_use]
+    pub(crate) fn permissions(&self, state: Option<&StatePolicy>) -> Permissions {
+        fn or_all<T: Copy>(given: Option<&Vec<T>>, all: &[T]) -> Vec<T> {
+            given.map_or_else(|| all.to_vec(), Clone::clone)
+        }
+        Permissions {
+            models: or_all(self.models.as_ref(), ModelOperation::ALL),
+            tools: or_all(self.tools.as_ref(), ToolOperation::ALL),
+            knowledge_bases: or_all(self.knowledge_bases.as_ref(), KnowledgeOperation::ALL),
+            history: or_all(self.history.as_ref(), HistoryOperation::ALL),
+            events: or_all(self.events.as_ref(), EventOperation::ALL),
+            artifacts: or_all(self.artifacts.as_ref(), ArtifactOperation::ALL),
+            state: or_all(state.map(|policy| &policy.scopes), StateScope::ALL),
+            storage: or_all(self.storage.as_ref(), &[StorageArea::Plugin, StorageArea::Binding]),
+            runs: self.runs.clone().unwrap_or_default(),
+            platform_api: self.platform_api.clone().unwrap_or_default(),
+            interactions: self.interactions.unwrap_or(true),
+            http_hosts: self.http_hosts.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// Scopes of state that a runner may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatePolicy {
+    /// These and no others; none switches state off.
+    pub scopes: Vec<StateScope>,
+}
+
+/// What the place that shows the answer can do, where the event does not say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs, reason = "as in the context, protocol::context::Delivery")]
+pub struct DeliveryPolicy {
+    pub surface: String,
+    pub supports_streaming: bool,
+    pub supports_edit: bool,
+    pub supports_reaction: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_message_size: Option<u32>,
+}
+
+impl Default for DeliveryPolicy {
+    fn default() -> Self {
+        Self { surface: "api".to_owned(), supports_streaming: true, supports_edit: false, supports_reaction: false, max_message_size: None }
+    }
+}
+
+/// What of the transcript a simple runner finds in its context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bootstrap {
+    /// `recent_tail` brings the newest messages before this event; `none` and `current_event` bring none.
+    pub mode: BootstrapMode,
+    /// At most so many messages, 1 to 100.
+    #[serde(default = "default_bootstrap_events")]
+    pub max_events: u32,
+    /// At most so many bytes of them.
+    #[serde(default = "default_bootstrap_bytes")]
+    pub max_bytes: u32,
+}
+
+fn default_bootstrap_events() -> u32 {
+    20
+}
+
+fn default_bootstrap_bytes() -> u32 {
+    32 * 1024
+}
+
+impl BindingConfig {
+    /// A binding of every event to this runner, with nothing configured.
+    #[must_use]
+    pub fn for_runner(runner: RunnerId) -> Self {
+        Self {
+            id: "default".to_owned(),
+            runner,
+            priority: 0,
+            matches: Match::default(),
+            config: Map::new(),
+            resources: ResourcePolicy::default(),
+            state: None,
+            delivery: DeliveryPolicy::default(),
+            deadline_ms: None,
+            bootstrap: None,
+        }
+    }
+}
+
+/// A run may be given a day, for runs that wait for people.
+const MAX_DEADLINE_MS: u64 = 24 * 60 * 60 * 1000;
+
+impl Config {
+    /// Reads a file. Its relative paths are relative to it.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not valid.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+        Self::parse(&text, path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Reads a text. Relative paths in it are relative to `base`.
+    ///
+    /// # Errors
+    /// When it is not valid.
+    pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigError> {
+        let File { server, limits, bindings } = toml::from_str(text)?;
+        let config = Self {
+            listen: server.listen,
+            data_dir: base.join(server.data_dir),
+            plugins_dir: base.join(server.plugins_dir),
+            limits,
+            bindings,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The configuration of a host that was told nothing: defaults, no bindings, directories in `dir`.
+    #[must_use]
+    pub fn default_in(dir: &Path) -> Self {
+        let Server { listen, data_dir, plugins_dir } = Server::default();
+        Self { listen, data_dir: dir.join(data_dir), plugins_dir: dir.join(plugins_dir), limits: Limits::default(), bindings: Vec::new() }
+    }
+
+    /// Checks what the shape alone does not say.
+    ///
+    /// # Errors
+    /// The first value that cannot be, and what could.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let invalid = |message: String| Err(ConfigError::Invalid(message));
+        let limits = &self.limits;
+        let not_zero = [
+            ("run_deadline_ms", limits.run_deadline_ms),
+            ("max_live_runs", u64::from(limits.max_live_runs)),
+            ("host_calls_per_second", u64::from(limits.host_calls_per_second)),
+            ("host_calls_burst", u64::from(limits.host_calls_burst)),
+            ("results_per_second", u64::from(limits.results_per_second)),
+            ("results_burst", u64::from(limits.results_burst)),
+            ("log_bytes_per_second", u64::from(limits.log_bytes_per_second)),
+            ("emit_results", limits.emit_results as u64),
+            ("component_bytes", limits.component_bytes),
+        ];
+        for (name, value) in not_zero {
+            if value == 0 {
+                return invalid(format!("`limits.{name}` must be at least 1"));
+            }
+        }
+        if limits.results_burst < u32::try_from(limits.emit_results).unwrap_or(u32::MAX) {
+            return invalid("`limits.results_burst` must be at least `limits.emit_results`, or a full batch could never pass".to_owned());
+        }
+        if limits.guest_memory_bytes < 1024 * 1024 || limits.guest_memory_bytes as u64 > 4 << 30 {
+            return invalid("`limits.guest_memory_bytes` must be between 1 MiB and 4 GiB".to_owned());
+        }
+        for (place, binding) in self.bindings.iter().enumerate() {
+            binding.check().map_err(|problem| ConfigError::Invalid(format!("binding {} (`{}`): {problem}", place + 1, binding.id)))?;
+            if self.bindings.iter().take(place).any(|other| other.id == binding.id) {
+                return invalid(format!("two bindings have the id `{}`; state of scope `binding` belongs to one: rename the second", binding.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BindingConfig {
+    /// Checks what the shape alone does not say.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if self.id.is_empty() || self.id.len() > 64 || !self.id.chars().all(named) {
+            return Err("`id` must have 1 to 64 letters, digits, `.`, `_` or `-`".to_owned());
+        }
+        if self.deadline_ms.is_some_and(|deadline| deadline == 0 || deadline > MAX_DEADLINE_MS) {
+            return Err(format!("`deadline_ms` must be between 1 and {MAX_DEADLINE_MS} (a day)"));
+        }
+        if let Some(bootstrap) = &self.bootstrap {
+            if bootstrap.mode == BootstrapMode::SummaryTail {
+                return Err("`bootstrap.mode` cannot be `summary_tail`: the host makes no summaries, runners do".to_owned());
+            }
+            if !(1..=100).contains(&bootstrap.max_events) {
+                return Err("`bootstrap.max_events` must be between 1 and 100".to_owned());
+            }
+        }
+        crate::binding::Pattern::new(&self.matches).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("/etc/agent-host")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_full_file_is_read() {
+        let config = parse(
+            r#"
+            [server]
+            listen = "127.0.0.1:0"
+            data_dir = "state"
+
+            [limits]
+            run_deadline_ms = 1000
+
+            [[bindings]]
+            id = "support"
+            runner = "plugin:acme/support/default"
+            priority = 10
+            match = { event_type = "message\\..*", workspace = "acme" }
+            config = { prefix = "> " }
+            resources = { history = ["page"], http_hosts = ["api.example.com:443"] }
+            state = { scopes = ["conversation"] }
+            delivery = { surface = "chat", supports_edit = true }
+            deadline_ms = 5000
+            bootstrap = { mode = "recent_tail", max_events = 5 }
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.data_dir, Path::new("/etc/agent-host/state"));
+        assert_eq!(config.plugins_dir, Path::new("/etc/agent-host/plugins"));
+        assert_eq!(config.limits.run_deadline_ms, 1000);
+        let permissions = config.bindings[0].resources.permissions(config.bindings[0].state.as_ref());
+        assert_eq!(permissions.history, [HistoryOperation::Page]);
+        assert_eq!(permissions.state, [StateScope::Conversation]);
+        assert_eq!(permissions.http_hosts, ["api.example.com:443"]);
+        assert!(permissions.platform_api.is_empty() && permissions.runs.is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let binding = |more: &str| format!("[[bindings]]\nid = \"a\"\nrunner = \"plugin:a/b/c\"\n{more}");
+        for (text, says) in [
+            ("[server]\nlisten_on = \"x\"", "listen_on"),
+            ("[limits]\nrun_deadline = 5", "run_deadline"),
+            ("[limits]\nmax_live_runs = 0", "max_live_runs"),
+            ("listen = 5", "listen"),
+            ("[[bindings]]\nid = \"a\"\nrunner = \"echo\"", "plugin:AUTHOR/PLUGIN/NAME"),
+            ("[[bindings]]\nid = \"a\"", "runner"),
+            (&binding("match = { event_type = \"(\" }"), "match.event_type"),
+            (&binding("match = { kind = \"x\" }"), "kind"),
+            (&binding("state = { scopes = [\"galaxy\"] }"), "galaxy"),
+            (&binding("deadline_ms = 0"), "deadline_ms"),
+            (&binding("bootstrap = { mode = \"summary_tail\" }"), "summary_tail"),
+            (&format!("{0}\n{0}", binding("")), "two bindings"),
+        ] {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains(says), "{text}\n→ {error}");
+        }
+    }
+}

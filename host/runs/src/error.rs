@@ -1,0 +1,125 @@
+//! What the kernel refuses, by name.
+
+use std::path::PathBuf;
+
+use agent_host_ledger::{LedgerError, OpenError};
+use agent_host_protocol::RunnerId;
+use agent_host_sandbox::{PluginsError, SandboxError};
+
+use crate::config::ConfigError;
+
+/// Why a request was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// No such thing, or not for you.
+    #[error("{0}")]
+    NotFound(String),
+    /// The request is malformed.
+    #[error("{0}")]
+    Invalid(String),
+    /// The cursor is malformed, or belongs to another sequence.
+    #[error("{0}")]
+    InvalidCursor(String),
+    /// The thing is not in a state for it.
+    #[error("{0}")]
+    Conflict(String),
+    /// The idempotency key was used for another request.
+    #[error("the idempotency key was used before for another request: use a new key for each request, and the same key only to repeat one")]
+    IdempotencyConflict,
+    /// The line of the conversation is full.
+    #[error("{waiting} runs already wait in this conversation: let some end or cancel them, then send the event again")]
+    QueueFull {
+        /// How many wait.
+        waiting: usize,
+    },
+    /// The disk is nearly full.
+    #[error("the disk of the ledger is nearly full ({0}): free some space, then send the event again")]
+    InsufficientStorage(String),
+    /// The host is going down.
+    #[error("the host is shutting down: send the event again when it is back")]
+    ShuttingDown,
+    /// No plugin holds the runner.
+    #[error("no plugin holds {id}. {hint}")]
+    RunnerNotFound {
+        /// The runner.
+        id: RunnerId,
+        /// What there is.
+        hint: String,
+    },
+    /// The configuration does not fit the runner.
+    #[error("{0}")]
+    InvalidConfig(String),
+    /// The ledger cannot write.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The host failed.
+    #[error("the host failed: {0}")]
+    Internal(String),
+}
+
+impl HostError {
+    /// The stable code.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound(_) => "not_found",
+            Self::Invalid(_) => "invalid_argument",
+            Self::InvalidCursor(_) => "invalid_cursor",
+            Self::Conflict(_) => "conflict",
+            Self::IdempotencyConflict => "idempotency_conflict",
+            Self::QueueFull { .. } => "queue_full",
+            Self::InsufficientStorage(_) => "insufficient_storage",
+            Self::ShuttingDown => "shutting_down",
+            Self::RunnerNotFound { .. } => "runner_not_found",
+            Self::InvalidConfig(_) => "invalid_config",
+            Self::Unavailable(_) => "unavailable",
+            Self::Internal(_) => "internal",
+        }
+    }
+}
+
+impl From<LedgerError> for HostError {
+    fn from(error: LedgerError) -> Self {
+        let message = error.to_string();
+        match error {
+            LedgerError::IdempotencyConflict { .. } => Self::IdempotencyConflict,
+            LedgerError::InvalidCursor { .. } => Self::InvalidCursor(message),
+            LedgerError::InvalidLimit { .. } => Self::Invalid(message),
+            LedgerError::NotFound { .. } => Self::NotFound(message),
+            LedgerError::Terminal { .. } => Self::Conflict(message),
+            LedgerError::DiskLow { .. } => Self::InsufficientStorage(message),
+            LedgerError::Storage { .. } | LedgerError::Unavailable { .. } => Self::Unavailable(message),
+            _ => Self::Internal(message),
+        }
+    }
+}
+
+/// Why the host could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] OpenError),
+    /// The ledger, once it was open.
+    #[error("the ledger could not be recovered: {0}")]
+    Recovery(#[from] HostError),
+    /// The sandbox.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The plugins directory.
+    #[error(transparent)]
+    Plugins(#[from] PluginsError),
+    /// A directory.
+    #[error("{path} cannot be made: {source}", path = path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,58 @@
+//! Following a run: its committed events, in order, without a gap, as they come.
+
+use agent_host_ledger::Ledger;
+use agent_host_protocol::{RunEvent, RunId};
+use futures_util::{Stream, stream};
+
+use crate::{error::HostError, host::Host};
+
+/// Events read at one time. A follower holds one such piece and nothing else, however slow it is.
+const PIECE: usize = 256;
+
+struct Follower {
+    ledger: Ledger,
+    run_id: RunId,
+    run_no: u64,
+    after: u64,
+    read: std::vec::IntoIter<RunEvent>,
+    watch: agent_host_ledger::Watch,
+    ended: bool,
+}
+
+impl Host {
+    /// The committed events of a run after sequence `after`, as they come. The stream ends after the terminal event.
+    ///
+    /// It is pulled: a reader that is slow, or stops, holds up nobody and nothing but itself.
+    ///
+    /// # Errors
+    /// When there is no such run.
+    pub fn follow(&self, id: RunId, after: u64) -> Result<impl Stream<Item = Result<RunEvent, HostError>> + Send + 'static + use<>, HostError> {
+        let ledger = self.inner().ledger.clone();
+        let record = self.record(id)?;
+        // A run that has ended has nothing to wait for, even when all of it was read.
+        let ended = record.run.status.is_terminal() && after >= record.run.last_sequence;
+        let watch = ledger.watch(record.run_no);
+        let follower = Follower { ledger, run_id: id, run_no: record.run_no, after, read: Vec::new().into_iter(), watch, ended };
+        Ok(stream::try_unfold(follower, |mut follower| async move { Ok(follower.next().await?.map(|event| (event, follower))) }))
+    }
+}
+
+impl Follower {
+    async fn next(&mut self) -> Result<Option<RunEvent>, HostError> {
+        loop {
+            if self.ended {
+                return Ok(None);
+            }
+            if let Some(event) = self.read.next() {
+                self.after = event.sequence;
+                self.ended = event.is_terminal();
+                return Ok(Some(event));
+            }
+            let read = self.ledger.run_events_after(self.run_no, self.run_id, self.after, PIECE)?;
+            if read.is_empty() {
+                self.watch.changed().await;
+            }
+            self.read = read.into_iter();
+        }
+    }
+}

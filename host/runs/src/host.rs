@@ -1,0 +1,242 @@
+//! The running host.
+
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
+
+use agent_host_ledger::{Health, Ledger, RunRecord, RunWrite, RunChange};
+use agent_host_protocol::{Limits, PluginReport, PluginStatus, Run, RunId, RunnerId, RunnerManifest, time};
+use agent_host_sandbox::{Plugins, Sandbox, SandboxError};
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    binding::{self, Binding, BindingReport},
+    config::{Config, ConfigError},
+    error::{HostError, StartError},
+    life::Handle,
+    line::Lines,
+};
+
+/// The running kernel. Cheap to clone; [`Host::shutdown`] ends it for all.
+#[derive(Clone)]
+pub struct Host(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) ledger: Ledger,
+    pub(crate) sandbox: Sandbox,
+    plugins: Plugins,
+    pub(crate) bindings: Vec<Arc<Binding>>,
+    pub(crate) lines: Arc<Lines>,
+    /// Every run that has not ended.
+    pub(crate) live: Mutex<HashMap<RunId, Handle>>,
+    pub(crate) tasks: TaskTracker,
+    /// No new events, and no run starts any more.
+    pub(crate) stopping: CancellationToken,
+    /// Whoever still runs, ends.
+    pub(crate) ending: CancellationToken,
+}
+
+/// How the host is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Readiness {
+    /// Whether it takes events.
+    pub ready: bool,
+    /// `ok`, or what is wrong with the ledger.
+    pub ledger: String,
+    /// Files of the plugins directory that serve.
+    pub plugins_ready: usize,
+    /// Files that were refused.
+    pub plugins_refused: usize,
+    /// Runs whose guest is in memory.
+    pub live_runs: usize,
+    /// Runs that wait behind another of their conversation.
+    pub waiting_runs: usize,
+    /// What an operator should look at. None of it keeps the host from taking events for other bindings.
+    pub problems: Vec<String>,
+}
+
+impl Host {
+    /// Opens the ledger, starts the engine, admits the plugins, brings what a crash left to its end, and lets runs
+    /// that waited go on.
+    ///
+    /// # Errors
+    /// When any of it cannot be done. A plugin or binding that does not work is no error: it is reported.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        config.check()?;
+        let bindings = binding::in_order(&config.bindings).map_err(ConfigError::Invalid)?;
+        for dir in [&config.data_dir, &config.plugins_dir] {
+            std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { path: dir.clone(), source })?;
+        }
+        let options = agent_host_ledger::Options {
+            min_free_disk_bytes: config.limits.min_free_disk_bytes,
+            ..agent_host_ledger::Options::new(config.data_dir.join("ledger"))
+        };
+        let ledger = tokio::task::spawn_blocking(move || options.open()).await.map_err(|error| HostError::Internal(error.to_string()))??;
+        let sandbox = agent_host_sandbox::Options { limits: config.limits.clone(), code_cache: Some(config.data_dir.join("code")) }.build()?;
+        let plugins = Plugins::open(&config.plugins_dir, sandbox.clone()).await?;
+        let host = Self(Arc::new(Inner {
+            limits: Arc::new(config.limits.clone()),
+            config,
+            ledger,
+            sandbox,
+            plugins,
+            bindings,
+            lines: Arc::default(),
+            live: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            ending: CancellationToken::new(),
+        }));
+        for report in host.bindings() {
+            if let Some(problem) = report.problem {
+                tracing::warn!(binding = report.id, "{problem}");
+            }
+        }
+        host.recover().await?;
+        Ok(host)
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    pub(crate) fn plugins_handle(&self) -> &Plugins {
+        &self.0.plugins
+    }
+
+    /// What the host was told.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// The ledger, for reading. Everything that writes goes through the kernel.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.0.ledger
+    }
+
+    /// What is said of each file of the plugins directory, by name.
+    #[must_use]
+    pub fn plugins(&self) -> Vec<PluginReport> {
+        self.0.plugins.reports()
+    }
+
+    /// What the runner with this id says of itself, if it serves now.
+    #[must_use]
+    pub fn runner(&self, id: &RunnerId) -> Option<RunnerManifest> {
+        self.0.plugins.runner(id).map(|runner| (*runner.manifest).clone())
+    }
+
+    /// What is said of each binding, in the order in which they are asked.
+    #[must_use]
+    pub fn bindings(&self) -> Vec<BindingReport> {
+        self.0.bindings.iter().map(|binding| binding.report(self.0.plugins.runner(&binding.config.runner).as_ref())).collect()
+    }
+
+    /// The record of a run.
+    pub(crate) fn record(&self, id: RunId) -> Result<RunRecord, HostError> {
+        self.0.ledger.run(id)?.ok_or_else(|| HostError::NotFound(format!("there is no run {id}")))
+    }
+
+    /// Waits until a run has ended, at most `timeout`; gives its record as it is then.
+    ///
+    /// # Errors
+    /// When there is no such run, or its end could not be written.
+    pub async fn wait(&self, id: RunId, timeout: Duration) -> Result<Run, HostError> {
+        let handle = self.0.live.lock().get(&id).cloned();
+        if let Some(mut handle) = handle {
+            let ended = tokio::time::timeout(timeout, handle.ended.wait_for(Option::is_some)).await;
+            if let Ok(Ok(end)) = ended {
+                match end.as_ref() {
+                    Some(Ok(run)) => return Ok((**run).clone()),
+                    Some(Err(error)) => return Err(HostError::Unavailable(error.clone())),
+                    None => {}
+                }
+            }
+        }
+        Ok(self.record(id)?.run)
+    }
+
+    /// Asks for the end of a run. When it returns, that is on disk, and the guest has been told.
+    ///
+    /// # Errors
+    /// When there is no such run, or it has ended.
+    pub async fn cancel(&self, id: RunId, reason: String) -> Result<Run, HostError> {
+        let record = self.record(id)?;
+        let has_ended = |run: &Run| HostError::Conflict(format!("run {id} has ended ({}): there is nothing to cancel", run.status));
+        if record.run.status.is_terminal() {
+            return Err(has_ended(&record.run));
+        }
+        let change = RunChange::CancelRequested { at: time::now(), reason };
+        let write = RunWrite { run_no: record.run_no, changes: vec![change], ..RunWrite::default() };
+        let run = self.0.ledger.submit(write).await?.await?;
+        if let Some(handle) = self.0.live.lock().get(&id) {
+            handle.cancelled.cancel();
+        }
+        Ok(run)
+    }
+
+    /// Why the end of a run was asked for, as it is on disk.
+    pub(crate) fn cancel_reason(&self, record: &RunRecord) -> Result<String, HostError> {
+        let reason = self.record(record.run.run_id)?.run.cancel_reason;
+        Ok(reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "the run was cancelled".to_owned()))
+    }
+
+    /// How the host is.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let ledger = match self.0.ledger.health() {
+            Health::Ok => "ok".to_owned(),
+            Health::DiskLow { free, needed } => format!("the disk has {free} bytes left and needs {needed}: free some space"),
+            Health::Failed(reason) => format!("{reason}: restart the host"),
+            other => format!("{other:?}"),
+        };
+        let stopping = self.0.stopping.is_cancelled();
+        let plugins = self.plugins();
+        let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
+        let mut problems: Vec<_> = self.bindings().into_iter().filter_map(|binding| binding.problem).collect();
+        if stopping {
+            problems.push("the host is shutting down".to_owned());
+        }
+        Readiness {
+            ready: ledger == "ok" && !stopping,
+            ledger,
+            plugins_ready: count(PluginStatus::Ready),
+            plugins_refused: count(PluginStatus::Refused),
+            live_runs: self.0.sandbox.live(),
+            waiting_runs: self.0.lines.waiting_in_all(),
+            problems,
+        }
+    }
+
+    /// Ends the host: takes no new events, gives runs that have started `grace` to end, ends the others as
+    /// `host_restarted`, and closes the ledger. Runs that wait in line stay there for the next start.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.0.stopping.cancel();
+        self.0.tasks.close();
+        if tokio::time::timeout(grace, self.0.tasks.wait()).await.is_err() {
+            self.0.ending.cancel();
+            // What is left to do is one commit each. A disk that hangs must not keep the process.
+            if tokio::time::timeout(Duration::from_secs(10), self.0.tasks.wait()).await.is_err() {
+                tracing::error!("some runs could not be brought to their end; they will be when the host starts again");
+            }
+        }
+        if let Err(error) = self.0.ledger.clone().close().await {
+            tracing::error!(%error, "the ledger could not be closed cleanly; nothing that was acknowledged is lost");
+        }
+    }
+}
+
+/// Looks at a component file as admission does, without serving it.
+///
+/// # Errors
+/// When the engine cannot be started. A file that would be refused is no error: the report says why.
+pub async fn inspect(path: &Path, limits: &Limits) -> Result<PluginReport, SandboxError> {
+    // One guest is enough to ask for manifests, and starts faster than a pool for thousands.
+    let limits = Limits { max_live_runs: 1, ..limits.clone() };
+    let sandbox: Sandbox = agent_host_sandbox::Options { limits, code_cache: None }.build()?;
+    Ok(sandbox.inspect(path).await)
+}

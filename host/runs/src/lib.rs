@@ -1,0 +1,36 @@
+//! The kernel: from an event to runs, and each run from its creation to its one end.
+//!
+//! It is: bindings, grants, the gate, the life of a run, the line of a conversation, recovery. It is not: HTTP,
+//! WebAssembly, or a file format; those are the houses beside and below.
+//!
+//! [`Host`] is the running thing. The way of an event through it:
+//!
+//! ```text
+//! accept.rs ──► binding.rs ──► ledger (committed) ──► line.rs ──► life.rs ──► sandbox
+//!                                                                   │  calls.rs ──► gate.rs ──► ledger
+//!                                                                   └► the end, committed, then told
+//! ```
+
+mod accept;
+mod binding;
+mod calls;
+mod config;
+mod context;
+mod error;
+mod follow;
+mod gate;
+mod host;
+mod life;
+mod line;
+mod log;
+mod recovery;
+mod results;
+mod terms;
+
+pub use accept::AcceptedEvent;
+pub use agent_host_ledger::Idempotency;
+pub use binding::BindingReport;
+pub use config::{BindingConfig, Bootstrap, Config, ConfigError, DeliveryPolicy, Match, ResourcePolicy};
+pub use error::{HostError, StartError};
+pub use host::{Host, Readiness, inspect};
+pub use terms::Terms;

@@ -1,0 +1,142 @@
+//! Judging a batch of results: all of it is admitted, or none.
+
+use agent_host_ledger::{NewEvent, NewItem, StateWrite};
+use agent_host_protocol::{ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, RunResult, manifest::StateScope, message::Message, time};
+use agent_host_sandbox::Batch;
+use serde_json::{Value, value::{RawValue, to_raw_value}};
+
+use crate::terms::Terms;
+
+/// What a batch writes.
+#[derive(Default)]
+pub(crate) struct Judged {
+    pub(crate) events: Vec<NewEvent>,
+    pub(crate) transcript: Vec<NewItem>,
+    pub(crate) state: Vec<StateWrite>,
+    /// Types that this version does not name, for the warning.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// Who speaks, for what a batch writes.
+pub(crate) struct Speaker<'a> {
+    pub(crate) run_id: RunId,
+    pub(crate) event_id: EventId,
+    pub(crate) terms: &'a Terms,
+}
+
+/// Looks at the size of a batch, before anything in it is parsed.
+pub(crate) fn check_size(batch: &Batch, limits: &Limits) -> Result<(), ApiError> {
+    if batch.len() == 0 {
+        return Err(ApiError::invalid_argument("a batch has at least one result"));
+    }
+    if batch.len() > limits.emit_results {
+        return Err(ApiError::new(
+            ErrorCode::PayloadTooLarge,
+            format!("a batch has at most {} results, this one has {}: emit in several", limits.emit_results, batch.len()),
+        ));
+    }
+    let mut total = 0;
+    for bytes in batch.bytes() {
+        if bytes > limits.result_bytes {
+            return Err(ApiError::too_large("a result", bytes, limits.result_bytes));
+        }
+        total += bytes;
+    }
+    if total > limits.emit_bytes { Err(ApiError::too_large("a batch of results", total, limits.emit_bytes)) } else { Ok(()) }
+}
+
+/// Judges each result and says what it writes, events numbered from `sequence` on.
+pub(crate) fn judge(results: Vec<RunResult>, mut sequence: u64, speaker: &Speaker<'_>, limits: &Limits) -> Result<Judged, ApiError> {
+    let at = time::now();
+    let mut judged = Judged::default();
+    for (place, result) in results.into_iter().enumerate() {
+        let named = |error: ApiError| ApiError { message: format!("result {place}: {}", error.message), ..error };
+        let data = result.data().map_err(|error| named(ApiError::invalid_argument(error.to_string())))?;
+        if data.get().len() > limits.result_bytes {
+            return Err(named(ApiError::too_large("`data`", data.get().len(), limits.result_bytes)));
+        }
+        let kind = result.kind().to_owned();
+        take_effect(result, at, speaker, limits, &mut judged).map_err(named)?;
+        judged.events.push(NewEvent { sequence, kind, data, timestamp: at });
+        sequence += 1;
+    }
+    Ok(judged)
+}
+
+fn take_effect(result: RunResult, at: u64, speaker: &Speaker<'_>, limits: &Limits, judged: &mut Judged) -> Result<(), ApiError> {
+    match result {
+        RunResult::MessageDelta { .. } | RunResult::ReasoningDelta { .. } | RunResult::ToolCallStarted { .. } | RunResult::ToolCallCompleted { .. } => Ok(()),
+        RunResult::MessageCompleted { message, .. } => {
+            judged.transcript.extend(transcript_item(speaker, message, at));
+            Ok(())
+        }
+        RunResult::ArtifactCreated(artifact) => {
+            Err(ApiError::new(ErrorCode::NotFound, format!("there is no artifact {:?}: create it through `artifacts` first", artifact.artifact_id)))
+        }
+        RunResult::StateUpdated { scope, key, value } => {
+            let scope_key = state_scope(speaker.terms, scope, &key, limits)?;
+            judged.state.push(StateWrite { scope_key, key, value: Some(raw(&value)?) });
+            Ok(())
+        }
+        RunResult::ActionRequested { action, .. } => {
+            if speaker.terms.grant.permissions.platform_api.contains(&action) {
+                Err(agent_host_providers::unavailable(agent_host_protocol::Interface::Platform, "request-action"))
+            } else {
+                Err(ApiError::unauthorized(format!("the platform action `{action}` is not granted to this run")))
+            }
+        }
+        RunResult::Other { kind, .. } => {
+            if let Some(known) = ResultKind::from_name(&kind) {
+                let message = if known.is_host_only() {
+                    format!("`{kind}` is written by the host alone; a run ends by returning")
+                } else {
+                    format!("`{kind}` has a form of its own in the contract: emit it as that")
+                };
+                return Err(ApiError::invalid_argument(message));
+            }
+            let named = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+            if kind.len() > 128 || !kind.split('.').all(named) {
+                return Err(ApiError::invalid_argument("the type of a result is names joined by dots, such as `acme.progress`, at most 128 characters"));
+            }
+            judged.unknown.push(kind);
+            Ok(())
+        }
+    }
+}
+
+/// The transcript item of a message that a run has completed, where it has a conversation.
+pub(crate) fn transcript_item(speaker: &Speaker<'_>, message: Message, at: u64) -> Option<NewItem> {
+    Some(NewItem {
+        conversation: speaker.terms.grant.conversation.clone()?,
+        event_id: speaker.event_id,
+        run_id: Some(speaker.run_id),
+        role: message.role.as_str().to_owned(),
+        item_type: "message".to_owned(),
+        content: message.content,
+        artifacts: Vec::new(),
+        created_at: at,
+    })
+}
+
+/// A value as the ledger keeps it.
+pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
+    to_raw_value(value).map_err(|error| ApiError::invalid_argument(error.to_string()))
+}
+
+/// Where a state value is kept, if this run may keep it there under that key.
+pub(crate) fn state_scope(terms: &Terms, scope: StateScope, key: &str, limits: &Limits) -> Result<String, ApiError> {
+    if key.is_empty() || key.len() > limits.state_key_bytes || key.chars().any(char::is_control) {
+        return Err(ApiError::invalid_argument(format!("a state key has 1 to {} bytes and no control characters", limits.state_key_bytes)));
+    }
+    granted_scope(terms, scope)
+}
+
+/// Where the values of a scope are kept, if this run has that scope.
+pub(crate) fn granted_scope(terms: &Terms, scope: StateScope) -> Result<String, ApiError> {
+    terms.grant.state_key(scope).ok_or_else(|| {
+        let scope = scope.as_str();
+        ApiError::unauthorized(format!(
+            "state of scope `{scope}` is not granted to this run: the manifest must ask for it, the binding must allow it, and the event must have a {scope}"
+        ))
+    })
+}

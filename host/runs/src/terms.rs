@@ -1,0 +1,26 @@
+//! The terms of a run: what was settled when it was created, and holds whatever is configured later.
+
+use agent_host_protocol::{Grant, context::Delivery, run::RunFailure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::config::Bootstrap;
+
+/// Stored with the run in the same commit, and read by everything that happens to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Terms {
+    /// What it may use.
+    pub grant: Grant,
+    /// The configuration of its binding, with the defaults of the runner's form.
+    pub config: Map<String, Value>,
+    /// What the place that shows the answer can do.
+    pub delivery: Delivery,
+    /// How long the guest may take.
+    pub deadline_ms: u64,
+    /// What of the transcript its context brings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<Bootstrap>,
+    /// Why it can only fail, if it can only fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<RunFailure>,
+}

@@ -1,0 +1,183 @@
+//! Admission: from a file to a component, or to a reason.
+//!
+//! A file is read once, with a bound; looked at without executing it; compiled (or fetched from the cache) off
+//! the serving threads; linked with nothing granted; asked for its manifests with nothing granted; and held
+//! against what those declare.
+
+use std::{
+    fs,
+    io::Read,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent_host_protocol::{ImportReport, InterfaceSet, PluginReport, PluginStatus, Refusal, RefusalCode, RunnerManifest, time};
+use sha2::{Digest, Sha256};
+
+use crate::{component::{Component, link}, imports::{self, Refused}, manifests, sandbox::Inner};
+
+/// Components that are admitted at one time. Compiling takes a core each, and the host has others to serve.
+pub(crate) const AT_ONCE: usize = 2;
+
+/// What came of a file.
+pub(crate) struct Admission {
+    pub(crate) report: PluginReport,
+    pub(crate) component: Option<Arc<Component>>,
+}
+
+/// What was found out on the way, so that a refusal says it too.
+#[derive(Default)]
+struct Findings {
+    size_bytes: u64,
+    digest: Option<String>,
+    imports: Vec<ImportReport>,
+    runners: Vec<RunnerManifest>,
+    from_cache: bool,
+}
+
+/// Admits the file at `path`, or says why not.
+pub(crate) async fn admit(sandbox: &Arc<Inner>, path: &Path) -> Admission {
+    let began = Instant::now();
+    let mut findings = Findings::default();
+    let result = try_admit(sandbox, path, &mut findings).await;
+    let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let (status, component, refusal) = match result {
+        Ok(component) => (PluginStatus::Ready, Some(Arc::new(component)), None),
+        Err((code, message, fix)) => (PluginStatus::Refused, None, Some(Refusal { code, message, fix })),
+    };
+    let report = PluginReport {
+        file,
+        status,
+        size_bytes: findings.size_bytes,
+        digest: findings.digest,
+        imports: findings.imports,
+        runners: findings.runners,
+        refusal,
+        serves_previous: false,
+        from_cache: findings.from_cache,
+        loaded_at: Some(time::now()),
+        load_ms: Some(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)),
+    };
+    Admission { report, component }
+}
+
+async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -> Result<Component, Refused> {
+    let permit = Arc::clone(&sandbox.admissions).acquire_owned().await.ok();
+
+    let limit = sandbox.limits.component_bytes;
+    let owned = path.to_owned();
+    let (bytes, digest) = off_thread(move || {
+        let bytes = read(&owned, limit)?;
+        let digest = format!("sha256:{}", crate::hex(&Sha256::digest(&bytes)));
+        Ok((bytes, digest))
+    })
+    .await?;
+    findings.size_bytes = bytes.len() as u64;
+    findings.digest = Some(digest.clone());
+
+    let surface = imports::surface(&bytes)?;
+    findings.imports = imports::judge(&surface.imports, None);
+    imports::check_exports(&surface.exports)?;
+    if let Some(refused) = imports::refusal(&findings.imports) {
+        return Err(refused);
+    }
+
+    let cached = {
+        let (sandbox, digest) = (Arc::clone(sandbox), digest.clone());
+        off_thread(move || Ok(sandbox.cache.as_ref().and_then(|cache| cache.load(&sandbox.sandboxes.engine, &digest)))).await?
+    };
+    findings.from_cache = cached.is_some();
+    let code = match cached {
+        Some(code) => code,
+        None => compile(sandbox, bytes, digest.clone(), permit).await?,
+    };
+
+    let pre = link(&sandbox.sandboxes, &code, InterfaceSet::default()).map_err(|error| {
+        let problem = format!("{error:#}");
+        imports::mark_mismatch(&mut findings.imports, &problem);
+        imports::refusal(&findings.imports).unwrap_or_else(|| {
+            (RefusalCode::ImportMismatch, format!("the component does not fit the contract: {problem}"), "build it against the contract of this host (wit/), unchanged".to_owned())
+        })
+    })?;
+    let runners = manifests::ask(&pre, &sandbox.limits).await?;
+    findings.imports = imports::judge(&surface.imports, Some(manifests::declared(&runners)));
+    findings.runners.clone_from(&runners);
+    if let Some(refused) = imports::refusal(&findings.imports) {
+        return Err(refused);
+    }
+    Ok(Component::new(Arc::clone(&sandbox.sandboxes), code, digest, runners))
+}
+
+/// Runs what takes a core or a disk where nobody is served.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refused> + Send + 'static) -> Result<T, Refused> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| {
+        Err((RefusalCode::CompileFailed, "the host failed while it looked at the file; its log says how".to_owned(), "report this file to the makers of the host".to_owned()))
+    })
+}
+
+/// Compiles. Where that takes too long the file is refused; the thread ends by itself some time later, and no
+/// other admission takes its place before.
+async fn compile(
+    sandbox: &Arc<Inner>,
+    bytes: Vec<u8>,
+    digest: String,
+    permit: Option<tokio::sync::OwnedSemaphorePermit>,
+) -> Result<wasmtime::component::Component, Refused> {
+    let this = Arc::clone(sandbox);
+    let compiling = off_thread(move || {
+        let code = wasmtime::component::Component::from_binary(&this.sandboxes.engine, &bytes).map_err(|error| invalid(&error))?;
+        if let Some(cache) = &this.cache {
+            cache.store(&digest, &code);
+        }
+        drop(permit);
+        Ok(code)
+    });
+    let allowed = sandbox.limits.compile_ms;
+    tokio::time::timeout(Duration::from_millis(allowed), compiling).await.unwrap_or_else(|_| {
+        Err((
+            RefusalCode::CompileTimeout,
+            format!("compiling took longer than {allowed} ms"),
+            "make the component smaller, or raise `limits.compile_ms`".to_owned(),
+        ))
+    })
+}
+
+fn invalid(error: &wasmtime::Error) -> Refused {
+    let text = format!("{error:#}");
+    (
+        RefusalCode::Invalid,
+        format!("the component is not valid here: {text}"),
+        "build it without the WebAssembly features that the message names: the host has none of threads, GC, exceptions, \
+         memory64 and component-model async"
+            .to_owned(),
+    )
+}
+
+/// Reads a plain file, whole or not at all.
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Refused> {
+    let unreadable = |message: String, fix: &str| (RefusalCode::Unreadable, message, fix.to_owned());
+    // A link could lead out of the directory, and a pipe or device would hold the reader for ever.
+    let kind = fs::symlink_metadata(path).map_err(|error| unreadable(format!("the file cannot be read: {error}"), "check its rights"))?;
+    if !kind.is_file() {
+        return Err(unreadable("it is not a plain file".to_owned(), "copy the component itself into the plugins directory"));
+    }
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(i32::try_from(rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits()).unwrap_or(0))
+        .open(path)
+        .map_err(|error| unreadable(format!("the file cannot be read: {error}"), "check its rights"))?;
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|error| unreadable(format!("the file cannot be read: {error}"), "check the disk"))?;
+    if bytes.len() as u64 > limit {
+        return Err((
+            RefusalCode::TooLarge,
+            format!("the file is larger than {limit} bytes"),
+            "strip debug information (`strip = true` in the profile), or raise `limits.component_bytes`".to_owned(),
+        ));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,186 @@
+//! Compiled code on disk, so that a host starts without a compiler.
+//!
+//! Loading compiled code is trusting it: it runs outside the sandbox. So a file is loaded only if this host
+//! wrote it: the directory belongs to the user alone (0700), and each file has a keyed checksum beside it whose
+//! key was drawn here and is as private. A file that was changed, cut short, copied from elsewhere or made by
+//! another engine is not loaded; it is compiled anew and written over.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use wasmtime::{Engine, component::Component};
+
+/// The cache of one data directory for one engine.
+#[derive(Debug)]
+pub(crate) struct CodeCache {
+    dir: PathBuf,
+    key: [u8; 32],
+    code_version: String,
+}
+
+impl CodeCache {
+    /// Opens the cache in `dir`, making it where it is not.
+    pub(crate) fn open(dir: &Path, code_version: String) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        // A directory that was there may have been made with other rights.
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+        Ok(Self { key: key(&dir.join("key"))?, dir: dir.to_owned(), code_version })
+    }
+
+    /// The compiled code of the component with this digest, if this host wrote it for this engine.
+    pub(crate) fn load(&self, engine: &Engine, digest: &str) -> Option<Component> {
+        let path = self.path(digest);
+        let code = fs::read(&path).ok()?;
+        let seal = fs::read(path.with_extension("seal")).ok()?;
+        let expected = self.seal(digest, &code);
+        // blake3's comparison takes the same time wherever the difference is.
+        if blake3::Hash::from_slice(&seal).ok()? != expected {
+            tracing::warn!(path = %path.display(), "a file of the code cache was not written by this host, or was changed: compiling again");
+            return None;
+        }
+        drop(code);
+        // SAFETY: the file has the seal of this host, made with a key that only its user can read, over these
+        // bytes, this component and this engine's code version; it was read from a directory that only its user
+        // can write. Whoever could change it between the check and the mapping could as well change the host.
+        #[allow(unsafe_code, reason = "loading compiled code is trusting it; see the module's documentation and SAFETY")]
+        let loaded = unsafe { Component::deserialize_file(engine, &path) };
+        loaded.inspect_err(|error| tracing::warn!(path = %path.display(), %error, "cached code does not load: compiling again")).ok()
+    }
+
+    /// Keeps compiled code. A cache that cannot be written costs time, nothing else.
+    pub(crate) fn store(&self, digest: &str, component: &Component) {
+        if let Err(error) = self.try_store(digest, component) {
+            tracing::warn!(dir = %self.dir.display(), %error, "compiled code could not be cached");
+        }
+    }
+
+    fn try_store(&self, digest: &str, component: &Component) -> io::Result<()> {
+        let code = component.serialize().map_err(io::Error::other)?;
+        let path = self.path(digest);
+        write_atomically(&path, &code)?;
+        write_atomically(&path.with_extension("seal"), self.seal(digest, &code).as_bytes())
+    }
+
+    fn path(&self, digest: &str) -> PathBuf {
+        let name = digest.rsplit_once(':').map_or(digest, |(_, hex)| hex);
+        self.dir.join(format!("{name}-{}.code", self.code_version))
+    }
+
+    fn seal(&self, digest: &str, code: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        for part in [digest.as_bytes(), self.code_version.as_bytes(), code] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher.finalize()
+    }
+}
+
+/// The key of the seals: drawn once, readable by the user alone.
+fn key(path: &Path) -> io::Result<[u8; 32]> {
+    let mut key = [0; 32];
+    match fs::read(path) {
+        Ok(bytes) if bytes.len() == key.len() => {
+            key.copy_from_slice(&bytes);
+            return Ok(key);
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
+    write_atomically(path, &key)?;
+    Ok(key)
+}
+
+/// Writes a file whole or not at all.
+fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let partial = path.with_extension(format!("partial-{}", std::process::id()));
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_data()).and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An empty component: it compiles to something, and that something loads.
+    const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
+
+    struct Cached {
+        dir: tempfile::TempDir,
+        engine: Engine,
+    }
+
+    impl Cached {
+        fn new() -> Self {
+            let this = Self { dir: tempfile::tempdir().unwrap(), engine: Engine::default() };
+            this.cache().store("sha256:00", &Component::from_binary(&this.engine, EMPTY).unwrap());
+            this
+        }
+
+        fn cache(&self) -> CodeCache {
+            CodeCache::open(self.dir.path(), "v1".into()).unwrap()
+        }
+
+        fn loads(&self) -> bool {
+            self.cache().load(&self.engine, "sha256:00").is_some()
+        }
+    }
+
+    #[test]
+    fn code_that_this_host_wrote_is_loaded() {
+        assert!(Cached::new().loads());
+    }
+
+    #[test]
+    fn code_that_was_changed_is_not() {
+        let cached = Cached::new();
+        let path = cached.cache().path("sha256:00");
+        let code = fs::read(&path).unwrap();
+        for place in [0, code.len() / 2, code.len() - 1] {
+            let mut changed = code.clone();
+            changed[place] ^= 1;
+            fs::write(&path, changed).unwrap();
+            assert!(!cached.loads(), "byte {place} was changed and nobody saw it");
+        }
+        fs::write(&path, &code[..code.len() - 1]).unwrap();
+        assert!(!cached.loads());
+        fs::write(&path, &code).unwrap();
+        assert!(cached.loads());
+    }
+
+    #[test]
+    fn code_from_another_host_component_or_engine_is_not() {
+        let cached = Cached::new();
+        let path = cached.cache().path("sha256:00");
+        let cache = cached.cache();
+        fs::copy(&path, cache.path("sha256:01")).unwrap();
+        fs::copy(path.with_extension("seal"), cache.path("sha256:01").with_extension("seal")).unwrap();
+        assert!(cache.load(&cached.engine, "sha256:01").is_none(), "another component's code");
+
+        let other = CodeCache::open(cached.dir.path(), "v2".into()).unwrap();
+        fs::copy(&path, other.path("sha256:00")).unwrap();
+        fs::copy(path.with_extension("seal"), other.path("sha256:00").with_extension("seal")).unwrap();
+        assert!(other.load(&cached.engine, "sha256:00").is_none(), "another engine's code");
+
+        fs::write(cached.dir.path().join("key"), [7; 32]).unwrap();
+        assert!(!cached.loads(), "another host's code");
+    }
+
+    #[test]
+    fn the_directory_and_its_key_are_private() {
+        let cached = Cached::new();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(cached.dir.path()), 0o700);
+        assert_eq!(mode(&cached.dir.path().join("key")), 0o600);
+    }
+}

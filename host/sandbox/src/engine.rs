@@ -1,0 +1,217 @@
+//! The engine: one for the host, shared by all guests.
+
+use std::{
+    hash::{Hash, Hasher},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use agent_host_protocol::{Interface, InterfaceSet, Limits};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, component::Linker};
+
+use crate::{
+    bindings,
+    guest::{Guest, Open, Shut},
+    limits::MAX_MEMORIES,
+};
+
+/// How long a guest computes before it gives way to others, and how late at most it is stopped.
+const EPOCH: Duration = Duration::from_millis(10);
+
+/// Core instances in one component. A Rust guest has four, Python and JavaScript about ten.
+const MAX_CORE_INSTANCES: u32 = 20;
+/// Tables in one component.
+const MAX_TABLES: u32 = 10;
+/// A fiber's stack: the guest's share, and below it what a host call needs.
+const HOST_STACK_BYTES: usize = 1024 * 1024 + 512 * 1024;
+/// Memory of a finished guest that is wiped in place instead of given back to the system. Wiping more than a
+/// small guest touches costs more than the page faults that it saves (ARCHITECTURE.md, "Facts").
+const MEMORY_KEPT_BYTES: usize = 128 * 1024;
+/// Likewise of its stack.
+const STACK_KEPT_BYTES: usize = 32 * 1024;
+/// Likewise of its tables.
+const TABLE_KEPT_BYTES: usize = 16 * 1024;
+
+/// Why the engine could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("the WebAssembly engine could not be started: {0}. Lower `limits.max_live_runs` if address space is short")]
+pub struct EngineError(pub(crate) wasmtime::Error);
+
+/// The engine and the linkers that it has made, by grant.
+pub(crate) struct Sandboxes {
+    pub(crate) engine: Engine,
+    linkers: Mutex<Vec<(InterfaceSet, Arc<Linker<Guest>>)>>,
+}
+
+impl Sandboxes {
+    pub(crate) fn new(limits: &Limits) -> Result<Arc<Self>, EngineError> {
+        let engine = Engine::new(&config(limits)).map_err(EngineError)?;
+        let this = Arc::new(Self { engine, linkers: Mutex::new(Vec::new()) });
+        tick(Arc::downgrade(&this));
+        Ok(this)
+    }
+
+    /// What names this engine's compiled code: code of an engine with another name must not be loaded.
+    pub(crate) fn code_version(&self) -> String {
+        struct Sink(Sha256);
+        impl Hasher for Sink {
+            fn write(&mut self, bytes: &[u8]) {
+                self.0.update(bytes);
+            }
+            fn finish(&self) -> u64 {
+                0
+            }
+        }
+        let mut sink = Sink(Sha256::new());
+        self.engine.precompile_compatibility_hash().hash(&mut sink);
+        crate::hex(&sink.0.finalize()[..16])
+    }
+
+    /// The linker for what `granted` opens. There are few different grants, so all linkers are kept.
+    pub(crate) fn linker(&self, granted: InterfaceSet) -> wasmtime::Result<Arc<Linker<Guest>>> {
+        let mut linkers = self.linkers.lock();
+        if let Some((_, linker)) = linkers.iter().find(|(set, _)| *set == granted) {
+            return Ok(Arc::clone(linker));
+        }
+        let linker = Arc::new(linker(&self.engine, granted)?);
+        linkers.push((granted, Arc::clone(&linker)));
+        Ok(linker)
+    }
+}
+
+/// What the engine accepts and how it allocates. Everything here is part of [`Sandboxes::code_version`] where it
+/// changes compiled code.
+fn config(limits: &Limits) -> Config {
+    let mut config = Config::new();
+
+    // Guests run on fibers and host functions are async; the component-model async ABI stays off (D2).
+    config.concurrency_support(false);
+    config.epoch_interruption(true);
+    config.max_wasm_stack(limits.guest_stack_bytes);
+    config.async_stack_size(limits.guest_stack_bytes + HOST_STACK_BYTES);
+
+    // What no guest needs, no guest gets (D12). Threads, exceptions, typed function references and component async
+    // are not even in the build: the crate features that hold them are off (Cargo.toml).
+    config.wasm_shared_everything_threads(false);
+    config.shared_memory(false);
+    config.wasm_memory64(false);
+    config.wasm_gc(false);
+    config.wasm_stack_switching(false);
+    config.wasm_custom_page_sizes(false);
+    config.wasm_wide_arithmetic(false);
+    config.wasm_component_model_error_context(false);
+    config.wasm_component_model_map(false);
+    config.wasm_component_model_gc(false);
+    // Two executions of one run must not differ (D13).
+    config.wasm_relaxed_simd(false);
+    config.cranelift_nan_canonicalization(true);
+
+    config.memory_init_cow(true);
+    config.parallel_compilation(false);
+
+    // Besides the runs, each admission asks one component for its manifests.
+    let live = limits.max_live_runs.saturating_add(u32::try_from(crate::admission::AT_ONCE).unwrap_or(1));
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(live);
+    pool.max_core_instances_per_component(MAX_CORE_INSTANCES);
+    pool.total_core_instances(live.saturating_mul(MAX_CORE_INSTANCES));
+    pool.max_memories_per_component(u32::try_from(MAX_MEMORIES).unwrap_or(1));
+    pool.total_memories(live.saturating_mul(u32::try_from(MAX_MEMORIES).unwrap_or(1)));
+    pool.max_memory_size(limits.guest_memory_bytes);
+    pool.max_tables_per_component(MAX_TABLES);
+    pool.total_tables(live.saturating_mul(4));
+    pool.table_elements(limits.guest_table_elements);
+    pool.total_stacks(live);
+    pool.linear_memory_keep_resident(MEMORY_KEPT_BYTES);
+    pool.async_stack_keep_resident(STACK_KEPT_BYTES);
+    pool.table_keep_resident(TABLE_KEPT_BYTES);
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    config
+}
+
+/// Advances the epoch as long as the engine lives.
+fn tick(engine: Weak<Sandboxes>) {
+    let ticking = std::thread::Builder::new().name("epoch".to_owned()).spawn(move || {
+        loop {
+            std::thread::sleep(EPOCH);
+            match engine.upgrade() {
+                Some(sandboxes) => sandboxes.engine.increment_epoch(),
+                None => return,
+            }
+        }
+    });
+    if let Err(error) = ticking {
+        tracing::error!(%error, "no epoch thread: guests that compute for ever cannot be stopped");
+    }
+}
+
+/// Links every interface of the contract: what is granted and built in to an open door, the rest to a closed one.
+fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Guest>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+
+    let l = &mut linker;
+    bindings::types::add_to_linker::<_, Open>(l, Guest::open)?;
+    bindings::manifest::add_to_linker::<_, Open>(l, Guest::open)?;
+    bindings::context::add_to_linker::<_, Open>(l, Guest::open)?;
+    bindings::results::add_to_linker::<_, Open>(l, Guest::open)?;
+    bindings::log::add_to_linker::<_, Open>(l, Guest::open)?;
+
+    macro_rules! closed {
+        ($module:ident, $interface:ident) => {
+            if granted.contains(Interface::$interface) {
+                bindings::$module::add_to_linker::<_, Shut>(l, Guest::not_available)?;
+            } else {
+                bindings::$module::add_to_linker::<_, Shut>(l, Guest::not_granted)?;
+            }
+        };
+    }
+    macro_rules! open {
+        ($module:ident, $interface:ident) => {
+            if granted.contains(Interface::$interface) {
+                bindings::$module::add_to_linker::<_, Open>(l, Guest::open)?;
+            } else {
+                bindings::$module::add_to_linker::<_, Shut>(l, Guest::not_granted)?;
+            }
+        };
+    }
+    open!(history, History);
+    open!(state, State);
+    closed!(models, Models);
+    closed!(tools, Tools);
+    closed!(knowledge, Knowledge);
+    closed!(events, Events);
+    closed!(artifacts, Artifacts);
+    closed!(storage, Storage);
+    closed!(platform, Platform);
+    closed!(interactions, Interactions);
+    closed!(steering, Steering);
+    closed!(runs, Runs);
+    closed!(http, Http);
+    closed!(timers, Timers);
+    Ok(linker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_set_of_interfaces_can_be_linked() {
+        let sandboxes = Sandboxes::new(&Limits { max_live_runs: 2, ..Limits::default() }).unwrap();
+        for interface in Interface::ALL {
+            sandboxes.linker(InterfaceSet::default().with(*interface)).unwrap();
+        }
+        sandboxes.linker(Interface::ALL.iter().copied().collect()).unwrap();
+    }
+
+    #[test]
+    fn the_code_version_follows_the_configuration() {
+        let version = |limits: &Limits| Sandboxes::new(limits).unwrap().code_version();
+        let small = Limits { max_live_runs: 2, ..Limits::default() };
+        assert_eq!(version(&small), version(&small));
+        assert_eq!(version(&small), version(&Limits { max_live_runs: 3, ..small.clone() }), "the size of the pool is not in the code");
+    }
+}

@@ -1,0 +1,299 @@
+//! The state behind one guest: what its host calls reach.
+
+use agent_host_protocol::{ApiError, Interface, Limits};
+use wasmtime::component::{HasData, Resource, ResourceTable};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+use crate::{
+    bindings::{
+        artifacts, events, history, http, interactions, knowledge, log, manifest, models, platform, results, runs, state, steering,
+        storage, timers, tools, types,
+    },
+    calls::{Batch, Closed, HostCalls, LogSource, SharedLog},
+    convert,
+    limits::GuestLimits,
+    wasi,
+};
+
+/// Everything that one store holds for its guest.
+pub(crate) struct Guest {
+    wasi: WasiCtx,
+    handles: ResourceTable,
+    pub(crate) limits: GuestLimits,
+    calls: Box<dyn HostCalls>,
+    log: SharedLog,
+}
+
+impl Guest {
+    pub(crate) fn new(limits: &Limits, calls: Box<dyn HostCalls>, log: SharedLog) -> Self {
+        let mut handles = ResourceTable::new();
+        handles.set_max_capacity(limits.guest_handles);
+        Self { wasi: wasi::inert(&log), handles, limits: GuestLimits::new(limits), calls, log }
+    }
+
+    /// An open door to an interface that the run was granted.
+    pub(crate) fn open(&mut self) -> OpenDoor<'_> {
+        OpenDoor(self)
+    }
+
+    /// A door to an interface that the run was not granted.
+    pub(crate) fn not_granted(&mut self) -> ClosedDoor<'_> {
+        ClosedDoor { guest: self, why: Closed::NotGranted }
+    }
+
+    /// A door to an interface that the run was granted and that this build does not have.
+    pub(crate) fn not_available(&mut self) -> ClosedDoor<'_> {
+        ClosedDoor { guest: self, why: Closed::NotAvailable }
+    }
+}
+
+impl WasiView for Guest {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.handles }
+    }
+}
+
+/// The way through to [`HostCalls`].
+pub(crate) struct OpenDoor<'a>(&'a mut Guest);
+
+/// A door that can only refuse. What is linked to it cannot do anything else, whatever the gate behind it thinks.
+pub(crate) struct ClosedDoor<'a> {
+    guest: &'a mut Guest,
+    why: Closed,
+}
+
+/// Links an interface to [`OpenDoor`].
+pub(crate) struct Open;
+/// Links an interface to [`ClosedDoor`].
+pub(crate) struct Shut;
+
+impl HasData for Open {
+    type Data<'a> = OpenDoor<'a>;
+}
+
+impl HasData for Shut {
+    type Data<'a> = ClosedDoor<'a>;
+}
+
+/// What a host function of the contract returns: an answer, a refusal, or (outside) a trap.
+type Answer<T> = wasmtime::Result<Result<T, types::ApiError>>;
+
+fn answer<T>(result: Result<T, ApiError>) -> Answer<T> {
+    Ok(result.map_err(convert::error_out))
+}
+
+// ---- what every run has ----
+
+impl types::Host for OpenDoor<'_> {}
+impl manifest::Host for OpenDoor<'_> {}
+impl crate::bindings::context::Host for OpenDoor<'_> {}
+
+impl results::Host for OpenDoor<'_> {
+    async fn emit(&mut self, batch: Vec<results::RunResult>) -> Answer<u64> {
+        answer(self.0.calls.emit(Batch::new(batch)).await)
+    }
+}
+
+impl log::Host for OpenDoor<'_> {
+    async fn write(&mut self, level: log::Level, message: String) -> wasmtime::Result<()> {
+        let source: LogSource = convert::log_level(level);
+        self.0.log.write(source, message.as_bytes());
+        self.0.log.write(source, b"\n");
+        Ok(())
+    }
+}
+
+// ---- what a run may be granted ----
+
+impl history::Host for OpenDoor<'_> {
+    async fn page(&mut self, request: history::PageRequest) -> Answer<history::TranscriptPage> {
+        answer(self.0.calls.history_page(convert::page_request(request)).await.map(convert::page_out))
+    }
+
+    async fn search(&mut self, query: String, filters: Option<String>, top_k: u32) -> Answer<Vec<history::TranscriptItem>> {
+        self.0.not_available().search(query, filters, top_k).await
+    }
+}
+
+impl state::Host for OpenDoor<'_> {
+    async fn get(&mut self, scope: state::StateScope, key: String) -> Answer<Option<String>> {
+        let value = self.0.calls.state_get(convert::scope(scope), key).await;
+        answer(value.map(|value| value.map(|value| value.to_string())))
+    }
+
+    async fn set(&mut self, scope: state::StateScope, key: String, value: String) -> Answer<()> {
+        answer(self.0.calls.state_set(convert::scope(scope), key, value).await)
+    }
+
+    async fn delete(&mut self, scope: state::StateScope, key: String) -> Answer<()> {
+        answer(self.0.calls.state_delete(convert::scope(scope), key).await)
+    }
+
+    async fn list_keys(&mut self, scope: state::StateScope, prefix: Option<String>, limit: u32) -> Answer<Vec<String>> {
+        answer(self.0.calls.state_list_keys(convert::scope(scope), prefix, limit).await)
+    }
+}
+
+// ---- closed doors ----
+
+impl ClosedDoor<'_> {
+    async fn refuse<T>(&mut self, interface: Interface, function: &'static str) -> Answer<T> {
+        answer(Err(self.guest.calls.refuse(interface, function, self.why).await))
+    }
+}
+
+/// Every function of an interface, each refused under its name in the contract.
+macro_rules! closed {
+    ($($interface:ident: $trait:path { $($name:ident = $function:literal ($($argument:ty),*) -> $answer:ty;)* })*) => {$(
+        impl $trait for ClosedDoor<'_> {$(
+            async fn $name(&mut self, $(_: $argument),*) -> Answer<$answer> {
+                self.refuse(Interface::$interface, $function).await
+            }
+        )*}
+    )*};
+}
+
+closed! {
+    Models: models::Host {
+        invoke = "invoke"(String, models::Request) -> models::Response;
+        stream = "stream"(String, models::Request) -> Resource<models::ResponseStream>;
+        rerank = "rerank"(String, String, Vec<String>, Option<u32>) -> Vec<models::RerankHit>;
+        embed = "embed"(String, Vec<String>) -> Vec<Vec<f32>>;
+        count_tokens = "count-tokens"(String, Vec<types::Message>) -> u64;
+    }
+    Knowledge: knowledge::Host {
+        list = "list"() -> Vec<knowledge::KnowledgeBaseResource>;
+        retrieve = "retrieve"(String, String, u32, Option<String>) -> Vec<knowledge::Hit>;
+    }
+    History: history::Host {
+        page = "page"(history::PageRequest) -> history::TranscriptPage;
+        search = "search"(String, Option<String>, u32) -> Vec<history::TranscriptItem>;
+    }
+    Events: events::Host {
+        get = "get"(String) -> events::Event;
+        page = "page"(Option<String>, Vec<String>, u32) -> events::EventPage;
+    }
+    Artifacts: artifacts::Host {
+        metadata = "metadata"(String) -> artifacts::ArtifactMetadata;
+        read_range = "read-range"(String, u64, u32) -> Vec<u8>;
+        open = "open"(String) -> Resource<artifacts::Reader>;
+        create = "create"(String, Option<String>) -> Resource<artifacts::Writer>;
+    }
+    State: state::Host {
+        get = "get"(state::StateScope, String) -> Option<String>;
+        set = "set"(state::StateScope, String, String) -> ();
+        delete = "delete"(state::StateScope, String) -> ();
+        list_keys = "list-keys"(state::StateScope, Option<String>, u32) -> Vec<String>;
+    }
+    Storage: storage::Host {
+        get = "get"(storage::StorageArea, String) -> Option<Vec<u8>>;
+        set = "set"(storage::StorageArea, String, Vec<u8>) -> ();
+        delete = "delete"(storage::StorageArea, String) -> ();
+        list = "list"(storage::StorageArea, Option<String>, u32) -> Vec<String>;
+    }
+    Platform: platform::Host {
+        request_action = "request-action"(String, String, String) -> platform::ActionOutcome;
+    }
+    Interactions: interactions::Host {
+        ask = "ask"(interactions::Question) -> interactions::Answer;
+    }
+    Steering: steering::Host {
+        pull = "pull"(u32, u32) -> Vec<steering::SteeringInput>;
+    }
+    Runs: runs::Host {
+        start = "start"(runs::StartRequest) -> String;
+        wait_any = "wait-any"(Vec<String>, u32) -> Option<runs::RunSummary>;
+        get = "get"(String) -> runs::RunSummary;
+        list = "list"(Option<String>, u32) -> Vec<runs::RunSummary>;
+        events_page = "events-page"(String, Option<String>, u32) -> runs::RunEventPage;
+        cancel = "cancel"(String, String) -> ();
+    }
+    Http: http::Host {
+        send = "send"(http::Request) -> Resource<http::Response>;
+    }
+}
+
+impl tools::Host for ClosedDoor<'_> {
+    async fn get_detail(&mut self, _: String) -> Answer<tools::ToolDetail> {
+        self.refuse(Interface::Tools, "get-detail").await
+    }
+
+    async fn call(&mut self, _: types::ToolCall) -> Answer<tools::ToolOutput> {
+        self.refuse(Interface::Tools, "call").await
+    }
+
+    /// One refusal for each call, so that the guest finds its outcomes where it looks for them.
+    async fn call_many(&mut self, calls: Vec<types::ToolCall>) -> wasmtime::Result<Vec<Result<tools::ToolOutput, types::ApiError>>> {
+        let refusal = convert::error_out(self.guest.calls.refuse(Interface::Tools, "call-many", self.why).await);
+        Ok(calls.iter().map(|_| Err(refusal.clone())).collect())
+    }
+}
+
+impl timers::Host for ClosedDoor<'_> {
+    /// The time is no secret, and the function has no way to refuse.
+    async fn now(&mut self) -> wasmtime::Result<u64> {
+        Ok(agent_host_protocol::time::now())
+    }
+
+    async fn sleep_until(&mut self, _: u64) -> Answer<()> {
+        self.refuse(Interface::Timers, "sleep-until").await
+    }
+}
+
+/// Methods of resources that a closed door never hands out. The engine refuses a forged handle before it gets
+/// here; were one to arrive, it means nothing.
+fn no_such_handle<T>() -> wasmtime::Result<T> {
+    Err(wasmtime::Error::msg("the guest used a handle that the host never gave"))
+}
+
+impl models::HostResponseStream for ClosedDoor<'_> {
+    async fn next(&mut self, _: Resource<models::ResponseStream>) -> Answer<Vec<models::Chunk>> {
+        no_such_handle()
+    }
+
+    async fn drop(&mut self, _: Resource<models::ResponseStream>) -> wasmtime::Result<()> {
+        no_such_handle()
+    }
+}
+
+impl artifacts::HostReader for ClosedDoor<'_> {
+    async fn read(&mut self, _: Resource<artifacts::Reader>, _: u32) -> Answer<Vec<u8>> {
+        no_such_handle()
+    }
+
+    async fn drop(&mut self, _: Resource<artifacts::Reader>) -> wasmtime::Result<()> {
+        no_such_handle()
+    }
+}
+
+impl artifacts::HostWriter for ClosedDoor<'_> {
+    async fn write(&mut self, _: Resource<artifacts::Writer>, _: Vec<u8>) -> Answer<()> {
+        no_such_handle()
+    }
+
+    async fn finish(&mut self, _: Resource<artifacts::Writer>) -> Answer<types::ArtifactRef> {
+        no_such_handle()
+    }
+
+    async fn drop(&mut self, _: Resource<artifacts::Writer>) -> wasmtime::Result<()> {
+        no_such_handle()
+    }
+}
+
+impl http::HostResponse for ClosedDoor<'_> {
+    async fn status(&mut self, _: Resource<http::Response>) -> wasmtime::Result<u16> {
+        no_such_handle()
+    }
+
+    async fn headers(&mut self, _: Resource<http::Response>) -> wasmtime::Result<Vec<(String, String)>> {
+        no_such_handle()
+    }
+
+    async fn read(&mut self, _: Resource<http::Response>, _: u32) -> Answer<Vec<u8>> {
+        no_such_handle()
+    }
+
+    async fn drop(&mut self, _: Resource<http::Response>) -> wasmtime::Result<()> {
+        no_such_handle()
+    }
+}

@@ -1,0 +1,263 @@
+//! What a component imports and exports, read without executing or compiling it, and what becomes of each import.
+
+use agent_host_protocol::{ImportReport, ImportVerdict, Interface, InterfaceSet, RefusalCode};
+use semver::Version;
+use wasmparser::{Encoding, Parser, Payload};
+
+/// The package of the contract and its version.
+const PACKAGE: &str = "agent-host:runner";
+const VERSION: Version = Version::new(1, 0, 0);
+
+/// The export that makes a component a runner.
+const RUNNER: &str = "runner";
+
+/// Interfaces of the contract that hold only types, or that every run has.
+const ALWAYS: [&str; 5] = ["types", "manifest", "context", "results", "log"];
+
+/// Packages of WASI 0.2 that the host links, with nothing in them.
+const WASI: [&str; 6] = ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io", "wasi:random", "wasi:sockets"];
+
+/// Imports or exports of one component. A world has some forty; this keeps a report readable and a file that is
+/// nothing but imports cheap.
+const MAX_NAMES: usize = 1_000;
+
+/// The names on the outside of a component.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Surface {
+    pub(crate) imports: Vec<String>,
+    pub(crate) exports: Vec<String>,
+}
+
+/// A reason to refuse, with what is wrong and what to do.
+pub(crate) type Refused = (RefusalCode, String, String);
+
+/// Reads the outside of a component.
+pub(crate) fn surface(bytes: &[u8]) -> Result<Surface, Refused> {
+    if !bytes.starts_with(b"\0asm") {
+        return Err((
+            RefusalCode::NotWasm,
+            if bytes.is_empty() { "the file is empty".to_owned() } else { "the file does not begin as WebAssembly does".to_owned() },
+            "put a component here: cargo build --target wasm32-wasip2 --release makes one".to_owned(),
+        ));
+    }
+    let mut surface = Surface::default();
+    let mut depth = 0_usize;
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(|error| damaged(&error))? {
+            Payload::Version { encoding: Encoding::Module, .. } if depth == 0 => {
+                return Err((
+                    RefusalCode::CoreModule,
+                    "the file is a core module, not a component".to_owned(),
+                    "build for wasm32-wasip2, or turn the module into a component with `wasm-tools component new`".to_owned(),
+                ));
+            }
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(section) if depth == 0 => {
+                for import in section {
+                    surface.imports.push(import.map_err(|error| damaged(&error))?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                for export in section {
+                    surface.exports.push(export.map_err(|error| damaged(&error))?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+        if surface.imports.len().max(surface.exports.len()) > MAX_NAMES {
+            return Err((
+                RefusalCode::Invalid,
+                format!("the component has more than {MAX_NAMES} imports or exports"),
+                "import only the interfaces that the runner calls".to_owned(),
+            ));
+        }
+    }
+    surface.imports.sort();
+    surface.imports.dedup();
+    Ok(surface)
+}
+
+fn damaged(error: &wasmparser::BinaryReaderError) -> Refused {
+    (
+        RefusalCode::NotWasm,
+        format!("the file is cut short or damaged: {}", error.message()),
+        "copy the file again, best under another name and then renamed, so that the host never sees half of it".to_owned(),
+    )
+}
+
+/// `package/interface@version`, taken apart.
+struct Name<'a> {
+    package: &'a str,
+    interface: &'a str,
+    version: Option<Version>,
+}
+
+impl<'a> Name<'a> {
+    fn parse(name: &'a str) -> Option<Self> {
+        let (path, version) = name.split_once('@').map_or((name, None), |(path, version)| (path, Some(version)));
+        let (package, interface) = path.split_once('/')?;
+        Some(Self { package, interface, version: version.and_then(|version| version.parse().ok()) })
+    }
+}
+
+/// Whether a component with these exports is a runner.
+pub(crate) fn check_exports(exports: &[String]) -> Result<(), Refused> {
+    let runners = exports.iter().filter_map(|name| Name::parse(name)).filter(|name| name.package == PACKAGE && name.interface == RUNNER);
+    let mut other = None;
+    for name in runners {
+        match name.version {
+            Some(version) if version.major == VERSION.major => return Ok(()),
+            version => other = version,
+        }
+    }
+    let (message, fix) = match other {
+        Some(version) => (
+            format!("the component exports {PACKAGE}/{RUNNER}@{version}; this host runs version {}", VERSION.major),
+            "build it against the contract of this host (wit/)".to_owned(),
+        ),
+        None => (
+            format!("the component does not export {PACKAGE}/{RUNNER}; it exports: {}", if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") }),
+            "implement the runner with the SDK and `agent_host_sdk::export!`".to_owned(),
+        ),
+    };
+    Err((RefusalCode::WrongWorld, message, fix))
+}
+
+/// What becomes of each import, given the interfaces that the runners of the component declare (`None` before
+/// they were asked).
+pub(crate) fn judge(imports: &[String], declared: Option<InterfaceSet>) -> Vec<ImportReport> {
+    imports.iter().map(|import| judge_one(import, declared)).collect()
+}
+
+fn judge_one(import: &str, declared: Option<InterfaceSet>) -> ImportReport {
+    let report = |verdict, fix: Option<String>| ImportReport { name: import.to_owned(), verdict, fix };
+    let Some(name) = Name::parse(import) else {
+        return report(ImportVerdict::Unknown, Some("a runner can import only interfaces of the contract (wit/) and of WASI 0.2".to_owned()));
+    };
+    if WASI.contains(&name.package) {
+        return match &name.version {
+            Some(version) if version.major == 0 && version.minor == 2 => report(ImportVerdict::Inert, None),
+            _ => report(ImportVerdict::OtherVersion, Some("the host has WASI 0.2: build for wasm32-wasip2".to_owned())),
+        };
+    }
+    if name.package != PACKAGE {
+        let fix = if name.package == "wasi:http" {
+            format!("use {PACKAGE}/http and name the hosts in the permission `http_hosts`")
+        } else {
+            "remove the dependency that needs it, or compose the component with one that provides it (`wac plug`)".to_owned()
+        };
+        return report(ImportVerdict::Unknown, Some(fix));
+    }
+    let interface = Interface::from_name(name.interface);
+    if interface.is_none() && !ALWAYS.contains(&name.interface) {
+        return report(ImportVerdict::Unknown, Some(format!("version {VERSION} of the contract has no interface `{}`", name.interface)));
+    }
+    match &name.version {
+        Some(version) if version.major != VERSION.major => {
+            return report(ImportVerdict::OtherVersion, Some(format!("build it against version {} of the contract", VERSION.major)));
+        }
+        None => return report(ImportVerdict::OtherVersion, Some(format!("import it with its version, `@{VERSION}`"))),
+        Some(_) => {}
+    }
+    match (interface, declared) {
+        (Some(interface), Some(declared)) if !declared.contains(interface) => {
+            report(ImportVerdict::Undeclared, Some(declaration(interface)))
+        }
+        _ => report(ImportVerdict::Provided, None),
+    }
+}
+
+/// How a manifest declares an interface.
+fn declaration(interface: Interface) -> String {
+    let permission = match interface {
+        Interface::Knowledge => "knowledge_bases",
+        Interface::Platform => "platform_api",
+        Interface::Http => "http_hosts",
+        Interface::Steering => return "declare the capability `steering` in the manifest, or do not call it".to_owned(),
+        other => other.as_str(),
+    };
+    format!("declare the permission `{permission}` in the manifest, or do not call it")
+}
+
+/// The refusal for imports that cannot be admitted, if there are any.
+pub(crate) fn refusal(reports: &[ImportReport]) -> Option<Refused> {
+    let bad: Vec<_> = reports.iter().filter(|report| !report.verdict.is_fine()).collect();
+    let first = bad.first()?;
+    let names: Vec<_> = bad.iter().map(|report| report.name.as_str()).collect();
+    let (code, what) = if bad.iter().all(|report| report.verdict == ImportVerdict::Undeclared) {
+        (RefusalCode::UndeclaredImport, "imports what its runners do not declare")
+    } else if bad.iter().any(|report| matches!(report.verdict, ImportVerdict::Mismatch | ImportVerdict::NewerVersion)) {
+        (RefusalCode::ImportMismatch, "imports functions or types that this host does not have")
+    } else {
+        (RefusalCode::UnknownImport, "imports what this host does not have")
+    };
+    Some((code, format!("the component {what}: {}", names.join(", ")), first.fix.clone().unwrap_or_default()))
+}
+
+/// Marks the import that linking failed on. `problem` is the engine's text, which names it.
+pub(crate) fn mark_mismatch(reports: &mut [ImportReport], problem: &str) {
+    let Some(report) = reports.iter_mut().find(|report| problem.contains(&format!("`{}`", report.name))) else { return };
+    let newer = Name::parse(&report.name).and_then(|name| name.version).is_some_and(|version| version > VERSION);
+    if report.name.starts_with(PACKAGE) && newer {
+        report.verdict = ImportVerdict::NewerVersion;
+        report.fix = Some(format!("this host has version {VERSION} of the contract: update the host, or build against {VERSION}"));
+    } else {
+        report.verdict = ImportVerdict::Mismatch;
+        report.fix = Some("build it against the contract of this host (wit/), unchanged".to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(import: &str, declared: &[Interface]) -> ImportVerdict {
+        judge_one(import, Some(declared.iter().copied().collect())).verdict
+    }
+
+    #[test]
+    fn each_import_has_its_verdict() {
+        use ImportVerdict::{Inert, OtherVersion, Provided, Undeclared, Unknown};
+        for (import, expected) in [
+            ("agent-host:runner/types@1.0.0", Provided),
+            ("agent-host:runner/results@1.0.0", Provided),
+            ("agent-host:runner/state@1.0.0", Provided),
+            ("agent-host:runner/state@1.2.0", Provided),
+            ("agent-host:runner/state", OtherVersion),
+            ("agent-host:runner/state@2.0.0", OtherVersion),
+            ("agent-host:runner/history@1.0.0", Undeclared),
+            ("agent-host:runner/teleport@1.0.0", Unknown),
+            ("wasi:cli/environment@0.2.6", Inert),
+            ("wasi:io/streams@0.3.0", OtherVersion),
+            ("wasi:http/outgoing-handler@0.2.0", Unknown),
+            ("example:unknown/thing", Unknown),
+            ("thing", Unknown),
+            ("", Unknown),
+        ] {
+            assert_eq!(verdict(import, &[Interface::State]), expected, "{import}");
+        }
+    }
+
+    #[test]
+    fn every_interface_of_the_contract_says_how_to_declare_it() {
+        for interface in Interface::ALL {
+            let import = format!("{PACKAGE}/{interface}@{VERSION}");
+            assert_eq!(verdict(&import, &[*interface]), ImportVerdict::Provided);
+            let report = judge_one(&import, Some(InterfaceSet::default()));
+            assert_eq!(report.verdict, ImportVerdict::Undeclared);
+            assert!(report.fix.unwrap().contains("declare"));
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_component_is_told_apart() {
+        let code = |bytes: &[u8]| surface(bytes).unwrap_err().0;
+        assert_eq!(code(b""), RefusalCode::NotWasm);
+        assert_eq!(code(b"hello"), RefusalCode::NotWasm);
+        assert_eq!(code(b"\0asm\x01\0\0\0"), RefusalCode::CoreModule);
+        assert_eq!(code(b"\0asm\x0d\0\x01"), RefusalCode::NotWasm);
+        assert_eq!(surface(b"\0asm\x0d\0\x01\0"), Ok(Surface::default()), "an empty component is read, and refused for its world");
+        assert_eq!(check_exports(&[]).unwrap_err().0, RefusalCode::WrongWorld);
+    }
+}

@@ -1,0 +1,41 @@
+//! What a guest is: the engine, how a component is admitted, what it is linked to, what it may hold, and one run of it.
+//!
+//! It is: everything that touches `wasmtime`. It is not: a store, a server, or a judge. It declares
+//! [`HostCalls`], what a guest may call; the kernel above implements it.
+//!
+//! - [`Sandbox`] is the running thing: an engine and a cache of compiled code. Cheap to clone.
+//! - [`Plugins`] is the plugins directory, scanned and watched: files become [`Component`]s or [`Refusal`](agent_host_protocol::Refusal)s.
+//! - [`Sandbox::run`] is one run: a fresh instance in a store of its own, thrown away afterwards.
+
+mod admission;
+mod bindings;
+mod cache;
+mod calls;
+mod component;
+mod convert;
+mod engine;
+mod guest;
+mod imports;
+mod limits;
+mod manifests;
+mod plugins;
+mod run;
+mod sandbox;
+mod wasi;
+
+pub use calls::{Batch, Closed, HostCalls, LogSource, PageRequest, RunLog, SharedLog};
+pub use component::Component;
+pub use convert::json as parse_json;
+pub use engine::EngineError;
+pub use plugins::{Plugins, PluginsError, Runner};
+pub use run::Outcome;
+pub use sandbox::{Options, Place, Sandbox, SandboxError};
+
+/// Lower-case hexadecimal.
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,90 @@
+//! What one guest may hold. A store is thrown away with its run, so every leak ends there.
+
+use agent_host_protocol::Limits;
+use wasmtime::ResourceLimiter;
+
+/// Counts what a guest grows, over all of its memories and tables, and says no at the limit.
+///
+/// Saying no is `memory.grow` giving -1: a guest may cope. Most do not, and trap; `exceeded` then tells why.
+#[derive(Debug)]
+pub(crate) struct GuestLimits {
+    memory_bytes: usize,
+    memory_limit: usize,
+    table_limit: usize,
+    exceeded: Option<Exceeded>,
+}
+
+/// Which limit a guest met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exceeded {
+    Memory,
+    Table,
+}
+
+impl GuestLimits {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self { memory_bytes: 0, memory_limit: limits.guest_memory_bytes, table_limit: limits.guest_table_elements, exceeded: None }
+    }
+
+    /// The limit that was met, if one was.
+    pub(crate) fn exceeded(&self) -> Option<Exceeded> {
+        self.exceeded
+    }
+}
+
+/// Core instances in one store. A component of a language with a big runtime has about ten.
+const MAX_INSTANCES: usize = 32;
+/// Tables in one store.
+const MAX_TABLES: usize = 32;
+/// Memories in one store. A component has one, seldom two.
+pub(crate) const MAX_MEMORIES: usize = 2;
+
+impl ResourceLimiter for GuestLimits {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let total = self.memory_bytes.saturating_sub(current).saturating_add(desired);
+        if total > self.memory_limit {
+            self.exceeded = Some(Exceeded::Memory);
+            return Ok(false);
+        }
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        self.memory_bytes = total;
+        Ok(true)
+    }
+
+    fn table_growing(&mut self, _current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if desired > self.table_limit {
+            self.exceeded = Some(Exceeded::Table);
+            return Ok(false);
+        }
+        Ok(maximum.is_none_or(|maximum| desired <= maximum))
+    }
+
+    fn instances(&self) -> usize {
+        MAX_INSTANCES
+    }
+
+    fn tables(&self) -> usize {
+        MAX_TABLES
+    }
+
+    fn memories(&self) -> usize {
+        MAX_MEMORIES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memories_are_counted_together() {
+        let mut limits = GuestLimits::new(&Limits { guest_memory_bytes: 100, ..Limits::default() });
+        assert!(limits.memory_growing(0, 60, None).unwrap());
+        assert!(!limits.memory_growing(0, 60, None).unwrap(), "the second memory takes the guest over the limit");
+        assert_eq!(limits.exceeded(), Some(Exceeded::Memory));
+        assert!(limits.memory_growing(60, 100, None).unwrap());
+        assert!(!limits.memory_growing(100, 101, None).unwrap());
+    }
+}

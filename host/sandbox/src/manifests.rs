@@ -1,0 +1,125 @@
+//! Asking a component for its manifests: the first time that its code runs, so it runs with as little as there is.
+
+use std::time::Duration;
+
+use agent_host_protocol::{ApiError, Interface, InterfaceSet, Limits, Page, RefusalCode, RunnerManifest, manifest::StateScope, transcript::TranscriptItem};
+use async_trait::async_trait;
+use serde_json::Value;
+
+use crate::{
+    bindings::AgentRunnerPre,
+    calls::{Batch, Closed, HostCalls, LogSource, PageRequest, RunLog},
+    convert,
+    guest::Guest,
+    imports::Refused,
+    run::{self, Breakage},
+};
+
+/// Asks for the manifests, in an instance that can only refuse, for a short time.
+pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<Vec<RunnerManifest>, Refused> {
+    let deadline = Duration::from_millis(limits.manifest_ms);
+    let asked = async {
+        let mut store = run::store(pre.engine(), Guest::new(limits, Box::new(Nobody), std::sync::Arc::new(Nobody)), limits);
+        let guest = pre.instantiate_async(&mut store).await;
+        match guest {
+            Ok(guest) => {
+                let answer = guest.agent_host_runner_runner().call_list_runners(&mut store).await;
+                answer.map_err(|error| run::breakage(&error, store.data()))
+            }
+            Err(error) => Err(run::breakage(&error, store.data())),
+        }
+    };
+    let fix = "list-runners must return the manifests and do nothing else";
+    let manifests = match tokio::time::timeout(deadline, asked).await {
+        Ok(Ok(manifests)) => manifests,
+        Ok(Err(Breakage { message, .. })) => {
+            return Err((RefusalCode::ManifestFailed, format!("asked for its manifests, the component failed: {message}"), fix.to_owned()));
+        }
+        Err(_) => {
+            return Err((
+                RefusalCode::ManifestFailed,
+                format!("asked for its manifests, the component did not answer within {} ms", limits.manifest_ms),
+                fix.to_owned(),
+            ));
+        }
+    };
+    check(manifests, limits)
+}
+
+/// A text of a manifest that people read. More is not read by anyone.
+const MAX_TEXT: usize = 4 * 1024;
+
+fn check(manifests: Vec<crate::bindings::manifest::RunnerManifest>, limits: &Limits) -> Result<Vec<RunnerManifest>, Refused> {
+    let refused = |message: String| (RefusalCode::ManifestInvalid, message, "mend the manifest and build the component again".to_owned());
+    if manifests.is_empty() {
+        return Err(refused("the component holds no runner".to_owned()));
+    }
+    if manifests.len() > limits.component_runners {
+        return Err(refused(format!("the component holds {} runners; the limit is {}", manifests.len(), limits.component_runners)));
+    }
+    let mut runners: Vec<RunnerManifest> = Vec::with_capacity(manifests.len());
+    for manifest in manifests {
+        let texts: usize = manifest.label.iter().chain(manifest.description.iter().flatten()).map(|(tag, text)| tag.len() + text.len()).sum();
+        if texts + manifest.metadata.len() > MAX_TEXT {
+            return Err(refused(format!("label, description and metadata of a manifest may have {MAX_TEXT} bytes together")));
+        }
+        let manifest = convert::manifest(manifest).map_err(refused)?;
+        if runners.iter().any(|other| other.id == manifest.id) {
+            return Err(refused(format!("the component holds {} twice", manifest.id)));
+        }
+        let mut names: Vec<_> = manifest.config_schema.iter().map(|item| item.name.as_str()).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair.first() == pair.last()) || names.contains(&"") {
+            return Err(refused(format!("the form of {} has an item twice, or one without a name", manifest.id)));
+        }
+        runners.push(manifest);
+    }
+    Ok(runners)
+}
+
+/// The interfaces that any runner of a component declares.
+pub(crate) fn declared(runners: &[RunnerManifest]) -> InterfaceSet {
+    runners.iter().fold(InterfaceSet::default(), |all, runner| all.union(runner.interfaces()))
+}
+
+/// Host calls of a component that is only asked who it is.
+struct Nobody;
+
+fn not_a_run() -> ApiError {
+    ApiError::unauthorized("there is no run: the component was only asked for its manifests")
+}
+
+#[async_trait]
+impl HostCalls for Nobody {
+    async fn emit(&mut self, _: Batch) -> Result<u64, ApiError> {
+        Err(not_a_run())
+    }
+
+    async fn history_page(&mut self, _: PageRequest) -> Result<Page<TranscriptItem>, ApiError> {
+        Err(not_a_run())
+    }
+
+    async fn state_get(&mut self, _: StateScope, _: String) -> Result<Option<Value>, ApiError> {
+        Err(not_a_run())
+    }
+
+    async fn state_set(&mut self, _: StateScope, _: String, _: String) -> Result<(), ApiError> {
+        Err(not_a_run())
+    }
+
+    async fn state_delete(&mut self, _: StateScope, _: String) -> Result<(), ApiError> {
+        Err(not_a_run())
+    }
+
+    async fn state_list_keys(&mut self, _: StateScope, _: Option<String>, _: u32) -> Result<Vec<String>, ApiError> {
+        Err(not_a_run())
+    }
+
+    async fn refuse(&mut self, _: Interface, _: &'static str, _: Closed) -> ApiError {
+        not_a_run()
+    }
+}
+
+impl RunLog for Nobody {
+    fn write(&self, _: LogSource, _: &[u8]) {}
+}

@@ -1,0 +1,114 @@
+//! One run: a fresh instance in a store of its own, thrown away afterwards.
+
+use agent_host_protocol::{
+    FailureCode, Limits,
+    context::RunContext,
+    run::{RunCompletion, RunFailure},
+};
+use wasmtime::{Engine, Store, Trap, UpdateDeadline};
+
+use crate::{
+    bindings::AgentRunnerPre,
+    calls::{HostCalls, SharedLog},
+    convert,
+    guest::Guest,
+    limits::Exceeded,
+};
+
+/// How a guest came to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// It returned a completion.
+    Completed(RunCompletion),
+    /// It returned a failure.
+    Failed(RunFailure),
+    /// It broke, or what it returned breaks the contract.
+    Broken {
+        /// Which way.
+        code: FailureCode,
+        /// What happened, for a person.
+        message: String,
+    },
+}
+
+/// Why a guest broke.
+pub(crate) struct Breakage {
+    pub(crate) code: FailureCode,
+    pub(crate) message: String,
+}
+
+/// A store for one guest, with all its limits.
+pub(crate) fn store(engine: &Engine, guest: Guest, limits: &Limits) -> Store<Guest> {
+    let mut store = Store::new(engine, guest);
+    store.limiter(|guest| &mut guest.limits);
+    store.set_hostcall_fuel(limits.host_call_bytes);
+    store.set_max_component_handles(limits.guest_handles);
+    // A guest that computes gives way at every tick. Whoever drives it can then drop it: at its deadline, or
+    // because it was cancelled. The callback touches nothing of the guest.
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
+    store
+}
+
+/// Runs `runner` once.
+///
+/// Dropping the future ends the guest wherever it is, in a host call or computing.
+pub(crate) async fn run(
+    pre: &AgentRunnerPre<Guest>,
+    limits: &Limits,
+    runner: &str,
+    context: &RunContext,
+    calls: Box<dyn HostCalls>,
+    log: SharedLog,
+) -> Outcome {
+    let mut store = store(pre.engine(), Guest::new(limits, calls, log), limits);
+    let guest = match pre.instantiate_async(&mut store).await {
+        Ok(guest) => guest,
+        Err(error) => {
+            let Breakage { code, message } = breakage(&error, store.data());
+            let code = if code == FailureCode::HostError { FailureCode::RunnerStart } else { code };
+            return Outcome::Broken { code, message: format!("the runner could not be started: {message}") };
+        }
+    };
+    let context = convert::context_out(context);
+    let invalid = |error: agent_host_protocol::ApiError| Outcome::Broken { code: FailureCode::InvalidResult, message: error.message };
+    match guest.agent_host_runner_runner().call_run(&mut store, runner, &context).await {
+        Ok(Ok(completion)) => convert::completion(completion).map_or_else(invalid, Outcome::Completed),
+        Ok(Err(failure)) => convert::failure(failure).map_or_else(invalid, Outcome::Failed),
+        Err(error) => {
+            let Breakage { code, message } = breakage(&error, store.data());
+            Outcome::Broken { code, message }
+        }
+    }
+}
+
+/// Names what went wrong in a guest.
+pub(crate) fn breakage(error: &wasmtime::Error, guest: &Guest) -> Breakage {
+    let (code, message) = if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
+        (FailureCode::GuestExited, format!("the runner called exit({}) instead of returning", exit.0))
+    } else if let Some(trap) = error.downcast_ref::<Trap>() {
+        match (trap, guest.limits.exceeded()) {
+            (Trap::StackOverflow, _) => (FailureCode::GuestStack, "the runner recursed deeper than its stack".to_owned()),
+            (_, Some(Exceeded::Memory)) => (FailureCode::GuestMemory, format!("the runner needed more memory than a run may have ({trap})")),
+            (_, Some(Exceeded::Table)) => (FailureCode::GuestMemory, format!("the runner needed larger tables than a run may have ({trap})")),
+            (trap, None) => (FailureCode::GuestTrapped, format!("the runner trapped: {trap}")),
+        }
+    } else {
+        // What is left are errors without a type of their own: of the ABI (a bad pointer, text that is not
+        // UTF-8, a forged handle), of the limits of one call, and of the allocator.
+        let message = root_cause(error);
+        let code = if guest.limits.exceeded().is_some() || message.contains("exceeds the limit") {
+            FailureCode::GuestMemory
+        } else if message.contains("fuel") || message.contains("handle") || message.contains("table has no free keys") || message.contains("too many") {
+            FailureCode::GuestAbuse
+        } else {
+            FailureCode::GuestTrapped
+        };
+        (code, format!("the runner broke the contract: {message}"))
+    };
+    Breakage { code, message }
+}
+
+fn root_cause(error: &wasmtime::Error) -> String {
+    error.root_cause().to_string()
+}

@@ -1,0 +1,46 @@
+//! What requests are made of, each extracted so that a refusal is a problem document.
+
+use std::str::FromStr;
+
+use agent_host_protocol::{EventId, IdError, RunId};
+use axum::{
+    extract::{FromRequestParts, Path},
+    http::request::Parts,
+};
+
+use crate::{problem::Problem, query::Query};
+
+/// The `{id}` of a path. What is no id names nothing, so it is `not_found` like an id that was never given.
+pub(crate) struct Id<T>(pub(crate) T);
+
+/// What an id names, for messages.
+pub(crate) trait Named: FromStr<Err = IdError> {
+    const WHAT: &'static str;
+}
+
+impl Named for RunId {
+    const WHAT: &'static str = "run";
+}
+
+impl Named for EventId {
+    const WHAT: &'static str = "event";
+}
+
+impl<S: Send + Sync, T: Named> FromRequestParts<S> for Id<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Ok(Path(text)) = Path::<String>::from_request_parts(parts, state).await else {
+            return Err(Problem::not_found(format!("the id of a {} is not UTF-8", T::WHAT)));
+        };
+        text.parse().map(Self).map_err(|error| Problem::not_found(format!("no {}: {error}", T::WHAT)))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        Self::parse(parts.uri.query())
+    }
+}

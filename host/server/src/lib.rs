@@ -1,0 +1,28 @@
+//! The HTTP face of the host: the native API under `/api/v1`, and the health of the process.
+//!
+//! It is: requests into calls of [`agent_host_runs::Host`], and answers and committed run events back into
+//! JSON and server-sent events. It is not: a place of facts. It keeps nothing between two requests, decides
+//! nothing about runs, and everything that it shows was committed before.
+//!
+//! - Every error is a problem document (RFC 9457) with a `code` for programs: see [`ProblemCode`].
+//! - A reader, however slow, holds nothing but its own connection: streams are pulled from the ledger.
+//! - What a client sends cannot make it panic, and is bounded before it is parsed.
+
+mod accept;
+mod app;
+mod body;
+mod events;
+mod extract;
+mod health;
+mod idempotency;
+mod output;
+mod prefer;
+mod problem;
+mod query;
+mod runners;
+mod runs;
+mod server;
+mod sse;
+
+pub use problem::{Problem, ProblemCode};
+pub use server::{BindError, ServeError, Server};

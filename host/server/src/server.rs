@@ -1,0 +1,109 @@
+//! Listening, serving, and coming to an end.
+
+use std::{future::Future, io, net::SocketAddr, time::Duration};
+
+use agent_host_runs::Host;
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::{App, router};
+
+/// How long open connections have to take their last bytes once the server goes down. Streams and waiting
+/// requests end by themselves at that moment, so only a client that does not read needs longer; it is cut off.
+const LAST_BYTES: Duration = Duration::from_secs(2);
+
+/// The address cannot be listened at.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen at {listen}: {source}{}", hint(source))]
+pub struct BindError {
+    listen: SocketAddr,
+    source: io::Error,
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another process has the port: end it, or set another in [server] listen (port 0 takes a free one)"
+        }
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege: set a higher one in [server] listen",
+        io::ErrorKind::AddrNotAvailable => "; the machine does not have this address: set one that it has in [server] listen",
+        _ => "",
+    }
+}
+
+/// Serving failed.
+#[derive(Debug, thiserror::Error)]
+#[error("the HTTP server failed: {0}")]
+pub struct ServeError(#[from] io::Error);
+
+/// A server that listens and does not answer yet: clients that connect now wait until [`Server::serve`].
+pub struct Server {
+    host: Host,
+    listener: TcpListener,
+    local_addr: SocketAddr,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("local_addr", &self.local_addr).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Listens at `host.config().listen`. Port 0 takes a free one: see [`Server::local_addr`].
+    ///
+    /// # Errors
+    /// [`BindError`] when the address is taken, or not one of this machine.
+    pub async fn bind(host: Host) -> Result<Self, BindError> {
+        let listen = host.config().listen;
+        let refused = |source| BindError { listen, source };
+        let listener = TcpListener::bind(listen).await.map_err(refused)?;
+        let local_addr = listener.local_addr().map_err(refused)?;
+        Ok(Self { host, listener, local_addr })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Answers requests until `shutdown` comes, then ends: no new connections, requests in flight are answered,
+    /// streams and waits end at once. Returns within two seconds of that, whatever clients do.
+    ///
+    /// To let streams end with the last event of their run, end the runs first (`Host::shutdown`) and resolve
+    /// `shutdown` after that.
+    ///
+    /// # Errors
+    /// [`ServeError`] when the listener fails.
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
+        let closing = CancellationToken::new();
+        let app = App { host: self.host, closing: closing.clone() };
+        // Without this a small answer waits for the client's acknowledgement: 44 ms instead of 2.
+        let listener = self.listener.tap_io(|connection| {
+            if let Err(error) = connection.set_nodelay(true) {
+                tracing::debug!(%error, "a connection stays without TCP_NODELAY");
+            }
+        });
+        let signal = {
+            let closing = closing.clone();
+            async move {
+                shutdown.await;
+                closing.cancel();
+            }
+        };
+        let serving = axum::serve(listener, router(app)).with_graceful_shutdown(signal);
+        let overdue = async {
+            closing.cancelled().await;
+            tokio::time::sleep(LAST_BYTES).await;
+        };
+        tokio::select! {
+            served = serving => Ok(served?),
+            () = overdue => {
+                tracing::warn!("connections whose clients do not read were cut off");
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The real binary, in a process of its own.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{component, components, world::PATIENCE};
+
+/// `agent-host serve` on directories of its own and a free port. It is killed when dropped.
+pub struct Process {
+    child: Child,
+    /// Such as `http://127.0.0.1:40123`.
+    pub url: String,
+    /// Its directories: `data`, `plugins`, and `agent-host.toml`.
+    pub dir: TempDir,
+}
+
+impl Process {
+    /// Starts a host with these components and this configuration (without `[server]`).
+    pub fn start(components: &[&str], config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("plugins")).unwrap();
+        for name in components {
+            fs::copy(component(name), dir.path().join("plugins").join(format!("{name}.wasm"))).unwrap();
+        }
+        Self::start_in(dir, config)
+    }
+
+    /// Starts a host on directories that are there.
+    pub fn start_in(dir: TempDir, config: &str) -> Self {
+        let text = format!("[server]\nlisten = \"127.0.0.1:0\"\n{config}");
+        fs::write(dir.path().join("agent-host.toml"), text).unwrap();
+        let mut child = command(dir.path()).args(["serve", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let line: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("the host did not say where it listens ({error}): {line:?}"));
+        Self { url: line["listening"].as_str().unwrap().to_owned(), child, dir }
+    }
+
+    /// An address of the API.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    /// Ends the process as a power failure would, and gives its directories.
+    pub fn kill(mut self) -> TempDir {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        // `Drop` has nothing left to do; the directory moves out.
+        std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap())
+    }
+
+    /// Asks the process to end, and gives its directories when it has.
+    pub fn terminate(mut self) -> TempDir {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < PATIENCE, "the host does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(status.success(), "the host ended with {status}");
+        std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The binary, in a directory with its configuration.
+pub fn command(dir: &Path) -> Command {
+    let mut command = Command::new(binary());
+    command.current_dir(dir).env("AGENT_HOST_LOG", "off").env_remove("AGENT_HOST_CONFIG").env_remove("AGENT_HOST_SERVER");
+    command
+}
+
+/// The host binary.
+#[must_use]
+pub fn binary() -> PathBuf {
+    components::binary()
+}

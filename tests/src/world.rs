@@ -1,0 +1,159 @@
+//! A host in this process, with a data directory and a plugins directory of its own.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use agent_host_protocol::{Limits, PluginReport, Run, RunEvent, RunId, context::Conversation, event::Envelope};
+use agent_host_runs::{BindingConfig, Config, Host, HostError};
+use futures_util::TryStreamExt;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::component;
+
+/// Longer than anything takes on a machine that is not stuck; no test waits so long to pass.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A host and its directories.
+pub struct World {
+    /// The running host.
+    pub host: Host,
+    /// Its directories: `data`, `plugins`.
+    pub dir: TempDir,
+}
+
+/// Limits for tests: a small pool starts faster.
+#[must_use]
+pub fn limits() -> Limits {
+    Limits { max_live_runs: 50, ..Limits::default() }
+}
+
+/// The configuration of a host in `dir` with these bindings.
+#[must_use]
+pub fn config(dir: &TempDir, limits: Limits, bindings: Vec<BindingConfig>) -> Config {
+    Config { listen: ([127, 0, 0, 1], 0).into(), limits, bindings, ..Config::default_in(dir.path()) }
+}
+
+/// A binding of every event to `plugin:…`.
+#[must_use]
+pub fn bound(runner: &str) -> BindingConfig {
+    BindingConfig::for_runner(runner.parse().unwrap())
+}
+
+impl World {
+    /// A host with these components in its plugins directory, and a binding of every event to the one runner.
+    pub async fn new(components: &[&str], runner: &str) -> Self {
+        Self::with(components, limits(), vec![bound(runner)]).await
+    }
+
+    /// A host with these components, limits and bindings.
+    pub async fn with(components: &[&str], limits: Limits, bindings: Vec<BindingConfig>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let plugins = dir.path().join("plugins");
+        fs::create_dir(&plugins).unwrap();
+        for name in components {
+            fs::copy(component(name), plugins.join(format!("{name}.wasm"))).unwrap();
+        }
+        Self { host: Host::start(config(&dir, limits, bindings)).await.unwrap(), dir }
+    }
+
+    /// Stops the host and starts another one on the same directories.
+    pub async fn restarted(self, limits: Limits, bindings: Vec<BindingConfig>) -> Self {
+        self.host.shutdown(PATIENCE).await;
+        let Self { host, dir } = self;
+        drop(host);
+        Self { host: Host::start(config(&dir, limits, bindings)).await.unwrap(), dir }
+    }
+
+    /// A file of the plugins directory.
+    #[must_use]
+    pub fn plugin(&self, file: &str) -> PathBuf {
+        self.dir.path().join("plugins").join(file)
+    }
+
+    /// What is said of a file of the plugins directory.
+    #[must_use]
+    pub fn report(&self, file: &str) -> Option<PluginReport> {
+        self.host.plugins().into_iter().find(|report| report.file == file)
+    }
+
+    /// Sends an event and gives its one run, without waiting.
+    pub async fn send(&self, envelope: Envelope) -> RunId {
+        let accepted = self.host.accept(envelope, None).await.unwrap();
+        assert_eq!(accepted.runs.len(), 1, "one binding, one run");
+        accepted.runs[0]
+    }
+
+    /// Sends a message without a conversation, waits for the end of its run, and gives the run.
+    pub async fn say(&self, text: &str) -> Ended {
+        self.ended(self.send(Envelope::message(text, "api")).await).await
+    }
+
+    /// Likewise in a conversation.
+    pub async fn say_in(&self, conversation: &str, text: &str) -> Ended {
+        self.ended(self.send(in_conversation(conversation, text)).await).await
+    }
+
+    /// Waits for the end of a run.
+    pub async fn ended(&self, id: RunId) -> Ended {
+        let run = self.host.wait(id, PATIENCE).await.unwrap();
+        assert!(run.status.is_terminal(), "the run did not end: {run:?}");
+        let events = self.events(id).await.unwrap();
+        assert_eq!(run.last_sequence, events.len() as u64);
+        Ended { run, events }
+    }
+
+    /// All events of a run that has ended, as a follower gets them.
+    pub async fn events(&self, id: RunId) -> Result<Vec<RunEvent>, HostError> {
+        tokio::time::timeout(PATIENCE, self.host.follow(id, 0)?.try_collect()).await.expect("the run ends")
+    }
+}
+
+/// A message in a conversation.
+#[must_use]
+pub fn in_conversation(conversation: &str, text: &str) -> Envelope {
+    let conversation = Conversation { conversation_id: Some(conversation.to_owned()), ..Conversation::default() };
+    Envelope { conversation: Some(conversation), ..Envelope::message(text, "api") }
+}
+
+/// A run that has ended, and its events.
+#[derive(Debug)]
+pub struct Ended {
+    /// The run.
+    pub run: Run,
+    /// All of its events.
+    pub events: Vec<RunEvent>,
+}
+
+impl Ended {
+    /// The types of the events, in order.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<&str> {
+        self.events.iter().map(|event| event.kind.as_str()).collect()
+    }
+
+    /// The text of all deltas.
+    #[must_use]
+    pub fn streamed(&self) -> String {
+        let deltas = self.events.iter().filter(|event| event.kind == "message.delta");
+        deltas.map(|event| event.data_value()["chunk"]["content"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The text of the last completed message.
+    #[must_use]
+    pub fn said(&self) -> String {
+        let message = self.events.iter().rev().find(|event| event.kind == "message.completed");
+        message.map(|event| event.data_value()["message"]["content"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
+    }
+
+    /// The code with which it failed.
+    #[must_use]
+    pub fn failure(&self) -> &str {
+        self.run.failure.as_ref().map_or("", |failure| failure.code.as_str())
+    }
+
+    /// The `data` of the last event.
+    #[must_use]
+    pub fn end(&self) -> Value {
+        self.events.last().unwrap().data_value()
+    }
+}

@@ -1,0 +1,54 @@
+//! The main way: a runner answers a real event, durably.
+
+use agent_host_protocol::RunStatus;
+use agent_host_tests::{World, world::{in_conversation, bound, limits}};
+
+const ECHO: &str = "plugin:agent-host/echo/default";
+
+#[tokio::test]
+async fn a_message_is_answered_in_deltas() {
+    let world = World::new(&["echo"], ECHO).await;
+    let ended = world.say("the quick brown fox").await;
+    assert_eq!(ended.run.status, RunStatus::Completed, "{ended:#?}");
+    assert!(ended.streamed().contains("the quick brown fox"), "{ended:#?}");
+    assert_eq!(ended.kinds().last(), Some(&"run.completed"));
+    assert!(ended.kinds().contains(&"message.completed"));
+    let sequences: Vec<_> = ended.events.iter().map(|event| event.sequence).collect();
+    assert_eq!(sequences, (1..=ended.events.len() as u64).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_conversation_is_remembered_across_a_restart() {
+    let mut world = World::new(&["echo"], ECHO).await;
+    for turn in 1..=3 {
+        if turn == 3 {
+            world = world.restarted(limits(), vec![bound(ECHO)]).await;
+        }
+        let ended = world.say_in("c1", "hello").await;
+        let context = world.host.ledger().context(ended.run.run_id).unwrap().unwrap();
+        let context: serde_json::Value = serde_json::from_str(context.get()).unwrap();
+        assert_eq!(context["state"]["conversation"]["turns"].as_u64().unwrap_or(0), turn - 1, "{context:#}");
+        assert_eq!(context["context"]["has_history_before"], turn > 1);
+    }
+    let other = world.say_in("c2", "hello").await;
+    let context = world.host.ledger().context(other.run.run_id).unwrap().unwrap();
+    assert!(!context.get().contains("turns"), "another conversation has its own state");
+}
+
+#[tokio::test]
+async fn runs_of_one_conversation_take_turns_in_order() {
+    let world = World::new(&["echo"], ECHO).await;
+    let mut ids = Vec::new();
+    for n in 0..20 {
+        ids.push(world.send(in_conversation("c", &format!("message {n}"))).await);
+    }
+    let mut last_end = 0;
+    for (n, id) in ids.into_iter().enumerate() {
+        let ended = world.ended(id).await;
+        assert!(ended.streamed().contains(&format!("message {n}")));
+        assert!(ended.run.started_at.unwrap() >= last_end, "run {n} started before the one before it ended");
+        last_end = ended.run.finished_at.unwrap();
+        let context: serde_json::Value = serde_json::from_str(world.host.ledger().context(id).unwrap().unwrap().get()).unwrap();
+        assert_eq!(context["state"]["conversation"]["turns"].as_u64().unwrap_or(0), n as u64, "each sees the state that the one before left");
+    }
+}

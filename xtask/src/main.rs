@@ -1,0 +1,79 @@
+//! The automation of the project. `cargo xtask help` lists what it does; CI calls `cargo xtask test` and nothing else.
+//!
+//! It is not a part of the host: it knows the binary by its command line and HTTP, and the runners by their files.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers speaks on standard output and error")]
+
+mod bench;
+mod demo;
+mod guests;
+mod host;
+mod http;
+mod process;
+mod test;
+mod toolchain;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::workspace::Workspace;
+
+/// The automation of the project.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = "Build output goes where CARGO_TARGET_DIR says, else to `target`.")]
+enum Command {
+    Demo(demo::Demo),
+    Test(test::Test),
+    /// Build the example runners and the test guests for WebAssembly, and say where they are
+    Guests,
+    Bench(bench::Bench),
+}
+
+fn main() -> ExitCode {
+    match execute(Command::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: Command) -> anyhow::Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    match command {
+        Command::Demo(demo) => demo.execute(&workspace),
+        Command::Test(test) => test.execute(&workspace),
+        Command::Guests => {
+            for guest in [guests::runners(&workspace)?, guests::test_guests(&workspace)?].concat() {
+                println!("{}", workspace.shown(&guest).display());
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Bench(bench) => bench.execute(&workspace),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Command::command().debug_assert();
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for line in ["xtask", "xtask demo text --file f", "xtask bench a b", "xtask guests x"] {
+            assert!(Command::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+        for line in ["xtask demo", "xtask demo - --serve", "xtask demo --file f", "xtask test a b", "xtask bench echo."] {
+            assert!(Command::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Running other programs.
+
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+
+/// A command as it would be typed.
+fn shown(command: &Command) -> String {
+    let program = std::path::Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    std::iter::once(program).chain(command.get_args()).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Says on standard error what is being done.
+pub(crate) fn announce(command: &Command) {
+    eprintln!("$ {}", shown(command));
+}
+
+/// Runs a command to its end, its output where ours goes.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
+    anyhow::ensure!(succeeds(command)?, "`{}` failed", shown(command));
+    Ok(())
+}
+
+/// Runs a command to its end and gives whether it succeeded.
+pub(crate) fn succeeds(command: &mut Command) -> anyhow::Result<bool> {
+    announce(command);
+    // What others print must not stand between the lines that a caller reads from our standard output.
+    let status = command.stdout(std::io::stderr()).status();
+    Ok(status.with_context(|| format!("`{}` cannot be started", shown(command)))?.success())
+}
+
+/// Whether a command succeeds, without showing anything of it.
+pub(crate) fn quietly_succeeds(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// What a command writes to standard output.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("`{}` cannot be started", shown(command)))?;
+    anyhow::ensure!(output.status.success(), "`{}` failed", shown(command));
+    String::from_utf8(output.stdout).with_context(|| format!("the output of `{}` is not text", shown(command)))
+}

@@ -1,0 +1,151 @@
+//! `cargo xtask test`.
+
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    process::{Command, ExitCode, Stdio},
+};
+
+use anyhow::Context;
+use clap::Args;
+
+use crate::{guests, process, toolchain, workspace::Workspace};
+
+/// Check formatting, run clippy and every test, the end-to-end ones with real components included
+#[derive(Debug, Args)]
+#[command(after_help = "The last line is `N passed, N failed`. With FILTER, formatting and clippy are left out.")]
+pub(crate) struct Test {
+    /// Only tests whose names contain one of these
+    filter: Vec<String>,
+    /// Format instead of checking the format
+    #[arg(long)]
+    fix: bool,
+}
+
+impl Test {
+    pub(crate) fn execute(self, workspace: &Workspace) -> anyhow::Result<ExitCode> {
+        toolchain::need_wasm_target(workspace)?;
+        toolchain::need_lint_tools(workspace)?;
+        if self.fix {
+            process::run(&mut workspace.cargo(&["fmt", "--all"]))?;
+        }
+        let mut failures = if self.filter.is_empty() { lint(workspace)? } else { Vec::new() };
+        guests::runners(workspace)?;
+        guests::test_guests(workspace)?;
+        process::run(&mut workspace.cargo(&["build", "--package", "agent-host"]))?;
+        let summary = self.test(workspace, &mut failures)?;
+        for failure in &failures {
+            eprintln!("error: {failure}");
+        }
+        println!("{summary}");
+        Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Runs the tests, their output passed on as it comes.
+    fn test(&self, workspace: &Workspace, failures: &mut Vec<String>) -> anyhow::Result<Summary> {
+        let mut cargo = workspace.cargo(&["test", "--workspace", "--no-fail-fast", "--"]);
+        cargo
+            .args(&self.filter)
+            .env("AGENT_HOST_BIN", workspace.target().join("debug").join("agent-host"))
+            .env("AGENT_HOST_WASM_DIR", guests::dir(workspace));
+        let (summary, succeeded) = watch(&mut cargo)?;
+        if summary.failed > 0 {
+            failures.push("some tests failed: see above".to_owned());
+        } else if !succeeded {
+            failures.push("the tests could not all be built or run to their end: see above".to_owned());
+        }
+        Ok(summary)
+    }
+}
+
+/// What is wrong with the form of the code. All of it is looked at, so that one run shows everything.
+fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    let mut failures = Vec::new();
+    if !process::succeeds(&mut workspace.cargo(&["fmt", "--all", "--check"]))? {
+        failures.push("the code is not formatted: run `cargo xtask test --fix`".to_owned());
+    }
+    // Guests have code that only their own target sees.
+    let guests = ["--package", "agent-host-sdk", "--package", "agent-host-test-guests", "--lib", "--examples"];
+    let runners: Vec<_> = workspace.packages_in("example-runners").into_iter().flat_map(|package| ["--package", package.name.as_str()]).collect();
+    let host = ["--workspace", "--all-targets"].as_slice();
+    let wasm = [&["--target", toolchain::WASM_TARGET][..], &guests, &runners].concat();
+    for what in [host, &wasm] {
+        if !process::succeeds(workspace.cargo(&["clippy"]).args(what).args(["--", "--deny", "warnings"]))? {
+            failures.push("clippy found something: see above".to_owned());
+        }
+    }
+    Ok(failures)
+}
+
+/// Runs `cargo test`, passes its output on, and adds up what it says.
+fn watch(command: &mut Command) -> anyhow::Result<(Summary, bool)> {
+    process::announce(command);
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
+    let mut summary = Summary::default();
+    let mut stdout = io::stdout().lock();
+    if let Some(pipe) = child.stdout.take() {
+        // Tests may print what is not UTF-8.
+        for line in BufReader::new(pipe).split(b'\n') {
+            let mut line = line?;
+            summary.add(&String::from_utf8_lossy(&line));
+            line.push(b'\n');
+            stdout.write_all(&line)?;
+        }
+    }
+    Ok((summary, child.wait()?.success()))
+}
+
+/// How many tests passed and failed, in all test binaries together.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Summary {
+    passed: u64,
+    failed: u64,
+}
+
+impl Summary {
+    /// Adds what one binary says when it is done: `test result: ok. 3 passed; 0 failed; ...`.
+    fn add(&mut self, line: &str) {
+        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|result| result.split_once(". ")) else { return };
+        for count in counts.split("; ") {
+            match count.split_once(' ') {
+                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
+                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_results_of_all_binaries_are_added_up() {
+        let mut summary = Summary::default();
+        for line in [
+            "running 3 tests",
+            "test ledger::accept ... ok",
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s",
+            "test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s",
+            "thread said: test result: ok. 5 passed; 5 failed",
+            "test result: odd",
+        ] {
+            summary.add(line);
+        }
+        assert_eq!(summary, Summary { passed: 13, failed: 2 });
+        assert_eq!(summary.to_string(), "13 passed, 2 failed");
+    }
+
+    #[test]
+    fn a_command_is_watched_to_its_end() {
+        let say = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; printf '\\377\\n'; exit 3";
+        let watched = watch(Command::new("sh").args(["-c", say])).unwrap();
+        assert_eq!(watched, (Summary { passed: 2, failed: 0 }, false));
+    }
+}

@@ -1,0 +1,45 @@
+//! What a fresh machine lacks, added where rustup can.
+
+use std::{io::ErrorKind, path::Path, process::Command};
+
+use anyhow::{Context, bail};
+
+use crate::{process, workspace::Workspace};
+
+/// What runners are built for.
+pub(crate) const WASM_TARGET: &str = "wasm32-wasip2";
+
+/// Adds the WebAssembly target where it is missing.
+pub(crate) fn need_wasm_target(workspace: &Workspace) -> anyhow::Result<()> {
+    let mut rustc = Command::new("rustc");
+    rustc.current_dir(workspace.root()).args(["--print", "target-libdir", "--target", WASM_TARGET]);
+    // The folder is named whether or not it is there.
+    if Path::new(process::output(&mut rustc)?.trim()).is_dir() {
+        return Ok(());
+    }
+    rustup(workspace, &["target", "add", WASM_TARGET])
+}
+
+/// Adds rustfmt and clippy where they are missing.
+pub(crate) fn need_lint_tools(workspace: &Workspace) -> anyhow::Result<()> {
+    let missing = |tool: &&str| !process::quietly_succeeds(&mut workspace.cargo(&[*tool, "--version"]));
+    let components: Vec<_> = [("fmt", "rustfmt"), ("clippy", "clippy")].into_iter().filter(|(tool, _)| missing(tool)).collect();
+    for (_, component) in components {
+        rustup(workspace, &["component", "add", component])?;
+    }
+    Ok(())
+}
+
+fn rustup(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<()> {
+    let what = arguments.last().copied().unwrap_or_default();
+    let mut command = Command::new("rustup");
+    command.current_dir(workspace.root()).args(arguments);
+    match process::succeeds(&mut command) {
+        Ok(true) => Ok(()),
+        Ok(false) => bail!("{what} is missing and rustup could not add it (see above): is this machine offline?"),
+        Err(error) if error.root_cause().downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound) => {
+            bail!("{what} is missing and so is rustup, which would add it: get rustup at https://rustup.rs, or {what} from where this toolchain came")
+        }
+        Err(error) => Err(error).context(format!("{what} is missing")),
+    }
+}
