@@ -62,7 +62,9 @@ impl HostProcess {
         let stdout = child.stdout.take();
         let mut this = Self { child: Arc::new(Mutex::new(child)), id, url: String::new() };
         match first_line(stdout, *within) {
-            Some(line) => this.url = url(&line).with_context(|| format!("the host said `{}` instead of where it listens", line.trim()))?,
+            Some(line) => {
+                this.url = url(&line).with_context(|| format!("the host said `{}` instead of where it listens", line.trim()))?
+            }
             None => bail!("the host does not listen{}:\n{}", this.fate(*within)?, tail(log)),
         }
         Ok(this)

@@ -49,7 +49,12 @@ impl Client {
     }
 
     /// Reads server-sent events, each as it comes, to the end of the stream.
-    pub(crate) fn stream(&self, path: &str, within: Duration, each: impl FnMut(StreamEvent) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub(crate) fn stream(
+        &self,
+        path: &str,
+        within: Duration,
+        each: impl FnMut(StreamEvent) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let request = self.agent.get(self.url(path)).header("Accept", "text/event-stream");
         let answer = request.config().timeout_global(Some(within)).build().call().with_context(|| format!("GET {path}"))?;
         if !answer.status().is_success() {

@@ -22,7 +22,11 @@ use crate::workspace::Workspace;
 
 /// The automation of the project.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = "Build output goes where CARGO_TARGET_DIR says, else to `target`.")]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    after_help = "Build output goes where CARGO_TARGET_DIR says, else to `target`."
+)]
 enum Command {
     Demo(demo::Demo),
     Test(test::Test),

@@ -65,7 +65,8 @@ fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     }
     // Guests have code that only their own target sees.
     let guests = ["--package", "agent-host-sdk", "--package", "agent-host-test-guests", "--lib", "--examples"];
-    let runners: Vec<_> = workspace.packages_in("example-runners").into_iter().flat_map(|package| ["--package", package.name.as_str()]).collect();
+    let runners: Vec<_> =
+        workspace.packages_in("example-runners").into_iter().flat_map(|package| ["--package", package.name.as_str()]).collect();
     let host = ["--workspace", "--all-targets"].as_slice();
     let wasm = [&["--target", toolchain::WASM_TARGET][..], &guests, &runners].concat();
     for what in [host, &wasm] {

@@ -37,8 +37,12 @@ fn rustup(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<()> {
     match process::succeeds(&mut command) {
         Ok(true) => Ok(()),
         Ok(false) => bail!("{what} is missing and rustup could not add it (see above): is this machine offline?"),
-        Err(error) if error.root_cause().downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound) => {
-            bail!("{what} is missing and so is rustup, which would add it: get rustup at https://rustup.rs, or {what} from where this toolchain came")
+        Err(error)
+            if error.root_cause().downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound) =>
+        {
+            bail!(
+                "{what} is missing and so is rustup, which would add it: get rustup at https://rustup.rs, or {what} from where this toolchain came"
+            )
         }
         Err(error) => Err(error).context(format!("{what} is missing")),
     }

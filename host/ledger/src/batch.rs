@@ -18,7 +18,8 @@ use crate::{
     life,
     memory::{ActiveRun, Memory},
     operation::{
-        AcceptAnswer, AcceptOperation, AuditRow, ConversationRow, IdempotencyAgeRow, IdempotencyRow, ItemRow, Operation, WriteOperation,
+        AcceptAnswer, AcceptOperation, AuditRow, ConversationRow, IdempotencyAgeRow, IdempotencyRow, ItemRow, Operation,
+        WriteOperation,
     },
     overlay::Admitted,
     read::{Reader, json},
@@ -55,18 +56,22 @@ pub(crate) struct Outcome {
     pub(crate) admitted: Vec<Admitted>,
 }
 
+/// An answer and who waits for it. Refusals wait too: who is refused must not find the refused state any more.
 enum Answer {
-    Accepted(oneshot::Sender<Result<AcceptAnswer, LedgerError>>, AcceptAnswer),
-    Wrote(oneshot::Sender<Result<Arc<Run>, LedgerError>>, Arc<Run>),
+    Accept(oneshot::Sender<Result<AcceptAnswer, LedgerError>>, Result<AcceptAnswer, LedgerError>),
+    Write(oneshot::Sender<Result<Arc<Run>, LedgerError>>, Result<Arc<Run>, LedgerError>),
 }
 
 impl Outcome {
-    /// Answers everyone whose operation was carried out. Who has stopped waiting is no error.
+    /// Answers everyone. Who has stopped waiting is no error.
     pub(crate) fn answer(self, durable: Result<(), &LedgerError>) {
+        fn known<T>(answer: Result<T, LedgerError>, durable: Result<(), &LedgerError>) -> Result<T, LedgerError> {
+            answer.and_then(|answer| durable.map(|()| answer).map_err(Clone::clone))
+        }
         for answer in self.answers {
             match answer {
-                Answer::Accepted(reply, answer) => drop(reply.send(durable.map(|()| answer).map_err(Clone::clone))),
-                Answer::Wrote(reply, run) => drop(reply.send(durable.map(|()| run).map_err(Clone::clone))),
+                Answer::Accept(reply, answer) => drop(reply.send(known(answer, durable))),
+                Answer::Write(reply, answer) => drop(reply.send(known(answer, durable))),
             }
         }
     }
@@ -93,26 +98,22 @@ impl<'a> Batch<'a> {
         self.rows.bytes().len()
     }
 
-    /// Carries out one operation, or answers why not.
+    /// Carries out one operation, or notes why not.
     pub(crate) fn add(&mut self, operation: Operation) {
         match operation {
             Operation::Audit(records) => self.put_audit(records),
-            Operation::Accept(mut operation) => match self.check_accept(&operation) {
-                Ok(Some(row)) => {
-                    let answer = AcceptAnswer::Repeated { event_id: row.event_id };
-                    self.outcome.answers.push(Answer::Accepted(operation.reply, answer));
-                }
-                Ok(None) => {
-                    let answer = self.put_accept(&mut operation);
-                    self.outcome.answers.push(Answer::Accepted(operation.reply, answer));
-                }
-                Err(error) => drop(operation.reply.send(Err(error))),
-            },
+            Operation::Accept(mut operation) => {
+                let answer = self.check_accept(&operation).map(|repeated| match repeated {
+                    Some(row) => AcceptAnswer::Repeated { event_id: row.event_id },
+                    None => self.put_accept(&mut operation),
+                });
+                self.outcome.answers.push(Answer::Accept(operation.reply, answer));
+            }
             Operation::Write(mut operation) => {
                 self.outcome.admitted.extend(operation.state.take());
                 match self.check_write(&operation) {
                     Ok(ended) => self.put_write(*operation, ended),
-                    Err(error) => drop(operation.reply.send(Err(error))),
+                    Err(error) => self.outcome.answers.push(Answer::Write(operation.reply, Err(error))),
                 }
             }
         }
@@ -189,7 +190,9 @@ impl<'a> Batch<'a> {
     fn idempotency(&mut self, idempotency: &Idempotency, now: Timestamp) -> Result<Option<IdempotencyRow>, LedgerError> {
         let row = match self.keys.get(&idempotency.key) {
             Some(row) => Some(row.clone()),
-            None => self.reader()?.get(Table::Idempotency, idempotency.key.as_bytes(), |bytes| json(Table::Idempotency, bytes))?,
+            None => {
+                self.reader()?.get(Table::Idempotency, idempotency.key.as_bytes(), |bytes| json(Table::Idempotency, bytes))?
+            }
         };
         Ok(row.filter(|row| now.saturating_sub(row.at) < IDEMPOTENCY_TTL_MS))
     }
@@ -211,7 +214,8 @@ impl<'a> Batch<'a> {
             self.memory.next_run_no = run_no + 1;
         }
         let transcript_seq = accept.transcript.take().map(|item| self.put_item(&item));
-        self.rows.put_with(Table::Events, &number(event_no), |bytes| write_event_row(bytes, &runs, transcript_seq, &accept.event));
+        self.rows
+            .put_with(Table::Events, &number(event_no), |bytes| write_event_row(bytes, &runs, transcript_seq, &accept.event));
         if let Some(Idempotency { key, body_hash }) = accept.idempotency.take() {
             let row = IdempotencyRow { body_hash, event_id: accept.event_id, event_no, at: accept.received_at };
             self.put_infallible(Table::Idempotency, key.as_bytes(), &row);
@@ -285,7 +289,7 @@ impl<'a> Batch<'a> {
             },
         };
         if !write.reply.is_closed() {
-            self.outcome.answers.push(Answer::Wrote(write.reply, run));
+            self.outcome.answers.push(Answer::Write(write.reply, Ok(run)));
         }
     }
 

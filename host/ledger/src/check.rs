@@ -125,7 +125,10 @@ impl<'a> Check<'a> {
     fn each(&mut self, table: Table, mut row: impl FnMut(&mut Self, &[u8], &[u8]) -> Found) -> Found {
         for entry in self.reader.table(table)?.iter()? {
             let (key, value) = entry?;
-            row(self, key.value(), value.value())?;
+            match row(self, key.value(), value.value()) {
+                Err(LedgerError::Damaged(what)) => self.expect(table, false, || what.to_string()),
+                result => result?,
+            }
             self.report.rows += 1;
             if self.report.rows.is_multiple_of(TELL_EVERY) {
                 (self.progress)((self.report.rows as f64 / self.all_rows.max(1) as f64).min(1.0));
@@ -229,7 +232,9 @@ impl<'a> Check<'a> {
                 check.belongs(&runs, run_no)?;
             }
             let wanted = expected.1;
-            check.expect(Table::RunEvents, sequence == wanted, || format!("run {run_no}: event {sequence} comes where {wanted} should"));
+            check.expect(Table::RunEvents, sequence == wanted, || {
+                format!("run {run_no}: event {sequence} comes where {wanted} should")
+            });
             check.expect(Table::RunEvents, !ended, || format!("run {run_no}: event {sequence} follows the end"));
             expected.1 = sequence + 1;
             ended |= check.parses::<RunEventRow<'_>>(Table::RunEvents, value).is_some_and(|row| is_terminal(&row));
@@ -247,7 +252,9 @@ impl<'a> Check<'a> {
         let mut numbers = Vec::new();
         self.each(Table::Conversations, |check, key, value| {
             if let Some(row) = check.parses::<ConversationRow>(Table::Conversations, value) {
-                check.expect(Table::Conversations, row.key.index().as_bytes() == key, || format!("conversation {} has another key", row.no));
+                check.expect(Table::Conversations, row.key.index().as_bytes() == key, || {
+                    format!("conversation {} has another key", row.no)
+                });
                 numbers.push(row.no);
             }
             Ok(())
@@ -265,12 +272,16 @@ impl<'a> Check<'a> {
                 check.expect(Table::Transcript, numbers.binary_search(&no).is_ok(), || format!("conversation {no} is not there"));
             }
             let wanted = expected.1;
-            check.expect(Table::Transcript, seq == wanted, || format!("conversation {no}: item {seq} comes where {wanted} should"));
+            check.expect(Table::Transcript, seq == wanted, || {
+                format!("conversation {no}: item {seq} comes where {wanted} should")
+            });
             expected.1 = seq + 1;
             check.parses::<TranscriptRow>(Table::Transcript, value);
             Ok(())
         })?;
-        self.expect(Table::Conversations, seen == numbers.len(), || format!("{} conversations, {seen} transcripts", numbers.len()));
+        self.expect(Table::Conversations, seen == numbers.len(), || {
+            format!("{} conversations, {seen} transcripts", numbers.len())
+        });
         Ok(())
     }
 
@@ -302,7 +313,8 @@ impl<'a> Check<'a> {
                 let age = check.reader.get(Table::IdempotencyAge, &number(row.event_no), |bytes| {
                     Ok(json::<IdempotencyAgeRow<'_>>(Table::IdempotencyAge, bytes).is_ok_and(|age| age.key.as_bytes() == key))
                 })?;
-                check.expect(Table::IdempotencyAge, age == Some(true), || format!("the key of event {} has no age", row.event_no));
+                check
+                    .expect(Table::IdempotencyAge, age == Some(true), || format!("the key of event {} has no age", row.event_no));
                 let event = check.reader.number(Table::EventIds, &row.event_id.to_bytes())?;
                 check.expect(Table::Idempotency, event == Some(row.event_no), || format!("event {} is another", row.event_no));
             }
@@ -314,4 +326,3 @@ impl<'a> Check<'a> {
 fn is_terminal(row: &RunEventRow<'_>) -> bool {
     ResultKind::from_name(&row.kind).is_some_and(ResultKind::is_terminal)
 }
-

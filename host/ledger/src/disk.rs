@@ -61,7 +61,9 @@ impl Disk {
         {
             return Some(free);
         }
-        let answer = rustix::fs::statvfs(&self.dir).inspect_err(|error| tracing::warn!(%error, "the free space of the disk is not known")).ok()?;
+        let answer = rustix::fs::statvfs(&self.dir)
+            .inspect_err(|error| tracing::warn!(%error, "the free space of the disk is not known"))
+            .ok()?;
         let free = answer.f_bavail.saturating_mul(answer.f_frsize);
         *last = Some((Instant::now(), free));
         Some(free)

@@ -13,7 +13,9 @@ use agent_host_protocol::{
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process, or another handle of this one, holds the lock.
-    #[error("another agent-host process has this ledger open ({dir}): stop it first, or give this one a data directory of its own")]
+    #[error(
+        "another agent-host process has this ledger open ({dir}): stop it first, or give this one a data directory of its own"
+    )]
     AlreadyOpen {
         /// The directory of the ledger.
         dir: PathBuf,
@@ -130,7 +132,8 @@ pub enum LedgerError {
         /// Bytes that must be left.
         needed: u64,
     },
-    /// The log could not be written. Nothing of the operation was written; it may be repeated.
+    /// The log could not be written. Nothing of the operation was written; it may be repeated. (Only where the disk also
+    /// refuses to take back what it half wrote, and the host dies before the next write, may it be found after all.)
     #[error("the ledger could not be written ({0}): nothing was changed, repeat it when the cause is gone")]
     Storage(Arc<str>),
     /// A row does not read back as what it was written as.

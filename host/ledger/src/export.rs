@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, io::Write, ops::Bound, path::Path};
 
-use agent_host_protocol::{Event, Run, RunEvent, RunId, grant::ConversationKey, transcript::TranscriptItem};
+use agent_host_protocol::{RunEvent, RunId, grant::ConversationKey, transcript::TranscriptItem};
 use redb::ReadableTableMetadata;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -37,12 +37,35 @@ pub struct ExportReport {
 #[derive(Serialize)]
 #[serde(tag = "table", rename_all = "snake_case")]
 enum Line<'a> {
-    Event { event_no: u64, runs: Vec<RunId>, #[serde(skip_serializing_if = "Option::is_none")] transcript_seq: Option<u64>, event: Event },
-    Run { run_no: u64, run: Run, terms: Option<Box<RawValue>>, context: Option<Box<RawValue>> },
-    RunEvent { event: RunEvent },
-    Transcript { conversation: &'a ConversationKey, item: TranscriptItem },
-    State { scope_key: &'a str, key: &'a str, value: Box<RawValue> },
-    Audit { audit_no: u64, record: AuditRecord },
+    Event {
+        event_no: u64,
+        runs: Vec<RunId>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        transcript_seq: Option<u64>,
+        event: &'a RawValue,
+    },
+    Run {
+        run_no: u64,
+        run: Box<RawValue>,
+        terms: Option<Box<RawValue>>,
+        context: Option<Box<RawValue>>,
+    },
+    RunEvent {
+        event: RunEvent,
+    },
+    Transcript {
+        conversation: &'a ConversationKey,
+        item: TranscriptItem,
+    },
+    State {
+        scope_key: &'a str,
+        key: &'a str,
+        value: Box<RawValue>,
+    },
+    Audit {
+        audit_no: u64,
+        record: AuditRecord,
+    },
 }
 
 /// Exports a ledger that no host has open. See [`Ledger::export`].
@@ -139,9 +162,13 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
     fn events(&mut self) -> Result<(), OpenError> {
         self.each(Table::Events, |this, _, key, value| {
             let row: EventRow<'_> = json(Table::Events, value)?;
-            let event = json(Table::Events, row.event.get().as_bytes())?;
             let runs = row.runs.into_iter().map(|(_, id)| id).collect();
-            this.write(&Line::Event { event_no: number(Table::Events, key)?, runs, transcript_seq: row.transcript_seq, event })
+            this.write(&Line::Event {
+                event_no: number(Table::Events, key)?,
+                runs,
+                transcript_seq: row.transcript_seq,
+                event: row.event,
+            })
         })
     }
 
@@ -149,7 +176,7 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
         self.each(Table::Runs, |this, reader, key, value| {
             let terms = reader.get(Table::Terms, key, |bytes| raw(Table::Terms, bytes))?;
             let context = reader.get(Table::Contexts, key, |bytes| raw(Table::Contexts, bytes))?;
-            this.write(&Line::Run { run_no: number(Table::Runs, key)?, run: json(Table::Runs, value)?, terms, context })
+            this.write(&Line::Run { run_no: number(Table::Runs, key)?, run: raw(Table::Runs, value)?, terms, context })
         })
     }
 

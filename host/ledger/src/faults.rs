@@ -136,7 +136,8 @@ async fn check_goes_on_after(fault: Fault) {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, switch) = open(dir.path(), Duration::from_secs(3600));
     let record = new_run(&ledger).await.unwrap();
-    let start = RunWrite { run_no: record.run_no, changes: vec![RunChange::Start { at: 1, deadline_at: None }], ..RunWrite::default() };
+    let start =
+        RunWrite { run_no: record.run_no, changes: vec![RunChange::Start { at: 1, deadline_at: None }], ..RunWrite::default() };
     ledger.submit(start).await.unwrap().await.unwrap();
     ledger.submit(said(record.run_no, 1)).await.unwrap().await.unwrap();
     for _ in 0..2 {

@@ -60,8 +60,8 @@ pub use export::{ExportReport, export};
 pub use handle::{Commit, Health, Ledger};
 pub use options::Options;
 pub use record::{
-    Accept, Accepted, AuditRecord, EventRecord, Idempotency, NewEvent, NewItem, NewRun, RunChange, RunFilter, RunRecord, RunWrite,
-    StateWrite,
+    Accept, Accepted, AuditRecord, EventRecord, Idempotency, NewEvent, NewItem, NewRun, RunChange, RunFilter, RunRecord,
+    RunWrite, StateWrite,
 };
 pub use stats::{Stats, TableStats};
 pub use watch::Watch;

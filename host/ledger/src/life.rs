@@ -161,14 +161,20 @@ mod tests {
             RunChange::CancelRequested { at: 3, reason: "other".into() },
             RunChange::End { at: 4, terminal: Terminal::Cancelled { reason: "user".into() } },
         ]);
-        assert_eq!((run.cancel_requested_at, run.cancel_reason.as_deref(), run.status_reason.as_deref()), (Some(2), Some("user"), Some("user")));
+        assert_eq!(
+            (run.cancel_requested_at, run.cancel_reason.as_deref(), run.status_reason.as_deref()),
+            (Some(2), Some("user"), Some("user"))
+        );
         assert_eq!(run.failure.unwrap().code, FailureCode::Cancelled.as_str());
     }
 
     #[test]
     fn a_failure_gives_its_code_as_the_reason() {
         let failure = RunFailure { code: "x.y".into(), message: "m".into(), retryable: false, details: None };
-        assert_eq!(after(vec![RunChange::End { at: 4, terminal: Terminal::Failed(failure) }]).status_reason.as_deref(), Some("x.y"));
+        assert_eq!(
+            after(vec![RunChange::End { at: 4, terminal: Terminal::Failed(failure) }]).status_reason.as_deref(),
+            Some("x.y")
+        );
     }
 
     #[test]

@@ -135,7 +135,11 @@ impl Log {
     ///
     /// The first frame that is torn, stale or out of order ends the log: it was never acknowledged. Where a frame
     /// cannot be read and yet the one after it can, an acknowledged batch has been damaged, and that is an error.
-    pub(crate) fn recover(&mut self, applied: u64, mut apply: impl FnMut(&[u8]) -> Result<(), OpenError>) -> Result<Recovered, OpenError> {
+    pub(crate) fn recover(
+        &mut self,
+        applied: u64,
+        mut apply: impl FnMut(&[u8]) -> Result<(), OpenError>,
+    ) -> Result<Recovered, OpenError> {
         let mut recovered = Recovered { batches: 0, last: applied };
         let mut expected = None;
         let mut offset = 0;

@@ -58,7 +58,8 @@ impl Memory {
         if self.conversations.contains_key(index) {
             return Ok(());
         }
-        let row = reader.get(Table::Conversations, index.as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
+        let row =
+            reader.get(Table::Conversations, index.as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
         if let Some(ConversationRow { no, .. }) = row {
             let last_seq = reader.last_of(Table::Transcript, no)?;
             self.conversations.insert(index.to_owned(), Conversation { no, last_seq });

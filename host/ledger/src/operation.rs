@@ -54,8 +54,14 @@ pub(crate) struct NewRunRow {
 /// What the writer answers to an accept; the handle has the rest.
 pub(crate) enum AcceptAnswer {
     /// The runs have this number and the following.
-    New { event_no: u64, first_run_no: u64, transcript_seq: Option<u64> },
-    Repeated { event_id: EventId },
+    New {
+        event_no: u64,
+        first_run_no: u64,
+        transcript_seq: Option<u64>,
+    },
+    Repeated {
+        event_id: EventId,
+    },
 }
 
 pub(crate) struct WriteOperation {
@@ -192,7 +198,9 @@ impl AcceptOperation {
         let mut rows = Vec::with_capacity(runs.len());
         for new in runs {
             if new.run.status != RunStatus::Created || new.run.last_sequence != 0 || new.run.event_id != event.event_id {
-                return Err(LedgerError::invalid("a new run is `created`, has no events, and answers the event that it comes with"));
+                return Err(LedgerError::invalid(
+                    "a new run is `created`, has no events, and answers the event that it comes with",
+                ));
             }
             let row = encode(&new.run)?;
             bytes += row.len() + new.terms.get().len();
@@ -228,7 +236,9 @@ impl WriteOperation {
         for write in &state {
             let key = schema::state_key(&write.scope_key, &write.key);
             if key.len() > MAX_KEY_BYTES {
-                return Err(LedgerError::invalid(format!("scope and key of a state value may have {MAX_KEY_BYTES} bytes together")));
+                return Err(LedgerError::invalid(format!(
+                    "scope and key of a state value may have {MAX_KEY_BYTES} bytes together"
+                )));
             }
             match &write.value {
                 Some(value) => rows.put(Table::State, &key, value.get().as_bytes()),
@@ -277,10 +287,16 @@ fn span(changes: &[RunChange], events: &[NewEvent]) -> Result<Option<EventSpan>,
         (Some(terminal), Some(kind)) => {
             let completed = terminal.status() == RunStatus::Completed;
             if completed != (kind == ResultKind::RunCompleted) {
-                return Err(LedgerError::invalid(format!("a run that ends as {} does not end with `{}`", terminal.status(), kind.as_str())));
+                return Err(LedgerError::invalid(format!(
+                    "a run that ends as {} does not end with `{}`",
+                    terminal.status(),
+                    kind.as_str()
+                )));
             }
         }
-        (Some(_), None) => return Err(LedgerError::invalid("`End` needs the terminal event as the last event of the same write")),
+        (Some(_), None) => {
+            return Err(LedgerError::invalid("`End` needs the terminal event as the last event of the same write"));
+        }
         (None, Some(_)) => return Err(LedgerError::invalid("a terminal event needs `End` in the same write")),
     }
     let Some((first, last)) = events.first().zip(last) else { return Ok(None) };

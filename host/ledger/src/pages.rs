@@ -57,15 +57,19 @@ pub(crate) fn item(key: &ConversationKey, cursors: Sequence, seq: u64, bytes: &[
     })
 }
 
+/// Runs and their numbers, read one by one.
+type Candidates = Box<dyn Iterator<Item = Result<(u64, Run), LedgerError>>>;
+
 impl Reader {
     /// The number of a conversation that has a transcript.
     fn conversation(&self, key: &ConversationKey) -> Result<Option<u64>, LedgerError> {
-        let row = self.get(Table::Conversations, key.index().as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
+        let row =
+            self.get(Table::Conversations, key.index().as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
         Ok(row.map(|row| row.no))
     }
 
     /// Runs below a number, newest first, among which those of the filter are.
-    fn candidates(&self, filter: &RunFilter, below: u64) -> Result<Box<dyn Iterator<Item = Result<(u64, Run), LedgerError>>>, LedgerError> {
+    fn candidates(&self, filter: &RunFilter, below: u64) -> Result<Candidates, LedgerError> {
         let runs = self.table(Table::Runs)?;
         let end = schema::number(below);
         let read = |key: &[u8], value: &[u8]| {
@@ -77,7 +81,9 @@ impl Reader {
             None => Err(LedgerError::damaged("a run is listed but not there")),
         };
         if let Some(event_id) = filter.event_id {
-            let Some(event_no) = self.number(Table::EventIds, &event_id.to_bytes())? else { return Ok(Box::new(std::iter::empty())) };
+            let Some(event_no) = self.number(Table::EventIds, &event_id.to_bytes())? else {
+                return Ok(Box::new(std::iter::empty()));
+            };
             let of_event = self.get(Table::Events, &schema::number(event_no), |bytes| {
                 Ok(json::<EventRow<'_>>(Table::Events, bytes)?.runs.into_iter().map(|(run_no, _)| run_no).collect::<Vec<_>>())
             })?;

@@ -92,7 +92,10 @@ impl Queue {
             match deadline {
                 None => self.wake.wait(&mut waiting),
                 Some(deadline) => {
-                    if self.wake.wait_until(&mut waiting, deadline).timed_out() && waiting.operations.is_empty() && !waiting.closed {
+                    if self.wake.wait_until(&mut waiting, deadline).timed_out()
+                        && waiting.operations.is_empty()
+                        && !waiting.closed
+                    {
                         return Taken::TimedOut;
                     }
                 }

@@ -1,7 +1,7 @@
 //! The files: redb for reading, the log for durability, and how the one catches up with the other.
 
 use std::{
-    fs::{DirBuilder, File},
+    fs::{self, DirBuilder, File},
     hash::{BuildHasher, RandomState},
     io,
     os::unix::fs::DirBuilderExt,
@@ -66,12 +66,21 @@ pub(crate) enum Missing {
 
 impl Store {
     /// Opens the files and brings the store up to the end of the log.
-    pub(crate) fn open(dir: &Path, cache_bytes: usize, log_bytes: u64, missing: Missing, wrap: Option<WrapLog>) -> Result<Self, OpenError> {
+    pub(crate) fn open(
+        dir: &Path,
+        cache_bytes: usize,
+        log_bytes: u64,
+        missing: Missing,
+        wrap: Option<WrapLog>,
+    ) -> Result<Self, OpenError> {
         let path = database_path(dir);
         if missing == Missing::Refuse && !path.exists() {
             return Err(OpenError::NoLedger { dir: dir.to_owned() });
         }
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))?;
+        if !path.exists() {
+            create_file(dir, &path, cache_bytes)?;
+        }
         let database = open_database(dir, &path, cache_bytes)?;
         let Meta { seed, applied } = match read_meta(dir, &path, &database)? {
             Some(meta) => meta,
@@ -186,6 +195,27 @@ fn open_database(dir: &Path, path: &Path, cache_bytes: usize) -> Result<Database
     })
 }
 
+/// Makes the file of a new ledger under another name first: one that was killed in the middle of this would leave a
+/// file that nobody can open.
+fn create_file(dir: &Path, path: &Path, cache_bytes: usize) -> Result<(), OpenError> {
+    let unfinished = dir.join(format!("ledger.redb.new-{}", std::process::id()));
+    let remove = || match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    remove().map_err(io_error("remove", &unfinished))?;
+    let database = open_database(dir, &unfinished, cache_bytes)?;
+    create(dir, &database)?;
+    database.close().map_err(|error| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() })?;
+    // Unlike a rename, this never replaces a ledger that another process has made meanwhile.
+    match fs::hard_link(&unfinished, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io_error("create", path)(error)),
+        _ => {}
+    }
+    remove().map_err(io_error("remove", &unfinished))?;
+    sync_directory(dir)
+}
+
 /// What the meta table says; nothing where the file is new.
 fn read_meta(dir: &Path, path: &Path, database: &Database) -> Result<Option<Meta>, OpenError> {
     let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
@@ -294,11 +324,11 @@ impl<'t> OpenTables<'t> {
         Ok(place.insert(open))
     }
 
+    /// Changes are made table by table, those of a table in their order: the pages of one table stay at hand.
     fn apply(&mut self, payload: &[u8]) -> Result<(), LedgerError> {
-        for change in changes(payload) {
-            let Ok(Change { table, key, value }) = change else {
-                return Err(LedgerError::damaged("a batch holds something that is not a change"));
-            };
+        let mut all = changes(payload).collect::<Result<Vec<_>, _>>().map_err(|_| LedgerError::damaged("a batch holds something that is not a change"))?;
+        all.sort_by_key(|change| change.table.id());
+        for Change { table, key, value } in all {
             match value {
                 Some(value) => drop(self.table(table)?.insert(key, value)?),
                 None => drop(self.table(table)?.remove(key)?),

@@ -87,7 +87,8 @@ impl Writer {
     }
 
     fn is_checkpoint_due(&self) -> bool {
-        self.store.log_bytes() > self.bounds.checkpoint_wal_bytes || self.checkpoint_due().is_some_and(|due| due <= Instant::now())
+        self.store.log_bytes() > self.bounds.checkpoint_wal_bytes
+            || self.checkpoint_due().is_some_and(|due| due <= Instant::now())
     }
 
     fn checkpoint(&mut self) -> Result<(), Stopped> {

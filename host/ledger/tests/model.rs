@@ -1,5 +1,13 @@
 //! Whatever is asked of it in whatever order, the ledger answers as a simple model does, before and after reopening.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
+)]
+
 mod common;
 
 use std::collections::BTreeMap;
@@ -12,8 +20,21 @@ use serde_json::{Value, json};
 
 #[derive(Debug, Clone)]
 enum Step {
-    Accept { runs: usize, key: Option<(u8, u8)>, conversation: Option<u8> },
-    Write { run: usize, changes: Vec<u8>, skip: u64, events: u64, end_event: bool, conversation: Option<u8>, state: Option<(u8, Option<u8>)>, audit: usize },
+    Accept {
+        runs: usize,
+        key: Option<(u8, u8)>,
+        conversation: Option<u8>,
+    },
+    Write {
+        run: usize,
+        changes: Vec<u8>,
+        skip: u64,
+        events: u64,
+        end_event: bool,
+        conversation: Option<u8>,
+        state: Option<(u8, Option<u8>)>,
+        audit: usize,
+    },
     Reopen,
 }
 
@@ -148,7 +169,8 @@ impl Model {
                 _ => false,
             };
         let text = conversation.map(|c| (c, if allowed { self.text(c) } else { String::new() }));
-        let records = (0..audit).map(|_| AuditRecord { run_id: self.runs.get(run).map(|run| run.id), ..AuditRecord::default() }).collect();
+        let records =
+            (0..audit).map(|_| AuditRecord { run_id: self.runs.get(run).map(|run| run.id), ..AuditRecord::default() }).collect();
         let write = RunWrite {
             changes,
             events: new,
@@ -190,7 +212,11 @@ impl Model {
         assert_eq!(page.items.iter().map(|run| run.run_id).collect::<Vec<_>>(), newest);
         for (c, texts) in &self.transcripts {
             let page = ledger.transcript(&conversation(&format!("c{c}")), None, None, 100, Direction::Forward).unwrap();
-            let said: Vec<_> = page.items.iter().map(|item| serde_json::to_value(item).unwrap()["content"].as_str().unwrap().to_owned()).collect();
+            let said: Vec<_> = page
+                .items
+                .iter()
+                .map(|item| serde_json::to_value(item).unwrap()["content"].as_str().unwrap().to_owned())
+                .collect();
             assert_eq!(&said, texts);
         }
         let state: BTreeMap<_, _> = ledger.state_scope("scope", 1 << 20).unwrap().into_iter().collect();

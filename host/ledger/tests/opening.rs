@@ -1,5 +1,13 @@
 //! Opening, and the verbs of an operator.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
+)]
+
 mod common;
 
 use std::{fs, os::unix::fs::PermissionsExt};
@@ -30,7 +38,10 @@ async fn a_second_opener_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     let error = options(dir.path()).open().unwrap_err();
-    assert!(matches!(error, OpenError::AlreadyOpen { .. }) && error.to_string().contains("another agent-host process"), "{error}");
+    assert!(
+        matches!(error, OpenError::AlreadyOpen { .. }) && error.to_string().contains("another agent-host process"),
+        "{error}"
+    );
     assert!(matches!(check(dir.path().join("ledger"), |_| ()), Err(OpenError::AlreadyOpen { .. })));
     assert!(matches!(compact(dir.path().join("ledger"), |_| ()), Err(OpenError::AlreadyOpen { .. })));
     new_run(&ledger).await;
@@ -40,7 +51,11 @@ async fn a_second_opener_is_refused() {
 
 #[test]
 fn a_file_of_garbage_is_refused_and_left_alone() {
-    for garbage in [b"not a ledger".to_vec(), vec![0x5a; 100_000], b"redb\x1a\x0a\xa9\x0d\x0a".iter().copied().chain(vec![7; 50_000]).collect()] {
+    for garbage in [
+        b"not a ledger".to_vec(),
+        vec![0x5a; 100_000],
+        b"redb\x1a\x0a\xa9\x0d\x0a".iter().copied().chain(vec![7; 50_000]).collect(),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("ledger")).unwrap();
         let path = dir.path().join("ledger/ledger.redb");
@@ -112,7 +127,7 @@ async fn a_check_finds_nothing_in_a_good_ledger_and_says_what_is_wrong_with_a_ba
     ledger.close().await.unwrap();
     let mut told = Vec::new();
     let report = check(&path, |fraction| told.push(fraction)).unwrap();
-    assert!(report.is_ok() && report.rows > 2_000, "{:?}", report.findings);
+    assert!(report.is_ok() && report.rows > 1_500, "{:?}", report.findings);
     assert!(told.is_sorted() && told.first() == Some(&0.0) && told.last() == Some(&1.0), "{told:?}");
 
     let database = Database::open(path.join("ledger.redb")).unwrap();
@@ -165,19 +180,19 @@ async fn compacting_shrinks_the_file_and_keeps_the_content() {
     let ledger = open(dir.path());
     filled(&ledger).await;
     let no = new_run(&ledger).await.run_no;
-    // Churn: large values that are written and deleted.
-    for n in 0..200 {
-        let value = json!("x".repeat(100_000));
+    // Nine of ten values go again; the tenth keeps the pages at the end of the file from being given back anyway.
+    for n in 0..1_000 {
+        let value = json!("x".repeat(6_000));
         drop(ledger.submit(RunWrite { state: vec![state(&format!("churn{n}"), Some(&value))], ..write(no) }).await.unwrap());
     }
-    for n in 0..200 {
+    for n in (0..1_000).filter(|n| n % 10 != 9) {
         drop(ledger.submit(RunWrite { state: vec![state(&format!("churn{n}"), None)], ..write(no) }).await.unwrap());
     }
     ledger.close().await.unwrap();
     let mut before = Vec::new();
     export(&path, &mut before, |_| ()).unwrap();
     let report = compact(&path, |_| ()).unwrap();
-    assert!(report.after * 3 < report.before, "{report:?}");
+    assert!(report.after * 2 < report.before, "{report:?}");
     let mut after = Vec::new();
     export(&path, &mut after, |_| ()).unwrap();
     assert!(before == after, "compacting changed the content");

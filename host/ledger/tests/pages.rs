@@ -1,5 +1,13 @@
 //! Pages and cursors.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
+)]
+
 mod common;
 
 use agent_host_ledger::{Accept, AuditRecord, Ledger, LedgerError, RunFilter, RunWrite};
@@ -50,7 +58,10 @@ async fn a_transcript_is_paged_in_both_directions() {
         assert!(ledger.transcript(&key, Some(&low), Some(&high), 100, direction).unwrap().items.is_empty());
     }
     let item = &ledger.transcript(&key, None, None, 1, Direction::Forward).unwrap().items[0];
-    assert_eq!((item.conversation_id.as_deref(), item.thread_id.as_deref(), &item.cursor), (Some("c"), None, &Ledger::transcript_cursor(&key, 1)));
+    assert_eq!(
+        (item.conversation_id.as_deref(), item.thread_id.as_deref(), &item.cursor),
+        (Some("c"), None, &Ledger::transcript_cursor(&key, 1))
+    );
 }
 
 #[tokio::test]
@@ -70,7 +81,14 @@ async fn a_follower_of_a_run_goes_on_from_any_page() {
     let id = record.run.run_id;
     let empty = ledger.run_events(id, None, 10).unwrap();
     assert!(empty.items.is_empty() && !empty.has_more);
-    drop(ledger.submit(RunWrite { changes: vec![start()], events: deltas(1..=5), ..write(record.run_no) }).await.unwrap().await.unwrap());
+    drop(
+        ledger
+            .submit(RunWrite { changes: vec![start()], events: deltas(1..=5), ..write(record.run_no) })
+            .await
+            .unwrap()
+            .await
+            .unwrap(),
+    );
     let page = ledger.run_events(id, empty.next_cursor.as_deref(), 5).unwrap();
     assert_eq!((page.items.len(), page.has_more), (5, false));
     assert_eq!(page.next_cursor.as_deref(), Some(Ledger::run_cursor(id, 5).as_str()));
@@ -107,7 +125,8 @@ async fn a_page_has_1_to_100_items() {
     let ledger = open(dir.path());
     let id = new_run(&ledger).await.run.run_id;
     for limit in [0, 101, u32::MAX] {
-        let refused = |result: Result<(), LedgerError>| assert!(matches!(result, Err(LedgerError::InvalidLimit(l)) if l == limit));
+        let refused =
+            |result: Result<(), LedgerError>| assert!(matches!(result, Err(LedgerError::InvalidLimit(l)) if l == limit));
         refused(ledger.run_events(id, None, limit).map(drop));
         refused(ledger.runs_page(&RunFilter::default(), None, limit).map(drop));
         refused(ledger.transcript(&conversation("c"), None, None, limit, Direction::Forward).map(drop));
@@ -177,7 +196,13 @@ async fn audit_records_are_paged_by_run_and_all_together() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     let (one, two) = (new_run(&ledger).await, new_run(&ledger).await);
-    let record = |run: Option<RunId>, n: u64| AuditRecord { at: n, run_id: run, action: "a".into(), outcome: "ok".into(), ..AuditRecord::default() };
+    let record = |run: Option<RunId>, n: u64| AuditRecord {
+        at: n,
+        run_id: run,
+        action: "a".into(),
+        outcome: "ok".into(),
+        ..AuditRecord::default()
+    };
     for n in 0..6 {
         let id = if n % 2 == 0 { one.run.run_id } else { two.run.run_id };
         ledger.audit(vec![record(Some(id), n), record(None, n)]).await.unwrap();

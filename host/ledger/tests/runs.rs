@@ -1,5 +1,13 @@
 //! Events, runs and state: what is written is read back, and what breaks a rule is refused whole.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
+)]
+
 mod common;
 
 use agent_host_ledger::{Accept, Accepted, AuditRecord, Health, Idempotency, LedgerError, Options, RunChange, RunWrite};
@@ -14,7 +22,9 @@ async fn an_event_and_its_runs_read_back() {
     let event = event();
     let runs = vec![run_of(&event), run_of(&event)];
     let accept = Accept { transcript: Some(item("c", "hello", event.event_id)), ..accept(event.clone(), runs.clone()) };
-    let Accepted::New { event_no, runs: records, transcript_seq } = ledger.accept(accept).await.unwrap() else { panic!("repeated") };
+    let Accepted::New { event_no, runs: records, transcript_seq } = ledger.accept(accept).await.unwrap() else {
+        panic!("repeated")
+    };
     assert_eq!((event_no, transcript_seq), (1, Some(1)));
     assert_eq!(records.iter().map(|record| record.run_no).collect::<Vec<_>>(), [1, 2]);
     for (record, run) in records.iter().zip(&runs) {
@@ -50,7 +60,9 @@ async fn a_run_lives_and_ends() {
     assert_eq!(ledger.context(id).unwrap().unwrap().get(), r#"{"run_id":1}"#);
     let events = ledger.run_events_after(record.run_no, id, 0, 10).unwrap();
     assert_eq!(events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [1, 2, 3, 4]);
-    assert!(events[3].is_terminal() && events[0].data.get() == r#"{"n":1}"# && events[0].run_id == id && events[2].timestamp == 1_003);
+    assert!(
+        events[3].is_terminal() && events[0].data.get() == r#"{"n":1}"# && events[0].run_id == id && events[2].timestamp == 1_003
+    );
     assert_eq!(ledger.transcript_len(&conversation("c")).unwrap(), 1);
 }
 
@@ -76,12 +88,23 @@ async fn a_write_that_breaks_a_rule_is_refused_whole() {
         RunWrite { events: vec![new_event(3, "run.completed")], ..write(no) },
         RunWrite { changes: vec![completed()], events: vec![new_event(3, "run.failed")], ..write(no) },
         RunWrite { changes: vec![failed()], events: vec![new_event(3, "run.completed")], ..write(no) },
-        RunWrite { changes: vec![completed()], events: vec![new_event(3, "run.completed"), new_event(4, "message.delta")], ..write(no) },
-        RunWrite { changes: vec![completed(), RunChange::Resume { at: 1 }], events: vec![new_event(3, "run.completed")], ..write(no) },
+        RunWrite {
+            changes: vec![completed()],
+            events: vec![new_event(3, "run.completed"), new_event(4, "message.delta")],
+            ..write(no)
+        },
+        RunWrite {
+            changes: vec![completed(), RunChange::Resume { at: 1 }],
+            events: vec![new_event(3, "run.completed")],
+            ..write(no)
+        },
     ] {
         assert!(matches!(submit(invalid).await, Err(LedgerError::Invalid(_))));
     }
-    assert!(matches!(submit(RunWrite { changes: vec![RunChange::Queue { at: 1 }], ..write(no) }).await, Err(LedgerError::Transition(_))));
+    assert!(matches!(
+        submit(RunWrite { changes: vec![RunChange::Queue { at: 1 }], ..write(no) }).await,
+        Err(LedgerError::Transition(_))
+    ));
     assert!(matches!(submit(write(77)).await, Err(LedgerError::NotFound(_))));
     let run = ledger.run(record.run.run_id).unwrap().unwrap().run;
     assert_eq!((run.status, run.last_sequence), (RunStatus::Running, 2));
@@ -119,7 +142,9 @@ async fn writes_that_wait_together_are_committed_together() {
     let before = ledger.stats().unwrap().batches;
     let mut commits = Vec::new();
     for record in &records {
-        commits.push(ledger.submit(RunWrite { changes: vec![start()], events: deltas(1..=2), ..write(record.run_no) }).await.unwrap());
+        commits.push(
+            ledger.submit(RunWrite { changes: vec![start()], events: deltas(1..=2), ..write(record.run_no) }).await.unwrap(),
+        );
     }
     for commit in commits {
         commit.await.unwrap();
@@ -142,8 +167,12 @@ async fn a_repeated_request_is_answered_with_the_first_event() {
     let first_id = first.event.event_id;
     assert!(matches!(ledger.accept(first).await, Ok(Accepted::New { .. })));
     for ledger in [ledger.clone(), ledger] {
-        assert!(matches!(ledger.accept(with_key("k", 1, now)).await, Ok(Accepted::Repeated { event_id }) if event_id == first_id));
-        assert!(matches!(ledger.accept(with_key("k", 2, now)).await, Err(LedgerError::IdempotencyConflict { event_id }) if event_id == first_id));
+        assert!(
+            matches!(ledger.accept(with_key("k", 1, now)).await, Ok(Accepted::Repeated { event_id }) if event_id == first_id)
+        );
+        assert!(
+            matches!(ledger.accept(with_key("k", 2, now)).await, Err(LedgerError::IdempotencyConflict { event_id }) if event_id == first_id)
+        );
         assert!(matches!(ledger.accept(with_key("", 1, now)).await, Err(LedgerError::Invalid(_))));
         assert!(matches!(ledger.accept(with_key(&"k".repeat(256), 1, now)).await, Err(LedgerError::Invalid(_))));
         assert_eq!(ledger.active_runs().unwrap().len(), 1);
@@ -201,7 +230,10 @@ async fn an_id_that_is_known_is_refused() {
     let again = agent_host_protocol::Run { event_id: other.event_id, ..run };
     assert!(matches!(ledger.accept(accept(other.clone(), vec![again])).await, Err(LedgerError::Invalid(_))));
     let twice = run_of(&other);
-    assert!(matches!(ledger.accept(accept(other.clone(), vec![twice.clone(), twice.clone()])).await, Err(LedgerError::Invalid(_))));
+    assert!(matches!(
+        ledger.accept(accept(other.clone(), vec![twice.clone(), twice.clone()])).await,
+        Err(LedgerError::Invalid(_))
+    ));
     let started = agent_host_protocol::Run { status: RunStatus::Running, ..twice };
     assert!(matches!(ledger.accept(accept(other, vec![started])).await, Err(LedgerError::Invalid(_))));
 }
@@ -212,7 +244,8 @@ async fn a_run_reads_the_state_that_it_wrote_before_it_is_durable() {
     let ledger = open(dir.path());
     let no = new_run(&ledger).await.run_no;
     for n in 0..200 {
-        let write = RunWrite { state: vec![state("k", Some(&json!(n))), state(&format!("x{n}"), Some(&json!("v")))], ..write(no) };
+        let write =
+            RunWrite { state: vec![state("k", Some(&json!(n))), state(&format!("x{n}"), Some(&json!("v")))], ..write(no) };
         drop(ledger.submit(write).await.unwrap());
         assert_eq!(ledger.state_get("scope", "k").unwrap(), Some(json!(n)));
         assert_eq!(ledger.state_keys("scope", Some(&format!("x{n}")), 1).unwrap(), [format!("x{n}")]);
@@ -233,11 +266,23 @@ async fn a_cancel_and_a_wait_are_facts_of_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     let no = new_run(&ledger).await.run_no;
-    let changes = vec![start(), RunChange::Wait { at: 2_100, reason: "approval".into() }, RunChange::CancelRequested { at: 2_200, reason: "user".into() }];
+    let changes = vec![
+        start(),
+        RunChange::Wait { at: 2_100, reason: "approval".into() },
+        RunChange::CancelRequested { at: 2_200, reason: "user".into() },
+    ];
     let run = ledger.submit(RunWrite { changes, ..write(no) }).await.unwrap().await.unwrap();
-    assert_eq!((run.status, run.status_reason.as_deref(), run.cancel_requested_at), (RunStatus::Waiting, Some("approval"), Some(2_200)));
+    assert_eq!(
+        (run.status, run.status_reason.as_deref(), run.cancel_requested_at),
+        (RunStatus::Waiting, Some("approval"), Some(2_200))
+    );
     let end = RunChange::End { at: 2_300, terminal: Terminal::Cancelled { reason: "user".into() } };
-    let run = ledger.submit(RunWrite { changes: vec![end], events: vec![new_event(1, "run.failed")], ..write(no) }).await.unwrap().await.unwrap();
+    let run = ledger
+        .submit(RunWrite { changes: vec![end], events: vec![new_event(1, "run.failed")], ..write(no) })
+        .await
+        .unwrap()
+        .await
+        .unwrap();
     assert_eq!((run.status, run.status_reason.as_deref(), run.updated_at), (RunStatus::Cancelled, Some("user"), 2_300));
 }
 
@@ -283,7 +328,16 @@ async fn a_watcher_never_misses_a_commit() {
         tokio::task::yield_now().await;
     }
     for record in &records {
-        drop(ledger.submit(RunWrite { changes: vec![completed()], events: vec![new_event(51, "run.completed")], ..write(record.run_no) }).await.unwrap());
+        drop(
+            ledger
+                .submit(RunWrite {
+                    changes: vec![completed()],
+                    events: vec![new_event(51, "run.completed")],
+                    ..write(record.run_no)
+                })
+                .await
+                .unwrap(),
+        );
     }
     for follower in followers {
         tokio::time::timeout(std::time::Duration::from_secs(20), follower).await.expect("a follower hangs").unwrap();

@@ -52,7 +52,11 @@ fn take(from: impl Read, name: &str) -> anyhow::Result<Input> {
         Err(_) => anyhow::bail!("{name} is not UTF-8 text"),
     };
     anyhow::ensure!(!text.trim().is_empty(), "{name} is empty: there is nothing to say");
-    let extent = if cut { format!("its first {} bytes, which is as much as the demo sends", text.len()) } else { format!("{} bytes", text.len()) };
+    let extent = if cut {
+        format!("its first {} bytes, which is as much as the demo sends", text.len())
+    } else {
+        format!("{} bytes", text.len())
+    };
     Ok(Input { description: format!("{name}, {extent}"), text })
 }
 

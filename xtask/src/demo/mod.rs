@@ -33,7 +33,9 @@ const RUN: Duration = Duration::from_secs(120);
 
 /// Build everything, start the host, send it a real event, and show what becomes of it
 #[derive(Debug, Args)]
-#[command(after_help = "What it leaves is in `target/demo`: the configuration, the plugins and the ledger, in which turns count on.")]
+#[command(
+    after_help = "What it leaves is in `target/demo`: the configuration, the plugins and the ledger, in which turns count on."
+)]
 pub(crate) struct Demo {
     /// What to say; `-` reads standard input [default: the project's README.md]
     #[arg(conflicts_with = "file")]
@@ -56,7 +58,8 @@ impl Demo {
         let dir = workspace.target().join("demo");
         let config = lay_out(&dir, &components)?;
         let binary = workspace.target().join("debug").join("agent-host");
-        let host = HostProcess::start(&Start { binary: &binary, config: &config, log: dir.join("agent-host.log"), within: START })?;
+        let host =
+            HostProcess::start(&Start { binary: &binary, config: &config, log: dir.join("agent-host.log"), within: START })?;
         host.end_on_signals()?;
 
         show::title(&format!("{} listens at {}", workspace.shown(&binary).display(), host.url()));
@@ -115,7 +118,8 @@ fn lay_out(dir: &Path, components: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let plugins = dir.join("plugins");
     fs::create_dir_all(&plugins).with_context(|| format!("{} cannot be made", plugins.display()))?;
     for component in components {
-        drop_in(component, &plugins).with_context(|| format!("{} cannot be copied to {}", component.display(), plugins.display()))?;
+        drop_in(component, &plugins)
+            .with_context(|| format!("{} cannot be copied to {}", component.display(), plugins.display()))?;
     }
     let config = dir.join("agent-host.toml");
     let text = format!(

@@ -47,7 +47,7 @@ impl Answer {
         match event.event.as_str() {
             "message.delta" => {
                 self.deltas += 1;
-                let text = ["/data/delta", "/data/text", "/data/content"].iter().find_map(|path| data.pointer(path)?.as_str());
+                let text = data.pointer("/data/chunk/content").and_then(Value::as_str);
                 print!("{}", printable(text.unwrap_or_default()));
                 io::stdout().flush()?;
             }
@@ -179,7 +179,9 @@ mod tests {
     #[test]
     fn deltas_in_a_row_are_one_line() {
         let mut table = Table::default();
-        for (sequence, kind) in [(1, "message.delta"), (2, "message.delta"), (3, "state.updated"), (4, "message.delta"), (5, "run.completed")] {
+        for (sequence, kind) in
+            [(1, "message.delta"), (2, "message.delta"), (3, "state.updated"), (4, "message.delta"), (5, "run.completed")]
+        {
             table.add(&json!({ "sequence": sequence, "timestamp": 1000 + sequence, "type": kind, "data": { "n": sequence } }));
         }
         assert_eq!(

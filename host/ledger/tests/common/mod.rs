@@ -1,9 +1,18 @@
 //! What the tests of the ledger share.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
+)]
 
 use std::{path::Path, time::Duration};
 
-use agent_host_ledger::{Accept, Accepted, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord, RunWrite, StateWrite};
+use agent_host_ledger::{
+    Accept, Accepted, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord, RunWrite, StateWrite,
+};
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus,
     event::Envelope,
@@ -17,7 +26,11 @@ use serde_json::{
 };
 
 pub fn options(dir: &Path) -> Options {
-    Options { checkpoint_interval: Duration::from_millis(20), checkpoint_wal_bytes: 64 * 1024, ..Options::new(dir.join("ledger")) }
+    Options {
+        checkpoint_interval: Duration::from_millis(20),
+        checkpoint_wal_bytes: 64 * 1024,
+        ..Options::new(dir.join("ledger"))
+    }
 }
 
 pub fn open(dir: &Path) -> Ledger {

@@ -1,0 +1,146 @@
+//! A connection to the host: HTTP/1.1 with keep-alive, as little of it as the host's answers need, so that the
+//! load takes little of the cores that it shares with the host.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, bail};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+
+/// A connection on which one request is made after the other.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: BufReader<TcpStream>,
+    address: SocketAddr,
+    line: String,
+    body: Vec<u8>,
+}
+
+/// How long a body is.
+#[derive(Debug, PartialEq, Eq)]
+enum Length {
+    Known(usize),
+    Chunked,
+}
+
+impl Connection {
+    pub(crate) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).await.with_context(|| format!("{address} does not answer"))?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream: BufReader::new(stream), address, line: String::new(), body: Vec::new() })
+    }
+
+    /// Sends JSON; gives the body of the answer, which must have this status.
+    pub(crate) async fn post(&mut self, path: &str, headers: &str, json: &str, status: u16) -> anyhow::Result<&str> {
+        let (address, length) = (self.address, json.len());
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{json}"
+        );
+        self.stream.write_all(request.as_bytes()).await?;
+        let (got, length) = self.head().await?;
+        let Length::Known(length) = length else { bail!("the host answers POST {path} with a body of unknown length") };
+        self.body.resize(length, 0);
+        self.stream.read_exact(&mut self.body).await?;
+        let body = std::str::from_utf8(&self.body)?;
+        anyhow::ensure!(got == status, "the host answers POST {path} with {got}: {body}");
+        Ok(body)
+    }
+
+    /// Reads server-sent events, line by line, to the end of the stream.
+    pub(crate) async fn stream(&mut self, path: &str, mut each: impl FnMut(&str)) -> anyhow::Result<()> {
+        let address = self.address;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\naccept: text/event-stream\r\n\r\n");
+        self.stream.write_all(request.as_bytes()).await?;
+        let (status, length) = self.head().await?;
+        anyhow::ensure!(status == 200 && length == Length::Chunked, "the host answers GET {path} with {status} and no stream");
+        // What of a line the last chunk had.
+        self.body.clear();
+        loop {
+            self.read_line().await?;
+            let size = usize::from_str_radix(self.line.trim_end(), 16).context("a chunk without a size")?;
+            let start = self.body.len();
+            self.body.resize(start + size, 0);
+            let chunk = self.body.get_mut(start..).unwrap_or_default();
+            self.stream.read_exact(chunk).await?;
+            self.read_line().await?;
+            if size == 0 {
+                return Ok(());
+            }
+            let mut used = 0;
+            for line in self.body.split_inclusive(|byte| *byte == b'\n') {
+                if let Some(line) = line.strip_suffix(b"\n") {
+                    used += line.len() + 1;
+                    each(std::str::from_utf8(line)?);
+                }
+            }
+            self.body.drain(..used);
+        }
+    }
+
+    /// Reads an answer up to its body.
+    async fn head(&mut self) -> anyhow::Result<(u16, Length)> {
+        self.read_line().await?;
+        let status = self.line.split(' ').nth(1).and_then(|status| status.parse().ok()).context("an answer without a status")?;
+        let mut length = Length::Known(0);
+        loop {
+            self.read_line().await?;
+            let Some((name, value)) = self.line.trim_end().split_once(':') else { return Ok((status, length)) };
+            if name.eq_ignore_ascii_case("content-length") {
+                length = Length::Known(value.trim().parse()?);
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                length = Length::Chunked;
+            }
+        }
+    }
+
+    async fn read_line(&mut self) -> anyhow::Result<()> {
+        self.line.clear();
+        let read = self.stream.read_line(&mut self.line).await?;
+        anyhow::ensure!(read > 0, "the host closed the connection");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that answers every connection with the same bytes.
+    async fn answering(answer: &'static str) -> Connection {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await
+        });
+        Connection::open(address).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn answers_follow_each_other_on_one_connection() {
+        let answers = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nx: y\r\n\r\n{}HTTP/1.1 503 No\r\ncontent-length: 4\r\n\r\nbusy";
+        let mut connection = answering(answers).await;
+        assert_eq!(connection.post("/", "", "{}", 200).await.unwrap(), "{}");
+        assert!(connection.post("/", "", "{}", 200).await.unwrap_err().to_string().ends_with("503: busy"));
+    }
+
+    #[tokio::test]
+    async fn lines_of_a_stream_may_be_cut_by_chunks() {
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nid: 1\r\nc\r\n2\nevent: x\n\n\r\n0\r\n\r\n";
+        let mut lines = Vec::new();
+        answering(answer).await.stream("/", |line| lines.push(line.to_owned())).await.unwrap();
+        assert_eq!(lines, ["id: 12", "event: x", ""]);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_breaks_off_is_an_error() {
+        let mut connection = answering("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nff\r\nid").await;
+        connection.stream.get_mut().shutdown().await.unwrap();
+        assert!(connection.stream("/", |_| {}).await.is_err());
+    }
+}

@@ -1,0 +1,72 @@
+//! Echo runs of a host in this process.
+
+use std::time::{Duration, Instant};
+
+use agent_host_protocol::{
+    RunStatus,
+    context::{Actor, Conversation},
+    event::Envelope,
+};
+use agent_host_runs::{Config, Host};
+use anyhow::Context;
+use tokio::task::JoinSet;
+
+use crate::{
+    Load, echo,
+    window::{Report, Window},
+};
+
+/// A run that takes longer than this is not waited for.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// Keeps `in_flight` runs going.
+pub(crate) async fn load(config: Config, load: Load) -> anyhow::Result<Report> {
+    let host = Host::start(config).await?;
+    let window = Window::new(load);
+    let mut workers = JoinSet::new();
+    for worker in 0..load.in_flight {
+        workers.spawn(work(host.clone(), worker, window));
+    }
+    let cpu = window.cpu(std::process::id()).await?;
+    let mut latencies = Vec::new();
+    while let Some(worker) = workers.join_next().await {
+        latencies.extend(worker??);
+    }
+    host.shutdown(WAIT).await;
+    window.report(latencies, cpu)
+}
+
+async fn work(host: Host, worker: usize, window: Window) -> anyhow::Result<Vec<Duration>> {
+    let mut latencies = Vec::new();
+    let mut turn = 0;
+    while window.is_open() {
+        let envelope = envelope(echo::conversation(worker, turn));
+        let started = Instant::now();
+        run(&host, envelope).await?;
+        latencies.extend(window.latency(started));
+        turn += 1;
+    }
+    Ok(latencies)
+}
+
+/// One run, created and waited for.
+pub(crate) async fn run(host: &Host, envelope: Envelope) -> anyhow::Result<agent_host_protocol::Run> {
+    let accepted = host.accept(envelope, None).await?;
+    let run = host.wait(*accepted.runs.first().context("the event made no run")?, WAIT).await?;
+    anyhow::ensure!(run.status == RunStatus::Completed, "a run did not complete: {run:?}");
+    Ok(run)
+}
+
+/// The same event as over HTTP.
+pub(crate) fn envelope(conversation: String) -> Envelope {
+    Envelope {
+        conversation: Some(Conversation { conversation_id: Some(conversation), ..Conversation::default() }),
+        actor: Some(Actor {
+            actor_type: "user".to_owned(),
+            actor_id: Some("bench".to_owned()),
+            actor_name: None,
+            metadata: serde_json::Map::new(),
+        }),
+        ..Envelope::message(echo::TEXT, "api")
+    }
+}

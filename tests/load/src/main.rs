@@ -1,0 +1,144 @@
+//! What `cargo xtask bench` runs in release builds: each command does one thing and prints one line of JSON.
+//!
+//! It is not a part of the host. Load over HTTP comes from a process of its own, as a client's would; the other
+//! commands hold a host or a ledger in their own process.
+
+mod commit;
+mod connection;
+mod cpu;
+mod deltas;
+mod echo;
+mod fill;
+mod http;
+mod in_process;
+mod open;
+mod window;
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use agent_host_runs::Config;
+use clap::{Args, Parser};
+use serde::Serialize;
+
+/// Load for the benchmarks; `cargo xtask bench` calls it.
+#[derive(Debug, Parser)]
+enum Command {
+    /// Echo runs over HTTP, each created and waited for
+    Http {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Echo runs of a host in this process
+    InProcess {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Runs over HTTP that emit deltas, each followed by a client to its end
+    Deltas {
+        #[command(flatten)]
+        target: Target,
+        /// How many at once
+        #[arg(long)]
+        in_flight: usize,
+        /// How many in all
+        #[arg(long)]
+        runs: usize,
+        /// How many deltas in each
+        #[arg(long)]
+        deltas: usize,
+    },
+    /// Copies of one real echo run, written to the ledger of a host that is not running
+    Fill {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        /// How many
+        #[arg(long)]
+        runs: u64,
+    },
+    /// Opening a ledger
+    Open {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// The raw cost of one commit on a disk
+    Commit {
+        /// A directory on it
+        #[arg(long)]
+        dir: PathBuf,
+    },
+}
+
+/// A host that serves.
+#[derive(Debug, Args)]
+struct Target {
+    /// Where
+    #[arg(long)]
+    address: SocketAddr,
+    /// Its process id
+    #[arg(long)]
+    pid: u32,
+}
+
+/// How much, and for how long.
+#[derive(Debug, Clone, Copy, Args)]
+struct Load {
+    /// How many runs at once
+    #[arg(long)]
+    in_flight: usize,
+    /// How long before anything is counted
+    #[arg(long, value_name = "MS", default_value = "1000", value_parser = milliseconds)]
+    warm_up: Duration,
+    /// How long to count
+    #[arg(long, value_name = "MS", default_value = "5000", value_parser = milliseconds)]
+    measure: Duration,
+}
+
+fn milliseconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
+    text.parse().map(Duration::from_millis)
+}
+
+fn main() -> anyhow::Result<()> {
+    let command = Command::parse();
+    // A generator of load that takes both cores would measure itself.
+    let mut runtime = match command {
+        Command::Http { .. } | Command::Deltas { .. } => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    runtime.enable_all().build()?.block_on(execute(command))
+}
+
+async fn execute(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Http { target, load } => print(&http::load(target.address, target.pid, load).await?),
+        Command::InProcess { config, load } => print(&in_process::load(Config::load(&config)?, load).await?),
+        Command::Deltas { target, in_flight, runs, deltas } => {
+            print(&deltas::load(target.address, target.pid, in_flight, runs, deltas).await?)
+        }
+        Command::Fill { config, runs } => print(&fill::fill(Config::load(&config)?, runs).await?),
+        Command::Open { config } => print(&open::open(&Config::load(&config)?).await?),
+        Command::Commit { dir } => print(&commit::measure(&dir)?),
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "the one line that the caller reads")]
+fn print(report: &impl Serialize) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(report)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Command::command().debug_assert();
+    }
+}

@@ -1,0 +1,260 @@
+//! Guests that break every rule: each ends in the documented way, and the host is unharmed.
+
+use std::time::{Duration, Instant};
+
+use agent_host_protocol::{Limits, RunStatus, event::Envelope};
+use agent_host_tests::{
+    World,
+    world::{bound, in_conversation, limits},
+};
+
+const HOSTILE: &str = "plugin:test/hostile/default";
+
+async fn world() -> World {
+    World::new(&["hostile"], HOSTILE).await
+}
+
+async fn world_with(limits: Limits, deadline_ms: u64) -> World {
+    let mut binding = bound(HOSTILE);
+    binding.deadline_ms = Some(deadline_ms);
+    World::with(&["hostile"], limits, vec![binding]).await
+}
+
+/// The host still answers.
+async fn is_unharmed(world: &World) {
+    assert_eq!(world.say("ok still here").await.said(), "ok still here");
+}
+
+#[tokio::test]
+async fn a_guest_that_breaks_ends_the_run_with_a_code_that_says_how() {
+    let world = world().await;
+    for (does, code) in [
+        ("trap", "runner.trapped"),
+        ("panic", "runner.trapped"),
+        ("exit 0", "runner.exited"),
+        ("exit 3", "runner.exited"),
+        ("grow", "runner.memory_exceeded"),
+        ("recurse", "runner.stack_exceeded"),
+        ("fail acme.broken it broke", "acme.broken"),
+        ("bad-completion", "runner.invalid_result"),
+        ("bad-message-tool-calls", "runner.invalid_result"),
+    ] {
+        let ended = world.say(does).await;
+        assert_eq!((ended.run.status, ended.failure()), (RunStatus::Failed, code), "{does}: {ended:#?}");
+        assert_eq!(ended.kinds().last(), Some(&"run.failed"), "{does}");
+        let violated = ended.kinds().contains(&"sandbox.violation");
+        assert_eq!(violated, code.starts_with("runner.") && code != "runner.invalid_result", "{does}: {:?}", ended.kinds());
+    }
+    is_unharmed(&world).await;
+}
+
+#[tokio::test]
+async fn the_last_words_of_a_panic_are_in_the_record() {
+    let ended = world().await.say("panic").await;
+    let log = ended.end()["details"]["log"].as_str().unwrap_or_default().to_owned();
+    assert!(log.contains("hostile was asked to panic"), "{ended:#?}");
+}
+
+#[tokio::test]
+async fn a_guest_that_loops_is_stopped_at_its_deadline_and_delays_nobody() {
+    let world = world_with(limits(), 500).await;
+    let looping: Vec<_> = [world.send(Envelope::message("loop", "api")).await, world.send(Envelope::message("loop-calls", "api")).await, world.send(Envelope::message("ignore-cancel", "api")).await].into();
+    // An honest run goes on beside them: it needs their time, not their end.
+    let honest = world.say("ok beside them").await;
+    assert_eq!(honest.run.status, RunStatus::Completed, "{honest:#?}");
+    for id in looping {
+        let ended = world.ended(id).await;
+        assert_eq!((ended.run.status, ended.failure()), (RunStatus::Timeout, "deadline_exceeded"), "{:?}", ended.run);
+        let took = ended.run.finished_at.unwrap() - ended.run.started_at.unwrap();
+        assert!((500..10_000).contains(&took), "stopped after {took} ms of 500");
+        assert!(ended.kinds().contains(&"limit.reached"));
+    }
+    is_unharmed(&world).await;
+}
+
+#[tokio::test]
+async fn a_guest_is_cancelled_wherever_it_is() {
+    let world = world().await;
+    for does in ["loop", "loop-calls", "ignore-cancel", "sleep 600000"] {
+        let id = world.send(Envelope::message(does, "api")).await;
+        // Cancel it while it runs, not while it waits.
+        while world.host.ledger().run(id).unwrap().unwrap().run.started_at.is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let asked = Instant::now();
+        world.host.cancel(id, "enough".into()).await.unwrap();
+        let ended = world.ended(id).await;
+        assert_eq!((ended.run.status, ended.failure()), (RunStatus::Cancelled, "cancelled"), "{does}");
+        assert_eq!(ended.run.cancel_reason.as_deref(), Some("enough"));
+        assert!(ended.run.cancel_requested_at.is_some());
+        assert!(asked.elapsed() < Duration::from_secs(30), "{does} took {:?} to end", asked.elapsed());
+        let again = world.host.cancel(id, "again".into()).await.unwrap_err();
+        assert_eq!(again.code(), "conflict");
+    }
+    is_unharmed(&world).await;
+}
+
+#[tokio::test]
+async fn a_run_that_waits_in_line_is_cancelled_without_starting() {
+    let world = world().await;
+    let first = world.send(in_conversation("c", "sleep 600000")).await;
+    let second = world.send(in_conversation("c", "ok never said")).await;
+    let third = world.send(in_conversation("c", "ok third")).await;
+    world.host.cancel(second, "not needed".into()).await.unwrap();
+    let ended = world.ended(second).await;
+    assert_eq!((ended.run.status, ended.run.started_at, ended.kinds()), (RunStatus::Cancelled, None, vec!["run.failed"]));
+    world.host.cancel(first, String::new()).await.unwrap();
+    assert_eq!(world.ended(third).await.said(), "ok third");
+}
+
+#[tokio::test]
+async fn results_that_break_a_rule_are_refused_whole_and_by_name() {
+    let world = world().await;
+    for (does, code) in [
+        ("emit-bad-json", "error invalid_argument"),
+        ("emit-large 40000", "error payload_too_large"),
+        ("emit-many 65", "error payload_too_large"),
+        ("emit-many 0", "error invalid_argument"),
+        ("emit-bytes-batch", "error payload_too_large"),
+        ("emit-terminal", "error invalid_argument"),
+        ("emit-unknown message.delta", "error invalid_argument"),
+        ("emit-unknown permission.denied", "error invalid_argument"),
+        ("emit-unknown not..a..name", "error invalid_argument"),
+        ("deep-json 65", "error invalid_argument"),
+        ("deep-json 10000", "error invalid_argument"),
+    ] {
+        let ended = world.say_in("c", does).await;
+        assert!(ended.said().starts_with(code), "{does}: {}", ended.said());
+        assert_eq!(ended.run.status, RunStatus::Completed, "a refusal is no trap");
+        assert_eq!(ended.kinds(), ["message.completed", "run.completed"], "{does} left something behind");
+    }
+}
+
+#[tokio::test]
+async fn results_at_the_limit_and_of_unknown_type_are_kept() {
+    let world = world().await;
+    let ended = world.say("emit-many 64").await;
+    assert_eq!(ended.kinds().iter().filter(|kind| **kind == "message.delta").count(), 64);
+    let ended = world.say("emit-unknown acme.progress").await;
+    let event = ended.events.iter().find(|event| event.kind == "acme.progress").expect("it is kept");
+    assert_eq!(event.data_value()["from"], "hostile");
+    assert_eq!(ended.run.status, RunStatus::Completed);
+}
+
+#[tokio::test]
+async fn a_guest_that_calls_too_often_is_told_so() {
+    let limits = Limits { host_calls_per_second: 10, host_calls_burst: 20, results_per_second: 64, results_burst: 100, ..limits() };
+    let world = World::with(&["hostile"], limits, vec![bound(HOSTILE)]).await;
+    // Its last words wait for the next second too: what is refused is retryable, and the SDK's reply is one call.
+    let ended = world.say("emit-n 100").await;
+    let deltas = ended.kinds().iter().filter(|kind| **kind == "message.delta").count();
+    assert!((20..100).contains(&deltas), "{deltas} of 100 got through");
+    let audit = world.host.ledger().audit_page(Some(ended.run.run_id), None, 100).unwrap();
+    assert!(audit.items.iter().any(|record| record.outcome == "rate_limited" && record.action == "results.emit"), "{audit:#?}");
+}
+
+#[tokio::test]
+async fn state_is_kept_in_its_scope_and_within_its_bounds() {
+    let world = world().await;
+    for (conversation, does, says) in [
+        ("a", "state-set conversation color \"red\"", "ok"),
+        ("a", "state-get conversation color", "ok \"red\""),
+        ("b", "state-get conversation color", "ok none"),
+        ("a", "state-set runner shared 1", "ok"),
+        ("b", "state-get runner shared", "ok 1"),
+        ("a", "state-list conversation", "ok color"),
+        ("a", "state-delete conversation color", "ok"),
+        ("a", "state-get conversation color", "ok none"),
+        ("a", "state-set actor x 1", "error unauthorized"),
+        ("a", "state-set subject x 1", "error unauthorized"),
+        ("a", "state-set conversation  1", "error invalid_argument"),
+        ("a", "state-set conversation bad {not json", "error invalid_argument"),
+        ("a", "state-huge", "error payload_too_large"),
+        ("a", "emit-state actor x 1", "error unauthorized"),
+    ] {
+        let ended = world.say_in(conversation, does).await;
+        assert!(ended.said().starts_with(says), "{does} in {conversation}: {}", ended.said());
+    }
+    for key in ["x".repeat(257), "tab\tkey".into()] {
+        let ended = world.say_in("a", &format!("state-set conversation {key} 1")).await;
+        assert!(ended.said().starts_with("error invalid_argument"), "{key:?}: {}", ended.said());
+    }
+}
+
+#[tokio::test]
+async fn a_guest_reads_its_own_writes_and_the_next_run_does_too() {
+    let world = world().await;
+    for turn in 1..=20 {
+        assert_eq!(world.say_in("c", "count-state n").await.said(), format!("ok {turn}"));
+    }
+}
+
+#[tokio::test]
+async fn history_is_the_own_conversation_by_pages_of_one_to_a_hundred() {
+    let world = world().await;
+    for n in 0..3 {
+        world.say_in("a", &format!("ok {n}")).await;
+    }
+    for (conversation, does, says) in [
+        ("a", "history-page", "ok 7 items, more: false"),
+        ("a", "history-limit 1", "ok 1 items, more: true"),
+        ("a", "history-limit 100", "ok 11 items, more: false"),
+        ("a", "history-limit 0", "error invalid_argument"),
+        ("a", "history-limit 101", "error invalid_argument"),
+        ("a", "history-foreign b", "error unauthorized"),
+        ("a", "history-foreign a", "ok"),
+        ("a", "history-cursor nonsense", "error invalid_argument"),
+        ("b", "history-page", "ok 1 items, more: false"),
+    ] {
+        let ended = world.say_in(conversation, does).await;
+        assert!(ended.said().starts_with(says), "{does} in {conversation}: {}", ended.said());
+    }
+    let alone = world.say("history-page").await;
+    assert!(alone.said().starts_with("error unauthorized"), "{}", alone.said());
+
+    // A cursor of one conversation means nothing in another.
+    let other = world.say_in("b", "ok").await;
+    let context: serde_json::Value = serde_json::from_str(world.host.ledger().context(other.run.run_id).unwrap().unwrap().get()).unwrap();
+    let cursor = context["context"]["latest_cursor"].as_str().unwrap();
+    assert!(world.say_in("b", &format!("history-cursor {cursor}")).await.said().starts_with("ok"));
+    assert!(world.say_in("a", &format!("history-cursor {cursor}")).await.said().starts_with("error invalid_argument"));
+}
+
+#[tokio::test]
+async fn a_guest_sees_nothing_of_the_machine() {
+    let world = world().await;
+    let said = world.say("probe-env").await.said();
+    let found: serde_json::Value = serde_json::from_str(said.strip_prefix("ok ").unwrap()).unwrap();
+    for (what, result) in found.as_object().unwrap() {
+        let result = result.as_str().unwrap();
+        let nothing = ["ok []", "ok \"\"", "ok \"/\"", "error "].iter().any(|fine| result.starts_with(fine));
+        assert!(nothing, "{what}: {result}");
+    }
+    assert!(!std::path::Path::new("/tmp/agent-host-was-here").exists());
+}
+
+#[tokio::test]
+async fn floods_are_bounded() {
+    let world = world().await;
+    for does in ["log-flood 20000", "stdout-flood 20000000"] {
+        let ended = world.say(does).await;
+        assert_eq!(ended.run.status, RunStatus::Completed, "{does}: {ended:#?}");
+    }
+    let greedy = world.say("random 1073741824").await;
+    assert_eq!(greedy.run.status, RunStatus::Failed, "{greedy:#?}");
+    assert!(world.say("random 16").await.said().starts_with("ok "));
+    is_unharmed(&world).await;
+}
+
+#[tokio::test]
+async fn many_runs_wait_for_a_place_and_none_is_refused() {
+    let world = World::with(&["hostile"], Limits { max_live_runs: 5, ..limits() }, vec![bound(HOSTILE)]).await;
+    let mut ids = Vec::new();
+    for _ in 0..100 {
+        ids.push(world.send(Envelope::message("sleep 20", "api")).await);
+    }
+    assert!(world.host.readiness().live_runs <= 5);
+    for id in ids {
+        assert_eq!(world.ended(id).await.run.status, RunStatus::Completed);
+    }
+}

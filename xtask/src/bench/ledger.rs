@@ -1,0 +1,66 @@
+//! A ledger with a million runs in it.
+
+use std::{thread, time::Duration};
+
+use super::{
+    echo,
+    session::Session,
+    site::{Site, target},
+};
+
+const RATIO: &str = "ledger.million.ratio";
+const BYTES: &str = "ledger.bytes_per_run";
+const OPEN: &str = "ledger.open.million.ms";
+
+/// Both ledgers are measured in turn, so that a disturbance of the machine meets both.
+const TURNS: usize = 3;
+const IN_FLIGHT: &str = "256";
+const MEASURE_MS: &str = "4000";
+/// The host is killed in the midst of its work, with this much of it since it started.
+const WORK: Duration = Duration::from_secs(3);
+
+pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+    if !session.wants(&[RATIO, BYTES, OPEN]) {
+        return Ok(());
+    }
+    let site = echo::site(session, "million")?;
+    let runs = session.million.to_string();
+    let report = session.load(&["fill", "--config", &site.config(), "--runs", &runs])?;
+    session.record(BYTES, report.number("bytes_per_run")?)?;
+    if session.wants(&[RATIO]) {
+        ratio(session, &site)?;
+    }
+    if session.wants(&[OPEN]) {
+        open_after_kill(session, &site)?;
+    }
+    Ok(())
+}
+
+/// What an echo run costs beside a million others, over what it costs alone: the best of some turns each.
+fn ratio(session: &mut Session<'_>, full: &Site) -> anyhow::Result<()> {
+    let rate = |session: &Session<'_>, site: &Site| {
+        let arguments = ["in-process", "--config", &site.config(), "--in-flight", IN_FLIGHT, "--measure", MEASURE_MS];
+        session.load(&arguments)?.number("runs_per_second")
+    };
+    let (mut empty_best, mut full_best) = (0.0_f64, 0.0_f64);
+    for turn in 0..TURNS {
+        let empty = echo::site(session, &format!("empty-{turn}"))?;
+        empty_best = empty_best.max(rate(session, &empty)?);
+        full_best = full_best.max(rate(session, full)?);
+    }
+    session.record(RATIO, empty_best / full_best)
+}
+
+/// What a crash costs the next start.
+fn open_after_kill(session: &mut Session<'_>, site: &Site) -> anyhow::Result<()> {
+    let host = site.start(session)?.host;
+    let target = target(&host);
+    let target: Vec<_> = target.iter().map(String::as_str).collect();
+    let mut load = session.spawn_load(&[&["http"], target.as_slice(), &["--in-flight", IN_FLIGHT]].concat())?;
+    thread::sleep(WORK);
+    host.kill();
+    // It fails when the host goes.
+    load.wait()?;
+    let report = session.load(&["open", "--config", &site.config()])?;
+    session.record(OPEN, report.number("open_ms")?)
+}

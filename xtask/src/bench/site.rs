@@ -1,0 +1,83 @@
+//! Where a host of the benchmarks lives: configuration, plugins and data in one directory.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use serde_json::Value;
+
+use super::session::Session;
+use crate::{
+    host::{HostProcess, Start},
+    http::Client,
+};
+
+/// Compiling a hundred plugins takes this long on a slow machine.
+const START: Duration = Duration::from_secs(180);
+
+/// One site.
+#[derive(Debug)]
+pub(crate) struct Site {
+    dir: PathBuf,
+    plugins: usize,
+}
+
+/// A host that is ready, and how long that took.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) host: HostProcess,
+    pub(crate) took: Duration,
+}
+
+impl Site {
+    /// Lays out a site with one plugin, whose host answers every event with `runner`.
+    pub(crate) fn new(session: &Session<'_>, name: &str, runner: &str, component: &Path) -> anyhow::Result<Self> {
+        Self::with_plugins(session, name, runner, |plugins| {
+            let name = component.file_name().context("a component has no file name")?;
+            fs::copy(component, plugins.join(name)).with_context(|| format!("{} cannot be copied", component.display()))?;
+            Ok(1)
+        })
+    }
+
+    /// The same with plugins from `write`, which gets the plugins directory and gives how many it wrote.
+    pub(crate) fn with_plugins(
+        session: &Session<'_>,
+        name: &str,
+        runner: &str,
+        write: impl FnOnce(&Path) -> anyhow::Result<usize>,
+    ) -> anyhow::Result<Self> {
+        let dir = session.dir(name)?;
+        let config = format!("[server]\nlisten = \"127.0.0.1:0\"\n\n[[bindings]]\nid = \"bench\"\nrunner = \"{runner}\"\n");
+        fs::write(dir.join("agent-host.toml"), config)?;
+        let plugins = dir.join("plugins");
+        fs::create_dir(&plugins)?;
+        Ok(Self { plugins: write(&plugins)?, dir })
+    }
+
+    /// The configuration, as an argument.
+    pub(crate) fn config(&self) -> String {
+        self.dir.join("agent-host.toml").display().to_string()
+    }
+
+    /// Starts the host as a process; returns when it is ready with all plugins.
+    pub(crate) fn start(&self, session: &Session<'_>) -> anyhow::Result<Started> {
+        let started = Instant::now();
+        let config = self.dir.join("agent-host.toml");
+        let log = self.dir.join("agent-host.log");
+        let host = HostProcess::start(&Start { binary: &session.binary, config: &config, log, within: START })?;
+        let ready = Client::new(host.url()).get("/readyz")?;
+        let took = started.elapsed();
+        let serving = ready.get("plugins_ready").and_then(Value::as_u64);
+        anyhow::ensure!(serving == Some(self.plugins as u64), "{} plugins should serve, the host says: {ready}", self.plugins);
+        Ok(Started { host, took })
+    }
+}
+
+/// The host as the load generator is told of it.
+pub(crate) fn target(host: &HostProcess) -> [String; 4] {
+    let address = host.url().trim_start_matches("http://").to_owned();
+    ["--address".to_owned(), address, "--pid".to_owned(), host.id().to_string()]
+}
