@@ -47,7 +47,7 @@ impl Test {
             .args(&self.filter)
             .env("AGENT_HOST_BIN", workspace.target().join("debug").join("agent-host"))
             .env("AGENT_HOST_WASM_DIR", guests::dir(workspace));
-        let (summary, succeeded) = watch(&mut cargo)?;
+        let (summary, succeeded) = watch(&mut cargo, io::stdout().lock())?;
         if summary.failed > 0 {
             failures.push("some tests failed: see above".to_owned());
         } else if !succeeded {
@@ -78,18 +78,17 @@ fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
 }
 
 /// Runs `cargo test`, passes its output on, and adds up what it says.
-fn watch(command: &mut Command) -> anyhow::Result<(Summary, bool)> {
+fn watch(command: &mut Command, mut out: impl Write) -> anyhow::Result<(Summary, bool)> {
     process::announce(command);
     let mut child = command.stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
     let mut summary = Summary::default();
-    let mut stdout = io::stdout().lock();
     if let Some(pipe) = child.stdout.take() {
         // Tests may print what is not UTF-8.
         for line in BufReader::new(pipe).split(b'\n') {
             let mut line = line?;
             summary.add(&String::from_utf8_lossy(&line));
             line.push(b'\n');
-            stdout.write_all(&line)?;
+            out.write_all(&line)?;
         }
     }
     Ok((summary, child.wait()?.success()))
@@ -146,7 +145,9 @@ mod tests {
     #[test]
     fn a_command_is_watched_to_its_end() {
         let say = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; printf '\\377\\n'; exit 3";
-        let watched = watch(Command::new("sh").args(["-c", say])).unwrap();
+        let mut passed_on = Vec::new();
+        let watched = watch(Command::new("sh").args(["-c", say]), &mut passed_on).unwrap();
         assert_eq!(watched, (Summary { passed: 2, failed: 0 }, false));
+        assert_eq!(passed_on, b"test result: ok. 2 passed; 0 failed; 0 ignored\n\xff\n");
     }
 }

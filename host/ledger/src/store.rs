@@ -324,11 +324,11 @@ impl<'t> OpenTables<'t> {
         Ok(place.insert(open))
     }
 
-    /// Changes are made table by table, those of a table in their order: the pages of one table stay at hand.
     fn apply(&mut self, payload: &[u8]) -> Result<(), LedgerError> {
-        let mut all = changes(payload).collect::<Result<Vec<_>, _>>().map_err(|_| LedgerError::damaged("a batch holds something that is not a change"))?;
-        all.sort_by_key(|change| change.table.id());
-        for Change { table, key, value } in all {
+        for change in changes(payload) {
+            let Ok(Change { table, key, value }) = change else {
+                return Err(LedgerError::damaged("a batch holds something that is not a change"));
+            };
             match value {
                 Some(value) => drop(self.table(table)?.insert(key, value)?),
                 None => drop(self.table(table)?.remove(key)?),

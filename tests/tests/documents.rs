@@ -1,0 +1,36 @@
+//! What the documents list is what the code has.
+
+use std::{fs, path::Path};
+
+use agent_host_protocol::{ErrorCode, FailureCode, Limits, RefusalCode};
+
+fn document(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)).unwrap()
+}
+
+#[test]
+fn every_failure_code_is_documented_and_no_other() {
+    let text = document("docs/FAILURES.md");
+    let table = text.split("## Refusals").next().unwrap();
+    let documented: Vec<_> = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let codes: Vec<_> = FailureCode::ALL.iter().map(|code| code.as_str()).collect();
+    assert_eq!(documented, codes);
+    let refusals = text.split("## Refusals").nth(1).unwrap();
+    for line in refusals.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let code = line.split('`').next().unwrap();
+        assert!(!matches!(ErrorCode::from(code), ErrorCode::Other(_)), "{code} is documented and not a code");
+    }
+}
+
+#[test]
+fn every_limit_and_every_refusal_of_a_file_is_documented() {
+    let text = document("docs/CONFIGURATION.md");
+    let limits = serde_json::to_value(Limits::default()).unwrap();
+    for (name, value) in limits.as_object().unwrap() {
+        assert!(text.contains(&format!("| `{name}` | {value} |")), "`{name}` with its default {value} is missing in docs/CONFIGURATION.md");
+    }
+    let text = document("guest-sdk/README.md") + &document("docs/PLUGINS.md");
+    for code in RefusalCode::ALL {
+        assert!(text.contains(code.as_str()), "`{}` is not documented", code.as_str());
+    }
+}
