@@ -40,7 +40,8 @@ impl Process {
         let mut child = command(dir.path()).args(["serve", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let line: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("the host did not say where it listens ({error}): {line:?}"));
+        let line: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("the host did not say where it listens ({error}): {line:?}"));
         Self { url: line["listening"].as_str().unwrap().to_owned(), child, dir }
     }
 

@@ -27,10 +27,22 @@ fn every_limit_and_every_refusal_of_a_file_is_documented() {
     let text = document("docs/CONFIGURATION.md");
     let limits = serde_json::to_value(Limits::default()).unwrap();
     for (name, value) in limits.as_object().unwrap() {
-        assert!(text.contains(&format!("| `{name}` | {value} |")), "`{name}` with its default {value} is missing in docs/CONFIGURATION.md");
+        assert!(
+            text.contains(&format!("| `{name}` | {value} |")),
+            "`{name}` with its default {value} is missing in docs/CONFIGURATION.md"
+        );
     }
     let text = document("guest-sdk/README.md") + &document("docs/PLUGINS.md");
     for code in RefusalCode::ALL {
         assert!(text.contains(code.as_str()), "`{}` is not documented", code.as_str());
+    }
+}
+
+#[test]
+fn every_problem_code_is_documented_with_its_status() {
+    let text = document("docs/API.md");
+    for code in agent_host_server::ProblemCode::ALL {
+        let row = format!("| `{}` | {} |", code.as_str(), code.status().as_u16());
+        assert!(text.contains(&row), "{row} is missing in docs/API.md");
     }
 }

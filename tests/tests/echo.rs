@@ -1,7 +1,10 @@
 //! The main way: a runner answers a real event, durably.
 
 use agent_host_protocol::RunStatus;
-use agent_host_tests::{World, world::{in_conversation, bound, limits}};
+use agent_host_tests::{
+    World,
+    world::{bound, in_conversation, limits},
+};
 
 const ECHO: &str = "plugin:agent-host/echo/default";
 
@@ -49,6 +52,10 @@ async fn runs_of_one_conversation_take_turns_in_order() {
         assert!(ended.run.started_at.unwrap() >= last_end, "run {n} started before the one before it ended");
         last_end = ended.run.finished_at.unwrap();
         let context: serde_json::Value = serde_json::from_str(world.host.ledger().context(id).unwrap().unwrap().get()).unwrap();
-        assert_eq!(context["state"]["conversation"]["turns"].as_u64().unwrap_or(0), n as u64, "each sees the state that the one before left");
+        assert_eq!(
+            context["state"]["conversation"]["turns"].as_u64().unwrap_or(0),
+            n as u64,
+            "each sees the state that the one before left"
+        );
     }
 }

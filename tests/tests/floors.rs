@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 /// The floors, lowest first (ARCHITECTURE.md, "Houses and floors").
-const FLOORS: [(&str, u32); 7] = [("protocol", 0), ("ledger", 1), ("sandbox", 1), ("providers", 1), ("runs", 2), ("server", 3), ("cli", 4)];
+const FLOORS: [(&str, u32); 7] =
+    [("protocol", 0), ("ledger", 1), ("sandbox", 1), ("providers", 1), ("runs", 2), ("server", 3), ("cli", 4)];
 
 fn dependencies(house: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host").join(house).join("Cargo.toml");
@@ -21,8 +22,13 @@ fn no_arrow_points_upward() {
     let floors = BTreeMap::from(FLOORS);
     for (house, floor) in &floors {
         for dependency in dependencies(house) {
-            let below = floors.get(dependency.as_str()).unwrap_or_else(|| panic!("{house} depends on {dependency}, which is on no floor of the host"));
-            assert!(below < floor, "{house} (floor {floor}) depends on {dependency} (floor {below}): nothing imports upward or sideways");
+            let below = floors
+                .get(dependency.as_str())
+                .unwrap_or_else(|| panic!("{house} depends on {dependency}, which is on no floor of the host"));
+            assert!(
+                below < floor,
+                "{house} (floor {floor}) depends on {dependency} (floor {below}): nothing imports upward or sideways"
+            );
         }
     }
 }
@@ -32,7 +38,10 @@ fn every_house_is_on_a_floor() {
     let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host");
     for entry in fs::read_dir(host).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        assert!(FLOORS.iter().any(|(house, _)| *house == name), "{name} is on no floor: put it on one, here and in ARCHITECTURE.md");
+        assert!(
+            FLOORS.iter().any(|(house, _)| *house == name),
+            "{name} is on no floor: put it on one, here and in ARCHITECTURE.md"
+        );
     }
 }
 

@@ -40,13 +40,19 @@ async fn probed(binding: BindingConfig) -> (BTreeMap<String, String>, Vec<agent_
     let world = World::with(&["probe"], limits(), vec![binding]).await;
     let ended = world.ended(world.send(in_conversation("c", "probe")).await).await;
     let said: Value = serde_json::from_str(&ended.said()).unwrap_or_else(|error| panic!("{error}: {ended:#?}"));
-    let answers = said.as_object().unwrap().iter().map(|(name, answer)| (name.clone(), answer.as_str().unwrap_or_default().to_owned())).collect();
+    let answers = said
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, answer)| (name.clone(), answer.as_str().unwrap_or_default().to_owned()))
+        .collect();
     let audit = world.host.ledger().audit_page(Some(ended.run.run_id), None, 100).unwrap().items;
     (answers, audit)
 }
 
 /// What works in this build, behind the gate.
-const WORKS: [&str; 8] = ["results.emit", "log.write", "history.page", "state.get", "state.set", "state.delete", "state.list-keys", "timers.now"];
+const WORKS: [&str; 8] =
+    ["results.emit", "log.write", "history.page", "state.get", "state.set", "state.delete", "state.list-keys", "timers.now"];
 
 #[tokio::test]
 async fn what_is_granted_works_or_says_that_it_is_not_here_yet() {
@@ -64,8 +70,14 @@ async fn what_is_granted_works_or_says_that_it_is_not_here_yet() {
         } else if ["platform", "http"].contains(&interface) {
             assert!(answer.starts_with("error unauthorized"), "{function}: {answer}");
         } else {
-            assert!(answer.starts_with("error runtime_error") && answer.contains("not available in this build"), "{function}: {answer}");
-            assert!(audit.iter().any(|record| record.action == function && record.outcome == "runtime_error"), "{function} left no record");
+            assert!(
+                answer.starts_with("error runtime_error") && answer.contains("not available in this build"),
+                "{function}: {answer}"
+            );
+            assert!(
+                audit.iter().any(|record| record.action == function && record.outcome == "runtime_error"),
+                "{function} left no record"
+            );
         }
     }
 }
@@ -95,7 +107,10 @@ async fn what_is_not_granted_is_refused_and_recorded() {
         }
         assert!(Interface::from_name(interface).is_some(), "{interface} is not an interface that a grant can give");
         assert!(answer.starts_with("error unauthorized"), "{function}: {answer}");
-        assert!(audit.iter().any(|record| record.action == function && record.outcome == "unauthorized"), "{function} left no record");
+        assert!(
+            audit.iter().any(|record| record.action == function && record.outcome == "unauthorized"),
+            "{function} left no record"
+        );
     }
 }
 
@@ -107,5 +122,9 @@ async fn a_grant_is_frozen_when_the_run_is_created() {
     assert_eq!(terms["grant"]["runner_id"], PROBE);
     assert_eq!(terms["grant"]["conversation"]["conversation"], "c");
     assert_eq!(terms["grant"]["permissions"]["http_hosts"], serde_json::json!([]), "reaching out is given by name");
-    assert_eq!(terms["grant"]["permissions"]["state"], serde_json::json!(["conversation", "runner", "binding"]), "the event has no actor and no subject");
+    assert_eq!(
+        terms["grant"]["permissions"]["state"],
+        serde_json::json!(["conversation", "runner", "binding"]),
+        "the event has no actor and no subject"
+    );
 }

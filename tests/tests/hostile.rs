@@ -58,7 +58,12 @@ async fn the_last_words_of_a_panic_are_in_the_record() {
 #[tokio::test]
 async fn a_guest_that_loops_is_stopped_at_its_deadline_and_delays_nobody() {
     let world = world_with(limits(), 500).await;
-    let looping: Vec<_> = [world.send(Envelope::message("loop", "api")).await, world.send(Envelope::message("loop-calls", "api")).await, world.send(Envelope::message("ignore-cancel", "api")).await].into();
+    let looping: Vec<_> = [
+        world.send(Envelope::message("loop", "api")).await,
+        world.send(Envelope::message("loop-calls", "api")).await,
+        world.send(Envelope::message("ignore-cancel", "api")).await,
+    ]
+    .into();
     // An honest run goes on beside them: it needs their time, not their end.
     let honest = world.say("ok beside them").await;
     assert_eq!(honest.run.status, RunStatus::Completed, "{honest:#?}");
@@ -143,7 +148,8 @@ async fn results_at_the_limit_and_of_unknown_type_are_kept() {
 
 #[tokio::test]
 async fn a_guest_that_calls_too_often_is_told_so() {
-    let limits = Limits { host_calls_per_second: 10, host_calls_burst: 20, results_per_second: 64, results_burst: 100, ..limits() };
+    let limits =
+        Limits { host_calls_per_second: 10, host_calls_burst: 20, results_per_second: 64, results_burst: 100, ..limits() };
     let world = World::with(&["hostile"], limits, vec![bound(HOSTILE)]).await;
     // Its last words wait for the next second too: what is refused is retryable, and the SDK's reply is one call.
     let ended = world.say("emit-n 100").await;
@@ -214,7 +220,8 @@ async fn history_is_the_own_conversation_by_pages_of_one_to_a_hundred() {
 
     // A cursor of one conversation means nothing in another.
     let other = world.say_in("b", "ok").await;
-    let context: serde_json::Value = serde_json::from_str(world.host.ledger().context(other.run.run_id).unwrap().unwrap().get()).unwrap();
+    let context: serde_json::Value =
+        serde_json::from_str(world.host.ledger().context(other.run.run_id).unwrap().unwrap().get()).unwrap();
     let cursor = context["context"]["latest_cursor"].as_str().unwrap();
     assert!(world.say_in("b", &format!("history-cursor {cursor}")).await.said().starts_with("ok"));
     assert!(world.say_in("a", &format!("history-cursor {cursor}")).await.said().starts_with("error invalid_argument"));

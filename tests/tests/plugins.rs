@@ -25,7 +25,9 @@ async fn until(world: &World, file: &str, shown: impl Fn(Option<&PluginReport>) 
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, shows).await.unwrap_or_else(|_| panic!("{file} never became what it should: {:#?}", world.report(file)));
+    tokio::time::timeout(PATIENCE, shows)
+        .await
+        .unwrap_or_else(|_| panic!("{file} never became what it should: {:#?}", world.report(file)));
 }
 
 #[tokio::test]
@@ -116,7 +118,11 @@ async fn a_component_cut_anywhere_is_refused_and_harms_nobody() {
 async fn a_dropped_file_is_live_and_a_removed_one_is_gone() {
     let world = World::new(&[], ECHO).await;
     let ended = world.say("hi").await;
-    assert_eq!((ended.run.status, ended.failure()), (RunStatus::Failed, "runner_not_found"), "an event that nobody can answer leaves a trace");
+    assert_eq!(
+        (ended.run.status, ended.failure()),
+        (RunStatus::Failed, "runner_not_found"),
+        "an event that nobody can answer leaves a trace"
+    );
 
     fs::copy(component("echo"), world.plugin("echo.wasm")).unwrap();
     until(&world, "echo.wasm", |report| report.is_some_and(|report| report.status == PluginStatus::Ready)).await;
@@ -139,7 +145,10 @@ async fn a_replaced_file_serves_new_runs_and_the_old_ones_end_on_the_old_code() 
     let mut other = fs::read(component("hostile")).unwrap();
     other.extend([0, 2, 1, b'x']);
     fs::write(world.plugin("hostile.wasm"), other).unwrap();
-    until(&world, "hostile.wasm", |report| report.is_some_and(|report| report.digest != old && report.status == PluginStatus::Ready)).await;
+    until(&world, "hostile.wasm", |report| {
+        report.is_some_and(|report| report.digest != old && report.status == PluginStatus::Ready)
+    })
+    .await;
 
     let digest = |id| {
         let terms = world.host.ledger().terms(id).unwrap().unwrap();
@@ -183,7 +192,11 @@ async fn compiled_code_is_kept_and_only_the_hosts_own_is_loaded() {
     assert!(world.report("echo.wasm").unwrap().from_cache);
     assert_eq!(world.say("hi").await.run.status, RunStatus::Completed);
 
-    let code = fs::read_dir(world.dir.path().join("data/code")).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some_and(|e| e == "code")).unwrap();
+    let code = fs::read_dir(world.dir.path().join("data/code"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|e| e == "code"))
+        .unwrap();
     let mut bytes = fs::read(&code).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;

@@ -230,7 +230,17 @@ mod tests {
 
     #[test]
     fn every_named_code_reads_back() {
-        for code in ["unauthorized", "not_found", "deadline_exceeded", "payload_too_large", "rate_limited", "invalid_argument", "conflict", "cancelled", "runtime_error"] {
+        for code in [
+            "unauthorized",
+            "not_found",
+            "deadline_exceeded",
+            "payload_too_large",
+            "rate_limited",
+            "invalid_argument",
+            "conflict",
+            "cancelled",
+            "runtime_error",
+        ] {
             assert_eq!(ErrorCode::from(code).as_str(), code);
             assert!(!matches!(ErrorCode::from(code), ErrorCode::Other(_)), "{code} is not named");
         }

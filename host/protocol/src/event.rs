@@ -110,7 +110,9 @@ impl Envelope {
     pub fn check(&self) -> Result<(), String> {
         let named = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
         if self.event_type.len() > 128 || !self.event_type.split('.').all(named) {
-            return Err("`event_type` must be names joined by dots, such as `message.received`, at most 128 characters".to_owned());
+            return Err(
+                "`event_type` must be names joined by dots, such as `message.received`, at most 128 characters".to_owned()
+            );
         }
         if !Self::SOURCES.contains(&self.source.as_str()) {
             return Err(format!("`source` must be one of: {}", Self::SOURCES.join(", ")));
@@ -122,14 +124,18 @@ impl Envelope {
             self.subject.iter().flat_map(|subject| subject.data.values()).all(is_shallow),
             self.input.message_chain.iter().all(is_shallow),
             self.input.contents.iter().all(|part| if let ContentPart::Other(value) = part { is_shallow(value) } else { true }),
-            self.delivery.iter().flat_map(|delivery| delivery.platform_capabilities.values().chain(&delivery.reply_target)).all(is_shallow),
+            self.delivery
+                .iter()
+                .flat_map(|delivery| delivery.platform_capabilities.values().chain(&delivery.reply_target))
+                .all(is_shallow),
         ];
         if open.contains(&false) {
             return Err(format!("a JSON value nests deeper than {MAX_JSON_DEPTH} levels: put it into a string, or flatten it"));
         }
         let conversation = self.conversation.iter().flat_map(Conversation::ids);
         let actor = self.actor.iter().filter_map(|actor| actor.actor_id.as_deref().map(|id| ("actor.actor_id", id)));
-        let subject = self.subject.iter().filter_map(|subject| subject.subject_id.as_deref().map(|id| ("subject.subject_id", id)));
+        let subject =
+            self.subject.iter().filter_map(|subject| subject.subject_id.as_deref().map(|id| ("subject.subject_id", id)));
         for (field, id) in conversation.chain(actor).chain(subject) {
             if id.is_empty() || id.len() > MAX_FOREIGN_ID_LEN || id.chars().any(char::is_control) {
                 return Err(format!("`{field}` must have 1 to {MAX_FOREIGN_ID_LEN} bytes and no control characters"));

@@ -219,7 +219,9 @@ impl Grant {
         }
         let workspace = self.conversation.as_ref().map_or("", |conversation| conversation.workspace.as_str());
         let owner = match scope {
-            StateScope::Conversation => self.conversation.as_ref().map(|conversation| key(&[&conversation.conversation, &conversation.thread]))?,
+            StateScope::Conversation => {
+                self.conversation.as_ref().map(|conversation| key(&[&conversation.conversation, &conversation.thread]))?
+            }
             StateScope::Actor => self.actor.clone()?,
             StateScope::Subject => self.subject.clone()?,
             StateScope::Runner => String::new(),
@@ -299,7 +301,11 @@ mod tests {
 
     #[test]
     fn an_intersection_opens_only_what_both_open() {
-        let a = Permissions { history: vec![HistoryOperation::Page, HistoryOperation::Search], interactions: true, ..Permissions::default() };
+        let a = Permissions {
+            history: vec![HistoryOperation::Page, HistoryOperation::Search],
+            interactions: true,
+            ..Permissions::default()
+        };
         let b = Permissions { history: vec![HistoryOperation::Page], state: vec![StateScope::Actor], ..Permissions::default() };
         let both = a.intersection(&b);
         assert_eq!(both, Permissions { history: vec![HistoryOperation::Page], ..Permissions::default() });

@@ -206,7 +206,17 @@ mod tests {
     fn a_runner_id_has_three_plain_parts() {
         let id: RunnerId = "plugin:acme/support-bot/default".parse().unwrap();
         assert_eq!((id.plugin(), id.name()), ("acme/support-bot", "default"));
-        for bad in ["", "plugin:", "acme/bot/x", "plugin:a/b", "plugin:a/b/c/d", "plugin:a//c", "plugin:a/b/c d", "plugin:../b/c", "plugin:a/b/ü"] {
+        for bad in [
+            "",
+            "plugin:",
+            "acme/bot/x",
+            "plugin:a/b",
+            "plugin:a/b/c/d",
+            "plugin:a//c",
+            "plugin:a/b/c d",
+            "plugin:../b/c",
+            "plugin:a/b/ü",
+        ] {
             assert!(bad.parse::<RunnerId>().is_err(), "{bad} was accepted");
         }
         assert!(RunnerId::new(&"a".repeat(65), "b", "c").is_err());

@@ -141,7 +141,11 @@ mod tests {
 
     #[test]
     fn depth_is_counted_in_arrays_and_objects() {
-        let nested = |depth: usize| (0..depth).fold(Value::Null, |inner, level| if level % 2 == 0 { Value::Array(vec![inner]) } else { serde_json::json!({ "a": inner }) });
+        let nested = |depth: usize| {
+            (0..depth).fold(Value::Null, |inner, level| {
+                if level % 2 == 0 { Value::Array(vec![inner]) } else { serde_json::json!({ "a": inner }) }
+            })
+        };
         assert!(is_shallow(&nested(MAX_JSON_DEPTH)));
         assert!(!is_shallow(&nested(MAX_JSON_DEPTH + 1)));
     }

@@ -238,7 +238,10 @@ impl RunnerManifest {
     ///
     /// # Errors
     /// Every problem that was found, each naming its key and what is wanted.
-    pub fn check_config(&self, mut config: serde_json::Map<String, Value>) -> Result<serde_json::Map<String, Value>, Vec<String>> {
+    pub fn check_config(
+        &self,
+        mut config: serde_json::Map<String, Value>,
+    ) -> Result<serde_json::Map<String, Value>, Vec<String>> {
         let mut problems = Vec::new();
         if !self.config_schema.is_empty() {
             for key in config.keys() {
@@ -272,7 +275,9 @@ impl FormItem {
             "integer" if !(value.is_i64() || value.is_u64()) => "an integer",
             "float" if !value.is_number() => "a number",
             "boolean" if !value.is_boolean() => "true or false",
-            "tools" | "knowledge-bases" if !value.as_array().is_some_and(|all| all.iter().all(Value::is_string)) => "a list of strings",
+            "tools" | "knowledge-bases" if !value.as_array().is_some_and(|all| all.iter().all(Value::is_string)) => {
+                "a list of strings"
+            }
             "select" if !self.options.iter().any(|option| value.as_str() == Some(&option.name)) => {
                 let choices: Vec<_> = self.options.iter().map(|option| option.name.as_str()).collect();
                 return Some(format!("`{}` must be one of: {}", self.name, choices.join(", ")));

@@ -93,7 +93,9 @@ impl<'de> Deserialize<'de> for ContentPart {
                 serde_json::from_value(artifact).map(Self::Artifact).map_err(D::Error::custom)
             }
             Some(_) => Ok(Self::Other(value)),
-            None => Err(D::Error::custom("a content part is an object with a `type`, such as {\"type\":\"text\",\"text\":\"...\"}")),
+            None => {
+                Err(D::Error::custom("a content part is an object with a `type`, such as {\"type\":\"text\",\"text\":\"...\"}"))
+            }
         }
     }
 }
@@ -158,7 +160,10 @@ impl Message {
     /// The texts of the message, one after the other.
     #[must_use]
     pub fn text(&self) -> String {
-        self.content.iter().filter_map(|part| if let ContentPart::Text(text) = part { Some(text.as_str()) } else { None }).collect()
+        self.content
+            .iter()
+            .filter_map(|part| if let ContentPart::Text(text) = part { Some(text.as_str()) } else { None })
+            .collect()
     }
 }
 
@@ -224,8 +229,12 @@ mod tests {
     #[test]
     fn content_is_a_string_or_a_list_of_parts() {
         round_trips(&json!({ "role": "assistant", "content": "hello" }));
-        round_trips(&json!({ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "image_url", "url": "u" }] }));
-        round_trips(&json!({ "role": "assistant", "content": [], "tool_calls": [{ "call_id": "1", "tool_name": "t", "parameters": {} }] }));
+        round_trips(
+            &json!({ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "image_url", "url": "u" }] }),
+        );
+        round_trips(
+            &json!({ "role": "assistant", "content": [], "tool_calls": [{ "call_id": "1", "tool_name": "t", "parameters": {} }] }),
+        );
     }
 
     #[test]

@@ -20,7 +20,12 @@ pub struct Page<T> {
 impl<T> Page<T> {
     /// The same page of other items.
     pub fn map<U>(self, f: impl FnMut(T) -> U) -> Page<U> {
-        Page { items: self.items.into_iter().map(f).collect(), next_cursor: self.next_cursor, prev_cursor: self.prev_cursor, has_more: self.has_more }
+        Page {
+            items: self.items.into_iter().map(f).collect(),
+            next_cursor: self.next_cursor,
+            prev_cursor: self.prev_cursor,
+            has_more: self.has_more,
+        }
     }
 }
 

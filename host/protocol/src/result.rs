@@ -102,16 +102,47 @@ impl ResultKind {
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "fields as in the contract, wit/results.wit")]
 pub enum RunResult {
-    MessageDelta { message_id: String, role: Role, text: String },
-    MessageCompleted { message_id: String, message: Message },
-    ReasoningDelta { message_id: String, role: Role, text: String },
-    ToolCallStarted { call_id: String, tool_name: String, parameters: Value, message_id: Option<String> },
-    ToolCallCompleted { call_id: String, tool_name: String, outcome: Result<Vec<ContentPart>, String> },
+    MessageDelta {
+        message_id: String,
+        role: Role,
+        text: String,
+    },
+    MessageCompleted {
+        message_id: String,
+        message: Message,
+    },
+    ReasoningDelta {
+        message_id: String,
+        role: Role,
+        text: String,
+    },
+    ToolCallStarted {
+        call_id: String,
+        tool_name: String,
+        parameters: Value,
+        message_id: Option<String>,
+    },
+    ToolCallCompleted {
+        call_id: String,
+        tool_name: String,
+        outcome: Result<Vec<ContentPart>, String>,
+    },
     ArtifactCreated(ArtifactRef),
-    StateUpdated { scope: StateScope, key: String, value: Value },
-    ActionRequested { action: String, target: Value, payload: Value },
+    StateUpdated {
+        scope: StateScope,
+        key: String,
+        value: Value,
+    },
+    ActionRequested {
+        action: String,
+        target: Value,
+        payload: Value,
+    },
     /// A type that the contract does not name.
-    Other { kind: String, data: Value },
+    Other {
+        kind: String,
+        data: Value,
+    },
 }
 
 impl RunResult {
@@ -144,14 +175,45 @@ impl RunResult {
         #[derive(Serialize)]
         #[serde(untagged)]
         enum Data<'a> {
-            Delta { message_id: &'a str, chunk: Chunk<'a> },
-            Message { message_id: &'a str, message: &'a Message },
-            ToolStarted { tool_call_id: &'a str, tool_name: &'a str, parameters: &'a Value, #[serde(skip_serializing_if = "Option::is_none")] message_id: Option<&'a str> },
-            ToolOk { tool_call_id: &'a str, tool_name: &'a str, #[serde(with = "content")] result: &'a [ContentPart] },
-            ToolErr { tool_call_id: &'a str, tool_name: &'a str, error: &'a str },
-            Artifact { artifact: &'a ArtifactRef },
-            State { scope: StateScope, key: &'a str, value: &'a Value },
-            Action { action: &'a str, target: &'a Value, payload: &'a Value },
+            Delta {
+                message_id: &'a str,
+                chunk: Chunk<'a>,
+            },
+            Message {
+                message_id: &'a str,
+                message: &'a Message,
+            },
+            ToolStarted {
+                tool_call_id: &'a str,
+                tool_name: &'a str,
+                parameters: &'a Value,
+                #[serde(skip_serializing_if = "Option::is_none")]
+                message_id: Option<&'a str>,
+            },
+            ToolOk {
+                tool_call_id: &'a str,
+                tool_name: &'a str,
+                #[serde(with = "content")]
+                result: &'a [ContentPart],
+            },
+            ToolErr {
+                tool_call_id: &'a str,
+                tool_name: &'a str,
+                error: &'a str,
+            },
+            Artifact {
+                artifact: &'a ArtifactRef,
+            },
+            State {
+                scope: StateScope,
+                key: &'a str,
+                value: &'a Value,
+            },
+            Action {
+                action: &'a str,
+                target: &'a Value,
+                payload: &'a Value,
+            },
             Other(&'a Value),
         }
         let data = match self {
@@ -162,8 +224,12 @@ impl RunResult {
             Self::ToolCallStarted { call_id, tool_name, parameters, message_id } => {
                 Data::ToolStarted { tool_call_id: call_id, tool_name, parameters, message_id: message_id.as_deref() }
             }
-            Self::ToolCallCompleted { call_id, tool_name, outcome: Ok(result) } => Data::ToolOk { tool_call_id: call_id, tool_name, result },
-            Self::ToolCallCompleted { call_id, tool_name, outcome: Err(error) } => Data::ToolErr { tool_call_id: call_id, tool_name, error },
+            Self::ToolCallCompleted { call_id, tool_name, outcome: Ok(result) } => {
+                Data::ToolOk { tool_call_id: call_id, tool_name, result }
+            }
+            Self::ToolCallCompleted { call_id, tool_name, outcome: Err(error) } => {
+                Data::ToolErr { tool_call_id: call_id, tool_name, error }
+            }
             Self::ArtifactCreated(artifact) => Data::Artifact { artifact },
             Self::StateUpdated { scope, key, value } => Data::State { scope: *scope, key, value },
             Self::ActionRequested { action, target, payload } => Data::Action { action, target, payload },
@@ -239,7 +305,11 @@ mod tests {
             &json!({ "scope": "conversation", "key": "external.session_id", "value": "abc" }),
         );
         check(
-            &RunResult::ActionRequested { action: "message.edit".into(), target: json!({ "message_id": "1" }), payload: json!({ "text": "x" }) },
+            &RunResult::ActionRequested {
+                action: "message.edit".into(),
+                target: json!({ "message_id": "1" }),
+                payload: json!({ "text": "x" }),
+            },
             "action.requested",
             &json!({ "action": "message.edit", "target": { "message_id": "1" }, "payload": { "text": "x" } }),
         );
@@ -254,7 +324,13 @@ mod tests {
     #[test]
     fn an_event_has_exactly_the_fields_of_the_protocol() {
         let run_id = RunId::new();
-        let event = RunEvent { run_id, kind: "message.delta".into(), data: RawValue::from_string("{}".into()).unwrap(), sequence: 3, timestamp: 4 };
+        let event = RunEvent {
+            run_id,
+            kind: "message.delta".into(),
+            data: RawValue::from_string("{}".into()).unwrap(),
+            sequence: 3,
+            timestamp: 4,
+        };
         assert_eq!(
             serde_json::to_value(&event).unwrap(),
             json!({ "run_id": run_id, "type": "message.delta", "data": {}, "sequence": 3, "timestamp": 4 })

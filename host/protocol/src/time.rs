@@ -8,9 +8,7 @@ pub type Timestamp = u64;
 /// Now, by the wall clock of the machine. A clock before 1970 reads as 0.
 #[must_use]
 pub fn now() -> Timestamp {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// A timestamp as people read it: `2026-11-21T23:04:05.678Z`. One that no calendar holds is shown as its number.

@@ -4,11 +4,7 @@ use std::sync::Arc;
 
 use agent_host_ledger::{Accept, Accepted, Idempotency, NewItem, NewRun, RunRecord};
 use agent_host_protocol::{
-    Event, EventId, FailureCode, Run, RunId, RunStatus,
-    event::Envelope,
-    grant::ConversationKey,
-    message::ContentPart,
-    time,
+    Event, EventId, FailureCode, Run, RunId, RunStatus, event::Envelope, grant::ConversationKey, message::ContentPart, time,
 };
 use agent_host_sandbox::Runner;
 use serde_json::value::to_raw_value;
@@ -59,7 +55,11 @@ impl Host {
     pub async fn accept_for(&self, binding: BindingConfig, envelope: Envelope) -> Result<AcceptedEvent, HostError> {
         let Some(runner) = self.plugins_handle().runner(&binding.runner) else {
             let known: Vec<_> = self.plugins_handle().runners().iter().map(|runner| runner.manifest.id.to_string()).collect();
-            let hint = if known.is_empty() { "The plugins directory holds no runner.".to_owned() } else { format!("There are: {}", known.join(", ")) };
+            let hint = if known.is_empty() {
+                "The plugins directory holds no runner.".to_owned()
+            } else {
+                format!("There are: {}", known.join(", "))
+            };
             return Err(HostError::RunnerNotFound { id: binding.runner, hint });
         };
         let binding = Binding::new(binding).map_err(HostError::InvalidConfig)?;
@@ -69,7 +69,12 @@ impl Host {
         self.accept_with(envelope, None, &[Arc::new(binding)]).await
     }
 
-    async fn accept_with(&self, envelope: Envelope, idempotency: Option<Idempotency>, bindings: &[Arc<Binding>]) -> Result<AcceptedEvent, HostError> {
+    async fn accept_with(
+        &self,
+        envelope: Envelope,
+        idempotency: Option<Idempotency>,
+        bindings: &[Arc<Binding>],
+    ) -> Result<AcceptedEvent, HostError> {
         let inner = self.inner();
         if inner.stopping.is_cancelled() {
             return Err(HostError::ShuttingDown);
@@ -143,9 +148,11 @@ impl Host {
     /// The run of a record that the ledger holds, to be brought to its end.
     pub(crate) fn resumed(&self, record: RunRecord) -> Result<Life, HostError> {
         let ledger = &self.inner().ledger;
-        let missing = |what: &str| HostError::Internal(format!("run {} has no {what}: run `agent-host ledger check`", record.run.run_id));
+        let missing =
+            |what: &str| HostError::Internal(format!("run {} has no {what}: run `agent-host ledger check`", record.run.run_id));
         let terms = ledger.terms(record.run.run_id)?.ok_or_else(|| missing("terms"))?;
-        let mut terms: Terms = serde_json::from_str(terms.get()).map_err(|error| missing(&format!("terms that can be read ({error})")))?;
+        let mut terms: Terms =
+            serde_json::from_str(terms.get()).map_err(|error| missing(&format!("terms that can be read ({error})")))?;
         let event = ledger.event(record.run.event_id)?.ok_or_else(|| missing("event"))?;
         let runner = self.plugins_handle().runner(&record.run.runner_id);
         if runner.is_none() && terms.refusal.is_none() {

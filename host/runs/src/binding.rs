@@ -71,7 +71,9 @@ impl Pattern {
 
     fn matches(&self, envelope: &Envelope) -> bool {
         let conversation = envelope.conversation.as_ref();
-        let one = |regex: &Option<Regex>, value: Option<&str>| regex.as_ref().is_none_or(|regex| value.is_some_and(|value| regex.is_match(value)));
+        let one = |regex: &Option<Regex>, value: Option<&str>| {
+            regex.as_ref().is_none_or(|regex| value.is_some_and(|value| regex.is_match(value)))
+        };
         one(&self.event_type, Some(&envelope.event_type))
             && one(&self.source, Some(&envelope.source))
             && one(&self.conversation, conversation.and_then(|c| c.conversation_id.as_deref()))
@@ -106,12 +108,17 @@ impl Binding {
     }
 
     fn no_runner(&self) -> String {
-        format!("no plugin holds {}: drop its component into the plugins directory (`agent-host runners` says what is there)", self.config.runner)
+        format!(
+            "no plugin holds {}: drop its component into the plugins directory (`agent-host runners` says what is there)",
+            self.config.runner
+        )
     }
 
     fn checked_config(&self, manifest: &RunnerManifest) -> Result<serde_json::Map<String, serde_json::Value>, String> {
         let checked = manifest.check_config(self.config.config.clone());
-        checked.map_err(|problems| format!("the configuration of binding `{}` does not fit {}: {}", self.config.id, manifest.id, problems.join("; ")))
+        checked.map_err(|problems| {
+            format!("the configuration of binding `{}` does not fit {}: {}", self.config.id, manifest.id, problems.join("; "))
+        })
     }
 
     /// The terms of a run of this binding for this event. Where it cannot run, they say why: the run is made all

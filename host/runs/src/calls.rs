@@ -87,7 +87,10 @@ impl HostCalls for RunCalls {
             sized?;
             let last = run.last_sequence.load(Ordering::Acquire);
             if last + count as u64 > run.limits.run_events {
-                return Err(ApiError::new(ErrorCode::PayloadTooLarge, format!("a run has at most {} events", run.limits.run_events)));
+                return Err(ApiError::new(
+                    ErrorCode::PayloadTooLarge,
+                    format!("a run has at most {} events", run.limits.run_events),
+                ));
             }
             run.take_results(count)
         };
@@ -120,7 +123,10 @@ impl HostCalls for RunCalls {
                 return Err(ApiError::unauthorized("history.page is not granted to this run"));
             }
             match (own, &request.conversation_id) {
-                (None, _) => Err(ApiError::new(ErrorCode::NotFound, "the event of this run belongs to no conversation, so it has no history")),
+                (None, _) => Err(ApiError::new(
+                    ErrorCode::NotFound,
+                    "the event of this run belongs to no conversation, so it has no history",
+                )),
                 // Whether another conversation exists is not for this run to know.
                 (Some(own), Some(asked)) if own.conversation != *asked => {
                     Err(ApiError::unauthorized("this run is granted the history of its own conversation only"))

@@ -9,8 +9,8 @@ use std::{
 use agent_host_protocol::{
     Limits, RunnerId,
     manifest::{
-        ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions, RunOperation,
-        StateScope, StorageArea, ToolOperation,
+        ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions,
+        RunOperation, StateScope, StorageArea, ToolOperation,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -215,7 +215,13 @@ pub struct DeliveryPolicy {
 
 impl Default for DeliveryPolicy {
     fn default() -> Self {
-        Self { surface: "api".to_owned(), supports_streaming: true, supports_edit: false, supports_reaction: false, max_message_size: None }
+        Self {
+            surface: "api".to_owned(),
+            supports_streaming: true,
+            supports_edit: false,
+            supports_reaction: false,
+            max_message_size: None,
+        }
     }
 }
 
@@ -294,7 +300,13 @@ impl Config {
     #[must_use]
     pub fn default_in(dir: &Path) -> Self {
         let Server { listen, data_dir, plugins_dir } = Server::default();
-        Self { listen, data_dir: dir.join(data_dir), plugins_dir: dir.join(plugins_dir), limits: Limits::default(), bindings: Vec::new() }
+        Self {
+            listen,
+            data_dir: dir.join(data_dir),
+            plugins_dir: dir.join(plugins_dir),
+            limits: Limits::default(),
+            bindings: Vec::new(),
+        }
     }
 
     /// Checks what the shape alone does not say.
@@ -321,15 +333,22 @@ impl Config {
             }
         }
         if limits.results_burst < u32::try_from(limits.emit_results).unwrap_or(u32::MAX) {
-            return invalid("`limits.results_burst` must be at least `limits.emit_results`, or a full batch could never pass".to_owned());
+            return invalid(
+                "`limits.results_burst` must be at least `limits.emit_results`, or a full batch could never pass".to_owned(),
+            );
         }
         if limits.guest_memory_bytes < 1024 * 1024 || limits.guest_memory_bytes as u64 > 4 << 30 {
             return invalid("`limits.guest_memory_bytes` must be between 1 MiB and 4 GiB".to_owned());
         }
         for (place, binding) in self.bindings.iter().enumerate() {
-            binding.check().map_err(|problem| ConfigError::Invalid(format!("binding {} (`{}`): {problem}", place + 1, binding.id)))?;
+            binding
+                .check()
+                .map_err(|problem| ConfigError::Invalid(format!("binding {} (`{}`): {problem}", place + 1, binding.id)))?;
             if self.bindings.iter().take(place).any(|other| other.id == binding.id) {
-                return invalid(format!("two bindings have the id `{}`; state of scope `binding` belongs to one: rename the second", binding.id));
+                return invalid(format!(
+                    "two bindings have the id `{}`; state of scope `binding` belongs to one: rename the second",
+                    binding.id
+                ));
             }
         }
         Ok(())

@@ -13,10 +13,7 @@ use agent_host_protocol::{
 };
 use serde_json::Map;
 
-use crate::{
-    error::HostError,
-    terms::Terms,
-};
+use crate::{error::HostError, terms::Terms};
 
 /// What a context is made of, beside the ledger.
 pub(crate) struct Sources<'a> {
@@ -42,7 +39,11 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
     Ok(RunContext {
         run_id: *run_id,
         parent_run_id: None,
-        trigger: Trigger { kind: envelope.event_type.clone(), source: envelope.source.clone(), timestamp: Some(event.received_at) },
+        trigger: Trigger {
+            kind: envelope.event_type.clone(),
+            source: envelope.source.clone(),
+            timestamp: Some(event.received_at),
+        },
         event: EventContext {
             event_id: event.event_id,
             event_type: envelope.event_type.clone(),
@@ -119,7 +120,10 @@ fn snapshot(ledger: &Ledger, terms: &Terms, mut bytes: usize) -> Result<StateSna
 }
 
 /// The newest messages before this event, where the binding asks for them.
-fn bootstrap(ledger: &Ledger, sources: &Sources<'_>) -> Result<(Option<agent_host_protocol::context::Bootstrap>, InlinePolicy), HostError> {
+fn bootstrap(
+    ledger: &Ledger,
+    sources: &Sources<'_>,
+) -> Result<(Option<agent_host_protocol::context::Bootstrap>, InlinePolicy), HostError> {
     let policy = |mode, delivered_count, source_total_count, reason: &str| InlinePolicy {
         mode,
         delivered_count,
@@ -150,7 +154,8 @@ fn bootstrap(ledger: &Ledger, sources: &Sources<'_>) -> Result<(Option<agent_hos
     messages.reverse();
     let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
     let total = u32::try_from(seq.saturating_sub(1)).unwrap_or(u32::MAX);
-    let reason = if cut { "the newest messages, as far as the binding's bounds allow" } else { "every message before this event" };
+    let reason =
+        if cut { "the newest messages, as far as the binding's bounds allow" } else { "every message before this event" };
     let bootstrap = agent_host_protocol::context::Bootstrap { messages, ..Default::default() };
     Ok((Some(bootstrap), policy(BootstrapMode::RecentTail, count, Some(total), reason)))
 }

@@ -25,7 +25,9 @@ pub enum HostError {
     #[error("{0}")]
     Conflict(String),
     /// The idempotency key was used for another request.
-    #[error("the idempotency key was used before for another request: use a new key for each request, and the same key only to repeat one")]
+    #[error(
+        "the idempotency key was used before for another request: use a new key for each request, and the same key only to repeat one"
+    )]
     IdempotencyConflict,
     /// The line of the conversation is full.
     #[error("{waiting} runs already wait in this conversation: let some end or cancel them, then send the event again")]

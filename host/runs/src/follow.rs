@@ -26,7 +26,11 @@ impl Host {
     ///
     /// # Errors
     /// When there is no such run.
-    pub fn follow(&self, id: RunId, after: u64) -> Result<impl Stream<Item = Result<RunEvent, HostError>> + Send + 'static + use<>, HostError> {
+    pub fn follow(
+        &self,
+        id: RunId,
+        after: u64,
+    ) -> Result<impl Stream<Item = Result<RunEvent, HostError>> + Send + 'static + use<>, HostError> {
         let ledger = self.inner().ledger.clone();
         let record = self.record(id)?;
         // A run that has ended has nothing to wait for, even when all of it was read.

@@ -207,6 +207,9 @@ fn past_deadline() -> ApiError {
 fn too_often(what: &str, per_second: u32, burst: u32) -> ApiError {
     ApiError {
         details: Some(json!({ "per_second": per_second, "burst": burst })),
-        ..ApiError::retryable(ErrorCode::RateLimited, format!("a run has {per_second} {what} a second, {burst} at once: do less, or wait and try again"))
+        ..ApiError::retryable(
+            ErrorCode::RateLimited,
+            format!("a run has {per_second} {what} a second, {burst} at once: do less, or wait and try again"),
+        )
     }
 }

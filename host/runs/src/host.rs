@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
-use agent_host_ledger::{Health, Ledger, RunRecord, RunWrite, RunChange};
+use agent_host_ledger::{Health, Ledger, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{Limits, PluginReport, PluginStatus, Run, RunId, RunnerId, RunnerManifest, time};
 use agent_host_sandbox::{Plugins, Sandbox, SandboxError};
 use parking_lot::Mutex;
@@ -73,8 +73,12 @@ impl Host {
             min_free_disk_bytes: config.limits.min_free_disk_bytes,
             ..agent_host_ledger::Options::new(config.data_dir.join("ledger"))
         };
-        let ledger = tokio::task::spawn_blocking(move || options.open()).await.map_err(|error| HostError::Internal(error.to_string()))??;
-        let sandbox = agent_host_sandbox::Options { limits: config.limits.clone(), code_cache: Some(config.data_dir.join("code")) }.build()?;
+        let ledger = tokio::task::spawn_blocking(move || options.open())
+            .await
+            .map_err(|error| HostError::Internal(error.to_string()))??;
+        let sandbox =
+            agent_host_sandbox::Options { limits: config.limits.clone(), code_cache: Some(config.data_dir.join("code")) }
+                .build()?;
         let plugins = Plugins::open(&config.plugins_dir, sandbox.clone()).await?;
         let host = Self(Arc::new(Inner {
             limits: Arc::new(config.limits.clone()),
@@ -166,7 +170,8 @@ impl Host {
     /// When there is no such run, or it has ended.
     pub async fn cancel(&self, id: RunId, reason: String) -> Result<Run, HostError> {
         let record = self.record(id)?;
-        let has_ended = |run: &Run| HostError::Conflict(format!("run {id} has ended ({}): there is nothing to cancel", run.status));
+        let has_ended =
+            |run: &Run| HostError::Conflict(format!("run {id} has ended ({}): there is nothing to cancel", run.status));
         if record.run.status.is_terminal() {
             return Err(has_ended(&record.run));
         }

@@ -79,7 +79,12 @@ impl Life {
         let inner = host.inner();
         if !turn.is_now() {
             let change = RunChange::Queue { at: time::now() };
-            drop(inner.ledger.submit(RunWrite { run_no: self.record.run_no, changes: vec![change], ..RunWrite::default() }).await?);
+            drop(
+                inner
+                    .ledger
+                    .submit(RunWrite { run_no: self.record.run_no, changes: vec![change], ..RunWrite::default() })
+                    .await?,
+            );
         }
         let ready = async {
             turn.wait().await;
@@ -94,7 +99,8 @@ impl Life {
         match (&self.terms.refusal, &self.runner) {
             (Some(failure), _) => self.end_unstarted(host, Terminal::Failed(failure.clone())).await,
             (None, None) => {
-                let failure = RunFailure::host(FailureCode::RunnerNotFound, format!("no plugin holds {}", self.record.run.runner_id));
+                let failure =
+                    RunFailure::host(FailureCode::RunnerNotFound, format!("no plugin holds {}", self.record.run.runner_id));
                 self.end_unstarted(host, Terminal::Failed(failure)).await
             }
             (None, Some(runner)) => {
@@ -109,7 +115,12 @@ impl Life {
         let at = time::now();
         let sequence = self.record.run.last_sequence + 1;
         let events = vec![terminal_event(&terminal, sequence, at)];
-        let write = RunWrite { run_no: self.record.run_no, changes: vec![RunChange::End { at, terminal }], events, ..RunWrite::default() };
+        let write = RunWrite {
+            run_no: self.record.run_no,
+            changes: vec![RunChange::End { at, terminal }],
+            events,
+            ..RunWrite::default()
+        };
         Ok(host.inner().ledger.submit(write).await?.await?)
     }
 
@@ -156,7 +167,15 @@ impl Life {
         let log = Arc::new(GuestLog::new(run_id, limits));
         let calls = Box::new(RunCalls { run: Arc::clone(&state), event_id: self.event.event_id });
         let interfaces = self.terms.grant.interfaces();
-        let guest = inner.sandbox.run(place, &runner.component, interfaces, runner.manifest.name.as_str(), &context, calls, Arc::clone(&log) as _);
+        let guest = inner.sandbox.run(
+            place,
+            &runner.component,
+            interfaces,
+            runner.manifest.name.as_str(),
+            &context,
+            calls,
+            Arc::clone(&log) as _,
+        );
         let grace = Duration::from_millis(limits.cancel_grace_ms);
         let terminal = tokio::select! {
             biased;
@@ -177,7 +196,11 @@ impl Life {
 
     fn timed_out(&self) -> Terminal {
         let deadline = self.terms.deadline_ms;
-        Terminal::Timeout { message: format!("the run did not end within {deadline} ms: raise `deadline_ms` of its binding, or let the runner do less") }
+        Terminal::Timeout {
+            message: format!(
+                "the run did not end within {deadline} ms: raise `deadline_ms` of its binding, or let the runner do less"
+            ),
+        }
     }
 
     /// Brings a run that has started to its one end: status and terminal event in one commit.
@@ -213,7 +236,9 @@ impl Life {
                     sequence = expected;
                     terminal = Terminal::Failed(results_lost());
                 }
-                Err(LedgerError::Transition(_)) if matches!(terminal, Terminal::Completed(_)) => terminal = Terminal::Failed(results_lost()),
+                Err(LedgerError::Transition(_)) if matches!(terminal, Terminal::Completed(_)) => {
+                    terminal = Terminal::Failed(results_lost())
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -230,7 +255,9 @@ impl Life {
         events.push(terminal_event(terminal, sequence, at));
         let speaker = Speaker { run_id: state.run_id, event_id: self.event.event_id, terms: &self.terms };
         let said = match terminal {
-            Terminal::Completed(completion) => completion.message.clone().and_then(|message| results::transcript_item(&speaker, message, at)),
+            Terminal::Completed(completion) => {
+                completion.message.clone().and_then(|message| results::transcript_item(&speaker, message, at))
+            }
             _ => None,
         };
         RunWrite {
@@ -248,7 +275,10 @@ const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// How a run ends whose results did not all reach the disk.
 fn results_lost() -> RunFailure {
-    RunFailure::host(FailureCode::HostError, "the ledger could not write all results of the run, so it cannot end well: free the disk, and send the event again")
+    RunFailure::host(
+        FailureCode::HostError,
+        "the ledger could not write all results of the run, so it cannot end well: free the disk, and send the event again",
+    )
 }
 
 /// Waits for `signal`, and then a little longer.
@@ -259,7 +289,10 @@ async fn after(signal: impl Future<Output = ()>, grace: Duration) {
 
 /// How a run ends that was active when the host went.
 pub(crate) fn host_restarted() -> RunFailure {
-    RunFailure::host(FailureCode::HostRestarted, "the host stopped while the run was active: send the event again if it should be answered")
+    RunFailure::host(
+        FailureCode::HostRestarted,
+        "the host stopped while the run was active: send the event again if it should be answered",
+    )
 }
 
 /// The fact behind an end that the sandbox or a limit brought about.
@@ -267,7 +300,13 @@ fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<(ResultKind, Value)> {
     match terminal {
         Terminal::Timeout { .. } => Some((ResultKind::LimitReached, json!({ "limit": "deadline_ms", "value": deadline_ms }))),
         Terminal::Failed(failure) => {
-            let violations = [FailureCode::GuestTrapped, FailureCode::GuestExited, FailureCode::GuestMemory, FailureCode::GuestStack, FailureCode::GuestAbuse];
+            let violations = [
+                FailureCode::GuestTrapped,
+                FailureCode::GuestExited,
+                FailureCode::GuestMemory,
+                FailureCode::GuestStack,
+                FailureCode::GuestAbuse,
+            ];
             let code = violations.into_iter().find(|code| code.as_str() == failure.code)?;
             Some((ResultKind::SandboxViolation, json!({ "code": code.as_str(), "message": failure.message })))
         }
@@ -296,7 +335,9 @@ fn bounded(terminal: Terminal, limit: usize) -> Terminal {
             }
             Terminal::Failed(RunFailure::host(
                 FailureCode::InvalidResult,
-                format!("the completion has {bytes} bytes; the limit is {limit}: emit long messages as results, and large content as an artifact"),
+                format!(
+                    "the completion has {bytes} bytes; the limit is {limit}: emit long messages as results, and large content as an artifact"
+                ),
             ))
         }
         Terminal::Failed(mut failure) => {

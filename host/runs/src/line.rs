@@ -64,7 +64,9 @@ impl Lines {
 impl Turn {
     /// Whether it is this one's turn.
     pub(crate) fn is_now(&self) -> bool {
-        self.place.as_ref().is_none_or(|place| place.lines.0.lock().get(&place.key).is_some_and(|line| line.active == Some(place.run_no)))
+        self.place
+            .as_ref()
+            .is_none_or(|place| place.lines.0.lock().get(&place.key).is_some_and(|line| line.active == Some(place.run_no)))
     }
 
     /// Waits until it is this one's turn.

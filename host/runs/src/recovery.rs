@@ -12,7 +12,8 @@ use crate::{
 impl Host {
     /// Brings the ledger to what a host that has just started is: nothing active.
     pub(crate) async fn recover(&self) -> Result<(), HostError> {
-        let (begun, waiting): (Vec<_>, Vec<_>) = self.inner().ledger.active_runs()?.into_iter().partition(|record| had_begun(record.run.status));
+        let (begun, waiting): (Vec<_>, Vec<_>) =
+            self.inner().ledger.active_runs()?.into_iter().partition(|record| had_begun(record.run.status));
         if !begun.is_empty() || !waiting.is_empty() {
             tracing::info!(ended = begun.len(), resumed = waiting.len(), "runs of the host before");
         }

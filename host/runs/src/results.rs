@@ -1,9 +1,14 @@
 //! Judging a batch of results: all of it is admitted, or none.
 
 use agent_host_ledger::{NewEvent, NewItem, StateWrite};
-use agent_host_protocol::{ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, RunResult, manifest::StateScope, message::Message, time};
+use agent_host_protocol::{
+    ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, RunResult, manifest::StateScope, message::Message, time,
+};
 use agent_host_sandbox::Batch;
-use serde_json::{Value, value::{RawValue, to_raw_value}};
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
 
 use crate::terms::Terms;
 
@@ -46,7 +51,12 @@ pub(crate) fn check_size(batch: &Batch, limits: &Limits) -> Result<(), ApiError>
 }
 
 /// Judges each result and says what it writes, events numbered from `sequence` on.
-pub(crate) fn judge(results: Vec<RunResult>, mut sequence: u64, speaker: &Speaker<'_>, limits: &Limits) -> Result<Judged, ApiError> {
+pub(crate) fn judge(
+    results: Vec<RunResult>,
+    mut sequence: u64,
+    speaker: &Speaker<'_>,
+    limits: &Limits,
+) -> Result<Judged, ApiError> {
     let at = time::now();
     let mut judged = Judged::default();
     for (place, result) in results.into_iter().enumerate() {
@@ -65,14 +75,18 @@ pub(crate) fn judge(results: Vec<RunResult>, mut sequence: u64, speaker: &Speake
 
 fn take_effect(result: RunResult, at: u64, speaker: &Speaker<'_>, limits: &Limits, judged: &mut Judged) -> Result<(), ApiError> {
     match result {
-        RunResult::MessageDelta { .. } | RunResult::ReasoningDelta { .. } | RunResult::ToolCallStarted { .. } | RunResult::ToolCallCompleted { .. } => Ok(()),
+        RunResult::MessageDelta { .. }
+        | RunResult::ReasoningDelta { .. }
+        | RunResult::ToolCallStarted { .. }
+        | RunResult::ToolCallCompleted { .. } => Ok(()),
         RunResult::MessageCompleted { message, .. } => {
             judged.transcript.extend(transcript_item(speaker, message, at));
             Ok(())
         }
-        RunResult::ArtifactCreated(artifact) => {
-            Err(ApiError::new(ErrorCode::NotFound, format!("there is no artifact {:?}: create it through `artifacts` first", artifact.artifact_id)))
-        }
+        RunResult::ArtifactCreated(artifact) => Err(ApiError::new(
+            ErrorCode::NotFound,
+            format!("there is no artifact {:?}: create it through `artifacts` first", artifact.artifact_id),
+        )),
         RunResult::StateUpdated { scope, key, value } => {
             let scope_key = state_scope(speaker.terms, scope, &key, limits)?;
             judged.state.push(StateWrite { scope_key, key, value: Some(raw(&value)?) });
@@ -94,9 +108,12 @@ fn take_effect(result: RunResult, at: u64, speaker: &Speaker<'_>, limits: &Limit
                 };
                 return Err(ApiError::invalid_argument(message));
             }
-            let named = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+            let named =
+                |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
             if kind.len() > 128 || !kind.split('.').all(named) {
-                return Err(ApiError::invalid_argument("the type of a result is names joined by dots, such as `acme.progress`, at most 128 characters"));
+                return Err(ApiError::invalid_argument(
+                    "the type of a result is names joined by dots, such as `acme.progress`, at most 128 characters",
+                ));
             }
             judged.unknown.push(kind);
             Ok(())
@@ -126,7 +143,10 @@ pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
 /// Where a state value is kept, if this run may keep it there under that key.
 pub(crate) fn state_scope(terms: &Terms, scope: StateScope, key: &str, limits: &Limits) -> Result<String, ApiError> {
     if key.is_empty() || key.len() > limits.state_key_bytes || key.chars().any(char::is_control) {
-        return Err(ApiError::invalid_argument(format!("a state key has 1 to {} bytes and no control characters", limits.state_key_bytes)));
+        return Err(ApiError::invalid_argument(format!(
+            "a state key has 1 to {} bytes and no control characters",
+            limits.state_key_bytes
+        )));
     }
     granted_scope(terms, scope)
 }

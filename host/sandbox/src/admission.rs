@@ -16,7 +16,12 @@ use std::{
 use agent_host_protocol::{ImportReport, InterfaceSet, PluginReport, PluginStatus, Refusal, RefusalCode, RunnerManifest, time};
 use sha2::{Digest, Sha256};
 
-use crate::{component::{Component, link}, imports::{self, Refused}, manifests, sandbox::Inner};
+use crate::{
+    component::{Component, link},
+    imports::{self, Refused},
+    manifests,
+    sandbox::Inner,
+};
 
 /// Components that are admitted at one time. Compiling takes a core each, and the host has others to serve.
 pub(crate) const AT_ONCE: usize = 2;
@@ -98,7 +103,11 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
         let problem = format!("{error:#}");
         imports::mark_mismatch(&mut findings.imports, &problem);
         imports::refusal(&findings.imports).unwrap_or_else(|| {
-            (RefusalCode::ImportMismatch, format!("the component does not fit the contract: {problem}"), "build it against the contract of this host (wit/), unchanged".to_owned())
+            (
+                RefusalCode::ImportMismatch,
+                format!("the component does not fit the contract: {problem}"),
+                "build it against the contract of this host (wit/), unchanged".to_owned(),
+            )
         })
     })?;
     let runners = manifests::ask(&pre, &sandbox.limits).await?;
@@ -113,7 +122,11 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
 /// Runs what takes a core or a disk where nobody is served.
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refused> + Send + 'static) -> Result<T, Refused> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| {
-        Err((RefusalCode::CompileFailed, "the host failed while it looked at the file; its log says how".to_owned(), "report this file to the makers of the host".to_owned()))
+        Err((
+            RefusalCode::CompileFailed,
+            "the host failed while it looked at the file; its log says how".to_owned(),
+            "report this file to the makers of the host".to_owned(),
+        ))
     })
 }
 
@@ -127,7 +140,8 @@ async fn compile(
 ) -> Result<wasmtime::component::Component, Refused> {
     let this = Arc::clone(sandbox);
     let compiling = off_thread(move || {
-        let code = wasmtime::component::Component::from_binary(&this.sandboxes.engine, &bytes).map_err(|error| invalid(&error))?;
+        let code =
+            wasmtime::component::Component::from_binary(&this.sandboxes.engine, &bytes).map_err(|error| invalid(&error))?;
         if let Some(cache) = &this.cache {
             cache.store(&digest, &code);
         }
@@ -159,7 +173,8 @@ fn invalid(error: &wasmtime::Error) -> Refused {
 fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Refused> {
     let unreadable = |message: String, fix: &str| (RefusalCode::Unreadable, message, fix.to_owned());
     // A link could lead out of the directory, and a pipe or device would hold the reader for ever.
-    let kind = fs::symlink_metadata(path).map_err(|error| unreadable(format!("the file cannot be read: {error}"), "check its rights"))?;
+    let kind = fs::symlink_metadata(path)
+        .map_err(|error| unreadable(format!("the file cannot be read: {error}"), "check its rights"))?;
     if !kind.is_file() {
         return Err(unreadable("it is not a plain file".to_owned(), "copy the component itself into the plugins directory"));
     }

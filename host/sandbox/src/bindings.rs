@@ -19,7 +19,7 @@ wasmtime::component::bindgen!({
 });
 
 pub use agent_host::runner::{
-    artifacts, context, events, history, http, interactions, knowledge, log, manifest, models, platform, results, runs,
-    state, steering, storage, timers, tools, types,
+    artifacts, context, events, history, http, interactions, knowledge, log, manifest, models, platform, results, runs, state,
+    steering, storage, timers, tools, types,
 };
 pub use exports::agent_host::runner::runner;

@@ -48,7 +48,9 @@ impl CodeCache {
         // can write. Whoever could change it between the check and the mapping could as well change the host.
         #[allow(unsafe_code, reason = "loading compiled code is trusting it; see the module's documentation and SAFETY")]
         let loaded = unsafe { Component::deserialize_file(engine, &path) };
-        loaded.inspect_err(|error| tracing::warn!(path = %path.display(), %error, "cached code does not load: compiling again")).ok()
+        loaded
+            .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "cached code does not load: compiling again"))
+            .ok()
     }
 
     /// Keeps compiled code. A cache that cannot be written costs time, nothing else.

@@ -3,11 +3,7 @@
 use std::sync::Arc;
 
 use agent_host_protocol::{
-    ApiError, Interface, Page,
-    manifest::StateScope,
-    page::Direction,
-    result::RunResult,
-    transcript::TranscriptItem,
+    ApiError, Interface, Page, manifest::StateScope, page::Direction, result::RunResult, transcript::TranscriptItem,
 };
 use async_trait::async_trait;
 use serde_json::Value;
@@ -122,7 +118,8 @@ impl Batch {
             .into_iter()
             .enumerate()
             .map(|(place, result)| {
-                convert::result(result).map_err(|error| ApiError { message: format!("result {place}: {}", error.message), ..error })
+                convert::result(result)
+                    .map_err(|error| ApiError { message: format!("result {place}: {}", error.message), ..error })
             })
             .collect()
     }

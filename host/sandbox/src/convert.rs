@@ -86,7 +86,12 @@ pub(crate) fn error_out(error: ApiError) -> wt::ApiError {
         ErrorCode::RuntimeError => wt::ErrorCode::RuntimeError,
         other => wt::ErrorCode::Other(other.as_str().to_owned()),
     };
-    wt::ApiError { code, message: error.message, retryable: error.retryable, details: error.details.map(|details| details.to_string()) }
+    wt::ApiError {
+        code,
+        message: error.message,
+        retryable: error.retryable,
+        details: error.details.map(|details| details.to_string()),
+    }
 }
 
 // ---- messages ----
@@ -183,7 +188,8 @@ pub(crate) fn result_bytes(result: &wr::RunResult) -> usize {
     match result {
         wr::RunResult::MessageDelta(chunk) | wr::RunResult::ReasoningDelta(chunk) => chunk.message_id.len() + chunk.text.len(),
         wr::RunResult::MessageCompleted(done) => {
-            let calls: usize = done.message.tool_calls.iter().map(|c| c.call_id.len() + c.tool_name.len() + c.parameters.len()).sum();
+            let calls: usize =
+                done.message.tool_calls.iter().map(|c| c.call_id.len() + c.tool_name.len() + c.parameters.len()).sum();
             done.message_id.len() + calls + done.message.content.iter().map(part_bytes).sum::<usize>()
         }
         wr::RunResult::ToolCallStarted(call) => call.call_id.len() + call.tool_name.len() + call.parameters.len(),
@@ -219,9 +225,11 @@ pub(crate) fn result(result: wr::RunResult) -> Result<p::RunResult, ApiError> {
             tool_name: call.tool_name,
             message_id: call.message_id,
         },
-        wr::RunResult::ToolCallCompleted(call) => {
-            RunResult::ToolCallCompleted { call_id: call.call_id, tool_name: call.tool_name, outcome: call.outcome.map(parts).transpose_ok()? }
-        }
+        wr::RunResult::ToolCallCompleted(call) => RunResult::ToolCallCompleted {
+            call_id: call.call_id,
+            tool_name: call.tool_name,
+            outcome: call.outcome.map(parts).transpose_ok()?,
+        },
         wr::RunResult::ArtifactCreated(a) => RunResult::ArtifactCreated(artifact(a)),
         wr::RunResult::StateUpdated(update) => RunResult::StateUpdated {
             scope: scope(update.scope),
@@ -350,7 +358,11 @@ fn form_item(item: wm::FormItem) -> Result<p::manifest::FormItem, ApiError> {
         label: localized(item.label),
         description: item.description.map(localized),
         required: item.required,
-        options: item.options.into_iter().map(|(name, label)| p::manifest::FormOption { name, label: localized(label) }).collect(),
+        options: item
+            .options
+            .into_iter()
+            .map(|(name, label)| p::manifest::FormOption { name, label: localized(label) })
+            .collect(),
     })
 }
 

@@ -212,6 +212,10 @@ mod tests {
         let version = |limits: &Limits| Sandboxes::new(limits).unwrap().code_version();
         let small = Limits { max_live_runs: 2, ..Limits::default() };
         assert_eq!(version(&small), version(&small));
-        assert_eq!(version(&small), version(&Limits { max_live_runs: 3, ..small.clone() }), "the size of the pool is not in the code");
+        assert_eq!(
+            version(&small),
+            version(&Limits { max_live_runs: 3, ..small.clone() }),
+            "the size of the pool is not in the code"
+        );
     }
 }

@@ -6,8 +6,8 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use crate::{
     bindings::{
-        artifacts, events, history, http, interactions, knowledge, log, manifest, models, platform, results, runs, state, steering,
-        storage, timers, tools, types,
+        artifacts, events, history, http, interactions, knowledge, log, manifest, models, platform, results, runs, state,
+        steering, storage, timers, tools, types,
     },
     calls::{Batch, Closed, HostCalls, LogSource, SharedLog},
     convert,
@@ -223,7 +223,10 @@ impl tools::Host for ClosedDoor<'_> {
     }
 
     /// One refusal for each call, so that the guest finds its outcomes where it looks for them.
-    async fn call_many(&mut self, calls: Vec<types::ToolCall>) -> wasmtime::Result<Vec<Result<tools::ToolOutput, types::ApiError>>> {
+    async fn call_many(
+        &mut self,
+        calls: Vec<types::ToolCall>,
+    ) -> wasmtime::Result<Vec<Result<tools::ToolOutput, types::ApiError>>> {
         let refusal = convert::error_out(self.guest.calls.refuse(Interface::Tools, "call-many", self.why).await);
         Ok(calls.iter().map(|_| Err(refusal.clone())).collect())
     }

@@ -36,7 +36,11 @@ pub(crate) fn surface(bytes: &[u8]) -> Result<Surface, Refused> {
     if !bytes.starts_with(b"\0asm") {
         return Err((
             RefusalCode::NotWasm,
-            if bytes.is_empty() { "the file is empty".to_owned() } else { "the file does not begin as WebAssembly does".to_owned() },
+            if bytes.is_empty() {
+                "the file is empty".to_owned()
+            } else {
+                "the file does not begin as WebAssembly does".to_owned()
+            },
             "put a component here: cargo build --target wasm32-wasip2 --release makes one".to_owned(),
         ));
     }
@@ -103,7 +107,8 @@ impl<'a> Name<'a> {
 
 /// Whether a component with these exports is a runner.
 pub(crate) fn check_exports(exports: &[String]) -> Result<(), Refused> {
-    let runners = exports.iter().filter_map(|name| Name::parse(name)).filter(|name| name.package == PACKAGE && name.interface == RUNNER);
+    let runners =
+        exports.iter().filter_map(|name| Name::parse(name)).filter(|name| name.package == PACKAGE && name.interface == RUNNER);
     let mut other = None;
     for name in runners {
         match name.version {
@@ -117,7 +122,10 @@ pub(crate) fn check_exports(exports: &[String]) -> Result<(), Refused> {
             "build it against the contract of this host (wit/)".to_owned(),
         ),
         None => (
-            format!("the component does not export {PACKAGE}/{RUNNER}; it exports: {}", if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") }),
+            format!(
+                "the component does not export {PACKAGE}/{RUNNER}; it exports: {}",
+                if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") }
+            ),
             "implement the runner with the SDK and `agent_host_sdk::export!`".to_owned(),
         ),
     };
@@ -133,7 +141,10 @@ pub(crate) fn judge(imports: &[String], declared: Option<InterfaceSet>) -> Vec<I
 fn judge_one(import: &str, declared: Option<InterfaceSet>) -> ImportReport {
     let report = |verdict, fix: Option<String>| ImportReport { name: import.to_owned(), verdict, fix };
     let Some(name) = Name::parse(import) else {
-        return report(ImportVerdict::Unknown, Some("a runner can import only interfaces of the contract (wit/) and of WASI 0.2".to_owned()));
+        return report(
+            ImportVerdict::Unknown,
+            Some("a runner can import only interfaces of the contract (wit/) and of WASI 0.2".to_owned()),
+        );
     };
     if WASI.contains(&name.package) {
         return match &name.version {
@@ -151,11 +162,17 @@ fn judge_one(import: &str, declared: Option<InterfaceSet>) -> ImportReport {
     }
     let interface = Interface::from_name(name.interface);
     if interface.is_none() && !ALWAYS.contains(&name.interface) {
-        return report(ImportVerdict::Unknown, Some(format!("version {VERSION} of the contract has no interface `{}`", name.interface)));
+        return report(
+            ImportVerdict::Unknown,
+            Some(format!("version {VERSION} of the contract has no interface `{}`", name.interface)),
+        );
     }
     match &name.version {
         Some(version) if version.major != VERSION.major => {
-            return report(ImportVerdict::OtherVersion, Some(format!("build it against version {} of the contract", VERSION.major)));
+            return report(
+                ImportVerdict::OtherVersion,
+                Some(format!("build it against version {} of the contract", VERSION.major)),
+            );
         }
         None => return report(ImportVerdict::OtherVersion, Some(format!("import it with its version, `@{VERSION}`"))),
         Some(_) => {}
@@ -201,7 +218,8 @@ pub(crate) fn mark_mismatch(reports: &mut [ImportReport], problem: &str) {
     let newer = Name::parse(&report.name).and_then(|name| name.version).is_some_and(|version| version > VERSION);
     if report.name.starts_with(PACKAGE) && newer {
         report.verdict = ImportVerdict::NewerVersion;
-        report.fix = Some(format!("this host has version {VERSION} of the contract: update the host, or build against {VERSION}"));
+        report.fix =
+            Some(format!("this host has version {VERSION} of the contract: update the host, or build against {VERSION}"));
     } else {
         report.verdict = ImportVerdict::Mismatch;
         report.fix = Some("build it against the contract of this host (wit/), unchanged".to_owned());
@@ -257,7 +275,11 @@ mod tests {
         assert_eq!(code(b"hello"), RefusalCode::NotWasm);
         assert_eq!(code(b"\0asm\x01\0\0\0"), RefusalCode::CoreModule);
         assert_eq!(code(b"\0asm\x0d\0\x01"), RefusalCode::NotWasm);
-        assert_eq!(surface(b"\0asm\x0d\0\x01\0"), Ok(Surface::default()), "an empty component is read, and refused for its world");
+        assert_eq!(
+            surface(b"\0asm\x0d\0\x01\0"),
+            Ok(Surface::default()),
+            "an empty component is read, and refused for its world"
+        );
         assert_eq!(check_exports(&[]).unwrap_err().0, RefusalCode::WrongWorld);
     }
 }

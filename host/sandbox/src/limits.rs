@@ -23,7 +23,12 @@ pub(crate) enum Exceeded {
 
 impl GuestLimits {
     pub(crate) fn new(limits: &Limits) -> Self {
-        Self { memory_bytes: 0, memory_limit: limits.guest_memory_bytes, table_limit: limits.guest_table_elements, exceeded: None }
+        Self {
+            memory_bytes: 0,
+            memory_limit: limits.guest_memory_bytes,
+            table_limit: limits.guest_table_elements,
+            exceeded: None,
+        }
     }
 
     /// The limit that was met, if one was.

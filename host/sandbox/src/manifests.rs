@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use agent_host_protocol::{ApiError, Interface, InterfaceSet, Limits, Page, RefusalCode, RunnerManifest, manifest::StateScope, transcript::TranscriptItem};
+use agent_host_protocol::{
+    ApiError, Interface, InterfaceSet, Limits, Page, RefusalCode, RunnerManifest, manifest::StateScope,
+    transcript::TranscriptItem,
+};
 use async_trait::async_trait;
 use serde_json::Value;
 
@@ -33,7 +36,11 @@ pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<
     let manifests = match tokio::time::timeout(deadline, asked).await {
         Ok(Ok(manifests)) => manifests,
         Ok(Err(Breakage { message, .. })) => {
-            return Err((RefusalCode::ManifestFailed, format!("asked for its manifests, the component failed: {message}"), fix.to_owned()));
+            return Err((
+                RefusalCode::ManifestFailed,
+                format!("asked for its manifests, the component failed: {message}"),
+                fix.to_owned(),
+            ));
         }
         Err(_) => {
             return Err((
@@ -50,16 +57,22 @@ pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<
 const MAX_TEXT: usize = 4 * 1024;
 
 fn check(manifests: Vec<crate::bindings::manifest::RunnerManifest>, limits: &Limits) -> Result<Vec<RunnerManifest>, Refused> {
-    let refused = |message: String| (RefusalCode::ManifestInvalid, message, "mend the manifest and build the component again".to_owned());
+    let refused =
+        |message: String| (RefusalCode::ManifestInvalid, message, "mend the manifest and build the component again".to_owned());
     if manifests.is_empty() {
         return Err(refused("the component holds no runner".to_owned()));
     }
     if manifests.len() > limits.component_runners {
-        return Err(refused(format!("the component holds {} runners; the limit is {}", manifests.len(), limits.component_runners)));
+        return Err(refused(format!(
+            "the component holds {} runners; the limit is {}",
+            manifests.len(),
+            limits.component_runners
+        )));
     }
     let mut runners: Vec<RunnerManifest> = Vec::with_capacity(manifests.len());
     for manifest in manifests {
-        let texts: usize = manifest.label.iter().chain(manifest.description.iter().flatten()).map(|(tag, text)| tag.len() + text.len()).sum();
+        let texts: usize =
+            manifest.label.iter().chain(manifest.description.iter().flatten()).map(|(tag, text)| tag.len() + text.len()).sum();
         if texts + manifest.metadata.len() > MAX_TEXT {
             return Err(refused(format!("label, description and metadata of a manifest may have {MAX_TEXT} bytes together")));
         }

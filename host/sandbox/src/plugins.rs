@@ -164,7 +164,9 @@ fn watch(path: &Path, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWa
     .inspect_err(|error| tracing::warn!(%error, "the plugins directory is not watched, only looked at every {RESCAN:?}"))
     .ok()?;
     let watching = watcher.watch(path, notify::RecursiveMode::NonRecursive);
-    watching.inspect_err(|error| tracing::warn!(%error, "the plugins directory is not watched, only looked at every {RESCAN:?}")).ok()?;
+    watching
+        .inspect_err(|error| tracing::warn!(%error, "the plugins directory is not watched, only looked at every {RESCAN:?}"))
+        .ok()?;
     Some(watcher)
 }
 
@@ -193,10 +195,8 @@ impl Directory {
         let (gone, changed) = {
             let files = self.files.lock();
             let gone: Vec<_> = files.keys().filter(|name| !found.contains_key(*name)).cloned().collect();
-            let changed: Vec<_> = found
-                .into_iter()
-                .filter(|(name, stamp)| files.get(name).is_none_or(|file| file.stamp != *stamp))
-                .collect();
+            let changed: Vec<_> =
+                found.into_iter().filter(|(name, stamp)| files.get(name).is_none_or(|file| file.stamp != *stamp)).collect();
             (gone, changed)
         };
         if gone.is_empty() && changed.is_empty() {
@@ -258,7 +258,9 @@ impl Directory {
                     Refusal {
                         code: RefusalCode::DuplicateRunner,
                         message: format!("{owner} already holds the runner {id}"),
-                        fix: format!("remove one of the two files, or give the plugin another author, name or runner name than {owner} has"),
+                        fix: format!(
+                            "remove one of the two files, or give the plugin another author, name or runner name than {owner} has"
+                        ),
                     },
                 );
                 continue;
@@ -282,7 +284,9 @@ impl File {
             }
             (Some(refused), _) => Some(refused.clone()),
             (None, Some((_, admitted, _))) => Some(match doubles.get(admitted.file.as_str()) {
-                Some(refusal) => PluginReport { status: PluginStatus::Refused, refusal: Some(refusal.clone()), ..admitted.clone() },
+                Some(refusal) => {
+                    PluginReport { status: PluginStatus::Refused, refusal: Some(refusal.clone()), ..admitted.clone() }
+                }
                 None => admitted.clone(),
             }),
             (None, None) => None,

@@ -71,7 +71,8 @@ pub(crate) async fn run(
         }
     };
     let context = convert::context_out(context);
-    let invalid = |error: agent_host_protocol::ApiError| Outcome::Broken { code: FailureCode::InvalidResult, message: error.message };
+    let invalid =
+        |error: agent_host_protocol::ApiError| Outcome::Broken { code: FailureCode::InvalidResult, message: error.message };
     match guest.agent_host_runner_runner().call_run(&mut store, runner, &context).await {
         Ok(Ok(completion)) => convert::completion(completion).map_or_else(invalid, Outcome::Completed),
         Ok(Err(failure)) => convert::failure(failure).map_or_else(invalid, Outcome::Failed),
@@ -89,8 +90,12 @@ pub(crate) fn breakage(error: &wasmtime::Error, guest: &Guest) -> Breakage {
     } else if let Some(trap) = error.downcast_ref::<Trap>() {
         match (trap, guest.limits.exceeded()) {
             (Trap::StackOverflow, _) => (FailureCode::GuestStack, "the runner recursed deeper than its stack".to_owned()),
-            (_, Some(Exceeded::Memory)) => (FailureCode::GuestMemory, format!("the runner needed more memory than a run may have ({trap})")),
-            (_, Some(Exceeded::Table)) => (FailureCode::GuestMemory, format!("the runner needed larger tables than a run may have ({trap})")),
+            (_, Some(Exceeded::Memory)) => {
+                (FailureCode::GuestMemory, format!("the runner needed more memory than a run may have ({trap})"))
+            }
+            (_, Some(Exceeded::Table)) => {
+                (FailureCode::GuestMemory, format!("the runner needed larger tables than a run may have ({trap})"))
+            }
             (trap, None) => (FailureCode::GuestTrapped, format!("the runner trapped: {trap}")),
         }
     } else {
@@ -99,7 +104,11 @@ pub(crate) fn breakage(error: &wasmtime::Error, guest: &Guest) -> Breakage {
         let message = root_cause(error);
         let code = if guest.limits.exceeded().is_some() || message.contains("exceeds the limit") {
             FailureCode::GuestMemory
-        } else if message.contains("fuel") || message.contains("handle") || message.contains("table has no free keys") || message.contains("too many") {
+        } else if message.contains("fuel")
+            || message.contains("handle")
+            || message.contains("table has no free keys")
+            || message.contains("too many")
+        {
             FailureCode::GuestAbuse
         } else {
             FailureCode::GuestTrapped

@@ -62,9 +62,9 @@ impl Options {
     pub fn build(self) -> Result<Sandbox, SandboxError> {
         let sandboxes = Sandboxes::new(&self.limits)?;
         let cache = match self.code_cache {
-            Some(path) => Some(
-                CodeCache::open(&path, sandboxes.code_version()).map_err(|source| SandboxError::Cache { path, source })?,
-            ),
+            Some(path) => {
+                Some(CodeCache::open(&path, sandboxes.code_version()).map_err(|source| SandboxError::Cache { path, source })?)
+            }
             None => None,
         };
         let places = Arc::new(Semaphore::new(self.limits.max_live_runs as usize));

@@ -1,6 +1,8 @@
 //! Runs over HTTP: waited for, followed, resumed. The runner is not installed, so each run fails at once, with
 //! events like any other; runs of real components are in the end-to-end tests.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use agent_host_protocol::RunId;

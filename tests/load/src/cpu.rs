@@ -4,19 +4,22 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+/// Linux shows times to programs in hundredths of a second, whatever the kernel counts in (time(7), `USER_HZ`).
+const TICK: Duration = Duration::from_millis(10);
+
 /// What the process has taken so far in user and system mode, all threads together (proc(5), `/proc/PID/stat`).
 pub(crate) fn time(pid: u32) -> anyhow::Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
     let ticks = ticks(&stat).with_context(|| format!("{path} has another form than proc(5) says"))?;
-    Ok(Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second())?)
+    Ok(TICK * ticks)
 }
 
 /// Fields 14 and 15. The name of the program, field 2, may hold anything, so counting starts behind it.
-fn ticks(stat: &str) -> Option<u64> {
+fn ticks(stat: &str) -> Option<u32> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
+    let user: u32 = fields.next()?.parse().ok()?;
+    let system: u32 = fields.next()?.parse().ok()?;
     Some(user + system)
 }
 

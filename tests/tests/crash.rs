@@ -1,0 +1,120 @@
+//! The plug is pulled while runs stream: nothing that a client was told is missing afterwards.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use agent_host_tests::{Process, process, world::PATIENCE};
+use eventsource_stream::Eventsource;
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+const CONFIG: &str = r#"
+[[bindings]]
+id = "hostile"
+runner = "plugin:test/hostile/default"
+"#;
+
+/// What clients were told: events that were acknowledged with their runs, and run events that were shown.
+#[derive(Default)]
+struct Told {
+    acknowledged: BTreeMap<String, (String, Vec<String>)>,
+    shown: BTreeMap<(String, u64), Value>,
+}
+
+/// Sends events and follows their runs until the host is gone.
+async fn client(url: String, round: usize, client: usize, told: Arc<Mutex<Told>>) {
+    let http = reqwest::Client::new();
+    for n in 0..10_000 {
+        let key = format!("{round}-{client}-{n}");
+        let event = json!({
+            "event_type": "message.received",
+            "conversation": { "conversation_id": format!("c{client}") },
+            "input": { "text": format!("emit-n {}", 5 + n % 20) },
+        });
+        let sent = http.post(format!("{url}/api/v1/events")).header("idempotency-key", &key).json(&event).send().await;
+        let Ok(answer) = sent else { return };
+        assert_eq!(answer.status(), 202);
+        let Ok(answer) = answer.json::<Value>().await else { return };
+        let runs: Vec<String> =
+            answer["runs"].as_array().unwrap().iter().map(|run| run["run_id"].as_str().unwrap().to_owned()).collect();
+        told.lock().await.acknowledged.insert(key, (answer["event_id"].as_str().unwrap().to_owned(), runs.clone()));
+        for run in runs {
+            let stream = http.get(format!("{url}/api/v1/runs/{run}/events")).header("accept", "text/event-stream").send().await;
+            let Ok(stream) = stream else { return };
+            let mut stream = stream.bytes_stream().eventsource();
+            while let Some(Ok(event)) = stream.next().await {
+                let event: Value = serde_json::from_str(&event.data).unwrap();
+                told.lock().await.shown.insert((run.clone(), event["sequence"].as_u64().unwrap()), event);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_was_told_is_missing_after_a_kill() {
+    let told = Arc::new(Mutex::new(Told::default()));
+    let mut host = Process::start(&["hostile"], CONFIG);
+    for round in 0..12_usize {
+        let clients: Vec<_> = (0..4).map(|n| tokio::spawn(client(host.url.clone(), round, n, Arc::clone(&told)))).collect();
+        // Another moment each time; what is checked holds at any.
+        tokio::time::sleep(Duration::from_millis(40 + (round as u64 * 137) % 400)).await;
+        let dir = host.kill();
+        for client in clients {
+            tokio::time::timeout(PATIENCE, client).await.expect("a client of a dead host ends").unwrap();
+        }
+        host = Process::start_in(dir, CONFIG);
+    }
+    let told = Arc::into_inner(told).unwrap().into_inner();
+    assert!(told.acknowledged.len() > 20 && told.shown.len() > 100, "too little happened to prove anything");
+
+    let http = reqwest::Client::new();
+    let get = async |path: String| {
+        let answer = http.get(host.url(&path)).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        answer.json::<Value>().await.unwrap()
+    };
+    let mut restarted = 0;
+    for (key, (event, runs)) in &told.acknowledged {
+        let kept = get(format!("/api/v1/events/{event}")).await;
+        assert!(kept.to_string().contains("emit-n"), "{key}: {kept}");
+        for id in runs {
+            // A run that waited in line when the host died goes on by itself.
+            let events = ended(&http, &host.url(&format!("/api/v1/runs/{id}/events"))).await;
+            let run = get(format!("/api/v1/runs/{id}")).await;
+            restarted += usize::from(run["failure"]["code"] == "host_restarted");
+            let sequences: Vec<_> = events.iter().map(|event| event["sequence"].as_u64().unwrap()).collect();
+            assert_eq!(sequences, (1..=events.len() as u64).collect::<Vec<_>>(), "{id} has a gap");
+            let terminals =
+                events.iter().filter(|event| ["run.completed", "run.failed"].contains(&event["type"].as_str().unwrap())).count();
+            assert_eq!(terminals, 1, "{id}: {events:#?}");
+            for event in &events {
+                if let Some(shown) = told.shown.get(&(id.clone(), event["sequence"].as_u64().unwrap())) {
+                    assert_eq!(shown, event, "a client was shown something else");
+                }
+            }
+            let last = events.len() as u64;
+            let beyond = told.shown.range((id.clone(), last + 1)..=(id.clone(), u64::MAX)).next();
+            assert!(beyond.is_none(), "a client was shown what is not there: {beyond:?}");
+        }
+    }
+    println!("{} events, {} results shown, {restarted} runs ended as host_restarted", told.acknowledged.len(), told.shown.len());
+
+    // The same key again is the same event, also across a crash.
+    let (key, (event, _)) = told.acknowledged.iter().next().unwrap();
+    let body =
+        json!({ "event_type": "message.received", "conversation": { "conversation_id": "c0" }, "input": { "text": "emit-n 5" } });
+    let again = http.post(host.url("/api/v1/events")).header("idempotency-key", key).json(&body).send().await.unwrap();
+    assert_eq!(again.headers()["idempotency-replayed"], "true");
+    assert_eq!(&again.json::<Value>().await.unwrap()["event_id"], event.as_str());
+
+    let dir = host.terminate();
+    let check = process::command(dir.path()).args(["ledger", "check", "--json"]).output().unwrap();
+    assert!(check.status.success(), "{}\n{}", String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&check.stderr));
+}
+
+/// All events of a run, once it has ended.
+async fn ended(http: &reqwest::Client, url: &str) -> Vec<Value> {
+    let stream = http.get(url).header("accept", "text/event-stream").send().await.unwrap();
+    let events = stream.bytes_stream().eventsource().map(|event| serde_json::from_str(&event.unwrap().data).unwrap());
+    tokio::time::timeout(PATIENCE, events.collect()).await.expect("every run comes to its end")
+}
