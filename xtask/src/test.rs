@@ -31,7 +31,8 @@ impl Test {
         let mut failures = if self.filter.is_empty() { lint(workspace)? } else { Vec::new() };
         guests::runners(workspace)?;
         guests::test_guests(workspace)?;
-        process::run(&mut workspace.cargo(&["build", "--package", "agent-host"]))?;
+        // The binary that the tests start, and the tests: built as one, so that nothing is built twice.
+        process::run(&mut workspace.cargo(&["build", "--workspace", "--all-targets"]))?;
         let summary = self.test(workspace, &mut failures)?;
         for failure in &failures {
             eprintln!("error: {failure}");

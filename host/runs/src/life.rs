@@ -210,10 +210,10 @@ impl Life {
     async fn end(&self, host: &Host, state: &RunState, log: &GuestLog, terminal: Terminal) -> Result<Run, HostError> {
         let inner = host.inner();
         let mut terminal = bounded(terminal, inner.config.limits.result_bytes);
-        if let Terminal::Failed(failure) = &mut terminal {
-            if failure.details.is_none() {
-                failure.details = log.tail().map(|tail| json!({ "log": tail }));
-            }
+        if let Terminal::Failed(failure) = &mut terminal
+            && failure.details.is_none()
+        {
+            failure.details = log.tail().map(|tail| json!({ "log": tail }));
         }
         let audit = state.take_audit();
         let mut sequence = state.next_sequence();
