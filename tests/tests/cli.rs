@@ -42,7 +42,10 @@ fn a_runner_answers_without_a_server_and_the_ledger_shows_it() {
     assert_eq!(failed.status.code(), Some(1), "a run that fails is not success: {failed:?}");
     let unknown = run(dir.path(), &["run", "nobody", "hi"]);
     assert!(!unknown.status.success());
-    assert!(String::from_utf8_lossy(&unknown.stderr).contains("plugin:agent-host/echo/default"), "it says what there is: {unknown:?}");
+    assert!(
+        String::from_utf8_lossy(&unknown.stderr).contains("plugin:agent-host/echo/default"),
+        "it says what there is: {unknown:?}"
+    );
 
     let runs = json(&run(dir.path(), &["--json", "runs", "list"]));
     assert_eq!(runs["items"].as_array().unwrap().len(), 4, "{runs:#}");

@@ -41,23 +41,31 @@ pub(crate) struct Start<'a> {
     pub(crate) log: PathBuf,
     /// How long it may take until it listens.
     pub(crate) within: Duration,
+    /// Whom Ctrl-C reaches.
+    pub(crate) group: Group,
+}
+
+/// The process group of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// Ours: Ctrl-C ends both.
+    Ours,
+    /// Its own: Ctrl-C reaches us, and we end the host in order. See [`HostProcess::end_on_signals`].
+    Own,
 }
 
 impl HostProcess {
     /// Starts `agent-host serve`; returns when it listens.
     pub(crate) fn start(start: &Start<'_>) -> anyhow::Result<Self> {
-        let Start { binary, config, log, within } = start;
+        let Start { binary, config, log, within, group } = start;
         let log_file = File::create(log).with_context(|| format!("{} cannot be written", log.display()))?;
-        let mut child = Command::new(binary)
-            .args(["serve", "--json", "--config"])
-            .arg(config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log_file)
-            // Ctrl-C is for us: we end the host in order.
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("{} cannot be started", binary.display()))?;
+        let mut command = Command::new(binary);
+        command.args(["serve", "--json", "--config"]).arg(config);
+        if *group == Group::Own {
+            command.process_group(0);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
+        let mut child = command.spawn().with_context(|| format!("{} cannot be started", binary.display()))?;
         let id = child.id();
         let stdout = child.stdout.take();
         let mut this = Self { child: Arc::new(Mutex::new(child)), id, url: String::new() };

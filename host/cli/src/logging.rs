@@ -12,7 +12,8 @@ const VARIABLE: &str = "AGENT_HOST_LOG";
 /// Starts logging. What the command line says comes first, then the environment, then what fits the command: a
 /// server says what it does, everything else only what goes wrong.
 pub(crate) fn start(cli: &Cli) {
-    let usual = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" };
+    // A plugin that is refused is news to an operator; to who runs another one it is noise.
+    let usual = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn,agent_host_sandbox=error" };
     let asked = match (cli.global.log, cli.global.verbose) {
         (Some(level), _) => Some(level.as_str()),
         (None, 0) => None,

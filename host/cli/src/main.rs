@@ -27,6 +27,11 @@ use clap::Parser;
 
 use crate::{args::Cli, output::Output};
 
+/// A run allocates many small things on one thread and frees them on another, which the system's allocator is slow at
+/// (docs/PERFORMANCE.md has the difference).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Threads that still read or compile when the command is done are not waited for longer than this.
 const LEFTOVERS: Duration = Duration::from_secs(1);
 

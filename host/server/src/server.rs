@@ -101,7 +101,7 @@ impl Server {
         tokio::select! {
             served = serving => Ok(served?),
             () = overdue => {
-                tracing::warn!("connections whose clients do not read were cut off");
+                tracing::warn!("connections that did not end in time were cut off");
                 Ok(())
             }
         }

@@ -20,6 +20,10 @@ use agent_host_runs::Config;
 use clap::{Args, Parser};
 use serde::Serialize;
 
+/// As in the host.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Load for the benchmarks; `cargo xtask bench` calls it.
 #[derive(Debug, Parser)]
 enum Command {

@@ -10,8 +10,8 @@ use crate::host::HostProcess;
 pub(crate) const RUNNER: &str = "plugin:agent-host/echo/default";
 const IN_FLIGHT: [u32; 3] = [1, 16, 256];
 
-/// Runs that stream deltas: enough of them to last about a second.
-const DELTA_RUNS: &str = "64";
+/// Runs that stream deltas: enough of them to last some seconds.
+const DELTA_RUNS: &str = "256";
 const DELTA_RUNS_IN_FLIGHT: &str = "16";
 const DELTAS: &str = "1000";
 

@@ -52,6 +52,10 @@ impl<'a> Session<'a> {
             Err(_) => MILLION,
         };
         let bench = workspace.target().join("bench");
+        // Gigabytes may be left of one that was interrupted.
+        if bench.exists() {
+            fs::remove_dir_all(&bench).with_context(|| format!("{} cannot be removed", bench.display()))?;
+        }
         fs::create_dir_all(&bench)?;
         Ok(Self {
             workspace,

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::session::Session;
 use crate::{
-    host::{HostProcess, Start},
+    host::{Group, HostProcess, Start},
     http::Client,
 };
 
@@ -67,7 +67,8 @@ impl Site {
         let started = Instant::now();
         let config = self.dir.join("agent-host.toml");
         let log = self.dir.join("agent-host.log");
-        let host = HostProcess::start(&Start { binary: &session.binary, config: &config, log, within: START })?;
+        let host =
+            HostProcess::start(&Start { binary: &session.binary, config: &config, log, within: START, group: Group::Ours })?;
         let ready = Client::new(host.url()).get("/readyz")?;
         let took = started.elapsed();
         let serving = ready.get("plugins_ready").and_then(Value::as_u64);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     guests,
-    host::{HostProcess, Start},
+    host::{Group, HostProcess, Start},
     http::Client,
     process,
     workspace::Workspace,
@@ -52,14 +52,14 @@ impl Demo {
     pub(crate) fn execute(self, workspace: &Workspace) -> anyhow::Result<ExitCode> {
         let input = input::read(self.text.as_deref(), self.file.as_deref(), workspace.root())?;
         let components = guests::runners(workspace)?;
-        // The profile that the tests use too, so that a first `demo` and a first `test` build it once.
+        // The tests build more, with the same features for the engine: it is compiled once for both.
         process::run(&mut workspace.cargo(&["build", "--package", "agent-host"]))?;
 
         let dir = workspace.target().join("demo");
         let config = lay_out(&dir, &components)?;
         let binary = workspace.target().join("debug").join("agent-host");
-        let host =
-            HostProcess::start(&Start { binary: &binary, config: &config, log: dir.join("agent-host.log"), within: START })?;
+        let log = dir.join("agent-host.log");
+        let host = HostProcess::start(&Start { binary: &binary, config: &config, log, within: START, group: Group::Own })?;
         host.end_on_signals()?;
 
         show::title(&format!("{} listens at {}", workspace.shown(&binary).display(), host.url()));

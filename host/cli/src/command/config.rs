@@ -20,12 +20,18 @@ impl ConfigCommand {
     pub(crate) fn execute(&self, settings: &Settings, output: Output) -> anyhow::Result<ExitCode> {
         let Self::Check = self;
         let file = settings.file.as_ref().map(|file| file.display().to_string());
-        output.result(&json!({ "file": file, "config": settings.config }), || {
+        // In the shape of the file, so that a part of it can be copied there.
+        let config = &settings.config;
+        let effective = json!({
+            "server": { "listen": config.listen, "data_dir": config.data_dir, "plugins_dir": config.plugins_dir },
+            "limits": config.limits,
+            "bindings": config.bindings,
+        });
+        output.result(&json!({ "file": file, "config": effective }), || {
             let from = file
                 .as_deref()
                 .map_or_else(|| "no file: the defaults are in effect".to_owned(), |file| format!("{file} is valid; in effect:"));
-            let shown =
-                toml::to_string_pretty(&settings.config).unwrap_or_else(|error| format!("cannot be shown as TOML: {error}\n"));
+            let shown = toml::to_string_pretty(&effective).unwrap_or_else(|error| format!("cannot be shown as TOML: {error}\n"));
             format!("# {from}\n\n{shown}")
         })?;
         Ok(ExitCode::SUCCESS)
