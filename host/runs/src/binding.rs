@@ -11,13 +11,9 @@ use agent_host_protocol::{
     run::RunFailure,
 };
 use agent_host_sandbox::Runner;
-use regex::Regex;
 use serde::Serialize;
 
-use crate::{
-    config::{BindingConfig, Match},
-    terms::Terms,
-};
+use crate::{config::BindingConfig, pattern::Pattern, terms::Terms};
 
 /// A binding, ready to be asked.
 #[derive(Debug)]
@@ -42,43 +38,6 @@ pub struct BindingReport {
     /// Why not, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-}
-
-/// The expressions of a [`Match`].
-#[derive(Debug)]
-pub(crate) struct Pattern {
-    event_type: Option<Regex>,
-    source: Option<Regex>,
-    conversation: Option<Regex>,
-    workspace: Option<Regex>,
-}
-
-impl Pattern {
-    pub(crate) fn new(matches: &Match) -> Result<Self, String> {
-        let regex = |name: &str, text: &Option<String>| {
-            let Some(text) = text else { return Ok(None) };
-            // The size limit keeps a line of configuration from taking the memory of the host.
-            let regex = regex::RegexBuilder::new(&format!("^(?:{text})$")).size_limit(1 << 20).build();
-            regex.map(Some).map_err(|error| format!("`match.{name}` is not a regular expression: {error}"))
-        };
-        Ok(Self {
-            event_type: regex("event_type", &matches.event_type)?,
-            source: regex("source", &matches.source)?,
-            conversation: regex("conversation", &matches.conversation)?,
-            workspace: regex("workspace", &matches.workspace)?,
-        })
-    }
-
-    fn matches(&self, envelope: &Envelope) -> bool {
-        let conversation = envelope.conversation.as_ref();
-        let one = |regex: &Option<Regex>, value: Option<&str>| {
-            regex.as_ref().is_none_or(|regex| value.is_some_and(|value| regex.is_match(value)))
-        };
-        one(&self.event_type, Some(&envelope.event_type))
-            && one(&self.source, Some(&envelope.source))
-            && one(&self.conversation, conversation.and_then(|c| c.conversation_id.as_deref()))
-            && one(&self.workspace, conversation.and_then(|c| c.workspace_id.as_deref()))
-    }
 }
 
 impl Binding {
@@ -204,29 +163,4 @@ pub(crate) fn in_order(bindings: &[BindingConfig]) -> Result<Vec<Arc<Binding>>, 
 pub(crate) fn conversation_ids(conversation: Option<&Conversation>) -> [Option<String>; 4] {
     let of = |id: fn(&Conversation) -> &Option<String>| conversation.and_then(|conversation| id(conversation).clone());
     [of(|c| &c.conversation_id), of(|c| &c.thread_id), of(|c| &c.workspace_id), of(|c| &c.bot_id)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn matches(pattern: Match, envelope: &Envelope) -> bool {
-        Pattern::new(&pattern).unwrap().matches(envelope)
-    }
-
-    #[test]
-    fn a_pattern_matches_the_whole_value() {
-        let event = Envelope::message("hi", "api");
-        let event_type = |text: &str| Match { event_type: Some(text.into()), ..Match::default() };
-        assert!(matches(Match::default(), &event));
-        assert!(matches(event_type(r"message\..*"), &event));
-        assert!(!matches(event_type("message"), &event), "half a match is none");
-        assert!(!matches(event_type("x|message"), &event), "an alternative is anchored too");
-        assert!(!matches(Match { conversation: Some(".*".into()), ..Match::default() }, &event), "no conversation, no match");
-    }
-
-    #[test]
-    fn an_expression_that_would_take_all_memory_is_refused() {
-        assert!(Pattern::new(&Match { source: Some("(a{1000}){1000}".into()), ..Match::default() }).is_err());
-    }
 }

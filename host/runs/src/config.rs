@@ -373,7 +373,7 @@ impl BindingConfig {
                 return Err("`bootstrap.max_events` must be between 1 and 100".to_owned());
             }
         }
-        crate::binding::Pattern::new(&self.matches).map(drop)
+        crate::pattern::Pattern::new(&self.matches).map(drop)
     }
 }
 

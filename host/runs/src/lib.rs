@@ -23,6 +23,7 @@ mod host;
 mod life;
 mod line;
 mod log;
+mod pattern;
 mod recovery;
 mod results;
 mod terms;

@@ -91,7 +91,7 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
 
     let cached = {
         let (sandbox, digest) = (Arc::clone(sandbox), digest.clone());
-        off_thread(move || Ok(sandbox.cache.as_ref().and_then(|cache| cache.load(&sandbox.sandboxes.engine, &digest)))).await?
+        off_thread(move || Ok(sandbox.cache.as_ref().and_then(|cache| cache.load(&sandbox.engine.wasmtime, &digest)))).await?
     };
     findings.from_cache = cached.is_some();
     let code = match cached {
@@ -99,7 +99,7 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
         None => compile(sandbox, bytes, digest.clone(), permit).await?,
     };
 
-    let pre = link(&sandbox.sandboxes, &code, InterfaceSet::default()).map_err(|error| {
+    let pre = link(&sandbox.engine, &code, InterfaceSet::default()).map_err(|error| {
         let problem = format!("{error:#}");
         imports::mark_mismatch(&mut findings.imports, &problem);
         imports::refusal(&findings.imports).unwrap_or_else(|| {
@@ -116,7 +116,7 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
     if let Some(refused) = imports::refusal(&findings.imports) {
         return Err(refused);
     }
-    Ok(Component::new(Arc::clone(&sandbox.sandboxes), code, digest, runners))
+    Ok(Component::new(Arc::clone(&sandbox.engine), code, digest, runners))
 }
 
 /// Runs what takes a core or a disk where nobody is served.
@@ -140,8 +140,7 @@ async fn compile(
 ) -> Result<wasmtime::component::Component, Refused> {
     let this = Arc::clone(sandbox);
     let compiling = off_thread(move || {
-        let code =
-            wasmtime::component::Component::from_binary(&this.sandboxes.engine, &bytes).map_err(|error| invalid(&error))?;
+        let code = wasmtime::component::Component::from_binary(&this.engine.wasmtime, &bytes).map_err(|error| invalid(&error))?;
         if let Some(cache) = &this.cache {
             cache.store(&digest, &code);
         }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use agent_host_protocol::{InterfaceSet, RunnerManifest};
 use parking_lot::Mutex;
 
-use crate::{bindings::AgentRunnerPre, engine::Sandboxes, guest::Guest};
+use crate::{bindings::AgentRunnerPre, engine::GuestEngine, guest::Guest};
 
 /// A component that was admitted: compiled, asked for its manifests, and ready to run.
 ///
 /// Whoever holds it keeps its code alive, so a run that began on it ends on it, whatever becomes of the file.
 pub struct Component {
-    sandboxes: Arc<Sandboxes>,
+    engine: Arc<GuestEngine>,
     component: wasmtime::component::Component,
     digest: String,
     runners: Vec<RunnerManifest>,
@@ -21,12 +21,12 @@ pub struct Component {
 
 impl Component {
     pub(crate) fn new(
-        sandboxes: Arc<Sandboxes>,
+        engine: Arc<GuestEngine>,
         component: wasmtime::component::Component,
         digest: String,
         runners: Vec<RunnerManifest>,
     ) -> Self {
-        Self { sandboxes, component, digest, runners, linked: Mutex::new(Vec::new()) }
+        Self { engine, component, digest, runners, linked: Mutex::new(Vec::new()) }
     }
 
     /// `sha256:HEX` of its bytes.
@@ -45,7 +45,7 @@ impl Component {
         if let Some((_, pre)) = self.linked.lock().iter().find(|(set, _)| *set == granted) {
             return Ok(Arc::clone(pre));
         }
-        let pre = Arc::new(link(&self.sandboxes, &self.component, granted)?);
+        let pre = Arc::new(link(&self.engine, &self.component, granted)?);
         self.linked.lock().push((granted, Arc::clone(&pre)));
         Ok(pre)
     }
@@ -60,9 +60,9 @@ impl std::fmt::Debug for Component {
 /// Links a component for what is granted. It fails where the component imports something that the host has not,
 /// or has with another type.
 pub(crate) fn link(
-    sandboxes: &Sandboxes,
+    engine: &GuestEngine,
     component: &wasmtime::component::Component,
     granted: InterfaceSet,
 ) -> wasmtime::Result<AgentRunnerPre<Guest>> {
-    AgentRunnerPre::new(sandboxes.linker(granted)?.instantiate_pre(component)?)
+    AgentRunnerPre::new(engine.linker(granted)?.instantiate_pre(component)?)
 }

@@ -39,16 +39,16 @@ const TABLE_KEPT_BYTES: usize = 16 * 1024;
 #[error("the WebAssembly engine could not be started: {0}. Lower `limits.max_live_runs` if address space is short")]
 pub struct EngineError(pub(crate) wasmtime::Error);
 
-/// The engine and the linkers that it has made, by grant.
-pub(crate) struct Sandboxes {
-    pub(crate) engine: Engine,
+/// The engine of all guests, and the linkers that were made for it, by grant.
+pub(crate) struct GuestEngine {
+    pub(crate) wasmtime: Engine,
     linkers: Mutex<Vec<(InterfaceSet, Arc<Linker<Guest>>)>>,
 }
 
-impl Sandboxes {
+impl GuestEngine {
     pub(crate) fn new(limits: &Limits) -> Result<Arc<Self>, EngineError> {
-        let engine = Engine::new(&config(limits)).map_err(EngineError)?;
-        let this = Arc::new(Self { engine, linkers: Mutex::new(Vec::new()) });
+        let wasmtime = Engine::new(&config(limits)).map_err(EngineError)?;
+        let this = Arc::new(Self { wasmtime, linkers: Mutex::new(Vec::new()) });
         tick(Arc::downgrade(&this));
         Ok(this)
     }
@@ -65,7 +65,7 @@ impl Sandboxes {
             }
         }
         let mut sink = Sink(Sha256::new());
-        self.engine.precompile_compatibility_hash().hash(&mut sink);
+        self.wasmtime.precompile_compatibility_hash().hash(&mut sink);
         // Half of it tells engines apart as well, and keeps file names short.
         crate::hex(sink.0.finalize().get(..16).unwrap_or_default())
     }
@@ -76,13 +76,13 @@ impl Sandboxes {
         if let Some((_, linker)) = linkers.iter().find(|(set, _)| *set == granted) {
             return Ok(Arc::clone(linker));
         }
-        let linker = Arc::new(linker(&self.engine, granted)?);
+        let linker = Arc::new(linker(&self.wasmtime, granted)?);
         linkers.push((granted, Arc::clone(&linker)));
         Ok(linker)
     }
 }
 
-/// What the engine accepts and how it allocates. Everything here is part of [`Sandboxes::code_version`] where it
+/// What the engine accepts and how it allocates. Everything here is part of [`GuestEngine::code_version`] where it
 /// changes compiled code.
 fn config(limits: &Limits) -> Config {
     let mut config = Config::new();
@@ -135,12 +135,12 @@ fn config(limits: &Limits) -> Config {
 }
 
 /// Advances the epoch as long as the engine lives.
-fn tick(engine: Weak<Sandboxes>) {
+fn tick(engine: Weak<GuestEngine>) {
     let ticking = std::thread::Builder::new().name("epoch".to_owned()).spawn(move || {
         loop {
             std::thread::sleep(EPOCH);
             match engine.upgrade() {
-                Some(sandboxes) => sandboxes.engine.increment_epoch(),
+                Some(engine) => engine.wasmtime.increment_epoch(),
                 None => return,
             }
         }
@@ -203,16 +203,16 @@ mod tests {
 
     #[test]
     fn every_set_of_interfaces_can_be_linked() {
-        let sandboxes = Sandboxes::new(&Limits { max_live_runs: 2, ..Limits::default() }).unwrap();
+        let engine = GuestEngine::new(&Limits { max_live_runs: 2, ..Limits::default() }).unwrap();
         for interface in Interface::ALL {
-            sandboxes.linker(InterfaceSet::default().with(*interface)).unwrap();
+            engine.linker(InterfaceSet::default().with(*interface)).unwrap();
         }
-        sandboxes.linker(Interface::ALL.iter().copied().collect()).unwrap();
+        engine.linker(Interface::ALL.iter().copied().collect()).unwrap();
     }
 
     #[test]
     fn the_code_version_follows_the_configuration() {
-        let version = |limits: &Limits| Sandboxes::new(limits).unwrap().code_version();
+        let version = |limits: &Limits| GuestEngine::new(limits).unwrap().code_version();
         let small = Limits { max_live_runs: 2, ..Limits::default() };
         assert_eq!(version(&small), version(&small));
         assert_eq!(

@@ -10,7 +10,7 @@ use crate::{
     cache::CodeCache,
     calls::{HostCalls, SharedLog},
     component::Component,
-    engine::{EngineError, Sandboxes},
+    engine::{EngineError, GuestEngine},
     run::{self, Outcome},
 };
 
@@ -45,7 +45,7 @@ pub enum SandboxError {
 pub struct Sandbox(Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) engine: Arc<GuestEngine>,
     pub(crate) cache: Option<CodeCache>,
     pub(crate) limits: Limits,
     /// One permit for each guest in memory, so that the pool is never asked for more than it has.
@@ -60,16 +60,16 @@ impl Options {
     /// # Errors
     /// When the engine or the cache cannot be set up.
     pub fn build(self) -> Result<Sandbox, SandboxError> {
-        let sandboxes = Sandboxes::new(&self.limits)?;
+        let engine = GuestEngine::new(&self.limits)?;
         let cache = match self.code_cache {
             Some(path) => {
-                Some(CodeCache::open(&path, sandboxes.code_version()).map_err(|source| SandboxError::Cache { path, source })?)
+                Some(CodeCache::open(&path, engine.code_version()).map_err(|source| SandboxError::Cache { path, source })?)
             }
             None => None,
         };
         let places = Arc::new(Semaphore::new(self.limits.max_live_runs as usize));
         let admissions = Arc::new(Semaphore::new(admission::AT_ONCE));
-        Ok(Sandbox(Arc::new(Inner { sandboxes, cache, limits: self.limits, places, admissions })))
+        Ok(Sandbox(Arc::new(Inner { engine, cache, limits: self.limits, places, admissions })))
     }
 }
 

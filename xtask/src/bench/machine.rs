@@ -54,8 +54,8 @@ mod tests {
 
     #[test]
     fn the_file_system_is_that_of_the_nearest_mount() {
-        let mounts = "1 0 254:0 / / rw - ext4 /dev/vda rw\n2 1 0:5 / /work rw shared:1 - xfs /dev/vdb rw\n3 1 0:6 / /workshop rw - tmpfs x rw\n";
-        assert_eq!(file_system(mounts, Path::new("/work/main")), Some("xfs"));
+        let mounts = "1 0 254:0 / / rw - ext4 /dev/vda rw\n2 1 0:5 / /srv rw shared:1 - xfs /dev/vdb rw\n3 1 0:6 / /srvother rw - tmpfs x rw\n";
+        assert_eq!(file_system(mounts, Path::new("/srv/project")), Some("xfs"));
         assert_eq!(file_system(mounts, Path::new("/home")), Some("ext4"));
         assert_eq!(file_system("", Path::new("/")), None);
     }

@@ -1,0 +1,176 @@
+//! The context of a run.
+
+use agent_host_protocol as p;
+use serde_json::Value;
+
+use super::{artifact_out, bootstrap_mode_out, kb_op_out, message_out, model_op_out, object, part_out, tool_op_out};
+use crate::bindings::{context as wc, manifest as wm};
+
+fn list<A, B>(items: &[A], f: impl Fn(&A) -> B) -> Vec<B> {
+    items.iter().map(f).collect()
+}
+
+fn resources_out(resources: &p::context::Resources) -> wc::Resources {
+    let storage = resources.storage;
+    wc::Resources {
+        models: list(&resources.models, |model| wc::ModelResource {
+            model_id: model.model_id.clone(),
+            model_type: model.model_type.clone(),
+            provider: model.provider.clone(),
+            operations: list(&model.operations, |op| model_op_out(*op)),
+        }),
+        tools: list(&resources.tools, |tool| wc::ToolResource {
+            tool_name: tool.tool_name.clone(),
+            description: tool.description.clone(),
+            operations: list(&tool.operations, |op| tool_op_out(*op)),
+        }),
+        knowledge_bases: list(&resources.knowledge_bases, |kb| wc::KnowledgeBaseResource {
+            kb_id: kb.kb_id.clone(),
+            kb_name: kb.kb_name.clone(),
+            operations: list(&kb.operations, |op| kb_op_out(*op)),
+        }),
+        artifacts: list(&resources.artifacts, artifact_out),
+        skills: list(&resources.skills, |skill| wc::SkillResource {
+            skill_name: skill.skill_name.clone(),
+            description: skill.description.clone(),
+            content: artifact_out(&skill.content),
+        }),
+        storage: [
+            (storage.plugin_storage, wm::StorageArea::Plugin),
+            (storage.workspace_storage, wm::StorageArea::Workspace),
+            (storage.binding_storage, wm::StorageArea::Binding),
+        ]
+        .into_iter()
+        .filter_map(|(granted, area)| granted.then_some(area))
+        .collect(),
+        platform_actions: resources.platform_actions.clone(),
+        platform_capabilities: object(&resources.platform_capabilities),
+    }
+}
+
+fn access_out(access: &p::context::ContextAccess) -> wc::ContextAccess {
+    let apis = access.available_apis;
+    wc::ContextAccess {
+        conversation_id: access.conversation_id.clone(),
+        thread_id: access.thread_id.clone(),
+        latest_cursor: access.latest_cursor.clone(),
+        event_seq: access.event_seq,
+        transcript_seq: access.transcript_seq,
+        has_history_before: access.has_history_before,
+        inline_policy: wc::InlinePolicy {
+            mode: bootstrap_mode_out(access.inline_policy.mode),
+            delivered_count: access.inline_policy.delivered_count,
+            source_total_count: access.inline_policy.source_total_count,
+            messages_complete: access.inline_policy.messages_complete,
+            reason: access.inline_policy.reason.clone(),
+        },
+        available_apis: wc::AvailableApis {
+            history_page: apis.history_page,
+            history_search: apis.history_search,
+            event_get: apis.event_get,
+            event_page: apis.event_page,
+            artifact_metadata: apis.artifact_metadata,
+            artifact_read: apis.artifact_read,
+            artifact_create: apis.artifact_create,
+            state: apis.state,
+            storage: apis.storage,
+            steering: apis.steering,
+            interactions: apis.interactions,
+            runs: apis.runs,
+        },
+    }
+}
+
+pub(crate) fn context_out(context: &p::context::RunContext) -> wc::RunContext {
+    wc::RunContext {
+        run_id: context.run_id.to_string(),
+        parent_run_id: context.parent_run_id.map(|id| id.to_string()),
+        trigger: wc::Trigger {
+            type_: context.trigger.kind.clone(),
+            source: context.trigger.source.clone(),
+            timestamp: context.trigger.timestamp,
+        },
+        event: wc::Event {
+            event_id: context.event.event_id.to_string(),
+            event_type: context.event.event_type.clone(),
+            event_time: context.event.event_time,
+            source: context.event.source.clone(),
+            source_event_type: context.event.source_event_type.clone(),
+            raw_ref: context.event.raw_ref.as_ref().map(artifact_out),
+            data: object(&context.event.data),
+        },
+        conversation: context.conversation.clone().map(|c| wc::Conversation {
+            conversation_id: c.conversation_id,
+            thread_id: c.thread_id,
+            launcher_type: c.launcher_type,
+            launcher_id: c.launcher_id,
+            bot_id: c.bot_id,
+            workspace_id: c.workspace_id,
+        }),
+        actor: context.actor.as_ref().map(|actor| wc::Actor {
+            actor_type: actor.actor_type.clone(),
+            actor_id: actor.actor_id.clone(),
+            actor_name: actor.actor_name.clone(),
+            metadata: object(&actor.metadata),
+        }),
+        subject: context.subject.as_ref().map(|subject| wc::Subject {
+            subject_type: subject.subject_type.clone(),
+            subject_id: subject.subject_id.clone(),
+            data: object(&subject.data),
+        }),
+        input: wc::Input {
+            text: context.input.text.clone(),
+            contents: list(&context.input.contents, part_out),
+            attachments: list(&context.input.attachments, artifact_out),
+            message_chain: context.input.message_chain.as_ref().map(Value::to_string),
+        },
+        delivery: wc::Delivery {
+            surface: context.delivery.surface.clone(),
+            reply_target: context.delivery.reply_target.as_ref().map(Value::to_string),
+            supports_streaming: context.delivery.supports_streaming,
+            supports_edit: context.delivery.supports_edit,
+            supports_reaction: context.delivery.supports_reaction,
+            max_message_size: context.delivery.max_message_size,
+            platform_capabilities: object(&context.delivery.platform_capabilities),
+        },
+        resources: resources_out(&context.resources),
+        context: access_out(&context.context),
+        state: wc::StateSnapshot {
+            conversation: object(&context.state.conversation),
+            actor: object(&context.state.actor),
+            subject: object(&context.state.subject),
+            runner: object(&context.state.runner),
+            binding: object(&context.state.binding),
+        },
+        runtime: wc::Runtime {
+            host: context.runtime.host.clone(),
+            host_version: context.runtime.host_version.clone(),
+            trace_id: context.runtime.trace_id.clone(),
+            deadline_at: context.runtime.deadline_at,
+            locale: context.runtime.locale.clone(),
+            timezone: context.runtime.timezone.clone(),
+            attempt: context.runtime.attempt,
+            static_refs: context
+                .runtime
+                .static_refs
+                .iter()
+                .map(|(name, reference)| wc::StaticRef {
+                    name: name.clone(),
+                    version: reference.version.clone(),
+                    sha256: reference.sha256.clone(),
+                    content: reference.content.as_ref().map(artifact_out),
+                })
+                .collect(),
+            metadata: object(&context.runtime.metadata),
+        },
+        config: object(&context.config),
+        bootstrap: context.bootstrap.as_ref().map(|bootstrap| wc::Bootstrap {
+            messages: list(&bootstrap.messages, message_out),
+            summary: bootstrap.summary.clone(),
+            artifacts: list(&bootstrap.artifacts, artifact_out),
+            metadata: object(&bootstrap.metadata),
+        }),
+        adapter: context.adapter.as_ref().map(Value::to_string),
+        metadata: object(&context.metadata),
+    }
+}

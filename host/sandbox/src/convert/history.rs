@@ -1,0 +1,49 @@
+//! Pages of the transcript.
+
+use agent_host_protocol as p;
+
+use super::{artifact_out, direction};
+use crate::bindings::history as wh;
+
+pub(crate) fn page_request(request: wh::PageRequest) -> crate::calls::PageRequest {
+    crate::calls::PageRequest {
+        conversation_id: request.conversation_id,
+        before: request.before,
+        after: request.after,
+        limit: request.limit,
+        direction: direction(request.direction),
+        include_artifacts: request.include_artifacts,
+    }
+}
+
+fn transcript_item_out(item: p::transcript::TranscriptItem) -> wh::TranscriptItem {
+    let (text, content) = match item.content.as_slice() {
+        [] => (None, None),
+        [p::message::ContentPart::Text(text)] => (Some(text.clone()), None),
+        parts => (None, serde_json::to_string(parts).ok()),
+    };
+    wh::TranscriptItem {
+        transcript_id: item.transcript_id,
+        event_id: item.event_id.to_string(),
+        run_id: item.run_id.map(|id| id.to_string()),
+        conversation_id: item.conversation_id,
+        thread_id: item.thread_id,
+        role: item.role,
+        item_type: item.item_type,
+        text,
+        content,
+        artifacts: item.artifacts.iter().map(artifact_out).collect(),
+        seq: item.seq,
+        cursor: item.cursor,
+        created_at: item.created_at,
+    }
+}
+
+pub(crate) fn page_out(page: p::Page<p::transcript::TranscriptItem>) -> wh::TranscriptPage {
+    wh::TranscriptPage {
+        items: page.items.into_iter().map(transcript_item_out).collect(),
+        next: page.next_cursor,
+        prev: page.prev_cursor,
+        has_more: page.has_more,
+    }
+}
