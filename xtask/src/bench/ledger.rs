@@ -12,10 +12,11 @@ const RATIO: &str = "ledger.million.ratio";
 const BYTES: &str = "ledger.bytes_per_run";
 const OPEN: &str = "ledger.open.million.ms";
 
-/// Both ledgers are measured in turn, so that a disturbance of the machine meets both.
-const TURNS: usize = 3;
+/// Pairs of measurements, one of each ledger right after the other, since machines and disks change from minute to
+/// minute. Odd, so that there is a pair in the middle.
+const PAIRS: usize = 5;
 const IN_FLIGHT: &str = "256";
-const MEASURE_MS: &str = "4000";
+const MEASURE_MS: &str = "3000";
 /// The host is killed in the midst of its work, with this much of it since it started.
 const WORK: Duration = Duration::from_secs(3);
 
@@ -36,19 +37,27 @@ pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What an echo run costs beside a million others, over what it costs alone: the best of some turns each.
+/// What an echo run costs beside a million others, over what it costs alone: the median of some pairs.
 fn ratio(session: &mut Session<'_>, full: &Site) -> anyhow::Result<()> {
-    let rate = |session: &Session<'_>, site: &Site| {
+    let rate = |site: &Site| {
         let arguments = ["in-process", "--config", &site.config(), "--in-flight", IN_FLIGHT, "--measure", MEASURE_MS];
         session.load(&arguments)?.number("runs_per_second")
     };
-    let (mut empty_best, mut full_best) = (0.0_f64, 0.0_f64);
-    for turn in 0..TURNS {
-        let empty = echo::site(session, &format!("empty-{turn}"))?;
-        empty_best = empty_best.max(rate(session, &empty)?);
-        full_best = full_best.max(rate(session, full)?);
+    let mut ratios = Vec::with_capacity(PAIRS);
+    for pair in 0..PAIRS {
+        let empty = echo::site(session, &format!("empty-{pair}"))?;
+        // In turn the one and the other comes first.
+        let (alone, among_others) = if pair % 2 == 0 {
+            let alone = rate(&empty)?;
+            (alone, rate(full)?)
+        } else {
+            let among_others = rate(full)?;
+            (rate(&empty)?, among_others)
+        };
+        ratios.push(alone / among_others);
     }
-    session.record(RATIO, empty_best / full_best)
+    ratios.sort_by(f64::total_cmp);
+    session.record(RATIO, ratios.get(PAIRS / 2).copied().unwrap_or(f64::NAN))
 }
 
 /// What a crash costs the next start.

@@ -73,6 +73,10 @@ impl Bench {
             self.prefix
         );
         let mut session = Session::open(workspace, self.prefix)?;
+        let busy = machine::busy()?;
+        if busy > 0.1 {
+            eprintln!("warning: other work takes {:.0}% of this machine: the figures will be worse than they are", busy * 100.0);
+        }
         let measured = measure(&mut session);
         // What was measured before something failed is worth keeping.
         session.keep()?;
@@ -82,9 +86,10 @@ impl Bench {
 }
 
 fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+    // The disk right before the runs that wait for nothing else: shared disks change from minute to minute.
+    echo::disk(session)?;
     echo::over_http(session)?;
     echo::in_process(session)?;
-    echo::disk(session)?;
     echo::deltas(session)?;
     start::measure(session)?;
     memory::waiting_runs(session)?;

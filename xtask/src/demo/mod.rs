@@ -52,8 +52,9 @@ impl Demo {
     pub(crate) fn execute(self, workspace: &Workspace) -> anyhow::Result<ExitCode> {
         let input = input::read(self.text.as_deref(), self.file.as_deref(), workspace.root())?;
         let components = guests::runners(workspace)?;
-        // The tests build more, with the same features for the engine: it is compiled once for both.
-        process::run(&mut workspace.cargo(&["build", "--package", "agent-host"]))?;
+        // As the tests build it. Cargo gives a dependency the features that the selected packages ask for, so with a
+        // smaller selection the engine would be built a second time by the first `test`.
+        process::run(&mut workspace.cargo(&["build", "--workspace", "--all-targets"]))?;
 
         let dir = workspace.target().join("demo");
         let config = lay_out(&dir, &components)?;
