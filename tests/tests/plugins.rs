@@ -47,7 +47,7 @@ async fn every_component_that_cannot_be_admitted_says_why() {
     ];
     let mut names: Vec<_> = guests.iter().map(|(name, _)| *name).collect();
     names.push("echo");
-    let world = World::with(&names, Limits { manifest_ms: 300, ..limits() }, vec![bound(ECHO)]).await;
+    let world = World::with(&names, Limits { manifest_ms: 1_000, ..limits() }, vec![bound(ECHO)]).await;
     for (name, code) in guests {
         let (found, report) = refused(&world, &format!("{name}.wasm"));
         assert_eq!(found, code, "{name}: {report:#?}");

@@ -210,7 +210,7 @@ impl Grant {
 
     /// The key under which the values of one scope are kept, where this run has that scope.
     ///
-    /// Every key begins with the plugin, so no plugin reads what another keeps, and the values of one
+    /// Every key begins with the runner, so no runner reads what another keeps, and the values of one
     /// workspace are never those of another.
     #[must_use]
     pub fn state_key(&self, scope: StateScope) -> Option<String> {
