@@ -109,6 +109,8 @@ impl<'a> Session<'a> {
             eprintln!("({} runs stand for a million: this is not kept)", self.million);
         } else {
             self.figures.push(Figure { name, value, unit });
+            // At once: what was measured before something fails, or someone stops it, is worth keeping.
+            self.keep()?;
         }
         Ok(())
     }
@@ -118,10 +120,7 @@ impl<'a> Session<'a> {
     }
 
     /// Writes the figures into the page, beside those that were measured earlier.
-    pub(crate) fn keep(&self) -> anyhow::Result<()> {
-        if self.figures.is_empty() {
-            return Ok(());
-        }
+    fn keep(&self) -> anyhow::Result<()> {
         let path = self.workspace.root().join("docs/PERFORMANCE.md");
         let page = match fs::read_to_string(&path) {
             Ok(page) => page,
