@@ -46,7 +46,8 @@ pub(crate) fn binary() -> PathBuf {
         .clone()
 }
 
-fn target_dir() -> PathBuf {
+/// Where cargo builds to.
+pub(crate) fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a folder of the project");
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }

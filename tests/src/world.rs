@@ -1,6 +1,10 @@
 //! A host in this process, with a data directory and a plugins directory of its own.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use agent_host_protocol::{Limits, PluginReport, Run, RunEvent, RunId, context::Conversation, event::Envelope};
 use agent_host_runs::{BindingConfig, Config, Host, HostError};
@@ -47,13 +51,31 @@ impl World {
 
     /// A host with these components, limits and bindings.
     pub async fn with(components: &[&str], limits: Limits, bindings: Vec<BindingConfig>) -> Self {
+        Self::configured(components, |config| Config { limits, bindings, ..config }).await
+    }
+
+    /// A host with these components, told more than that.
+    pub async fn configured(components: &[&str], tell: impl FnOnce(Config) -> Config) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let plugins = dir.path().join("plugins");
         fs::create_dir(&plugins).unwrap();
         for name in components {
             fs::copy(component(name), plugins.join(format!("{name}.wasm"))).unwrap();
         }
-        Self { host: Host::start(config(&dir, limits, bindings)).await.unwrap(), dir }
+        let config = tell(config(&dir, limits(), Vec::new()));
+        Self { host: Host::start(config).await.unwrap(), dir }
+    }
+
+    /// A host with these components, told by the text of a configuration; `lay_out` puts files beside it first.
+    pub async fn told(components: &[&str], text: &str, lay_out: impl FnOnce(&Path)) -> Self {
+        Self::configured(components, |config| {
+            let dir = config.data_dir.parent().expect("the data directory is in the directory of the world").to_owned();
+            lay_out(&dir);
+            let told = Config::parse(text, &dir).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            let limits = Limits { max_live_runs: config.limits.max_live_runs, ..told.limits };
+            Config { listen: config.listen, limits, ..told }
+        })
+        .await
     }
 
     /// Stops the host and starts another one on the same directories.

@@ -120,3 +120,45 @@ fn completions_and_configuration() {
     assert!(run(dir.path(), &["config", "check"]).status.success());
     assert_eq!(run(dir.path(), &["dance"]).status.code(), Some(2));
 }
+
+#[test]
+fn a_knowledge_base_is_filled_searched_and_emptied() {
+    let dir = folder(&[]);
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("agent-host.toml"), "[[knowledge_bases]]\nid = \"docs\"\nname = \"Manuals\"\n").unwrap();
+    fs::create_dir(path("manuals")).unwrap();
+    fs::write(path("manuals/anvil.md"), "# Anvils\n\nAn anvil can be returned within thirty days.\n").unwrap();
+    fs::write(path("manuals/rocket.html"), "<title>Rockets</title><p>Rockets fly far &amp; high.</p>").unwrap();
+    fs::write(path("manuals/host.txt"), "代理主机是运行智能体的最佳平台。").unwrap();
+    fs::write(path("manuals/broken.pdf"), "no PDF at all").unwrap();
+
+    let added = run(dir.path(), &["--json", "knowledge", "add", "docs", "manuals", "--meta", "year=2024"]);
+    assert_eq!(added.status.code(), Some(1), "one file cannot be read, and it says so: {added:?}");
+    let report = json(&added);
+    assert_eq!((&report["added"], report["failed"].as_array().unwrap().len()), (&Value::from(3), 1), "{report:#}");
+    assert!(report["failed"][0].to_string().contains("broken.pdf"), "{report:#}");
+
+    fs::remove_file(path("manuals/broken.pdf")).unwrap();
+    fs::write(path("manuals/anvil.md"), "# Anvils\n\nAn anvil can be returned within sixty days.\n").unwrap();
+    let again = json(&run(dir.path(), &["--json", "knowledge", "add", "docs", "manuals", "--meta", "year=2024"]));
+    assert_eq!((&again["updated"], &again["unchanged"]), (&Value::from(1), &Value::from(2)), "{again:#}");
+
+    let found = json(&run(dir.path(), &["--json", "knowledge", "search", "docs", "returning an anvil"]));
+    assert_eq!(found["hits"][0]["metadata"]["title"], "Anvils", "{found:#}");
+    assert!(found["hits"][0]["text"].as_str().unwrap().contains("sixty days"), "the change was taken: {found:#}");
+    let chinese = json(&run(dir.path(), &["--json", "knowledge", "search", "docs", "智能体", "--top-k", "1"]));
+    assert_eq!(chinese["hits"][0]["metadata"]["path"], "host.txt", "{chinese:#}");
+    let filtered = json(&run(dir.path(), &["--json", "knowledge", "search", "docs", "anvil", "--filters", r#"{"year": 1999}"#]));
+    assert_eq!(filtered["hits"], serde_json::json!([]), "{filtered:#}");
+
+    let listed = run(dir.path(), &["knowledge", "list", "docs"]);
+    assert!(text(&listed).contains("rocket.html"), "{listed:?}");
+    let removed = json(&run(dir.path(), &["--json", "knowledge", "remove", "docs", "manuals/rocket.html", "nothing.md"]));
+    assert_eq!((removed["removed"].as_array().unwrap().len(), &removed["not_found"][0]), (1, &Value::from("nothing.md")));
+    let bases = json(&run(dir.path(), &["--json", "knowledge", "list"]));
+    assert_eq!(bases["knowledge_bases"][0]["documents"], 2, "{bases:#}");
+
+    let unknown = run(dir.path(), &["--json", "knowledge", "search", "recipes", "cake"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("\"not_found\""), "{unknown:?}");
+}

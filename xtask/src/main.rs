@@ -33,6 +33,7 @@ enum Command {
     /// Build the example runners and the test guests for WebAssembly, and say where they are
     Guests,
     Bench(bench::Bench),
+    McpServer(demo::McpServer),
 }
 
 fn main() -> ExitCode {
@@ -46,17 +47,18 @@ fn main() -> ExitCode {
 }
 
 fn execute(command: Command) -> anyhow::Result<ExitCode> {
-    let workspace = Workspace::find()?;
     match command {
-        Command::Demo(demo) => demo.execute(&workspace),
-        Command::Test(test) => test.execute(&workspace),
+        Command::Demo(demo) => demo.execute(&Workspace::find()?),
+        Command::Test(test) => test.execute(&Workspace::find()?),
         Command::Guests => {
+            let workspace = Workspace::find()?;
             for guest in [guests::runners(&workspace)?, guests::test_guests(&workspace)?].concat() {
                 println!("{}", workspace.shown(&guest).display());
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Bench(bench) => bench.execute(&workspace),
+        Command::Bench(bench) => bench.execute(&Workspace::find()?),
+        Command::McpServer(server) => server.execute(),
     }
 }
 
@@ -73,10 +75,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
-        for line in ["xtask", "xtask demo text --file f", "xtask bench a b", "xtask guests x"] {
+        for line in ["xtask", "xtask demo text --file f", "xtask bench a b", "xtask guests x", "xtask mcp-server"] {
             assert!(Command::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
-        for line in ["xtask demo", "xtask demo - --serve", "xtask demo --file f", "xtask test a b", "xtask bench echo."] {
+        for line in [
+            "xtask demo",
+            "xtask demo - --serve",
+            "xtask demo --file f",
+            "xtask test a b",
+            "xtask bench echo.",
+            "xtask mcp-server --root .",
+        ] {
             assert!(Command::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
     }

@@ -25,6 +25,7 @@ impl Test {
     pub(crate) fn execute(self, workspace: &Workspace) -> anyhow::Result<ExitCode> {
         toolchain::need_wasm_target(workspace)?;
         toolchain::need_lint_tools(workspace)?;
+        toolchain::need_node()?;
         if self.fix {
             process::run(&mut workspace.cargo(&["fmt", "--all"]))?;
         }

@@ -30,6 +30,25 @@ pub(crate) fn need_lint_tools(workspace: &Workspace) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Adds Node.js where it is missing and the system's packages can be installed: some tests run servers from npm.
+pub(crate) fn need_node() -> anyhow::Result<()> {
+    let there = |tool: &str| process::quietly_succeeds(Command::new(tool).arg("--version"));
+    if there("node") && there("npm") {
+        return Ok(());
+    }
+    // Only root may; for anyone else the first of these fails at once.
+    if there("apt-get") {
+        let mut update = Command::new("apt-get");
+        let mut install = Command::new("apt-get");
+        install.args(["install", "--yes", "--no-install-recommends", "nodejs", "npm"]);
+        let installed = process::succeeds(update.arg("update"))? && process::succeeds(&mut install)?;
+        if installed && there("node") && there("npm") {
+            return Ok(());
+        }
+    }
+    bail!("Node.js is missing, and some tests run servers from npm: install Node.js 20 or newer (https://nodejs.org)")
+}
+
 fn rustup(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<()> {
     let what = arguments.last().copied().unwrap_or_default();
     let mut command = Command::new("rustup");

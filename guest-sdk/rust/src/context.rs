@@ -1,19 +1,27 @@
 //! What a run is handed: the event, who and where, and what it may use.
 
+use std::cell::Cell;
+
 use serde::de::DeserializeOwned;
 
+use crate::artifacts::Artifacts;
 use crate::contract::{
     Actor, ArtifactRef, AvailableApis, Conversation, Event, Message, ModelOperation, ModelResource, Resources, RunContext,
-    StateScope,
+    StateScope, StorageArea,
 };
 use crate::error::ApiError;
+use crate::events::Events;
 use crate::history::History;
 use crate::json::from_str;
+use crate::knowledge::Knowledge;
 use crate::limits::{MESSAGE_BYTES, split_at_json_len};
 use crate::message::{MessageIds, MessageWriter};
+use crate::models::Model;
 use crate::outcome::Failure;
 use crate::results::{Batch, message_completed};
 use crate::state::State;
+use crate::storage::Storage;
+use crate::tools::Tools;
 
 /// The context of one run.
 ///
@@ -23,11 +31,12 @@ use crate::state::State;
 pub struct Context {
     contract: RunContext,
     ids: MessageIds,
+    call_ids: Cell<u32>,
 }
 
 impl Context {
     pub(crate) fn new(contract: RunContext) -> Self {
-        Self { contract, ids: MessageIds::default() }
+        Self { contract, ids: MessageIds::default(), call_ids: Cell::new(0) }
     }
 
     /// Every field, as the contract has it.
@@ -88,6 +97,76 @@ impl Context {
     #[must_use]
     pub fn model_for(&self, operation: ModelOperation) -> Option<&ModelResource> {
         self.resources().models.iter().find(|model| model.operations.contains(&operation))
+    }
+
+    /// The granted model with this id.
+    ///
+    /// ```
+    /// # use agent_host_sdk::{Completion, Context, Failure, ModelRequest};
+    /// fn run(ctx: Context) -> Result<Completion, Failure> {
+    ///     let answer = ctx.model("chat")?.invoke(&ModelRequest::new().user(ctx.text()))?;
+    ///     ctx.reply(&answer.text())?;
+    ///     Ok(Completion::stop())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// A [`Failure`] with the code `provider_not_ready` when the run was granted no such model. Its
+    /// message says what there is and what to do.
+    pub fn model(&self, model_id: &str) -> Result<Model<'_>, Failure> {
+        let models = &self.resources().models;
+        models.iter().find(|model| model.model_id == model_id).map(Model::new).ok_or_else(|| {
+            let granted: Vec<_> = models.iter().map(|model| format!("`{}`", model.model_id)).collect();
+            let granted = if granted.is_empty() { "none".to_owned() } else { granted.join(", ") };
+            let message = format!(
+                "the model `{model_id}` is not granted to this run (granted: {granted}): configure it in agent-host.toml, and \
+                 let the binding use it"
+            );
+            Failure::new("provider_not_ready", message)
+        })
+    }
+
+    /// The first chat model that this run was granted.
+    ///
+    /// # Errors
+    /// A [`Failure`] with the code `provider_not_ready` when there is none.
+    pub fn default_model(&self) -> Result<Model<'_>, Failure> {
+        self.resources().models.iter().find(|model| model.model_type == "llm").map(Model::new).ok_or_else(|| {
+            Failure::new(
+                "provider_not_ready",
+                "no chat model is granted to this run: configure one in agent-host.toml, and let the binding use it",
+            )
+        })
+    }
+
+    /// The tools of the host that this run was granted.
+    #[must_use]
+    pub fn tools(&self) -> Tools<'_> {
+        Tools::new(&self.resources().tools, &self.call_ids)
+    }
+
+    /// The knowledge bases that this run was granted.
+    #[must_use]
+    pub fn knowledge(&self) -> Knowledge<'_> {
+        Knowledge::new(&self.resources().knowledge_bases)
+    }
+
+    /// Earlier events.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        Events::new()
+    }
+
+    /// Bytes that the host keeps, such as those of [`Context::attachments`].
+    #[must_use]
+    pub fn artifacts(&self) -> Artifacts {
+        Artifacts::new()
+    }
+
+    /// Bytes of the runner that outlive the run.
+    #[must_use]
+    pub fn storage(&self, area: StorageArea) -> Storage {
+        Storage::new(area)
     }
 
     /// Which calls the grant of this run allows. A call that is not allowed answers

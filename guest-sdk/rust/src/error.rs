@@ -4,12 +4,13 @@ use std::fmt;
 
 use crate::contract::ErrorCode;
 use crate::contract::agent_host::runner::types;
+use crate::state::member;
 
 /// A refusal or a failure of the host, as every interface of the contract reports it.
 ///
 /// It is an ordinary [`std::error::Error`]; in [`Runner::run`](crate::Runner::run) the `?` operator
-/// turns it into a [`Failure`](crate::Failure) with the code `host.` and the code of the error,
-/// such as `host.not_found`.
+/// turns it into a [`Failure`](crate::Failure) with the code in its details, such as
+/// `provider_not_ready`, else with its own, such as `not_found`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
     /// What went wrong.
@@ -23,10 +24,26 @@ pub struct ApiError {
 }
 
 impl ApiError {
+    /// An error that another try would not mend: for tests, and for helpers of a runner's own.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), retryable: false, details: None }
+    }
+
     /// Whether the run has been cancelled. Every later call answers the same: clean up and return.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         matches!(self.code, ErrorCode::Cancelled)
+    }
+
+    /// The code of a run that fails for this error: the string `code` in the details, where the host
+    /// says more than the contract has codes for, else the code itself.
+    #[must_use]
+    pub fn failure_code(&self) -> String {
+        self.details
+            .as_deref()
+            .and_then(|details| member::<String>(details, "code").ok().flatten())
+            .filter(|code| !code.is_empty())
+            .unwrap_or_else(|| self.code.as_str().to_owned())
     }
 }
 
@@ -43,6 +60,13 @@ impl std::error::Error for ApiError {}
 impl From<types::ApiError> for ApiError {
     fn from(error: types::ApiError) -> Self {
         let types::ApiError { code, message, retryable, details } = error;
+        Self { code, message, retryable, details }
+    }
+}
+
+impl From<ApiError> for types::ApiError {
+    fn from(error: ApiError) -> Self {
+        let ApiError { code, message, retryable, details } = error;
         Self { code, message, retryable, details }
     }
 }

@@ -1,8 +1,9 @@
 //! What was said before: the transcript of a conversation, page by page.
 
-use crate::contract::agent_host::runner::history as host;
-use crate::contract::{Direction, PageRequest, TranscriptPage};
+use crate::contract::{Direction, PageRequest, TranscriptItem, TranscriptPage};
 use crate::error::ApiError;
+use crate::host::history as host;
+use crate::json::IntoJson;
 
 /// The transcript. The manifest must declare [`HistoryOperation::Page`](crate::HistoryOperation),
 /// and the grant of the run must allow it: see
@@ -23,6 +24,11 @@ impl History {
     /// From the oldest item to the newest.
     pub fn forward(self) -> Pages {
         Pages::new(Direction::Forward)
+    }
+
+    /// Full-text search; see [`Search`].
+    pub fn search(self, query: impl Into<String>) -> Search {
+        Search { query: query.into(), top_k: 10, filters: Vec::new() }
     }
 
     /// One page, as the contract has it.
@@ -106,6 +112,86 @@ impl Iterator for Pages {
     fn next(&mut self) -> Option<Self::Item> {
         self.step(|request| History::new().page(request))
     }
+}
+
+/// A full-text search in what was said, until [`run`](Self::run) asks the host. Needs
+/// [`HistoryOperation::Search`](crate::HistoryOperation).
+///
+/// ```
+/// # use agent_host_sdk::{ApiError, Context};
+/// fn promised(ctx: &Context) -> Result<bool, ApiError> {
+///     let found = ctx.history().search("refund").roles(["assistant"]).top_k(1).run()?;
+///     Ok(!found.is_empty())
+/// }
+/// ```
+#[must_use = "a search asks nothing until it runs"]
+#[derive(Clone, Debug)]
+pub struct Search {
+    query: String,
+    top_k: u32,
+    /// Names and JSON.
+    filters: Vec<(&'static str, String)>,
+}
+
+impl Search {
+    /// How many items at most: 1 to 50, 10 where nothing is said.
+    pub fn top_k(mut self, items: u32) -> Self {
+        self.top_k = items;
+        self
+    }
+
+    /// Only what these roles said, such as `user`.
+    pub fn roles<R: AsRef<str>>(self, roles: impl IntoIterator<Item = R>) -> Self {
+        self.filter("roles", list(roles))
+    }
+
+    /// Only items of events of these types.
+    pub fn event_types<T: AsRef<str>>(self, types: impl IntoIterator<Item = T>) -> Self {
+        self.filter("event_types", list(types))
+    }
+
+    /// Only what was said at this time, Unix milliseconds, or later.
+    pub fn since(self, at: u64) -> Self {
+        self.filter("since", at.into_json())
+    }
+
+    /// Only what was said before this time, Unix milliseconds.
+    pub fn until(self, at: u64) -> Self {
+        self.filter("until", at.into_json())
+    }
+
+    /// Another conversation than that of the run. It needs a grant of its own.
+    pub fn conversation(self, conversation_id: &str) -> Self {
+        self.filter("conversation_id", conversation_id.into_json())
+    }
+
+    fn filter(mut self, name: &'static str, json: String) -> Self {
+        self.filters.retain(|(old, _)| *old != name);
+        self.filters.push((name, json));
+        self
+    }
+
+    fn filters(&self) -> Option<String> {
+        if self.filters.is_empty() {
+            return None;
+        }
+        let members: Vec<_> = self.filters.iter().map(|(name, json)| format!("\"{name}\":{json}")).collect();
+        Some(format!("{{{}}}", members.join(",")))
+    }
+
+    /// Searches. The best item is the first.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub fn run(&self) -> Result<Vec<TranscriptItem>, ApiError> {
+        Ok(host::search(&self.query, self.filters().as_deref(), self.top_k)?)
+    }
+}
+
+/// A JSON array of texts.
+fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<_> = items.into_iter().map(|item| item.as_ref().into_json()).collect();
+    format!("[{}]", items.join(","))
 }
 
 fn turn_to(request: &mut PageRequest, cursor: String) {

@@ -26,44 +26,63 @@
 //! only when its manifest declares that.
 //!
 //! What is here: [`Manifest`] and [`FormItem`] for what the runner says of itself, [`Context`] for
-//! what it is handed, [`MessageWriter`] and [`results`] for what it answers, [`state`] and
-//! [`history`] for what was before, [`json`] and [`log`]. What is not: helpers for models, tools
-//! and the other interfaces. All of those are in [`contract`], as they are generated.
+//! what it is handed, [`MessageWriter`] and [`results`] for what it answers. From the context come
+//! [`models`], [`tools`], [`knowledge`], [`artifacts`], [`history`], [`events`], [`state`] and
+//! [`storage`]; [`memory`] makes of them what a model needs to know of a conversation. [`json`],
+//! [`log`] and [`timers`] stand for themselves. What is not: helpers for platform actions, questions
+//! to people, steering, other runs and HTTP. Those are in [`contract`], as they are generated.
 //!
-//! On another target than wasm everything compiles, so that a runner has unit tests, but a host
-//! call panics there.
+//! On another target than wasm a runner is plain Rust, and [`testing`] is its host. Without one, a
+//! host call panics there.
 
 // The generated code of `contract` names its runtime by the path that runners see.
 extern crate self as agent_host_sdk;
 
+pub mod artifacts;
 pub mod contract;
+pub mod events;
 pub mod history;
 pub mod json;
+pub mod knowledge;
 pub mod limits;
 pub mod log;
+pub mod memory;
+pub mod models;
 pub mod results;
 pub mod state;
+pub mod storage;
+#[cfg(not(target_family = "wasm"))]
+pub mod testing;
+pub mod timers;
+pub mod tools;
 
 mod context;
 mod error;
 mod form;
+mod host;
 mod manifest;
 mod message;
 mod outcome;
 
 pub use context::Context;
 pub use contract::{
-    ArtifactOperation, Capabilities, ContextPolicy, ErrorCode, EventOperation, HistoryOperation, KnowledgeOperation, Message,
-    ModelOperation, Permissions, RunOperation, StateScope, StorageArea, ToolOperation,
+    ArtifactOperation, ArtifactRef, Capabilities, Chunk, ContentPart, ContextPolicy, ErrorCode, EventOperation, HistoryOperation,
+    KnowledgeOperation, Message, ModelOperation, Permissions, Role, RunOperation, StateScope, StorageArea, ToolCall,
+    ToolOperation,
 };
 pub use error::ApiError;
 pub use form::FormItem;
 pub use json::IntoJson;
 pub use manifest::Manifest;
 pub use message::MessageWriter;
+pub use models::{Model, ModelRequest, ModelResponse};
 pub use outcome::{Completion, Failure};
+/// For `#[derive(JsonSchema)]` on the parameters of a [`Toolbox::local`] tool.
+#[cfg(feature = "schemars")]
+pub use schemars;
 /// For `serde_json::json!` without a dependency of one's own.
 pub use serde_json;
+pub use tools::{ToolError, Toolbox};
 
 /// A runner: what it says of itself, and how it answers an event.
 ///
@@ -129,6 +148,12 @@ macro_rules! export {
         };
     };
 }
+
+/// The guides, so that their code is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../../docs/SDK.md")]
+enum Guides {}
 
 /// For the macros of this crate.
 #[doc(hidden)]

@@ -17,6 +17,10 @@ pub const BATCH_BYTES: usize = 256 * 1024;
 /// notice a line.
 pub const FLUSH_BYTES: usize = 512;
 
+/// From which length on text of a model that is being waited for is emitted: some words. A reader
+/// does not see a wait of a few tokens, and a fast model does not cost a host call a token.
+pub const STREAM_BYTES: usize = 32;
+
 /// Text of one delta. Far below [`RESULT_BYTES`], so that a slow reader gets something early.
 pub const DELTA_BYTES: usize = 8 * 1024;
 

@@ -3,7 +3,12 @@
 //! They go to the log of the run, together with what the runner writes to standard output and
 //! standard error. The host bounds their number and size, and drops what is more.
 
-pub use crate::contract::agent_host::runner::log::{Level, write};
+pub use crate::contract::agent_host::runner::log::Level;
+
+/// Writes a line. The macros of this module are shorter.
+pub fn write(level: Level, message: &str) {
+    crate::host::log::write(level, message);
+}
 
 #[doc(inline)]
 pub use crate::{__log_debug as debug, __log_error as error, __log_info as info, __log_trace as trace, __log_warn as warn};

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use crate::contract::{Message, RunResult};
 use crate::error::ApiError;
-use crate::limits::{DELTA_BYTES, FLUSH_BYTES, MESSAGE_BYTES, json_len, split_at_json_len};
-use crate::results::{Batch, Host, Sink, message_completed, message_delta};
+use crate::limits::{DELTA_BYTES, FLUSH_BYTES, MESSAGE_BYTES, STREAM_BYTES, json_len, split_at_json_len};
+use crate::results::{Batch, Host, Sink, message_completed, message_delta, reasoning_delta};
 
 /// The ids of the messages of one run: `m1`, `m2` and so on. A run that is resumed counts the same.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +43,10 @@ pub struct MessageWriter<S: Sink = Host> {
     bytes: usize,
     /// Where in `text` the next delta starts.
     sent: usize,
+    /// What was thought since the last delta of it.
+    reasoning: String,
+    /// Whether the message has been seen at all.
+    begun: bool,
 }
 
 impl MessageWriter {
@@ -54,7 +58,24 @@ impl MessageWriter {
 impl<S: Sink> MessageWriter<S> {
     fn with_sink(sink: S, ids: MessageIds) -> Self {
         let batch = Batch::with_sink(sink);
-        Self { batch, ids, id: None, text: String::new(), bytes: 0, sent: 0 }
+        Self { batch, ids, id: None, text: String::new(), bytes: 0, sent: 0, reasoning: String::new(), begun: false }
+    }
+
+    /// Adds to what the runner thinks before it answers: shown beside the message, no part of its
+    /// text. Collected and emitted as [`write`](Self::write) does.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub fn reasoning(&mut self, text: &str) -> Result<(), ApiError> {
+        self.cut_text()?;
+        self.reasoning.push_str(text);
+        if self.reasoning.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// All that was written to this message so far, what was emitted included.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// Adds text, and emits it when there is enough of it.
@@ -97,11 +118,22 @@ impl<S: Sink> MessageWriter<S> {
         self.batch.push(result)
     }
 
+    /// Emits what was written if it is the first that a reader sees, or has some words: for a
+    /// moment in which the runner is about to wait for more.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub fn flush_words(&mut self) -> Result<(), ApiError> {
+        let waiting = self.text.len() - self.sent + self.reasoning.len();
+        if waiting >= STREAM_BYTES || (waiting > 0 && !self.begun) { self.flush() } else { Ok(()) }
+    }
+
     /// Emits all that was written.
     ///
     /// # Errors
     /// As the host answers.
     pub fn flush(&mut self) -> Result<(), ApiError> {
+        self.begun = true;
         self.cut()?;
         self.batch.flush()
     }
@@ -121,6 +153,7 @@ impl<S: Sink> MessageWriter<S> {
 
     /// Puts `text` into the message, and into the next where this one is full.
     fn append(&mut self, text: &str) -> Result<(), ApiError> {
+        self.cut_reasoning()?;
         let mut rest = text;
         while !rest.is_empty() {
             let (head, tail) = split_at_json_len(rest, MESSAGE_BYTES - self.bytes);
@@ -134,8 +167,28 @@ impl<S: Sink> MessageWriter<S> {
         Ok(())
     }
 
-    /// Makes deltas of the text that is in none.
+    /// Makes deltas of all that is in none. At most one of the two has anything.
     fn cut(&mut self) -> Result<(), ApiError> {
+        self.cut_text()?;
+        self.cut_reasoning()
+    }
+
+    fn cut_reasoning(&mut self) -> Result<(), ApiError> {
+        if self.reasoning.is_empty() {
+            return Ok(());
+        }
+        let reasoning = std::mem::take(&mut self.reasoning);
+        let mut rest = reasoning.as_str();
+        while !rest.is_empty() {
+            let (head, tail) = split_at_json_len(rest, DELTA_BYTES);
+            let id = self.id.get_or_insert_with(|| self.ids.next());
+            self.batch.push(reasoning_delta(id.as_str(), head))?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn cut_text(&mut self) -> Result<(), ApiError> {
         let mut rest = self.text.get(self.sent..).unwrap_or_default();
         self.sent = self.text.len();
         while !rest.is_empty() {
@@ -153,11 +206,12 @@ impl<S: Sink> MessageWriter<S> {
         self.bytes = 0;
         self.sent = 0;
         match self.id.take() {
-            Some(id) => {
+            // Without text there was only reasoning, which completes nothing.
+            Some(id) if !self.text.is_empty() => {
                 let message = Message::assistant(std::mem::take(&mut self.text));
                 self.batch.push(message_completed(id, message))
             }
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 }
@@ -291,6 +345,30 @@ mod tests {
             assert_eq!(completed[1].0, "m2");
             assert_eq!(completed.into_iter().map(|(_, text)| text).collect::<String>(), text);
         }
+    }
+
+    #[test]
+    fn reasoning_keeps_its_place_and_completes_nothing() {
+        let mut out = writer();
+        out.reasoning("hm, ").unwrap();
+        out.reasoning("yes").unwrap();
+        out.write("so").unwrap();
+        out.reasoning("wait").unwrap();
+        out.write(" it is").unwrap();
+        let batches = end(out);
+        assert_eq!(
+            batches,
+            [[
+                reasoning_delta("m1", "hm, yes"),
+                message_delta("m1", "so"),
+                reasoning_delta("m1", "wait"),
+                message_delta("m1", " it is"),
+                message_completed("m1", Message::assistant("so it is")),
+            ]]
+        );
+        let mut out = writer();
+        out.reasoning("only thoughts").unwrap();
+        assert_eq!(end(out), [[reasoning_delta("m1", "only thoughts")]]);
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //! [`Runner::run`](crate::Runner::run).
 
 use std::error::Error;
+use std::io;
 
 use crate::contract::agent_host::runner::types;
 use crate::contract::{Message, RunCompletion, RunFailure, TokenUsage};
 use crate::error::ApiError;
 use crate::json::IntoJson;
 use crate::state::StateError;
+use crate::storage::StorageError;
 
 /// How a run ended well. The host records it as `run.completed`.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,10 +37,10 @@ impl Completion {
         self
     }
 
-    /// Tokens that the run used.
+    /// Tokens that the run used, where they are known.
     #[must_use]
-    pub fn usage(mut self, usage: TokenUsage) -> Self {
-        self.contract.usage = Some(usage);
+    pub fn usage(mut self, usage: impl Into<Option<TokenUsage>>) -> Self {
+        self.contract.usage = usage.into();
         self
     }
 
@@ -47,6 +49,14 @@ impl Completion {
     pub fn metadata(mut self, metadata: impl IntoJson) -> Self {
         self.contract.metadata = Some(metadata.into_json());
         self
+    }
+}
+
+impl Completion {
+    /// The record that the host gets.
+    #[must_use]
+    pub fn contract(&self) -> &RunCompletion {
+        &self.contract
     }
 }
 
@@ -68,8 +78,9 @@ impl From<Completion> for RunCompletion {
 ///
 /// | error | code | retryable |
 /// |---|---|---|
-/// | [`ApiError`], also as the source of another error | `host.` and its code | as the host says |
+/// | [`ApiError`], also as the source of another error | the `code` in its details, such as `provider_not_ready`; else its own, such as `not_found` | as the host says |
 /// | [`StateError`], a value of another shape | `runner.invalid_state` | no |
+/// | [`StorageError`], bytes of another shape | `runner.invalid_storage` | no |
 /// | any other | `runner.error` | no |
 ///
 /// It is no error type itself, which is what makes that conversion possible.
@@ -106,8 +117,9 @@ impl Failure {
     }
 
     fn of_host(error: ApiError, message: String) -> Self {
-        let ApiError { code, retryable, details, .. } = error;
-        Self { code: format!("host.{}", code.as_str()), message, retryable, details }
+        let code = error.failure_code();
+        let ApiError { retryable, details, .. } = error;
+        Self { code, message, retryable, details }
     }
 }
 
@@ -135,11 +147,22 @@ impl Failure {
                 return Self::of_host(host, message);
             }
             message.push_str(&cause.to_string());
-            next = cause.source();
+            // An error inside of an I/O error, such as that of an artifact, is not its source.
+            let inside = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            next = match inside {
+                Some(inside) => {
+                    message.clear();
+                    Some(inside)
+                }
+                None => cause.source(),
+            };
         }
-        let code = match error.is::<StateError>() {
-            true => "runner.invalid_state",
-            false => "runner.error",
+        let code = if error.is::<StateError>() {
+            "runner.invalid_state"
+        } else if error.is::<StorageError>() {
+            "runner.invalid_storage"
+        } else {
+            "runner.error"
         };
         Self::new(code, message)
     }
@@ -169,7 +192,7 @@ mod tests {
     #[test]
     fn a_host_error_keeps_code_retryable_and_details() {
         let failure = Failure::from(refused());
-        assert_eq!(failure.code, "host.rate_limited");
+        assert_eq!(failure.code, "rate_limited");
         assert_eq!(failure.message, "600 calls a second");
         assert!(failure.retryable);
         assert_eq!(failure.details.as_deref(), Some("{\"limit\":600}"));
@@ -178,7 +201,7 @@ mod tests {
     #[test]
     fn a_host_error_inside_another_error_still_names_the_failure() {
         let failure = Failure::from(StateError::Host(refused()));
-        assert_eq!(failure.code, "host.rate_limited");
+        assert_eq!(failure.code, "rate_limited");
         assert_eq!(failure.message, "the state is not reachable: 600 calls a second");
     }
 
@@ -186,7 +209,7 @@ mod tests {
     fn an_error_of_the_raw_contract_converts_alike() {
         let raw = types::ApiError { code: ErrorCode::Cancelled, message: "by alice".to_owned(), retryable: false, details: None };
         let run = || -> Result<(), Failure> { Err(raw.clone())? };
-        assert_eq!(run(), Err(Failure::new("host.cancelled", "by alice")));
+        assert_eq!(run(), Err(Failure::new("cancelled", "by alice")));
     }
 
     #[test]

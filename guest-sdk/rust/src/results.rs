@@ -3,12 +3,12 @@
 //! Text goes through [`MessageWriter`](crate::MessageWriter). For the rest, build results with the
 //! functions of this module and send them with [`emit`] or a [`Batch`].
 
-use crate::contract::agent_host::runner::results as host;
 use crate::contract::{
     ActionRequest, CompletedMessage, ContentPart, CustomResult, Message, MessageChunk, Role, RunResult, StateScope, StateUpdate,
     ToolCallCompleted, ToolCallStarted,
 };
 use crate::error::ApiError;
+use crate::host::results as host;
 use crate::json::IntoJson;
 use crate::limits::{BATCH_BYTES, BATCH_RESULTS, framed, json_len};
 
@@ -172,7 +172,21 @@ impl Message {
         Self::of(Role::System, text)
     }
 
-    fn of(role: Role, text: impl Into<String>) -> Self {
+    /// The result of a tool, for the model that asked for it by this call.
+    pub fn tool(call_id: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { tool_call_id: Some(call_id.into()), ..Self::of(Role::Tool, text) }
+    }
+
+    /// The texts of the message, one after the other.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.content
+            .iter()
+            .filter_map(|part| if let ContentPart::Text(text) = part { Some(text.as_str()) } else { None })
+            .collect()
+    }
+
+    pub(crate) fn of(role: Role, text: impl Into<String>) -> Self {
         Self { role, content: vec![ContentPart::Text(text.into())], name: None, tool_calls: Vec::new(), tool_call_id: None }
     }
 }
@@ -194,7 +208,7 @@ fn assistant_chunk(message_id: String, text: String) -> MessageChunk {
 }
 
 // JSON members count as they are, strings as their escaped form, every part with its frame.
-fn size(result: &RunResult) -> usize {
+pub(crate) fn size(result: &RunResult) -> usize {
     framed(match result {
         RunResult::MessageDelta(chunk) | RunResult::ReasoningDelta(chunk) => json_len(&chunk.message_id) + json_len(&chunk.text),
         RunResult::MessageCompleted(completed) => json_len(&completed.message_id) + message_size(&completed.message),
@@ -211,6 +225,18 @@ fn size(result: &RunResult) -> usize {
         RunResult::ActionRequested(request) => json_len(&request.action) + request.target.len() + request.payload.len(),
         RunResult::Other(custom) => json_len(&custom.type_) + custom.data.len(),
     })
+}
+
+/// The JSON documents in a result.
+#[cfg(not(target_family = "wasm"))]
+pub(crate) fn json_of(result: &RunResult) -> Vec<&str> {
+    match result {
+        RunResult::ToolCallStarted(call) => vec![&call.parameters],
+        RunResult::StateUpdated(update) => vec![&update.value],
+        RunResult::ActionRequested(request) => vec![&request.target, &request.payload],
+        RunResult::Other(custom) => vec![&custom.data],
+        _ => Vec::new(),
+    }
 }
 
 fn message_size(message: &Message) -> usize {

@@ -6,10 +6,14 @@ use std::fmt;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use crate::contract::StateScope;
-use crate::contract::agent_host::runner::state as host;
+use crate::contract::{ErrorCode, StateScope};
 use crate::error::ApiError;
+use crate::host::state as host;
 use crate::json::{JsonError, Reader, from_str};
+
+/// How often [`State::update`] tries. Runs of one conversation do not run at the same time, so a
+/// conflict is rare in the first place.
+pub const UPDATE_TRIES: u32 = 5;
 
 /// One scope of the state, as [`Context::state`](crate::Context::state) gives it.
 ///
@@ -55,6 +59,35 @@ impl<'a> State<'a> {
     pub fn set(&self, key: &str, value: &impl Serialize) -> Result<(), StateError> {
         let json = serde_json::to_string(value).map_err(|error| StateError::Value(JsonError::custom(error).within(key)))?;
         Ok(host::set(self.scope, key, &json).map_err(ApiError::from)?)
+    }
+
+    /// Changes a value by what it is now: `change` gets the old one and gives the new one. When a
+    /// concurrent run was faster, it is asked again with the value that this run left.
+    ///
+    /// ```
+    /// # use agent_host_sdk::{Context, StateScope, state::StateError};
+    /// fn count(ctx: &Context) -> Result<u64, StateError> {
+    ///     ctx.state(StateScope::Runner).update("seen", |seen: Option<u64>| seen.unwrap_or(0) + 1)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`State::get`] and [`State::set`]; `conflict` when others were faster
+    /// [`UPDATE_TRIES`] times.
+    pub fn update<T: DeserializeOwned + Serialize>(
+        &self,
+        key: &str,
+        mut change: impl FnMut(Option<T>) -> T,
+    ) -> Result<T, StateError> {
+        let mut tries = 1;
+        loop {
+            let new = change(self.get(key)?);
+            match self.set(key, &new) {
+                Ok(()) => return Ok(new),
+                Err(StateError::Host(error)) if error.code == ErrorCode::Conflict && tries < UPDATE_TRIES => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Removes a value. A key that is not there is no error.
@@ -110,7 +143,7 @@ impl From<ApiError> for StateError {
 }
 
 /// One member of a JSON object; the others are skipped without being built.
-fn member<T: DeserializeOwned>(object: &str, key: &str) -> Result<Option<T>, JsonError> {
+pub(crate) fn member<T: DeserializeOwned>(object: &str, key: &str) -> Result<Option<T>, JsonError> {
     struct Member<'k, T>(&'k str, std::marker::PhantomData<T>);
 
     impl<'de, T: DeserializeOwned> Visitor<'de> for Member<'_, T> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
-use crate::command::{completions, config, inspect, ledger, run, runners, runs, serve};
+use crate::command::{completions, config, inspect, knowledge, ledger, run, runners, runs, serve};
 
 /// Runs agent runners: WebAssembly plugins that answer events.
 #[derive(Debug, Parser)]
@@ -79,6 +79,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Ledger(ledger::LedgerCommand),
     #[command(subcommand)]
+    Knowledge(knowledge::KnowledgeCommand),
+    #[command(subcommand)]
     Config(config::ConfigCommand),
     Completions(completions::Completions),
 }
@@ -117,6 +119,11 @@ mod tests {
             "agent-host runs list --limit 101",
             "agent-host runs list --status done",
             "agent-host serve --listen nowhere",
+            "agent-host knowledge add docs",
+            "agent-host knowledge add docs . --meta year",
+            "agent-host knowledge search docs word --top-k 51",
+            "agent-host knowledge search docs word --filters [1]",
+            "agent-host knowledge remove docs",
             "agent-host -v --log debug runners",
         ] {
             assert!(parse(line).is_err(), "{line}");

@@ -3,7 +3,8 @@
 use std::io;
 
 use agent_host_ledger::{LedgerError, OpenError};
-use agent_host_runs::{ConfigError, HostError, StartError};
+use agent_host_protocol::ApiError;
+use agent_host_runs::{ConfigError, HostError, StartError, knowledge_bases::KnowledgeError};
 use agent_host_server::{BindError, ServeError};
 
 /// What went wrong in the binary itself, or in a server that was asked.
@@ -39,6 +40,7 @@ fn code_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a str> 
         return Some(match error {
             StartError::Config(_) => "invalid_config",
             StartError::Ledger(error) => open_code(error),
+            StartError::Knowledge(error) => knowledge_code(error),
             _ => "start_failed",
         });
     }
@@ -52,10 +54,25 @@ fn code_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a str> 
             _ => "ledger",
         });
     }
+    if let Some(error) = cause.downcast_ref::<KnowledgeError>() {
+        return Some(knowledge_code(error));
+    }
+    if let Some(error) = cause.downcast_ref::<ApiError>() {
+        return Some(error.code.as_str());
+    }
     if cause.is::<BindError>() || cause.is::<ServeError>() {
         return Some("listen_failed");
     }
     cause.is::<io::Error>().then_some("io")
+}
+
+const fn knowledge_code(error: &KnowledgeError) -> &'static str {
+    match error {
+        KnowledgeError::UnknownBase { .. } => "not_found",
+        KnowledgeError::Config(_) => "invalid_config",
+        KnowledgeError::Options(_) | KnowledgeError::Path { .. } => "invalid_argument",
+        _ => "knowledge",
+    }
 }
 
 const fn open_code(error: &OpenError) -> &'static str {

@@ -25,6 +25,12 @@ pub(crate) fn start(cli: &Cli) {
         Some(level) => EnvFilter::new(level),
         None => EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(usual)),
     };
+    // It writes whole messages, at some levels with the headers of requests, and what is in them is between a tool and
+    // who calls it. What goes wrong, `agent_host_providers` says.
+    let filter = match "rmcp=off".parse() {
+        Ok(quiet) => filter.add_directive(quiet),
+        Err(_) => filter,
+    };
     let builder = fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     // A second subscriber cannot be there: this runs once. Without a log the command still works.
     let _ = if cli.global.json { builder.json().try_init() } else { builder.try_init() };

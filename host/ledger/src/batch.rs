@@ -8,24 +8,28 @@ use std::{
     sync::Arc,
 };
 
-use agent_host_protocol::{Run, Timestamp};
+use agent_host_protocol::{Run, Timestamp, grant::ConversationKey};
 use redb::Database;
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use crate::{
+    artifacts::{ArtifactOperation, NewArtifact},
+    blobs::{Pin, parse_hex},
     error::LedgerError,
+    garbage::ForgetOperation,
     life,
     memory::{ActiveRun, Memory},
     operation::{
-        AcceptAnswer, AcceptOperation, AuditRow, ConversationRow, IdempotencyAgeRow, IdempotencyRow, ItemRow, Operation,
-        WriteOperation,
+        AcceptAnswer, AcceptOperation, AuditRow, ConversationRow, IdempotencyAgeRow, IdempotencyRow, ItemRow, ListedEvent,
+        Operation, WriteOperation,
     },
     overlay::Admitted,
     read::{Reader, json},
-    record::Idempotency,
+    record::{ArtifactRecord, Idempotency},
     rows::Rows,
-    schema::{Table, audit_run, number, pair},
+    schema::{BY_ARTIFACT, MAX_KEY_BYTES, Table, audit_run, blob_ref, expiry, number, pair},
+    values::{Plan, ValueRow, Values},
 };
 
 /// A key is remembered so long: clients repeat requests within minutes, queues within a day.
@@ -43,6 +47,12 @@ pub(crate) struct Batch<'a> {
     /// Ids and keys of this batch, which the reader does not see yet.
     ids: HashSet<[u8; 16]>,
     keys: HashMap<String, IdempotencyRow>,
+    /// State and storage that this batch has changed.
+    values: Values,
+    /// Artifacts of this batch: true where it adds them, false where it forgets them.
+    artifacts: HashMap<String, bool>,
+    /// Artifacts that this batch refers to.
+    referenced: HashSet<String>,
     outcome: Outcome,
 }
 
@@ -54,12 +64,15 @@ pub(crate) struct Outcome {
     pub(crate) touched: Vec<u64>,
     /// State to take from the overlay, whether the batch became durable or not.
     pub(crate) admitted: Vec<Admitted>,
+    /// Blobs that the batch refers to. Let go when the answers are given.
+    pins: Vec<Arc<Pin>>,
 }
 
 /// An answer and who waits for it. Refusals wait too: who is refused must not find the refused state any more.
 enum Answer {
     Accept(oneshot::Sender<Result<AcceptAnswer, LedgerError>>, Result<AcceptAnswer, LedgerError>),
     Write(oneshot::Sender<Result<Arc<Run>, LedgerError>>, Result<Arc<Run>, LedgerError>),
+    Count(oneshot::Sender<Result<u64, LedgerError>>, Result<u64, LedgerError>),
 }
 
 impl Outcome {
@@ -72,6 +85,7 @@ impl Outcome {
             match answer {
                 Answer::Accept(reply, answer) => drop(reply.send(known(answer, durable))),
                 Answer::Write(reply, answer) => drop(reply.send(known(answer, durable))),
+                Answer::Count(reply, answer) => drop(reply.send(known(answer, durable))),
             }
         }
     }
@@ -89,6 +103,9 @@ impl<'a> Batch<'a> {
             ended: FxHashMap::default(),
             ids: HashSet::new(),
             keys: HashMap::new(),
+            values: Values::default(),
+            artifacts: HashMap::new(),
+            referenced: HashSet::new(),
             outcome: Outcome::default(),
         }
     }
@@ -112,18 +129,30 @@ impl<'a> Batch<'a> {
             Operation::Write(mut operation) => {
                 self.outcome.admitted.extend(operation.state.take());
                 match self.check_write(&operation) {
-                    Ok(ended) => self.put_write(*operation, ended),
+                    Ok((ended, plan)) => self.put_write(*operation, ended, plan),
                     Err(error) => self.outcome.answers.push(Answer::Write(operation.reply, Err(error))),
                 }
+            }
+            Operation::Artifact(operation) => {
+                let ArtifactOperation { artifact, reply } = *operation;
+                let answer = self.check_artifacts(std::slice::from_ref(&artifact));
+                let answer = answer.map(|()| {
+                    self.put_artifact(artifact);
+                    1
+                });
+                self.outcome.answers.push(Answer::Count(reply, answer));
+            }
+            Operation::Forget(operation) => {
+                let answer = self.forget(&operation);
+                self.outcome.answers.push(Answer::Count(operation.reply, answer));
             }
         }
     }
 
     /// Writes the rows of the runs that changed. No operation follows.
     ///
-    /// # Errors
-    /// Where a row cannot be encoded; then no row of the batch may be written.
-    pub(crate) fn finish(mut self) -> Result<Outcome, (LedgerError, Outcome)> {
+    /// The second is an error where a row cannot be encoded; then no row of the batch may be written.
+    pub(crate) fn finish(mut self) -> (Outcome, Result<(), LedgerError>) {
         let mut result = Ok(());
         for run_no in &self.dirty {
             let run = match self.memory.active.get_mut(run_no) {
@@ -140,10 +169,7 @@ impl<'a> Batch<'a> {
         }
         self.outcome.touched.sort_unstable();
         self.outcome.touched.dedup();
-        match result {
-            Ok(()) => Ok(self.outcome),
-            Err(error) => Err((error, self.outcome)),
-        }
+        (self.outcome, result)
     }
 
     fn reader(&mut self) -> Result<&Reader, LedgerError> {
@@ -154,11 +180,22 @@ impl<'a> Batch<'a> {
         Ok(self.reader.insert(reader))
     }
 
-    fn load_conversation(&mut self, item: &ItemRow) -> Result<(), LedgerError> {
+    fn load_conversation(&mut self, index: &str) -> Result<(), LedgerError> {
         self.reader()?;
         match &self.reader {
-            Some(reader) => self.memory.load_conversation(&item.index, reader),
+            Some(reader) => self.memory.load_conversation(index, reader),
             None => Ok(()),
+        }
+    }
+
+    fn plan(&mut self, writes: &[ValueRow]) -> Result<Plan, LedgerError> {
+        if writes.is_empty() {
+            return Ok(Plan::default());
+        }
+        self.reader()?;
+        match &self.reader {
+            Some(reader) => self.values.plan(writes, reader),
+            None => Err(LedgerError::damaged("the store cannot be read")),
         }
     }
 
@@ -181,7 +218,17 @@ impl<'a> Batch<'a> {
             }
         }
         if let Some(item) = &accept.transcript {
-            self.load_conversation(item)?;
+            self.load_conversation(&item.index)?;
+        }
+        if let Some(listed) = &accept.listed {
+            self.load_conversation(&listed.index)?;
+        }
+        self.check_artifacts(&accept.artifacts)?;
+        for id in &accept.refers_to {
+            let comes_along = accept.artifacts.iter().any(|artifact| artifact.id == *id);
+            if !comes_along && !self.has_artifact(id)? {
+                return Err(LedgerError::NotFound(format!("artifact `{id}`: upload it (again) first")));
+            }
         }
         self.ids.extend(seen);
         Ok(None)
@@ -214,6 +261,15 @@ impl<'a> Batch<'a> {
             self.memory.next_run_no = run_no + 1;
         }
         let transcript_seq = accept.transcript.take().map(|item| self.put_item(&item));
+        if let Some(ListedEvent { index, key, event_type }) = accept.listed.take() {
+            let (conversation, new) = self.memory.conversation(&index);
+            self.put_conversation(&index, &key, conversation.no, new);
+            self.rows.put(Table::ConversationEvents, &pair(conversation.no, event_no), event_type.as_bytes());
+        }
+        for artifact in std::mem::take(&mut accept.artifacts) {
+            self.put_artifact(artifact);
+        }
+        self.refer_to(std::mem::take(&mut accept.refers_to));
         self.rows
             .put_with(Table::Events, &number(event_no), |bytes| write_event_row(bytes, &runs, transcript_seq, &accept.event));
         if let Some(Idempotency { key, body_hash }) = accept.idempotency.take() {
@@ -234,12 +290,82 @@ impl<'a> Batch<'a> {
 
     fn put_item(&mut self, item: &ItemRow) -> u64 {
         let (place, new) = self.memory.place(&item.index);
-        if new {
-            let row = ConversationRow { no: place.no, key: item.key.clone() };
-            self.put_infallible(Table::Conversations, item.index.as_bytes(), &row);
-        }
+        self.put_conversation(&item.index, &item.key, place.no, new);
         self.rows.put(Table::Transcript, &pair(place.no, place.last_seq), &item.row);
         place.last_seq
+    }
+
+    fn put_conversation(&mut self, index: &str, key: &ConversationKey, no: u64, new: bool) {
+        if new {
+            self.put_infallible(Table::Conversations, index.as_bytes(), &ConversationRow { no, key: key.clone() });
+        }
+    }
+
+    fn has_artifact(&mut self, id: &str) -> Result<bool, LedgerError> {
+        match self.artifacts.get(id) {
+            Some(there) => Ok(*there),
+            None if id.len() > MAX_KEY_BYTES => Ok(false),
+            None => self.reader()?.has(Table::Artifacts, id.as_bytes()),
+        }
+    }
+
+    fn check_artifacts(&mut self, artifacts: &[NewArtifact]) -> Result<(), LedgerError> {
+        for (place, artifact) in artifacts.iter().enumerate() {
+            let twice = artifacts.iter().take(place).any(|other| other.id == artifact.id);
+            // An id that was forgotten in this batch is not given again either.
+            if twice || self.artifacts.contains_key(&artifact.id) || self.has_artifact(&artifact.id)? {
+                return Err(LedgerError::invalid(format!("artifact `{}` is already in the ledger: make a new id", artifact.id)));
+            }
+        }
+        Ok(())
+    }
+
+    fn put_artifact(&mut self, artifact: NewArtifact) {
+        self.rows.append(&artifact.rows);
+        self.outcome.pins.push(artifact.pin);
+        self.artifacts.insert(artifact.id, true);
+    }
+
+    fn refer_to(&mut self, ids: Vec<String>) {
+        for id in ids {
+            if id.len() <= MAX_KEY_BYTES {
+                self.rows.delete(Table::Unreferenced, id.as_bytes());
+                self.referenced.insert(id);
+            }
+        }
+    }
+
+    /// Forgets artifacts whose time is over or that nothing refers to; gives how many.
+    fn forget(&mut self, forget: &ForgetOperation) -> Result<u64, LedgerError> {
+        let mut old = Vec::new();
+        for id in &forget.ids {
+            // What this batch has added or forgotten already is left for the next collection.
+            if self.artifacts.contains_key(id) {
+                continue;
+            }
+            let referenced = self.referenced.contains(id);
+            let reader = self.reader()?;
+            let record = reader.get(Table::Artifacts, id.as_bytes(), |bytes| json::<ArtifactRecord>(Table::Artifacts, bytes))?;
+            let Some(record) = record else { continue };
+            let since = reader.number(Table::Unreferenced, id.as_bytes())?;
+            let unreferenced = !referenced && since.is_some_and(|since| since <= forget.unreferenced_until);
+            if record.is_expired(forget.now) || unreferenced {
+                old.push(record);
+            }
+        }
+        for record in &old {
+            let id = record.artifact_id.as_bytes();
+            self.rows.delete(Table::Artifacts, id);
+            self.rows.delete(Table::Unreferenced, id);
+            if let Some(at) = record.expires_at {
+                self.rows.delete(Table::ArtifactExpiry, &expiry(at, &record.artifact_id));
+            }
+            if let Some(digest) = parse_hex(&record.sha256) {
+                self.rows.delete(Table::BlobRefs, &blob_ref(&digest, BY_ARTIFACT, id));
+            }
+            self.artifacts.insert(record.artifact_id.clone(), false);
+        }
+        Ok(old.len() as u64)
     }
 
     fn put_audit(&mut self, records: Vec<AuditRow>) {
@@ -253,14 +379,15 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The run, where it has ended and only takes audit records.
-    fn check_write(&mut self, write: &WriteOperation) -> Result<Option<Arc<Run>>, LedgerError> {
+    /// The run, where it has ended and only takes audit records, and what becomes of values.
+    fn check_write(&mut self, write: &WriteOperation) -> Result<(Option<Arc<Run>>, Plan), LedgerError> {
         if let Some(active) = self.memory.active.get(&write.run_no) {
             life::check(&active.run, &write.changes, write.events)?;
             for item in &write.transcript {
-                self.load_conversation(item)?;
+                self.load_conversation(&item.index)?;
             }
-            return Ok(None);
+            self.check_artifacts(&write.artifacts)?;
+            return Ok((None, self.plan(&write.values)?));
         }
         // Every run that has not ended is in memory, so this one has, or never was.
         let ended = match self.ended.get(&write.run_no) {
@@ -268,15 +395,25 @@ impl<'a> Batch<'a> {
             None => self.reader()?.run(write.run_no)?.map(Arc::new),
         };
         let run = ended.ok_or_else(|| LedgerError::NotFound(format!("run with number {}", write.run_no)))?;
-        if write.is_audit_only() { Ok(Some(run)) } else { Err(LedgerError::Terminal { run_id: run.run_id, status: run.status }) }
+        if write.is_audit_only() {
+            Ok((Some(run), Plan::default()))
+        } else {
+            Err(LedgerError::Terminal { run_id: run.run_id, status: run.status })
+        }
     }
 
-    fn put_write(&mut self, write: WriteOperation, ended: Option<Arc<Run>>) {
+    fn put_write(&mut self, mut write: WriteOperation, ended: Option<Arc<Run>>, plan: Plan) {
         let run_no = write.run_no;
         if !write.is_audit_only() {
             self.outcome.touched.push(run_no);
         }
         self.rows.append(&write.rows);
+        self.values.carry_out(plan, self.rows);
+        self.outcome.pins.extend(write.values.iter_mut().filter_map(ValueRow::take_pin));
+        for artifact in std::mem::take(&mut write.artifacts) {
+            self.put_artifact(artifact);
+        }
+        self.refer_to(std::mem::take(&mut write.refers_to));
         for item in &write.transcript {
             self.put_item(item);
         }

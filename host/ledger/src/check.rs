@@ -1,19 +1,26 @@
 //! Does the ledger hold what it promises?
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    path::Path,
+    sync::Arc,
+};
 
-use agent_host_protocol::{Event, ResultKind, Run, RunId};
+use agent_host_protocol::{Event, ResultKind, Run, RunId, grant::ConversationKey};
 use redb::{ReadableTable, ReadableTableMetadata};
 use serde_json::value::RawValue;
 
 use crate::{
+    blobs::{blobs_path, hex, parse_hex, size_of},
     compact::CACHE_BYTES,
     error::{LedgerError, OpenError},
     operation::{ConversationRow, EventRow, IdempotencyAgeRow, IdempotencyRow, RunEventRow, TranscriptRow},
     read::{Reader, Rows, json, malformed},
-    record::AuditRecord,
-    schema::{self, Table, number},
+    record::{ArtifactRecord, AuditRecord, Usage},
+    schema::{self, BY_ARTIFACT, BY_STORAGE, Digest, Table, number},
     store::{Missing, Store},
+    values::{StoredValue, read_stored, read_usage},
 };
 
 /// Findings that a report lists. A damaged file has thousands of the same kind.
@@ -59,7 +66,8 @@ impl fmt::Display for Finding {
 
 /// Reads all of a ledger that no host has open and holds it against its promises: the checksum of every page;
 /// sequences without a gap; exactly one terminal event, at the end, if and only if the run has ended; ids that map
-/// both ways; every row readable. What only the log holds is taken over first. `progress` is told a fraction.
+/// both ways; every row readable; the blob of every artifact and storage value there with its size; what is said of
+/// how much a scope has. What only the log holds is taken over first. `progress` is told a fraction.
 ///
 /// # Errors
 /// [`OpenError`] where the ledger cannot be opened or read. What is wrong with its content is in the report.
@@ -72,7 +80,8 @@ pub fn check(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<Che
     let pages_intact = database.check_integrity().map_err(|e| damaged(&e))?;
     let report = {
         let reader = Reader::new(database)?;
-        let mut check = Check::new(&reader, &mut progress)?;
+        let blobs = blobs_path(dir);
+        let mut check = Check::new(&reader, &blobs, &mut progress)?;
         check.report.pages_intact = pages_intact;
         check.all()?;
         check.report
@@ -84,20 +93,23 @@ pub fn check(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<Che
 
 struct Check<'a> {
     reader: &'a Reader,
+    blobs: &'a Path,
     progress: &'a mut dyn FnMut(f64),
     report: CheckReport,
     all_rows: u64,
+    /// Events that belong to a conversation.
+    listed_events: u64,
 }
 
 type Found = Result<(), LedgerError>;
 
 impl<'a> Check<'a> {
-    fn new(reader: &'a Reader, progress: &'a mut dyn FnMut(f64)) -> Result<Self, LedgerError> {
+    fn new(reader: &'a Reader, blobs: &'a Path, progress: &'a mut dyn FnMut(f64)) -> Result<Self, LedgerError> {
         let mut all_rows = 0;
         for table in Table::ALL {
             all_rows += reader.table(*table)?.len()?;
         }
-        Ok(Self { reader, progress, report: CheckReport::default(), all_rows })
+        Ok(Self { reader, blobs, progress, report: CheckReport::default(), all_rows, listed_events: 0 })
     }
 
     fn all(&mut self) -> Found {
@@ -114,9 +126,104 @@ impl<'a> Check<'a> {
                 Ok(())
             })?;
         }
+        self.values()?;
+        self.artifacts()?;
+        self.blob_refs()
+    }
+
+    /// State and storage, and what is said of how much there is.
+    fn values(&mut self) -> Found {
+        let mut usages: HashMap<Vec<u8>, Usage> = HashMap::new();
+        let mut count = |table, key: &[u8], size: u64| -> Found {
+            let (scope, key) = schema::read_state_key(key).ok_or_else(|| malformed(table))?;
+            let usage = usages.entry(schema::usage_key(table, scope)).or_default();
+            usage.bytes += key.len() as u64 + size;
+            usage.keys += 1;
+            Ok(())
+        };
         self.each(Table::State, |check, key, value| {
-            check.expect(Table::State, schema::read_state_key(key).is_some(), || "a malformed key".to_owned());
             check.parses::<&RawValue>(Table::State, value);
+            count(Table::State, key, value.len() as u64)
+        })?;
+        self.each(Table::Storage, |check, key, value| {
+            let value = read_stored(value).ok_or_else(|| malformed(Table::Storage))?;
+            if let StoredValue::Blob(digest, size) = &value {
+                check.needs(Table::Storage, digest, *size, &schema::blob_ref(digest, BY_STORAGE, key))?;
+            }
+            count(Table::Storage, key, value.content().size())
+        })?;
+        let mut said = 0;
+        self.each(Table::Usage, |check, key, value| {
+            said += 1;
+            let usage = read_usage(value).ok_or_else(|| malformed(Table::Usage))?;
+            let counted = usages.get(key).copied().unwrap_or_default();
+            check.expect(Table::Usage, usage == counted, || format!("a scope has {counted:?}, but {usage:?} is said of it"));
+            Ok(())
+        })?;
+        let counted = usages.len();
+        self.expect(Table::Usage, said == counted, || format!("{counted} scopes have values, {said} are known to"));
+        Ok(())
+    }
+
+    fn artifacts(&mut self) -> Found {
+        let (mut expiring, mut listed) = (0, 0);
+        self.each(Table::Artifacts, |check, key, value| {
+            let Some(record) = check.parses::<ArtifactRecord>(Table::Artifacts, value) else { return Ok(()) };
+            let id = &record.artifact_id;
+            check.expect(Table::Artifacts, id.as_bytes() == key, || format!("artifact {id} has another key"));
+            match parse_hex(&record.sha256) {
+                Some(digest) => {
+                    let listed = schema::blob_ref(&digest, BY_ARTIFACT, key);
+                    check.needs(Table::Artifacts, &digest, record.size, &listed)?;
+                }
+                None => check.expect(Table::Artifacts, false, || format!("artifact {id} has no digest")),
+            }
+            if let Some(at) = record.expires_at {
+                expiring += 1;
+                let listed = check.reader.has(Table::ArtifactExpiry, &schema::expiry(at, id))?;
+                check.expect(Table::ArtifactExpiry, listed, || format!("artifact {id} expires and is not listed"));
+            }
+            Ok(())
+        })?;
+        self.each(Table::ArtifactExpiry, |_, _, _| {
+            listed += 1;
+            Ok(())
+        })?;
+        self.expect(Table::ArtifactExpiry, listed == expiring, || format!("{listed} are listed, {expiring} expire"));
+        self.each(Table::Unreferenced, |check, key, value| {
+            let there = check.reader.has(Table::Artifacts, key)? && schema::read_number(value).is_some();
+            check.expect(Table::Unreferenced, there, || "an artifact is listed that is not there".to_owned());
+            Ok(())
+        })
+    }
+
+    /// Whether a blob that a row needs is there, and listed as needed.
+    fn needs(&mut self, table: Table, digest: &Digest, size: u64, listed: &[u8]) -> Found {
+        let listed = self.reader.has(Table::BlobRefs, listed)?;
+        self.expect(Table::BlobRefs, listed, || format!("blob {} is needed and not listed", hex(digest)));
+        let found = size_of(self.blobs, digest)
+            .map_err(|error| LedgerError::damaged(format!("blob {} cannot be read: {error}", hex(digest))))?;
+        self.expect(table, found == Some(size), || match found {
+            Some(found) => format!("blob {} has {found} bytes, not {size}", hex(digest)),
+            None => format!("blob {} is not there: restore the folder `blobs` from the same backup", hex(digest)),
+        });
+        Ok(())
+    }
+
+    fn blob_refs(&mut self) -> Found {
+        self.each(Table::BlobRefs, |check, key, _| {
+            let (digest, kind, name) = schema::read_blob_ref(key).ok_or_else(|| malformed(Table::BlobRefs))?;
+            let needed = match kind {
+                BY_ARTIFACT => check.reader.get(Table::Artifacts, name, |row| {
+                    let record: ArtifactRecord = json(Table::Artifacts, row)?;
+                    Ok(parse_hex(&record.sha256).as_ref() == Some(digest))
+                })?,
+                BY_STORAGE => check.reader.get(Table::Storage, name, |row| {
+                    Ok(matches!(read_stored(row), Some(StoredValue::Blob(stored, _)) if stored == *digest))
+                })?,
+                _ => None,
+            };
+            check.expect(Table::BlobRefs, needed == Some(true), || format!("blob {} is listed for nothing", hex(digest)));
             Ok(())
         })
     }
@@ -174,6 +281,7 @@ impl<'a> Check<'a> {
             let event_no = check.follows(Table::Events, key, &mut next)?;
             let Some(row) = check.parses::<EventRow<'_>>(Table::Events, value) else { return Ok(()) };
             let Some(event) = check.parses::<Event>(Table::Events, row.event.get().as_bytes()) else { return Ok(()) };
+            check.listed_event(event_no, &event)?;
             let mapped = check.reader.number(Table::EventIds, &event.event_id.to_bytes())?;
             check.expect(Table::EventIds, mapped == Some(event_no), || format!("event {} is not {event_no}", event.event_id));
             for (run_no, id) in row.runs {
@@ -183,6 +291,26 @@ impl<'a> Check<'a> {
             }
             Ok(())
         })
+    }
+
+    /// Whether an event is listed under its conversation.
+    fn listed_event(&mut self, event_no: u64, event: &Event) -> Found {
+        let Some(key) = event.envelope.conversation.as_ref().and_then(ConversationKey::of) else { return Ok(()) };
+        let index = key.index();
+        let no = self
+            .reader
+            .get(Table::Conversations, index.as_bytes(), |row| Ok(json::<ConversationRow>(Table::Conversations, row)?.no))?;
+        let listed = match no {
+            Some(no) => self.reader.get(Table::ConversationEvents, &schema::pair(no, event_no), |event_type| {
+                Ok(event_type == event.envelope.event_type.as_bytes())
+            })?,
+            None => None,
+        };
+        self.expect(Table::ConversationEvents, listed == Some(true), || {
+            format!("event {event_no} is not listed under its conversation")
+        });
+        self.listed_events += 1;
+        Ok(())
     }
 
     fn runs(&mut self) -> Found {
@@ -263,12 +391,12 @@ impl<'a> Check<'a> {
         let twice = numbers.windows(2).any(|pair| pair.first() == pair.last());
         self.expect(Table::Conversations, !twice, || "two conversations have one number".to_owned());
         let mut expected = (0, 0);
-        let mut seen = 0;
+        let mut used = HashSet::new();
         self.each(Table::Transcript, |check, key, value| {
             let (no, seq) = schema::read_pair(key).ok_or_else(|| malformed(Table::Transcript))?;
             if no != expected.0 {
                 expected = (no, 1);
-                seen += 1;
+                used.insert(no);
                 check.expect(Table::Transcript, numbers.binary_search(&no).is_ok(), || format!("conversation {no} is not there"));
             }
             let wanted = expected.1;
@@ -279,8 +407,22 @@ impl<'a> Check<'a> {
             check.parses::<TranscriptRow>(Table::Transcript, value);
             Ok(())
         })?;
-        self.expect(Table::Conversations, seen == numbers.len(), || {
-            format!("{} conversations, {seen} transcripts", numbers.len())
+        let mut listed = 0;
+        self.each(Table::ConversationEvents, |check, key, _| {
+            let (no, event_no) = schema::read_pair(key).ok_or_else(|| malformed(Table::ConversationEvents))?;
+            if used.insert(no) {
+                let there = numbers.binary_search(&no).is_ok();
+                check.expect(Table::ConversationEvents, there, || format!("conversation {no} is not there"));
+            }
+            let there = check.reader.has(Table::Events, &number(event_no))?;
+            check.expect(Table::ConversationEvents, there, || format!("event {event_no} is listed and not there"));
+            listed += 1;
+            Ok(())
+        })?;
+        let wanted = self.listed_events;
+        self.expect(Table::ConversationEvents, listed == wanted, || format!("{listed} events are listed, {wanted} should be"));
+        self.expect(Table::Conversations, used.len() == numbers.len(), || {
+            format!("{} conversations, {} have a transcript or an event", numbers.len(), used.len())
         });
         Ok(())
     }

@@ -30,6 +30,10 @@ impl Sequence {
         Self::new('t', "this transcript", key.index().as_bytes())
     }
 
+    pub(crate) fn conversation_events(key: &ConversationKey) -> Self {
+        Self::new('c', "the events of this conversation", key.index().as_bytes())
+    }
+
     pub(crate) fn runs(filter: &RunFilter) -> Self {
         let parts = [
             filter.status.map(|status| status.as_str().to_owned()),

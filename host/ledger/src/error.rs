@@ -109,6 +109,28 @@ pub enum LedgerError {
         /// What was given.
         found: u64,
     },
+    /// The value is not the one that the write expected.
+    #[error("`{key}` has changed meanwhile: read it again, then decide again")]
+    Conflict {
+        /// The key of the value.
+        key: String,
+    },
+    /// A scope of state or an area of storage is full.
+    #[error("this would take {used} {what}, and the limit is {limit}: delete something first, or raise the limit")]
+    QuotaExceeded {
+        /// `bytes` or `keys`.
+        what: &'static str,
+        /// How many there would be.
+        used: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// A blob is larger than who writes it allows.
+    #[error("this has more than {limit} bytes: send less, or raise the limit")]
+    TooLarge {
+        /// Bytes that it may have.
+        limit: u64,
+    },
     /// The write contradicts itself or the ledger.
     #[error("{0}")]
     Invalid(String),

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, io::Write, ops::Bound, path::Path};
 
 use agent_host_protocol::{RunEvent, RunId, grant::ConversationKey, transcript::TranscriptItem};
+use base64::{Engine, prelude::BASE64_STANDARD};
 use redb::ReadableTableMetadata;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -15,9 +16,10 @@ use crate::{
     operation::{ConversationRow, EventRow},
     pages::item,
     read::{Reader, json, malformed, raw, run_event},
-    record::AuditRecord,
+    record::{AuditRecord, StorageContent},
     schema::{self, Table},
     store::{Missing, Store},
+    values::read_stored,
 };
 
 /// Rows that are read in one transaction: some milliseconds, so that an export of a running host does not make its
@@ -62,6 +64,20 @@ enum Line<'a> {
         key: &'a str,
         value: Box<RawValue>,
     },
+    Storage {
+        area_key: &'a str,
+        key: &'a str,
+        /// Nothing where the value is a blob.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        base64: Option<String>,
+        /// The blob that has the value.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sha256: Option<String>,
+        size: u64,
+    },
+    Artifact {
+        artifact: Box<RawValue>,
+    },
     Audit {
         audit_no: u64,
         record: AuditRecord,
@@ -80,7 +96,8 @@ pub fn export(dir: impl AsRef<Path>, out: impl Write, progress: impl FnMut(f64))
 }
 
 impl Ledger {
-    /// Writes events, runs (with terms and context), run events, transcripts, state and audit records as JSON Lines.
+    /// Writes events, runs (with terms and context), run events, transcripts, state, storage, artifacts and audit records as
+    /// JSON Lines. What is in blobs is named by its digest; the folder `blobs` has the bytes.
     /// `progress` is told a fraction from 0 to 1. It blocks for as long as reading everything takes.
     ///
     /// It reads in small steps, so what happens meanwhile may be in it or not, and a run may lack events that
@@ -105,7 +122,16 @@ struct Export<'a, W, P> {
 
 impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
     fn run(open: &'a dyn Fn() -> Result<Reader, LedgerError>, out: W, progress: P) -> Result<ExportReport, OpenError> {
-        let tables = [Table::Events, Table::Runs, Table::RunEvents, Table::Transcript, Table::State, Table::Audit];
+        let tables = [
+            Table::Events,
+            Table::Runs,
+            Table::RunEvents,
+            Table::Transcript,
+            Table::State,
+            Table::Storage,
+            Table::Artifacts,
+            Table::Audit,
+        ];
         let mut all_rows = 0;
         for table in tables {
             all_rows += open()?.table(table)?.len().map_err(LedgerError::from)?;
@@ -116,6 +142,8 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
         export.run_events()?;
         export.transcript()?;
         export.state()?;
+        export.storage()?;
+        export.artifacts()?;
         export.audit()?;
         export.out.flush().map_err(cannot_write)?;
         (export.progress)(1.0);
@@ -217,6 +245,23 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
             let (scope_key, key) = schema::read_state_key(key).ok_or_else(|| malformed(Table::State))?;
             this.write(&Line::State { scope_key, key, value: raw(Table::State, value)? })
         })
+    }
+
+    fn storage(&mut self) -> Result<(), OpenError> {
+        self.each(Table::Storage, |this, _, key, value| {
+            let (area_key, key) = schema::read_state_key(key).ok_or_else(|| malformed(Table::Storage))?;
+            let content = read_stored(value).ok_or_else(|| malformed(Table::Storage))?.content();
+            let size = content.size();
+            let (base64, sha256) = match content {
+                StorageContent::Inline(bytes) => (Some(BASE64_STANDARD.encode(bytes)), None),
+                StorageContent::Blob { sha256, .. } => (None, Some(sha256)),
+            };
+            this.write(&Line::Storage { area_key, key, base64, sha256, size })
+        })
+    }
+
+    fn artifacts(&mut self) -> Result<(), OpenError> {
+        self.each(Table::Artifacts, |this, _, _, value| this.write(&Line::Artifact { artifact: raw(Table::Artifacts, value)? }))
     }
 
     fn audit(&mut self) -> Result<(), OpenError> {

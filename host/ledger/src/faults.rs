@@ -116,7 +116,14 @@ fn accept() -> Accept {
         usage: None,
         metadata: Map::new(),
     };
-    Accept { event, idempotency: None, runs: vec![NewRun { run, terms: raw("{}") }], transcript: None }
+    Accept {
+        event,
+        idempotency: None,
+        runs: vec![NewRun { run, terms: raw("{}") }],
+        transcript: None,
+        artifacts: Vec::new(),
+        refers_to: Vec::new(),
+    }
 }
 
 async fn new_run(ledger: &Ledger) -> Result<RunRecord, LedgerError> {
@@ -128,7 +135,12 @@ async fn new_run(ledger: &Ledger) -> Result<RunRecord, LedgerError> {
 
 fn said(run_no: u64, sequence: u64) -> RunWrite {
     let events = vec![NewEvent { sequence, kind: "message.delta".into(), data: raw("{}"), timestamp: 1 }];
-    let state = vec![StateWrite { scope_key: "s".into(), key: "k".into(), value: Some(raw(&sequence.to_string())) }];
+    let state = vec![StateWrite {
+        scope_key: "s".into(),
+        key: "k".into(),
+        value: Some(raw(&sequence.to_string())),
+        ..StateWrite::default()
+    }];
     RunWrite { run_no, events, state, ..RunWrite::default() }
 }
 

@@ -19,14 +19,15 @@ use redb::Database;
 use tokio::sync::oneshot;
 
 use crate::{
+    blobs::Blobs,
     disk::{Disk, Need},
     error::{LedgerError, OpenError},
     operation::{AcceptAnswer, AcceptOperation, AuditRow, Operation, WriteOperation, audit_bytes, bounded},
     options::Options,
     overlay::Overlay,
     queue::Queue,
-    record::{Accept, Accepted, AuditRecord, RunRecord, RunWrite},
-    store::{Missing, Store, WrapLog},
+    record::{Accept, Accepted, AuditRecord, RunRecord, RunWrite, StateWrite},
+    store::{Missing, Store, WrapLog, io_error},
     watch::{Watch, Watchers},
     writer::Writer,
 };
@@ -64,6 +65,9 @@ pub(crate) struct Shared {
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) disk: Disk,
     pub(crate) counters: Counters,
+    pub(crate) blobs: Arc<Blobs>,
+    pub(crate) artifact_unreferenced_ms: u64,
+    pub(crate) blob_grace_ms: u64,
     /// Nothing when closed or failed: then every call is refused.
     database: RwLock<Option<Arc<Database>>>,
     ended: Mutex<Option<Ended>>,
@@ -137,6 +141,10 @@ impl Shared {
     }
 }
 
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Whether the ledger takes what is given to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -190,6 +198,7 @@ impl fmt::Debug for Ledger {
 impl Ledger {
     pub(crate) fn start(options: Options, wrap: Option<WrapLog>) -> Result<Self, OpenError> {
         let store = Store::open(&options.dir, options.cache_bytes, options.checkpoint_wal_bytes, Missing::Create, wrap)?;
+        let blobs = Blobs::open(&options.dir).map_err(io_error("prepare the blobs of", &options.dir))?;
         let (alive, done) = oneshot::channel();
         let shared = Arc::new(Shared {
             dir: options.dir.clone(),
@@ -198,6 +207,9 @@ impl Ledger {
             watchers: Arc::default(),
             disk: Disk::new(options.dir.clone(), options.min_free_disk_bytes),
             counters: Counters::default(),
+            blobs: Arc::new(blobs),
+            artifact_unreferenced_ms: milliseconds(options.artifact_unreferenced),
+            blob_grace_ms: milliseconds(options.blob_grace),
             database: RwLock::new(Some(Arc::clone(&store.database))),
             ended: Mutex::new(None),
             done: Mutex::new(Some(done)),
@@ -216,7 +228,7 @@ impl Ledger {
         &self.inner.shared
     }
 
-    async fn admit(&self, operation: Operation, bytes: usize) -> Result<(), LedgerError> {
+    pub(crate) async fn admit(&self, operation: Operation, bytes: usize) -> Result<(), LedgerError> {
         let shared = self.shared();
         let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
         shared.queue.push(operation, place).map_err(|_| shared.unavailable())
@@ -228,12 +240,12 @@ impl Ledger {
     /// nothing. Where the future is dropped, the event may or may not have been accepted.
     ///
     /// # Errors
-    /// [`LedgerError::DiskLow`], [`LedgerError::IdempotencyConflict`], [`LedgerError::Invalid`] where an id is not new
-    /// or a run not fresh, [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
+    /// [`LedgerError::DiskLow`], [`LedgerError::IdempotencyConflict`], [`LedgerError::Invalid`] where an id is not new,
+    /// a run not fresh or a blob not there, [`LedgerError::NotFound`] where an artifact that it refers to is not there, [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
     pub async fn accept(&self, accept: Accept) -> Result<Accepted, LedgerError> {
         let shared = self.shared();
         shared.disk.check(Need::NewEvent)?;
-        let (operation, bytes, answer) = AcceptOperation::prepare(accept)?;
+        let (operation, bytes, answer) = AcceptOperation::prepare(accept, &shared.blobs)?;
         let runs: Vec<_> = operation.runs.iter().map(|new| Arc::clone(&new.run)).collect();
         self.admit(Operation::Accept(operation), bytes).await?;
         match answer.await.map_err(|_| shared.unavailable())?? {
@@ -254,22 +266,30 @@ impl Ledger {
     /// rule is refused whole.
     ///
     /// # Errors
-    /// Here, what can be said without the run: [`LedgerError::Invalid`], [`LedgerError::Sequence`] and
-    /// [`LedgerError::Unavailable`]. From the [`Commit`] also [`LedgerError::NotFound`], [`LedgerError::Terminal`],
-    /// [`LedgerError::Transition`] and [`LedgerError::Storage`].
+    /// Here, what can be said without the run: [`LedgerError::Invalid`], [`LedgerError::Sequence`],
+    /// [`LedgerError::Conflict`] where a state value is not what was expected, and [`LedgerError::Unavailable`]. From the
+    /// [`Commit`] also [`LedgerError::NotFound`], [`LedgerError::Terminal`], [`LedgerError::Transition`],
+    /// [`LedgerError::QuotaExceeded`], [`LedgerError::Storage`], and [`LedgerError::Conflict`] again: where the value that
+    /// was expected was itself refused meanwhile.
     pub async fn submit(&self, write: RunWrite) -> Result<Commit, LedgerError> {
         let shared = self.shared();
-        let (mut operation, bytes, state, answer) = WriteOperation::prepare(write)?;
+        let (mut operation, bytes, state, answer) = WriteOperation::prepare(write, &shared.blobs)?;
         let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
+        let push = |operation| shared.queue.push(Operation::Write(operation), place).map_err(|_| shared.unavailable());
         let admitted = if state.is_empty() {
-            shared.queue.push(Operation::Write(operation), place)
+            push(operation)
         } else {
-            shared.overlay.admit(state, |admitted| {
+            let stored = |write: &StateWrite| self.stored_tag(&write.scope_key, &write.key);
+            shared.overlay.admit(state, stored, |admitted| {
                 operation.state = Some(admitted);
-                shared.queue.push(Operation::Write(operation), place)
+                push(operation)
             })
         };
-        admitted.map_err(|_| shared.unavailable())?;
+        if let Err(error) = admitted {
+            // What was not pushed gives its place back.
+            shared.queue.release(place.units());
+            return Err(error);
+        }
         Ok(Commit { answer, shared: Arc::clone(shared) })
     }
 

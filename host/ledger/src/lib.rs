@@ -12,7 +12,9 @@
 //! - A run's events are numbered from 1 without a gap, and a run has exactly one terminal event if and only
 //!   if its status is terminal.
 //! - Nobody sees a row before it is durable, with one exception: a state value is seen by readers as soon as
-//!   its write is admitted, so that a run reads what it wrote.
+//!   its write is admitted, so that a run reads what it wrote. Artifacts and storage are there for everyone when
+//!   the [`Commit`] that wrote them has resolved.
+//! - A row never refers to a blob that is not there, at no moment and after no crash.
 //!
 //! # How
 //!
@@ -25,7 +27,9 @@
 //! of which also saves redb's allocator state, so that opening after a crash takes time for the log alone
 //! and never for the size of the store.
 
+mod artifacts;
 mod batch;
+mod blobs;
 mod check;
 mod compact;
 mod cursor;
@@ -34,6 +38,7 @@ mod error;
 mod export;
 #[cfg(test)]
 mod faults;
+mod garbage;
 mod handle;
 mod life;
 mod log;
@@ -49,19 +54,27 @@ mod rows;
 mod schema;
 mod state;
 mod stats;
+mod storage;
 mod store;
+mod upgrade;
+mod values;
 mod watch;
 mod writer;
 
+pub use artifacts::new_artifact_id;
+pub use blobs::{Blob, BlobReader, BlobWriter};
 pub use check::{CheckReport, Finding, check};
 pub use compact::{CompactReport, compact};
 pub use error::{LedgerError, OpenError};
 pub use export::{ExportReport, export};
+pub use garbage::Collected;
 pub use handle::{Commit, Health, Ledger};
 pub use options::Options;
 pub use record::{
-    Accept, Accepted, AuditRecord, EventRecord, Idempotency, NewEvent, NewItem, NewRun, RunChange, RunFilter, RunRecord,
-    RunWrite, StateWrite,
+    Accept, Accepted, ArtifactRecord, ArtifactScope, AuditRecord, EventRecord, Expected, Idempotency, NewEvent, NewItem, NewRun,
+    Quota, RunChange, RunFilter, RunRecord, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue,
+    StorageWrite, UPLOAD, Usage,
 };
+pub use state::state_tag;
 pub use stats::{Stats, TableStats};
 pub use watch::Watch;

@@ -41,7 +41,8 @@ pub(crate) struct Conversation {
 impl Memory {
     pub(crate) fn load(reader: &Reader) -> Result<Self, LedgerError> {
         let next = |table| Ok::<_, LedgerError>(reader.last_key(table, read_number)?.map_or(1, |last| last + 1));
-        let conversation = reader.last_key(Table::Transcript, |key| read_pair(key).map(|(conversation, _)| conversation))?;
+        let conversation = |table| reader.last_key(table, |key| read_pair(key).map(|(conversation, _)| conversation));
+        let conversation = conversation(Table::Transcript)?.max(conversation(Table::ConversationEvents)?);
         let active = reader.active()?.into_iter();
         Ok(Self {
             active: active.map(|record| (record.run_no, ActiveRun { run: Arc::new(record.run), dirty: false })).collect(),
@@ -67,13 +68,22 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes the next place in a transcript that was loaded. The second is true where the transcript is new.
+    /// A conversation that was loaded. The second is true where it is new.
+    pub(crate) fn conversation(&mut self, index: &str) -> (Conversation, bool) {
+        self.advance(index, 0)
+    }
+
+    /// Takes the next place in a transcript that was loaded. The second is true where the conversation is new.
     pub(crate) fn place(&mut self, index: &str) -> (Conversation, bool) {
+        self.advance(index, 1)
+    }
+
+    fn advance(&mut self, index: &str, by: u64) -> (Conversation, bool) {
         if let Some(conversation) = self.conversations.get_mut(index) {
-            conversation.last_seq += 1;
+            conversation.last_seq += by;
             return (*conversation, false);
         }
-        let conversation = Conversation { no: self.next_conversation_no, last_seq: 1 };
+        let conversation = Conversation { no: self.next_conversation_no, last_seq: by };
         self.next_conversation_no += 1;
         self.conversations.insert(index.to_owned(), conversation);
         (conversation, true)

@@ -13,12 +13,16 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use crate::{
+    artifacts::{ArtifactOperation, NewArtifact, artifact_bytes},
+    blobs::Blobs,
     error::LedgerError,
+    garbage::ForgetOperation,
     life::EventSpan,
     overlay::Admitted,
     record::{Accept, AuditRecord, Idempotency, NewEvent, NewItem, RunChange, RunWrite, StateWrite},
     rows::Rows,
     schema::{self, MAX_KEY_BYTES, Table},
+    values::ValueRow,
 };
 
 /// One operation may be so large: more than any limit of the protocol adds up to (a batch of results, a state
@@ -32,6 +36,8 @@ pub(crate) enum Operation {
     Accept(Box<AcceptOperation>),
     Write(Box<WriteOperation>),
     Audit(Vec<AuditRow>),
+    Artifact(Box<ArtifactOperation>),
+    Forget(Box<ForgetOperation>),
 }
 
 pub(crate) struct AcceptOperation {
@@ -42,7 +48,17 @@ pub(crate) struct AcceptOperation {
     pub(crate) runs: Vec<NewRunRow>,
     pub(crate) idempotency: Option<Idempotency>,
     pub(crate) transcript: Option<ItemRow>,
+    /// Under which conversation it is listed, and as what.
+    pub(crate) listed: Option<ListedEvent>,
+    pub(crate) artifacts: Vec<NewArtifact>,
+    pub(crate) refers_to: Vec<String>,
     pub(crate) reply: oneshot::Sender<Result<AcceptAnswer, LedgerError>>,
+}
+
+pub(crate) struct ListedEvent {
+    pub(crate) index: String,
+    pub(crate) key: ConversationKey,
+    pub(crate) event_type: String,
 }
 
 pub(crate) struct NewRunRow {
@@ -68,8 +84,12 @@ pub(crate) struct WriteOperation {
     pub(crate) run_no: u64,
     pub(crate) changes: Vec<RunChange>,
     pub(crate) events: Option<EventSpan>,
-    /// Rows whose keys are known: context, events, state.
+    /// Rows whose keys are known: context, events.
     pub(crate) rows: Rows,
+    /// State and storage.
+    pub(crate) values: Vec<ValueRow>,
+    pub(crate) artifacts: Vec<NewArtifact>,
+    pub(crate) refers_to: Vec<String>,
     pub(crate) transcript: Vec<ItemRow>,
     pub(crate) audit: Vec<AuditRow>,
     /// Its values in the overlay.
@@ -80,7 +100,12 @@ pub(crate) struct WriteOperation {
 impl WriteOperation {
     /// Whether it says nothing about the run itself.
     pub(crate) fn is_audit_only(&self) -> bool {
-        self.changes.is_empty() && self.rows.is_empty() && self.transcript.is_empty()
+        self.changes.is_empty()
+            && self.rows.is_empty()
+            && self.transcript.is_empty()
+            && self.values.is_empty()
+            && self.artifacts.is_empty()
+            && self.refers_to.is_empty()
     }
 }
 
@@ -163,12 +188,17 @@ pub(crate) fn encode(value: &impl Serialize) -> Result<Vec<u8>, LedgerError> {
     serde_json::to_vec(value).map_err(|error| LedgerError::invalid(format!("this cannot be written as JSON: {error}")))
 }
 
+fn conversation_index(key: &ConversationKey) -> Result<String, LedgerError> {
+    let index = key.index();
+    if index.len() > MAX_KEY_BYTES {
+        return Err(LedgerError::invalid(format!("the ids of a conversation may have {MAX_KEY_BYTES} bytes together")));
+    }
+    Ok(index)
+}
+
 impl ItemRow {
     fn prepare(item: NewItem) -> Result<Self, LedgerError> {
-        let index = item.conversation.index();
-        if index.len() > MAX_KEY_BYTES {
-            return Err(LedgerError::invalid(format!("the ids of a conversation may have {MAX_KEY_BYTES} bytes together")));
-        }
+        let index = conversation_index(&item.conversation)?;
         let NewItem { conversation: key, event_id, run_id, role, item_type, content, artifacts, created_at } = item;
         let row = encode(&TranscriptRow { event_id, run_id, role, item_type, content, artifacts, created_at })?;
         Ok(Self { index, key, row })
@@ -186,8 +216,9 @@ impl AcceptOperation {
     #[allow(clippy::type_complexity, reason = "three things that are taken apart at once by the one caller")]
     pub(crate) fn prepare(
         accept: Accept,
+        blobs: &Arc<Blobs>,
     ) -> Result<(Box<Self>, usize, oneshot::Receiver<Result<AcceptAnswer, LedgerError>>), LedgerError> {
-        let Accept { event, idempotency, runs, transcript } = accept;
+        let Accept { event, idempotency, runs, transcript, artifacts, refers_to } = accept;
         if let Some(Idempotency { key, .. }) = &idempotency
             && (key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES)
         {
@@ -208,10 +239,29 @@ impl AcceptOperation {
         }
         let transcript = transcript.map(ItemRow::prepare).transpose()?;
         bytes += transcript.as_ref().map_or(0, |item| item.row.len() + item.index.len());
+        let listed = match event.envelope.conversation.as_ref().and_then(ConversationKey::of) {
+            Some(key) => {
+                Some(ListedEvent { index: conversation_index(&key)?, key, event_type: event.envelope.event_type.clone() })
+            }
+            None => None,
+        };
+        let artifacts = NewArtifact::prepare_all(&artifacts, blobs)?;
+        bytes += artifact_bytes(&artifacts, &refers_to);
         bounded(bytes)?;
         let (reply, answer) = oneshot::channel();
         let (event_id, received_at) = (event.event_id, event.received_at);
-        let operation = Self { event_id, received_at, event: encoded, runs: rows, idempotency, transcript, reply };
+        let operation = Self {
+            event_id,
+            received_at,
+            event: encoded,
+            runs: rows,
+            idempotency,
+            transcript,
+            listed,
+            artifacts,
+            refers_to,
+            reply,
+        };
         Ok((Box::new(operation), bytes, answer))
     }
 }
@@ -222,8 +272,9 @@ impl WriteOperation {
     #[allow(clippy::type_complexity, reason = "four things that are taken apart at once by the one caller")]
     pub(crate) fn prepare(
         write: RunWrite,
+        blobs: &Arc<Blobs>,
     ) -> Result<(Box<Self>, usize, Vec<StateWrite>, oneshot::Receiver<Result<Arc<Run>, LedgerError>>), LedgerError> {
-        let RunWrite { run_no, changes, context, events, transcript, state, audit } = write;
+        let RunWrite { run_no, changes, context, events, transcript, state, storage, artifacts, refers_to, audit } = write;
         let span = span(&changes, &events)?;
         let mut rows = Rows::default();
         if let Some(context) = context {
@@ -233,25 +284,18 @@ impl WriteOperation {
             let row = RunEventRow { kind: event.kind.as_str().into(), timestamp: event.timestamp, data: &event.data };
             rows.put_json(Table::RunEvents, &schema::pair(run_no, event.sequence), &row)?;
         }
-        for write in &state {
-            let key = schema::state_key(&write.scope_key, &write.key);
-            if key.len() > MAX_KEY_BYTES {
-                return Err(LedgerError::invalid(format!(
-                    "scope and key of a state value may have {MAX_KEY_BYTES} bytes together"
-                )));
-            }
-            match &write.value {
-                Some(value) => rows.put(Table::State, &key, value.get().as_bytes()),
-                None => rows.delete(Table::State, &key),
-            }
-        }
+        let values = state.iter().map(ValueRow::state).chain(storage.into_iter().map(ValueRow::storage));
+        let values = values.collect::<Result<Vec<_>, _>>()?;
+        let artifacts = NewArtifact::prepare_all(&artifacts, blobs)?;
         let transcript = transcript.into_iter().map(ItemRow::prepare).collect::<Result<Vec<_>, _>>()?;
         let audit = audit.iter().map(AuditRow::prepare).collect::<Result<Vec<_>, _>>()?;
         let items: usize = transcript.iter().map(|item| item.row.len() + item.index.len()).sum();
-        let bytes = rows.bytes().len() + items + audit_bytes(&audit);
+        let values_bytes: usize = values.iter().map(ValueRow::bytes).sum();
+        let bytes = rows.bytes().len() + items + values_bytes + artifact_bytes(&artifacts, &refers_to) + audit_bytes(&audit);
         bounded(bytes)?;
         let (reply, answer) = oneshot::channel();
-        let operation = Self { run_no, changes, events: span, rows, transcript, audit, state: None, reply };
+        let operation =
+            Self { run_no, changes, events: span, rows, values, artifacts, refers_to, transcript, audit, state: None, reply };
         Ok((Box::new(operation), bytes, state, answer))
     }
 }

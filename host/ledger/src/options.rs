@@ -11,7 +11,7 @@ const MIB: usize = 1024 * 1024;
 /// Options of a ledger. The defaults suit a host; tests make the bounds small.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The directory that holds `ledger.redb` and `ledger.wal`. It is made, with mode 0700, where it is not there.
+    /// The directory that holds `ledger.redb`, `ledger.wal` and `blobs`. It is made, with mode 0700, where it is not there.
     pub dir: PathBuf,
     /// Memory for pages of the store. It should hold what is written between two checkpoints (a few times
     /// `checkpoint_wal_bytes`), else pages are written more than once; the rest makes reading quicker.
@@ -30,6 +30,11 @@ pub struct Options {
     pub checkpoint_wal_bytes: u64,
     /// A checkpoint is made when the oldest batch since the last one is older than this.
     pub checkpoint_interval: Duration,
+    /// An upload that nothing refers to is collected when it is older than this.
+    pub artifact_unreferenced: Duration,
+    /// A blob that nothing refers to is collected when it was written longer ago than this. Whoever is about to refer
+    /// to one holds a [`crate::Blob`], which protects it however old it is; this is a second line for one who does not.
+    pub blob_grace: Duration,
 }
 
 impl Options {
@@ -45,6 +50,8 @@ impl Options {
             batch_bytes: 4 * MIB,
             checkpoint_wal_bytes: 16 * MIB as u64,
             checkpoint_interval: Duration::from_secs(5),
+            artifact_unreferenced: Duration::from_millis(Limits::default().artifact_unreferenced_ms),
+            blob_grace: Duration::from_secs(600),
         }
     }
 

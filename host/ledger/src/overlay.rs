@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
-use crate::record::StateWrite;
+use crate::{error::LedgerError, record::StateWrite, state::state_tag, values::is_expected};
 
 /// Names one admitted operation. Later ones have larger numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +35,27 @@ struct Inner {
 impl Overlay {
     /// Puts the writes over what is committed and runs `admit` under the same lock, so that the order here is the
     /// order in the queue. Where `admit` fails nothing stays.
-    pub(crate) fn admit<E>(&self, writes: Vec<StateWrite>, admit: impl FnOnce(Admitted) -> Result<(), E>) -> Result<(), E> {
+    ///
+    /// What a write expects is held against the values of this moment: what is pending, else what `stored` gives as the
+    /// tag of the committed value. A value leaves the overlay only after it is committed, so one of both has it.
+    pub(crate) fn admit(
+        &self,
+        writes: Vec<StateWrite>,
+        stored: impl Fn(&StateWrite) -> Result<Option<u64>, LedgerError>,
+        admit: impl FnOnce(Admitted) -> Result<(), LedgerError>,
+    ) -> Result<(), LedgerError> {
         let mut inner = self.inner.lock();
+        for (place, write) in writes.iter().enumerate().filter(|(_, write)| write.expected.is_some()) {
+            let earlier = writes.iter().take(place).rfind(|other| other.scope_key == write.scope_key && other.key == write.key);
+            let pending = || inner.scopes.get(&write.scope_key)?.get(&write.key)?.last().map(|(_, value)| value.as_deref());
+            let tag = match earlier.map(|earlier| earlier.value.as_deref()).or_else(pending) {
+                Some(value) => value.map(|value| state_tag(value.get())),
+                None => stored(write)?,
+            };
+            if !is_expected(write.expected, tag) {
+                return Err(LedgerError::Conflict { key: write.key.clone() });
+            }
+        }
         inner.last += 1;
         let ticket = Ticket(inner.last);
         let keys: Vec<_> = writes.iter().map(|write| (write.scope_key.clone(), write.key.clone())).collect();
@@ -85,16 +104,20 @@ mod tests {
 
     fn write(key: &str, value: Option<&str>) -> StateWrite {
         let value = value.map(|value| RawValue::from_string(value.to_owned()).unwrap());
-        StateWrite { scope_key: "s".into(), key: key.into(), value }
+        StateWrite { scope_key: "s".into(), key: key.into(), value, ..StateWrite::default() }
     }
 
     fn admit(overlay: &Overlay, key: &str, value: Option<&str>) -> Admitted {
         let mut admitted = None;
         overlay
-            .admit(vec![write(key, value)], |it| {
-                admitted = Some(it);
-                Ok::<_, ()>(())
-            })
+            .admit(
+                vec![write(key, value)],
+                |_| Ok(None),
+                |it| {
+                    admitted = Some(it);
+                    Ok(())
+                },
+            )
             .unwrap();
         admitted.unwrap()
     }
@@ -119,7 +142,7 @@ mod tests {
     #[test]
     fn what_is_not_admitted_is_not_seen() {
         let overlay = Overlay::default();
-        assert!(overlay.admit(vec![write("k", Some("1"))], |_| Err(())).is_err());
+        assert!(overlay.admit(vec![write("k", Some("1"))], |_| Ok(None), |_| Err(LedgerError::invalid("no"))).is_err());
         assert_eq!(shown(&overlay, "k"), None);
     }
 }

@@ -1,7 +1,9 @@
 //! Pages: bounded pieces of what is long.
 
+use std::ops::Bound;
+
 use agent_host_protocol::{
-    Page, Run, RunEvent, RunId,
+    Event, EventId, Page, Run, RunEvent, RunId,
     grant::ConversationKey,
     limits::{MAX_PAGE, MIN_PAGE},
     page::Direction,
@@ -22,6 +24,9 @@ use crate::{
 /// Runs that are looked at for one page of a filtered list: some milliseconds. What is behind them is on a later
 /// page, even where this one has no item.
 const SCAN_RUNS: usize = 2_000;
+
+/// Events that are looked at for one page of those of some types. Only their types are read.
+const SCAN_EVENTS: usize = 10_000;
 
 pub(crate) fn checked_limit(limit: u32) -> Result<usize, LedgerError> {
     if !(MIN_PAGE..=MAX_PAGE).contains(&limit) {
@@ -61,7 +66,7 @@ pub(crate) fn item(key: &ConversationKey, cursors: Sequence, seq: u64, bytes: &[
 type Candidates = Box<dyn Iterator<Item = Result<(u64, Run), LedgerError>>>;
 
 impl Reader {
-    /// The number of a conversation that has a transcript.
+    /// The number of a conversation that has a transcript or an event.
     fn conversation(&self, key: &ConversationKey) -> Result<Option<u64>, LedgerError> {
         let row =
             self.get(Table::Conversations, key.index().as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
@@ -210,6 +215,124 @@ impl Ledger {
         };
         let prev_cursor = items.first().map(|item| item.cursor.clone());
         Ok(Page { items, next_cursor: next.map(|seq| cursors.at(seq)), prev_cursor, has_more })
+    }
+
+    /// Items of a transcript, in the order of `seqs`; those that are not there are left out. For who found them by other
+    /// means, such as a search.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn transcript_items(&self, key: &ConversationKey, seqs: &[u64]) -> Result<Vec<TranscriptItem>, LedgerError> {
+        let cursors = Sequence::transcript(key);
+        let reader = self.reader()?;
+        let Some(no) = reader.conversation(key)? else { return Ok(Vec::new()) };
+        let rows = reader.table(Table::Transcript)?;
+        let mut items = Vec::with_capacity(seqs.len());
+        for seq in seqs {
+            if let Some(row) = rows.get(schema::pair(no, *seq).as_slice())? {
+                items.push(item(key, cursors, *seq, row.value())?);
+            }
+        }
+        Ok(items)
+    }
+
+    /// Items of a transcript after `after_seq`, oldest first, at most `limit`. For who reads all of it, such as an index.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn transcript_range(
+        &self,
+        key: &ConversationKey,
+        after_seq: u64,
+        limit: usize,
+    ) -> Result<Vec<TranscriptItem>, LedgerError> {
+        let cursors = Sequence::transcript(key);
+        let reader = self.reader()?;
+        let (Some(no), Some(first)) = (reader.conversation(key)?, after_seq.checked_add(1)) else { return Ok(Vec::new()) };
+        let (start, end) = (schema::pair(no, first), schema::pair(no, u64::MAX));
+        let rows = reader.table(Table::Transcript)?;
+        rows.range::<&[u8]>(start.as_slice()..=end.as_slice())?
+            .take(limit)
+            .map(|row| {
+                let (place, row) = row?;
+                let (_, seq) = schema::read_pair(place.value()).ok_or_else(|| malformed(Table::Transcript))?;
+                item(key, cursors, seq, row.value())
+            })
+            .collect()
+    }
+
+    /// Conversations that have a transcript or an event, in a fixed order: the next `limit` after `after`. For who
+    /// reads all of them, such as an index.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn conversations(&self, after: Option<&ConversationKey>, limit: usize) -> Result<Vec<ConversationKey>, LedgerError> {
+        let after = after.map(ConversationKey::index);
+        let start = after.as_ref().map_or(Bound::Unbounded, |index| Bound::Excluded(index.as_bytes()));
+        let rows = self.reader()?.table(Table::Conversations)?;
+        rows.range::<&[u8]>((start, Bound::Unbounded))?
+            .take(limit)
+            .map(|row| Ok(json::<ConversationRow>(Table::Conversations, row?.1.value())?.key))
+            .collect()
+    }
+
+    /// Events of a conversation, newest first, before `before` or from the end: those of these types, or all of them
+    /// where there are none. `before` is the `next_cursor` of a page of the same conversation.
+    ///
+    /// A page may hold fewer items than there are, even none, and yet have more: the events looked at for one page
+    /// are bounded.
+    ///
+    /// # Errors
+    /// [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
+    pub fn conversation_events(
+        &self,
+        key: &ConversationKey,
+        before: Option<&str>,
+        event_types: &[String],
+        limit: u32,
+    ) -> Result<Page<Event>, LedgerError> {
+        let limit = checked_limit(limit)?;
+        let cursors = Sequence::conversation_events(key);
+        let end = cursors.optional(before)?.unwrap_or(u64::MAX);
+        let reader = self.reader()?;
+        let mut page = Page { items: Vec::new(), next_cursor: None, prev_cursor: None, has_more: false };
+        let Some(no) = reader.conversation(key)? else { return Ok(page) };
+        let listed = reader.table(Table::ConversationEvents)?;
+        let events = reader.table(Table::Events)?;
+        let (start, end) = (schema::pair(no, 0), schema::pair(no, end));
+        let mut position = None;
+        for (looked_at, row) in listed.range::<&[u8]>(start.as_slice()..end.as_slice())?.rev().enumerate() {
+            if page.items.len() == limit || looked_at == SCAN_EVENTS {
+                page.has_more = true;
+                page.next_cursor = position.map(|event_no| cursors.at(event_no));
+                break;
+            }
+            let (place, event_type) = row?;
+            let (_, event_no) = schema::read_pair(place.value()).ok_or_else(|| malformed(Table::ConversationEvents))?;
+            position = Some(event_no);
+            if !event_types.is_empty() && !event_types.iter().any(|wanted| wanted.as_bytes() == event_type.value()) {
+                continue;
+            }
+            let Some(row) = events.get(schema::number(event_no).as_slice())? else {
+                return Err(LedgerError::damaged(format!("event {event_no} is listed but not there")));
+            };
+            let row: EventRow<'_> = json(Table::Events, row.value())?;
+            page.items.push(json(Table::Events, row.event.get().as_bytes())?);
+        }
+        Ok(page)
+    }
+
+    /// The cursor of an event of a conversation, where the event is one of it.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn conversation_event_cursor(&self, key: &ConversationKey, id: EventId) -> Result<Option<String>, LedgerError> {
+        let reader = self.reader()?;
+        let (Some(no), Some(event_no)) = (reader.conversation(key)?, reader.number(Table::EventIds, &id.to_bytes())?) else {
+            return Ok(None);
+        };
+        let listed = reader.has(Table::ConversationEvents, &schema::pair(no, event_no))?;
+        Ok(listed.then(|| Sequence::conversation_events(key).at(event_no)))
     }
 
     /// The cursor of an item of a transcript.

@@ -142,7 +142,7 @@ mod tests {
     proptest! {
         #[test]
         fn changes_read_back_as_they_were_written(
-            given in prop::collection::vec((0u8..16, prop::collection::vec(any::<u8>(), 0..40), prop::option::of(prop::collection::vec(any::<u8>(), 0..400))), 0..50)
+            given in prop::collection::vec((0..Table::ALL.len() as u8, prop::collection::vec(any::<u8>(), 0..40), prop::option::of(prop::collection::vec(any::<u8>(), 0..400))), 0..50)
         ) {
             let mut rows = Rows::default();
             for (table, key, value) in &given {

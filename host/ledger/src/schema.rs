@@ -5,7 +5,10 @@ use redb::TableDefinition;
 
 /// Version of the format on disk. A file with a larger one is refused; a change that older hosts would misread
 /// raises it.
-pub(crate) const FORMAT: u32 = 1;
+///
+/// 2: artifacts, storage, usage and the events of a conversation. A ledger of format 1 is brought to it when it is
+/// opened (`upgrade.rs`).
+pub(crate) const FORMAT: u32 = 2;
 
 /// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
 /// (a scope of four such parts and a key of 256 bytes) fit several times over.
@@ -65,6 +68,20 @@ tables! {
     Idempotency = 14 "idempotency",
     /// `event_no` → its idempotency key and the time, so that old ones are found in order.
     IdempotencyAge = 15 "idempotency_age",
+    /// Artifact id → record.
+    Artifacts = 16 "artifacts",
+    /// `(expires_at, artifact id)` → nothing, for every artifact that expires.
+    ArtifactExpiry = 17 "artifact_expiry",
+    /// Artifact id → when it was taken, for every upload that nothing refers to yet.
+    Unreferenced = 18 "unreferenced",
+    /// `(sha256, kind, name)` → nothing, for every row that needs a blob.
+    BlobRefs = 19 "blob_refs",
+    /// `(area, key)` → bytes, or the blob that has them.
+    Storage = 20 "storage",
+    /// `(table, scope or area)` → bytes and keys that it has in that table.
+    Usage = 21 "usage",
+    /// `(conversation_no, event_no)` → type of the event, for every event that belongs to a conversation.
+    ConversationEvents = 22 "conversation_events",
 }
 
 /// How redb knows every table.
@@ -139,6 +156,44 @@ pub(crate) fn read_state_key(bytes: &[u8]) -> Option<(&str, &str)> {
     Some((std::str::from_utf8(scope).ok()?, std::str::from_utf8(key).ok()?))
 }
 
+/// A digest as it is in keys.
+pub(crate) type Digest = [u8; 32];
+
+/// What needs a blob: the third part of a key of [`Table::BlobRefs`] is the id of an artifact.
+pub(crate) const BY_ARTIFACT: u8 = b'a';
+/// What needs a blob: the third part of a key of [`Table::BlobRefs`] is a key of [`Table::Storage`].
+pub(crate) const BY_STORAGE: u8 = b's';
+
+pub(crate) fn blob_ref(digest: &Digest, kind: u8, name: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(digest.len() + 1 + name.len());
+    key.extend_from_slice(digest);
+    key.push(kind);
+    key.extend_from_slice(name);
+    key
+}
+
+pub(crate) fn read_blob_ref(bytes: &[u8]) -> Option<(&Digest, u8, &[u8])> {
+    let (digest, rest) = bytes.split_first_chunk()?;
+    let (kind, name) = rest.split_first()?;
+    Some((digest, *kind, name))
+}
+
+pub(crate) fn expiry(at: u64, id: &str) -> Vec<u8> {
+    [&number(at), id.as_bytes()].concat()
+}
+
+pub(crate) fn read_expiry(bytes: &[u8]) -> Option<(u64, &str)> {
+    let (at, id) = bytes.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*at), std::str::from_utf8(id).ok()?))
+}
+
+pub(crate) fn usage_key(table: Table, scope: &str) -> Vec<u8> {
+    let mut key = Vec::with_capacity(scope.len() + 1);
+    key.push(table.id());
+    key.extend_from_slice(scope.as_bytes());
+    key
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +206,9 @@ mod tests {
         assert_eq!(read_audit_run(&audit_run(id, 9)), Some((id, 9)));
         assert_eq!(read_state_key(&state_key("a/b", "k")), Some(("a/b", "k")));
         assert_ne!(state_key("a", "bc"), state_key("ab", "c"));
+        let digest = [7; 32];
+        assert_eq!(read_blob_ref(&blob_ref(&digest, BY_STORAGE, b"x")), Some((&digest, BY_STORAGE, &b"x"[..])));
+        assert_eq!(read_expiry(&expiry(9, "id")), Some((9, "id")));
     }
 
     #[test]
@@ -158,6 +216,8 @@ mod tests {
         assert_eq!(read_number(b"short"), None);
         assert_eq!(read_pair(b""), None);
         assert_eq!(read_state_key(&[0, 0, 0, 9, b'x']), None);
+        assert_eq!(read_blob_ref(&[0; 32]), None);
+        assert_eq!(read_expiry(b"short"), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     error::LedgerError,
@@ -18,17 +19,38 @@ use crate::{
 /// Values of one scope that [`Ledger::state_scope`] looks at: a snapshot is small by intent.
 const SCOPE_VALUES: usize = 1_000;
 
+/// The tag of a state value, from its JSON text as it is stored. Equal texts have equal tags; of different texts one
+/// in 2^64 pairs has. It tells mistakes and races, it does not stand against someone who looks for a collision.
+#[must_use]
+pub fn state_tag(text: &str) -> u64 {
+    xxh3_64(text.as_bytes())
+}
+
 impl Ledger {
+    /// One value of a scope, and its tag for [`crate::Expected::Value`].
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn state_get_tagged(&self, scope_key: &str, key: &str) -> Result<Option<(Value, u64)>, LedgerError> {
+        let tagged = |text: &[u8]| Ok((json(Table::State, text)?, xxh3_64(text)));
+        if let Some(pending) = self.shared().overlay.get(scope_key, key) {
+            self.database()?;
+            return pending.map(|value| tagged(value.get().as_bytes())).transpose();
+        }
+        self.reader()?.get(Table::State, &schema::state_key(scope_key, key), tagged)
+    }
+
+    /// The tag of the committed value.
+    pub(crate) fn stored_tag(&self, scope_key: &str, key: &str) -> Result<Option<u64>, LedgerError> {
+        self.reader()?.get(Table::State, &schema::state_key(scope_key, key), |text| Ok(xxh3_64(text)))
+    }
+
     /// One value of a scope.
     ///
     /// # Errors
     /// Where the ledger is damaged or not available.
     pub fn state_get(&self, scope_key: &str, key: &str) -> Result<Option<Value>, LedgerError> {
-        if let Some(pending) = self.shared().overlay.get(scope_key, key) {
-            self.database()?;
-            return pending.map(|value| json(Table::State, value.get().as_bytes())).transpose();
-        }
-        self.reader()?.get(Table::State, &schema::state_key(scope_key, key), |bytes| json(Table::State, bytes))
+        Ok(self.state_get_tagged(scope_key, key)?.map(|(value, _)| value))
     }
 
     /// Keys of a scope, sorted, that begin with the prefix: the first `limit`.
@@ -41,7 +63,7 @@ impl Ledger {
         let pending = self.shared().overlay.scope(scope_key);
         let mut keys = BTreeSet::new();
         // A pending write takes away one of these at most.
-        self.committed(scope_key, prefix, limit + pending.len(), |key, _| {
+        self.committed(Table::State, scope_key, prefix, limit + pending.len(), |key, _| {
             keys.insert(key.to_owned());
             Ok(())
         })?;
@@ -62,7 +84,7 @@ impl Ledger {
     pub fn state_scope(&self, scope_key: &str, max_bytes: usize) -> Result<Map<String, Value>, LedgerError> {
         let pending = self.shared().overlay.scope(scope_key);
         let mut values: BTreeMap<String, (usize, Value)> = BTreeMap::new();
-        self.committed(scope_key, "", SCOPE_VALUES, |key, bytes| {
+        self.committed(Table::State, scope_key, "", SCOPE_VALUES, |key, bytes| {
             if bytes.len() <= max_bytes && !pending.contains_key(key) {
                 values.insert(key.to_owned(), (bytes.len(), json(Table::State, bytes)?));
             }
@@ -84,20 +106,22 @@ impl Ledger {
         Ok(fitting)
     }
 
-    fn committed(
+    /// Rows of one scope or area whose keys begin with the prefix, in order.
+    pub(crate) fn committed(
         &self,
+        table: Table,
         scope_key: &str,
         prefix: &str,
         limit: usize,
         mut each: impl FnMut(&str, &[u8]) -> Result<(), LedgerError>,
     ) -> Result<(), LedgerError> {
         let start = schema::state_key(scope_key, prefix);
-        for row in self.reader()?.table(Table::State)?.range::<&[u8]>(start.as_slice()..)?.take(limit) {
+        for row in self.reader()?.table(table)?.range::<&[u8]>(start.as_slice()..)?.take(limit) {
             let (key, value) = row?;
             if !key.value().starts_with(&start) {
                 break;
             }
-            let (_, name) = schema::read_state_key(key.value()).ok_or_else(|| malformed(Table::State))?;
+            let (_, name) = schema::read_state_key(key.value()).ok_or_else(|| malformed(table))?;
             each(name, value.value())?;
         }
         Ok(())

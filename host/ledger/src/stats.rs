@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::{
     error::LedgerError,
+    garbage::blob_totals,
     handle::Ledger,
     schema::Table,
     store::{database_path, log_path},
@@ -24,6 +25,10 @@ pub struct Stats {
     pub wal_file_bytes: u64,
     /// What of it would be read if the host crashed now, in bytes.
     pub wal_bytes: u64,
+    /// Files in `blobs`: contents of artifacts and large storage values, each kept once.
+    pub blob_files: u64,
+    /// Their bytes.
+    pub blob_bytes: u64,
     /// Group commits since opening.
     pub batches: u64,
     /// Rows that they put or deleted.
@@ -67,12 +72,16 @@ impl Ledger {
         let size = |path: std::path::PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let (batches, rows) = (count(&shared.counters.batches), count(&shared.counters.rows));
+        let (blob_files, blob_bytes) = blob_totals(&shared.blobs)
+            .map_err(|error| LedgerError::damaged(format!("the folder `blobs` cannot be read: {error}")))?;
         let active_runs = tables.iter().find(|table| table.name == Table::Active.name()).map_or(0, |table| table.rows);
         Ok(Stats {
             tables,
             file_bytes: size(database_path(&shared.dir)),
             wal_file_bytes: size(log_path(&shared.dir)),
             wal_bytes: count(&shared.counters.log_bytes),
+            blob_files,
+            blob_bytes,
             batches,
             rows,
             rows_per_batch: if batches == 0 { 0.0 } else { rows as f64 / batches as f64 },

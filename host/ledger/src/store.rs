@@ -21,6 +21,7 @@ use crate::{
     read::json,
     rows::{Change, Rows, changes},
     schema::{FORMAT, Table, meta, number, read_number},
+    upgrade::upgrade,
 };
 
 /// Idempotency keys that one checkpoint forgets at most: more than are made between two checkpoints, so that they
@@ -82,7 +83,7 @@ impl Store {
             create_file(dir, &path, cache_bytes)?;
         }
         let database = open_database(dir, &path, cache_bytes)?;
-        let Meta { seed, applied } = match read_meta(dir, &path, &database)? {
+        let Meta { format, seed, applied } = match read_meta(dir, &path, &database)? {
             Some(meta) => meta,
             None => create(dir, &database)?,
         };
@@ -95,6 +96,10 @@ impl Store {
         };
         let mut store = Self { database: Arc::new(database), log: Log::new(file, log_path, seed), behind_since: None };
         store.recover(dir, applied)?;
+        if format < FORMAT {
+            let damaged = |error: LedgerError| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
+            upgrade(&store.database).map_err(damaged)?;
+        }
         Ok(store)
     }
 
@@ -171,6 +176,7 @@ impl Store {
 }
 
 struct Meta {
+    format: u32,
     seed: u64,
     applied: u64,
 }
@@ -241,7 +247,7 @@ fn read_meta(dir: &Path, path: &Path, database: &Database) -> Result<Option<Meta
     if found > FORMAT {
         return Err(OpenError::NewerFormat { dir: dir.to_owned(), found, supported: FORMAT });
     }
-    Ok(Some(Meta { seed: read(meta::LOG_SEED)?, applied: read(meta::APPLIED_BATCH)? }))
+    Ok(Some(Meta { format: found, seed: read(meta::LOG_SEED)?, applied: read(meta::APPLIED_BATCH)? }))
 }
 
 /// Makes the tables of a new ledger, durably.
@@ -261,7 +267,7 @@ fn create(dir: &Path, database: &Database) -> Result<Meta, OpenError> {
             }
         }
         transaction.commit()?;
-        Ok(Meta { seed, applied: 0 })
+        Ok(Meta { format: FORMAT, seed, applied: 0 })
     };
     create().map_err(|error| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() })
 }

@@ -115,9 +115,10 @@ impl Writer {
                 count += 1;
                 batch.add(queued.operation);
             }
-            let (mut outcome, written) = match batch.finish() {
-                Ok(outcome) => (outcome, self.write()),
-                Err((error, outcome)) => (outcome, Err(WriteError::Log(std::io::Error::other(error)))),
+            let (mut outcome, finished) = batch.finish();
+            let written = match finished {
+                Ok(()) => self.write(),
+                Err(error) => Err(WriteError::Log(std::io::Error::other(error))),
             };
             self.rows.clear();
             let result = match written {

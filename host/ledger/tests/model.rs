@@ -12,7 +12,10 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use agent_host_ledger::{Accept, Accepted, AuditRecord, Idempotency, Ledger, LedgerError, RunChange, RunFilter, RunWrite, check};
+use agent_host_ledger::{
+    Accept, Accepted, AuditRecord, Expected, Idempotency, Ledger, LedgerError, Quota, RunChange, RunFilter, RunWrite, StateWrite,
+    StorageContent, StorageValue, StorageWrite, Usage, check, state_tag,
+};
 use agent_host_protocol::{EventId, RunId, RunStatus, page::Direction, run::Terminal};
 use common::*;
 use proptest::prelude::*;
@@ -32,11 +35,25 @@ enum Step {
         events: u64,
         end_event: bool,
         conversation: Option<u8>,
-        state: Option<(u8, Option<u8>)>,
+        state: Option<(u8, Option<u8>, Expects)>,
+        storage: Option<(u8, Option<u8>)>,
         audit: usize,
     },
     Reopen,
 }
+
+/// What a write of state expects.
+#[derive(Debug, Clone, Copy)]
+enum Expects {
+    Anything,
+    Nothing,
+    /// The value that the model has, where it has one.
+    Known,
+    Other,
+}
+
+/// What the storage of the model may have: some writes come up against it.
+const QUOTA: Quota = Quota { max_bytes: 20, max_keys: 3 };
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let accept = (0usize..3, prop::option::weighted(0.3, (0u8..3, 0u8..2)), prop::option::of(0u8..3))
@@ -48,10 +65,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         0u64..3,
         prop::bool::weighted(0.4),
         prop::option::of(0u8..3),
-        prop::option::of((0u8..4, prop::option::of(0u8..9))),
+        prop::option::of((
+            0u8..4,
+            prop::option::of(0u8..9),
+            prop::sample::select(vec![
+                Expects::Anything,
+                Expects::Anything,
+                Expects::Anything,
+                Expects::Nothing,
+                Expects::Known,
+                Expects::Known,
+                Expects::Other,
+            ]),
+        )),
+        prop::option::weighted(0.4, (0u8..5, prop::option::of(0u8..9))),
         0usize..2,
     )
-        .prop_map(|(run, changes, skip, events, end_event, conversation, state, audit)| Step::Write {
+        .prop_map(|(run, changes, skip, events, end_event, conversation, state, storage, audit)| Step::Write {
             run,
             changes,
             skip,
@@ -59,6 +89,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             end_event,
             conversation,
             state,
+            storage,
             audit,
         });
     prop::collection::vec(prop_oneof![3 => accept, 8 => write, 1 => Just(Step::Reopen)], 1..60)
@@ -70,6 +101,7 @@ struct Model {
     keys: BTreeMap<u8, (u8, EventId)>,
     transcripts: BTreeMap<u8, Vec<String>>,
     state: BTreeMap<String, Value>,
+    storage: BTreeMap<String, Vec<u8>>,
     audit: usize,
     said: usize,
 }
@@ -100,6 +132,11 @@ fn target(change: &RunChange) -> Option<RunStatus> {
         RunChange::End { terminal: Terminal::Completed(_), .. } => Some(RunStatus::Completed),
         _ => None,
     }
+}
+
+fn usage(storage: &BTreeMap<String, Vec<u8>>) -> Usage {
+    let bytes: usize = storage.iter().map(|(key, value)| key.len() + value.len()).sum();
+    Usage { bytes: bytes as u64, keys: storage.len() as u64 }
 }
 
 impl Model {
@@ -147,7 +184,8 @@ impl Model {
         events: u64,
         end_event: bool,
         conversation: Option<u8>,
-        state_of: Option<(u8, Option<u8>)>,
+        state_of: Option<(u8, Option<u8>, Expects)>,
+        stored: Option<(u8, Option<u8>)>,
         audit: usize,
     ) {
         let changes: Vec<_> = kinds.iter().map(|kind| change(*kind)).collect();
@@ -160,9 +198,28 @@ impl Model {
         let ends = matches!(changes.last(), Some(RunChange::End { .. }));
         let count = new.len() as u64;
         let status = known.map(|run| changes.iter().filter_map(target).try_fold(run.status, RunStatus::transition));
-        let audit_only = changes.is_empty() && new.is_empty() && conversation.is_none() && state_of.is_none();
+        let audit_only = changes.is_empty() && new.is_empty() && conversation.is_none() && state_of.is_none() && stored.is_none();
+        let tag = |value: &Value| Expected::Value(state_tag(&value.to_string()));
+        let current = state_of.and_then(|(key, ..)| self.state.get(&format!("s{key}")));
+        let expected = state_of.and_then(|(.., expects)| match expects {
+            Expects::Anything => None,
+            Expects::Nothing => Some(Expected::Absent),
+            Expects::Known => current.map(tag),
+            Expects::Other => Some(tag(&json!("another"))),
+        });
+        let is_expected = expected.is_none_or(|expected| expected == current.map_or(Expected::Absent, tag));
+        let mut storage = self.storage.clone();
+        match stored {
+            Some((key, Some(len))) => drop(storage.insert(format!("v{key}"), vec![key; usize::from(len)])),
+            Some((key, None)) => drop(storage.remove(&format!("v{key}"))),
+            None => {}
+        }
+        let (before, after) = (usage(&self.storage), usage(&storage));
+        let fits = (after.bytes <= QUOTA.max_bytes || after.bytes <= before.bytes) && after.keys <= QUOTA.max_keys;
         let allowed = kinds.iter().filter(|kind| **kind == 5).count() == usize::from(ends)
             && ends == end_event
+            && is_expected
+            && fits
             && match (known, status) {
                 (Some(run), _) if run.ended => audit_only,
                 (Some(_), Some(Ok(_))) => count == 0 || skip == 0,
@@ -175,7 +232,19 @@ impl Model {
             changes,
             events: new,
             transcript: text.map(|(c, text)| item(&format!("c{c}"), &text, EventId::new())).into_iter().collect(),
-            state: state_of.map(|(key, value)| state(&format!("s{key}"), value.map(|v| json!(v)).as_ref())).into_iter().collect(),
+            state: state_of
+                .map(|(key, value, _)| StateWrite { expected, ..state(&format!("s{key}"), value.map(|v| json!(v)).as_ref()) })
+                .into_iter()
+                .collect(),
+            storage: stored
+                .map(|(key, len)| StorageWrite {
+                    area_key: "area".into(),
+                    key: format!("v{key}"),
+                    value: len.map(|len| StorageValue::Inline(vec![key; usize::from(len)])),
+                    quota: Some(QUOTA),
+                })
+                .into_iter()
+                .collect(),
             audit: records,
             ..write(run as u64 + 1)
         };
@@ -191,10 +260,11 @@ impl Model {
         self.audit += audit;
         assert_eq!((record.status, record.last_sequence), (run.status, run.sequence));
         match state_of {
-            Some((key, Some(value))) => drop(self.state.insert(format!("s{key}"), json!(value))),
-            Some((key, None)) => drop(self.state.remove(&format!("s{key}"))),
+            Some((key, Some(value), _)) => drop(self.state.insert(format!("s{key}"), json!(value))),
+            Some((key, None, _)) => drop(self.state.remove(&format!("s{key}"))),
             None => {}
         }
+        self.storage = storage;
     }
 
     fn compare(&self, ledger: &Ledger) {
@@ -222,6 +292,14 @@ impl Model {
         let state: BTreeMap<_, _> = ledger.state_scope("scope", 1 << 20).unwrap().into_iter().collect();
         assert_eq!(state, self.state);
         assert_eq!(ledger.state_keys("scope", None, 100).unwrap(), self.state.keys().cloned().collect::<Vec<_>>());
+        assert_eq!(ledger.storage_keys("area", None, 100).unwrap(), self.storage.keys().cloned().collect::<Vec<_>>());
+        for (key, value) in &self.storage {
+            assert_eq!(ledger.storage_get("area", key).unwrap(), Some(StorageContent::Inline(value.clone())));
+        }
+        assert_eq!(ledger.storage_usage("area").unwrap(), usage(&self.storage));
+        let state_bytes: usize = self.state.iter().map(|(key, value)| key.len() + value.to_string().len()).sum();
+        let state_usage = Usage { bytes: state_bytes as u64, keys: self.state.len() as u64 };
+        assert_eq!(ledger.state_usage("scope").unwrap(), state_usage);
         assert_eq!(ledger.audit_page(None, None, 100).unwrap().items.len(), self.audit.min(100));
     }
 }
@@ -239,8 +317,8 @@ proptest! {
             for step in steps {
                 match step {
                     Step::Accept { runs, key, conversation } => model.accept(&ledger, runs, key, conversation).await,
-                    Step::Write { run, changes, skip, events, end_event, conversation, state, audit } => {
-                        model.write(&ledger, run, &changes, skip, events, end_event, conversation, state, audit).await;
+                    Step::Write { run, changes, skip, events, end_event, conversation, state, storage, audit } => {
+                        model.write(&ledger, run, &changes, skip, events, end_event, conversation, state, storage, audit).await;
                     }
                     Step::Reopen => {
                         ledger.close().await.unwrap();

@@ -10,7 +10,7 @@
 
 mod common;
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use agent_host_ledger::{Ledger, OpenError, Options, RunWrite, check, compact, export};
 use agent_host_protocol::page::Direction;
@@ -19,6 +19,7 @@ use redb::{Database, ReadableDatabase, TableDefinition};
 use serde_json::{Value, json};
 
 const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
+const CONVERSATIONS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("conversations");
 const RUNS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("runs");
 
 #[tokio::test]
@@ -89,7 +90,55 @@ fn a_newer_format_is_refused_with_both_versions() {
     transaction.commit().unwrap();
     drop(database);
     let error = options(dir.path()).open().unwrap_err();
-    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 1, .. }), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 2, .. }), "{error}");
+}
+
+const NEW_TABLES: [&str; 7] =
+    ["artifacts", "artifact_expiry", "unreferenced", "blob_refs", "storage", "usage", "conversation_events"];
+
+/// Makes a ledger what format 1 had.
+fn make_old(dir: &Path) {
+    fs::remove_dir_all(dir.join("ledger/blobs")).unwrap();
+    let database = Database::open(dir.join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    for name in NEW_TABLES {
+        assert!(transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(name)).unwrap(), "{name}");
+    }
+    // Format 1 had conversations with a transcript only.
+    let silent = conversation("silent").index();
+    transaction.open_table(CONVERSATIONS).unwrap().remove(silent.as_bytes()).unwrap().unwrap();
+    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 1u64.to_be_bytes().as_slice()).unwrap();
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn a_ledger_of_format_1_is_brought_to_format_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    for name in ["c", "silent", "c"] {
+        ledger.accept(accept(event_in(name, "message.received"), Vec::new())).await.unwrap();
+    }
+    let usage = ledger.state_usage("scope").unwrap();
+    assert!(usage.keys == 200 && usage.bytes > 200 * 3, "{usage:?}");
+    ledger.close().await.unwrap();
+    make_old(dir.path());
+
+    // Every way of opening brings it up; here the host does.
+    let ledger = open(dir.path());
+    assert_eq!(ledger.state_usage("scope").unwrap(), usage);
+    let events =
+        |ledger: &Ledger, name: &str| ledger.conversation_events(&conversation(name), None, &[], 100).unwrap().items.len();
+    assert_eq!((events(&ledger, "c"), events(&ledger, "silent"), events(&ledger, "other")), (2, 1, 0));
+    ledger.accept(accept(event_in("other", "message.received"), Vec::new())).await.unwrap();
+    let record = new_run(&ledger).await;
+    ledger.submit(RunWrite { state: vec![state("k1", None)], ..write(record.run_no) }).await.unwrap().await.unwrap();
+    assert_eq!(ledger.state_usage("scope").unwrap().keys, 199);
+    assert_eq!((events(&ledger, "c"), events(&ledger, "silent"), events(&ledger, "other")), (2, 1, 1));
+    ledger.close().await.unwrap();
+    let report = check(dir.path().join("ledger"), |_| ()).unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+    open(dir.path());
 }
 
 #[test]

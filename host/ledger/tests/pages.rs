@@ -11,7 +11,7 @@
 mod common;
 
 use agent_host_ledger::{Accept, AuditRecord, Ledger, LedgerError, RunFilter, RunWrite};
-use agent_host_protocol::{Page, RunId, RunStatus, page::Direction, transcript::TranscriptItem};
+use agent_host_protocol::{EventId, Page, RunId, RunStatus, page::Direction, transcript::TranscriptItem};
 use common::*;
 
 fn seqs(page: &Page<TranscriptItem>) -> Vec<u64> {
@@ -215,4 +215,72 @@ async fn audit_records_are_paged_by_run_and_all_together() {
     let page = ledger.audit_page(None, None, 7).unwrap();
     assert_eq!((page.items[0].at, page.items.len(), page.has_more), (5, 7, true));
     assert_eq!(ledger.audit_page(None, page.next_cursor.as_deref(), 7).unwrap().items.len(), 5);
+}
+
+#[tokio::test]
+async fn the_events_of_a_conversation_are_paged_backward_by_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    let key = conversation("c");
+    let mut ids = Vec::new();
+    for n in 0..25 {
+        let event = event_in("c", if n % 5 == 0 { "message.edited" } else { "message.received" });
+        ids.push(event.event_id);
+        ledger.accept(accept(event, Vec::new())).await.unwrap();
+        ledger.accept(accept(event_in("other", "message.received"), Vec::new())).await.unwrap();
+        new_runs(&ledger, 0).await;
+    }
+    ids.reverse();
+    let types = |types: &[&str]| types.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let read = |types: &[String], limit| {
+        let (mut found, mut before) = (Vec::new(), None);
+        loop {
+            let page = ledger.conversation_events(&key, before.as_deref(), types, limit).unwrap();
+            assert!(page.items.len() <= limit as usize && page.has_more == page.next_cursor.is_some());
+            found.extend(page.items.iter().map(|event| event.event_id));
+            match page.next_cursor {
+                Some(cursor) => before = Some(cursor),
+                None => return found,
+            }
+        }
+    };
+    assert_eq!(read(&[], 4), ids);
+    assert_eq!(read(&[], 100), ids);
+    let edited: Vec<_> = ids.iter().rev().step_by(5).rev().copied().collect();
+    assert_eq!(read(&types(&["message.edited"]), 2), edited);
+    assert_eq!(read(&types(&["message.edited", "message.received"]), 7), ids);
+    assert!(read(&types(&["nothing"]), 7).is_empty());
+
+    let cursor = ledger.conversation_events(&key, None, &[], 1).unwrap().next_cursor.unwrap();
+    assert_eq!(ledger.conversation_event_cursor(&key, ids[0]).unwrap(), Some(cursor.clone()));
+    assert_eq!(ledger.conversation_event_cursor(&conversation("other"), ids[0]).unwrap(), None);
+    for foreign in [cursor.as_str(), &Ledger::transcript_cursor(&conversation("other"), 3), "x"] {
+        let error = ledger.conversation_events(&conversation("other"), Some(foreign), &[], 5).unwrap_err();
+        assert!(matches!(error, LedgerError::InvalidCursor(_)), "{error}");
+    }
+    assert!(matches!(ledger.conversation_events(&key, None, &[], 0), Err(LedgerError::InvalidLimit(0))));
+    assert!(ledger.conversation_events(&conversation("none"), None, &[], 5).unwrap().items.is_empty());
+    // They speak of no transcript.
+    assert_eq!(ledger.transcript_len(&key).unwrap(), 0);
+    assert_eq!(ledger.conversations(None, 10).unwrap(), [key.clone(), conversation("other")]);
+    assert_eq!(ledger.conversations(Some(&key), 10).unwrap(), [conversation("other")]);
+}
+
+#[tokio::test]
+async fn items_of_a_transcript_are_found_by_their_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    let run_no = running(&ledger).await;
+    let transcript = (1..=7).map(|n| item("c", &format!("said {n}"), EventId::new())).collect();
+    ledger.submit(RunWrite { transcript, ..write(run_no) }).await.unwrap().await.unwrap();
+    let key = conversation("c");
+    let seqs = |items: Vec<TranscriptItem>| items.iter().map(|item| item.seq).collect::<Vec<_>>();
+    assert_eq!(seqs(ledger.transcript_items(&key, &[5, 1, 99, 0, 5]).unwrap()), [5, 1, 5]);
+    assert_eq!(seqs(ledger.transcript_range(&key, 0, 3).unwrap()), [1, 2, 3]);
+    assert_eq!(seqs(ledger.transcript_range(&key, 5, 100).unwrap()), [6, 7]);
+    assert!(ledger.transcript_range(&key, u64::MAX, 3).unwrap().is_empty());
+    assert!(ledger.transcript_items(&conversation("d"), &[1]).unwrap().is_empty());
+    let item = ledger.transcript_items(&key, &[2]).unwrap().remove(0);
+    let page = ledger.transcript(&key, None, None, 100, Direction::Forward).unwrap();
+    assert_eq!(page.items[1], item);
 }

@@ -322,6 +322,18 @@ pub struct StateSnapshot {
 
 impl StateSnapshot {
     /// The values of one scope.
+    #[must_use]
+    pub fn scope(&self, scope: StateScope) -> &Map<String, Value> {
+        match scope {
+            StateScope::Conversation => &self.conversation,
+            StateScope::Actor => &self.actor,
+            StateScope::Subject => &self.subject,
+            StateScope::Runner => &self.runner,
+            StateScope::Binding => &self.binding,
+        }
+    }
+
+    /// The values of one scope, to be filled.
     pub fn scope_mut(&mut self, scope: StateScope) -> &mut Map<String, Value> {
         match scope {
             StateScope::Conversation => &mut self.conversation,

@@ -78,6 +78,29 @@ fn api() -> String {
 }
 
 impl Envelope {
+    /// Ids of the artifacts that it names: its raw payload, its attachments and those within its content.
+    pub fn artifact_ids(&self) -> impl Iterator<Item = &str> {
+        self.artifacts().map(|artifact| artifact.artifact_id.as_str())
+    }
+
+    /// The artifacts that it names.
+    pub fn artifacts(&self) -> impl Iterator<Item = &ArtifactRef> {
+        let within = self.input.contents.iter().filter_map(|part| match part {
+            ContentPart::Artifact(artifact) => Some(artifact),
+            _ => None,
+        });
+        self.raw_ref.iter().chain(&self.input.attachments).chain(within)
+    }
+
+    /// The same, to be completed.
+    pub fn artifacts_mut(&mut self) -> impl Iterator<Item = &mut ArtifactRef> {
+        let within = self.input.contents.iter_mut().filter_map(|part| match part {
+            ContentPart::Artifact(artifact) => Some(artifact),
+            _ => None,
+        });
+        self.raw_ref.iter_mut().chain(&mut self.input.attachments).chain(within)
+    }
+
     /// Every source that the protocol names (section 4.3; `run` is the contract's addition).
     pub const SOURCES: [&'static str; 7] = ["platform", "webui", "api", "scheduler", "system", "run", "pipeline_adapter"];
 

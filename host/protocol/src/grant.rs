@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::RunnerId,
-    manifest::{Permissions, RunnerManifest, StateScope},
+    manifest::{Permissions, RunnerManifest, StateScope, StorageArea},
 };
 
 macro_rules! interfaces {
@@ -186,9 +186,21 @@ pub struct Grant {
     pub component: String,
     /// What may be used.
     pub permissions: Permissions,
+    /// Ids of the models that may be used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// Names of the tools that may be used: what was there when the run was created, and no tool that came later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// Ids of the knowledge bases that may be used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub knowledge_bases: Vec<String>,
     /// Whether input may be taken while the run is active.
     #[serde(default)]
     pub steering: bool,
+    /// The workspace that it is limited to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
     /// The conversation that it is limited to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationKey>,
@@ -217,7 +229,7 @@ impl Grant {
         if !self.permissions.state.contains(&scope) {
             return None;
         }
-        let workspace = self.conversation.as_ref().map_or("", |conversation| conversation.workspace.as_str());
+        let workspace = self.workspace();
         let owner = match scope {
             StateScope::Conversation => {
                 self.conversation.as_ref().map(|conversation| key(&[&conversation.conversation, &conversation.thread]))?
@@ -228,6 +240,26 @@ impl Grant {
             StateScope::Binding => self.binding_id.clone(),
         };
         Some(key(&[self.runner_id.as_str(), scope.as_str(), workspace, &owner]))
+    }
+}
+
+impl Grant {
+    /// The workspace that the run belongs to; empty where the event names none.
+    #[must_use]
+    pub fn workspace(&self) -> &str {
+        self.workspace.as_deref().unwrap_or_default()
+    }
+
+    /// The key under which the bytes of one area are kept. Areas of one workspace are never those of another; what a
+    /// plugin keeps, its runners share, and what a binding keeps belongs to its runner.
+    #[must_use]
+    pub fn storage_key(&self, area: StorageArea) -> String {
+        let workspace = self.workspace();
+        match area {
+            StorageArea::Plugin => key(&[area.as_str(), workspace, self.runner_id.plugin()]),
+            StorageArea::Workspace => key(&[area.as_str(), workspace]),
+            StorageArea::Binding => key(&[area.as_str(), workspace, self.runner_id.as_str(), &self.binding_id]),
+        }
     }
 }
 
@@ -284,7 +316,11 @@ mod tests {
             binding_id: "main".into(),
             component: "sha256:00".into(),
             permissions: Permissions { state: StateScope::ALL.to_vec(), ..Permissions::default() },
+            models: Vec::new(),
+            tools: Vec::new(),
+            knowledge_bases: Vec::new(),
             steering: false,
+            workspace: Some("w".into()),
             conversation: Some(ConversationKey { workspace: "w".into(), conversation: "c".into(), thread: String::new() }),
             actor: Some("alice".into()),
             subject: None,

@@ -11,19 +11,23 @@
 //!   duration says its unit in its name;
 //! - a field that is absent and a field that is `null` mean the same.
 
+pub mod artifact;
 pub mod context;
 pub mod error;
 pub mod event;
 pub mod grant;
 pub mod id;
+pub mod knowledge;
 pub mod limits;
 pub mod manifest;
 pub mod message;
+pub mod model;
 pub mod page;
 pub mod plugin;
 pub mod result;
 pub mod run;
 pub mod time;
+pub mod tool;
 pub mod transcript;
 
 pub use error::{ApiError, ErrorCode, FailureCode};

@@ -67,6 +67,53 @@ pub struct Limits {
     pub manifest_ms: u64,
     /// Runners in one component.
     pub component_runners: usize,
+    /// An artifact. Larger ones belong into a store of their own, with a link in the conversation.
+    pub artifact_bytes: u64,
+    /// Bytes of an artifact in one read of a guest: a page of it, small beside the guest's memory.
+    pub artifact_read_bytes: usize,
+    /// Artifacts that one run writes, together: its own, and those that the host makes of what its tools answer.
+    pub run_artifact_bytes: u64,
+    /// An upload that no event, message or run has referred to for so long is collected: clients upload, then send,
+    /// within minutes; a day forgives a long pause.
+    pub artifact_unreferenced_ms: u64,
+    /// Garbage (expired artifacts, files that nothing refers to) is collected so often.
+    pub gc_interval_ms: u64,
+    /// Body of an upload of an artifact.
+    pub upload_bytes: u64,
+    /// Raw payload of an event that is kept in the event itself; a larger one becomes an artifact.
+    pub event_inline_bytes: usize,
+    /// A storage value: what a guest with 64 MiB can hold a few times over.
+    pub storage_value_bytes: u64,
+    /// Keys and values of one storage area together, so that one plugin cannot fill the disk.
+    pub storage_area_bytes: u64,
+    /// Keys of one storage area.
+    pub storage_area_keys: u64,
+    /// Keys and values of one scope of state together. State is small by intent; what is large belongs into
+    /// storage.
+    pub state_scope_bytes: u64,
+    /// Keys of one scope of state.
+    pub state_scope_keys: u64,
+    /// A request to a model as JSON, without the artifacts that it names: more than any context window takes.
+    pub model_request_bytes: usize,
+    /// Parameters of one tool call. What is larger is passed as an artifact.
+    pub tool_parameters_bytes: usize,
+    /// Characters of the output of a tool that a guest gets (some 2,000 tokens); more becomes an artifact with a
+    /// preview.
+    pub tool_output_chars: usize,
+    /// Characters of that preview: enough to decide whether to read the rest.
+    pub tool_preview_chars: usize,
+    /// Tool calls in one `call-many`: more than any model asks for at once.
+    pub tool_calls: usize,
+    /// Tool calls of one `call-many` that run at the same time; the others wait.
+    pub tool_calls_at_once: u32,
+    /// Passages of one retrieval.
+    pub retrieve_top_k: u32,
+    /// Items of one search in the history: what a prompt has room for.
+    pub search_top_k: u32,
+    /// Texts of one embedding request; providers take some hundred to 2,048.
+    pub embed_texts: usize,
+    /// Documents of one rerank request; providers take some hundred to 1,000.
+    pub rerank_documents: usize,
     /// New events are refused while the disk of the ledger has less than this left, so that what was
     /// accepted before can still end.
     pub min_free_disk_bytes: u64,
@@ -128,6 +175,28 @@ impl Default for Limits {
             compile_ms: 120_000,
             manifest_ms: 2_000,
             component_runners: 100,
+            artifact_bytes: 64 * MIB as u64,
+            artifact_read_bytes: MIB,
+            run_artifact_bytes: 512 * MIB as u64,
+            artifact_unreferenced_ms: 24 * 60 * 60 * 1000,
+            gc_interval_ms: 60 * 60 * 1000,
+            upload_bytes: 64 * MIB as u64,
+            event_inline_bytes: 32 * KIB,
+            storage_value_bytes: 10 * MIB as u64,
+            storage_area_bytes: 1024 * MIB as u64,
+            storage_area_keys: 100_000,
+            state_scope_bytes: 16 * MIB as u64,
+            state_scope_keys: 10_000,
+            model_request_bytes: 4 * MIB,
+            tool_parameters_bytes: 256 * KIB,
+            tool_output_chars: 8_000,
+            tool_preview_chars: 1_200,
+            tool_calls: 64,
+            tool_calls_at_once: 16,
+            retrieve_top_k: 50,
+            search_top_k: 50,
+            embed_texts: 256,
+            rerank_documents: 256,
             min_free_disk_bytes: 64 * 1024 * 1024,
         }
     }

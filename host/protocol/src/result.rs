@@ -45,6 +45,8 @@ result_kinds! {
     ReasoningDelta = "reasoning.delta",
     /// A tool call begins.
     ToolCallStarted = "tool.call.started",
+    /// A tool says how far it is. Host only.
+    ToolCallProgress = "tool.call.progress",
     /// A tool call has ended.
     ToolCallCompleted = "tool.call.completed",
     /// The run made an artifact.
@@ -82,6 +84,7 @@ impl ResultKind {
             Self::ActionResolved
                 | Self::ModelCallStarted
                 | Self::ModelCallCompleted
+                | Self::ToolCallProgress
                 | Self::PermissionDenied
                 | Self::SandboxViolation
                 | Self::LimitReached

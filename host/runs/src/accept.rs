@@ -2,9 +2,15 @@
 
 use std::sync::Arc;
 
-use agent_host_ledger::{Accept, Accepted, Idempotency, NewItem, NewRun, RunRecord};
+use agent_host_ledger::{
+    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, Idempotency, NewItem, NewRun, RunRecord, new_artifact_id,
+};
 use agent_host_protocol::{
-    Event, EventId, FailureCode, Run, RunId, RunStatus, event::Envelope, grant::ConversationKey, message::ContentPart, time,
+    Event, EventId, FailureCode, Run, RunId, RunStatus,
+    event::Envelope,
+    grant::ConversationKey,
+    message::{ArtifactRef, ContentPart},
+    time,
 };
 use agent_host_sandbox::Runner;
 use serde_json::value::to_raw_value;
@@ -28,6 +34,9 @@ pub struct AcceptedEvent {
     /// Whether it was accepted before, under the same idempotency key.
     pub repeated: bool,
 }
+
+/// An entry of `data` that stays in an event whose `data` is large: an id, a name, a flag.
+const SMALL_ENTRY_BYTES: usize = 1024;
 
 /// A run that is about to be created.
 struct Planned {
@@ -88,15 +97,22 @@ impl Host {
             }
         }
 
+        let envelope = self.with_known_artifacts(envelope)?;
+        let (envelope, payload) = self.with_small_payload(envelope).await?;
         let event = Event { event_id: EventId::new(), received_at: time::now(), envelope };
         let planned: Vec<_> = bindings.iter().map(|binding| self.plan(binding, &event)).collect();
         let accept = Accept {
             transcript: key.and_then(|key| said(&event, key)),
             idempotency,
+            artifacts: payload.iter().map(|(record, _)| record.clone()).collect(),
+            refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
             runs: planned.iter().map(Planned::new_run).collect::<Result<_, _>>()?,
             event: event.clone(),
         };
-        match inner.ledger.accept(accept).await? {
+        let accepted = inner.ledger.accept(accept).await?;
+        // Until here nothing referred to the content, and the collector left it alone.
+        drop(payload);
+        match accepted {
             Accepted::New { event_no, runs, transcript_seq } => {
                 let event = Arc::new(event);
                 let ids = runs.iter().map(|record| record.run.run_id).collect();
@@ -113,9 +129,83 @@ impl Host {
         }
     }
 
+    /// The event with what the host knows of the artifacts that it names. One that is not there is refused: nobody could
+    /// read it later.
+    fn with_known_artifacts(&self, mut envelope: Envelope) -> Result<Envelope, HostError> {
+        let workspace = envelope.conversation.as_ref().and_then(|it| it.workspace_id.clone()).unwrap_or_default();
+        let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
+        let now = time::now();
+        for artifact in envelope.artifacts_mut() {
+            let record = self.inner().ledger.artifact(&artifact.artifact_id)?.filter(|record| {
+                let scope = &record.scope;
+                !record.is_expired(now)
+                    && scope.workspace == workspace
+                    && (scope.conversation.is_none() || scope.conversation == conversation)
+            });
+            let Some(record) = record else {
+                return Err(HostError::Invalid(format!(
+                    "there is no artifact {:?} in this conversation: upload it with POST /api/v1/artifacts, then send the event",
+                    artifact.artifact_id
+                )));
+            };
+            let name = artifact.name.take();
+            *artifact = ArtifactRef { name: name.or(record.name.clone()), ..record.reference() };
+        }
+        Ok(envelope)
+    }
+
+    /// The event without what is too large for the log: the whole of its `data` becomes an artifact, `raw_ref`, and
+    /// those of its entries stay that are small.
+    async fn with_small_payload(&self, mut envelope: Envelope) -> Result<(Envelope, Option<(ArtifactRecord, Blob)>), HostError> {
+        let inner = self.inner();
+        let limit = inner.config.limits.event_inline_bytes;
+        let internal = |error: String| HostError::Internal(error);
+        let whole = serde_json::to_vec(&envelope.data).map_err(|error| internal(error.to_string()))?;
+        if whole.len() <= limit {
+            return Ok((envelope, None));
+        }
+        if envelope.raw_ref.is_some() {
+            let bytes = whole.len();
+            return Err(HostError::Invalid(format!(
+                "`data` has {bytes} bytes; the limit is {limit} where `raw_ref` names the raw payload: leave one of them out"
+            )));
+        }
+        let mut writer = inner.ledger.blob_writer(whole.len() as u64)?;
+        let written = tokio::task::spawn_blocking(move || {
+            writer.write(&whole)?;
+            writer.finish()
+        });
+        let blob = written.await.map_err(|error| internal(error.to_string()))??;
+        let conversation = envelope.conversation.as_ref();
+        let record = ArtifactRecord {
+            artifact_id: new_artifact_id(),
+            sha256: blob.sha256.clone(),
+            size: blob.size,
+            media_type: "application/json".to_owned(),
+            name: Some("data.json".to_owned()),
+            created_at: time::now(),
+            expires_at: None,
+            scope: ArtifactScope {
+                workspace: conversation.and_then(|it| it.workspace_id.clone()).unwrap_or_default(),
+                conversation: conversation.and_then(ConversationKey::of),
+                run_id: None,
+                binding_id: None,
+            },
+            source: "event".to_owned(),
+        };
+        envelope.raw_ref = Some(record.reference());
+        envelope.data.retain(|_, value| value.to_string().len() <= SMALL_ENTRY_BYTES);
+        // Many small ones are large as well.
+        if serde_json::to_vec(&envelope.data).is_ok_and(|rest| rest.len() > limit) {
+            envelope.data.clear();
+        }
+        Ok((envelope, Some((record, blob))))
+    }
+
     fn plan(&self, binding: &Binding, event: &Event) -> Planned {
         let runner = self.plugins_handle().runner(&binding.config.runner);
-        let terms = binding.terms(&event.envelope, runner.as_ref(), self.inner().config.limits.run_deadline_ms);
+        let inner = self.inner();
+        let terms = binding.terms(&event.envelope, runner.as_ref(), &inner.services, inner.config.limits.run_deadline_ms);
         let [conversation_id, thread_id, workspace_id, bot_id] = conversation_ids(event.envelope.conversation.as_ref());
         let run = Run {
             run_id: RunId::new(),

@@ -13,7 +13,12 @@ use agent_host_protocol::{
 use agent_host_sandbox::Runner;
 use serde::Serialize;
 
-use crate::{config::BindingConfig, pattern::Pattern, terms::Terms};
+use crate::{
+    config::{BindingConfig, Names},
+    pattern::Pattern,
+    services::Services,
+    terms::Terms,
+};
 
 /// A binding, ready to be asked.
 #[derive(Debug)]
@@ -82,7 +87,13 @@ impl Binding {
 
     /// The terms of a run of this binding for this event. Where it cannot run, they say why: the run is made all
     /// the same, so that an event which nobody could answer leaves a trace.
-    pub(crate) fn terms(&self, envelope: &Envelope, runner: Option<&Runner>, default_deadline_ms: u64) -> Terms {
+    pub(crate) fn terms(
+        &self,
+        envelope: &Envelope,
+        runner: Option<&Runner>,
+        services: &Services,
+        default_deadline_ms: u64,
+    ) -> Terms {
         let failed = |code, message| Err(RunFailure::host(code, message));
         let checked = match runner {
             None => failed(FailureCode::RunnerNotFound, self.no_runner()),
@@ -92,8 +103,8 @@ impl Binding {
             },
         };
         let (config, grant, refusal) = match checked {
-            Ok((config, runner)) => (config, self.grant(envelope, Some(runner)), None),
-            Err(failure) => (serde_json::Map::new(), self.grant(envelope, None), Some(failure)),
+            Ok((config, runner)) => (config, self.grant(envelope, Some(runner), services), None),
+            Err(failure) => (serde_json::Map::new(), self.grant(envelope, None, services), Some(failure)),
         };
         Terms {
             grant,
@@ -106,7 +117,7 @@ impl Binding {
     }
 
     /// Manifest ∩ binding ∩ scope of the run.
-    fn grant(&self, envelope: &Envelope, runner: Option<&Runner>) -> Grant {
+    fn grant(&self, envelope: &Envelope, runner: Option<&Runner>, services: &Services) -> Grant {
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         let actor = envelope.actor.as_ref().and_then(|actor| actor.actor_id.clone());
         let subject = envelope.subject.as_ref().and_then(|subject| subject.subject_id.clone());
@@ -123,7 +134,20 @@ impl Binding {
             StateScope::Runner | StateScope::Binding => true,
         });
         let steers = runner.is_some_and(|runner| runner.manifest.interfaces().contains(Interface::Steering));
+        let policy = &self.config.resources;
+        let all = Names::all();
+        let named = services
+            .named(
+                policy.model_ids.as_ref().unwrap_or(&all),
+                policy.tool_names.as_ref().unwrap_or(&Names::default()),
+                policy.kb_ids.as_ref().unwrap_or(&all),
+            )
+            .within(&permissions);
         Grant {
+            models: named.models,
+            tools: named.tools,
+            knowledge_bases: named.knowledge_bases,
+            workspace: envelope.conversation.as_ref().and_then(|conversation| conversation.workspace_id.clone()),
             runner_id: self.config.runner.clone(),
             binding_id: self.config.id.clone(),
             component: runner.map(|runner| runner.component.digest().to_owned()).unwrap_or_default(),

@@ -12,7 +12,9 @@ use agent_host_protocol::{
         ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions,
         RunOperation, StateScope, StorageArea, ToolOperation,
     },
+    model::ModelType,
 };
+use agent_host_providers::{knowledge::KnowledgeBaseConfig, models::ModelConfig, tools::McpServerConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -41,12 +43,18 @@ pub enum ConfigError {
 pub struct Config {
     /// Where HTTP is served.
     pub listen: SocketAddr,
-    /// Where the ledger, compiled code and later artifacts are kept.
+    /// Where the ledger, artifacts, knowledge and compiled code are kept.
     pub data_dir: PathBuf,
     /// Where components are dropped.
     pub plugins_dir: PathBuf,
     /// Limits.
     pub limits: Limits,
+    /// Models that runs may be granted.
+    pub models: Vec<ModelConfig>,
+    /// Servers whose tools runs may be granted.
+    pub mcp_servers: Vec<McpServerConfig>,
+    /// Knowledge bases that runs may be granted.
+    pub knowledge_bases: Vec<KnowledgeBaseConfig>,
     /// Which runner answers which event.
     pub bindings: Vec<BindingConfig>,
 }
@@ -57,6 +65,9 @@ pub struct Config {
 struct File {
     server: Server,
     limits: Limits,
+    models: Vec<ModelConfig>,
+    mcp_servers: Vec<McpServerConfig>,
+    knowledge_bases: Vec<KnowledgeBaseConfig>,
     bindings: Vec<BindingConfig>,
 }
 
@@ -130,6 +141,15 @@ pub struct Match {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResourcePolicy {
+    /// Which models, by id; `*` at the end stands for anything. Default: all that are configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_ids: Option<Names>,
+    /// Which tools, by name. Default: none. Tools act on the world, so they are given by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_names: Option<Names>,
+    /// Which knowledge bases, by id. Default: all that are configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kb_ids: Option<Names>,
     /// Default: what the manifest asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<ModelOperation>>,
@@ -166,6 +186,31 @@ pub struct ResourcePolicy {
     /// Default: none. Reaching out is given by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_hosts: Option<Vec<String>>,
+}
+
+/// Names of things, each whole or with `*` at its end.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Names(pub Vec<String>);
+
+impl Names {
+    /// Everything.
+    #[must_use]
+    pub fn all() -> Self {
+        Self(vec!["*".to_owned()])
+    }
+
+    /// Those of `there` that are named.
+    pub(crate) fn of(&self, there: impl Iterator<Item = String>) -> Vec<String> {
+        there.filter(|name| self.names(name)).collect()
+    }
+
+    fn names(&self, name: &str) -> bool {
+        self.0.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(beginning) => name.starts_with(beginning),
+            None => pattern == name,
+        })
+    }
 }
 
 impl ResourcePolicy {
@@ -284,12 +329,17 @@ impl Config {
     /// # Errors
     /// When it is not valid.
     pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigError> {
-        let File { server, limits, bindings } = toml::from_str(text)?;
+        let File { server, limits, mut models, mut mcp_servers, knowledge_bases, bindings } = toml::from_str(text)?;
+        models.iter_mut().for_each(|model| model.relative_to(base));
+        mcp_servers.iter_mut().for_each(|server| server.relative_to(base));
         let config = Self {
             listen: server.listen,
             data_dir: base.join(server.data_dir),
             plugins_dir: base.join(server.plugins_dir),
             limits,
+            models,
+            mcp_servers,
+            knowledge_bases,
             bindings,
         };
         config.check()?;
@@ -305,6 +355,9 @@ impl Config {
             data_dir: dir.join(data_dir),
             plugins_dir: dir.join(plugins_dir),
             limits: Limits::default(),
+            models: Vec::new(),
+            mcp_servers: Vec::new(),
+            knowledge_bases: Vec::new(),
             bindings: Vec::new(),
         }
     }
@@ -340,6 +393,7 @@ impl Config {
         if limits.guest_memory_bytes < 1024 * 1024 || limits.guest_memory_bytes as u64 > 4 << 30 {
             return invalid("`limits.guest_memory_bytes` must be between 1 MiB and 4 GiB".to_owned());
         }
+        self.check_services().map_err(ConfigError::Invalid)?;
         for (place, binding) in self.bindings.iter().enumerate() {
             binding
                 .check()
@@ -352,6 +406,46 @@ impl Config {
             }
         }
         Ok(())
+    }
+}
+
+impl Config {
+    fn check_services(&self) -> Result<(), String> {
+        for model in &self.models {
+            model.check().map_err(|problem| format!("model `{}`: {problem}", model.id))?;
+        }
+        for server in &self.mcp_servers {
+            server.check().map_err(|problem| format!("MCP server `{}`: {problem}", server.id))?;
+        }
+        for base in &self.knowledge_bases {
+            base.check().map_err(|problem| format!("knowledge base `{}`: {problem}", base.id))?;
+            for (what, id, kind) in [
+                ("embedding_model", &base.embedding_model, ModelType::Embedding),
+                ("rerank_model", &base.rerank_model, ModelType::Rerank),
+            ] {
+                let Some(id) = id else { continue };
+                if !self.models.iter().any(|model| model.id == *id && model.r#type == kind) {
+                    return Err(format!(
+                        "knowledge base `{}`: `{what}` names `{id}`, and no model of type `{}` has that id",
+                        base.id,
+                        kind.as_str()
+                    ));
+                }
+            }
+        }
+        fn unique<'a>(what: &str, ids: impl Iterator<Item = &'a str>) -> Result<(), String> {
+            let mut seen = Vec::new();
+            for id in ids {
+                if seen.contains(&id) {
+                    return Err(format!("two {what} have the id `{id}`: rename one"));
+                }
+                seen.push(id);
+            }
+            Ok(())
+        }
+        unique("models", self.models.iter().map(|model| model.id.as_str()))?;
+        unique("MCP servers", self.mcp_servers.iter().map(|server| server.id.as_str()))?;
+        unique("knowledge bases", self.knowledge_bases.iter().map(|base| base.id.as_str()))
     }
 }
 

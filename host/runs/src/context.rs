@@ -7,19 +7,20 @@ use agent_host_protocol::{
         AvailableApis, ContextAccess, EventContext, HistoryResource, InlinePolicy, Resources, RunContext, Runtime, StateSnapshot,
         StorageResource, Trigger,
     },
-    manifest::{BootstrapMode, HistoryOperation, StateScope, StorageArea},
+    manifest::{ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, StateScope, StorageArea},
     message::{Message, Role},
     page::Direction,
 };
 use serde_json::Map;
 
-use crate::{error::HostError, terms::Terms};
+use crate::{error::HostError, services::Services, terms::Terms};
 
 /// What a context is made of, beside the ledger.
 pub(crate) struct Sources<'a> {
     pub(crate) run_id: RunId,
     pub(crate) attempt: u32,
     pub(crate) event: &'a Event,
+    pub(crate) services: &'a Services,
     pub(crate) event_no: u64,
     pub(crate) transcript_seq: Option<u64>,
     pub(crate) terms: &'a Terms,
@@ -44,27 +45,26 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
             source: envelope.source.clone(),
             timestamp: Some(event.received_at),
         },
-        event: EventContext {
-            event_id: event.event_id,
-            event_type: envelope.event_type.clone(),
-            event_time: envelope.event_time,
-            source: envelope.source.clone(),
-            source_event_type: envelope.source_event_type.clone(),
-            raw_ref: envelope.raw_ref.clone(),
-            data: envelope.data.clone(),
-        },
+        event: event_context(event),
         conversation: conversation.cloned(),
         actor: envelope.actor.clone(),
         subject: envelope.subject.clone(),
         input: envelope.input.clone(),
         delivery: terms.delivery.clone(),
         resources: Resources {
+            models: sources.services.model_resources(grant),
+            tools: sources.services.tool_resources(grant),
+            knowledge_bases: sources.services.knowledge_resources(grant),
+            artifacts: if permissions.artifacts.is_empty() { Vec::new() } else { envelope.artifacts().cloned().collect() },
             storage: StorageResource {
                 plugin_storage: permissions.storage.contains(&StorageArea::Plugin),
                 workspace_storage: permissions.storage.contains(&StorageArea::Workspace),
                 binding_storage: permissions.storage.contains(&StorageArea::Binding),
             },
-            history: HistoryResource { page: permissions.history.contains(&HistoryOperation::Page), search: false },
+            history: HistoryResource {
+                page: permissions.history.contains(&HistoryOperation::Page),
+                search: permissions.history.contains(&HistoryOperation::Search),
+            },
             platform_actions: permissions.platform_api.clone(),
             ..Resources::default()
         },
@@ -83,6 +83,13 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
             // What this build answers with "not available" is not announced.
             available_apis: AvailableApis {
                 history_page: permissions.history.contains(&HistoryOperation::Page),
+                history_search: permissions.history.contains(&HistoryOperation::Search),
+                event_get: permissions.events.contains(&EventOperation::Get),
+                event_page: permissions.events.contains(&EventOperation::Page),
+                artifact_metadata: permissions.artifacts.contains(&ArtifactOperation::Metadata),
+                artifact_read: permissions.artifacts.contains(&ArtifactOperation::Read),
+                artifact_create: permissions.artifacts.contains(&ArtifactOperation::Create),
+                storage: !permissions.storage.is_empty(),
                 state: !permissions.state.is_empty(),
                 ..AvailableApis::default()
             },
@@ -104,6 +111,20 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
         adapter: envelope.adapter.clone(),
         metadata: Map::new(),
     })
+}
+
+/// An event as a runner sees it: never the raw payload, nor the fields of an adapter.
+pub(crate) fn event_context(event: &Event) -> EventContext {
+    let envelope = &event.envelope;
+    EventContext {
+        event_id: event.event_id,
+        event_type: envelope.event_type.clone(),
+        event_time: envelope.event_time,
+        source: envelope.source.clone(),
+        source_event_type: envelope.source_event_type.clone(),
+        raw_ref: envelope.raw_ref.clone(),
+        data: envelope.data.clone(),
+    }
 }
 
 /// The state that a context brings along: all granted scopes, each as far as the bound allows.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use agent_host_ledger::{LedgerError, OpenError};
-use agent_host_protocol::RunnerId;
+use agent_host_protocol::{ApiError, ErrorCode, RunnerId};
 use agent_host_sandbox::{PluginsError, SandboxError};
 
 use crate::config::ConfigError;
@@ -89,10 +89,30 @@ impl From<LedgerError> for HostError {
             LedgerError::InvalidCursor { .. } => Self::InvalidCursor(message),
             LedgerError::InvalidLimit { .. } => Self::Invalid(message),
             LedgerError::NotFound { .. } => Self::NotFound(message),
-            LedgerError::Terminal { .. } => Self::Conflict(message),
+            LedgerError::Terminal { .. } | LedgerError::Conflict { .. } => Self::Conflict(message),
+            LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } => Self::Invalid(message),
             LedgerError::DiskLow { .. } => Self::InsufficientStorage(message),
             LedgerError::Storage { .. } | LedgerError::Unavailable { .. } => Self::Unavailable(message),
             _ => Self::Internal(message),
+        }
+    }
+}
+
+/// What a guest is told when the ledger refuses or fails. Its author can do nothing about a failure, so the reason
+/// stays here.
+pub(crate) fn ledger_failed(error: LedgerError) -> ApiError {
+    if let LedgerError::Conflict { .. } = error {
+        return ApiError::retryable(ErrorCode::Conflict, error.to_string());
+    }
+    if let LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } = error {
+        return ApiError::new(ErrorCode::PayloadTooLarge, error.to_string());
+    }
+    match HostError::from(error) {
+        HostError::InvalidCursor(message) | HostError::Invalid(message) => ApiError::invalid_argument(message),
+        HostError::Conflict(message) => ApiError::new(ErrorCode::Conflict, message),
+        other => {
+            tracing::error!(error = %other, "a host call failed");
+            ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why")
         }
     }
 }
@@ -116,6 +136,9 @@ pub enum StartError {
     /// The plugins directory.
     #[error(transparent)]
     Plugins(#[from] PluginsError),
+    /// The knowledge bases.
+    #[error(transparent)]
+    Knowledge(#[from] agent_host_providers::knowledge::KnowledgeError),
     /// A directory.
     #[error("{path} cannot be made: {source}", path = path.display())]
     Directory {

@@ -4,6 +4,8 @@
 //!    granted? 5. Is the request small enough? 6. Is it not too often? Then the effect, and then the audit record.
 //!
 //! What an operation needs is said by its [`Call`]; steps 3 to 5 are its answers. There is no other way in.
+//!
+//! A call that was admitted and leaves its own trace in the record of the run ([`TRACED`]) has no audit record besides.
 
 use std::{
     future::Future,
@@ -15,14 +17,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_ledger::{AuditRecord, Ledger};
+use agent_host_ledger::{AuditRecord, Commit, Ledger, RunWrite, StateWrite};
 use agent_host_protocol::{ApiError, ErrorCode, Limits, RunId, time};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::terms::Terms;
+use crate::{error::ledger_failed, facts::OpenCalls, memory::Seen, terms::Terms};
 
 /// What all that happens to one live run has in common.
 pub(crate) struct RunState {
@@ -37,7 +39,17 @@ pub(crate) struct RunState {
     pub(crate) deadline: Instant,
     /// Sequence of the last event that was admitted.
     pub(crate) last_sequence: AtomicU64,
+    /// Calls to models and tools that have begun.
+    pub(crate) open: OpenCalls,
+    /// State that the run knows.
+    pub(crate) seen: Seen,
+    /// Bytes of artifacts that the run has written.
+    pub(crate) artifact_bytes: AtomicU64,
+    /// Held while a sequence is taken and used.
+    turn: tokio::sync::Mutex<()>,
     calls: DefaultDirectRateLimiter,
+    /// Waiting for the next piece of something that streams: slowed down, never refused.
+    pieces: DefaultDirectRateLimiter,
     results: DefaultDirectRateLimiter,
     /// Records that travel with the next write.
     audit: Mutex<Vec<AuditRecord>>,
@@ -45,6 +57,24 @@ pub(crate) struct RunState {
 
 /// Records that wait for a write to travel with; more go by themselves.
 const MAX_AUDIT_WAITING: usize = 64;
+
+/// A write that was admitted.
+pub(crate) struct Written {
+    /// Sequence of the last event of the run.
+    pub(crate) last: u64,
+    /// Nothing where it is durable already.
+    commit: Option<Commit>,
+}
+
+impl Written {
+    /// Waits until it is durable.
+    pub(crate) async fn durable(self) -> Result<(), ApiError> {
+        match self.commit {
+            Some(commit) => commit.await.map(drop).map_err(ledger_failed),
+            None => Ok(()),
+        }
+    }
+}
 
 /// One host call, as the gate sees it.
 pub(crate) struct Call<'a> {
@@ -78,7 +108,13 @@ impl RunState {
             cancelled,
             deadline,
             last_sequence: AtomicU64::new(last_sequence),
+            open: OpenCalls::default(),
+            seen: Seen::default(),
+            artifact_bytes: AtomicU64::new(0),
+            turn: tokio::sync::Mutex::default(),
             calls: limiter(limits.host_calls_per_second, limits.host_calls_burst),
+            // Half of it, so that a guest which answers each piece with one other call stays within its rate.
+            pieces: limiter(limits.host_calls_per_second.div_ceil(2), limits.host_calls_burst.div_ceil(2)),
             results: limiter(limits.results_per_second, limits.results_burst),
             audit: Mutex::default(),
             limits,
@@ -100,7 +136,74 @@ impl RunState {
             Err(refusal) => Err(refusal),
         };
         self.record(&call, began.elapsed(), outcome.as_ref().err());
+        self.flush_audit().await;
         outcome
+    }
+
+    /// As [`RunState::pass`], for the next piece of a stream that was granted when it was opened. A guest that reads a
+    /// fast stream is made to wait and then gets more at once; to be refused in the middle would help nobody.
+    pub(crate) async fn pass_piece<T>(
+        &self,
+        call: Call<'_>,
+        effect: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let began = Instant::now();
+        let outcome = match self.is_active() {
+            Ok(()) => {
+                self.bounded(async {
+                    self.pieces.until_ready().await;
+                    effect.await
+                })
+                .await
+            }
+            Err(refusal) => Err(refusal),
+        };
+        self.record(&call, began.elapsed(), outcome.as_ref().err());
+        self.flush_audit().await;
+        outcome
+    }
+
+    /// Writes to the record of the run: `make` is given the sequence of the first event.
+    ///
+    /// Only the ledger's writer can tell whether a quota of state is met. Where that is not out of the question, its
+    /// answer is waited for; a refusal leaves nothing of the write.
+    pub(crate) async fn write(&self, make: impl FnOnce(u64) -> Result<RunWrite, ApiError>) -> Result<Written, ApiError> {
+        let _turn = self.turn.lock().await;
+        let first = self.next_sequence();
+        let write = RunWrite { run_no: self.run_no, ..make(first)? };
+        let last = first + write.events.len() as u64 - 1;
+        let in_doubt = self.may_meet_a_quota(&write.state)?;
+        let write = RunWrite { audit: self.take_audit(), ..write };
+        let commit = self.ledger.submit(write).await.map_err(ledger_failed)?;
+        // Nothing is awaited between the admission and this line, so a guest that is dropped leaves no gap.
+        self.last_sequence.store(last, Ordering::Release);
+        if !in_doubt {
+            return Ok(Written { last, commit: Some(commit) });
+        }
+        match commit.await {
+            Ok(_) => Ok(Written { last, commit: None }),
+            Err(error) => {
+                // Others of this run wait for their turn, so nobody has counted on.
+                self.last_sequence.store(first - 1, Ordering::Release);
+                Err(ledger_failed(error))
+            }
+        }
+    }
+
+    /// Whether a write of state comes near a quota: half of it is more than what waits for its commit at any time.
+    fn may_meet_a_quota(&self, state: &[StateWrite]) -> Result<bool, ApiError> {
+        // All that is written together counts, whichever scope it goes to.
+        let (mut bytes, mut keys) = (0, 0);
+        for write in state {
+            let (Some(quota), Some(value)) = (write.quota, &write.value) else { continue };
+            let used = self.ledger.state_usage(&write.scope_key).map_err(ledger_failed)?;
+            bytes += (write.key.len() + value.get().len()) as u64;
+            keys += 1;
+            if used.bytes + bytes > quota.max_bytes / 2 || used.keys + keys > quota.max_keys / 2 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Takes `n` results off what the run may emit now.
@@ -138,8 +241,7 @@ impl RunState {
     }
 
     fn record(&self, call: &Call<'_>, took: Duration, refusal: Option<&ApiError>) {
-        // An emit that was admitted is itself in the ledger, event by event.
-        if refusal.is_none() && call.action == EMIT {
+        if refusal.is_none() && TRACED.contains(&call.action) {
             return;
         }
         let grant = &self.terms.grant;
@@ -164,7 +266,7 @@ impl RunState {
     }
 
     /// Writes the records that wait if they are many.
-    pub(crate) async fn flush_audit(&self) {
+    async fn flush_audit(&self) {
         let records = {
             let mut audit = self.audit.lock();
             if audit.len() < MAX_AUDIT_WAITING {
@@ -183,8 +285,13 @@ impl RunState {
     }
 }
 
-/// The one call that leaves no audit record when it is admitted.
+/// `results.emit`.
 pub(crate) const EMIT: &str = "results.emit";
+/// `models.response-stream.next`.
+pub(crate) const NEXT: &str = "models.response-stream.next";
+/// Calls that leave no audit record when they are admitted: what was emitted is in the ledger event by event, and a
+/// streamed response has its `models.stream` and its `model.call.completed`.
+const TRACED: [&str; 2] = [EMIT, NEXT];
 
 /// A resource is named by the guest, so what is kept of the name is bounded.
 fn shortened(resource: &str) -> String {

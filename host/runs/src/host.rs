@@ -15,6 +15,7 @@ use crate::{
     error::{HostError, StartError},
     life::Handle,
     line::Lines,
+    services::Services,
 };
 
 /// The running kernel. Cheap to clone; [`Host::shutdown`] ends it for all.
@@ -27,6 +28,7 @@ pub(crate) struct Inner {
     pub(crate) ledger: Ledger,
     pub(crate) sandbox: Sandbox,
     plugins: Plugins,
+    pub(crate) services: Arc<Services>,
     pub(crate) bindings: Vec<Arc<Binding>>,
     pub(crate) lines: Arc<Lines>,
     /// Every run that has not ended.
@@ -71,6 +73,7 @@ impl Host {
         }
         let options = agent_host_ledger::Options {
             min_free_disk_bytes: config.limits.min_free_disk_bytes,
+            artifact_unreferenced: Duration::from_millis(config.limits.artifact_unreferenced_ms),
             ..agent_host_ledger::Options::new(config.data_dir.join("ledger"))
         };
         let ledger = tokio::task::spawn_blocking(move || options.open())
@@ -80,7 +83,9 @@ impl Host {
             agent_host_sandbox::Options { limits: config.limits.clone(), code_cache: Some(config.data_dir.join("code")) }
                 .build()?;
         let plugins = Plugins::open(&config.plugins_dir, sandbox.clone()).await?;
+        let services = Arc::new(Services::open(&config).await?);
         let host = Self(Arc::new(Inner {
+            services,
             limits: Arc::new(config.limits.clone()),
             config,
             ledger,
@@ -98,7 +103,11 @@ impl Host {
                 tracing::warn!(binding = report.id, "{problem}");
             }
         }
+        for problem in host.0.services.problems() {
+            tracing::warn!("{problem}");
+        }
         host.recover().await?;
+        host.keep_clean();
         Ok(host)
     }
 
@@ -203,6 +212,7 @@ impl Host {
         let plugins = self.plugins();
         let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
         let mut problems: Vec<_> = self.bindings().into_iter().filter_map(|binding| binding.problem).collect();
+        problems.extend(self.0.services.problems());
         if stopping {
             problems.push("the host is shutting down".to_owned());
         }
@@ -217,6 +227,25 @@ impl Host {
         }
     }
 
+    /// Removes from time to time what nothing refers to any more, and what has expired.
+    fn keep_clean(&self) {
+        let (ledger, stopping) = (self.0.ledger.clone(), self.0.stopping.clone());
+        let mut ticks = tokio::time::interval(Duration::from_millis(self.0.limits.gc_interval_ms.max(1_000)));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = stopping.cancelled() => return,
+                    _ = ticks.tick() => {}
+                }
+                match ledger.collect_garbage(time::now()).await {
+                    Ok(collected) => tracing::debug!(?collected, "artifacts that nothing refers to were removed"),
+                    Err(error) => tracing::warn!(%error, "artifacts that nothing refers to could not be removed"),
+                }
+            }
+        });
+    }
+
     /// Ends the host: takes no new events, gives runs that have started `grace` to end, ends the others as
     /// `host_restarted`, and closes the ledger. Runs that wait in line stay there for the next start.
     pub async fn shutdown(&self, grace: Duration) {
@@ -229,6 +258,7 @@ impl Host {
                 tracing::error!("some runs could not be brought to their end; they will be when the host starts again");
             }
         }
+        self.0.services.tools.shutdown().await;
         if let Err(error) = self.0.ledger.clone().close().await {
             tracing::error!(%error, "the ledger could not be closed cleanly; nothing that was acknowledged is lost");
         }

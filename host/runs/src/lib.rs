@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! accept.rs ──► binding.rs ──► ledger (committed) ──► line.rs ──► life.rs ──► sandbox
-//!                                                                   │  calls.rs ──► gate.rs ──► ledger
+//!                                                                   │  calls/ ──► gate.rs ──► services.rs, ledger
 //!                                                                   └► the end, committed, then told
 //! ```
 
@@ -17,21 +17,27 @@ mod calls;
 mod config;
 mod context;
 mod error;
+mod facts;
 mod follow;
 mod gate;
 mod host;
 mod life;
 mod line;
 mod log;
+pub mod media;
+mod memory;
 mod pattern;
 mod recovery;
 mod results;
+mod services;
 mod terms;
 
 pub use accept::AcceptedEvent;
 pub use agent_host_ledger::Idempotency;
+pub use agent_host_providers::{knowledge as knowledge_bases, models, secret, tools};
 pub use binding::BindingReport;
-pub use config::{BindingConfig, Bootstrap, Config, ConfigError, DeliveryPolicy, Match, ResourcePolicy};
+pub use config::{BindingConfig, Bootstrap, Config, ConfigError, DeliveryPolicy, Match, Names, ResourcePolicy};
 pub use error::{HostError, StartError};
 pub use host::{Host, Readiness, inspect};
+pub use services::knowledge;
 pub use terms::Terms;

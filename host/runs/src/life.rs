@@ -138,6 +138,7 @@ impl Life {
                 run_id,
                 attempt: self.record.run.attempt,
                 event: &self.event,
+                services: &inner.services,
                 event_no: self.event_no,
                 transcript_seq: self.transcript_seq,
                 terms: &self.terms,
@@ -164,8 +165,10 @@ impl Life {
             deadline,
             self.record.run.last_sequence,
         ));
+        state.seen.note_snapshot(&self.terms, &context.state);
         let log = Arc::new(GuestLog::new(run_id, limits));
-        let calls = Box::new(RunCalls { run: Arc::clone(&state), event_id: self.event.event_id });
+        let calls =
+            Box::new(RunCalls { run: Arc::clone(&state), event: Arc::clone(&self.event), services: Arc::clone(&inner.services) });
         let interfaces = self.terms.grant.interfaces();
         let guest = inner.sandbox.run(
             place,
@@ -216,9 +219,10 @@ impl Life {
             failure.details = log.tail().map(|tail| json!({ "log": tail }));
         }
         let audit = state.take_audit();
+        let unended = state.open.take();
         let mut sequence = state.next_sequence();
         loop {
-            let write = RunWrite { audit: audit.clone(), ..self.ending(state, &terminal, sequence) };
+            let write = RunWrite { audit: audit.clone(), ..self.ending(state, &terminal, &unended, sequence) };
             let written = match inner.ledger.submit(write).await {
                 Ok(commit) => commit.await,
                 Err(error) => Err(error),
@@ -245,9 +249,13 @@ impl Life {
     }
 
     /// What the end of a run writes, events from `sequence` on.
-    fn ending(&self, state: &RunState, terminal: &Terminal, mut sequence: u64) -> RunWrite {
+    fn ending(&self, state: &RunState, terminal: &Terminal, unended: &[(ResultKind, Value)], mut sequence: u64) -> RunWrite {
         let at = time::now();
-        let mut events = Vec::with_capacity(2);
+        let mut events = Vec::with_capacity(2 + unended.len());
+        for (kind, data) in unended {
+            events.push(NewEvent { sequence, kind: kind.as_str().to_owned(), data: host_data(data), timestamp: at });
+            sequence += 1;
+        }
         if let Some((kind, data)) = cause(terminal, self.terms.deadline_ms) {
             events.push(NewEvent { sequence, kind: kind.as_str().to_owned(), data: host_data(&data), timestamp: at });
             sequence += 1;

@@ -2,7 +2,10 @@
 
 use agent_host_ledger::{NewEvent, NewItem, StateWrite};
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, RunResult, manifest::StateScope, message::Message, time,
+    ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, RunResult,
+    manifest::StateScope,
+    message::{ArtifactRef, ContentPart, Message},
+    time,
 };
 use agent_host_sandbox::Batch;
 use serde_json::{
@@ -10,7 +13,10 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use crate::terms::Terms;
+use crate::{
+    memory::{self, Seen},
+    terms::Terms,
+};
 
 /// What a batch writes.
 #[derive(Default)]
@@ -18,6 +24,8 @@ pub(crate) struct Judged {
     pub(crate) events: Vec<NewEvent>,
     pub(crate) transcript: Vec<NewItem>,
     pub(crate) state: Vec<StateWrite>,
+    /// Artifacts that it names.
+    pub(crate) refers_to: Vec<String>,
     /// Types that this version does not name, for the warning.
     pub(crate) unknown: Vec<String>,
 }
@@ -50,46 +58,76 @@ pub(crate) fn check_size(batch: &Batch, limits: &Limits) -> Result<(), ApiError>
     if total > limits.emit_bytes { Err(ApiError::too_large("a batch of results", total, limits.emit_bytes)) } else { Ok(()) }
 }
 
+/// What the host knows of an artifact that a runner names; refused where the run may not know of it.
+pub(crate) type KnownArtifact<'a> = dyn Fn(&ArtifactRef) -> Result<ArtifactRef, ApiError> + Sync + 'a;
+
 /// Judges each result and says what it writes, events numbered from `sequence` on.
 pub(crate) fn judge(
     results: Vec<RunResult>,
     mut sequence: u64,
     speaker: &Speaker<'_>,
+    known: &KnownArtifact<'_>,
+    seen: &Seen,
     limits: &Limits,
 ) -> Result<Judged, ApiError> {
     let at = time::now();
     let mut judged = Judged::default();
-    for (place, result) in results.into_iter().enumerate() {
+    for (place, mut result) in results.into_iter().enumerate() {
         let named = |error: ApiError| ApiError { message: format!("result {place}: {}", error.message), ..error };
+        complete(&mut result, known, &mut judged.refers_to).map_err(named)?;
         let data = result.data().map_err(|error| named(ApiError::invalid_argument(error.to_string())))?;
         if data.get().len() > limits.result_bytes {
             return Err(named(ApiError::too_large("`data`", data.get().len(), limits.result_bytes)));
         }
         let kind = result.kind().to_owned();
-        take_effect(result, at, speaker, limits, &mut judged).map_err(named)?;
+        take_effect(result, at, speaker, seen, limits, &mut judged).map_err(named)?;
         judged.events.push(NewEvent { sequence, kind, data, timestamp: at });
         sequence += 1;
     }
     Ok(judged)
 }
 
-fn take_effect(result: RunResult, at: u64, speaker: &Speaker<'_>, limits: &Limits, judged: &mut Judged) -> Result<(), ApiError> {
+/// Puts what the host knows of an artifact in place of what the runner says of it.
+fn complete(result: &mut RunResult, known: &KnownArtifact<'_>, refers_to: &mut Vec<String>) -> Result<(), ApiError> {
+    let mut one = |artifact: &mut ArtifactRef| -> Result<(), ApiError> {
+        *artifact = known(artifact)?;
+        refers_to.push(artifact.artifact_id.clone());
+        Ok(())
+    };
+    match result {
+        RunResult::ArtifactCreated(artifact) => one(artifact),
+        RunResult::MessageCompleted { message: Message { content, .. }, .. }
+        | RunResult::ToolCallCompleted { outcome: Ok(content), .. } => content
+            .iter_mut()
+            .try_for_each(|part| if let ContentPart::Artifact(artifact) = part { one(artifact) } else { Ok(()) }),
+        _ => Ok(()),
+    }
+}
+
+fn take_effect(
+    result: RunResult,
+    at: u64,
+    speaker: &Speaker<'_>,
+    seen: &Seen,
+    limits: &Limits,
+    judged: &mut Judged,
+) -> Result<(), ApiError> {
     match result {
         RunResult::MessageDelta { .. }
         | RunResult::ReasoningDelta { .. }
         | RunResult::ToolCallStarted { .. }
-        | RunResult::ToolCallCompleted { .. } => Ok(()),
+        | RunResult::ToolCallCompleted { .. }
+        | RunResult::ArtifactCreated(_) => Ok(()),
         RunResult::MessageCompleted { message, .. } => {
             judged.transcript.extend(transcript_item(speaker, message, at));
             Ok(())
         }
-        RunResult::ArtifactCreated(artifact) => Err(ApiError::new(
-            ErrorCode::NotFound,
-            format!("there is no artifact {:?}: create it through `artifacts` first", artifact.artifact_id),
-        )),
         RunResult::StateUpdated { scope, key, value } => {
             let scope_key = state_scope(speaker.terms, scope, &key, limits)?;
-            judged.state.push(StateWrite { scope_key, key, value: Some(raw(&value)?) });
+            let write = memory::state_write(seen, limits, scope, &scope_key, &key, Some(raw(&value)?));
+            // A second value for the same key follows the first, which is not written yet.
+            let again = judged.state.iter().any(|other| other.scope_key == scope_key && other.key == key);
+            judged.state.push(if again { StateWrite { expected: None, ..write } } else { write });
             Ok(())
         }
         RunResult::ActionRequested { action, .. } => {
@@ -129,8 +167,12 @@ pub(crate) fn transcript_item(speaker: &Speaker<'_>, message: Message, at: u64) 
         run_id: Some(speaker.run_id),
         role: message.role.as_str().to_owned(),
         item_type: "message".to_owned(),
+        artifacts: message
+            .content
+            .iter()
+            .filter_map(|part| if let ContentPart::Artifact(artifact) = part { Some(artifact.clone()) } else { None })
+            .collect(),
         content: message.content,
-        artifacts: Vec::new(),
         created_at: at,
     })
 }
@@ -142,13 +184,19 @@ pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
 
 /// Where a state value is kept, if this run may keep it there under that key.
 pub(crate) fn state_scope(terms: &Terms, scope: StateScope, key: &str, limits: &Limits) -> Result<String, ApiError> {
+    check_key("a state key", key, limits)?;
+    granted_scope(terms, scope)
+}
+
+/// Whether a key can be one.
+pub(crate) fn check_key(what: &str, key: &str, limits: &Limits) -> Result<(), ApiError> {
     if key.is_empty() || key.len() > limits.state_key_bytes || key.chars().any(char::is_control) {
         return Err(ApiError::invalid_argument(format!(
-            "a state key has 1 to {} bytes and no control characters",
+            "{what} has 1 to {} bytes and no control characters",
             limits.state_key_bytes
         )));
     }
-    granted_scope(terms, scope)
+    Ok(())
 }
 
 /// Where the values of a scope are kept, if this run has that scope.

@@ -16,6 +16,11 @@ wasmtime::component::bindgen!({
     world: "agent-runner",
     imports: { default: async | trappable },
     exports: { default: async },
+    with: {
+        "agent-host:runner/models.response-stream": crate::handles::Responses,
+        "agent-host:runner/artifacts.reader": crate::handles::Reader,
+        "agent-host:runner/artifacts.writer": crate::handles::Writer,
+    },
 });
 
 pub use agent_host::runner::{

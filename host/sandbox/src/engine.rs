@@ -182,12 +182,12 @@ fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Gue
     }
     open!(history, History);
     open!(state, State);
-    closed!(models, Models);
-    closed!(tools, Tools);
-    closed!(knowledge, Knowledge);
-    closed!(events, Events);
-    closed!(artifacts, Artifacts);
-    closed!(storage, Storage);
+    open!(models, Models);
+    open!(tools, Tools);
+    open!(knowledge, Knowledge);
+    open!(events, Events);
+    open!(artifacts, Artifacts);
+    open!(storage, Storage);
     closed!(platform, Platform);
     closed!(interactions, Interactions);
     closed!(steering, Steering);

@@ -9,8 +9,9 @@ use crate::{
         artifacts, events, history, http, interactions, knowledge, log, manifest, models, platform, results, runs, state,
         steering, storage, timers, tools, types,
     },
-    calls::{Batch, Closed, HostCalls, LogSource, SharedLog},
+    calls::{Batch, ChatMessages, ChatRequest, Closed, HostCalls, LogSource, SharedLog},
     convert,
+    handles::{Reader, Responses, Writer},
     limits::GuestLimits,
     wasi,
 };
@@ -105,13 +106,162 @@ impl log::Host for OpenDoor<'_> {
 
 // ---- what a run may be granted ----
 
+fn texts<T, U>(result: Result<Vec<T>, ApiError>, out: impl Fn(T) -> U) -> Answer<Vec<U>> {
+    answer(result.map(|all| all.into_iter().map(out).collect()))
+}
+
+impl OpenDoor<'_> {
+    /// A handle to what a call gave. A guest that holds more than it may is broken, as with any other handle.
+    fn handle<T: Send + 'static>(&mut self, given: Result<T, ApiError>) -> Answer<Resource<T>> {
+        match given {
+            Ok(value) => Ok(Ok(self.0.handles.push(value)?)),
+            Err(error) => answer(Err(error)),
+        }
+    }
+}
+
+impl models::Host for OpenDoor<'_> {
+    async fn invoke(&mut self, model_id: String, request: models::Request) -> Answer<models::Response> {
+        let response = self.0.calls.model_invoke(model_id, ChatRequest::new(request)).await;
+        answer(response.map(|response| convert::response_out(&response)))
+    }
+
+    async fn stream(&mut self, model_id: String, request: models::Request) -> Answer<Resource<Responses>> {
+        let stream = self.0.calls.model_stream(model_id, ChatRequest::new(request)).await;
+        self.handle(stream.map(Responses))
+    }
+
+    async fn rerank(
+        &mut self,
+        model_id: String,
+        query: String,
+        documents: Vec<String>,
+        top_k: Option<u32>,
+    ) -> Answer<Vec<models::RerankHit>> {
+        texts(self.0.calls.model_rerank(model_id, query, documents, top_k).await, convert::rerank_out)
+    }
+
+    async fn embed(&mut self, model_id: String, input: Vec<String>) -> Answer<Vec<Vec<f32>>> {
+        answer(self.0.calls.model_embed(model_id, input).await)
+    }
+
+    async fn count_tokens(&mut self, model_id: String, messages: Vec<types::Message>) -> Answer<u64> {
+        answer(self.0.calls.model_count_tokens(model_id, ChatMessages::new(messages)).await)
+    }
+}
+
+impl models::HostResponseStream for OpenDoor<'_> {
+    async fn next(&mut self, stream: Resource<Responses>) -> Answer<Vec<models::Chunk>> {
+        let stream = self.0.handles.get_mut(&stream)?;
+        texts(stream.0.next().await, convert::chunk_out)
+    }
+
+    async fn drop(&mut self, stream: Resource<Responses>) -> wasmtime::Result<()> {
+        self.0.handles.delete(stream)?;
+        Ok(())
+    }
+}
+
+impl tools::Host for OpenDoor<'_> {
+    async fn get_detail(&mut self, tool_name: String) -> Answer<tools::ToolDetail> {
+        answer(self.0.calls.tool_detail(tool_name).await.map(convert::tool_detail_out))
+    }
+
+    async fn call(&mut self, call: types::ToolCall) -> Answer<tools::ToolOutput> {
+        answer(self.0.calls.tool_call(convert::tool_request(call)).await.map(convert::tool_output_out))
+    }
+
+    async fn call_many(
+        &mut self,
+        calls: Vec<types::ToolCall>,
+    ) -> wasmtime::Result<Vec<Result<tools::ToolOutput, types::ApiError>>> {
+        let calls = calls.into_iter().map(convert::tool_request).collect();
+        let outcomes = self.0.calls.tool_call_many(calls).await;
+        Ok(outcomes.into_iter().map(|outcome| outcome.map(convert::tool_output_out).map_err(convert::error_out)).collect())
+    }
+}
+
+impl knowledge::Host for OpenDoor<'_> {
+    async fn list(&mut self) -> Answer<Vec<knowledge::KnowledgeBaseResource>> {
+        texts(self.0.calls.knowledge_list().await, convert::knowledge_base_out)
+    }
+
+    async fn retrieve(
+        &mut self,
+        kb_id: String,
+        query: String,
+        top_k: u32,
+        filters: Option<String>,
+    ) -> Answer<Vec<knowledge::Hit>> {
+        texts(self.0.calls.knowledge_retrieve(kb_id, query, top_k, filters).await, convert::hit_out)
+    }
+}
+
 impl history::Host for OpenDoor<'_> {
     async fn page(&mut self, request: history::PageRequest) -> Answer<history::TranscriptPage> {
         answer(self.0.calls.history_page(convert::page_request(request)).await.map(convert::page_out))
     }
 
     async fn search(&mut self, query: String, filters: Option<String>, top_k: u32) -> Answer<Vec<history::TranscriptItem>> {
-        self.0.not_available().search(query, filters, top_k).await
+        texts(self.0.calls.history_search(query, filters, top_k).await, convert::transcript_item_out)
+    }
+}
+
+impl events::Host for OpenDoor<'_> {
+    async fn get(&mut self, event_id: String) -> Answer<events::Event> {
+        answer(self.0.calls.event_get(event_id).await.map(|event| convert::event_out(&event)))
+    }
+
+    async fn page(&mut self, before: Option<String>, event_types: Vec<String>, limit: u32) -> Answer<events::EventPage> {
+        answer(self.0.calls.event_page(before, event_types, limit).await.map(convert::event_page_out))
+    }
+}
+
+impl artifacts::Host for OpenDoor<'_> {
+    async fn metadata(&mut self, artifact_id: String) -> Answer<artifacts::ArtifactMetadata> {
+        let metadata = self.0.calls.artifact_metadata(artifact_id).await;
+        answer(metadata.map(|metadata| convert::artifact_metadata_out(&metadata)))
+    }
+
+    async fn read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> Answer<Vec<u8>> {
+        answer(self.0.calls.artifact_read_range(artifact_id, offset, length).await)
+    }
+
+    async fn open(&mut self, artifact_id: String) -> Answer<Resource<Reader>> {
+        let reader = self.0.calls.artifact_open(artifact_id).await;
+        self.handle(reader.map(Reader))
+    }
+
+    async fn create(&mut self, media_type: String, name: Option<String>) -> Answer<Resource<Writer>> {
+        let writer = self.0.calls.artifact_create(media_type, name).await;
+        self.handle(writer.map(Writer))
+    }
+}
+
+impl artifacts::HostReader for OpenDoor<'_> {
+    async fn read(&mut self, reader: Resource<Reader>, max_bytes: u32) -> Answer<Vec<u8>> {
+        answer(self.0.handles.get_mut(&reader)?.0.read(max_bytes).await)
+    }
+
+    async fn drop(&mut self, reader: Resource<Reader>) -> wasmtime::Result<()> {
+        self.0.handles.delete(reader)?;
+        Ok(())
+    }
+}
+
+impl artifacts::HostWriter for OpenDoor<'_> {
+    async fn write(&mut self, writer: Resource<Writer>, bytes: Vec<u8>) -> Answer<()> {
+        answer(self.0.handles.get_mut(&writer)?.0.write(bytes).await)
+    }
+
+    async fn finish(&mut self, writer: Resource<Writer>) -> Answer<types::ArtifactRef> {
+        let writer = self.0.handles.delete(writer)?;
+        answer(writer.0.finish().await.map(|artifact| convert::artifact_out(&artifact)))
+    }
+
+    async fn drop(&mut self, writer: Resource<Writer>) -> wasmtime::Result<()> {
+        self.0.handles.delete(writer)?;
+        Ok(())
     }
 }
 
@@ -131,6 +281,24 @@ impl state::Host for OpenDoor<'_> {
 
     async fn list_keys(&mut self, scope: state::StateScope, prefix: Option<String>, limit: u32) -> Answer<Vec<String>> {
         answer(self.0.calls.state_list_keys(convert::scope(scope), prefix, limit).await)
+    }
+}
+
+impl storage::Host for OpenDoor<'_> {
+    async fn get(&mut self, area: storage::StorageArea, key: String) -> Answer<Option<Vec<u8>>> {
+        answer(self.0.calls.storage_get(convert::area(area), key).await)
+    }
+
+    async fn set(&mut self, area: storage::StorageArea, key: String, value: Vec<u8>) -> Answer<()> {
+        answer(self.0.calls.storage_set(convert::area(area), key, value).await)
+    }
+
+    async fn delete(&mut self, area: storage::StorageArea, key: String) -> Answer<()> {
+        answer(self.0.calls.storage_delete(convert::area(area), key).await)
+    }
+
+    async fn list(&mut self, area: storage::StorageArea, prefix: Option<String>, limit: u32) -> Answer<Vec<String>> {
+        answer(self.0.calls.storage_list(convert::area(area), prefix, limit).await)
     }
 }
 
@@ -156,7 +324,7 @@ macro_rules! closed {
 closed! {
     Models: models::Host {
         invoke = "invoke"(String, models::Request) -> models::Response;
-        stream = "stream"(String, models::Request) -> Resource<models::ResponseStream>;
+        stream = "stream"(String, models::Request) -> Resource<Responses>;
         rerank = "rerank"(String, String, Vec<String>, Option<u32>) -> Vec<models::RerankHit>;
         embed = "embed"(String, Vec<String>) -> Vec<Vec<f32>>;
         count_tokens = "count-tokens"(String, Vec<types::Message>) -> u64;
@@ -176,8 +344,8 @@ closed! {
     Artifacts: artifacts::Host {
         metadata = "metadata"(String) -> artifacts::ArtifactMetadata;
         read_range = "read-range"(String, u64, u32) -> Vec<u8>;
-        open = "open"(String) -> Resource<artifacts::Reader>;
-        create = "create"(String, Option<String>) -> Resource<artifacts::Writer>;
+        open = "open"(String) -> Resource<Reader>;
+        create = "create"(String, Option<String>) -> Resource<Writer>;
     }
     State: state::Host {
         get = "get"(state::StateScope, String) -> Option<String>;
@@ -250,35 +418,35 @@ fn no_such_handle<T>() -> wasmtime::Result<T> {
 }
 
 impl models::HostResponseStream for ClosedDoor<'_> {
-    async fn next(&mut self, _: Resource<models::ResponseStream>) -> Answer<Vec<models::Chunk>> {
+    async fn next(&mut self, _: Resource<Responses>) -> Answer<Vec<models::Chunk>> {
         no_such_handle()
     }
 
-    async fn drop(&mut self, _: Resource<models::ResponseStream>) -> wasmtime::Result<()> {
+    async fn drop(&mut self, _: Resource<Responses>) -> wasmtime::Result<()> {
         no_such_handle()
     }
 }
 
 impl artifacts::HostReader for ClosedDoor<'_> {
-    async fn read(&mut self, _: Resource<artifacts::Reader>, _: u32) -> Answer<Vec<u8>> {
+    async fn read(&mut self, _: Resource<Reader>, _: u32) -> Answer<Vec<u8>> {
         no_such_handle()
     }
 
-    async fn drop(&mut self, _: Resource<artifacts::Reader>) -> wasmtime::Result<()> {
+    async fn drop(&mut self, _: Resource<Reader>) -> wasmtime::Result<()> {
         no_such_handle()
     }
 }
 
 impl artifacts::HostWriter for ClosedDoor<'_> {
-    async fn write(&mut self, _: Resource<artifacts::Writer>, _: Vec<u8>) -> Answer<()> {
+    async fn write(&mut self, _: Resource<Writer>, _: Vec<u8>) -> Answer<()> {
         no_such_handle()
     }
 
-    async fn finish(&mut self, _: Resource<artifacts::Writer>) -> Answer<types::ArtifactRef> {
+    async fn finish(&mut self, _: Resource<Writer>) -> Answer<types::ArtifactRef> {
         no_such_handle()
     }
 
-    async fn drop(&mut self, _: Resource<artifacts::Writer>) -> wasmtime::Result<()> {
+    async fn drop(&mut self, _: Resource<Writer>) -> wasmtime::Result<()> {
         no_such_handle()
     }
 }

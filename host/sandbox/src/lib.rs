@@ -15,6 +15,7 @@ mod component;
 mod convert;
 mod engine;
 mod guest;
+mod handles;
 mod imports;
 mod limits;
 mod manifests;
@@ -23,7 +24,11 @@ mod run;
 mod sandbox;
 mod wasi;
 
-pub use calls::{Batch, Closed, HostCalls, LogSource, PageRequest, RunLog, SharedLog};
+pub use calls::{
+    ArtifactCalls, ArtifactReader, ArtifactWriter, Batch, ChatMessages, ChatRequest, Closed, EventCalls, HistoryCalls, HostCalls,
+    KnowledgeCalls, LogSource, ModelCalls, PageRequest, Refusals, ResponseStream, ResultCalls, RunLog, SharedLog, StateCalls,
+    StorageCalls, ToolCalls, ToolRequest,
+};
 pub use component::Component;
 pub use convert::json as parse_json;
 pub use engine::EngineError;

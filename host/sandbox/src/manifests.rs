@@ -2,16 +2,11 @@
 
 use std::time::Duration;
 
-use agent_host_protocol::{
-    ApiError, Interface, InterfaceSet, Limits, Page, RefusalCode, RunnerManifest, manifest::StateScope,
-    transcript::TranscriptItem,
-};
-use async_trait::async_trait;
-use serde_json::Value;
+use agent_host_protocol::{InterfaceSet, Limits, RefusalCode, RunnerManifest};
 
 use crate::{
     bindings::AgentRunnerPre,
-    calls::{Batch, Closed, HostCalls, LogSource, PageRequest, RunLog},
+    calls::Nobody,
     convert,
     guest::Guest,
     imports::Refused,
@@ -93,46 +88,4 @@ fn check(manifests: Vec<crate::bindings::manifest::RunnerManifest>, limits: &Lim
 /// The interfaces that any runner of a component declares.
 pub(crate) fn declared(runners: &[RunnerManifest]) -> InterfaceSet {
     runners.iter().fold(InterfaceSet::default(), |all, runner| all.union(runner.interfaces()))
-}
-
-/// Host calls of a component that is only asked who it is.
-struct Nobody;
-
-fn not_a_run() -> ApiError {
-    ApiError::unauthorized("there is no run: the component was only asked for its manifests")
-}
-
-#[async_trait]
-impl HostCalls for Nobody {
-    async fn emit(&mut self, _: Batch) -> Result<u64, ApiError> {
-        Err(not_a_run())
-    }
-
-    async fn history_page(&mut self, _: PageRequest) -> Result<Page<TranscriptItem>, ApiError> {
-        Err(not_a_run())
-    }
-
-    async fn state_get(&mut self, _: StateScope, _: String) -> Result<Option<Value>, ApiError> {
-        Err(not_a_run())
-    }
-
-    async fn state_set(&mut self, _: StateScope, _: String, _: String) -> Result<(), ApiError> {
-        Err(not_a_run())
-    }
-
-    async fn state_delete(&mut self, _: StateScope, _: String) -> Result<(), ApiError> {
-        Err(not_a_run())
-    }
-
-    async fn state_list_keys(&mut self, _: StateScope, _: Option<String>, _: u32) -> Result<Vec<String>, ApiError> {
-        Err(not_a_run())
-    }
-
-    async fn refuse(&mut self, _: Interface, _: &'static str, _: Closed) -> ApiError {
-        not_a_run()
-    }
-}
-
-impl RunLog for Nobody {
-    fn write(&self, _: LogSource, _: &[u8]) {}
 }

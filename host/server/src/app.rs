@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    events, health,
+    artifacts, events, health,
     problem::{Problem, ProblemCode},
     runners, runs,
 };
@@ -55,6 +55,9 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/v1/runs/{id}/audit", get(runs::audit))
         .route("/api/v1/runs/{id}/events", get(runs::events))
         .route("/api/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/api/v1/artifacts", post(artifacts::upload))
+        .route("/api/v1/artifacts/{id}", get(artifacts::content))
+        .route("/api/v1/artifacts/{id}/metadata", get(artifacts::metadata))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(app)

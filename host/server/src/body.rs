@@ -16,7 +16,7 @@ const ARRIVAL: Duration = Duration::from_secs(30);
 
 /// Of a body that is too large, so much is read and thrown away, so that a client which writes all before it
 /// reads still sees the refusal instead of a broken connection.
-const DISCARDED_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const DISCARDED_BYTES: usize = 8 * 1024 * 1024;
 
 /// The whole body, at most `limit` bytes of it.
 pub(crate) async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {

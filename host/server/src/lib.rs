@@ -10,6 +10,7 @@
 
 mod accept;
 mod app;
+mod artifacts;
 mod body;
 mod events;
 mod extract;

@@ -66,8 +66,10 @@ codes! {
     Conflict = "conflict", CONFLICT;
     /// The body is larger than a request may be.
     PayloadTooLarge = "payload_too_large", PAYLOAD_TOO_LARGE;
-    /// The body is not declared as JSON.
+    /// The body is not of the type that the path takes, or not what it is declared as.
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE;
+    /// The range begins behind the end.
+    RangeNotSatisfiable = "range_not_satisfiable", RANGE_NOT_SATISFIABLE;
     /// The idempotency key was used before, with another body.
     IdempotencyConflict = "idempotency_conflict", UNPROCESSABLE_ENTITY;
     /// The conversation has as many waiting runs as it may have.

@@ -2,6 +2,9 @@
 //! and answers with a JSON object: `"interface.function": "ok"` or `"error CODE: MESSAGE"`.
 //!
 //! Methods of a resource are called where the host gave the resource.
+//!
+//! The text of the event may name other things than those that the run was granted, as a JSON object with `model`,
+//! `tool`, `knowledge_base`, `artifact`, `event` and `conversation`.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +85,7 @@ impl Runner for Probe {
         probe_tools(&ctx, &mut seen);
         probe_knowledge(&ctx, &mut seen);
         probe_records(&ctx, &mut seen);
-        probe_artifacts(&mut seen);
+        probe_artifacts(&ctx, &mut seen);
         probe_memory(&mut seen);
         probe_people(&mut seen);
         probe_runs(&ctx, &mut seen);
@@ -126,7 +129,16 @@ impl Seen {
     }
 }
 
+/// A thing that the event names.
+fn named(ctx: &Context, what: &str) -> Option<String> {
+    let names: BTreeMap<String, String> = agent_host_sdk::serde_json::from_str(ctx.text()).ok()?;
+    names.get(what).cloned()
+}
+
 fn model(ctx: &Context, operation: ModelOperation) -> String {
+    if let Some(named) = named(ctx, "model") {
+        return named;
+    }
     ctx.model_for(operation).map_or("no-model", |model| &model.model_id).to_owned()
 }
 
@@ -148,9 +160,11 @@ fn probe_models(ctx: &Context, seen: &mut Seen) {
 }
 
 fn probe_tools(ctx: &Context, seen: &mut Seen) {
-    let tool = ctx.resources().tools.first().map_or("no-tool", |tool| &tool.tool_name);
+    let granted = ctx.resources().tools.first().map_or("no-tool", |tool| &tool.tool_name);
+    let named = named(ctx, "tool");
+    let tool = named.as_deref().unwrap_or(granted);
     seen.call("tools.get-detail", tools::get_detail(tool));
-    let call = ToolCall { call_id: "c1".to_owned(), tool_name: tool.to_owned(), parameters: "{}".to_owned() };
+    let call = ToolCall { call_id: "c1".to_owned(), tool_name: tool.to_owned(), parameters: r#"{"a":1,"b":2}"#.to_owned() };
     seen.call("tools.call", tools::call(&call));
     let outcomes = tools::call_many(&[ToolCall { call_id: "c2".to_owned(), ..call }]);
     seen.note("tools.call-many", outcomes.into_iter().find_map(Result::err));
@@ -158,13 +172,15 @@ fn probe_tools(ctx: &Context, seen: &mut Seen) {
 
 fn probe_knowledge(ctx: &Context, seen: &mut Seen) {
     seen.call("knowledge.list", knowledge::list());
-    let base = ctx.resources().knowledge_bases.first().map_or("no-base", |base| &base.kb_id);
+    let granted = ctx.resources().knowledge_bases.first().map_or("no-base", |base| &base.kb_id);
+    let named = named(ctx, "knowledge_base");
+    let base = named.as_deref().unwrap_or(granted);
     seen.call("knowledge.retrieve", knowledge::retrieve(base, "probe", 3, None));
 }
 
 fn probe_records(ctx: &Context, seen: &mut Seen) {
     let request = PageRequest {
-        conversation_id: None,
+        conversation_id: named(ctx, "conversation"),
         before: None,
         after: None,
         limit: 10,
@@ -172,18 +188,21 @@ fn probe_records(ctx: &Context, seen: &mut Seen) {
         include_artifacts: true,
     };
     seen.call("history.page", history::page(&request));
-    seen.call("history.search", history::search("probe", None, 3));
-    seen.call("events.get", events::get(&ctx.event().event_id));
+    let elsewhere = named(ctx, "conversation").map(|id| json!({ "conversation_id": id }).to_string());
+    seen.call("history.search", history::search("probe", elsewhere.as_deref(), 3));
+    let event = named(ctx, "event").unwrap_or_else(|| ctx.event().event_id.clone());
+    seen.call("events.get", events::get(&event));
     seen.call("events.page", events::page(None, &[], 10));
 }
 
-fn probe_artifacts(seen: &mut Seen) {
+fn probe_artifacts(ctx: &Context, seen: &mut Seen) {
     let created = seen.call("artifacts.create", artifacts::create("text/plain", Some("probe.txt")));
     let artifact = created.and_then(|writer| {
         seen.call("artifacts.writer.write", writer.write(b"probe"));
         seen.call("artifacts.writer.finish", artifacts::Writer::finish(writer))
     });
-    let id = artifact.map_or_else(|| "no-artifact".to_owned(), |artifact| artifact.artifact_id);
+    let created = artifact.map_or_else(|| "no-artifact".to_owned(), |artifact| artifact.artifact_id);
+    let id = named(ctx, "artifact").unwrap_or(created);
     seen.call("artifacts.metadata", artifacts::metadata(&id));
     seen.call("artifacts.read-range", artifacts::read_range(&id, 0, 5));
     if let Some(reader) = seen.call("artifacts.open", artifacts::open(&id)) {

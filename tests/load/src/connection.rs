@@ -48,6 +48,42 @@ impl Connection {
         Ok(body)
     }
 
+    /// Sends bytes; gives the body of the answer, which must be that something was created.
+    pub(crate) async fn upload(&mut self, path: &str, bytes: &[u8]) -> anyhow::Result<&str> {
+        let (address, length) = (self.address, bytes.len());
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/octet-stream\r\ncontent-length: {length}\r\n\r\n"
+        );
+        self.stream.write_all(request.as_bytes()).await?;
+        self.stream.write_all(bytes).await?;
+        let (got, length) = self.head().await?;
+        let Length::Known(length) = length else { bail!("the host answers POST {path} with a body of unknown length") };
+        self.body.resize(length, 0);
+        self.stream.read_exact(&mut self.body).await?;
+        let body = std::str::from_utf8(&self.body)?;
+        anyhow::ensure!(got == 201, "the host answers POST {path} with {got}: {body}");
+        Ok(body)
+    }
+
+    /// Reads a body and throws it away; gives how long it was.
+    pub(crate) async fn download(&mut self, path: &str) -> anyhow::Result<usize> {
+        const PIECE: usize = 256 * 1024;
+        let address = self.address;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n");
+        self.stream.write_all(request.as_bytes()).await?;
+        let (status, length) = self.head().await?;
+        let Length::Known(length) = length else { bail!("the host answers GET {path} with a body of unknown length") };
+        let mut left = length;
+        while left > 0 {
+            self.body.resize(left.min(PIECE), 0);
+            let read = self.stream.read(&mut self.body).await?;
+            anyhow::ensure!(read > 0, "the host closed the connection {left} bytes before the end");
+            left -= read;
+        }
+        anyhow::ensure!(status == 200, "the host answers GET {path} with {status}");
+        Ok(length)
+    }
+
     /// Reads server-sent events, line by line, to the end of the stream.
     pub(crate) async fn stream(&mut self, path: &str, mut each: impl FnMut(&str)) -> anyhow::Result<()> {
         let address = self.address;
@@ -127,6 +163,15 @@ mod tests {
         let mut connection = answering(answers).await;
         assert_eq!(connection.post("/", "", "{}", 200).await.unwrap(), "{}");
         assert!(connection.post("/", "", "{}", 200).await.unwrap_err().to_string().ends_with("503: busy"));
+    }
+
+    #[tokio::test]
+    async fn bytes_go_and_come() {
+        let answers = "HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nbytesHTTP/1.1 404 No\r\n\r\n";
+        let mut connection = answering(answers).await;
+        assert_eq!(connection.upload("/", b"bytes").await.unwrap(), "{}");
+        assert_eq!(connection.download("/").await.unwrap(), 5);
+        assert!(connection.download("/").await.is_err());
     }
 
     #[tokio::test]

@@ -157,6 +157,8 @@ impl Sample {
             idempotency: None,
             runs: vec![NewRun { run, terms: to_raw_value(&terms)? }],
             transcript: items.next(),
+            artifacts: Vec::new(),
+            refers_to: Vec::new(),
         };
         let Accepted::New { runs, .. } = ledger.accept(accept).await? else {
             anyhow::bail!("an event without a key was repeated")
@@ -168,7 +170,13 @@ impl Sample {
         let context = context.replace(&conversation(0), &key.conversation);
         let at = self.run.updated_at;
         let state = self.state.iter().filter_map(|(scope, name, value)| {
-            Some(StateWrite { scope_key: terms.grant.state_key(*scope)?, key: name.clone(), value: Some(value.clone()) })
+            Some(StateWrite {
+                scope_key: terms.grant.state_key(*scope)?,
+                key: name.clone(),
+                value: Some(value.clone()),
+                expected: None,
+                quota: None,
+            })
         });
         let audit = self.audit.iter().map(|record| AuditRecord {
             run_id: record.run_id.map(|_| run_id),
@@ -186,6 +194,7 @@ impl Sample {
             transcript: items.collect(),
             state: state.collect(),
             audit: audit.collect(),
+            ..RunWrite::default()
         };
         ledger.submit(write).await?.await?;
         Ok(())

@@ -59,6 +59,11 @@ pub(crate) async fn run(host: &Host, envelope: Envelope) -> anyhow::Result<agent
 
 /// The same event as over HTTP.
 pub(crate) fn envelope(conversation: String) -> Envelope {
+    message(echo::TEXT, conversation)
+}
+
+/// A message with this text.
+pub(crate) fn message(text: &str, conversation: String) -> Envelope {
     Envelope {
         conversation: Some(Conversation { conversation_id: Some(conversation), ..Conversation::default() }),
         actor: Some(Actor {
@@ -67,6 +72,6 @@ pub(crate) fn envelope(conversation: String) -> Envelope {
             actor_name: None,
             metadata: serde_json::Map::new(),
         }),
-        ..Envelope::message(echo::TEXT, "api")
+        ..Envelope::message(text, "api")
     }
 }

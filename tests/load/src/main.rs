@@ -3,15 +3,23 @@
 //! It is not a part of the host. Load over HTTP comes from a process of its own, as a client's would; the other
 //! commands hold a host or a ledger in their own process.
 
+mod allocations;
+mod artifacts;
+mod calls;
 mod commit;
 mod connection;
 mod cpu;
 mod deltas;
+mod documents;
 mod echo;
 mod fill;
 mod http;
 mod in_process;
+mod knowledge;
+mod model_server;
 mod open;
+mod stream;
+mod tool_server;
 mod window;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -19,10 +27,11 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use agent_host_runs::Config;
 use clap::{Args, Parser};
 use serde::Serialize;
+use stream::Streams;
 
-/// As in the host.
+/// As in the host, and counted where that is measured.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 /// Load for the benchmarks; `cargo xtask bench` calls it.
 #[derive(Debug, Parser)]
@@ -56,6 +65,60 @@ enum Command {
         #[arg(long)]
         deltas: usize,
     },
+    /// Runs over HTTP that pass on what a model streams, each followed by a client to its end
+    Stream {
+        #[command(flatten)]
+        target: Target,
+        /// How many at once
+        #[arg(long)]
+        in_flight: usize,
+        /// How many tokens in each
+        #[arg(long)]
+        tokens: usize,
+        /// Time between two tokens; 0 is as fast as the model server can
+        #[arg(long, default_value = "0")]
+        pace_us: u64,
+    },
+    /// Host calls of a guest in a host in this process
+    Calls {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        /// A new directory, for the documents of its knowledge base
+        #[arg(long)]
+        documents: PathBuf,
+        /// Which, such as `state.get`
+        calls: Vec<String>,
+    },
+    /// Documents taken into a knowledge base, and questions to it
+    Knowledge {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        /// A new directory, for the documents
+        #[arg(long)]
+        documents: PathBuf,
+        /// How many passages
+        #[arg(long)]
+        passages: usize,
+        /// How long to ask questions
+        #[arg(long, value_name = "MS", default_value = "3000", value_parser = milliseconds)]
+        measure: Duration,
+    },
+    /// Artifacts over HTTP, beside copies of a file
+    Artifacts {
+        #[command(flatten)]
+        target: Target,
+        /// A directory on the disk of the host
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// A model server that streams tokens; prints where it listens, ends with its input
+    #[command(hide = true)]
+    ModelServer,
+    /// A tool server over stdio
+    #[command(hide = true)]
+    ToolServer,
     /// Copies of one real echo run, written to the ledger of a host that is not running
     Fill {
         /// Configuration of the host
@@ -112,7 +175,12 @@ fn main() -> anyhow::Result<()> {
     let command = Command::parse();
     // A generator of load that takes both cores would measure itself.
     let mut runtime = match command {
-        Command::Http { .. } | Command::Deltas { .. } => tokio::runtime::Builder::new_current_thread(),
+        Command::ToolServer => return tool_server::serve(),
+        Command::Http { .. }
+        | Command::Deltas { .. }
+        | Command::Stream { .. }
+        | Command::Artifacts { .. }
+        | Command::ModelServer => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     runtime.enable_all().build()?.block_on(execute(command))
@@ -125,6 +193,17 @@ async fn execute(command: Command) -> anyhow::Result<()> {
         Command::Deltas { target, in_flight, runs, deltas } => {
             print(&deltas::load(target.address, target.pid, in_flight, runs, deltas).await?)
         }
+        Command::Stream { target, in_flight, tokens, pace_us } => {
+            print(&stream::load(target.address, target.pid, Streams { in_flight, tokens, pace_us }).await?)
+        }
+        Command::Calls { config, documents, calls } => print(&calls::measure(Config::load(&config)?, &calls, &documents).await?),
+        Command::Knowledge { config, documents, passages, measure } => {
+            print(&knowledge::measure(&Config::load(&config)?, &documents, passages, measure).await?)
+        }
+        Command::Artifacts { target, dir } => print(&artifacts::measure(target.address, &dir).await?),
+        Command::ModelServer => model_server::serve().await,
+        // It has no need of a runtime.
+        Command::ToolServer => tool_server::serve(),
         Command::Fill { config, runs } => print(&fill::fill(Config::load(&config)?, runs).await?),
         Command::Open { config } => print(&open::open(&Config::load(&config)?).await?),
         Command::Commit { dir } => print(&commit::measure(&dir)?),

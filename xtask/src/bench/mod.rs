@@ -3,13 +3,17 @@
 //! Each measurement builds its own site (configuration, plugins, data) under `target/bench`, works on release builds
 //! and real processes, and is bounded in time. Load comes from `agent-host-load`.
 
+mod artifacts;
+mod calls;
 mod echo;
+mod knowledge;
 mod ledger;
 mod machine;
 mod memory;
 mod session;
 mod site;
 mod start;
+mod stream;
 mod table;
 mod variant;
 
@@ -21,7 +25,7 @@ use crate::workspace::Workspace;
 use session::Session;
 
 /// Every figure and its unit, in the order of the table.
-const FIGURES: [(&str, &str); 22] = [
+const FIGURES: [(&str, &str); 81] = [
     ("echo.http.1.runs_per_second", "runs/s"),
     ("echo.http.16.runs_per_second", "runs/s"),
     ("echo.http.256.runs_per_second", "runs/s"),
@@ -33,6 +37,65 @@ const FIGURES: [(&str, &str); 22] = [
     ("echo.unloaded.p99_ms", "ms"),
     ("disk.commit.p50_ms", "ms"),
     ("delta.us_per_event", "us"),
+    ("call.log.write.us", "us"),
+    ("call.log.write.allocations", "allocations"),
+    ("call.timers.now.us", "us"),
+    ("call.timers.now.allocations", "allocations"),
+    ("call.results.emit.us", "us"),
+    ("call.results.emit.allocations", "allocations"),
+    ("call.state.get.us", "us"),
+    ("call.state.get.allocations", "allocations"),
+    ("call.state.set.us", "us"),
+    ("call.state.set.allocations", "allocations"),
+    ("call.storage.get.us", "us"),
+    ("call.storage.get.allocations", "allocations"),
+    ("call.storage.set.us", "us"),
+    ("call.storage.set.allocations", "allocations"),
+    ("call.history.page.us", "us"),
+    ("call.history.page.allocations", "allocations"),
+    ("call.history.search.us", "us"),
+    ("call.history.search.allocations", "allocations"),
+    ("call.events.get.us", "us"),
+    ("call.events.get.allocations", "allocations"),
+    ("call.events.page.us", "us"),
+    ("call.events.page.allocations", "allocations"),
+    ("call.artifacts.metadata.us", "us"),
+    ("call.artifacts.metadata.allocations", "allocations"),
+    ("call.artifacts.read-range.us", "us"),
+    ("call.artifacts.read-range.allocations", "allocations"),
+    ("call.artifacts.create.us", "us"),
+    ("call.artifacts.create.allocations", "allocations"),
+    ("call.knowledge.list.us", "us"),
+    ("call.knowledge.list.allocations", "allocations"),
+    ("call.knowledge.retrieve.us", "us"),
+    ("call.knowledge.retrieve.allocations", "allocations"),
+    ("call.tools.get-detail.us", "us"),
+    ("call.tools.get-detail.allocations", "allocations"),
+    ("call.tools.call.us", "us"),
+    ("call.tools.call.allocations", "allocations"),
+    ("call.models.invoke.us", "us"),
+    ("call.models.invoke.allocations", "allocations"),
+    ("call.models.stream.us", "us"),
+    ("call.models.stream.allocations", "allocations"),
+    ("call.models.embed.us", "us"),
+    ("call.models.embed.allocations", "allocations"),
+    ("call.models.rerank.us", "us"),
+    ("call.models.rerank.allocations", "allocations"),
+    ("call.models.count-tokens.us", "us"),
+    ("call.models.count-tokens.allocations", "allocations"),
+    ("tools.calls_per_second", "calls/s"),
+    ("stream.1.tokens_per_second", "tokens/s"),
+    ("stream.64.tokens_per_second", "tokens/s"),
+    ("stream.512.tokens_per_second", "tokens/s"),
+    ("stream.added_ms_per_token.p50", "ms"),
+    ("stream.added_ms_per_token.p99", "ms"),
+    ("knowledge.add.passages_per_second", "passages/s"),
+    ("knowledge.retrieve.100k.p50_ms", "ms"),
+    ("knowledge.retrieve.100k.p99_ms", "ms"),
+    ("artifact.write.mb_per_second", "MB/s"),
+    ("artifact.write.ratio", "x"),
+    ("artifact.read.mb_per_second", "MB/s"),
+    ("artifact.read.ratio", "x"),
     ("start.cold.1.ms", "ms"),
     ("start.cold.10.ms", "ms"),
     ("start.cold.100.ms", "ms"),
@@ -88,6 +151,10 @@ fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
     echo::over_http(session)?;
     echo::in_process(session)?;
     echo::deltas(session)?;
+    calls::measure(session)?;
+    stream::measure(session)?;
+    artifacts::measure(session)?;
+    knowledge::measure(session)?;
     start::measure(session)?;
     memory::waiting_runs(session)?;
     ledger::measure(session)

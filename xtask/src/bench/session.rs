@@ -33,10 +33,11 @@ pub(crate) struct Session<'a> {
     /// The release binary `agent-host`.
     pub(crate) binary: PathBuf,
     /// The release binary `agent-host-load`.
-    load: PathBuf,
+    pub(crate) load_binary: PathBuf,
     pub(crate) echo: PathBuf,
     pub(crate) hostile: PathBuf,
     pub(crate) variant: PathBuf,
+    pub(crate) calls: PathBuf,
 }
 
 impl<'a> Session<'a> {
@@ -45,6 +46,7 @@ impl<'a> Session<'a> {
         guests::runners(workspace)?;
         let hostile = guests::test_guest(workspace, "hostile")?;
         let variant = guests::test_guest(workspace, "bench_variant")?;
+        let calls = guests::test_guest(workspace, "bench_calls")?;
         process::run(&mut workspace.cargo(&["build", "--release", "--package", "agent-host", "--package", "agent-host-load"]))?;
         let release = workspace.target().join("release");
         let million = match std::env::var(MILLION_VARIABLE) {
@@ -64,10 +66,11 @@ impl<'a> Session<'a> {
             figures: Vec::new(),
             million,
             binary: release.join("agent-host"),
-            load: release.join("agent-host-load"),
+            load_binary: release.join("agent-host-load"),
             echo: guests::dir(workspace).join("echo_runner.wasm"),
             hostile,
             variant,
+            calls,
         })
     }
 
@@ -85,16 +88,20 @@ impl<'a> Session<'a> {
 
     /// Runs `agent-host-load`; gives its report.
     pub(crate) fn load(&self, arguments: &[&str]) -> anyhow::Result<Report> {
-        let mut command = std::process::Command::new(&self.load);
-        process::announce(command.args(arguments));
-        Ok(Report(serde_json::from_str(&process::output(&mut command)?)?))
+        Ok(Report(serde_json::from_str(&process::output(&mut self.load_command(arguments))?)?))
     }
 
     /// The same as a process that goes on meanwhile.
     pub(crate) fn spawn_load(&self, arguments: &[&str]) -> anyhow::Result<std::process::Child> {
-        let mut command = std::process::Command::new(&self.load);
-        process::announce(command.args(arguments));
+        let mut command = self.load_command(arguments);
         Ok(command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn()?)
+    }
+
+    /// The same, not yet begun.
+    pub(crate) fn load_command(&self, arguments: &[&str]) -> std::process::Command {
+        let mut command = std::process::Command::new(&self.load_binary);
+        process::announce(command.args(arguments));
+        command
     }
 
     /// Takes a figure, and prints it if it was asked for.

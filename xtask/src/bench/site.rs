@@ -35,11 +35,12 @@ pub(crate) struct Started {
 impl Site {
     /// Lays out a site with one plugin, whose host answers every event with `runner`.
     pub(crate) fn new(session: &Session<'_>, name: &str, runner: &str, component: &Path) -> anyhow::Result<Self> {
-        Self::with_plugins(session, name, runner, |plugins| {
-            let name = component.file_name().context("a component has no file name")?;
-            fs::copy(component, plugins.join(name)).with_context(|| format!("{} cannot be copied", component.display()))?;
-            Ok(1)
-        })
+        Self::with_plugins(session, name, runner, |plugins| one(component, plugins))
+    }
+
+    /// The same, told more than that: `config` has everything but where the host listens.
+    pub(crate) fn told(session: &Session<'_>, name: &str, component: &Path, config: &str) -> anyhow::Result<Self> {
+        Self::lay_out(session, name, config, |plugins| one(component, plugins))
     }
 
     /// The same with plugins from `write`, which gets the plugins directory and gives how many it wrote.
@@ -49,9 +50,17 @@ impl Site {
         runner: &str,
         write: impl FnOnce(&Path) -> anyhow::Result<usize>,
     ) -> anyhow::Result<Self> {
+        Self::lay_out(session, name, &format!("[[bindings]]\nid = \"bench\"\nrunner = \"{runner}\"\n"), write)
+    }
+
+    fn lay_out(
+        session: &Session<'_>,
+        name: &str,
+        config: &str,
+        write: impl FnOnce(&Path) -> anyhow::Result<usize>,
+    ) -> anyhow::Result<Self> {
         let dir = session.dir(name)?;
-        let config = format!("[server]\nlisten = \"127.0.0.1:0\"\n\n[[bindings]]\nid = \"bench\"\nrunner = \"{runner}\"\n");
-        fs::write(dir.join("agent-host.toml"), config)?;
+        fs::write(dir.join("agent-host.toml"), format!("[server]\nlisten = \"127.0.0.1:0\"\n\n{config}"))?;
         let plugins = dir.join("plugins");
         fs::create_dir(&plugins)?;
         Ok(Self { plugins: write(&plugins)?, dir })
@@ -60,6 +69,11 @@ impl Site {
     /// The configuration, as an argument.
     pub(crate) fn config(&self) -> String {
         self.dir.join("agent-host.toml").display().to_string()
+    }
+
+    /// A file or folder beside the configuration.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     /// Starts the host as a process; returns when it is ready with all plugins.
@@ -75,6 +89,13 @@ impl Site {
         anyhow::ensure!(serving == Some(self.plugins as u64), "{} plugins should serve, the host says: {ready}", self.plugins);
         Ok(Started { host, took })
     }
+}
+
+/// Copies one component into a plugins directory.
+fn one(component: &Path, plugins: &Path) -> anyhow::Result<usize> {
+    let name = component.file_name().context("a component has no file name")?;
+    fs::copy(component, plugins.join(name)).with_context(|| format!("{} cannot be copied", component.display()))?;
+    Ok(1)
 }
 
 /// The host as the load generator is told of it.

@@ -8,9 +8,11 @@ use std::{
 
 use anyhow::Context;
 
-/// Far below what the host takes (256 KiB as JSON), and few enough words that the echo of each is a result of its
-/// own within what one run may emit at once (20,000).
+/// Far below what the host takes (256 KiB as JSON), and as long as a query of a knowledge base may be.
 const MAX_BYTES: usize = 32 * 1024;
+
+/// What is asked where the user says nothing: the documentation has an answer.
+const QUESTION: &str = "How does Agent Host keep a run from losing its results?";
 
 /// A text, and where it is from.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,14 +21,13 @@ pub(crate) struct Input {
     pub(crate) description: String,
 }
 
-/// The text of the command line, of a file, or of standard input; by default the project's own README.
-pub(crate) fn read(text: Option<&str>, file: Option<&Path>, root: &Path) -> anyhow::Result<Input> {
+/// The text of the command line, of a file, or of standard input; by default a question about the project.
+pub(crate) fn read(text: Option<&str>, file: Option<&Path>) -> anyhow::Result<Input> {
     match (text, file) {
         (Some("-"), _) => take(io::stdin().lock(), "standard input"),
         (Some(text), _) => take(text.as_bytes(), "your text"),
-        (None, file) => {
-            let readme = root.join("README.md");
-            let file = file.unwrap_or(&readme);
+        (None, None) => take(QUESTION.as_bytes(), "a question about the project"),
+        (None, Some(file)) => {
             let opened = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
             let name = file.file_name().unwrap_or(file.as_os_str());
             take(opened, &name.display().to_string())

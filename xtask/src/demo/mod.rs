@@ -1,12 +1,17 @@
 //! `cargo xtask demo`: one real event through the real host, and what is left of it.
+//!
+//! `local-agent` answers, with all that an agent has: a model, tools of an MCP server, and a knowledge base. Only the
+//! model is not real, so that it works on any machine: it plays a [script](SCRIPT).
 
+mod answer;
 mod input;
+mod mcp_server;
 mod show;
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -14,6 +19,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::{Value, json};
 
+use self::answer::Answer;
+pub(crate) use self::mcp_server::McpServer;
 use crate::{
     guests,
     host::{Group, HostProcess, Start},
@@ -23,8 +30,14 @@ use crate::{
 };
 
 /// The runner that answers.
-const RUNNER: &str = "plugin:agent-host/echo/default";
-/// One conversation for all demos, so that the runner counts its turns from one to the next.
+const RUNNER: &str = "plugin:agent-host/local-agent/default";
+/// What its model says.
+const SCRIPT: &str = include_str!("script.toml");
+/// The knowledge base.
+const KNOWLEDGE_BASE: &str = "docs";
+/// What it is made of, from the root of the project.
+const DOCUMENTS: [&str; 4] = ["README.md", "ARCHITECTURE.md", "docs", "guest-sdk/README.md"];
+/// One conversation for all demos, so that the runner has something to remember from one to the next.
 const CONVERSATION: &str = "demo";
 /// A first start compiles the runners; this is for a slow machine.
 const START: Duration = Duration::from_secs(120);
@@ -34,10 +47,11 @@ const RUN: Duration = Duration::from_secs(120);
 /// Build everything, start the host, send it a real event, and show what becomes of it
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What it leaves is in `target/demo`: the configuration, the plugins and the ledger, in which turns count on."
+    after_help = "What it leaves is in `target/demo`: the configuration, the model's script, the plugins, the knowledge base \
+                  and the ledger, in which the conversation goes on."
 )]
 pub(crate) struct Demo {
-    /// What to say; `-` reads standard input [default: the project's README.md]
+    /// What to say; `-` reads standard input [default: a question about the project]
     #[arg(conflicts_with = "file")]
     text: Option<String>,
     /// Read what to say from a file
@@ -50,22 +64,25 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn execute(self, workspace: &Workspace) -> anyhow::Result<ExitCode> {
-        let input = input::read(self.text.as_deref(), self.file.as_deref(), workspace.root())?;
+        let input = input::read(self.text.as_deref(), self.file.as_deref())?;
         let components = guests::runners(workspace)?;
         // As the tests build it. Cargo gives a dependency the features that the selected packages ask for, so with a
         // smaller selection the engine would be built a second time by the first `test`.
         process::run(&mut workspace.cargo(&["build", "--workspace", "--all-targets"]))?;
 
         let dir = workspace.target().join("demo");
-        let config = lay_out(&dir, &components)?;
-        let binary = workspace.target().join("debug").join("agent-host");
+        let built = |name: &str| workspace.target().join("debug").join(name);
+        // The tool server is this program, as it has just been built: the file of the one that runs may be gone by that.
+        let config = lay_out(&dir, &components, &built("xtask"), workspace.root())?;
+        let binary = built("agent-host");
+        process::run(&mut add_knowledge(&binary, &config, workspace.root()))?;
         let log = dir.join("agent-host.log");
         let host = HostProcess::start(&Start { binary: &binary, config: &config, log, within: START, group: Group::Own })?;
         host.end_on_signals()?;
 
         show::title(&format!("{} listens at {}", workspace.shown(&binary).display(), host.url()));
         let client = Client::new(host.url());
-        let run = follow(&client, &input)?;
+        let (run, answer) = follow(&client, &input)?;
         show::title("The run, as it stands in the ledger");
         show::run(&run);
         show::title("Its events");
@@ -75,6 +92,7 @@ impl Demo {
         if run.pointer("/status").and_then(Value::as_str) != Some("completed") {
             bail!("the run did not complete");
         }
+        answer.check()?;
 
         let status = if self.serve {
             println!("\nThe host goes on at {}. Ctrl-C ends it.", host.url());
@@ -87,8 +105,8 @@ impl Demo {
     }
 }
 
-/// Sends the event and shows the answer as it streams; gives the run as it is in the end.
-fn follow(client: &Client, input: &input::Input) -> anyhow::Result<Value> {
+/// Sends the event and shows the answer as it streams; gives the run as it is in the end, and what was seen of it.
+fn follow(client: &Client, input: &input::Input) -> anyhow::Result<(Value, Answer)> {
     show::title(&format!("You say ({})", input.description));
     show::excerpt(&input.text);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -104,25 +122,37 @@ fn follow(client: &Client, input: &input::Input) -> anyhow::Result<Value> {
     let id = run_id(run)?;
 
     show::title(&format!("{RUNNER} answers, as it streams"));
-    let mut answer = show::Answer::default();
+    let mut answer = Answer::default();
     client.stream(&format!("/api/v1/runs/{id}/events"), RUN, |event| answer.add(&event))?;
     answer.finish();
-    client.get(&format!("/api/v1/runs/{id}"))
+    Ok((client.get(&format!("/api/v1/runs/{id}"))?, answer))
 }
 
 fn run_id(run: &Value) -> anyhow::Result<&str> {
     run.pointer("/run_id").and_then(Value::as_str).context("the host shows a run without an id")
 }
 
-/// Puts plugins and configuration where the host finds them; gives the configuration. The ledger stays as it is.
-fn lay_out(dir: &Path, components: &[PathBuf]) -> anyhow::Result<PathBuf> {
+/// The command that fills the knowledge base. What has not changed since the last demo is not read again.
+fn add_knowledge(binary: &Path, config: &Path, root: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command
+        .current_dir(root)
+        .args(["knowledge", "add", KNOWLEDGE_BASE])
+        .args(DOCUMENTS)
+        .args(["--prune", "--config"])
+        .arg(config);
+    command
+}
+
+/// Puts plugins, script and configuration where the host finds them; gives the configuration. Ledger and knowledge base
+/// stay as they are.
+fn lay_out(dir: &Path, components: &[PathBuf], tool_server: &Path, root: &Path) -> anyhow::Result<PathBuf> {
     let plugins = dir.join("plugins");
     fs::create_dir_all(&plugins).with_context(|| format!("{} cannot be made", plugins.display()))?;
     for component in components {
         drop_in(component, &plugins)
             .with_context(|| format!("{} cannot be copied to {}", component.display(), plugins.display()))?;
     }
-    let config = dir.join("agent-host.toml");
     let text = format!(
         r#"# Written by `cargo xtask demo`, anew each time. Paths are relative to this file.
 [server]
@@ -130,14 +160,41 @@ listen = "127.0.0.1:0"
 data_dir = "data"
 plugins_dir = "plugins"
 
+# A file of replies in place of a model. A real one takes as many lines: docs/MODELS.md.
+[[models]]
+id = "chat"
+provider = "scripted"
+script = "script.toml"
+
+[[mcp_servers]]
+id = "project"
+command = {}
+args = ["mcp-server", "--root", {}]
+
+[[knowledge_bases]]
+id = "{KNOWLEDGE_BASE}"
+
 [[bindings]]
-id = "echo"
+id = "local-agent"
 runner = "{RUNNER}"
 match = {{ event_type = 'message\..*' }}
-"#
+config = {{ system_prompt = "You answer questions about the project Agent Host. Look things up before you answer." }}
+resources = {{ tool_names = ["project__*"] }}
+"#,
+        quoted(tool_server)?,
+        quoted(root)?
     );
-    fs::write(&config, text).with_context(|| format!("{} cannot be written", config.display()))?;
+    let config = dir.join("agent-host.toml");
+    for (file, text) in [(&dir.join("script.toml"), SCRIPT), (&config, &text)] {
+        fs::write(file, text).with_context(|| format!("{} cannot be written", file.display()))?;
+    }
     Ok(config)
+}
+
+/// A path as a TOML string, which a JSON string is.
+fn quoted(path: &Path) -> anyhow::Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8: the demo cannot name it", path.display()))?;
+    Ok(Value::from(text).to_string())
 }
 
 /// Drops a file into a plugins directory as one should: under a hidden name first, then whole at once.
@@ -159,10 +216,22 @@ mod tests {
         let demo = dir.path().join("demo");
         for content in ["old", "new"] {
             fs::write(&component, content).unwrap();
-            let config = lay_out(&demo, std::slice::from_ref(&component)).unwrap();
-            assert!(fs::read_to_string(config).unwrap().contains("match = { event_type = 'message\\..*' }"));
+            let config = lay_out(&demo, std::slice::from_ref(&component), Path::new("/t/x\"task"), Path::new("/r")).unwrap();
+            let config = fs::read_to_string(config).unwrap();
+            assert!(config.contains("match = { event_type = 'message\\..*' }"), "{config}");
+            assert!(config.contains(r#"command = "/t/x\"task""#), "{config}");
+            assert!(config.contains(r#"args = ["mcp-server", "--root", "/r"]"#), "{config}");
             assert_eq!(fs::read_to_string(demo.join("plugins/echo.wasm")).unwrap(), content);
+            assert_eq!(fs::read_to_string(demo.join("script.toml")).unwrap(), SCRIPT);
         }
         assert_eq!(fs::read_dir(demo.join("plugins")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_documents_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for document in DOCUMENTS {
+            assert!(root.join(document).exists(), "{document}");
+        }
     }
 }

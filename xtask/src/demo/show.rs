@@ -1,19 +1,13 @@
 //! What the demo prints.
 
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{
-    http::{Client, StreamEvent},
-    workspace::Workspace,
-};
+use crate::{http::Client, workspace::Workspace};
 
 /// Width of the table of events.
-const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 /// The user knows what they said: a few lines are enough to see that it is that.
 const EXCERPT_LINES: usize = 4;
 
@@ -29,39 +23,6 @@ pub(crate) fn excerpt(text: &str) {
     }
     if let more @ 1.. = lines.len().saturating_sub(EXCERPT_LINES) {
         println!("… and {more} lines more");
-    }
-}
-
-/// The text of an answer, printed as it streams.
-#[derive(Debug, Default)]
-pub(crate) struct Answer {
-    deltas: usize,
-    /// The event that ended it, where one has.
-    end: Option<String>,
-}
-
-impl Answer {
-    /// Takes the next event of the stream.
-    pub(crate) fn add(&mut self, event: &StreamEvent) -> anyhow::Result<()> {
-        let data: Value = serde_json::from_str(&event.data)?;
-        match event.event.as_str() {
-            "message.delta" => {
-                self.deltas += 1;
-                let text = data.pointer("/data/chunk/content").and_then(Value::as_str);
-                print!("{}", printable(text.unwrap_or_default()));
-                io::stdout().flush()?;
-            }
-            "run.completed" | "run.failed" => self.end = Some(event.event.clone()),
-            "problem" => anyhow::bail!("the host could not go on: {}", event.data),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Says how it ended.
-    pub(crate) fn finish(self) {
-        let end = self.end.as_deref().unwrap_or("no terminal event: the stream broke off");
-        println!("\n── {} deltas, then {end}", self.deltas);
     }
 }
 
@@ -126,10 +87,10 @@ impl Table {
             let sequence = if row.first == row.last { row.first.to_string() } else { format!("{}…{}", row.first, row.last) };
             let more = row.last - row.first;
             let data = if more > 0 { format!("{} and {more} more", fitting(&row.data, WIDTH / 2)) } else { row.data.clone() };
-            let line = format!("{sequence:>10}  {:>6}  {:<18} {data}", row.timestamp.saturating_sub(start), row.kind);
+            let line = format!("{sequence:>10}  {:>6}  {:<20} {data}", row.timestamp.saturating_sub(start), row.kind);
             fitting(&line, WIDTH)
         };
-        let head = format!("{:>10}  {:>6}  {:<18} {}", "sequence", "ms", "type", "data");
+        let head = format!("{:>10}  {:>6}  {:<20} {}", "sequence", "ms", "type", "data");
         std::iter::once(head).chain(self.rows.iter().map(line)).collect()
     }
 }
@@ -137,7 +98,8 @@ impl Table {
 /// Commands for the next steps, to be copied.
 pub(crate) fn how_to_go_on(workspace: &Workspace, binary: &Path, config: &Path) {
     let (binary, config) = (workspace.shown(binary).display(), workspace.shown(config).display());
-    let guide = workspace.root().join("guest-sdk/README.md");
+    let root = workspace.root();
+    let (guide, models) = (root.join("guest-sdk/README.md"), root.join("docs/MODELS.md"));
     println!(
         "Serve it:              {binary} serve --config {config} --listen 7070
 Send an event:         curl -H 'Content-Type: application/json' -H 'Prefer: wait=10' \\
@@ -145,18 +107,26 @@ Send an event:         curl -H 'Content-Type: application/json' -H 'Prefer: wait
                          http://127.0.0.1:7070/api/v1/events
 Run without a server:  {binary} run echo 'hello there' --config {config}
 Look at what happened: {binary} runs list --config {config}
-Write a runner:        {}",
-        workspace.shown(&guide).display()
+Search the documents:  {binary} knowledge search docs 'lost results' --config {config}
+Write a runner:        {}
+Use a real model:      in {config}, instead of the entry of `[[models]]` ({}):
+
+    [[models]]
+    id = \"gpt-4o-mini\"
+    provider = \"openai\"
+    api_key = {{ env = \"OPENAI_API_KEY\" }}",
+        workspace.shown(&guide).display(),
+        workspace.shown(&models).display()
     );
 }
 
 /// A value without quotes where it is a text.
-fn plain(value: &Value) -> String {
+pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// One line of at most `width` characters that a terminal shows and does not obey.
-fn fitting(text: &str, width: usize) -> String {
+pub(super) fn fitting(text: &str, width: usize) -> String {
     let text = printable(text).replace(['\n', '\t'], " ");
     match text.char_indices().nth(width) {
         None => text,
@@ -165,7 +135,7 @@ fn fitting(text: &str, width: usize) -> String {
 }
 
 /// Text of others, with control characters shown instead of obeyed.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
     text.chars().map(shown).collect()
 }
@@ -187,11 +157,11 @@ mod tests {
         assert_eq!(
             table.lines(),
             [
-                "  sequence      ms  type               data",
-                "       1…2       0  message.delta      {\"n\":1} and 1 more",
-                "         3       2  state.updated      {\"n\":3}",
-                "         4       3  message.delta      {\"n\":4}",
-                "         5       4  run.completed      {\"n\":5}",
+                "  sequence      ms  type                 data",
+                "       1…2       0  message.delta        {\"n\":1} and 1 more",
+                "         3       2  state.updated        {\"n\":3}",
+                "         4       3  message.delta        {\"n\":4}",
+                "         5       4  run.completed        {\"n\":5}",
             ]
         );
     }

@@ -16,3 +16,8 @@ pub use error::JsonError;
 pub use read::from_str;
 pub(crate) use scan::Reader;
 pub use write::IntoJson;
+
+/// Whether `json` is a JSON object, whatever is in it.
+pub(crate) fn is_object(json: &str) -> bool {
+    json.trim_start().starts_with('{') && from_str::<serde::de::IgnoredAny>(json).is_ok()
+}

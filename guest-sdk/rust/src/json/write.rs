@@ -64,6 +64,13 @@ macro_rules! integers {
 
 integers!(i8, i16, i32, i64, isize, u8, u16, u32, u64, usize);
 
+/// A number that JSON has no form for is `null`, as in `serde_json`.
+impl IntoJson for f64 {
+    fn into_json(self) -> String {
+        if self.is_finite() { self.to_string() } else { "null".to_owned() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +82,8 @@ mod tests {
         }
         assert_eq!(true.into_json(), "true");
         assert_eq!((-3).into_json(), "-3");
+        assert_eq!((0.2).into_json(), "0.2");
+        assert_eq!(f64::NAN.into_json(), "null");
         assert_eq!(u64::MAX.into_json(), "18446744073709551615");
         assert_eq!(serde_json::json!({"a": [1, null]}).into_json(), r#"{"a":[1,null]}"#);
     }

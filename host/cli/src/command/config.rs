@@ -25,6 +25,9 @@ impl ConfigCommand {
         let effective = json!({
             "server": { "listen": config.listen, "data_dir": config.data_dir, "plugins_dir": config.plugins_dir },
             "limits": config.limits,
+            "models": config.models,
+            "mcp_servers": config.mcp_servers,
+            "knowledge_bases": config.knowledge_bases,
             "bindings": config.bindings,
         });
         output.result(&json!({ "file": file, "config": effective }), || {

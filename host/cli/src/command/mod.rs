@@ -4,6 +4,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 mod event_text;
 pub(crate) mod inspect;
+pub(crate) mod knowledge;
 pub(crate) mod ledger;
 mod plugin_text;
 pub(crate) mod run;
@@ -34,6 +35,7 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Inspect(args) => args.execute(&settings.config, output).await,
         Command::Runs(command) => command.execute(&settings.config, output).await,
         Command::Ledger(command) => command.execute(&settings.config, output).await,
+        Command::Knowledge(command) => command.execute(&settings.config, output).await,
         Command::Config(command) => command.execute(&settings, output),
         Command::Completions(args) => args.execute(),
     }

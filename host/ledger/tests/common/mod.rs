@@ -11,7 +11,8 @@
 use std::{path::Path, time::Duration};
 
 use agent_host_ledger::{
-    Accept, Accepted, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord, RunWrite, StateWrite,
+    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord,
+    RunWrite, StateWrite,
 };
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus,
@@ -21,7 +22,7 @@ use agent_host_protocol::{
     run::{RunCompletion, RunFailure, Terminal},
 };
 use serde_json::{
-    Value,
+    Value, json,
     value::{RawValue, to_raw_value},
 };
 
@@ -43,6 +44,44 @@ pub fn raw(value: &Value) -> Box<RawValue> {
 
 pub fn event() -> Event {
     Event { event_id: EventId::new(), received_at: 1_000, envelope: Envelope::message("hello", "api") }
+}
+
+/// An event of a conversation.
+pub fn event_in(name: &str, event_type: &str) -> Event {
+    let mut event = event();
+    event.envelope.event_type = event_type.into();
+    let place = json!({ "workspace_id": "w", "conversation_id": name });
+    event.envelope.conversation = Some(serde_json::from_value(place).unwrap());
+    event
+}
+
+/// A run that goes on.
+pub async fn running(ledger: &Ledger) -> u64 {
+    let run_no = new_run(ledger).await.run_no;
+    ledger.submit(RunWrite { changes: vec![start()], ..write(run_no) }).await.unwrap().await.unwrap();
+    run_no
+}
+
+/// A blob with this content.
+pub fn blob(ledger: &Ledger, content: &[u8]) -> Blob {
+    let mut writer = ledger.blob_writer(1 << 30).unwrap();
+    writer.write(content).unwrap();
+    writer.finish().unwrap()
+}
+
+/// What an artifact of this blob is said to be.
+pub fn artifact(id: &str, blob: &Blob, source: &str) -> ArtifactRecord {
+    ArtifactRecord {
+        artifact_id: id.into(),
+        sha256: blob.sha256.clone(),
+        size: blob.size,
+        media_type: "text/plain".into(),
+        name: None,
+        created_at: agent_host_protocol::time::now(),
+        expires_at: None,
+        scope: ArtifactScope::default(),
+        source: source.into(),
+    }
 }
 
 pub fn run_of(event: &Event) -> Run {
@@ -75,7 +114,7 @@ pub fn run_of(event: &Event) -> Run {
 
 pub fn accept(event: Event, runs: Vec<Run>) -> Accept {
     let runs = runs.into_iter().map(|run| NewRun { run, terms: raw(&serde_json::json!({ "granted": [] })) }).collect();
-    Accept { event, idempotency: None, runs, transcript: None }
+    Accept { event, idempotency: None, runs, transcript: None, artifacts: Vec::new(), refers_to: Vec::new() }
 }
 
 pub async fn new_runs(ledger: &Ledger, count: usize) -> Vec<RunRecord> {
@@ -126,7 +165,7 @@ pub async fn finish(ledger: &Ledger, run_no: u64, events: u64) -> Run {
 }
 
 pub fn state(key: &str, value: Option<&Value>) -> StateWrite {
-    StateWrite { scope_key: "scope".into(), key: key.into(), value: value.map(raw) }
+    StateWrite { scope_key: "scope".into(), key: key.into(), value: value.map(raw), ..StateWrite::default() }
 }
 
 pub fn conversation(name: &str) -> ConversationKey {

@@ -48,6 +48,18 @@ fn resources_out(resources: &p::context::Resources) -> wc::Resources {
     }
 }
 
+pub(crate) fn event_out(event: &p::context::EventContext) -> wc::Event {
+    wc::Event {
+        event_id: event.event_id.to_string(),
+        event_type: event.event_type.clone(),
+        event_time: event.event_time,
+        source: event.source.clone(),
+        source_event_type: event.source_event_type.clone(),
+        raw_ref: event.raw_ref.as_ref().map(artifact_out),
+        data: object(&event.data),
+    }
+}
+
 fn access_out(access: &p::context::ContextAccess) -> wc::ContextAccess {
     let apis = access.available_apis;
     wc::ContextAccess {
@@ -90,15 +102,7 @@ pub(crate) fn context_out(context: &p::context::RunContext) -> wc::RunContext {
             source: context.trigger.source.clone(),
             timestamp: context.trigger.timestamp,
         },
-        event: wc::Event {
-            event_id: context.event.event_id.to_string(),
-            event_type: context.event.event_type.clone(),
-            event_time: context.event.event_time,
-            source: context.event.source.clone(),
-            source_event_type: context.event.source_event_type.clone(),
-            raw_ref: context.event.raw_ref.as_ref().map(artifact_out),
-            data: object(&context.event.data),
-        },
+        event: event_out(&context.event),
         conversation: context.conversation.clone().map(|c| wc::Conversation {
             conversation_id: c.conversation_id,
             thread_id: c.thread_id,

@@ -1,9 +1,9 @@
-//! Pages of the transcript.
+//! Pages of the transcript and of the event log.
 
 use agent_host_protocol as p;
 
-use super::{artifact_out, direction};
-use crate::bindings::history as wh;
+use super::{artifact_out, context::event_out, direction};
+use crate::bindings::{events as we, history as wh};
 
 pub(crate) fn page_request(request: wh::PageRequest) -> crate::calls::PageRequest {
     crate::calls::PageRequest {
@@ -16,7 +16,7 @@ pub(crate) fn page_request(request: wh::PageRequest) -> crate::calls::PageReques
     }
 }
 
-fn transcript_item_out(item: p::transcript::TranscriptItem) -> wh::TranscriptItem {
+pub(crate) fn transcript_item_out(item: p::transcript::TranscriptItem) -> wh::TranscriptItem {
     let (text, content) = match item.content.as_slice() {
         [] => (None, None),
         [p::message::ContentPart::Text(text)] => (Some(text.clone()), None),
@@ -46,4 +46,8 @@ pub(crate) fn page_out(page: p::Page<p::transcript::TranscriptItem>) -> wh::Tran
         prev: page.prev_cursor,
         has_more: page.has_more,
     }
+}
+
+pub(crate) fn event_page_out(page: p::Page<p::context::EventContext>) -> we::EventPage {
+    we::EventPage { items: page.items.iter().map(event_out).collect(), next: page.next_cursor, has_more: page.has_more }
 }

@@ -10,11 +10,16 @@ mod context;
 mod history;
 mod manifest;
 mod result;
+mod service;
 
-pub(crate) use context::context_out;
-pub(crate) use history::{page_out, page_request};
+pub(crate) use context::{context_out, event_out};
+pub(crate) use history::{event_page_out, page_out, page_request, transcript_item_out};
 pub(crate) use manifest::manifest;
 pub(crate) use result::{completion, failure, result, result_bytes};
+pub(crate) use service::{
+    chunk_out, hit_out, knowledge_base_out, message_bytes, messages, request, request_bytes, rerank_out, response_out,
+    tool_detail_out, tool_output_out, tool_request,
+};
 
 /// Maps enums of the contract to those of the protocol, variant by variant.
 macro_rules! same {
@@ -114,6 +119,14 @@ fn artifact(artifact: wt::ArtifactRef) -> p::message::ArtifactRef {
 pub(crate) fn artifact_out(artifact: &p::message::ArtifactRef) -> wt::ArtifactRef {
     let p::message::ArtifactRef { artifact_id, media_type, name, size, sha256 } = artifact.clone();
     wt::ArtifactRef { artifact_id, media_type, name, size, sha256 }
+}
+
+pub(crate) fn artifact_metadata_out(metadata: &p::artifact::ArtifactMetadata) -> crate::bindings::artifacts::ArtifactMetadata {
+    crate::bindings::artifacts::ArtifactMetadata {
+        artifact: artifact_out(&metadata.artifact),
+        created_at: metadata.created_at,
+        expires_at: metadata.expires_at,
+    }
 }
 
 fn part(part: wt::ContentPart) -> Result<p::message::ContentPart, ApiError> {

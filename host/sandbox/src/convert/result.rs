@@ -3,25 +3,17 @@
 use agent_host_protocol as p;
 use p::ApiError;
 
-use super::{artifact, json, json_option, message, parts, role, scope};
+use super::{
+    artifact, json, json_option, message, parts, role, scope,
+    service::{message_bytes, part_bytes},
+};
 use crate::bindings::{results as wr, runner as wx, types as wt};
-
-fn part_bytes(part: &wt::ContentPart) -> usize {
-    match part {
-        wt::ContentPart::Text(text) | wt::ContentPart::Other(text) => text.len(),
-        wt::ContentPart::Artifact(a) => a.artifact_id.len() + a.media_type.len() + a.name.as_ref().map_or(0, String::len),
-    }
-}
 
 /// Bytes of text in a result, near enough to its size as JSON to bound it before it is parsed.
 pub(crate) fn result_bytes(result: &wr::RunResult) -> usize {
     match result {
         wr::RunResult::MessageDelta(chunk) | wr::RunResult::ReasoningDelta(chunk) => chunk.message_id.len() + chunk.text.len(),
-        wr::RunResult::MessageCompleted(done) => {
-            let calls: usize =
-                done.message.tool_calls.iter().map(|c| c.call_id.len() + c.tool_name.len() + c.parameters.len()).sum();
-            done.message_id.len() + calls + done.message.content.iter().map(part_bytes).sum::<usize>()
-        }
+        wr::RunResult::MessageCompleted(done) => done.message_id.len() + message_bytes(&done.message),
         wr::RunResult::ToolCallStarted(call) => call.call_id.len() + call.tool_name.len() + call.parameters.len(),
         wr::RunResult::ToolCallCompleted(call) => {
             let outcome = match &call.outcome {

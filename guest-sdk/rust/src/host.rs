@@ -1,0 +1,14 @@
+//! The one door of this SDK to the host: on wasm the functions of the contract, elsewhere the
+//! scripted host of [`testing`](crate::testing).
+//!
+//! Both have the same names and signatures. On wasm this module is nothing but names, so it costs
+//! nothing there, and a component still imports exactly what it calls.
+
+#[cfg(target_family = "wasm")]
+pub(crate) use crate::contract::agent_host::runner::{
+    artifacts, events, history, knowledge, log, models, results, state, storage, timers, tools,
+};
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use crate::testing::door::{
+    artifacts, events, history, knowledge, log, models, results, state, storage, timers, tools,
+};

@@ -1,0 +1,78 @@
+//! A request whose beginning stays the same.
+
+use super::Window;
+use crate::contract::{ContentPart, Message, Role, ToolDefinition};
+use crate::models::ModelRequest;
+
+/// Puts a request together, what stays first and what is new last: tools and system prompt,
+/// summary, history, and then the input with what was found for it.
+///
+/// ```
+/// use agent_host_sdk::Message;
+/// use agent_host_sdk::memory::Prompt;
+///
+/// let request = Prompt::new("Answer with a source.")
+///     .aside("handbook.md: The office opens at nine.")
+///     .request(Message::user("When does the office open?"));
+/// assert_eq!(request.contract().messages.len(), 2);
+/// ```
+#[must_use]
+#[derive(Clone, Debug, Default)]
+pub struct Prompt {
+    system: String,
+    tools: Vec<ToolDefinition>,
+    summary: Option<String>,
+    history: Vec<Message>,
+    asides: Vec<String>,
+}
+
+impl Prompt {
+    /// With a system prompt; none where it is empty. What changes from run to run, such as the time,
+    /// is an [`aside`](Self::aside).
+    pub fn new(system: impl Into<String>) -> Self {
+        Self { system: system.into(), ..Self::default() }
+    }
+
+    /// What the model may ask for.
+    pub fn tools(mut self, tools: impl IntoIterator<Item = ToolDefinition>) -> Self {
+        self.tools.extend(tools);
+        self
+    }
+
+    /// The summary and the messages that fit.
+    pub fn window(mut self, window: &Window) -> Self {
+        self.summary = window.summary().map(str::to_owned);
+        self.history = window.messages();
+        self
+    }
+
+    /// Material for this input only, such as retrieved passages: it comes right before the input,
+    /// marked as material.
+    pub fn aside(mut self, text: impl Into<String>) -> Self {
+        self.asides.push(text.into());
+        self
+    }
+
+    /// The request, ending with the input.
+    pub fn request(self, mut input: Message) -> ModelRequest {
+        let mut request = ModelRequest::new().tools(self.tools);
+        if !self.system.trim().is_empty() {
+            request.push(Message::system(self.system));
+        }
+        // Not as a system message: it repeats what users said, and they do not speak for the system.
+        if let Some(summary) = self.summary {
+            let text = format!("[Summary of the conversation so far, for background:]\n{summary}");
+            request.push(Message::of(Role::User, text));
+        }
+        let mut request = request.messages(self.history);
+        let asides = self.asides.iter().filter(|text| !text.trim().is_empty());
+        // A document that says where its end is would speak for the user behind it.
+        let material: Vec<_> =
+            asides.map(|text| format!("<material>\n{}\n</material>\n\n", text.replace("</material", "< /material"))).collect();
+        if !material.is_empty() {
+            input.content.insert(0, ContentPart::Text(material.concat()));
+        }
+        request.push(input);
+        request
+    }
+}

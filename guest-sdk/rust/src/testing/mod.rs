@@ -1,0 +1,449 @@
+//! Run a runner as plain Rust against a scripted host: no wasm, no server, no network.
+//!
+//! ```
+//! use agent_host_sdk::testing::TestHost;
+//! use agent_host_sdk::{Completion, Context, Failure, Manifest, ModelOperation, ModelRequest, Runner};
+//!
+//! struct Answers;
+//!
+//! impl Runner for Answers {
+//!     fn manifest() -> Manifest {
+//!         Manifest::new("acme", "answers").models([ModelOperation::Invoke])
+//!     }
+//!
+//!     fn run(ctx: Context) -> Result<Completion, Failure> {
+//!         let answer = ctx.default_model()?.invoke(&ModelRequest::new().user(ctx.text()))?;
+//!         ctx.reply(&answer.text())?;
+//!         Ok(Completion::stop())
+//!     }
+//! }
+//!
+//! let run = TestHost::new().model("chat", |request| format!("{} messages", request.messages.len())).run::<Answers>("Hi");
+//! assert_eq!(run.text(), "1 messages");
+//!
+//! let run = TestHost::new().run::<Answers>("Hi");
+//! assert_eq!(run.failure().code, "provider_not_ready");
+//! ```
+//!
+//! The scripted host judges as the real one does: what the manifest does not declare panics with the
+//! reason (the component would be refused), what is not granted answers `unauthorized`, what is
+//! not there `not_found`, and a batch of results has its limits. State, storage, artifacts
+//! and the transcript stay in the [`TestHost`], so a second `run` is the next event of the same
+//! conversation.
+//!
+//! What it is not: the real host. Search is by shared words, schemas are not checked, and nothing is
+//! ever slow.
+
+#![allow(clippy::panic, reason = "a test fails by a panic that says why")]
+
+pub(crate) mod door;
+mod permission;
+mod run;
+mod script;
+mod scripted;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Value, json};
+
+pub use self::permission::Permission;
+use self::permission::everything;
+pub use self::run::TestRun;
+pub use self::script::{Reply, ToolReply};
+use self::scripted::{Artifact, Model, Scripted, Tool};
+use crate::contract::agent_host::runner::context as contract;
+use crate::contract::{
+    ArtifactOperation, ArtifactRef, AvailableApis, BootstrapMode, EventOperation, HistoryOperation, Hit, Message, ModelResource,
+    Request, Resources, RunContext, StateScope, StorageArea, ToolOperation, ToolResource, TranscriptItem,
+};
+use crate::error::ApiError;
+use crate::{Context, Runner};
+
+/// A host that a test writes.
+///
+/// Everything has a default: no configuration, no model, no tool, an empty conversation. What the
+/// manifest of the runner declares is granted, but for what [`deny`](Self::deny) takes away.
+#[must_use]
+pub struct TestHost {
+    host: Scripted,
+    config: String,
+    event_type: String,
+    event_data: String,
+    attachments: Vec<ArtifactRef>,
+    conversation: bool,
+}
+
+impl Default for TestHost {
+    fn default() -> Self {
+        Self {
+            host: Scripted { now: 1_760_000_000_000, ..Scripted::default() },
+            config: "{}".to_owned(),
+            event_type: "message.received".to_owned(),
+            event_data: "{}".to_owned(),
+            attachments: Vec::new(),
+            conversation: true,
+        }
+    }
+}
+
+impl TestHost {
+    /// A host with nothing in it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The configuration of the binding.
+    pub fn config(mut self, config: Value) -> Self {
+        self.config = config.to_string();
+        self
+    }
+
+    /// A value of the state.
+    pub fn state(mut self, scope: StateScope, key: &str, value: Value) -> Self {
+        self.host.state.insert((scope as u8, key.to_owned()), value.to_string());
+        self
+    }
+
+    /// Bytes of the storage.
+    pub fn storage(mut self, area: StorageArea, key: &str, value: impl Into<Vec<u8>>) -> Self {
+        self.host.storage.insert((area as u8, key.to_owned()), value.into());
+        self
+    }
+
+    /// What was said before: pairs of role and text.
+    pub fn history<'h>(mut self, said: impl IntoIterator<Item = (&'h str, &'h str)>) -> Self {
+        for (role, text) in said {
+            let event_id = format!("earlier-{}", self.host.transcript.len() + 1);
+            self.host.add_item(role, "message", text, &event_id);
+        }
+        self
+    }
+
+    /// One item of the transcript of any kind. Its number and its cursor are given by the host.
+    pub fn transcript_item(mut self, change: impl FnOnce(&mut TranscriptItem)) -> Self {
+        self.host.add_item("user", "message", "", "earlier");
+        if let Some(item) = self.host.transcript.last_mut() {
+            let (seq, cursor) = (item.seq, item.cursor.clone());
+            change(item);
+            item.seq = seq;
+            item.cursor = cursor;
+        }
+        self
+    }
+
+    /// A chat model that answers each request by a function.
+    pub fn model<R: Into<Reply>>(mut self, id: &str, mut answer: impl FnMut(&Request) -> R + 'static) -> Self {
+        let chat = Model::Chat(Box::new(move |request| answer(request).into()));
+        self.host.models.push((id.to_owned(), chat));
+        self
+    }
+
+    /// A chat model that gives these replies in order. One request more fails the test.
+    pub fn replies<R: Into<Reply>>(self, id: &str, replies: impl IntoIterator<Item = R>) -> Self {
+        let mut replies = replies.into_iter().map(Into::into).collect::<Vec<Reply>>().into_iter();
+        let name = id.to_owned();
+        self.model(id, move |_| {
+            replies.next().unwrap_or_else(|| panic!("the model `{name}` was asked once more than it has replies"))
+        })
+    }
+
+    /// How the chat models count tokens. Where nothing is said: a quarter of the bytes, and 4 for
+    /// each message.
+    pub fn tokens(mut self, count: impl FnMut(&[Message]) -> u64 + 'static) -> Self {
+        self.host.count = Some(Box::new(count));
+        self
+    }
+
+    /// An embedding model.
+    pub fn embedding(mut self, id: &str, embed: impl FnMut(&str) -> Vec<f32> + 'static) -> Self {
+        self.host.models.push((id.to_owned(), Model::Embedding(Box::new(embed))));
+        self
+    }
+
+    /// A rerank model: how well a document fits a query.
+    pub fn reranker(mut self, id: &str, score: impl FnMut(&str, &str) -> f64 + 'static) -> Self {
+        self.host.models.push((id.to_owned(), Model::Rerank(Box::new(score))));
+        self
+    }
+
+    /// A tool of the host: its name, as `SERVER__TOOL`, the JSON Schema of its parameters, and what
+    /// it answers. The schema is shown and not checked; that the parameters are an object is.
+    pub fn tool<R: Into<ToolReply>>(mut self, name: &str, schema: Value, mut answer: impl FnMut(Value) -> R + 'static) -> Self {
+        let answer = Box::new(move |parameters| answer(parameters).into());
+        self.host.tools.push((name.to_owned(), Tool { schema: schema.to_string(), answer }));
+        self
+    }
+
+    /// A knowledge base: pairs of document id and text, or whole passages. Found is what shares a
+    /// word with the query; a filter compares members of the metadata.
+    pub fn knowledge<P: Into<Hit>>(mut self, id: &str, passages: impl IntoIterator<Item = P>) -> Self {
+        self.host.knowledge.push((id.to_owned(), passages.into_iter().map(Into::into).collect()));
+        self
+    }
+
+    /// An artifact that is there; its id is `artifact-1` for the first, and so on.
+    pub fn artifact(mut self, media_type: &str, name: &str, content: impl Into<Vec<u8>>) -> Self {
+        self.host.keep_artifact(media_type, Some(name), content.into());
+        self
+    }
+
+    /// An artifact that comes with the next event.
+    pub fn attachment(mut self, media_type: &str, name: &str, content: impl Into<Vec<u8>>) -> Self {
+        let reference = self.host.keep_artifact(media_type, Some(name), content.into());
+        self.attachments.push(reference);
+        self
+    }
+
+    /// Another event than `message.received`, with its data.
+    pub fn event(mut self, event_type: &str, data: Value) -> Self {
+        event_type.clone_into(&mut self.event_type);
+        self.event_data = data.to_string();
+        self
+    }
+
+    /// The event belongs to no conversation.
+    pub fn without_conversation(mut self) -> Self {
+        self.conversation = false;
+        self
+    }
+
+    /// Takes away what the manifest declares. A call answers `unauthorized`.
+    pub fn deny(mut self, permission: impl Into<Permission>) -> Self {
+        self.host.denied.push(permission.into());
+        self
+    }
+
+    /// Makes the next call of a function, such as `models.invoke` or `state.set`, fail. Once more,
+    /// and the call after it fails too.
+    pub fn fail(mut self, function: &str, error: ApiError) -> Self {
+        self.host.failures.entry(function.to_owned()).or_default().push_back(error.into());
+        self
+    }
+
+    /// Cancels the next run after so many host calls: every later one answers `cancelled`.
+    pub fn cancel_after(mut self, calls: usize) -> Self {
+        self.host.cancel_after = Some(calls);
+        self
+    }
+
+    /// Runs the runner on a message with this text. What it leaves behind is there for the next run.
+    ///
+    /// # Panics
+    /// When the runner panics, or calls what its manifest does not declare.
+    pub fn run<R: Runner>(&mut self, text: &str) -> TestRun {
+        self.host.declared = R::manifest().into_contract(R::NAME, "0.0.0").permissions;
+        self.host.run_no += 1;
+        let context = self.context(text);
+        scripted::install(std::mem::take(&mut self.host));
+        let outcome = R::run(Context::new(context));
+        self.host = scripted::take();
+        self.host.cancel_after = None;
+        self.attachments.clear();
+        let (completion, failure) = match outcome {
+            Ok(completion) => (Some(completion), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        let host = &mut self.host;
+        TestRun {
+            completion,
+            failure,
+            results: std::mem::take(&mut host.results),
+            batches: std::mem::take(&mut host.batches),
+            requests: std::mem::take(&mut host.requests),
+            tool_calls: std::mem::take(&mut host.tool_calls),
+            calls: std::mem::take(&mut host.calls),
+            log: std::mem::take(&mut host.log),
+            state: host.state.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+            storage: host.storage.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+            artifacts: host
+                .artifacts
+                .iter()
+                .map(|Artifact { reference, content }| (reference.clone(), content.clone()))
+                .collect(),
+        }
+    }
+
+    /// Gives a function a context of this host, to test a part of a runner: host calls that it makes
+    /// are answered. All permissions are declared.
+    ///
+    /// ```
+    /// use agent_host_sdk::StorageArea;
+    /// use agent_host_sdk::testing::TestHost;
+    ///
+    /// let mut host = TestHost::new();
+    /// host.with(|ctx| ctx.storage(StorageArea::Plugin).set_json("n", &1)).unwrap();
+    /// let kept = host.with(|ctx| ctx.storage(StorageArea::Plugin).get_json("n")).unwrap();
+    /// assert_eq!(kept, Some(1));
+    /// ```
+    pub fn with<T>(&mut self, part: impl FnOnce(&Context) -> T) -> T {
+        self.host.declared = everything();
+        self.host.run_no += 1;
+        let context = Context::new(self.context(""));
+        scripted::install(std::mem::take(&mut self.host));
+        let value = part(&context);
+        self.host = scripted::take();
+        value
+    }
+
+    /// The context of the next run, and its event in the log and the transcript.
+    fn context(&mut self, text: &str) -> RunContext {
+        let number = self.host.run_no;
+        let event_id = format!("event-{number}");
+        let event = contract::Event {
+            event_id: event_id.clone(),
+            event_type: self.event_type.clone(),
+            event_time: Some(self.host.now),
+            source: "api".to_owned(),
+            source_event_type: None,
+            raw_ref: None,
+            data: self.event_data.clone(),
+        };
+        self.host.events.push(event.clone());
+        if self.conversation {
+            self.host.add_item("user", "message", text, &event_id);
+            if let Some(item) = self.host.transcript.last_mut() {
+                item.artifacts.clone_from(&self.attachments);
+            }
+        }
+        let seq = self.host.transcript.len() as u64;
+        let conversation = self.conversation.then(|| "conversation-1".to_owned());
+        RunContext {
+            run_id: format!("run-{number}"),
+            parent_run_id: None,
+            trigger: contract::Trigger {
+                type_: self.event_type.clone(),
+                source: "api".to_owned(),
+                timestamp: Some(self.host.now),
+            },
+            event,
+            conversation: conversation.clone().map(|id| contract::Conversation {
+                conversation_id: Some(id),
+                thread_id: None,
+                launcher_type: None,
+                launcher_id: None,
+                bot_id: None,
+                workspace_id: None,
+            }),
+            actor: Some(contract::Actor {
+                actor_type: "user".to_owned(),
+                actor_id: Some("actor-1".to_owned()),
+                actor_name: None,
+                metadata: "{}".to_owned(),
+            }),
+            subject: None,
+            input: contract::Input {
+                text: Some(text.to_owned()),
+                contents: Vec::new(),
+                attachments: self.attachments.clone(),
+                message_chain: None,
+            },
+            delivery: contract::Delivery {
+                surface: "api".to_owned(),
+                reply_target: None,
+                supports_streaming: true,
+                supports_edit: false,
+                supports_reaction: false,
+                max_message_size: None,
+                platform_capabilities: "{}".to_owned(),
+            },
+            resources: self.resources(),
+            context: contract::ContextAccess {
+                conversation_id: conversation.clone(),
+                thread_id: None,
+                latest_cursor: conversation.as_ref().map(|_| (seq + 1).to_string()),
+                event_seq: Some(number),
+                transcript_seq: conversation.as_ref().map(|_| seq),
+                has_history_before: conversation.is_some() && seq > 1,
+                inline_policy: contract::InlinePolicy {
+                    mode: BootstrapMode::CurrentEvent,
+                    delivered_count: 0,
+                    source_total_count: None,
+                    messages_complete: false,
+                    reason: None,
+                },
+                available_apis: self.apis(),
+            },
+            state: contract::StateSnapshot {
+                conversation: self.snapshot(StateScope::Conversation),
+                actor: self.snapshot(StateScope::Actor),
+                subject: self.snapshot(StateScope::Subject),
+                runner: self.snapshot(StateScope::Runner),
+                binding: self.snapshot(StateScope::Binding),
+            },
+            runtime: contract::Runtime {
+                host: "test".to_owned(),
+                host_version: env!("CARGO_PKG_VERSION").to_owned(),
+                trace_id: format!("trace-{number}"),
+                deadline_at: Some(self.host.now + 300_000),
+                locale: None,
+                timezone: None,
+                attempt: 1,
+                static_refs: Vec::new(),
+                metadata: "{}".to_owned(),
+            },
+            config: self.config.clone(),
+            bootstrap: None,
+            adapter: None,
+            metadata: "{}".to_owned(),
+        }
+    }
+
+    fn resources(&self) -> Resources {
+        let host = &self.host;
+        let models = host.models.iter().map(|(id, model)| ModelResource {
+            model_id: id.clone(),
+            model_type: model.kind().to_owned(),
+            provider: Some("script".to_owned()),
+            operations: model.operations().iter().copied().filter(|operation| host.granted((*operation).into())).collect(),
+        });
+        let tools = host.tools.iter().map(|(name, _)| ToolResource {
+            tool_name: name.clone(),
+            description: Some(format!("The tool {name}.")),
+            operations: [ToolOperation::Detail, ToolOperation::Call]
+                .into_iter()
+                .filter(|operation| host.granted((*operation).into()))
+                .collect(),
+        });
+        Resources {
+            models: models.filter(|model| !model.operations.is_empty()).collect(),
+            tools: tools.filter(|tool| !tool.operations.is_empty()).collect(),
+            knowledge_bases: host.knowledge_bases(),
+            artifacts: self.attachments.clone(),
+            skills: Vec::new(),
+            storage: [StorageArea::Plugin, StorageArea::Workspace, StorageArea::Binding]
+                .into_iter()
+                .filter(|area| host.granted((*area).into()))
+                .collect(),
+            platform_actions: Vec::new(),
+            platform_capabilities: "{}".to_owned(),
+        }
+    }
+
+    fn apis(&self) -> AvailableApis {
+        let granted = |permission: Permission| self.host.granted(permission);
+        let scopes = [StateScope::Conversation, StateScope::Actor, StateScope::Subject, StateScope::Runner, StateScope::Binding];
+        AvailableApis {
+            history_page: self.conversation && granted(HistoryOperation::Page.into()),
+            history_search: self.conversation && granted(HistoryOperation::Search.into()),
+            event_get: granted(EventOperation::Get.into()),
+            event_page: granted(EventOperation::Page.into()),
+            artifact_metadata: granted(ArtifactOperation::Metadata.into()),
+            artifact_read: granted(ArtifactOperation::Read.into()),
+            artifact_create: granted(ArtifactOperation::Create.into()),
+            state: scopes.into_iter().any(|scope| granted(scope.into())),
+            storage: [StorageArea::Plugin, StorageArea::Workspace, StorageArea::Binding]
+                .into_iter()
+                .any(|area| granted(area.into())),
+            steering: false,
+            interactions: false,
+            runs: false,
+        }
+    }
+
+    /// The values of a scope, as a JSON object.
+    fn snapshot(&self, scope: StateScope) -> String {
+        let here = self.host.state.iter().filter(|((at, _), _)| *at == scope as u8 && self.host.granted(scope.into()));
+        let values = here.map(|((_, key), value)| (key.clone(), serde_json::from_str(value).unwrap_or(Value::Null)));
+        json!(values.collect::<serde_json::Map<_, _>>()).to_string()
+    }
+}

@@ -1,0 +1,92 @@
+//! What can be declared and granted.
+
+use crate::contract::{
+    ArtifactOperation, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions, StateScope,
+    StorageArea, ToolOperation,
+};
+
+/// One thing that a manifest can declare and a grant can leave out; [`TestHost::deny`](super::TestHost::deny) takes the
+/// operations of the contract as they are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub enum Permission {
+    Model(ModelOperation),
+    Tool(ToolOperation),
+    Knowledge(KnowledgeOperation),
+    History(HistoryOperation),
+    Event(EventOperation),
+    Artifact(ArtifactOperation),
+    State(StateScope),
+    Storage(StorageArea),
+}
+
+impl Permission {
+    pub(super) fn declared(self, by: &Permissions) -> bool {
+        match self {
+            Self::Model(operation) => by.models.contains(&operation),
+            Self::Tool(operation) => by.tools.contains(&operation),
+            Self::Knowledge(operation) => by.knowledge_bases.contains(&operation),
+            Self::History(operation) => by.history.contains(&operation),
+            Self::Event(operation) => by.events.contains(&operation),
+            Self::Artifact(operation) => by.artifacts.contains(&operation),
+            Self::State(scope) => by.state.contains(&scope),
+            Self::Storage(area) => by.storage.contains(&area),
+        }
+    }
+
+    pub(super) fn interface_declared(self, by: &Permissions) -> bool {
+        match self {
+            Self::Model(_) => !by.models.is_empty(),
+            Self::Tool(_) => !by.tools.is_empty(),
+            Self::Knowledge(_) => !by.knowledge_bases.is_empty(),
+            Self::History(_) => !by.history.is_empty(),
+            Self::Event(_) => !by.events.is_empty(),
+            Self::Artifact(_) => !by.artifacts.is_empty(),
+            Self::State(_) => !by.state.is_empty(),
+            Self::Storage(_) => !by.storage.is_empty(),
+        }
+    }
+}
+
+macro_rules! permissions {
+    ($($variant:ident($operation:ty)),+) => {
+        $(impl From<$operation> for Permission {
+            fn from(operation: $operation) -> Self {
+                Self::$variant(operation)
+            }
+        })+
+    };
+}
+
+permissions!(
+    Model(ModelOperation),
+    Tool(ToolOperation),
+    Knowledge(KnowledgeOperation),
+    History(HistoryOperation),
+    Event(EventOperation),
+    Artifact(ArtifactOperation),
+    State(StateScope),
+    Storage(StorageArea)
+);
+
+/// A manifest's permissions with all that the scripted host knows.
+pub(super) fn everything() -> Permissions {
+    use StateScope::{Actor, Binding, Conversation, Runner, Subject};
+    Permissions {
+        models: vec![
+            ModelOperation::Invoke,
+            ModelOperation::Stream,
+            ModelOperation::Rerank,
+            ModelOperation::Embed,
+            ModelOperation::CountTokens,
+        ],
+        tools: vec![ToolOperation::Detail, ToolOperation::Call],
+        knowledge_bases: vec![KnowledgeOperation::List, KnowledgeOperation::Retrieve],
+        history: vec![HistoryOperation::Page, HistoryOperation::Search],
+        events: vec![EventOperation::Get, EventOperation::Page],
+        artifacts: vec![ArtifactOperation::Metadata, ArtifactOperation::Read, ArtifactOperation::Create],
+        state: vec![Conversation, Actor, Subject, Runner, Binding],
+        storage: vec![StorageArea::Plugin, StorageArea::Workspace, StorageArea::Binding],
+        ..Permissions::default()
+    }
+}

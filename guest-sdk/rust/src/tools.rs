@@ -1,0 +1,439 @@
+//! Tools: those of the host, those of the runner itself, and both together for a model.
+//!
+//! [`Tools`] calls what the host has. A [`Toolbox`] is what an agent hands to a model: the granted
+//! tools and [local ones](Toolbox::local), called at the same time, with every failure put into
+//! words that the model can act on.
+//!
+//! ```
+//! # #[cfg(feature = "schemars")]
+//! # mod example {
+//! use agent_host_sdk::{Completion, Context, Failure, ModelRequest, Toolbox};
+//! use schemars::JsonSchema;
+//! use serde::Deserialize;
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! struct Dice {
+//!     /// How many sides the dice has.
+//!     sides: u32,
+//! }
+//!
+//! fn run(ctx: Context) -> Result<Completion, Failure> {
+//!     let mut tools = Toolbox::new(&ctx).local("roll", "Rolls a dice.", |dice: Dice| match dice.sides {
+//!         0 => Err("a dice has at least one side".into()),
+//!         sides => Ok((4 % sides + 1).to_string()),
+//!     });
+//!     let model = ctx.default_model()?;
+//!     let mut request = ModelRequest::new().user(ctx.text()).tools(tools.definitions()?);
+//!     for _ in 0..8 {
+//!         let response = model.invoke(&request)?;
+//!         if response.tool_calls().is_empty() {
+//!             ctx.reply(&response.text())?;
+//!             return Ok(Completion::stop());
+//!         }
+//!         let results = tools.call_many(response.tool_calls())?;
+//!         request = request.answered(response, results);
+//!     }
+//!     Err(Failure::new("acme.no_end", "8 steps were not enough"))
+//! }
+//! # }
+//! ```
+
+use std::cell::Cell;
+use std::fmt;
+
+use crate::context::Context;
+use crate::contract::{ArtifactRef, ContentPart, Message, ToolCall, ToolOperation, ToolResource};
+use crate::error::ApiError;
+use crate::host::tools as host;
+use crate::json::{IntoJson, is_object};
+use crate::limits::{MESSAGE_BYTES, split_at_json_len};
+use crate::models::{ModelRequest, ModelResponse, repaired};
+use crate::{log, results};
+
+pub use crate::contract::{ToolDefinition, ToolDetail, ToolOutput};
+
+/// Calls that a [`Toolbox`] takes from one answer of a model. A model that asks for more is told
+/// so; it is confused, or hostile.
+pub const CALLS_AT_ONCE: usize = 32;
+
+/// The tools of the host that this run was granted. Their names are `SERVER__TOOL`. The manifest
+/// must declare [`ToolOperation`]s.
+///
+/// The host checks the parameters of a call against the schema of the tool, and records its start
+/// and its end: a runner does not.
+#[derive(Clone, Copy, Debug)]
+pub struct Tools<'a> {
+    granted: &'a [ToolResource],
+    /// How many ids of calls this run has given.
+    ids: &'a Cell<u32>,
+}
+
+impl<'a> Tools<'a> {
+    pub(crate) fn new(granted: &'a [ToolResource], ids: &'a Cell<u32>) -> Self {
+        Self { granted, ids }
+    }
+
+    /// The granted tools. No host call.
+    #[must_use]
+    pub fn list(&self) -> &'a [ToolResource] {
+        self.granted
+    }
+
+    /// Description, schema of the parameters, and hints such as whether it only reads.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub fn detail(&self, name: &str) -> Result<ToolDetail, ApiError> {
+        Ok(host::get_detail(name)?)
+    }
+
+    /// Calls one tool. A tool that ran and failed is an output with `is_error`.
+    ///
+    /// ```
+    /// # use agent_host_sdk::{ApiError, Context, serde_json::json};
+    /// fn sum(ctx: &Context) -> Result<String, ApiError> {
+    ///     Ok(ctx.tools().call("calculator__add", json!({"a": 2, "b": 3}))?.text())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As the host answers, where the call could not be made.
+    pub fn call(&self, name: &str, parameters: impl IntoJson) -> Result<ToolOutput, ApiError> {
+        Ok(host::call(&self.new_call(name, parameters))?)
+    }
+
+    /// A call with an id of its own, for [`call_many`](Self::call_many): `t1`, `t2` and so on. The
+    /// calls of a model bring theirs along.
+    #[must_use]
+    pub fn new_call(&self, name: &str, parameters: impl IntoJson) -> ToolCall {
+        let number = self.ids.get() + 1;
+        self.ids.set(number);
+        ToolCall { call_id: format!("t{number}"), tool_name: name.to_owned(), parameters: parameters.into_json() }
+    }
+
+    /// Calls tools at the same time. The outcomes are in the order of the calls.
+    #[must_use]
+    pub fn call_many(&self, calls: &[ToolCall]) -> Vec<Result<ToolOutput, ApiError>> {
+        if calls.is_empty() {
+            return Vec::new();
+        }
+        host::call_many(calls).into_iter().map(|outcome| outcome.map_err(ApiError::from)).collect()
+    }
+
+    /// The granted tools as a model is told of them, sorted by name, so that the prompt of two runs
+    /// begins with the same bytes.
+    ///
+    /// One host call for each tool. One that is not there now, such as a tool of a server that is
+    /// being restarted, is left out with a line in the log. Where the run may not ask for details,
+    /// a tool is described as the grant has it, with parameters of any shape.
+    ///
+    /// # Errors
+    /// When the run was cancelled.
+    pub fn definitions(&self) -> Result<Vec<ToolDefinition>, ApiError> {
+        let mut definitions = Vec::new();
+        for tool in self.granted.iter().filter(|tool| tool.operations.contains(&ToolOperation::Call)) {
+            let name = tool.tool_name.clone();
+            if !tool.operations.contains(&ToolOperation::Detail) {
+                let parameters = r#"{"type":"object"}"#.to_owned();
+                definitions.push(ToolDefinition { name, description: tool.description.clone(), parameters });
+                continue;
+            }
+            match self.detail(&name) {
+                Ok(detail) => {
+                    let ToolDetail { description, parameters, .. } = detail;
+                    definitions.push(ToolDefinition { name, description, parameters });
+                }
+                Err(error) if error.is_cancelled() => return Err(error),
+                Err(error) => log::warn!("the tool `{name}` is left out: {error}"),
+            }
+        }
+        definitions.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(definitions)
+    }
+}
+
+impl ToolOutput {
+    /// What a model reads of the output: its texts, a note for each artifact, and the structured
+    /// value where there is no text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for part in &self.content {
+            match part {
+                ContentPart::Text(part) => line(&mut text, part),
+                ContentPart::Artifact(artifact) => line(&mut text, &artifact.note()),
+                ContentPart::Other(json) => line(&mut text, json),
+            }
+        }
+        match &self.structured {
+            Some(json) if text.is_empty() => json.clone(),
+            _ => text,
+        }
+    }
+}
+
+fn line(text: &mut String, part: &str) {
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.push_str(part);
+}
+
+impl ArtifactRef {
+    /// A line that tells a model of the artifact, with the id by which a tool can read it.
+    #[must_use]
+    pub fn note(&self) -> String {
+        let mut note = format!("[artifact {}", self.artifact_id);
+        if let Some(name) = &self.name {
+            note.push_str(", ");
+            note.push_str(name);
+        }
+        note.push_str(", ");
+        note.push_str(&self.media_type);
+        if let Some(size) = self.size {
+            note.push_str(&format!(", {size} bytes"));
+        }
+        note.push(']');
+        note
+    }
+}
+
+/// Why a local tool gave no result.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ToolError {
+    /// The model is told, and may try something else.
+    Tell(String),
+    /// The run ends: it was cancelled.
+    End(ApiError),
+}
+
+impl From<ApiError> for ToolError {
+    fn from(error: ApiError) -> Self {
+        if error.is_cancelled() { Self::End(error) } else { Self::Tell(error.to_string()) }
+    }
+}
+
+impl From<String> for ToolError {
+    fn from(text: String) -> Self {
+        Self::Tell(text)
+    }
+}
+
+impl From<&str> for ToolError {
+    fn from(text: &str) -> Self {
+        Self::Tell(text.to_owned())
+    }
+}
+
+impl fmt::Display for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tell(text) => f.write_str(text),
+            Self::End(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Takes the parameters as JSON.
+type Handler<'a> = Box<dyn FnMut(&str) -> Result<String, ToolError> + 'a>;
+
+/// A tool that the runner executes itself.
+struct LocalTool<'a> {
+    definition: ToolDefinition,
+    handler: Handler<'a>,
+}
+
+/// What a model may use: the granted tools of the host, and the runner's own.
+///
+/// Whatever goes wrong with one call becomes a text for the model, which can mend its parameters
+/// or do without: an unknown name, parameters that are no JSON or do not fit, a refusal, a tool
+/// that failed. Only a cancelled run ends the loop.
+pub struct Toolbox<'a> {
+    granted: Option<Tools<'a>>,
+    local: Vec<LocalTool<'a>>,
+}
+
+impl fmt::Debug for Toolbox<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let local: Vec<_> = self.local.iter().map(|tool| tool.definition.name.as_str()).collect();
+        f.debug_struct("Toolbox").field("granted", &self.granted).field("local", &local).finish()
+    }
+}
+
+impl<'a> Toolbox<'a> {
+    /// The granted tools of the run.
+    #[must_use]
+    pub fn new(ctx: &'a Context) -> Self {
+        Self { granted: Some(ctx.tools()), local: Vec::new() }
+    }
+
+    /// Only the tools that [`local`](Self::local) adds.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self { granted: None, local: Vec::new() }
+    }
+
+    /// Adds a tool of the runner's own, whose parameters are a Rust type. Its schema, with the doc
+    /// comments of its fields, is what the model is told; parameters that do not fit it are
+    /// answered with the field that is wrong.
+    ///
+    /// A local tool goes before a granted one of the same name.
+    #[cfg(feature = "schemars")]
+    #[must_use]
+    pub fn local<P: serde::de::DeserializeOwned + schemars::JsonSchema>(
+        self,
+        name: &str,
+        description: &str,
+        mut tool: impl FnMut(P) -> Result<String, ToolError> + 'a,
+    ) -> Self {
+        let schema = schema_of::<P>();
+        let told = schema.clone();
+        self.local_json(name, description, schema, move |parameters| match crate::json::from_str(parameters) {
+            Ok(parameters) => tool(parameters),
+            Err(error) => Err(ToolError::Tell(format!("the parameters do not fit: {error}. Their JSON Schema is {told}"))),
+        })
+    }
+
+    /// Adds a tool of the runner's own by the JSON Schema of its parameters, which it reads itself.
+    #[must_use]
+    pub fn local_json(
+        mut self,
+        name: &str,
+        description: &str,
+        schema: impl Into<String>,
+        tool: impl FnMut(&str) -> Result<String, ToolError> + 'a,
+    ) -> Self {
+        let definition =
+            ToolDefinition { name: name.to_owned(), description: Some(description.to_owned()), parameters: schema.into() };
+        self.local.push(LocalTool { definition, handler: Box::new(tool) });
+        self
+    }
+
+    /// All tools as a model is told of them: local ones in the order in which they were added, then
+    /// the [granted ones](Tools::definitions).
+    ///
+    /// # Errors
+    /// When the run was cancelled.
+    pub fn definitions(&self) -> Result<Vec<ToolDefinition>, ApiError> {
+        let mut definitions: Vec<_> = self.local.iter().map(|tool| tool.definition.clone()).collect();
+        let granted = self.granted.map_or(Ok(Vec::new()), |granted| granted.definitions())?;
+        definitions.extend(granted.into_iter().filter(|tool| !self.is_local(&tool.name)));
+        Ok(definitions)
+    }
+
+    /// Does what a model asked for, the calls to the host at the same time, and gives a tool message
+    /// for each call, in order. Local calls are recorded as results of the run; the others are by
+    /// the host.
+    ///
+    /// # Errors
+    /// When the run was cancelled, or as the host answers to the results of local calls.
+    pub fn call_many(&mut self, calls: &[ToolCall]) -> Result<Vec<Message>, ApiError> {
+        // The answer of each call that needs no tool of the host; the others follow.
+        let mut answers = Vec::with_capacity(calls.len());
+        let mut remote = Vec::new();
+        for (place, call) in calls.iter().enumerate() {
+            answers.push(if place >= CALLS_AT_ONCE {
+                Some(format!("Error: not called, since at most {CALLS_AT_ONCE} calls are made at once."))
+            } else if !is_object(&call.parameters) {
+                Some(format!("Error: not called, since the parameters are no JSON object: {}", head(&call.parameters)))
+            } else if self.is_local(&call.tool_name) {
+                Some(self.call_local(call)?)
+            } else if self.granted().iter().any(|tool| tool.tool_name == call.tool_name) {
+                remote.push(call.clone());
+                None
+            } else {
+                Some(self.unknown(&call.tool_name))
+            });
+        }
+        let mut outcomes = self.granted.map_or(Vec::new(), |granted| granted.call_many(&remote)).into_iter();
+        let mut messages = Vec::with_capacity(calls.len());
+        for (call, answer) in calls.iter().zip(answers) {
+            let text = match answer {
+                Some(text) => text,
+                None => match outcomes.next() {
+                    Some(Ok(output)) if output.is_error => format!("Error: {}", output.text()),
+                    Some(Ok(output)) => output.text(),
+                    Some(Err(error)) if error.is_cancelled() => return Err(error),
+                    Some(Err(error)) => format!("Error: {error}"),
+                    None => "Error: the host gave no outcome.".to_owned(),
+                },
+            };
+            messages.push(Message::tool(&call.call_id, text));
+        }
+        Ok(messages)
+    }
+
+    fn granted(&self) -> &'a [ToolResource] {
+        self.granted.map_or(&[], |granted| granted.list())
+    }
+
+    fn is_local(&self, name: &str) -> bool {
+        self.local.iter().any(|tool| tool.definition.name == name)
+    }
+
+    fn call_local(&mut self, call: &ToolCall) -> Result<String, ApiError> {
+        let Some(tool) = self.local.iter_mut().find(|tool| tool.definition.name == call.tool_name) else {
+            return Ok(self.unknown(&call.tool_name));
+        };
+        // As below: the tool gets all of them, the record what a result has room for.
+        let parameters = if call.parameters.len() <= MESSAGE_BYTES { call.parameters.as_str() } else { "{}" };
+        let started = results::tool_call_started(&call.call_id, &call.tool_name, RawJson(parameters));
+        results::emit(&[started])?;
+        let outcome = match (tool.handler)(&call.parameters) {
+            Ok(text) => Ok(text),
+            Err(ToolError::Tell(text)) => Err(text),
+            Err(ToolError::End(error)) => return Err(error),
+        };
+        // The model gets all of it; the record of the run what a result has room for.
+        let kept = match &outcome {
+            Ok(text) => Ok(split_at_json_len(text, MESSAGE_BYTES).0),
+            Err(text) => Err(split_at_json_len(text, MESSAGE_BYTES).0),
+        };
+        results::emit(&[results::tool_call_completed(&call.call_id, &call.tool_name, kept)])?;
+        Ok(outcome.unwrap_or_else(|text| format!("Error: {text}")))
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        let local = self.local.iter().map(|tool| tool.definition.name.as_str());
+        let granted = self.granted().iter().map(|tool| tool.tool_name.as_str());
+        let names: Vec<_> = local.chain(granted).collect();
+        format!("Error: there is no tool `{}`. There are: {}.", head(name), names.join(", "))
+    }
+}
+
+/// JSON text that is JSON already.
+struct RawJson<'t>(&'t str);
+
+impl IntoJson for RawJson<'_> {
+    fn into_json(self) -> String {
+        self.0.to_owned()
+    }
+}
+
+/// Enough of a text to recognize it.
+fn head(text: &str) -> &str {
+    split_at_json_len(text, 200).0
+}
+
+impl ModelRequest {
+    /// The request that goes on after the answer of a model and the results of the tools that it
+    /// asked for.
+    pub fn answered(mut self, response: ModelResponse, results: impl IntoIterator<Item = Message>) -> Self {
+        self.push(repaired(response.message));
+        self.messages(results)
+    }
+}
+
+/// The JSON Schema of a type, in one piece and without a title: what models know to read.
+#[cfg(feature = "schemars")]
+#[must_use]
+pub fn schema_of<P: schemars::JsonSchema>() -> String {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<P>();
+    schema.remove("title");
+    schema.as_value().to_string()
+}

@@ -1,0 +1,87 @@
+//! What models are asked and what they answer (wit/capabilities.wit, `models`).
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::message::{Message, TokenUsage};
+
+/// What a model is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelType {
+    /// Chat: `invoke`, `stream`, `count_tokens`.
+    Llm,
+    /// `embed`.
+    Embedding,
+    /// `rerank`.
+    Rerank,
+}
+
+impl ModelType {
+    /// The type as JSON shows it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Llm => "llm",
+            Self::Embedding => "embedding",
+            Self::Rerank => "rerank",
+        }
+    }
+}
+
+/// A tool that a model may ask for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolDefinition {
+    /// The name that comes back in a tool call.
+    pub name: String,
+    /// What it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// JSON Schema of the parameters.
+    pub parameters: Value,
+}
+
+/// A request to a chat model.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ModelRequest {
+    /// The conversation so far.
+    pub messages: Vec<Message>,
+    /// What it may ask for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ToolDefinition>,
+    /// Such as `temperature` or `response_format`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub extra_args: Map<String, Value>,
+}
+
+/// The answer of a chat model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelResponse {
+    /// What it says or asks for.
+    pub message: Message,
+    /// `stop`, `length`, `tool-calls`, `content-filter`, ...
+    pub finish_reason: String,
+    /// What it cost, where the service says so and it can be true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<TokenUsage>,
+}
+
+/// A piece of a streamed answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ModelChunk {
+    /// Text of the answer.
+    Text(String),
+    /// Text of its reasoning.
+    Reasoning(String),
+    /// The last piece: the whole answer, put together by the host.
+    Done(ModelResponse),
+}
+
+/// One document of a rerank, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RerankHit {
+    /// Its place in the request.
+    pub index: u32,
+    /// How well it fits; larger is better, the scale is the model's own.
+    pub score: f64,
+}

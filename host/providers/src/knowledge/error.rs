@@ -1,0 +1,83 @@
+//! Why a knowledge base cannot be opened or changed.
+
+use std::path::PathBuf;
+
+use agent_host_protocol::{ApiError, ErrorCode};
+
+use crate::search::SearchError;
+
+/// Why a knowledge base cannot be opened or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KnowledgeError {
+    /// A value of the configuration cannot be.
+    #[error("{0}")]
+    Config(String),
+    /// There is no such knowledge base.
+    #[error("there is no knowledge base `{id}`; the configuration has {}", named(.known))]
+    UnknownBase {
+        /// What was asked for.
+        id: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// An option of an addition cannot be.
+    #[error("{0}")]
+    Options(String),
+    /// What is to be added is not there.
+    #[error("{path} cannot be added: {reason}", path = path.display())]
+    Path {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The index was made by another version, or is damaged.
+    #[error("the knowledge base in {path} cannot be read: {reason}; remove that folder and add the documents again",
+        path = path.display())]
+    Unreadable {
+        /// Its folder.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The index cannot be used now.
+    #[error(transparent)]
+    Index(#[from] SearchError),
+    /// The embedding model does not answer. What was committed stays; adding again goes on from there.
+    #[error("the embedding model failed ({source}); {done} of {files} files are done and kept, add again to go on")]
+    Embedding {
+        /// What it answered.
+        source: ApiError,
+        /// Files that are done.
+        done: u64,
+        /// All files.
+        files: u64,
+    },
+    /// A task of this process ended by itself.
+    #[error("a part of the host failed: {0}")]
+    Internal(String),
+}
+
+fn named(ids: &[String]) -> String {
+    if ids.is_empty() { "none: add one under [[knowledge_bases]]".to_owned() } else { ids.join(", ") }
+}
+
+/// What a guest is told: no path of the host's machine is in it.
+impl From<KnowledgeError> for ApiError {
+    fn from(error: KnowledgeError) -> Self {
+        match error {
+            KnowledgeError::UnknownBase { id, .. } => {
+                Self::new(ErrorCode::NotFound, format!("there is no knowledge base `{id}`"))
+            }
+            KnowledgeError::Index(SearchError::Busy { .. }) => {
+                Self::retryable(ErrorCode::RuntimeError, "the knowledge base is busy: try again later")
+            }
+            KnowledgeError::Embedding { source, .. } => source,
+            other => {
+                tracing::error!(error = %other, "a knowledge base cannot be used");
+                Self::new(ErrorCode::RuntimeError, "the knowledge base cannot be used: its operator finds the reason in the log")
+            }
+        }
+    }
+}

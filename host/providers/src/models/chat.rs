@@ -1,0 +1,234 @@
+//! Requests in the form of OpenAI's chat completions.
+
+use agent_host_protocol::{
+    ApiError,
+    limits::is_shallow,
+    message::{ArtifactRef, ContentPart, Message, Role},
+    model::{ModelRequest, ToolDefinition},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::{
+    config::ModelConfig,
+    failure::{Category, quote},
+    names::ToolNames,
+};
+use crate::ArtifactSource;
+
+/// Tools of one request. Providers take 128.
+const MAX_TOOLS: usize = 512;
+
+/// What is wrong with a request whatever the provider is.
+pub(super) fn check(config: &ModelConfig, request: &ModelRequest) -> Result<(), ApiError> {
+    if request.messages.is_empty() {
+        return Err(ApiError::invalid_argument("a request to a model needs at least one message"));
+    }
+    if let Some(key) = request.extra_args.keys().find(|key| !config.extra_args.contains(key)) {
+        let message = format!("the extra argument `{}` is not allowed for this model", quote(key));
+        let details = Map::from_iter([("allowed".to_owned(), json!(config.extra_args))]);
+        return Err(Category::ExtraArgument.error_with(message, details));
+    }
+    if request.tools.len() > MAX_TOOLS {
+        return Err(ApiError::invalid_argument(format!("a request may have at most {MAX_TOOLS} tools")));
+    }
+    if let Some(tool) = request.tools.iter().find(|tool| tool.name.is_empty() || !tool.parameters.is_object()) {
+        let name = quote(&tool.name);
+        return Err(ApiError::invalid_argument(format!(
+            "the tool `{name}` needs a name, and a JSON Schema object as parameters"
+        )));
+    }
+    if !request.extra_args.values().chain(request.tools.iter().map(|tool| &tool.parameters)).all(is_shallow) {
+        return Err(ApiError::invalid_argument("the schema of a tool, or an extra argument, nests too deep"));
+    }
+    if request.messages.iter().any(|message| message.role == Role::Tool && message.tool_call_id.is_none()) {
+        return Err(ApiError::invalid_argument("a message with role `tool` needs `tool_call_id`: the call that it answers"));
+    }
+    Ok(())
+}
+
+/// The body of a request, and how its tools are named in it.
+pub(super) async fn body(
+    config: &ModelConfig,
+    request: &ModelRequest,
+    artifacts: &dyn ArtifactSource,
+) -> Result<(Bytes, ToolNames), ApiError> {
+    let calls = request.messages.iter().flat_map(|message| &message.tool_calls);
+    let names = ToolNames::new(request.tools.iter().map(|tool| &*tool.name).chain(calls.map(|call| &*call.tool_name)));
+    let mut body = config.defaults.clone();
+    body.extend(request.extra_args.clone());
+    let mut images = Images { artifacts, limit: config.max_image_bytes, used: 0 };
+    let mut messages = Vec::with_capacity(request.messages.len());
+    for message in &request.messages {
+        messages.push(wire_message(config, message, &names, &mut images).await?);
+    }
+    body.insert("model".into(), config.model_name().into());
+    body.insert("messages".into(), messages.into());
+    if request.tools.is_empty() {
+        // Without tools, providers refuse what is said about them.
+        body.remove("tool_choice");
+        body.remove("parallel_tool_calls");
+    } else {
+        body.insert("tools".into(), request.tools.iter().map(|tool| wire_tool(tool, &names)).collect());
+        if let Some(Value::String(name)) = body.get_mut("tool_choice").and_then(|choice| choice.pointer_mut("/function/name")) {
+            *name = names.to_wire(name).to_owned();
+        }
+    }
+    body.insert("stream".into(), true.into());
+    body.insert("stream_options".into(), json!({ "include_usage": true }));
+    match serde_json::to_vec(&body) {
+        Ok(body) => Ok((body.into(), names)),
+        Err(error) => Err(ApiError::invalid_argument(format!("the request cannot be written as JSON: {error}"))),
+    }
+}
+
+fn wire_tool(tool: &ToolDefinition, names: &ToolNames) -> Value {
+    let mut function = json!({ "name": names.to_wire(&tool.name), "parameters": tool.parameters });
+    if let (Some(description), Some(function)) = (&tool.description, function.as_object_mut()) {
+        function.insert("description".into(), description.as_str().into());
+    }
+    json!({ "type": "function", "function": function })
+}
+
+async fn wire_message(
+    config: &ModelConfig,
+    message: &Message,
+    names: &ToolNames,
+    images: &mut Images<'_>,
+) -> Result<Value, ApiError> {
+    let mut wire = Map::new();
+    wire.insert("role".into(), wire_role(config, message.role).into());
+    let content = if message.role == Role::User {
+        wire_parts(message, images).await?
+    } else {
+        // Other roles take text only.
+        Value::String(plain_text(message))
+    };
+    let content = match content {
+        // A message that only asks for tools has no content.
+        Value::String(text) if text.is_empty() && !message.tool_calls.is_empty() => Value::Null,
+        content => content,
+    };
+    wire.insert("content".into(), content);
+    if let Some(name) = message.name.as_deref().filter(|_| message.role != Role::Tool) {
+        wire.insert("name".into(), name.into());
+    }
+    if let Some(id) = message.tool_call_id.as_deref().filter(|_| message.role == Role::Tool) {
+        wire.insert("tool_call_id".into(), id.into());
+    }
+    if message.role == Role::Assistant && !message.tool_calls.is_empty() {
+        let calls = message.tool_calls.iter().map(|call| {
+            let arguments = call.parameters.to_string();
+            json!({
+                "id": call.call_id,
+                "type": "function",
+                "function": { "name": names.to_wire(&call.tool_name), "arguments": arguments },
+            })
+        });
+        wire.insert("tool_calls".into(), calls.collect());
+    }
+    Ok(Value::Object(wire))
+}
+
+/// OpenAI tells `developer` from `system`. Many compatible servers know only `system`, which says the same to them.
+fn wire_role(config: &ModelConfig, role: Role) -> &'static str {
+    let speaks_to_openai = || {
+        let host = config.url().ok().flatten();
+        host.is_some_and(|url| url.host_str().is_some_and(|host| host == "api.openai.com" || host.ends_with(".openai.azure.com")))
+    };
+    match role {
+        Role::Developer if !speaks_to_openai() => Role::System.as_str(),
+        role => role.as_str(),
+    }
+}
+
+/// The texts of a message; what is not text is named in its place.
+fn plain_text(message: &Message) -> String {
+    let texts: Vec<String> = message.content.iter().map(text_of).collect();
+    texts.concat()
+}
+
+fn text_of(part: &ContentPart) -> String {
+    match part {
+        ContentPart::Text(text) => text.clone(),
+        ContentPart::Artifact(artifact) => note(artifact),
+        // Passed on as it is, it could make the provider fetch what the runner must not.
+        ContentPart::Other(value) => {
+            let kind = value.get("type").and_then(Value::as_str).unwrap_or("unknown");
+            format!("[content of type {} was left out]", quote(kind))
+        }
+    }
+}
+
+/// What a model is told of an artifact that it cannot be shown.
+fn note(artifact: &ArtifactRef) -> String {
+    let name = artifact.name.as_deref().map(|name| format!("{}, ", quote(name))).unwrap_or_default();
+    let size = artifact.size.map(|size| format!(", {size} bytes")).unwrap_or_default();
+    format!("[artifact {}: {name}{}{size}]", quote(&artifact.artifact_id), quote(&artifact.media_type))
+}
+
+/// The content of a user's message: one text, or parts where there are images.
+async fn wire_parts(message: &Message, images: &mut Images<'_>) -> Result<Value, ApiError> {
+    let mut parts: Vec<Value> = Vec::new();
+    let mut text = String::new();
+    for part in &message.content {
+        let image = match part {
+            ContentPart::Artifact(artifact) if is_image(&artifact.media_type) => images.data_url(artifact).await?,
+            _ => None,
+        };
+        match image {
+            Some(url) => {
+                if !text.is_empty() {
+                    parts.push(json!({ "type": "text", "text": std::mem::take(&mut text) }));
+                }
+                parts.push(json!({ "type": "image_url", "image_url": { "url": url } }));
+            }
+            None => text.push_str(&text_of(part)),
+        }
+    }
+    if parts.is_empty() {
+        return Ok(Value::String(text));
+    }
+    if !text.is_empty() {
+        parts.push(json!({ "type": "text", "text": text }));
+    }
+    Ok(Value::Array(parts))
+}
+
+/// Whether models look at it. SVG is a text with instructions in it.
+fn is_image(media_type: &str) -> bool {
+    let media_type = media_type.to_ascii_lowercase();
+    media_type.starts_with("image/") && !media_type.starts_with("image/svg")
+}
+
+/// Reads images within the limit of one request.
+struct Images<'a> {
+    artifacts: &'a dyn ArtifactSource,
+    limit: usize,
+    used: usize,
+}
+
+impl Images<'_> {
+    /// The image as a URL that holds it; none where the content is no image, whatever the message says.
+    async fn data_url(&mut self, artifact: &ArtifactRef) -> Result<Option<String>, ApiError> {
+        let left = self.limit.saturating_sub(self.used);
+        let says = artifact.size.and_then(|size| usize::try_from(size).ok()).unwrap_or(0);
+        if left == 0 || says > left {
+            let details = Map::from_iter([
+                ("limit".to_owned(), json!(self.limit)),
+                ("artifact_id".to_owned(), json!(artifact.artifact_id)),
+            ]);
+            let message = format!("the images of one request may have {} bytes together: leave some out", self.limit);
+            return Err(Category::RequestTooLarge.error_with(message, details));
+        }
+        let content = self.artifacts.content(artifact, left).await?;
+        self.used = self.used.saturating_add(content.bytes.len());
+        let media_type = content.media_type.split(';').next().unwrap_or_default().trim().to_owned();
+        let plain = media_type.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/+.-".contains(&byte));
+        if !is_image(&media_type) || !plain {
+            return Ok(None);
+        }
+        Ok(Some(format!("data:{media_type};base64,{}", STANDARD.encode(&content.bytes))))
+    }
+}

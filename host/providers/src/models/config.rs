@@ -1,0 +1,347 @@
+//! `[[models]]` of the configuration.
+
+use std::path::{Path, PathBuf};
+
+use agent_host_protocol::model::ModelType;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use url::Url;
+
+use super::tokens;
+use crate::secret::SecretRef;
+
+/// Who answers for a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProviderKind {
+    /// Any server that speaks the chat completions and embeddings of OpenAI, and `/rerank` in the form of Jina.
+    Openai,
+    /// Rerank of Cohere, version 2.
+    Cohere,
+    /// Rerank of Jina.
+    Jina,
+    /// A file of replies, for demonstrations and tests. No network.
+    Scripted,
+}
+
+impl ProviderKind {
+    /// The name, as the configuration and runners see it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Openai => "openai",
+            Self::Cohere => "cohere",
+            Self::Jina => "jina",
+            Self::Scripted => "scripted",
+        }
+    }
+
+    /// Where it is when the configuration does not say.
+    const fn default_url(self) -> Option<&'static str> {
+        match self {
+            Self::Openai => Some("https://api.openai.com/v1"),
+            Self::Cohere => Some("https://api.cohere.com/v2"),
+            Self::Jina => Some("https://api.jina.ai/v1"),
+            Self::Scripted => None,
+        }
+    }
+}
+
+/// Extra arguments that a runner may give where the configuration does not say: how to sample and in which form to
+/// answer. Nothing that stores, fetches or bills otherwise (`store`, `metadata`, `user`, `service_tier`, `n`).
+pub const DEFAULT_EXTRA_ARGS: [&str; 19] = [
+    "frequency_penalty",
+    "logit_bias",
+    "max_completion_tokens",
+    "max_tokens",
+    "min_p",
+    "parallel_tool_calls",
+    "prediction",
+    "presence_penalty",
+    "prompt_cache_key",
+    "reasoning_effort",
+    "repetition_penalty",
+    "response_format",
+    "seed",
+    "stop",
+    "temperature",
+    "tool_choice",
+    "top_k",
+    "top_p",
+    "verbosity",
+];
+
+/// What the host itself says in a request: neither a runner nor the operator may. `n` because a response has one
+/// message.
+const RESERVED_ARGS: [&str; 13] = [
+    "documents",
+    "encoding_format",
+    "function_call",
+    "functions",
+    "input",
+    "messages",
+    "model",
+    "n",
+    "query",
+    "stream",
+    "stream_options",
+    "tools",
+    "top_n",
+];
+
+/// One entry of `[[models]]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// What bindings and runners call it: 1 to 64 of `A-Z a-z 0-9 . _ -`.
+    pub id: String,
+    /// What it is for.
+    #[serde(rename = "type", default = "llm")]
+    pub r#type: ModelType,
+    /// Who answers for it.
+    pub provider: ProviderKind,
+    /// The provider's name for it; the id where absent. Runners do not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Where the provider is, up to the version (`https://api.openai.com/v1`). Runners do not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+    /// The key, by reference. Sent as `Authorization: Bearer`, and nowhere else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<SecretRef>,
+    /// The file of replies of a scripted model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<PathBuf>,
+    /// Which extra arguments a runner may give; others are refused, not dropped.
+    #[serde(default = "default_extra_args")]
+    pub extra_args: Vec<String>,
+    /// Arguments that are always sent; a runner may replace those that it may give.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub defaults: Map<String, Value>,
+    /// Encoding for counting tokens, such as `o200k_base`; by the name of the model where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
+    /// Calls at the same time; more wait for their turn within their deadline.
+    #[serde(default = "max_concurrent")]
+    pub max_concurrent: usize,
+    /// How often a request is sent again when the provider is busy or failing and has not begun to answer.
+    #[serde(default = "max_retries")]
+    pub max_retries: u32,
+    /// How long a connection may take, in milliseconds.
+    #[serde(default = "connect_timeout_ms")]
+    pub connect_timeout_ms: u64,
+    /// How long a provider may be silent, before its answer and within it, in milliseconds.
+    #[serde(default = "idle_timeout_ms")]
+    pub idle_timeout_ms: u64,
+    /// Bytes of one response: of its content where it is a stream, of the body where it is not.
+    #[serde(default = "max_response_bytes")]
+    pub max_response_bytes: usize,
+    /// Bytes that all images of one request have together.
+    #[serde(default = "max_image_bytes")]
+    pub max_image_bytes: usize,
+}
+
+const fn llm() -> ModelType {
+    ModelType::Llm
+}
+fn default_extra_args() -> Vec<String> {
+    DEFAULT_EXTRA_ARGS.map(str::to_owned).to_vec()
+}
+/// What one key of a common provider takes without being slowed down.
+const fn max_concurrent() -> usize {
+    64
+}
+const fn max_retries() -> u32 {
+    3
+}
+const fn connect_timeout_ms() -> u64 {
+    10_000
+}
+/// Longer than a large model reads a long prompt before its first token.
+const fn idle_timeout_ms() -> u64 {
+    60_000
+}
+/// 128 texts of 4096 dimensions as JSON have 11 MiB.
+const fn max_response_bytes() -> usize {
+    16 << 20
+}
+/// As bytes; in a request they are a third more.
+const fn max_image_bytes() -> usize {
+    16 << 20
+}
+
+impl ModelConfig {
+    /// An entry with nothing but what it must have.
+    #[must_use]
+    pub fn new(id: impl Into<String>, r#type: ModelType, provider: ProviderKind) -> Self {
+        Self {
+            id: id.into(),
+            r#type,
+            provider,
+            model: None,
+            base_url: None,
+            api_key: None,
+            script: None,
+            extra_args: default_extra_args(),
+            defaults: Map::new(),
+            tokenizer: None,
+            max_concurrent: max_concurrent(),
+            max_retries: max_retries(),
+            connect_timeout_ms: connect_timeout_ms(),
+            idle_timeout_ms: idle_timeout_ms(),
+            max_response_bytes: max_response_bytes(),
+            max_image_bytes: max_image_bytes(),
+        }
+    }
+
+    /// Whether it can be used as it stands. Secrets and files are not looked for here.
+    ///
+    /// # Errors
+    /// Says what is wrong and what to write instead.
+    pub fn check(&self) -> Result<(), String> {
+        let id = &self.id;
+        if id.is_empty() || id.len() > 64 || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
+            return Err(format!("models: the id `{id}` must be 1 to 64 letters, digits, `.`, `_` or `-` of ASCII"));
+        }
+        self.check_fields().map_err(|problem| format!("model `{id}`: {problem}"))
+    }
+
+    fn check_fields(&self) -> Result<(), String> {
+        let (kind, provider) = (self.r#type, self.provider);
+        match provider {
+            ProviderKind::Cohere | ProviderKind::Jina if kind != ModelType::Rerank => {
+                return Err(format!(
+                    "provider `{}` serves only type `rerank`; use provider `openai` with a `base_url` for the others",
+                    provider.as_str()
+                ));
+            }
+            ProviderKind::Scripted if kind == ModelType::Llm && self.script.is_none() => {
+                return Err("a scripted model needs `script`, the file of its replies".into());
+            }
+            ProviderKind::Scripted if self.api_key.is_some() || self.base_url.is_some() => {
+                return Err("a scripted model has neither `api_key` nor `base_url`".into());
+            }
+            _ => {}
+        }
+        if self.script.is_some() && (provider, kind) != (ProviderKind::Scripted, ModelType::Llm) {
+            return Err("`script` belongs to provider `scripted` with type `llm`".into());
+        }
+        if provider != ProviderKind::Scripted && self.base_url.is_none() && self.api_key.is_none() {
+            return Err(
+                "`api_key` is missing, such as { env = \"OPENAI_API_KEY\" } (a server of your own needs `base_url`)".into()
+            );
+        }
+        self.url()?;
+        if self.model.as_ref().is_some_and(|model| model.is_empty() || model.len() > 256) {
+            return Err("`model` must have 1 to 256 bytes".into());
+        }
+        if let Some(key) = self.extra_args.iter().chain(self.defaults.keys()).find(|key| RESERVED_ARGS.contains(&key.as_str())) {
+            return Err(format!("`{key}` is said by the host and cannot be in `extra_args` or `defaults`"));
+        }
+        if let Some(name) = self.tokenizer.as_deref().filter(|name| tokens::Encoding::named(name).is_none()) {
+            return Err(format!("`tokenizer` = \"{name}\" is not known: use one of {}", tokens::Encoding::names().join(", ")));
+        }
+        for (name, value) in [
+            ("max_concurrent", self.max_concurrent as u64),
+            ("connect_timeout_ms", self.connect_timeout_ms),
+            ("idle_timeout_ms", self.idle_timeout_ms),
+            ("max_response_bytes", self.max_response_bytes as u64),
+            ("max_image_bytes", self.max_image_bytes as u64),
+        ] {
+            // The upper bound keeps arithmetic with these numbers far from overflow.
+            if value == 0 || value > u64::from(u32::MAX) {
+                return Err(format!("`{name}` must be at least 1 and at most {}", u32::MAX));
+            }
+        }
+        // More retries than this take longer than any deadline.
+        if self.max_retries > 20 {
+            return Err("`max_retries` must be at most 20".into());
+        }
+        Ok(())
+    }
+
+    /// Paths that are relative are so to the folder of the configuration.
+    pub fn relative_to(&mut self, base: &Path) {
+        if let Some(script) = &mut self.script {
+            *script = base.join(&*script);
+        }
+        if let Some(SecretRef::File(path)) = &mut self.api_key {
+            *path = base.join(&*path);
+        }
+    }
+
+    /// The provider's name for it.
+    pub(super) fn model_name(&self) -> &str {
+        self.model.as_deref().unwrap_or(&self.id)
+    }
+
+    /// Where the provider is; none for one that needs no network. Never part of a message: the operator knows it, and
+    /// nobody else should.
+    pub(super) fn url(&self) -> Result<Option<Url>, String> {
+        let Some(text) = self.base_url.as_deref().or(self.provider.default_url()) else { return Ok(None) };
+        let example = "`base_url` must look like https://api.openai.com/v1";
+        let url = Url::parse(text).map_err(|error| format!("{example}: {error}"))?;
+        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+            return Err(format!("{example}: only http and https"));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("`base_url` must not have a user or password in it: use `api_key`".into());
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(format!("{example}, without `?` and `#`"));
+        }
+        Ok(Some(url))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Result<ModelConfig, String> {
+        let config: ModelConfig = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check().map(|()| config)
+    }
+
+    #[test]
+    fn three_lines_are_enough_for_a_real_model() {
+        let chat = config("id = \"chat\"\nprovider = \"openai\"\nmodel = \"gpt-5\"\napi_key = { env = \"OPENAI_API_KEY\" }");
+        let chat = chat.unwrap();
+        assert_eq!((chat.r#type, chat.max_concurrent, chat.idle_timeout_ms), (ModelType::Llm, 64, 60_000));
+        assert!(chat.extra_args.contains(&"temperature".to_owned()));
+        let written = toml::to_string(&chat).unwrap();
+        assert_eq!(config(&written).unwrap(), chat);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_what_to_do() {
+        for (text, expect) in [
+            ("id = \"a b\"\nprovider = \"openai\"", "1 to 64"),
+            ("id = \"a\"\nprovider = \"openai\"", "`api_key` is missing"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"ftp://x\"", "only http"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://u:p@x/v1\"", "use `api_key`"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x/v1?key=1\"", "without `?`"),
+            ("id = \"a\"\nprovider = \"cohere\"\nbase_url = \"http://x\"", "only type `rerank`"),
+            ("id = \"a\"\nprovider = \"scripted\"", "needs `script`"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\nextra_args = [\"messages\"]", "said by the host"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\n[defaults]\nn = 2", "said by the host"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\ntokenizer = \"bpe\"", "o200k_base"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\nmax_concurrent = 0", "at least 1"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\napi_key = \"sk-1\"", "api_key"),
+            ("id = \"a\"\nprovider = \"openai\"\nbase_url = \"http://x\"\nkey = 1", "unknown field"),
+        ] {
+            let error = config(text).unwrap_err();
+            assert!(error.contains(expect), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_configuration() {
+        let mut model = ModelConfig::new("a", ModelType::Llm, ProviderKind::Scripted);
+        model.script = Some("replies.toml".into());
+        model.api_key = Some(SecretRef::File("/keys/a".into()));
+        model.relative_to(Path::new("/etc/agents"));
+        assert_eq!(model.script.as_deref(), Some(Path::new("/etc/agents/replies.toml")));
+        assert_eq!(model.api_key, Some(SecretRef::File("/keys/a".into())));
+    }
+}

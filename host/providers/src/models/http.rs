@@ -1,0 +1,335 @@
+//! Requests to a provider: retried while nothing has been answered, bounded in time and bytes, and silent about keys.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use agent_host_protocol::ApiError;
+use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use reqwest::{
+    Client, Response, StatusCode, Url,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
+    redirect, retry,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use tokio::time::timeout;
+
+use super::{
+    config::ModelConfig,
+    failure::{Category, ProviderMessage, deadline_exceeded, quote, remaining},
+    milliseconds,
+};
+use crate::redact::Redactor;
+use crate::secret::Secret;
+
+/// First pause before a request is sent again; it doubles each time, with jitter.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause that the host chooses by itself.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Of an error's body, this much is read; more than any provider says.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+/// How long the body of an error may take. It is only words.
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Idle connections that are kept open for the next request.
+const IDLE_CONNECTIONS: usize = 8;
+
+/// The way to one provider. It has its own connections.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    model: String,
+    http: Client,
+    base: Url,
+    authorization: Option<HeaderValue>,
+    pub(super) redactor: Redactor,
+    retries: usize,
+    idle: Duration,
+    pub(super) max_bytes: usize,
+}
+
+impl Endpoint {
+    /// The way to the provider of `config` with its key.
+    pub(super) fn new(config: &ModelConfig, base: Url, key: Option<Secret>) -> Result<Self, String> {
+        let authorization = match &key {
+            Some(key) => {
+                let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose()))
+                    .map_err(|_| "the API key has characters that no HTTP header may have".to_owned())?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            None => None,
+        };
+        // No proxy of the environment: a request goes where the configuration says, or nowhere. No redirects: they would
+        // carry the conversation to another place. No retries of the library: they are counted here.
+        let http = Client::builder()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .retry(retry::never())
+            .referer(false)
+            .tcp_nodelay(true)
+            .connect_timeout(Duration::from_millis(config.connect_timeout_ms))
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .user_agent(concat!("agent-host/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| format!("the HTTP client cannot be set up: {error}"))?;
+        Ok(Self {
+            model: config.id.clone(),
+            http,
+            base,
+            authorization,
+            redactor: Redactor::new(key.into_iter().collect()),
+            retries: usize::try_from(config.max_retries).unwrap_or(usize::MAX),
+            idle: Duration::from_millis(config.idle_timeout_ms),
+            max_bytes: config.max_response_bytes,
+        })
+    }
+
+    /// Sends a request, again where the provider is busy or failing, until an answer with a good status begins.
+    pub(super) async fn post(
+        self: &Arc<Self>,
+        path: &[&str],
+        body: Bytes,
+        accept: &'static str,
+        deadline: Instant,
+    ) -> Result<Answer, ApiError> {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let mut pauses = ExponentialBuilder::default()
+            .with_min_delay(FIRST_PAUSE)
+            .with_max_delay(LONGEST_PAUSE)
+            .with_max_times(self.retries)
+            .with_jitter()
+            .build();
+        loop {
+            let failure = match self.attempt(url.clone(), body.clone(), accept, deadline).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            let error = self.redactor.error(failure.error);
+            let Some(pause) = pauses.next().filter(|_| failure.retry) else { return Err(error) };
+            // A little later than the provider says, so that not all who were told the same come at the same time.
+            let pause = failure.retry_after.map_or(pause, |after| after.saturating_add(pause.min(after / 10)));
+            if remaining(deadline)? <= pause {
+                return Err(error);
+            }
+            tracing::debug!(model = self.model, %error, pause_ms = pause.as_millis(), "asking the provider again");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        url: Url,
+        body: Bytes,
+        accept: &'static str,
+        deadline: Instant,
+    ) -> Result<Answer, Failure> {
+        let mut request = self.http.post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept).body(body);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization.clone());
+        }
+        let response = match self.wait(request.send(), deadline).await.map_err(Failure::last)? {
+            Ok(response) => response,
+            Err(error) => return Err(self.unreachable(error)),
+        };
+        let (status, retry_after) = (response.status(), retry_after(response.headers(), SystemTime::now()));
+        let answer = Answer { endpoint: Arc::clone(self), response, deadline };
+        if status == StatusCode::OK {
+            return Ok(answer);
+        }
+        let body = answer.error_body().await;
+        let error = ProviderMessage::of_body(&body, &self.redactor).into_error(status.as_u16(), retry_after);
+        Err(Failure { retry: error.retryable, error, retry_after })
+    }
+
+    /// The provider could not be reached, or closed the connection instead of answering. Why is for the operator: it
+    /// names addresses.
+    fn unreachable(&self, error: reqwest::Error) -> Failure {
+        let message = if error.is_connect() {
+            "the provider of the model cannot be reached"
+        } else {
+            "the provider of the model closed the connection instead of answering"
+        };
+        let reason = self.redactor.owned(chain(&error.without_url()));
+        tracing::warn!(model = self.model, reason, "{message}");
+        Failure { error: Category::Unavailable.error(message), retry: true, retry_after: None }
+    }
+
+    /// Waits for the provider no longer than it may be silent, and than the deadline.
+    async fn wait<T>(&self, what: impl Future<Output = T>, deadline: Instant) -> Result<T, ApiError> {
+        let left = remaining(deadline)?;
+        timeout(left.min(self.idle), what).await.map_err(|_| if left <= self.idle { deadline_exceeded() } else { self.stalled() })
+    }
+
+    fn stalled(&self) -> ApiError {
+        let idle = milliseconds(self.idle);
+        let details = Map::from_iter([("idle_timeout_ms".to_owned(), json!(idle))]);
+        Category::Stalled.error_with(format!("the provider was silent for {idle} ms"), details)
+    }
+
+    /// The error for a response with more than it may have.
+    pub(super) fn too_large(&self) -> ApiError {
+        let details = Map::from_iter([("limit".to_owned(), json!(self.max_bytes))]);
+        let message = format!("the response of the model has more than {} bytes", self.max_bytes);
+        Category::ResponseTooLarge.error_with(message, details)
+    }
+}
+
+/// Why an attempt failed.
+struct Failure {
+    error: ApiError,
+    /// Whether another attempt makes sense now.
+    retry: bool,
+    retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure after which there is no time for another attempt, or after which the provider may be at work.
+    const fn last(error: ApiError) -> Self {
+        Self { error, retry: false, retry_after: None }
+    }
+}
+
+/// An answer that has begun, with a good status.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) endpoint: Arc<Endpoint>,
+    response: Response,
+    deadline: Instant,
+}
+
+impl Answer {
+    /// Whether the provider says that it sends events.
+    pub(super) fn is_event_stream(&self) -> bool {
+        self.media_type().is_some_and(|media_type| media_type.eq_ignore_ascii_case("text/event-stream"))
+    }
+
+    fn media_type(&self) -> Option<&str> {
+        let text = self.response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
+        text.split(';').next().map(str::trim)
+    }
+
+    /// Waits for bytes; none is the end. Nothing is lost where the future is dropped.
+    ///
+    /// `patience` bounds the wait where that is shorter than the idle timeout.
+    pub(super) async fn bytes(&mut self, patience: Option<Duration>) -> Result<Option<Bytes>, ApiError> {
+        let endpoint = Arc::clone(&self.endpoint);
+        let chunk = async {
+            match patience {
+                Some(patience) => timeout(patience, self.response.chunk()).await.map_err(|_| endpoint.stalled()),
+                None => Ok(self.response.chunk().await),
+            }
+        };
+        endpoint.wait(chunk, self.deadline).await??.map_err(|error| interrupted(&endpoint, error))
+    }
+
+    /// Bytes that have arrived already; none where there are none now.
+    pub(super) fn bytes_now(&mut self) -> Option<Result<Option<Bytes>, ApiError>> {
+        let chunk = self.response.chunk().now_or_never()?;
+        Some(chunk.map_err(|error| interrupted(&self.endpoint, error)))
+    }
+
+    /// The whole body, bounded.
+    pub(super) async fn body(mut self) -> Result<Vec<u8>, ApiError> {
+        let mut body = Vec::new();
+        while let Some(bytes) = self.bytes(None).await? {
+            if body.len() + bytes.len() > self.endpoint.max_bytes {
+                return Err(self.endpoint.too_large());
+            }
+            body.extend_from_slice(&bytes);
+        }
+        Ok(body)
+    }
+
+    /// The body as JSON of the expected form. An error object with a good status is that error.
+    pub(super) async fn json<T: DeserializeOwned>(self) -> Result<T, ApiError> {
+        let endpoint = Arc::clone(&self.endpoint);
+        let body = self.body().await?;
+        serde_json::from_slice(&body).map_err(|error| match serde_json::from_slice::<Value>(&body) {
+            Ok(value) => match value.get("error").filter(|error| !error.is_null()) {
+                Some(error) => endpoint.redactor.error(ProviderMessage::of_value(error, &endpoint.redactor).into_late_error()),
+                // What serde says quotes the body.
+                None => Category::InvalidResponse
+                    .error(endpoint.redactor.text(&quote(&format!("the response of the provider has another form: {error}")))),
+            },
+            Err(_) => Category::InvalidResponse.error("the response of the provider is not JSON"),
+        })
+    }
+
+    /// The words of an error, as far as they come.
+    async fn error_body(mut self) -> String {
+        let mut body = Vec::new();
+        let read = async {
+            while let Ok(Some(bytes)) = self.bytes(None).await {
+                let left = MAX_ERROR_BYTES.saturating_sub(body.len());
+                body.extend(bytes.iter().take(left));
+                if bytes.len() >= left {
+                    break;
+                }
+            }
+        };
+        let _late = timeout(ERROR_BODY_TIMEOUT, read).await;
+        String::from_utf8_lossy(&body).into_owned()
+    }
+}
+
+/// The error for a connection that ended within an answer.
+fn interrupted(endpoint: &Endpoint, error: reqwest::Error) -> ApiError {
+    let reason = endpoint.redactor.owned(chain(&error.without_url()));
+    tracing::debug!(model = endpoint.model, reason, "the answer of a model broke off");
+    Category::Interrupted.error("the provider closed the connection in the middle of its answer")
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// When the provider wants to be asked again: seconds, or a date, or (OpenAI) milliseconds.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::trim);
+    if let Some(milliseconds) = text("retry-after-ms").and_then(|text| text.parse().ok()) {
+        return Some(Duration::from_millis(milliseconds));
+    }
+    let text = text(RETRY_AFTER.as_str())?;
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Some(Duration::from_secs(seconds.into()));
+    }
+    // Some write fractions of a second.
+    if let Some(seconds) = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
+        return Some(seconds);
+    }
+    let at = SystemTime::from(jiff::fmt::rfc2822::parse(text).ok()?.timestamp());
+    Some(at.duration_since(now).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_or_milliseconds() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777 - 30);
+        for (name, value, expect) in [
+            ("retry-after", "7", Some(7_000)),
+            ("retry-after", " 0 ", Some(0)),
+            ("retry-after", "1.5", Some(1_500)),
+            ("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT", Some(30_000)),
+            ("retry-after", "Tue, 06 Nov 1984 08:49:37 GMT", Some(0)),
+            ("retry-after-ms", "250", Some(250)),
+            ("retry-after", "-3", None),
+            ("retry-after", "soon", None),
+            ("retry-after", "NaN", None),
+            ("retry-after", "1e300", None),
+        ] {
+            let headers = HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_static(value))]);
+            assert_eq!(retry_after(&headers, now), expect.map(Duration::from_millis), "{name}: {value}");
+        }
+    }
+}

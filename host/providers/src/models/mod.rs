@@ -1,0 +1,405 @@
+//! Language models: chat, embeddings, rerank and token counting.
+//!
+//! It is: the way from a granted call to a model that the operator configured, and back in the words of the protocol.
+//! It is not: a judge of who may call, and it keeps nothing of what is said.
+//!
+//! # Providers
+//!
+//! | `provider` | serves | how |
+//! |---|---|---|
+//! | `openai` | `llm`, `embedding`, `rerank` | chat completions (always streamed), `/embeddings`, `/rerank` in the form of Jina; any compatible server |
+//! | `cohere` | `rerank` | `/rerank` of Cohere v2 |
+//! | `jina` | `rerank` | `/rerank` of Jina |
+//! | `scripted` | all | a file of replies (format: module `scripted`), hashed words, shared words; no network |
+//!
+//! HTTP is `reqwest`, spoken directly. Not `async-openai`, `genai` or `rig`: their enums refuse or lose what compatible
+//! servers add (`reasoning_content`, odd tool-call pieces, other finish reasons), their retries know neither the
+//! deadline of a run nor `Retry-After`, none bounds what a server may send, and errors quote URLs. The part of the
+//! interface that is used here is small. Server-sent events are read by `sse`, which says why.
+//!
+//! # Guarantees
+//!
+//! - Nothing outlasts the deadline of its call. Dropping a future or a [`ModelStream`] closes its connection.
+//! - A request is sent again only while no answer has begun: on 408, 429, 5xx and failed connections, with growing
+//!   pauses and jitter, or when `Retry-After` says. Where that would be after the deadline, the call fails at once.
+//! - Memory is bounded by `max_response_bytes` for each call, and calls by `max_concurrent` for each model. Each model
+//!   has connections of its own: one that stalls holds up no other.
+//! - The key is in the `Authorization` header only. It is removed from every word of the provider, answers included.
+//!   Errors name neither URLs nor paths nor addresses.
+//! - Usage is what the provider says where it can be true, and otherwise unknown. It is never guessed.
+//! - A tool call has an object as parameters, or the response is an error.
+//!
+//! # Errors
+//!
+//! `details.code` is the category:
+//!
+//! | `details.code` | code | retryable | when |
+//! |---|---|---|---|
+//! | `provider_not_ready` | `runtime_error` | no | the model lacks its key or its script; or none is configured |
+//! | `operation_not_supported` | `invalid_argument` | no | such as `embed` of a chat model |
+//! | `extra_argument_refused` | `invalid_argument` | no | an extra argument that the configuration does not list |
+//! | `provider_unauthorized` | `runtime_error` | no | 401, 403 |
+//! | `model_not_found` | `runtime_error` | no | 404 |
+//! | `provider_refused` | `invalid_argument` | no | 400, 422 and other 4xx; with the provider's words |
+//! | `context_length_exceeded` | `payload_too_large` | no | the provider says so |
+//! | `request_too_large` | `payload_too_large` | no | 413, or too many images |
+//! | `provider_rate_limited` | `rate_limited` | yes | 429; `status`, `retry_after_ms` |
+//! | `quota_exceeded` | `rate_limited` | no | 429 that says so |
+//! | `provider_unavailable` | `runtime_error` | yes | 408, 5xx, no connection; `status` |
+//! | `provider_stalled` | `runtime_error` | yes | silent for `idle_timeout_ms` |
+//! | `stream_interrupted` | `runtime_error` | yes | the connection ended within an answer |
+//! | `provider_error` | `runtime_error` | as it says | an error in place of, or within, an answer; a redirect |
+//! | `invalid_response` | `runtime_error` | no | not JSON, another form, wrong counts or places |
+//! | `invalid_tool_call` | `runtime_error` | yes | parameters that are not a JSON object; no name |
+//! | `response_too_large` | `payload_too_large` | no | more than `max_response_bytes` |
+//! | `script_unmatched` | `runtime_error` | no | no reply of the script fits |
+//! | `scripted_error` | as it says | as it says | the script says so |
+//!
+//! Beside these, `invalid_argument` for a malformed request, `deadline_exceeded`, and what the source of artifacts says.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent_host_protocol::{
+    ApiError,
+    context::ModelResource,
+    manifest::ModelOperation,
+    message::{Message, TokenUsage},
+    model::{ModelChunk, ModelRequest, ModelResponse, ModelType, RerankHit},
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+
+mod assemble;
+mod chat;
+mod config;
+mod failure;
+mod http;
+mod names;
+mod pieces;
+mod scripted;
+mod sse;
+mod stream;
+mod template;
+mod tokens;
+mod vectors;
+
+pub use config::{DEFAULT_EXTRA_ARGS, ModelConfig, ProviderKind};
+pub use failure::not_ready;
+pub use stream::ModelStream;
+
+use self::{
+    failure::{Category, deadline_exceeded, remaining},
+    http::Endpoint,
+    scripted::Script,
+};
+use crate::ArtifactSource;
+
+/// Every configured model. A handle: clones are the same models.
+#[derive(Debug, Clone, Default)]
+pub struct Models(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// In the order of the configuration.
+    models: Vec<Arc<Model>>,
+    by_id: HashMap<String, Arc<Model>>,
+    problems: Vec<String>,
+}
+
+impl Models {
+    /// Makes every model ready. A key or a script that cannot be read is not fatal for the others: that model answers
+    /// each call with [`not_ready`], and [`Models::problems`] says why.
+    ///
+    /// # Errors
+    /// A configuration that cannot be meant, see [`ModelConfig::check`]; two models with one id.
+    pub fn open(configs: &[ModelConfig]) -> Result<Self, String> {
+        let mut inner = Inner::default();
+        for config in configs {
+            config.check()?;
+            let backend = Backend::open(config).unwrap_or_else(|problem| {
+                let problem = format!("model `{}` is not ready: {problem}", config.id);
+                tracing::warn!("{problem}");
+                inner.problems.push(problem);
+                Backend::NotReady
+            });
+            let model = Arc::new(Model {
+                encoding: config
+                    .tokenizer
+                    .as_deref()
+                    .and_then(tokens::Encoding::named)
+                    .unwrap_or_else(|| tokens::Encoding::of_model(config.model_name())),
+                places: Arc::new(Semaphore::new(config.max_concurrent.min(Semaphore::MAX_PERMITS))),
+                config: config.clone(),
+                backend,
+            });
+            if inner.by_id.insert(config.id.clone(), Arc::clone(&model)).is_some() {
+                return Err(format!("models: there are two with the id `{}`", config.id));
+            }
+            inner.models.push(model);
+        }
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The model with this id.
+    #[must_use]
+    pub fn get(&self, id: &str) -> Option<Arc<Model>> {
+        self.0.by_id.get(id).cloned()
+    }
+
+    /// Every model, in the order of the configuration.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Model>> {
+        self.0.models.iter()
+    }
+
+    /// Whether none is configured.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.models.is_empty()
+    }
+
+    /// Which models are not ready, and why: for the operator. It names variables and files, never what is in them.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        self.0.problems.clone()
+    }
+}
+
+/// What answers for a model.
+enum Backend {
+    Http(Arc<Endpoint>),
+    Script(Arc<Script>),
+    /// Hashed words, or shared words.
+    Words,
+    NotReady,
+}
+
+impl Backend {
+    fn open(config: &ModelConfig) -> Result<Self, String> {
+        match (config.url()?, &config.script) {
+            (Some(base), _) => {
+                let key = config.api_key.as_ref().map(|key| key.resolve().map_err(|error| error.to_string())).transpose()?;
+                Endpoint::new(config, base, key).map(|endpoint| Self::Http(Arc::new(endpoint)))
+            }
+            (None, Some(path)) => Script::read(path).map(|script| Self::Script(Arc::new(script))),
+            (None, None) => Ok(Self::Words),
+        }
+    }
+}
+
+/// Vectors of texts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embeddings {
+    /// One for each text, in the same order. All have the same length; every number is finite.
+    pub vectors: Vec<Vec<f32>>,
+    /// What it cost, where the provider says so and it can be true.
+    pub usage: Option<TokenUsage>,
+}
+
+/// One configured model.
+pub struct Model {
+    config: ModelConfig,
+    backend: Backend,
+    encoding: tokens::Encoding,
+    /// Calls that may go on at the same time.
+    places: Arc<Semaphore>,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model")
+            .field("id", &self.config.id)
+            .field("type", &self.config.r#type)
+            .field("provider", &self.config.provider)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Model {
+    /// What bindings and runners call it.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.config.id
+    }
+
+    /// What it is for.
+    #[must_use]
+    pub const fn kind(&self) -> ModelType {
+        self.config.r#type
+    }
+
+    /// The model as a runner sees it: with the kind of its provider, without URL or the provider's name for it.
+    #[must_use]
+    pub fn resource(&self) -> ModelResource {
+        ModelResource {
+            model_id: self.config.id.clone(),
+            model_type: self.kind().as_str().to_owned(),
+            provider: Some(self.config.provider.as_str().to_owned()),
+            operations: operations(self.kind()).to_vec(),
+        }
+    }
+
+    /// The whole answer to a conversation.
+    ///
+    /// The provider is asked for a stream here too: so that one that has stalled can be told from one that thinks.
+    ///
+    /// # Errors
+    /// See the table of the module.
+    pub async fn invoke(
+        &self,
+        request: &ModelRequest,
+        artifacts: &dyn ArtifactSource,
+        deadline: Instant,
+    ) -> Result<ModelResponse, ApiError> {
+        self.expect(ModelOperation::Invoke)?;
+        let mut stream = self.begin(request, artifacts, deadline).await?;
+        loop {
+            let chunks = stream.chunks().await?;
+            if chunks.is_empty() {
+                return Err(Category::Interrupted.error("the answer of the model has no end"));
+            }
+            if let Some(ModelChunk::Done(response)) = chunks.into_iter().next_back() {
+                return Ok(response);
+            }
+        }
+    }
+
+    /// The answer to a conversation, as it comes.
+    ///
+    /// # Errors
+    /// See the table of the module. What goes wrong later is an error of [`ModelStream::chunks`].
+    pub async fn stream(
+        &self,
+        request: &ModelRequest,
+        artifacts: &dyn ArtifactSource,
+        deadline: Instant,
+    ) -> Result<ModelStream, ApiError> {
+        self.expect(ModelOperation::Stream)?;
+        self.begin(request, artifacts, deadline).await
+    }
+
+    async fn begin(
+        &self,
+        request: &ModelRequest,
+        artifacts: &dyn ArtifactSource,
+        deadline: Instant,
+    ) -> Result<ModelStream, ApiError> {
+        chat::check(&self.config, request)?;
+        match &self.backend {
+            Backend::Http(endpoint) => {
+                let place = self.place(deadline).await?;
+                let left = remaining(deadline)?;
+                let body = chat::body(&self.config, request, artifacts);
+                let (body, names) = timeout(left, body).await.map_err(|_| deadline_exceeded())??;
+                let answer = endpoint.post(&["chat", "completions"], body, "text/event-stream", deadline).await?;
+                ModelStream::from_answer(answer, names, request.messages.len(), place).await
+            }
+            Backend::Script(script) => {
+                let place = self.place(deadline).await?;
+                let reply = script.reply(request, self.config.max_response_bytes)?;
+                Ok(ModelStream::from_reply(reply, deadline, place))
+            }
+            Backend::Words | Backend::NotReady => Err(self.not_ready()),
+        }
+    }
+
+    /// A vector for each text.
+    ///
+    /// # Errors
+    /// See the table of the module.
+    pub async fn embed(&self, texts: &[String], deadline: Instant) -> Result<Embeddings, ApiError> {
+        self.expect(ModelOperation::Embed)?;
+        vectors::check_texts("texts", texts)?;
+        match &self.backend {
+            Backend::Http(endpoint) => {
+                let _place = self.place(deadline).await?;
+                vectors::embed(&self.config, endpoint, texts, deadline).await
+            }
+            Backend::Words => {
+                Ok(Embeddings { vectors: texts.iter().map(|text| vectors::hashed_words(text)).collect(), usage: None })
+            }
+            Backend::Script(_) | Backend::NotReady => Err(self.not_ready()),
+        }
+    }
+
+    /// Documents by how well they fit a query, best first; at most `top_k` of them.
+    ///
+    /// # Errors
+    /// See the table of the module.
+    pub async fn rerank(
+        &self,
+        query: &str,
+        documents: &[String],
+        top_k: Option<u32>,
+        deadline: Instant,
+    ) -> Result<Vec<RerankHit>, ApiError> {
+        self.expect(ModelOperation::Rerank)?;
+        vectors::check_texts("documents", documents)?;
+        if top_k == Some(0) {
+            return Err(ApiError::invalid_argument("top_k must be at least 1; leave it out for all documents"));
+        }
+        let hits = match &self.backend {
+            Backend::Http(endpoint) => {
+                let _place = self.place(deadline).await?;
+                vectors::rerank(&self.config, endpoint, query, documents, top_k, deadline).await?
+            }
+            Backend::Words => vectors::shared_words(query, documents),
+            Backend::Script(_) | Backend::NotReady => return Err(self.not_ready()),
+        };
+        Ok(vectors::best_first(hits, top_k))
+    }
+
+    /// Tokens of the messages as a request, with the frame of each. An estimate where the model is not one of OpenAI.
+    ///
+    /// It computes: a second for some megabytes, and when an encoding is first needed. Call it where that may be.
+    ///
+    /// # Errors
+    /// `payload_too_large` for more text than any model reads; `operation_not_supported`.
+    pub fn count_tokens(&self, messages: &[Message]) -> Result<u64, ApiError> {
+        self.expect(ModelOperation::CountTokens)?;
+        self.encoding.count(messages)
+    }
+
+    /// Refuses what a model of this type does not do.
+    fn expect(&self, operation: ModelOperation) -> Result<(), ApiError> {
+        if operations(self.kind()).contains(&operation) {
+            return Ok(());
+        }
+        let (id, kind, operation) = (self.id(), self.kind().as_str(), operation.as_str());
+        Err(Category::NotSupported.error(format!("model `{id}` has type `{kind}`, which does not do `{operation}`")))
+    }
+
+    /// Waits for one of the model's places.
+    async fn place(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, ApiError> {
+        let place = Arc::clone(&self.places).acquire_owned();
+        match timeout(remaining(deadline)?, place).await {
+            Ok(Ok(place)) => Ok(place),
+            // The semaphore is never closed.
+            Ok(Err(_)) | Err(_) => Err(deadline_exceeded()),
+        }
+    }
+
+    fn not_ready(&self) -> ApiError {
+        not_ready(format!("model `{}` is not ready: the log of the host tells its operator why", self.id()))
+    }
+}
+
+/// What models of a type do.
+const fn operations(kind: ModelType) -> &'static [ModelOperation] {
+    match kind {
+        ModelType::Llm => &[ModelOperation::Invoke, ModelOperation::Stream, ModelOperation::CountTokens],
+        ModelType::Embedding => &[ModelOperation::Embed],
+        ModelType::Rerank => &[ModelOperation::Rerank],
+    }
+}
+
+/// A duration as whole milliseconds.
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

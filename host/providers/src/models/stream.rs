@@ -1,0 +1,191 @@
+//! An answer as it comes.
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+use agent_host_protocol::{ApiError, model::ModelChunk};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    assemble::Assembler,
+    http::Answer,
+    names::ToolNames,
+    scripted::{Playing, Reply},
+    sse::{Events, TooLarge},
+};
+
+/// A stream has this many times the bytes of what it says: about 300 bytes frame each token of about 4. What is held in
+/// memory is bounded by `max_response_bytes` itself.
+const FRAME_FACTOR: usize = 128;
+
+/// One batch has at most about this many chunks: a guest takes it in one call.
+const MAX_BATCH: usize = 256;
+
+/// How long to wait for the usage once the model has said why it stops.
+const USAGE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// An answer as it comes. Dropping it ends the request.
+pub struct ModelStream {
+    source: Source,
+    /// What has arrived and was not given yet.
+    arrived: Vec<ModelChunk>,
+    /// What ended it, where something arrived before that has to be given first.
+    failed: Option<ApiError>,
+    /// Kept until the end: the model's place for this call.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+enum Source {
+    Http(Box<Wire>),
+    Script(Box<Playing>),
+    /// Everything has arrived, or it has failed.
+    Ended,
+}
+
+/// The connection, and what was made of it so far.
+struct Wire {
+    answer: Answer,
+    events: Events,
+    assembler: Assembler,
+    /// Bytes that may still come.
+    left: usize,
+}
+
+impl fmt::Debug for ModelStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelStream").field("ended", &matches!(self.source, Source::Ended)).finish_non_exhaustive()
+    }
+}
+
+impl ModelStream {
+    pub(super) async fn from_answer(
+        answer: Answer,
+        names: ToolNames,
+        turn: usize,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Self, ApiError> {
+        let limit = answer.endpoint.max_bytes;
+        let mut assembler = Assembler::new(names, answer.endpoint.redactor.clone(), turn, limit);
+        if answer.is_event_stream() {
+            let (events, left) = (Events::new(limit), limit.saturating_mul(FRAME_FACTOR));
+            let wire = Wire { answer, events, assembler, left };
+            return Ok(Self { source: Source::Http(Box::new(wire)), arrived: Vec::new(), failed: None, place: Some(place) });
+        }
+        // A server that does not stream gives all at once.
+        let redactor = answer.endpoint.redactor.clone();
+        let value = answer.json().await?;
+        let mut arrived = Vec::new();
+        assembler
+            .whole(&value, &mut arrived)
+            .and_then(|()| assembler.finish(&mut arrived))
+            .map_err(|error| redactor.error(error))?;
+        Ok(Self { source: Source::Ended, arrived, failed: None, place: None })
+    }
+
+    pub(super) fn from_reply(reply: Reply, deadline: Instant, place: OwnedSemaphorePermit) -> Self {
+        Self {
+            source: Source::Script(Box::new(Playing::new(reply, deadline))),
+            arrived: Vec::new(),
+            failed: None,
+            place: Some(place),
+        }
+    }
+
+    /// Waits for the next chunks and gives all that have arrived; empty is the end, after [`ModelChunk::Done`].
+    ///
+    /// Dropping the future loses nothing: the next call goes on where this one was.
+    ///
+    /// # Errors
+    /// See the table of the module. What arrived before the failure is given first. After an error, the stream is at
+    /// its end.
+    pub async fn chunks(&mut self) -> Result<Vec<ModelChunk>, ApiError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        while self.arrived.is_empty() {
+            let advanced = match &mut self.source {
+                Source::Ended => break,
+                Source::Http(wire) => wire.advance(&mut self.arrived).await,
+                Source::Script(playing) => playing.advance(&mut self.arrived, MAX_BATCH).await,
+            };
+            match advanced {
+                Ok(false) => {}
+                Ok(true) => self.end(),
+                Err(error) => {
+                    self.end();
+                    if self.arrived.is_empty() {
+                        return Err(error);
+                    }
+                    self.failed = Some(error);
+                }
+            }
+        }
+        Ok(std::mem::take(&mut self.arrived))
+    }
+
+    /// Closes the connection and gives the place to another call.
+    fn end(&mut self) {
+        self.source = Source::Ended;
+        self.place = None;
+    }
+}
+
+impl Wire {
+    /// Waits for bytes and takes in all that have arrived; true is the end.
+    async fn advance(&mut self, out: &mut Vec<ModelChunk>) -> Result<bool, ApiError> {
+        let patience = self.assembler.is_finished().then_some(USAGE_PATIENCE);
+        let mut next = self.answer.bytes(patience).await;
+        loop {
+            let ended = match next {
+                Ok(Some(bytes)) => self.take(&bytes, out).map_err(|error| self.answer.endpoint.redactor.error(error))?,
+                Ok(None) => {
+                    if let Some(data) = self.events.rest() {
+                        // Whole or not: what matters is whether the model has finished.
+                        let _unfinished = self.assembler.event(data, out);
+                    }
+                    true
+                }
+                // The answer was complete; only the usage is missing.
+                Err(_) if self.assembler.is_finished() => true,
+                Err(error) => return Err(error),
+            };
+            if ended {
+                self.assembler.finish(out).map_err(|error| self.answer.endpoint.redactor.error(error))?;
+                return Ok(true);
+            }
+            if out.len() >= MAX_BATCH {
+                return Ok(false);
+            }
+            match self.answer.bytes_now() {
+                Some(now) => next = now,
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// Takes in bytes; true where the provider says that nothing follows.
+    fn take(&mut self, bytes: &[u8], out: &mut Vec<ModelChunk>) -> Result<bool, ApiError> {
+        self.left = self.left.checked_sub(bytes.len()).ok_or_else(|| self.answer.endpoint.too_large())?;
+        let assembler = &mut self.assembler;
+        let pushed = self.events.push(bytes, |data| assembler.event(data, out).map_err(Stop::Failed));
+        match pushed {
+            Ok(()) => Ok(self.assembler.has_ended()),
+            Err(Stop::TooLarge) => Err(self.answer.endpoint.too_large()),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+}
+
+/// Why reading stops early.
+enum Stop {
+    TooLarge,
+    Failed(ApiError),
+}
+
+impl From<TooLarge> for Stop {
+    fn from(_: TooLarge) -> Self {
+        Self::TooLarge
+    }
+}

@@ -1,0 +1,206 @@
+//! Tools: MCP servers over stdio and streamable HTTP.
+//!
+//! It is: servers that are started, watched and started again; their tools under names that models accept; calls that
+//! are checked before they are made, bounded while they run, and end in time. It is not: a judge of who may call what.
+//!
+//! Guarantees, whatever a server does:
+//! - A call ends by its deadline, and by `call_timeout_ms`. When it ends early, the server is told.
+//! - What arrives is bounded in size and rate, so memory is too.
+//! - What goes out of here has none of the secrets that the server was given.
+//! - A failure has a category, in `details.code` of the error: `tool_not_found`, `tool_server_unavailable`,
+//!   `tool_timeout`, `tool_output_too_large`, `tool_protocol_error`, `tool_failed` (the server answered with an error),
+//!   `invalid_parameters`, `invalid_tool_schema`.
+//!
+//! Not guaranteed: what a tool did before its call failed, and that a server stops when it is told to.
+
+mod call;
+mod config;
+mod connection;
+mod failure;
+mod inbox;
+mod names;
+mod output;
+mod process;
+mod schema;
+mod server;
+mod transport;
+mod web;
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent_host_protocol::{ApiError, tool::ToolDetail};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+pub use config::{EnvValue, McpServerConfig};
+pub use inbox::Progress;
+pub use output::{ToolContent, ToolResult};
+pub use schema::validate;
+pub use server::{McpServerReport, McpServerStatus};
+
+use schema::Schema;
+use server::Server;
+
+/// How long the end of all servers may take together.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A tool that a server offers.
+#[derive(Debug)]
+pub struct Tool {
+    /// `SERVER__TOOL`: at most 64 of `A-Za-z0-9_-`.
+    pub name: String,
+    /// As runners and models need to know it; `detail.name` is the full name.
+    pub detail: ToolDetail,
+    remote_name: String,
+    schema: Arc<Schema>,
+}
+
+impl Tool {
+    fn new(name: String, detail: ToolDetail, remote_name: String) -> Self {
+        let schema = Arc::new(Schema::new(Arc::new(detail.parameters.clone())));
+        Self { name, detail, remote_name, schema }
+    }
+
+    /// The name that its server gives it.
+    #[must_use]
+    pub fn remote_name(&self) -> &str {
+        &self.remote_name
+    }
+
+    /// The id of its server.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        self.name.split_once("__").map_or("", |(server, _)| server)
+    }
+
+    fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+}
+
+/// How a call is made.
+#[derive(Clone, Copy)]
+pub struct CallOptions<'a> {
+    /// When it ends at the latest.
+    pub deadline: Instant,
+    /// Is told how far the call has come, at most about twenty times a second. It must not wait.
+    pub progress: Option<&'a (dyn Fn(Progress) + Send + Sync)>,
+}
+
+impl fmt::Debug for CallOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallOptions").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+/// The tool servers of a host. Cheap to clone; the servers end with [`shutdown`](Self::shutdown), or, without grace, some
+/// time after the last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    servers: Vec<Arc<Server>>,
+    supervisors: Mutex<Vec<JoinHandle<()>>>,
+    stop: CancellationToken,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Tools {
+    /// Starts a supervisor for each server; it is started in the background. Must be called within a tokio runtime.
+    ///
+    /// A server whose configuration cannot be used, or whose id is taken, is `failed` from the beginning.
+    #[must_use]
+    pub fn start(configs: &[McpServerConfig]) -> Self {
+        let stop = CancellationToken::new();
+        let (mut servers, mut supervisors, mut ids) = (Vec::new(), Vec::new(), HashSet::new());
+        for config in configs {
+            let problem = match config.check() {
+                Ok(()) if !ids.insert(config.id.as_str()) => Some("another MCP server has the same id".to_owned()),
+                checked => checked.err(),
+            };
+            let server = Arc::new(Server::new(config.clone()));
+            match problem {
+                Some(problem) => server.refuse(problem),
+                None => supervisors.push(tokio::spawn(server.clone().supervise(stop.clone()))),
+            }
+            servers.push(server);
+        }
+        Self { inner: Arc::new(Inner { servers, supervisors: Mutex::new(supervisors), stop }) }
+    }
+
+    /// Waits until each server has listed its tools or failed once, but not longer than `within`.
+    pub async fn ready(&self, within: Duration) {
+        let settled = join_all(self.inner.servers.iter().map(|server| server.settled()));
+        // Who is not ready by then becomes so later.
+        let _ = timeout(within, settled).await;
+    }
+
+    /// The tools known now, by name. Those of a server that is away stay, as it listed them last.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<Tool>> {
+        let mut tools: Vec<_> =
+            self.inner.servers.iter().flat_map(|server| server.tools().values().cloned().collect::<Vec<_>>()).collect();
+        tools.sort_by(|a, b| a.name.cmp(&b.name));
+        tools
+    }
+
+    /// The tool of this full name, if its server offers it now.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Arc<Tool>> {
+        self.find(name).map(|(_, tool)| tool)
+    }
+
+    fn find(&self, name: &str) -> Option<(&Server, Arc<Tool>)> {
+        let (id, _) = name.split_once("__")?;
+        // Of two servers with one id only the first was started.
+        let server = self.inner.servers.iter().find(|server| server.config.id == id)?;
+        Some((server, server.tools().get(name)?.clone()))
+    }
+
+    /// Calls a tool. The parameters are checked against its schema first. Dropped, it tells the server to stop.
+    ///
+    /// # Errors
+    /// The call could not be made or did not come to its end; the category is in `details.code` (see the [module](self)).
+    /// A tool that ran and reports a failure is a [`ToolResult`] with `is_error`.
+    pub async fn call(&self, name: &str, parameters: Value, options: CallOptions<'_>) -> Result<ToolResult, ApiError> {
+        let (server, tool) = self.find(name).ok_or_else(|| failure::not_found(name))?;
+        call::call(server, &tool, parameters, options).await
+    }
+
+    /// How each server is, in the order of the configuration.
+    #[must_use]
+    pub fn reports(&self) -> Vec<McpServerReport> {
+        self.inner.servers.iter().map(|server| server.report()).collect()
+    }
+
+    /// Ends all servers: their input is closed, then they are told to end, then they are killed, each with its whole
+    /// process group. Returns within about ten seconds. Calls under way fail.
+    pub async fn shutdown(&self) {
+        self.inner.stop.cancel();
+        for server in &self.inner.servers {
+            server.permits.close();
+        }
+        let supervisors = std::mem::take(&mut *self.inner.supervisors.lock());
+        let aborts: Vec<_> = supervisors.iter().map(JoinHandle::abort_handle).collect();
+        if timeout(SHUTDOWN_TIMEOUT, join_all(supervisors)).await.is_err() {
+            // What a supervisor holds is killed when it is dropped.
+            aborts.iter().for_each(tokio::task::AbortHandle::abort);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `events`.
+
+use agent_host_protocol::{
+    ApiError, Event, EventId, Page, context::EventContext, grant::ConversationKey, manifest::EventOperation,
+};
+use agent_host_sandbox::EventCalls;
+use async_trait::async_trait;
+
+use super::{RunCalls, granted, not_found};
+use crate::{context::event_context, error::ledger_failed, gate::Call};
+
+/// Types that a page can be narrowed to at a time.
+const MAX_TYPES: usize = 50;
+
+impl RunCalls {
+    /// Whether the run may see an event: its own, or one of its conversation.
+    fn sees(&self, event: &Event) -> bool {
+        let own = self.run.terms.grant.conversation.as_ref();
+        let its = event.envelope.conversation.as_ref().and_then(ConversationKey::of);
+        event.event_id == self.event.event_id || (own.is_some() && own == its.as_ref())
+    }
+}
+
+#[async_trait]
+impl EventCalls for RunCalls {
+    async fn event_get(&mut self, event_id: String) -> Result<EventContext, ApiError> {
+        let run = &*self.run;
+        let call = Call { action: "events.get", resource: Some(&event_id), scope: Some("conversation"), bytes: 0 };
+        let mut found = None;
+        let allowed = || {
+            granted(&run.terms.grant.permissions.events, &EventOperation::Get, "events.get")?;
+            // An id that cannot be, one that is not, and one of another conversation look the same.
+            let missing = || not_found("event", &event_id);
+            let id: EventId = event_id.parse().map_err(|_| missing())?;
+            let record = run.ledger.event(id).map_err(ledger_failed)?.filter(|record| self.sees(&record.event));
+            found = Some(event_context(&record.ok_or_else(missing)?.event));
+            Ok(())
+        };
+        run.pass(call, allowed, async { Ok(()) }).await?;
+        found.ok_or_else(|| not_found("event", &event_id))
+    }
+
+    async fn event_page(
+        &mut self,
+        before: Option<String>,
+        event_types: Vec<String>,
+        limit: u32,
+    ) -> Result<Page<EventContext>, ApiError> {
+        let run = &*self.run;
+        let own = run.terms.grant.conversation.as_ref();
+        let resource = own.map(|key| key.conversation.as_str());
+        let call = Call { action: "events.page", resource, scope: Some("conversation"), bytes: 0 };
+        let allowed = || {
+            granted(&run.terms.grant.permissions.events, &EventOperation::Page, "events.page")?;
+            if event_types.len() > MAX_TYPES {
+                return Err(ApiError::invalid_argument(format!("a page can be narrowed to at most {MAX_TYPES} types of event")));
+            }
+            Ok(())
+        };
+        let effect = async {
+            let Some(own) = own else { return Err(not_found("conversation", "")) };
+            let page = run.ledger.conversation_events(own, before.as_deref(), &event_types, limit).map_err(ledger_failed)?;
+            Ok(page.map(|event| event_context(&event)))
+        };
+        run.pass(call, allowed, effect).await
+    }
+}

@@ -1,0 +1,53 @@
+//! `knowledge`.
+
+use agent_host_protocol::{ApiError, context::KnowledgeBaseResource, knowledge::KnowledgeHit, manifest::KnowledgeOperation};
+use agent_host_sandbox::{KnowledgeCalls, parse_json};
+use async_trait::async_trait;
+
+use super::{RunCalls, granted, not_found, not_granted, top_k, within};
+use crate::gate::Call;
+
+/// Where an operator says which knowledge bases a binding may use.
+const POLICY: &str = "resources.kb_ids";
+
+/// A question, and what narrows it.
+const MAX_QUERY_BYTES: usize = 32 * 1024;
+
+#[async_trait]
+impl KnowledgeCalls for RunCalls {
+    async fn knowledge_list(&mut self) -> Result<Vec<KnowledgeBaseResource>, ApiError> {
+        let run = &*self.run;
+        let grant = &run.terms.grant;
+        let allowed = || granted(&grant.permissions.knowledge_bases, &KnowledgeOperation::List, "knowledge.list");
+        let effect = async { Ok(self.services.knowledge_resources(grant)) };
+        run.pass(Call { action: "knowledge.list", resource: None, scope: None, bytes: 0 }, allowed, effect).await
+    }
+
+    async fn knowledge_retrieve(
+        &mut self,
+        kb_id: String,
+        query: String,
+        asked: u32,
+        filters: Option<String>,
+    ) -> Result<Vec<KnowledgeHit>, ApiError> {
+        let run = &*self.run;
+        let grant = &run.terms.grant;
+        let bytes = query.len() + filters.as_ref().map_or(0, String::len);
+        let allowed = || {
+            granted(&grant.permissions.knowledge_bases, &KnowledgeOperation::Retrieve, "knowledge.retrieve")?;
+            if !self.services.has_knowledge_base(&kb_id) {
+                return Err(not_found("knowledge base", &kb_id));
+            }
+            if !grant.knowledge_bases.contains(&kb_id) {
+                return Err(not_granted("knowledge base", &kb_id, POLICY));
+            }
+            top_k(asked, run.limits.retrieve_top_k)?;
+            within("a query", bytes, MAX_QUERY_BYTES)
+        };
+        let effect = async {
+            let filters = filters.as_deref().map(|text| parse_json("`filters`", text)).transpose()?;
+            self.services.knowledge.retrieve(&kb_id, &query, asked, filters.as_ref(), run.deadline).await
+        };
+        run.pass(Call { action: "knowledge.retrieve", resource: Some(&kb_id), scope: None, bytes }, allowed, effect).await
+    }
+}

@@ -1,0 +1,149 @@
+//! What a guest may call, behind the gate: one room for each interface of the contract.
+
+use std::sync::Arc;
+
+use agent_host_ledger::{LedgerError, RunWrite};
+use agent_host_protocol::{ApiError, ErrorCode, Event, Interface, message::ArtifactRef};
+use agent_host_sandbox::{Batch, Closed, Refusals, ResultCalls};
+use async_trait::async_trait;
+
+use crate::{
+    error::ledger_failed,
+    gate::{Call, EMIT, RunState},
+    memory::left_by,
+    results::{self, Speaker},
+    services::Services,
+};
+
+mod artifacts;
+mod events;
+mod history;
+mod knowledge;
+mod models;
+mod state;
+mod storage;
+mod tools;
+
+pub(crate) use artifacts::RunArtifacts;
+
+/// The host calls of one run.
+pub(crate) struct RunCalls {
+    pub(crate) run: Arc<RunState>,
+    pub(crate) event: Arc<Event>,
+    pub(crate) services: Arc<Services>,
+}
+
+impl RunCalls {
+    fn artifacts(&self) -> RunArtifacts {
+        RunArtifacts { run: Arc::clone(&self.run), event: Arc::clone(&self.event) }
+    }
+}
+
+/// Step 3 of the gate: whether the run may do this at all.
+fn granted<T: PartialEq>(granted: &[T], operation: &T, action: &str) -> Result<(), ApiError> {
+    if granted.contains(operation) {
+        return Ok(());
+    }
+    Err(ApiError::unauthorized(format!(
+        "{action} is not granted to this run: the manifest must ask for it, and the binding must allow it"
+    )))
+}
+
+/// Step 4 of the gate: a thing that is there, and not for this run.
+fn not_granted(what: &str, id: &str, policy: &str) -> ApiError {
+    ApiError::unauthorized(format!("the {what} `{}` is not granted to this run: `{policy}` of the binding names it", shown(id)))
+}
+
+/// Step 4 of the gate: a thing that is not there, or not for this run to know of.
+fn not_found(what: &str, id: &str) -> ApiError {
+    ApiError::new(ErrorCode::NotFound, format!("there is no {what} `{}`", shown(id)))
+}
+
+/// An id as a guest gave it.
+fn shown(id: &str) -> String {
+    crate::facts::shortened(id, 128).escape_debug().to_string()
+}
+
+/// Step 5 of the gate.
+fn within(what: &str, bytes: usize, limit: usize) -> Result<(), ApiError> {
+    if bytes > limit { Err(ApiError::too_large(what, bytes, limit)) } else { Ok(()) }
+}
+
+/// How many answers may be asked for.
+fn top_k(asked: u32, most: u32) -> Result<usize, ApiError> {
+    if (1..=most).contains(&asked) {
+        return Ok(asked as usize);
+    }
+    Err(ApiError::invalid_argument(format!("`top-k` is between 1 and {most}, not {asked}")))
+}
+
+/// Work on files, off the threads that serve. Where the call is given up meanwhile, it is done all the same.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome.map_err(ledger_failed),
+        Err(error) => {
+            tracing::error!(%error, "work on files failed");
+            Err(ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why"))
+        }
+    }
+}
+
+#[async_trait]
+impl ResultCalls for RunCalls {
+    async fn emit(&mut self, batch: Batch) -> Result<u64, ApiError> {
+        let run = &*self.run;
+        let (count, bytes) = (batch.len(), batch.bytes().sum());
+        let sized = results::check_size(&batch, &run.limits);
+        let allowed = || {
+            sized?;
+            if run.next_sequence() - 1 + count as u64 > run.limits.run_events {
+                return Err(ApiError::new(
+                    ErrorCode::PayloadTooLarge,
+                    format!("a run has at most {} events", run.limits.run_events),
+                ));
+            }
+            run.take_results(count)
+        };
+        let effect = async {
+            let results = batch.parse()?;
+            let artifacts = self.artifacts();
+            let speaker = Speaker { run_id: run.run_id, event_id: self.event.event_id, terms: &run.terms };
+            let known = |artifact: &ArtifactRef| artifacts.visible(&artifact.artifact_id).map(|record| record.reference());
+            let mut written = Vec::new();
+            let make = |first| {
+                let judged = results::judge(results, first, &speaker, &known, &run.seen, &run.limits)?;
+                for kind in &judged.unknown {
+                    tracing::warn!(run_id = %run.run_id, kind, "a result of unknown type is kept and has no effect");
+                }
+                written.extend(judged.state.iter().map(|write| (write.scope_key.clone(), write.key.clone(), left_by(write))));
+                Ok(RunWrite {
+                    events: judged.events,
+                    transcript: judged.transcript,
+                    state: judged.state,
+                    refers_to: judged.refers_to,
+                    ..RunWrite::default()
+                })
+            };
+            let last = run.write(make).await?.last;
+            written.iter().for_each(|(scope_key, key, tag)| run.seen.note(scope_key, key, *tag));
+            Ok(last)
+        };
+        run.pass(Call { action: EMIT, resource: None, scope: None, bytes }, allowed, effect).await
+    }
+}
+
+#[async_trait]
+impl Refusals for RunCalls {
+    async fn refuse(&mut self, interface: Interface, function: &'static str, why: Closed) -> ApiError {
+        let action = format!("{interface}.{function}");
+        let refusal = match why {
+            Closed::NotGranted => ApiError::unauthorized(format!(
+                "`{interface}` is not granted to this run: the manifest must ask for it, and the binding and the event must allow it"
+            )),
+            Closed::NotAvailable => agent_host_providers::unavailable(interface, function),
+        };
+        let call = Call { action: &action, resource: None, scope: None, bytes: 0 };
+        let outcome = self.run.pass(call, || Err::<(), _>(refusal.clone()), async { Ok(()) }).await;
+        outcome.err().unwrap_or(refusal)
+    }
+}

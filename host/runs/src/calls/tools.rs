@@ -1,0 +1,186 @@
+//! `tools`.
+
+use std::sync::Arc;
+
+use agent_host_protocol::{
+    ApiError, ErrorCode, ResultKind,
+    manifest::ToolOperation,
+    message::{ContentPart, ToolCall},
+    tool::{ToolDetail, ToolOutput},
+};
+use agent_host_providers::tools::{CallOptions, Progress, Tool, ToolContent, ToolResult};
+use agent_host_sandbox::{ToolCalls, ToolRequest};
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+use tokio::sync::mpsc;
+
+use super::{RunCalls, granted, not_found, not_granted, within};
+use crate::{facts::Begun, gate::Call};
+
+/// Where an operator says which tools a binding may use.
+const POLICY: &str = "resources.tool_names";
+
+/// Longest id of a call: it stands in every fact about it.
+const MAX_CALL_ID: usize = 256;
+
+/// Reports of progress that wait to be recorded; a tool that reports faster loses the ones in between.
+const PROGRESS_WAITING: usize = 16;
+
+impl RunCalls {
+    /// Steps 3 and 4 of the gate, for a tool.
+    fn tool(&self, name: &str, operation: ToolOperation, action: &str) -> Result<Arc<Tool>, ApiError> {
+        let grant = &self.run.terms.grant;
+        granted(&grant.permissions.tools, &operation, action)?;
+        let tool = self.services.tools.get(name).ok_or_else(|| not_found("tool", name))?;
+        if grant.tools.iter().any(|granted| granted == name) { Ok(tool) } else { Err(not_granted("tool", name, POLICY)) }
+    }
+
+    async fn one(&self, request: ToolRequest) -> Result<ToolOutput, ApiError> {
+        let run = &self.run;
+        let ToolRequest { call_id, tool_name, parameters } = request;
+        let bytes = parameters.len();
+        let allowed = || {
+            self.tool(&tool_name, ToolOperation::Call, "tools.call")?;
+            if call_id.is_empty() || call_id.len() > MAX_CALL_ID {
+                return Err(ApiError::invalid_argument(format!("`call-id` has 1 to {MAX_CALL_ID} bytes")));
+            }
+            within("the parameters of a tool call", bytes, run.limits.tool_parameters_bytes)
+        };
+        let effect = async {
+            let parameters = agent_host_sandbox::parse_json("the parameters", &parameters)?;
+            if !parameters.is_object() {
+                return Err(ApiError::invalid_argument("the parameters of a tool call are a JSON object"));
+            }
+            let call = ToolCall { call_id: call_id.clone(), tool_name: tool_name.clone(), parameters };
+            let begun = Begun::tool(run, &call).await?;
+            let outcome = self.execute(&begun, call).await;
+            begun.executed(outcome.as_ref()).await;
+            outcome
+        };
+        run.pass(Call { action: "tools.call", resource: Some(&tool_name), scope: None, bytes }, allowed, effect).await
+    }
+
+    /// The effect itself: progress is recorded while the tool works.
+    async fn execute(&self, begun: &Begun, call: ToolCall) -> Result<ToolOutput, ApiError> {
+        let run = &self.run;
+        let (reports, mut waiting) = mpsc::channel::<Progress>(PROGRESS_WAITING);
+        let report = |progress: Progress| drop(reports.try_send(progress));
+        let options = CallOptions { deadline: run.deadline, progress: Some(&report) };
+        let working = self.services.tools.call(&call.tool_name, call.parameters, options);
+        tokio::pin!(working);
+        let recorded = async |progress: Progress| {
+            let Progress { progress, total, message } = progress;
+            match begun.progress(progress, total, message.as_deref()) {
+                Some(data) => run.record_fact(ResultKind::ToolCallProgress, &data).await,
+                None => Ok(()),
+            }
+        };
+        let result = loop {
+            tokio::select! {
+                biased;
+                result = &mut working => break result,
+                Some(progress) = waiting.recv() => recorded(progress).await?,
+            }
+        };
+        // The last report often comes together with the result.
+        while let Ok(progress) = waiting.try_recv() {
+            recorded(progress).await?;
+        }
+        self.kept(&call.tool_name, result?).await
+    }
+
+    /// What a guest gets: bytes and long texts are artifacts.
+    async fn kept(&self, tool: &str, result: ToolResult) -> Result<ToolOutput, ApiError> {
+        let limits = &self.run.limits;
+        let artifacts = self.artifacts();
+        let mut content = Vec::new();
+        let mut room = limits.tool_output_chars;
+        for part in result.content {
+            match part {
+                ToolContent::Text(text) => {
+                    let chars = text.chars().count();
+                    if chars <= room {
+                        room -= chars;
+                        content.push(ContentPart::Text(text));
+                        continue;
+                    }
+                    room = 0;
+                    let preview: String = text.chars().take(limits.tool_preview_chars).collect();
+                    let whole = artifacts.keep(text.into_bytes(), "text/plain", Some(format!("{tool}.txt")), "tool").await?;
+                    let id = &whole.artifact_id;
+                    content.push(ContentPart::Text(format!(
+                        "{preview}\n… [the beginning of {chars} characters; all of them are in artifact {id}]"
+                    )));
+                    content.push(ContentPart::Artifact(whole));
+                }
+                ToolContent::Bytes { media_type, name, bytes } => {
+                    content.push(ContentPart::Artifact(artifacts.keep(bytes.to_vec(), &media_type, name, "tool").await?));
+                }
+                ToolContent::Other(value) => {
+                    let chars = value.to_string().len();
+                    if chars <= room {
+                        room -= chars;
+                        content.push(ContentPart::Other(value));
+                    } else {
+                        let bytes = value.to_string().into_bytes();
+                        let kept = artifacts.keep(bytes, "application/json", Some(format!("{tool}.json")), "tool").await?;
+                        content.push(ContentPart::Artifact(kept));
+                    }
+                }
+            }
+        }
+        let structured = match result.structured {
+            Some(value) if value.to_string().len() > limits.tool_output_chars => {
+                let bytes = value.to_string().into_bytes();
+                let kept = artifacts.keep(bytes, "application/json", Some(format!("{tool}.json")), "tool").await?;
+                content.push(ContentPart::Artifact(kept));
+                None
+            }
+            other => other,
+        };
+        Ok(ToolOutput { content, structured, is_error: result.is_error })
+    }
+}
+
+#[async_trait]
+impl ToolCalls for RunCalls {
+    async fn tool_detail(&mut self, tool_name: String) -> Result<ToolDetail, ApiError> {
+        let found = self.tool(&tool_name, ToolOperation::Detail, "tools.get-detail");
+        let call = Call { action: "tools.get-detail", resource: Some(&tool_name), scope: None, bytes: 0 };
+        let effect = async { found.clone().map(|tool| tool.detail.clone()) };
+        self.run.pass(call, || found.clone().map(drop), effect).await
+    }
+
+    async fn tool_call(&mut self, call: ToolRequest) -> Result<ToolOutput, ApiError> {
+        self.one(call).await
+    }
+
+    async fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> Vec<Result<ToolOutput, ApiError>> {
+        let run = &self.run;
+        let count = calls.len();
+        let bytes = calls.iter().map(|call| call.parameters.len()).sum();
+        let allowed = || {
+            granted(&run.terms.grant.permissions.tools, &ToolOperation::Call, "tools.call-many")?;
+            if count > run.limits.tool_calls {
+                return Err(ApiError::new(
+                    ErrorCode::PayloadTooLarge,
+                    format!("{count} tool calls at once; the limit is {}: call in several", run.limits.tool_calls),
+                ));
+            }
+            let mut ids: Vec<_> = calls.iter().map(|call| call.call_id.as_str()).collect();
+            ids.sort_unstable();
+            if ids.windows(2).any(|pair| pair.first() == pair.last()) {
+                return Err(ApiError::invalid_argument("two calls have the same `call-id`"));
+            }
+            Ok(())
+        };
+        // Each goes through the gate by itself as well: it is judged by its own tool, and leaves its own record.
+        let effect = async {
+            let outcomes =
+                stream::iter(calls.clone()).map(|call| self.one(call)).buffered((run.limits.tool_calls_at_once as usize).max(1));
+            Ok(outcomes.collect::<Vec<_>>().await)
+        };
+        let call = Call { action: "tools.call-many", resource: None, scope: None, bytes };
+        run.pass(call, allowed, effect).await.unwrap_or_else(|refusal| (0..count).map(|_| Err(refusal.clone())).collect())
+    }
+}

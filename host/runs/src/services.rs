@@ -1,0 +1,224 @@
+//! What is configured beside the ledger for runs to use: models, tools, knowledge bases, and the index of transcripts.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use agent_host_protocol::{
+    ApiError, ErrorCode, Grant,
+    context::{KnowledgeBaseResource, ModelResource, ToolResource},
+    manifest::Permissions,
+    model::RerankHit,
+};
+use agent_host_providers::{
+    knowledge::{Embedder, Knowledge, KnowledgeBaseConfig, Reranker, Services as KnowledgeServices},
+    models::{Model, Models, not_ready},
+    search::TranscriptIndex,
+    tools::Tools,
+};
+use async_trait::async_trait;
+use parking_lot::Mutex;
+
+use crate::{
+    config::{Config, ConfigError, Names},
+    error::StartError,
+};
+
+/// How long the start of the host waits for the tool servers: events that come before are not granted their tools.
+const TOOLS_READY: Duration = Duration::from_secs(15);
+
+/// The services of a host.
+pub(crate) struct Services {
+    pub(crate) models: Models,
+    pub(crate) tools: Tools,
+    pub(crate) knowledge: Knowledge,
+    /// Id and name of each knowledge base. Asking the bases themselves reads files.
+    bases: Vec<(String, String)>,
+    search_dir: PathBuf,
+    /// Opened when somebody searches.
+    transcripts: OnceLock<TranscriptIndex>,
+    opening: Mutex<()>,
+}
+
+impl Services {
+    pub(crate) async fn open(config: &Config) -> Result<Self, StartError> {
+        let models = models(config)?;
+        let knowledge = knowledge_with(config, &models)?;
+        let tools = Tools::start(&config.mcp_servers);
+        if !config.mcp_servers.is_empty() {
+            tools.ready(TOOLS_READY).await;
+        }
+        let search_dir = config.data_dir.join("search");
+        let named = |base: &KnowledgeBaseConfig| (base.id.clone(), base.name.clone().unwrap_or_else(|| base.id.clone()));
+        let bases = config.knowledge_bases.iter().map(named).collect();
+        Ok(Self { models, tools, knowledge, bases, search_dir, transcripts: OnceLock::new(), opening: Mutex::default() })
+    }
+
+    /// The index of transcripts. The first call opens it, and may block for that.
+    pub(crate) fn transcripts(&self) -> Result<&TranscriptIndex, ApiError> {
+        let _opening = self.opening.lock();
+        if let Some(index) = self.transcripts.get() {
+            return Ok(index);
+        }
+        let index = TranscriptIndex::open(&self.search_dir).map_err(|error| {
+            tracing::error!(%error, "the index of transcripts cannot be opened");
+            ApiError::retryable(ErrorCode::RuntimeError, "the host cannot search; its log says why")
+        })?;
+        Ok(self.transcripts.get_or_init(|| index))
+    }
+
+    /// The ids that the policy of a binding names of what is there now.
+    pub(crate) fn named(&self, models: &Names, tools: &Names, kbs: &Names) -> Named {
+        Named {
+            models: models.of(self.models.iter().map(|model| model.id().to_owned())),
+            tools: tools.of(self.tools.list().iter().map(|tool| tool.name.clone())),
+            knowledge_bases: kbs.of(self.bases.iter().map(|(id, _)| id.clone())),
+        }
+    }
+
+    /// The models of a grant, as the context of a run shows them.
+    pub(crate) fn model_resources(&self, grant: &Grant) -> Vec<ModelResource> {
+        let granted = |model: Arc<Model>| {
+            let mut resource = model.resource();
+            resource.operations.retain(|operation| grant.permissions.models.contains(operation));
+            (!resource.operations.is_empty()).then_some(resource)
+        };
+        grant.models.iter().filter_map(|id| self.models.get(id)).filter_map(granted).collect()
+    }
+
+    /// The tools of a grant.
+    pub(crate) fn tool_resources(&self, grant: &Grant) -> Vec<ToolResource> {
+        let operations = &grant.permissions.tools;
+        let tools = grant.tools.iter().filter(|_| !operations.is_empty()).filter_map(|name| self.tools.get(name));
+        tools
+            .map(|tool| ToolResource {
+                tool_name: tool.name.clone(),
+                description: tool.detail.description.clone(),
+                operations: operations.clone(),
+            })
+            .collect()
+    }
+
+    /// The knowledge bases of a grant.
+    pub(crate) fn knowledge_resources(&self, grant: &Grant) -> Vec<KnowledgeBaseResource> {
+        let operations = &grant.permissions.knowledge_bases;
+        if operations.is_empty() || grant.knowledge_bases.is_empty() {
+            return Vec::new();
+        }
+        let bases = self.bases.iter().filter(|(id, _)| grant.knowledge_bases.contains(id));
+        bases
+            .map(|(id, name)| KnowledgeBaseResource {
+                kb_id: id.clone(),
+                kb_name: Some(name.clone()),
+                operations: operations.clone(),
+            })
+            .collect()
+    }
+
+    /// Whether there is a knowledge base with this id.
+    pub(crate) fn has_knowledge_base(&self, id: &str) -> bool {
+        self.bases.iter().any(|(known, _)| known == id)
+    }
+
+    /// What an operator should look at.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let tools = self
+            .tools
+            .reports()
+            .into_iter()
+            .filter_map(|report| report.problem.map(|problem| format!("MCP server `{}`: {problem}", report.id)));
+        self.models.problems().into_iter().chain(tools).collect()
+    }
+}
+
+/// Ids of what a run was granted by name, each list only where the run may use its kind at all.
+#[derive(Default)]
+pub(crate) struct Named {
+    pub(crate) models: Vec<String>,
+    pub(crate) tools: Vec<String>,
+    pub(crate) knowledge_bases: Vec<String>,
+}
+
+impl Named {
+    pub(crate) fn within(mut self, permissions: &Permissions) -> Self {
+        if permissions.models.is_empty() {
+            self.models.clear();
+        }
+        if permissions.tools.is_empty() {
+            self.tools.clear();
+        }
+        if permissions.knowledge_bases.is_empty() {
+            self.knowledge_bases.clear();
+        }
+        self
+    }
+}
+
+fn models(config: &Config) -> Result<Models, StartError> {
+    Models::open(&config.models).map_err(|problem| StartError::Config(ConfigError::Invalid(problem)))
+}
+
+fn knowledge_with(config: &Config, models: &Models) -> Result<Knowledge, StartError> {
+    let services = |base: &KnowledgeBaseConfig| KnowledgeServices {
+        embedder: base.embedding_model.as_ref().map(|id| Arc::new(ModelByName::new(config, models, id)) as Arc<dyn Embedder>),
+        reranker: base.rerank_model.as_ref().map(|id| Arc::new(ModelByName::new(config, models, id)) as Arc<dyn Reranker>),
+    };
+    Knowledge::open(&config.data_dir.join("knowledge"), &config.knowledge_bases, services).map_err(StartError::Knowledge)
+}
+
+/// The knowledge bases of a configuration, without a host: for the command line.
+///
+/// # Errors
+/// When a model is configured wrongly, or the files cannot be opened.
+pub fn knowledge(config: &Config) -> Result<Knowledge, StartError> {
+    knowledge_with(config, &models(config)?)
+}
+
+/// A model as a knowledge base uses it.
+struct ModelByName {
+    models: Models,
+    id: String,
+    name: String,
+}
+
+impl ModelByName {
+    fn new(config: &Config, models: &Models, id: &str) -> Self {
+        let behind = config.models.iter().find(|model| model.id == id).and_then(|model| model.model.as_deref());
+        Self {
+            models: models.clone(),
+            id: id.to_owned(),
+            name: behind.map_or_else(|| id.to_owned(), |name| format!("{id}={name}")),
+        }
+    }
+
+    fn model(&self) -> Result<Arc<Model>, ApiError> {
+        self.models.get(&self.id).ok_or_else(|| not_ready(format!("there is no model `{}`", self.id)))
+    }
+}
+
+#[async_trait]
+impl Embedder for ModelByName {
+    /// With the provider's name for it: another model behind the same id has other vectors.
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    async fn embed(&self, texts: &[String], deadline: Instant) -> Result<Vec<Vec<f32>>, ApiError> {
+        Ok(self.model()?.embed(texts, deadline).await?.vectors)
+    }
+}
+
+#[async_trait]
+impl Reranker for ModelByName {
+    async fn rerank(
+        &self,
+        query: &str,
+        documents: &[String],
+        top_k: Option<u32>,
+        deadline: Instant,
+    ) -> Result<Vec<RerankHit>, ApiError> {
+        self.model()?.rerank(query, documents, top_k, deadline).await
+    }
+}

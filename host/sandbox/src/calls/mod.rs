@@ -1,0 +1,290 @@
+//! What a guest may call. This crate declares it, one trait for each interface of the contract; the kernel implements
+//! them, behind its one gate.
+
+use std::sync::Arc;
+
+use agent_host_protocol::{
+    ApiError, Interface, Page,
+    artifact::ArtifactMetadata,
+    context::{EventContext, KnowledgeBaseResource},
+    knowledge::KnowledgeHit,
+    manifest::{StateScope, StorageArea},
+    message::ArtifactRef,
+    model::{ModelChunk, ModelResponse, RerankHit},
+    page::Direction,
+    tool::{ToolDetail, ToolOutput},
+    transcript::TranscriptItem,
+};
+use async_trait::async_trait;
+use serde_json::Value;
+
+mod nobody;
+mod unparsed;
+
+pub(crate) use nobody::Nobody;
+pub use unparsed::{Batch, ChatMessages, ChatRequest};
+
+/// The host calls of one run. One value belongs to one run, so no function says which run is calling.
+///
+/// A refusal is an `Err`, which the guest can read; nothing here can trap it. Arguments that are JSON arrive
+/// as text, because the gate looks at the size of a thing before anybody parses it.
+pub trait HostCalls:
+    ResultCalls
+    + ModelCalls
+    + ToolCalls
+    + KnowledgeCalls
+    + HistoryCalls
+    + EventCalls
+    + ArtifactCalls
+    + StateCalls
+    + StorageCalls
+    + Refusals
+    + 'static
+{
+}
+
+impl<T> HostCalls for T where
+    T: ResultCalls
+        + ModelCalls
+        + ToolCalls
+        + KnowledgeCalls
+        + HistoryCalls
+        + EventCalls
+        + ArtifactCalls
+        + StateCalls
+        + StorageCalls
+        + Refusals
+        + 'static
+{
+}
+
+/// `results`.
+#[async_trait]
+pub trait ResultCalls: Send {
+    /// `results.emit`: all of the batch or none; gives the sequence number of the last.
+    async fn emit(&mut self, batch: Batch) -> Result<u64, ApiError>;
+}
+
+/// `models`.
+#[async_trait]
+pub trait ModelCalls: Send {
+    /// `models.invoke`.
+    async fn model_invoke(&mut self, model_id: String, request: ChatRequest) -> Result<ModelResponse, ApiError>;
+
+    /// `models.stream`.
+    async fn model_stream(&mut self, model_id: String, request: ChatRequest) -> Result<Box<dyn ResponseStream>, ApiError>;
+
+    /// `models.rerank`.
+    async fn model_rerank(
+        &mut self,
+        model_id: String,
+        query: String,
+        documents: Vec<String>,
+        top_k: Option<u32>,
+    ) -> Result<Vec<RerankHit>, ApiError>;
+
+    /// `models.embed`.
+    async fn model_embed(&mut self, model_id: String, texts: Vec<String>) -> Result<Vec<Vec<f32>>, ApiError>;
+
+    /// `models.count-tokens`.
+    async fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> Result<u64, ApiError>;
+}
+
+/// `models.response-stream`. Dropping it ends the call.
+#[async_trait]
+pub trait ResponseStream: Send {
+    /// `next`: waits for the next chunks and gives all that have arrived; none is the end.
+    async fn next(&mut self) -> Result<Vec<ModelChunk>, ApiError>;
+}
+
+/// `tools`.
+#[async_trait]
+pub trait ToolCalls: Send {
+    /// `tools.get-detail`.
+    async fn tool_detail(&mut self, tool_name: String) -> Result<ToolDetail, ApiError>;
+
+    /// `tools.call`.
+    async fn tool_call(&mut self, call: ToolRequest) -> Result<ToolOutput, ApiError>;
+
+    /// `tools.call-many`: one outcome for each call, in their order.
+    async fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> Vec<Result<ToolOutput, ApiError>>;
+}
+
+/// A tool call, its parameters not yet parsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolRequest {
+    /// Names the call within the run.
+    pub call_id: String,
+    /// The tool.
+    pub tool_name: String,
+    /// JSON text.
+    pub parameters: String,
+}
+
+/// `knowledge`.
+#[async_trait]
+pub trait KnowledgeCalls: Send {
+    /// `knowledge.list`.
+    async fn knowledge_list(&mut self) -> Result<Vec<KnowledgeBaseResource>, ApiError>;
+
+    /// `knowledge.retrieve`; the filters are JSON text.
+    async fn knowledge_retrieve(
+        &mut self,
+        kb_id: String,
+        query: String,
+        top_k: u32,
+        filters: Option<String>,
+    ) -> Result<Vec<KnowledgeHit>, ApiError>;
+}
+
+/// `history`.
+#[async_trait]
+pub trait HistoryCalls: Send {
+    /// `history.page`.
+    async fn history_page(&mut self, request: PageRequest) -> Result<Page<TranscriptItem>, ApiError>;
+
+    /// `history.search`; the filters are JSON text.
+    async fn history_search(
+        &mut self,
+        query: String,
+        filters: Option<String>,
+        top_k: u32,
+    ) -> Result<Vec<TranscriptItem>, ApiError>;
+}
+
+/// A request for a page of the transcript, as the guest made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRequest {
+    /// Another conversation than the run's own.
+    pub conversation_id: Option<String>,
+    /// Read what is older than this.
+    pub before: Option<String>,
+    /// Read what is newer than this.
+    pub after: Option<String>,
+    /// How many items.
+    pub limit: u32,
+    /// Which way.
+    pub direction: Direction,
+    /// Whether items bring references to their artifacts.
+    pub include_artifacts: bool,
+}
+
+/// `events`.
+#[async_trait]
+pub trait EventCalls: Send {
+    /// `events.get`.
+    async fn event_get(&mut self, event_id: String) -> Result<EventContext, ApiError>;
+
+    /// `events.page`: from newer to older.
+    async fn event_page(
+        &mut self,
+        before: Option<String>,
+        event_types: Vec<String>,
+        limit: u32,
+    ) -> Result<Page<EventContext>, ApiError>;
+}
+
+/// `artifacts`.
+#[async_trait]
+pub trait ArtifactCalls: Send {
+    /// `artifacts.metadata`.
+    async fn artifact_metadata(&mut self, artifact_id: String) -> Result<ArtifactMetadata, ApiError>;
+
+    /// `artifacts.read-range`.
+    async fn artifact_read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> Result<Vec<u8>, ApiError>;
+
+    /// `artifacts.open`.
+    async fn artifact_open(&mut self, artifact_id: String) -> Result<Box<dyn ArtifactReader>, ApiError>;
+
+    /// `artifacts.create`.
+    async fn artifact_create(&mut self, media_type: String, name: Option<String>) -> Result<Box<dyn ArtifactWriter>, ApiError>;
+}
+
+/// `artifacts.reader`.
+#[async_trait]
+pub trait ArtifactReader: Send {
+    /// `read`: at most `max_bytes`; none is the end.
+    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError>;
+}
+
+/// `artifacts.writer`. Dropping it forgets what was written.
+#[async_trait]
+pub trait ArtifactWriter: Send {
+    /// `write`.
+    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), ApiError>;
+
+    /// `finish`: keeps the content and gives the reference.
+    async fn finish(self: Box<Self>) -> Result<ArtifactRef, ApiError>;
+}
+
+/// `state`.
+#[async_trait]
+pub trait StateCalls: Send {
+    /// `state.get`.
+    async fn state_get(&mut self, scope: StateScope, key: String) -> Result<Option<Value>, ApiError>;
+
+    /// `state.set`; the value is JSON text.
+    async fn state_set(&mut self, scope: StateScope, key: String, value: String) -> Result<(), ApiError>;
+
+    /// `state.delete`.
+    async fn state_delete(&mut self, scope: StateScope, key: String) -> Result<(), ApiError>;
+
+    /// `state.list-keys`.
+    async fn state_list_keys(&mut self, scope: StateScope, prefix: Option<String>, limit: u32) -> Result<Vec<String>, ApiError>;
+}
+
+/// `storage`.
+#[async_trait]
+pub trait StorageCalls: Send {
+    /// `storage.get`.
+    async fn storage_get(&mut self, area: StorageArea, key: String) -> Result<Option<Vec<u8>>, ApiError>;
+
+    /// `storage.set`.
+    async fn storage_set(&mut self, area: StorageArea, key: String, value: Vec<u8>) -> Result<(), ApiError>;
+
+    /// `storage.delete`.
+    async fn storage_delete(&mut self, area: StorageArea, key: String) -> Result<(), ApiError>;
+
+    /// `storage.list`.
+    async fn storage_list(&mut self, area: StorageArea, prefix: Option<String>, limit: u32) -> Result<Vec<String>, ApiError>;
+}
+
+/// Closed doors.
+#[async_trait]
+pub trait Refusals: Send {
+    /// Any function behind a closed door: gives the refusal, and records it.
+    async fn refuse(&mut self, interface: Interface, function: &'static str, why: Closed) -> ApiError;
+}
+
+/// Why a door is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// The run was not granted the interface.
+    NotGranted,
+    /// The run was granted it, and this build of the host does not have it.
+    NotAvailable,
+}
+
+/// Where the diagnostic lines of a run go: its `log` calls, its standard output and its standard error.
+///
+/// Called from the guest's own turn, so it must not block.
+pub trait RunLog: Send + Sync + 'static {
+    /// Takes bytes as they come; a line may arrive in pieces.
+    fn write(&self, source: LogSource, bytes: &[u8]);
+}
+
+/// A log that can be shared with the guest's streams.
+pub type SharedLog = Arc<dyn RunLog>;
+
+/// Where a piece of log comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub enum LogSource {
+    Stdout,
+    Stderr,
+    Trace,
+    Debug,
+    Info,
+    Warn,
+    Error,
+}

@@ -1,0 +1,107 @@
+//! The host calls of a component that is only asked who it is: there is no run, so every one is refused.
+
+use agent_host_protocol::{
+    ApiError, Interface, Page,
+    artifact::ArtifactMetadata,
+    context::{EventContext, KnowledgeBaseResource},
+    knowledge::KnowledgeHit,
+    manifest::{StateScope, StorageArea},
+    model::{ModelResponse, RerankHit},
+    tool::{ToolDetail, ToolOutput},
+    transcript::TranscriptItem,
+};
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::{
+    ArtifactCalls, ArtifactReader, ArtifactWriter, Batch, ChatMessages, ChatRequest, Closed, EventCalls, HistoryCalls,
+    KnowledgeCalls, LogSource, ModelCalls, PageRequest, Refusals, ResponseStream, ResultCalls, RunLog, StateCalls, StorageCalls,
+    ToolCalls, ToolRequest,
+};
+
+/// Nobody calls.
+pub(crate) struct Nobody;
+
+fn not_a_run() -> ApiError {
+    ApiError::unauthorized("there is no run: the component was only asked for its manifests")
+}
+
+macro_rules! refused {
+    ($($calls:ident { $($name:ident($($argument:ty),*) -> $answer:ty;)* })*) => {$(
+        #[async_trait]
+        impl $calls for Nobody {$(
+            async fn $name(&mut self, $(_: $argument),*) -> Result<$answer, ApiError> {
+                Err(not_a_run())
+            }
+        )*}
+    )*};
+}
+
+refused! {
+    ResultCalls {
+        emit(Batch) -> u64;
+    }
+    ModelCalls {
+        model_invoke(String, ChatRequest) -> ModelResponse;
+        model_stream(String, ChatRequest) -> Box<dyn ResponseStream>;
+        model_rerank(String, String, Vec<String>, Option<u32>) -> Vec<RerankHit>;
+        model_embed(String, Vec<String>) -> Vec<Vec<f32>>;
+        model_count_tokens(String, ChatMessages) -> u64;
+    }
+    KnowledgeCalls {
+        knowledge_list() -> Vec<KnowledgeBaseResource>;
+        knowledge_retrieve(String, String, u32, Option<String>) -> Vec<KnowledgeHit>;
+    }
+    HistoryCalls {
+        history_page(PageRequest) -> Page<TranscriptItem>;
+        history_search(String, Option<String>, u32) -> Vec<TranscriptItem>;
+    }
+    EventCalls {
+        event_get(String) -> EventContext;
+        event_page(Option<String>, Vec<String>, u32) -> Page<EventContext>;
+    }
+    ArtifactCalls {
+        artifact_metadata(String) -> ArtifactMetadata;
+        artifact_read_range(String, u64, u32) -> Vec<u8>;
+        artifact_open(String) -> Box<dyn ArtifactReader>;
+        artifact_create(String, Option<String>) -> Box<dyn ArtifactWriter>;
+    }
+    StateCalls {
+        state_get(StateScope, String) -> Option<Value>;
+        state_set(StateScope, String, String) -> ();
+        state_delete(StateScope, String) -> ();
+        state_list_keys(StateScope, Option<String>, u32) -> Vec<String>;
+    }
+    StorageCalls {
+        storage_get(StorageArea, String) -> Option<Vec<u8>>;
+        storage_set(StorageArea, String, Vec<u8>) -> ();
+        storage_delete(StorageArea, String) -> ();
+        storage_list(StorageArea, Option<String>, u32) -> Vec<String>;
+    }
+}
+
+#[async_trait]
+impl ToolCalls for Nobody {
+    async fn tool_detail(&mut self, _: String) -> Result<ToolDetail, ApiError> {
+        Err(not_a_run())
+    }
+
+    async fn tool_call(&mut self, _: ToolRequest) -> Result<ToolOutput, ApiError> {
+        Err(not_a_run())
+    }
+
+    async fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> Vec<Result<ToolOutput, ApiError>> {
+        calls.iter().map(|_| Err(not_a_run())).collect()
+    }
+}
+
+#[async_trait]
+impl Refusals for Nobody {
+    async fn refuse(&mut self, _: Interface, _: &'static str, _: Closed) -> ApiError {
+        not_a_run()
+    }
+}
+
+impl RunLog for Nobody {
+    fn write(&self, _: LogSource, _: &[u8]) {}
+}

@@ -1,0 +1,14 @@
+//! What stands behind the handles that a guest holds.
+
+#![allow(unreachable_pub, reason = "named by the generated traits, which are public")]
+
+use crate::calls::{ArtifactReader, ArtifactWriter, ResponseStream};
+
+/// `models.response-stream`.
+pub struct Responses(pub(crate) Box<dyn ResponseStream>);
+
+/// `artifacts.reader`.
+pub struct Reader(pub(crate) Box<dyn ArtifactReader>);
+
+/// `artifacts.writer`.
+pub struct Writer(pub(crate) Box<dyn ArtifactWriter>);

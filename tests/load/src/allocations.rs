@@ -1,0 +1,78 @@
+//! How often this process asks for memory.
+
+use std::{
+    alloc::{GlobalAlloc, Layout},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use mimalloc::MiMalloc;
+
+/// The allocator of the host, `mimalloc`, which counts while it is told to. Otherwise it only looks at one flag, so what is
+/// timed is timed as in the host.
+pub(crate) struct Counting;
+
+static COUNTS: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// From now on allocations of all threads are counted.
+pub(crate) fn start() {
+    COUNTS.store(true, Ordering::SeqCst);
+}
+
+/// Ends counting.
+pub(crate) fn stop() {
+    COUNTS.store(false, Ordering::SeqCst);
+}
+
+/// What was counted since the process began. A block that grows or shrinks counts again.
+pub(crate) fn count() -> u64 {
+    ALLOCATIONS.load(Ordering::SeqCst)
+}
+
+fn note() {
+    if COUNTS.load(Ordering::Relaxed) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[allow(unsafe_code, reason = "an allocator cannot be made otherwise; see SAFETY")]
+// SAFETY: each method passes its arguments on to mimalloc as they are and gives what mimalloc gives, so mimalloc's own
+// promises hold. Counting touches two atomics and allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: as for the whole.
+        unsafe { MiMalloc.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: as for the whole.
+        unsafe { MiMalloc.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note();
+        // SAFETY: as for the whole.
+        unsafe { MiMalloc.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as for the whole.
+        unsafe { MiMalloc.dealloc(block, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_allocated_in_between_is_counted() {
+        let before = super::count();
+        super::start();
+        let boxes: Vec<_> = (0..100_u64).map(|number| std::hint::black_box(Box::new(number))).collect();
+        super::stop();
+        let counted = super::count() - before;
+        // Other tests of this process may allocate meanwhile.
+        assert!(counted >= 101, "{counted} allocations for {} boxes and their list", boxes.len());
+    }
+}
