@@ -17,18 +17,20 @@ use crate::{
     artifacts::{ArtifactOperation, NewArtifact},
     blobs::{Pin, parse_hex},
     error::LedgerError,
+    fork::{AddRunOperation, WithRun},
     garbage::ForgetOperation,
     life,
-    memory::{ActiveRun, Memory},
+    memory::Memory,
     operation::{
         AcceptAnswer, AcceptOperation, AuditRow, ConversationRow, IdempotencyAgeRow, IdempotencyRow, ItemRow, ListedEvent,
         Operation, WriteOperation,
     },
     overlay::Admitted,
+    prune::Pruned,
     read::{Reader, json},
     record::{ArtifactRecord, Idempotency},
     rows::Rows,
-    schema::{BY_ARTIFACT, MAX_KEY_BYTES, Table, audit_run, blob_ref, expiry, number, pair},
+    schema::{BY_ARTIFACT, Digest, MAX_KEY_BYTES, Table, audit_run, blob_ref, expiry, number, pair},
     values::{Plan, ValueRow, Values},
 };
 
@@ -36,16 +38,16 @@ use crate::{
 pub(crate) const IDEMPOTENCY_TTL_MS: u64 = 24 * 60 * 60 * 1000;
 
 pub(crate) struct Batch<'a> {
-    memory: &'a mut Memory,
+    pub(crate) memory: &'a mut Memory,
     database: &'a Database,
     /// Opened by the first operation that has to look something up.
     reader: Option<Reader>,
-    rows: &'a mut Rows,
+    pub(crate) rows: &'a mut Rows,
     /// Runs whose row is to be written when the batch is finished: several writes to a run cost one row.
     dirty: Vec<u64>,
     ended: FxHashMap<u64, Arc<Run>>,
     /// Ids and keys of this batch, which the reader does not see yet.
-    ids: HashSet<[u8; 16]>,
+    pub(crate) ids: HashSet<[u8; 16]>,
     keys: HashMap<String, IdempotencyRow>,
     /// State and storage that this batch has changed.
     values: Values,
@@ -53,7 +55,13 @@ pub(crate) struct Batch<'a> {
     artifacts: HashMap<String, bool>,
     /// Artifacts that this batch refers to.
     referenced: HashSet<String>,
-    outcome: Outcome,
+    /// Segments that this batch has added, with their blobs.
+    pub(crate) journal: FxHashMap<u64, Vec<(u64, Vec<Digest>)>>,
+    /// Segments that this batch has pruned.
+    pub(crate) pruned: HashSet<(u64, u64)>,
+    /// Rows of events that this batch has added runs to.
+    pub(crate) forked: HashMap<[u8; 16], WithRun>,
+    pub(crate) outcome: Outcome,
 }
 
 /// What is to be done when the batch is durable, or is not.
@@ -65,7 +73,9 @@ pub(crate) struct Outcome {
     /// State to take from the overlay, whether the batch became durable or not.
     pub(crate) admitted: Vec<Admitted>,
     /// Blobs that the batch refers to. Let go when the answers are given.
-    pins: Vec<Arc<Pin>>,
+    pub(crate) pins: Vec<Arc<Pin>>,
+    /// How many more runs are parked.
+    pub(crate) parked: i64,
 }
 
 /// An answer and who waits for it. Refusals wait too: who is refused must not find the refused state any more.
@@ -73,6 +83,7 @@ enum Answer {
     Accept(oneshot::Sender<Result<AcceptAnswer, LedgerError>>, Result<AcceptAnswer, LedgerError>),
     Write(oneshot::Sender<Result<Arc<Run>, LedgerError>>, Result<Arc<Run>, LedgerError>),
     Count(oneshot::Sender<Result<u64, LedgerError>>, Result<u64, LedgerError>),
+    Pruned(oneshot::Sender<Result<Pruned, LedgerError>>, Result<Pruned, LedgerError>),
 }
 
 impl Outcome {
@@ -86,9 +97,21 @@ impl Outcome {
                 Answer::Accept(reply, answer) => drop(reply.send(known(answer, durable))),
                 Answer::Write(reply, answer) => drop(reply.send(known(answer, durable))),
                 Answer::Count(reply, answer) => drop(reply.send(known(answer, durable))),
+                Answer::Pruned(reply, answer) => drop(reply.send(known(answer, durable))),
             }
         }
     }
+}
+
+/// What a write does, when all of it is known to be allowed.
+#[derive(Default)]
+struct Checked {
+    /// The run, where it has ended and only takes audit records.
+    ended: Option<Arc<Run>>,
+    /// What becomes of values.
+    plan: Plan,
+    /// What is deleted of its journal.
+    journal: Rows,
 }
 
 impl<'a> Batch<'a> {
@@ -106,6 +129,9 @@ impl<'a> Batch<'a> {
             values: Values::default(),
             artifacts: HashMap::new(),
             referenced: HashSet::new(),
+            journal: FxHashMap::default(),
+            pruned: HashSet::new(),
+            forked: HashMap::new(),
             outcome: Outcome::default(),
         }
     }
@@ -129,7 +155,7 @@ impl<'a> Batch<'a> {
             Operation::Write(mut operation) => {
                 self.outcome.admitted.extend(operation.state.take());
                 match self.check_write(&operation) {
-                    Ok((ended, plan)) => self.put_write(*operation, ended, plan),
+                    Ok(checked) => self.put_write(*operation, checked),
                     Err(error) => self.outcome.answers.push(Answer::Write(operation.reply, Err(error))),
                 }
             }
@@ -145,6 +171,14 @@ impl<'a> Batch<'a> {
             Operation::Forget(operation) => {
                 let answer = self.forget(&operation);
                 self.outcome.answers.push(Answer::Count(operation.reply, answer));
+            }
+            Operation::AddRun(mut operation) => {
+                let answer = self.add_run(&mut operation);
+                self.outcome.answers.push(Answer::Count(operation.reply, answer));
+            }
+            Operation::Prune(operation) => {
+                let answer = self.prune(&operation);
+                self.outcome.answers.push(Answer::Pruned(operation.reply, answer));
             }
         }
     }
@@ -172,12 +206,17 @@ impl<'a> Batch<'a> {
         (self.outcome, result)
     }
 
-    fn reader(&mut self) -> Result<&Reader, LedgerError> {
+    pub(crate) fn reader(&mut self) -> Result<&Reader, LedgerError> {
         let reader = match self.reader.take() {
             Some(reader) => reader,
             None => Reader::new(self.database)?,
         };
         Ok(self.reader.insert(reader))
+    }
+
+    fn add_run(&mut self, new: &mut AddRunOperation) -> Result<u64, LedgerError> {
+        let with_run = self.check_add_run(new)?;
+        Ok(self.put_add_run(new, with_run))
     }
 
     fn load_conversation(&mut self, index: &str) -> Result<(), LedgerError> {
@@ -251,14 +290,8 @@ impl<'a> Batch<'a> {
         self.rows.put(Table::EventIds, &accept.event_id.to_bytes(), &number(event_no));
         let mut runs = Vec::with_capacity(accept.runs.len());
         for (new, run_no) in std::mem::take(&mut accept.runs).into_iter().zip(first_run_no..) {
-            let key = number(run_no);
             runs.push((run_no, new.run.run_id));
-            self.rows.put(Table::Runs, &key, &new.row);
-            self.rows.put(Table::RunIds, &new.run.run_id.to_bytes(), &key);
-            self.rows.put(Table::Terms, &key, new.terms.get().as_bytes());
-            self.rows.put(Table::Active, &key, &[]);
-            self.memory.active.insert(run_no, ActiveRun { run: new.run, dirty: false });
-            self.memory.next_run_no = run_no + 1;
+            self.put_new_run(run_no, new.run, &new.row, &new.terms);
         }
         let transcript_seq = accept.transcript.take().map(|item| self.put_item(&item));
         if let Some(ListedEvent { index, key, event_type }) = accept.listed.take() {
@@ -379,32 +412,48 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The run, where it has ended and only takes audit records, and what becomes of values.
-    fn check_write(&mut self, write: &WriteOperation) -> Result<(Option<Arc<Run>>, Plan), LedgerError> {
+    /// Whether a write can be carried out, and what it then does.
+    fn check_write(&mut self, write: &WriteOperation) -> Result<Checked, LedgerError> {
+        if let Some(run) = self.find_run(write.run_no)? {
+            if write.is_audit_only() {
+                return Ok(Checked { ended: Some(run), ..Checked::default() });
+            }
+            return Err(LedgerError::Terminal { run_id: run.run_id, status: run.status });
+        }
         if let Some(active) = self.memory.active.get(&write.run_no) {
             life::check(&active.run, &write.changes, write.events)?;
-            for item in &write.transcript {
-                self.load_conversation(&item.index)?;
-            }
-            self.check_artifacts(&write.artifacts)?;
-            return Ok((None, self.plan(&write.values)?));
         }
-        // Every run that has not ended is in memory, so this one has, or never was.
-        let ended = match self.ended.get(&write.run_no) {
-            Some(run) => Some(Arc::clone(run)),
-            None => self.reader()?.run(write.run_no)?.map(Arc::new),
-        };
-        let run = ended.ok_or_else(|| LedgerError::NotFound(format!("run with number {}", write.run_no)))?;
-        if write.is_audit_only() {
-            Ok((Some(run), Plan::default()))
-        } else {
-            Err(LedgerError::Terminal { run_id: run.run_id, status: run.status })
+        for item in &write.transcript {
+            self.load_conversation(&item.index)?;
         }
+        self.check_artifacts(&write.artifacts)?;
+        Ok(Checked { ended: None, plan: self.plan(&write.values)?, journal: self.check_journal(write)? })
     }
 
-    fn put_write(&mut self, mut write: WriteOperation, ended: Option<Arc<Run>>, plan: Plan) {
+    /// The run, where it has ended; else it is in memory afterwards.
+    fn find_run(&mut self, run_no: u64) -> Result<Option<Arc<Run>>, LedgerError> {
+        if self.memory.active.contains_key(&run_no) {
+            return Ok(None);
+        }
+        if let Some(run) = self.ended.get(&run_no) {
+            return Ok(Some(Arc::clone(run)));
+        }
+        let run = self.reader()?.run(run_no)?.ok_or_else(|| LedgerError::NotFound(format!("run with number {run_no}")))?;
+        if run.status.is_terminal() {
+            return Ok(Some(Arc::new(run)));
+        }
+        // Every run that has not ended is in memory or parked.
+        match &self.reader {
+            Some(reader) => self.memory.load_parked(run_no, run, reader)?,
+            None => return Err(LedgerError::damaged("the store cannot be read")),
+        }
+        Ok(None)
+    }
+
+    fn put_write(&mut self, mut write: WriteOperation, checked: Checked) {
+        let Checked { ended, plan, journal } = checked;
         let run_no = write.run_no;
-        if !write.is_audit_only() {
+        if write.is_seen() {
             self.outcome.touched.push(run_no);
         }
         self.rows.append(&write.rows);
@@ -418,6 +467,8 @@ impl<'a> Batch<'a> {
             self.put_item(item);
         }
         self.put_audit(write.audit);
+        self.put_journal(run_no, &journal, write.journal.take());
+        self.put_park(run_no, life::moves(&write.changes), write.park.take());
         let run = match ended {
             Some(run) => run,
             None => match self.change_run(run_no, write.changes, write.events) {
@@ -456,7 +507,12 @@ impl<'a> Batch<'a> {
 }
 
 /// The row of an event whose JSON is already there. See `operation::EventRow`.
-fn write_event_row(bytes: &mut Vec<u8>, runs: &[(u64, agent_host_protocol::RunId)], transcript_seq: Option<u64>, event: &[u8]) {
+pub(crate) fn write_event_row(
+    bytes: &mut Vec<u8>,
+    runs: &[(u64, agent_host_protocol::RunId)],
+    transcript_seq: Option<u64>,
+    event: &[u8],
+) {
     use std::io::Write;
     // Writing to a vector does not fail.
     let mut write = |text: std::fmt::Arguments<'_>| drop(bytes.write_fmt(text));

@@ -273,7 +273,9 @@ pub struct Blob {
 }
 
 impl Blob {
-    pub(crate) fn digest(&self) -> Digest {
+    /// SHA-256 of the content.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
         self.pin.digest
     }
 }
@@ -438,6 +440,21 @@ impl Ledger {
             buffer: Vec::new(),
             failed: None,
         })
+    }
+
+    /// A blob that is there already, so that a write can refer to it; nothing where there is none of this name. It is
+    /// kept for as long as the value lives.
+    ///
+    /// # Errors
+    /// [`LedgerError::Damaged`] where it cannot be looked at, [`LedgerError::Unavailable`].
+    pub fn pin_blob(&self, sha256: &str) -> Result<Option<Blob>, LedgerError> {
+        self.database()?;
+        let Some(digest) = parse_hex(sha256) else { return Ok(None) };
+        let blobs = &self.shared().blobs;
+        // Pinned first: what is there afterwards stays there.
+        let pin = blobs.pin(digest);
+        let size = size_of(blobs.root(), &digest).map_err(|error| unreadable(&error))?;
+        Ok(size.map(|size| Blob { sha256: hex(&digest), size, pin: Arc::new(pin) }))
     }
 
     /// Opens a blob; nothing where there is none of this name.

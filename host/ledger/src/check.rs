@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use agent_host_protocol::{Event, ResultKind, Run, RunId, grant::ConversationKey};
+use agent_host_protocol::{Event, ResultKind, Run, RunId, RunStatus, grant::ConversationKey};
 use redb::{ReadableTable, ReadableTableMetadata};
 use serde_json::value::RawValue;
 
@@ -15,10 +15,11 @@ use crate::{
     blobs::{blobs_path, hex, parse_hex, size_of},
     compact::CACHE_BYTES,
     error::{LedgerError, OpenError},
+    journal::read_segment,
     operation::{ConversationRow, EventRow, IdempotencyAgeRow, IdempotencyRow, RunEventRow, TranscriptRow},
     read::{Reader, Rows, json, malformed},
-    record::{ArtifactRecord, AuditRecord, Usage},
-    schema::{self, BY_ARTIFACT, BY_STORAGE, Digest, Table, number},
+    record::{ArtifactRecord, AuditRecord, Park, Usage},
+    schema::{self, BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, Digest, Table, number},
     store::{Missing, Store},
     values::{StoredValue, read_stored, read_usage},
 };
@@ -66,8 +67,8 @@ impl fmt::Display for Finding {
 
 /// Reads all of a ledger that no host has open and holds it against its promises: the checksum of every page;
 /// sequences without a gap; exactly one terminal event, at the end, if and only if the run has ended; ids that map
-/// both ways; every row readable; the blob of every artifact and storage value there with its size; what is said of
-/// how much a scope has. What only the log holds is taken over first. `progress` is told a fraction.
+/// both ways; every row readable; the blob of every artifact and storage value there with its size, and of every journal; what is
+/// said of how much a scope has; parked runs waiting, and listed as they are parked. What only the log holds is taken over first. `progress` is told a fraction.
 ///
 /// # Errors
 /// [`OpenError`] where the ledger cannot be opened or read. What is wrong with its content is in the report.
@@ -128,6 +129,8 @@ impl<'a> Check<'a> {
         }
         self.values()?;
         self.artifacts()?;
+        self.journal()?;
+        self.parked()?;
         self.blob_refs()
     }
 
@@ -148,7 +151,7 @@ impl<'a> Check<'a> {
         self.each(Table::Storage, |check, key, value| {
             let value = read_stored(value).ok_or_else(|| malformed(Table::Storage))?;
             if let StoredValue::Blob(digest, size) = &value {
-                check.needs(Table::Storage, digest, *size, &schema::blob_ref(digest, BY_STORAGE, key))?;
+                check.needs(Table::Storage, digest, Some(*size), &schema::blob_ref(digest, BY_STORAGE, key))?;
             }
             count(Table::Storage, key, value.content().size())
         })?;
@@ -174,7 +177,7 @@ impl<'a> Check<'a> {
             match parse_hex(&record.sha256) {
                 Some(digest) => {
                     let listed = schema::blob_ref(&digest, BY_ARTIFACT, key);
-                    check.needs(Table::Artifacts, &digest, record.size, &listed)?;
+                    check.needs(Table::Artifacts, &digest, Some(record.size), &listed)?;
                 }
                 None => check.expect(Table::Artifacts, false, || format!("artifact {id} has no digest")),
             }
@@ -197,16 +200,76 @@ impl<'a> Check<'a> {
         })
     }
 
-    /// Whether a blob that a row needs is there, and listed as needed.
-    fn needs(&mut self, table: Table, digest: &Digest, size: u64, listed: &[u8]) -> Found {
+    /// Journals belong to runs, and their blobs are there.
+    fn journal(&mut self) -> Found {
+        let mut current = None;
+        self.each(Table::Journal, |check, key, value| {
+            let (run_no, _) = schema::read_pair(key).ok_or_else(|| malformed(Table::Journal))?;
+            if current != Some(run_no) {
+                current = Some(run_no);
+                let there = check.reader.has(Table::Runs, &number(run_no))?;
+                check.expect(Table::Journal, there, || format!("there is a journal of run {run_no}, which is not there"));
+            }
+            let (digests, _) = read_segment(value).ok_or_else(|| malformed(Table::Journal))?;
+            for digest in digests {
+                check.needs(Table::Journal, digest, None, &schema::blob_ref(digest, BY_JOURNAL, key))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The three tables of parked runs agree, and parked runs wait.
+    fn parked(&mut self) -> Found {
+        let (mut parked, mut keys) = (0, 0);
+        self.each(Table::Parked, |check, key, value| {
+            let run_no = schema::read_number(key).ok_or_else(|| malformed(Table::Parked))?;
+            parked += 1;
+            let run = check.reader.run(run_no)?;
+            check.expect(Table::Parked, run.as_ref().is_some_and(|run| run.status == RunStatus::Waiting), || match run {
+                Some(run) => format!("run {run_no} is parked, and {}", run.status),
+                None => format!("run {run_no} is parked and not there"),
+            });
+            let Some(park) = check.parses::<Park>(Table::Parked, value) else { return Ok(()) };
+            let listed = check.reader.has(Table::Wakes, &schema::pair(park.wake_at, run_no))?;
+            check.expect(Table::Wakes, listed, || format!("run {run_no} is parked and never wakes"));
+            let distinct: HashSet<_> = park.keys.iter().collect();
+            keys += distinct.len() as u64;
+            for key in distinct {
+                let listed = check.reader.has(Table::Waits, &schema::wait_key(key, run_no))?;
+                check.expect(Table::Waits, listed, || format!("run {run_no} waits for `{key}` and is not listed"));
+            }
+            Ok(())
+        })?;
+        // Each has its row, so as many rows are theirs, and no others.
+        let mut listed = (0, 0);
+        self.each(Table::Wakes, |_, key, _| {
+            listed.0 += 1;
+            schema::read_pair(key).map(|_| ()).ok_or_else(|| malformed(Table::Wakes))
+        })?;
+        self.each(Table::Waits, |_, key, _| {
+            listed.1 += 1;
+            schema::read_wait_key(key).map(|_| ()).ok_or_else(|| malformed(Table::Waits))
+        })?;
+        self.expect(Table::Wakes, listed.0 == parked, || format!("{} runs are listed, {parked} are parked", listed.0));
+        self.expect(Table::Waits, listed.1 == keys, || format!("{} keys are listed, {keys} are waited for", listed.1));
+        Ok(())
+    }
+
+    /// Whether a blob that a row needs is there, with its size where that is known, and listed as needed.
+    fn needs(&mut self, table: Table, digest: &Digest, size: Option<u64>, listed: &[u8]) -> Found {
         let listed = self.reader.has(Table::BlobRefs, listed)?;
         self.expect(Table::BlobRefs, listed, || format!("blob {} is needed and not listed", hex(digest)));
         let found = size_of(self.blobs, digest)
             .map_err(|error| LedgerError::damaged(format!("blob {} cannot be read: {error}", hex(digest))))?;
-        self.expect(table, found == Some(size), || match found {
-            Some(found) => format!("blob {} has {found} bytes, not {size}", hex(digest)),
-            None => format!("blob {} is not there: restore the folder `blobs` from the same backup", hex(digest)),
-        });
+        match (found, size) {
+            (Some(found), Some(size)) => {
+                self.expect(table, found == size, || format!("blob {} has {found} bytes, not {size}", hex(digest)));
+            }
+            (Some(_), None) => {}
+            (None, _) => self.expect(table, false, || {
+                format!("blob {} is not there: restore the folder `blobs` from the same backup", hex(digest))
+            }),
+        }
         Ok(())
     }
 
@@ -220,6 +283,9 @@ impl<'a> Check<'a> {
                 })?,
                 BY_STORAGE => check.reader.get(Table::Storage, name, |row| {
                     Ok(matches!(read_stored(row), Some(StoredValue::Blob(stored, _)) if stored == *digest))
+                })?,
+                BY_JOURNAL => check.reader.get(Table::Journal, name, |row| {
+                    Ok(read_segment(row).is_some_and(|(digests, _)| digests.contains(digest)))
                 })?,
                 _ => None,
             };

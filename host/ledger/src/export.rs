@@ -9,10 +9,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
+    blobs::hex,
     compact::CACHE_BYTES,
     cursor::Sequence,
     error::{LedgerError, OpenError},
     handle::Ledger,
+    journal::read_segment,
     operation::{ConversationRow, EventRow},
     pages::item,
     read::{Reader, json, malformed, raw, run_event},
@@ -51,9 +53,21 @@ enum Line<'a> {
         run: Box<RawValue>,
         terms: Option<Box<RawValue>>,
         context: Option<Box<RawValue>>,
+        /// Where it is parked: until when, and for what.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        park: Option<Box<RawValue>>,
     },
     RunEvent {
         event: RunEvent,
+    },
+    Journal {
+        run_id: RunId,
+        /// Number of the first entry of the segment.
+        first: u64,
+        base64: String,
+        /// Digests of the blobs that the segment names.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        blobs: Vec<String>,
     },
     Transcript {
         conversation: &'a ConversationKey,
@@ -96,7 +110,7 @@ pub fn export(dir: impl AsRef<Path>, out: impl Write, progress: impl FnMut(f64))
 }
 
 impl Ledger {
-    /// Writes events, runs (with terms and context), run events, transcripts, state, storage, artifacts and audit records as
+    /// Writes events, runs (with terms, context and where they are parked), run events, journals, transcripts, state, storage, artifacts and audit records as
     /// JSON Lines. What is in blobs is named by its digest; the folder `blobs` has the bytes.
     /// `progress` is told a fraction from 0 to 1. It blocks for as long as reading everything takes.
     ///
@@ -126,6 +140,7 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
             Table::Events,
             Table::Runs,
             Table::RunEvents,
+            Table::Journal,
             Table::Transcript,
             Table::State,
             Table::Storage,
@@ -140,6 +155,7 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
         export.events()?;
         export.runs()?;
         export.run_events()?;
+        export.journal()?;
         export.transcript()?;
         export.state()?;
         export.storage()?;
@@ -204,23 +220,46 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
         self.each(Table::Runs, |this, reader, key, value| {
             let terms = reader.get(Table::Terms, key, |bytes| raw(Table::Terms, bytes))?;
             let context = reader.get(Table::Contexts, key, |bytes| raw(Table::Contexts, bytes))?;
-            this.write(&Line::Run { run_no: number(Table::Runs, key)?, run: raw(Table::Runs, value)?, terms, context })
+            let park = reader.get(Table::Parked, key, |bytes| raw(Table::Parked, bytes))?;
+            this.write(&Line::Run { run_no: number(Table::Runs, key)?, run: raw(Table::Runs, value)?, terms, context, park })
         })
     }
 
     fn run_events(&mut self) -> Result<(), OpenError> {
+        self.of_runs(Table::RunEvents, |this, id, sequence, value| {
+            this.write(&Line::RunEvent { event: run_event(id, sequence, value)? })
+        })
+    }
+
+    fn journal(&mut self) -> Result<(), OpenError> {
+        self.of_runs(Table::Journal, |this, run_id, first, value| {
+            let (digests, bytes) = read_segment(value).ok_or_else(|| malformed(Table::Journal))?;
+            let blobs = digests.iter().map(hex).collect();
+            this.write(&Line::Journal { run_id, first, base64: BASE64_STANDARD.encode(bytes), blobs })
+        })
+    }
+
+    /// Every row of a table whose key is the number of a run and a number.
+    fn of_runs(
+        &mut self,
+        table: Table,
+        mut row: impl FnMut(&mut Self, RunId, u64, &[u8]) -> Result<(), OpenError>,
+    ) -> Result<(), OpenError> {
         let mut current: Option<(u64, RunId)> = None;
-        self.each(Table::RunEvents, |this, reader, key, value| {
-            let (run_no, sequence) = schema::read_pair(key).ok_or_else(|| malformed(Table::RunEvents))?;
+        self.each(table, |this, reader, key, value| {
+            let (run_no, number) = schema::read_pair(key).ok_or_else(|| malformed(table))?;
             let id = match current {
                 Some((no, id)) if no == run_no => id,
                 _ => match reader.run(run_no)? {
                     Some(run) => run.run_id,
-                    None => return Err(LedgerError::damaged(format!("run {run_no} has events but is not there")).into()),
+                    None => {
+                        let reason = format!("run {run_no} has rows in `{}` but is not there", table.name());
+                        return Err(LedgerError::damaged(reason).into());
+                    }
                 },
             };
             current = Some((run_no, id));
-            this.write(&Line::RunEvent { event: run_event(id, sequence, value)? })
+            row(this, id, number, value)
         })
     }
 

@@ -15,8 +15,8 @@ use agent_host_protocol::{Event, EventId, Run, RunId, RunStatus, event::Envelope
 use serde_json::{Map, value::RawValue};
 
 use crate::{
-    Accept, Accepted, Health, Ledger, LedgerError, NewEvent, NewRun, Options, RunChange, RunRecord, RunWrite, StateWrite, check,
-    log::LogFile,
+    Accept, Accepted, AddRun, Health, JournalSegment, Ledger, LedgerError, NewEvent, NewRun, Options, Park, RunChange, RunRecord,
+    RunWrite, StateWrite, check, log::LogFile,
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,8 @@ enum Fault {
     Torn,
     /// All is written, but not known to be durable.
     Sync,
+    /// It takes long until all is durable.
+    Slow,
 }
 
 #[derive(Clone, Default)]
@@ -69,6 +71,9 @@ impl LogFile for Failing {
         if self.switch.is(Fault::Sync) {
             return Err(io::Error::other("the sync failed"));
         }
+        if self.switch.is(Fault::Slow) {
+            std::thread::sleep(Duration::from_millis(500));
+        }
         self.file.sync()
     }
 
@@ -105,6 +110,7 @@ fn accept() -> Accept {
         status_reason: None,
         failure: None,
         attempt: 1,
+        resumes: 0,
         created_at: 1,
         started_at: None,
         finished_at: None,
@@ -210,6 +216,85 @@ async fn what_was_refused_for_a_failed_sync_is_not_there_after_a_crash() {
     }
     let reopened = Options::new(copy.path()).open().unwrap();
     assert_eq!(reopened.active_runs().unwrap(), [kept]);
+}
+
+/// A park, a journal and a fork that were refused are gone from memory and from the store, and can be made again.
+#[tokio::test]
+async fn what_was_parked_or_forked_by_a_refused_batch_is_not() {
+    for fault in [Fault::Write, Fault::Torn, Fault::Sync] {
+        let dir = tempfile::tempdir().unwrap();
+        let (ledger, switch) = open(dir.path(), Duration::from_secs(3600));
+        let record = new_run(&ledger).await.unwrap();
+        let run_no = record.run_no;
+        let segment = |first| Some(JournalSegment { first, bytes: vec![1], blobs: Vec::new() });
+        let park = || RunWrite {
+            run_no,
+            changes: vec![RunChange::Wait { at: 1, reason: "r".into() }],
+            park: Some(Park { wake_at: 5, keys: vec!["k".into()] }),
+            journal: segment(2),
+            ..RunWrite::default()
+        };
+        let resume = || RunWrite {
+            run_no,
+            changes: vec![RunChange::Retry { at: 1, deadline_at: None }],
+            journal: segment(1),
+            ..RunWrite::default()
+        };
+        let start = RunChange::Start { at: 1, deadline_at: None };
+        let start = RunWrite { run_no, changes: vec![start], journal: segment(1), ..RunWrite::default() };
+        ledger.submit(start).await.unwrap().await.unwrap();
+        let fork = || AddRun {
+            run: Run { run_id: RunId::new(), ..record.run.clone() },
+            terms: raw("{}"),
+            context: None,
+            events: Vec::new(),
+            journal: segment(1),
+        };
+        let firsts = || ledger.journal_page(run_no, 0, 100).unwrap().iter().map(|row| row.first).collect::<Vec<_>>();
+        let seen = |ledger: &Ledger| {
+            let in_memory = ledger.stats().unwrap().active_in_memory;
+            (ledger.parked_count(), ledger.parked_on("k", 9).unwrap().len(), in_memory, firsts())
+        };
+
+        switch.set(fault);
+        assert!(matches!(ledger.submit(park()).await.unwrap().await, Err(LedgerError::Storage(_))), "{fault:?}");
+        assert!(matches!(ledger.add_run(fork()).await, Err(LedgerError::Storage(_))));
+        assert_eq!((seen(&ledger), ledger.event(record.run.event_id).unwrap().unwrap().runs.len()), ((0, 0, 1, vec![1]), 1));
+        switch.set(Fault::None);
+        ledger.submit(park()).await.unwrap().await.unwrap();
+        assert_eq!(seen(&ledger), (1, 1, 0, vec![1, 2]));
+        switch.set(fault);
+        assert!(matches!(ledger.submit(resume()).await.unwrap().await, Err(LedgerError::Storage(_))));
+        assert_eq!(seen(&ledger), (1, 1, 0, vec![1, 2]), "{fault:?}: the refused retry left a trace");
+        switch.set(Fault::None);
+        ledger.submit(resume()).await.unwrap().await.unwrap();
+        assert_eq!(seen(&ledger), (0, 0, 1, vec![1]));
+        assert_eq!(ledger.add_run(fork()).await.unwrap().run_no, run_no + 1);
+        assert_eq!(ledger.event(record.run.event_id).unwrap().unwrap().runs.len(), 2);
+        ledger.close().await.unwrap();
+        assert!(check(dir.path(), |_| ()).unwrap().is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_blob_is_kept_while_the_journal_that_names_it_is_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, switch) = open(dir.path(), Duration::from_secs(3600));
+    let run_no = new_run(&ledger).await.unwrap().run_no;
+    let mut writer = ledger.blob_writer(100).unwrap();
+    writer.write(b"content").unwrap();
+    let blob = writer.finish().unwrap();
+    let sha256 = blob.sha256.clone();
+    switch.set(Fault::Slow);
+    let journal = Some(JournalSegment { first: 1, bytes: Vec::new(), blobs: vec![blob] });
+    let commit = ledger.submit(RunWrite { run_no, journal, ..RunWrite::default() }).await.unwrap();
+    // The writer waits for the disk meanwhile.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let later = agent_host_protocol::time::now() + 1_000_000_000;
+    assert_eq!(ledger.collect_garbage(later).await.unwrap().blobs, 0);
+    commit.await.unwrap();
+    assert_eq!(ledger.collect_garbage(later).await.unwrap().blobs, 0);
+    assert!(ledger.blob(&sha256).unwrap().is_some());
 }
 
 #[tokio::test]

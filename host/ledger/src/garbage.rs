@@ -46,7 +46,7 @@ pub(crate) struct ForgetOperation {
 
 impl Ledger {
     /// Removes what nothing needs any more: expired artifacts, uploads that nothing has referred to for
-    /// `Options::artifact_unreferenced`, blobs that no artifact and no storage value refers to, and temporary files that
+    /// `Options::artifact_unreferenced`, blobs that no artifact, storage value and journal refers to, and temporary files that
     /// nobody writes.
     ///
     /// It can run beside everything else, and may be interrupted at any point: what is left is removed the next
@@ -217,9 +217,11 @@ pub(crate) fn blob_totals(blobs: &Arc<Blobs>) -> io::Result<(u64, u64)> {
     Ok(totals)
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static) -> Result<T, LedgerError> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static,
+) -> Result<T, LedgerError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(error) => Err(LedgerError::Storage(format!("the collection did not finish: {error}").into())),
+        Err(error) => Err(LedgerError::Storage(format!("the work did not finish: {error}").into())),
     }
 }

@@ -90,6 +90,10 @@ pub(crate) struct Counters {
     pub(crate) checkpoints: AtomicU64,
     pub(crate) checkpoint_us: AtomicU64,
     pub(crate) longest_checkpoint_us: AtomicU64,
+    /// Runs that are parked.
+    parked: AtomicU64,
+    /// Runs in the memory of the writer.
+    pub(crate) in_memory: AtomicU64,
 }
 
 impl Counters {
@@ -97,6 +101,18 @@ impl Counters {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.rows.fetch_add(rows, Ordering::Relaxed);
         self.log_bytes.store(log_bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn parked(&self) -> u64 {
+        self.parked.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_parked(&self, count: u64) {
+        self.parked.store(count, Ordering::Release);
+    }
+
+    pub(crate) fn set_in_memory(&self, count: usize) {
+        self.in_memory.store(count as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn checkpoint(&self, took: Duration) {

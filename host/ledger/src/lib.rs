@@ -1,4 +1,4 @@
-//! What happened: events, runs, run events, transcript, state, audit and idempotency keys, in one store.
+//! What happened: events, runs, run events, journals, transcript, state, audit and idempotency keys, in one store.
 //!
 //! It is: one redb file and one write-ahead log in one directory, owned by one writer thread that commits
 //! in groups, and a cheap handle ([`Ledger`]) for everyone else. It is not: anything that knows wasm, HTTP
@@ -11,6 +11,8 @@
 //! - Operations take effect in the order in which they were admitted.
 //! - A run's events are numbered from 1 without a gap, and a run has exactly one terminal event if and only
 //!   if its status is terminal.
+//! - A journal only grows, until its run begins anew or, long after its end, it is pruned.
+//! - A parked run is `waiting`, is found by its time and its keys, and takes no memory; its next step ends that.
 //! - Nobody sees a row before it is durable, with one exception: a state value is seen by readers as soon as
 //!   its write is admitted, so that a run reads what it wrote. Artifacts and storage are there for everyone when
 //!   the [`Commit`] that wrote them has resolved.
@@ -38,8 +40,10 @@ mod error;
 mod export;
 #[cfg(test)]
 mod faults;
+mod fork;
 mod garbage;
 mod handle;
+mod journal;
 mod life;
 mod log;
 mod memory;
@@ -47,6 +51,8 @@ mod operation;
 mod options;
 mod overlay;
 mod pages;
+mod park;
+mod prune;
 mod queue;
 mod read;
 mod record;
@@ -70,11 +76,12 @@ pub use export::{ExportReport, export};
 pub use garbage::Collected;
 pub use handle::{Commit, Health, Ledger};
 pub use options::Options;
+pub use prune::Pruned;
 pub use record::{
-    Accept, Accepted, ArtifactRecord, ArtifactScope, AuditRecord, EventRecord, Expected, Idempotency, NewEvent, NewItem, NewRun,
-    Quota, RunChange, RunFilter, RunRecord, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue,
-    StorageWrite, UPLOAD, Usage,
+    Accept, Accepted, AddRun, ArtifactRecord, ArtifactScope, AuditRecord, EventRecord, Expected, Idempotency, JournalRow,
+    JournalSegment, NewEvent, NewItem, NewRun, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite, STORAGE_INLINE_BYTES,
+    StateWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, Usage,
 };
 pub use state::state_tag;
-pub use stats::{Stats, TableStats};
+pub use stats::{JournalStats, Stats, TableStats};
 pub use watch::Watch;

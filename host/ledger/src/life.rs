@@ -20,9 +20,7 @@ pub(crate) fn check(run: &Run, changes: &[RunChange], events: Option<EventSpan>)
     }
     let mut status = run.status;
     for change in changes {
-        if let Some(to) = target(change) {
-            status = status.transition(to)?;
-        }
+        status = step(status, change)?;
     }
     match events {
         Some(events) if events.first != run.last_sequence + 1 => {
@@ -32,12 +30,35 @@ pub(crate) fn check(run: &Run, changes: &[RunChange], events: Option<EventSpan>)
     }
 }
 
+fn step(status: RunStatus, change: &RunChange) -> Result<RunStatus, LedgerError> {
+    let under_way = matches!(status, RunStatus::Claimed | RunStatus::Running | RunStatus::Waiting);
+    match (change, target(change)) {
+        (RunChange::Retry { .. } | RunChange::Recover { .. }, _) if !under_way => Err(LedgerError::invalid(format!(
+            "a run that is {status} was not under way: only one that is claimed, running or waiting is brought back"
+        ))),
+        // An attempt that was running runs again, which is no step of the machine.
+        (RunChange::Retry { .. }, _) => Ok(RunStatus::Running),
+        (_, Some(to)) => Ok(status.transition(to)?),
+        (_, None) => Ok(status),
+    }
+}
+
+/// Whether these changes end what the run was: a parked run is not parked any more.
+pub(crate) fn moves(changes: &[RunChange]) -> bool {
+    changes.iter().any(|change| target(change).is_some())
+}
+
+/// Whether the run waits after these changes because of them.
+pub(crate) fn ends_waiting(changes: &[RunChange]) -> bool {
+    changes.iter().rev().find_map(target) == Some(RunStatus::Waiting)
+}
+
 fn target(change: &RunChange) -> Option<RunStatus> {
     match change {
         RunChange::Queue { .. } => Some(RunStatus::Queued),
-        RunChange::Start { .. } | RunChange::Resume { .. } => Some(RunStatus::Running),
+        RunChange::Start { .. } | RunChange::Resume { .. } | RunChange::Retry { .. } => Some(RunStatus::Running),
         RunChange::Wait { .. } => Some(RunStatus::Waiting),
-        RunChange::CancelRequested { .. } => None,
+        RunChange::CancelRequested { .. } | RunChange::Recover { .. } => None,
         RunChange::End { terminal, .. } => Some(terminal.status()),
     }
 }
@@ -62,6 +83,15 @@ pub(crate) fn apply(run: &mut Run, changes: Vec<RunChange>, events: Option<Event
             }
             RunChange::Wait { at, reason } => {
                 run.status_reason = Some(reason);
+                at
+            }
+            RunChange::Retry { at, deadline_at } => {
+                run.attempt = run.attempt.saturating_add(1);
+                run.deadline_at = deadline_at;
+                at
+            }
+            RunChange::Recover { at } => {
+                run.resumes = run.resumes.saturating_add(1);
                 at
             }
             RunChange::CancelRequested { at, reason } => {
@@ -116,6 +146,7 @@ mod tests {
             status_reason: None,
             failure: None,
             attempt: 1,
+            resumes: 0,
             created_at: 1,
             started_at: None,
             finished_at: None,

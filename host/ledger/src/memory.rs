@@ -1,4 +1,4 @@
-//! What the writer keeps in memory: the runs that have not ended, the next numbers, and where transcripts end.
+//! What the writer keeps in memory: the runs that have not ended and are not parked, the next numbers, and where transcripts end.
 //!
 //! All of it can be read from the store at any time, and is, after a batch that could not be written.
 
@@ -11,6 +11,7 @@ use crate::{
     error::LedgerError,
     operation::ConversationRow,
     read::{Reader, json},
+    record::Park,
     schema::{Table, read_number, read_pair},
 };
 
@@ -24,12 +25,39 @@ pub(crate) struct Memory {
     pub(crate) next_audit_no: u64,
     pub(crate) next_conversation_no: u64,
     conversations: HashMap<String, Conversation>,
+    /// Runs that were parked, or loaded because a write named them: those that are parked after the batch leave.
+    leaving: Vec<u64>,
 }
 
 pub(crate) struct ActiveRun {
     pub(crate) run: Arc<Run>,
     /// Differs from its row until the batch is finished.
     pub(crate) dirty: bool,
+    /// Where its journal ends.
+    pub(crate) journal: JournalEnd,
+    /// Its rows in the tables of parked runs, where it has any: only until the batch is written.
+    pub(crate) park: Option<Box<Park>>,
+}
+
+/// Where the journal of a run ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum JournalEnd {
+    /// The store knows.
+    Unknown,
+    /// `first` of its last segment; nothing where it has none.
+    At(Option<u64>),
+}
+
+impl ActiveRun {
+    /// A run that is in the store.
+    fn stored(run: Run) -> Self {
+        Self { run: Arc::new(run), dirty: false, journal: JournalEnd::Unknown, park: None }
+    }
+
+    /// A run that is made.
+    pub(crate) fn new(run: Arc<Run>) -> Self {
+        Self { run, dirty: false, journal: JournalEnd::At(None), park: None }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -45,13 +73,27 @@ impl Memory {
         let conversation = conversation(Table::Transcript)?.max(conversation(Table::ConversationEvents)?);
         let active = reader.active()?.into_iter();
         Ok(Self {
-            active: active.map(|record| (record.run_no, ActiveRun { run: Arc::new(record.run), dirty: false })).collect(),
+            active: active.map(|record| (record.run_no, ActiveRun::stored(record.run))).collect(),
             next_event_no: next(Table::Events)?,
             next_run_no: next(Table::Runs)?,
             next_audit_no: next(Table::Audit)?,
             next_conversation_no: conversation.map_or(1, |last| last + 1),
             conversations: HashMap::new(),
+            leaving: Vec::new(),
         })
+    }
+
+    /// Brings back a run that has not ended and is not in memory: one that was parked by an earlier batch.
+    pub(crate) fn load_parked(&mut self, run_no: u64, run: Run, reader: &Reader) -> Result<(), LedgerError> {
+        let park = reader.park(run_no)?.map(Box::new);
+        self.active.insert(run_no, ActiveRun { park, ..ActiveRun::stored(run) });
+        self.leaving.push(run_no);
+        Ok(())
+    }
+
+    /// The run leaves after the batch, where it is parked then.
+    pub(crate) fn leaves(&mut self, run_no: u64) {
+        self.leaving.push(run_no);
     }
 
     /// Remembers where a transcript ends, where the store has it. One that it does not have is made by [`Self::place`].
@@ -89,8 +131,13 @@ impl Memory {
         (conversation, true)
     }
 
-    /// Called between batches, when every place that was taken is in the store.
+    /// Called between batches, when every place that was taken and every run that was parked is in the store.
     pub(crate) fn trim(&mut self) {
+        for run_no in self.leaving.drain(..) {
+            if self.active.get(&run_no).is_some_and(|active| active.park.is_some()) {
+                self.active.remove(&run_no);
+            }
+        }
         if self.conversations.len() > CONVERSATIONS {
             self.conversations.clear();
         }

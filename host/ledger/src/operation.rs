@@ -16,9 +16,13 @@ use crate::{
     artifacts::{ArtifactOperation, NewArtifact, artifact_bytes},
     blobs::Blobs,
     error::LedgerError,
+    fork::AddRunOperation,
     garbage::ForgetOperation,
+    journal::NewSegment,
     life::EventSpan,
     overlay::Admitted,
+    park::NewPark,
+    prune::PruneOperation,
     record::{Accept, AuditRecord, Idempotency, NewEvent, NewItem, RunChange, RunWrite, StateWrite},
     rows::Rows,
     schema::{self, MAX_KEY_BYTES, Table},
@@ -38,6 +42,8 @@ pub(crate) enum Operation {
     Audit(Vec<AuditRow>),
     Artifact(Box<ArtifactOperation>),
     Forget(Box<ForgetOperation>),
+    AddRun(Box<AddRunOperation>),
+    Prune(Box<PruneOperation>),
 }
 
 pub(crate) struct AcceptOperation {
@@ -92,6 +98,8 @@ pub(crate) struct WriteOperation {
     pub(crate) refers_to: Vec<String>,
     pub(crate) transcript: Vec<ItemRow>,
     pub(crate) audit: Vec<AuditRow>,
+    pub(crate) journal: Option<NewSegment>,
+    pub(crate) park: Option<NewPark>,
     /// Its values in the overlay.
     pub(crate) state: Option<Admitted>,
     pub(crate) reply: oneshot::Sender<Result<Arc<Run>, LedgerError>>,
@@ -100,12 +108,17 @@ pub(crate) struct WriteOperation {
 impl WriteOperation {
     /// Whether it says nothing about the run itself.
     pub(crate) fn is_audit_only(&self) -> bool {
-        self.changes.is_empty()
+        self.journal.is_none() && !self.is_seen()
+    }
+
+    /// Whether one who follows the run may see it: all but audit records and the journal.
+    pub(crate) fn is_seen(&self) -> bool {
+        !(self.changes.is_empty()
             && self.rows.is_empty()
             && self.transcript.is_empty()
             && self.values.is_empty()
             && self.artifacts.is_empty()
-            && self.refers_to.is_empty()
+            && self.refers_to.is_empty())
     }
 }
 
@@ -131,6 +144,12 @@ pub(crate) struct RunEventRow<'a> {
     pub(crate) timestamp: Timestamp,
     #[serde(rename = "d", borrow)]
     pub(crate) data: &'a RawValue,
+}
+
+impl<'a> RunEventRow<'a> {
+    pub(crate) fn of(event: &'a NewEvent) -> Self {
+        Self { kind: event.kind.as_str().into(), timestamp: event.timestamp, data: &event.data }
+    }
 }
 
 /// A row of [`Table::Transcript`]. Conversation and place are in the key.
@@ -274,15 +293,15 @@ impl WriteOperation {
         write: RunWrite,
         blobs: &Arc<Blobs>,
     ) -> Result<(Box<Self>, usize, Vec<StateWrite>, oneshot::Receiver<Result<Arc<Run>, LedgerError>>), LedgerError> {
-        let RunWrite { run_no, changes, context, events, transcript, state, storage, artifacts, refers_to, audit } = write;
+        let RunWrite { run_no, changes, context, events, transcript, state, storage, artifacts, refers_to, audit, journal, park } =
+            write;
         let span = span(&changes, &events)?;
         let mut rows = Rows::default();
         if let Some(context) = context {
             rows.put(Table::Contexts, &schema::number(run_no), context.get().as_bytes());
         }
         for event in &events {
-            let row = RunEventRow { kind: event.kind.as_str().into(), timestamp: event.timestamp, data: &event.data };
-            rows.put_json(Table::RunEvents, &schema::pair(run_no, event.sequence), &row)?;
+            rows.put_json(Table::RunEvents, &schema::pair(run_no, event.sequence), &RunEventRow::of(event))?;
         }
         let values = state.iter().map(ValueRow::state).chain(storage.into_iter().map(ValueRow::storage));
         let values = values.collect::<Result<Vec<_>, _>>()?;
@@ -291,11 +310,32 @@ impl WriteOperation {
         let audit = audit.iter().map(AuditRow::prepare).collect::<Result<Vec<_>, _>>()?;
         let items: usize = transcript.iter().map(|item| item.row.len() + item.index.len()).sum();
         let values_bytes: usize = values.iter().map(ValueRow::bytes).sum();
-        let bytes = rows.bytes().len() + items + values_bytes + artifact_bytes(&artifacts, &refers_to) + audit_bytes(&audit);
+        let journal = journal.map(NewSegment::prepare);
+        let park = park.map(|park| NewPark::prepare(park, &changes)).transpose()?;
+        let bytes = rows.bytes().len()
+            + items
+            + values_bytes
+            + artifact_bytes(&artifacts, &refers_to)
+            + audit_bytes(&audit)
+            + journal.as_ref().map_or(0, NewSegment::bytes)
+            + park.as_ref().map_or(0, NewPark::bytes);
         bounded(bytes)?;
         let (reply, answer) = oneshot::channel();
-        let operation =
-            Self { run_no, changes, events: span, rows, values, artifacts, refers_to, transcript, audit, state: None, reply };
+        let operation = Self {
+            run_no,
+            changes,
+            events: span,
+            rows,
+            values,
+            artifacts,
+            refers_to,
+            transcript,
+            audit,
+            journal,
+            park,
+            state: None,
+            reply,
+        };
         Ok((Box::new(operation), bytes, state, answer))
     }
 }

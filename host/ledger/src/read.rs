@@ -108,11 +108,23 @@ impl Reader {
         })
     }
 
+    /// Runs that have not ended and are not parked.
     pub(crate) fn active(&self) -> Result<Vec<RunRecord>, LedgerError> {
         let runs = self.table(Table::Runs)?;
         let mut active = Vec::new();
+        // Both tables are sorted by the number of the run.
+        let parked = self.table(Table::Parked)?;
+        let mut parked = parked.iter()?;
+        let mut next_parked = || parked.next().transpose().map(|row| row.map(|(key, _)| key.value().to_vec()));
+        let mut skip = next_parked()?;
         for row in self.table(Table::Active)?.iter()? {
             let key = row?.0;
+            while skip.as_deref().is_some_and(|skip| skip < key.value()) {
+                skip = next_parked()?;
+            }
+            if skip.as_deref() == Some(key.value()) {
+                continue;
+            }
             let run_no = schema::read_number(key.value()).ok_or_else(|| malformed(Table::Active))?;
             let Some(row) = runs.get(key.value())? else {
                 return Err(LedgerError::damaged(format!("run {run_no} is active but not there")));
@@ -152,6 +164,14 @@ impl Ledger {
         Ok(reader.run(run_no)?.map(|run| RunRecord { run_no, run }))
     }
 
+    /// A run by its number.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn run_by_no(&self, run_no: u64) -> Result<Option<RunRecord>, LedgerError> {
+        Ok(self.reader()?.run(run_no)?.map(|run| RunRecord { run_no, run }))
+    }
+
     /// The terms that a run was made with.
     ///
     /// # Errors
@@ -182,7 +202,8 @@ impl Ledger {
         self.reader()?.event(id)
     }
 
-    /// Every run that has not ended, oldest first.
+    /// Every run that has not ended and is not parked, oldest first. [`Ledger::due`] and [`Ledger::parked_on`] give
+    /// parked runs.
     ///
     /// # Errors
     /// Where the ledger is damaged or not available.

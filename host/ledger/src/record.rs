@@ -111,6 +111,57 @@ pub struct RunWrite {
     pub refers_to: Vec<String>,
     /// What it was allowed or refused.
     pub audit: Vec<AuditRecord>,
+    /// What its journal goes on with. With [`RunChange::Retry`] in the same write, what it begins with.
+    pub journal: Option<JournalSegment>,
+    /// Parks it: valid only where [`RunChange::Wait`] is the last step of the same write.
+    pub park: Option<Park>,
+}
+
+/// A piece of the journal of a run: an append-only sequence that the ledger does not look into.
+#[derive(Debug, Clone)]
+pub struct JournalSegment {
+    /// Number of its first entry: larger than that of every earlier segment of the run.
+    pub first: u64,
+    /// The entries, as the caller writes them.
+    pub bytes: Vec<u8>,
+    /// Blobs that the entries name. They are kept for as long as the segment is.
+    pub blobs: Vec<Blob>,
+}
+
+/// A segment of a journal, as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalRow {
+    /// Number of its first entry.
+    pub first: u64,
+    /// The entries.
+    pub bytes: Vec<u8>,
+    /// Digests of the blobs that it keeps.
+    pub blobs: Vec<[u8; 32]>,
+}
+
+/// Until when a run that has left the memory of the host waits, and for what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Park {
+    /// When it goes on, whatever has happened until then.
+    pub wake_at: Timestamp,
+    /// What else it waits for: at most 64 names of 1 to 4,088 bytes. The ledger does not look into them.
+    #[serde(default)]
+    pub keys: Vec<String>,
+}
+
+/// A new run for an event that is already in the ledger.
+#[derive(Debug, Clone)]
+pub struct AddRun {
+    /// Its record: a new id, the id of the event, status `created`, and as many events as come with it.
+    pub run: Run,
+    /// What it was granted and configured with. The ledger does not look into it.
+    pub terms: Box<RawValue>,
+    /// Its context, where it is given one already.
+    pub context: Option<Box<RawValue>>,
+    /// Its events so far, numbered from 1 without a gap. None of them is terminal.
+    pub events: Vec<NewEvent>,
+    /// Its journal so far.
+    pub journal: Option<JournalSegment>,
 }
 
 /// A step in the life of a run.
@@ -137,6 +188,20 @@ pub enum RunChange {
     },
     /// It goes on.
     Resume {
+        /// When.
+        at: Timestamp,
+    },
+    /// A new attempt of a run that was under way when the host died: its journal is deleted, and it is `running`. Only
+    /// of a run that is `claimed`, `running` or `waiting`.
+    Retry {
+        /// When.
+        at: Timestamp,
+        /// When the new attempt must have ended; nothing leaves it without a deadline.
+        deadline_at: Option<Timestamp>,
+    },
+    /// It is brought back after the host had stopped, and stays what it is. Only of a run that is `claimed`, `running`
+    /// or `waiting`.
+    Recover {
         /// When.
         at: Timestamp,
     },

@@ -8,7 +8,9 @@ use redb::TableDefinition;
 ///
 /// 2: artifacts, storage, usage and the events of a conversation. A ledger of format 1 is brought to it when it is
 /// opened (`upgrade.rs`).
-pub(crate) const FORMAT: u32 = 2;
+///
+/// 3: journals of runs and parked runs.
+pub(crate) const FORMAT: u32 = 3;
 
 /// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
 /// (a scope of four such parts and a key of 256 bytes) fit several times over.
@@ -82,6 +84,14 @@ tables! {
     Usage = 21 "usage",
     /// `(conversation_no, event_no)` → type of the event, for every event that belongs to a conversation.
     ConversationEvents = 22 "conversation_events",
+    /// `(run_no, number of the first entry)` → digests of the blobs that the segment needs, and its bytes.
+    Journal = 23 "journal",
+    /// `run_no` → until when and for what, for every run that has left the memory of the host.
+    Parked = 24 "parked",
+    /// `(wake_at, run_no)` → nothing, for every parked run.
+    Wakes = 25 "wakes",
+    /// `key, run_no` → nothing, for everything that a parked run waits for.
+    Waits = 26 "waits",
 }
 
 /// How redb knows every table.
@@ -163,6 +173,8 @@ pub(crate) type Digest = [u8; 32];
 pub(crate) const BY_ARTIFACT: u8 = b'a';
 /// What needs a blob: the third part of a key of [`Table::BlobRefs`] is a key of [`Table::Storage`].
 pub(crate) const BY_STORAGE: u8 = b's';
+/// What needs a blob: the third part of a key of [`Table::BlobRefs`] is a key of [`Table::Journal`].
+pub(crate) const BY_JOURNAL: u8 = b'j';
 
 pub(crate) fn blob_ref(digest: &Digest, kind: u8, name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(digest.len() + 1 + name.len());
@@ -187,6 +199,16 @@ pub(crate) fn read_expiry(bytes: &[u8]) -> Option<(u64, &str)> {
     Some((u64::from_be_bytes(*at), std::str::from_utf8(id).ok()?))
 }
 
+/// The number has a fixed length, so it is told from a key without a length of the key.
+pub(crate) fn wait_key(key: &str, run_no: u64) -> Vec<u8> {
+    [key.as_bytes(), &number(run_no)].concat()
+}
+
+pub(crate) fn read_wait_key(bytes: &[u8]) -> Option<(&str, u64)> {
+    let (key, run_no) = bytes.split_last_chunk::<8>()?;
+    Some((std::str::from_utf8(key).ok()?, u64::from_be_bytes(*run_no)))
+}
+
 pub(crate) fn usage_key(table: Table, scope: &str) -> Vec<u8> {
     let mut key = Vec::with_capacity(scope.len() + 1);
     key.push(table.id());
@@ -209,6 +231,7 @@ mod tests {
         let digest = [7; 32];
         assert_eq!(read_blob_ref(&blob_ref(&digest, BY_STORAGE, b"x")), Some((&digest, BY_STORAGE, &b"x"[..])));
         assert_eq!(read_expiry(&expiry(9, "id")), Some((9, "id")));
+        assert_eq!(read_wait_key(&wait_key("é", u64::MAX)), Some(("é", u64::MAX)));
     }
 
     #[test]
@@ -218,6 +241,7 @@ mod tests {
         assert_eq!(read_state_key(&[0, 0, 0, 9, b'x']), None);
         assert_eq!(read_blob_ref(&[0; 32]), None);
         assert_eq!(read_expiry(b"short"), None);
+        assert_eq!(read_wait_key(b"short"), None);
     }
 
     #[test]

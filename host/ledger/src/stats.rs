@@ -43,6 +43,23 @@ pub struct Stats {
     pub longest_checkpoint_us: u64,
     /// Runs that have not ended.
     pub active_runs: u64,
+    /// Those of them that are parked.
+    pub parked_runs: u64,
+    /// Runs that the writer has in memory: those that have not ended and are not parked.
+    pub active_in_memory: u64,
+    /// Journals of runs.
+    pub journal: JournalStats,
+}
+
+/// What the journals of runs take.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct JournalStats {
+    /// Segments.
+    pub rows: u64,
+    /// Their keys and values, in bytes. Blobs that they name are not counted: others may need them too.
+    pub bytes: u64,
+    /// Their part of the bytes of all tables, from 0 to 1.
+    pub share: f64,
 }
 
 /// One table.
@@ -74,7 +91,15 @@ impl Ledger {
         let (batches, rows) = (count(&shared.counters.batches), count(&shared.counters.rows));
         let (blob_files, blob_bytes) = blob_totals(&shared.blobs)
             .map_err(|error| LedgerError::damaged(format!("the folder `blobs` cannot be read: {error}")))?;
-        let active_runs = tables.iter().find(|table| table.name == Table::Active.name()).map_or(0, |table| table.rows);
+        let of = |wanted: Table| tables.iter().find(|table| table.name == wanted.name());
+        let active_runs = of(Table::Active).map_or(0, |table| table.rows);
+        let (journal_rows, journal_bytes) = of(Table::Journal).map_or((0, 0), |table| (table.rows, table.bytes));
+        let all_bytes: u64 = tables.iter().map(|table| table.bytes).sum();
+        let journal = JournalStats {
+            rows: journal_rows,
+            bytes: journal_bytes,
+            share: if all_bytes == 0 { 0.0 } else { journal_bytes as f64 / all_bytes as f64 },
+        };
         Ok(Stats {
             tables,
             file_bytes: size(database_path(&shared.dir)),
@@ -89,6 +114,9 @@ impl Ledger {
             checkpoint_us: count(&shared.counters.checkpoint_us),
             longest_checkpoint_us: count(&shared.counters.longest_checkpoint_us),
             active_runs,
+            parked_runs: shared.counters.parked(),
+            active_in_memory: count(&shared.counters.in_memory),
+            journal,
         })
     }
 }

@@ -98,7 +98,7 @@ impl Store {
         store.recover(dir, applied)?;
         if format < FORMAT {
             let damaged = |error: LedgerError| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
-            upgrade(&store.database).map_err(damaged)?;
+            upgrade(&store.database, format).map_err(damaged)?;
         }
         Ok(store)
     }

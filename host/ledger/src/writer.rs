@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use redb::ReadableTableMetadata;
+
 use crate::{
     batch::{Batch, Outcome},
     disk::Need,
@@ -15,6 +17,7 @@ use crate::{
     queue::{Queued, Taken},
     read::Reader,
     rows::Rows,
+    schema::Table,
     store::{Store, WriteError},
 };
 
@@ -38,7 +41,11 @@ struct Stopped;
 
 impl Writer {
     pub(crate) fn new(options: &Options, shared: Arc<Shared>, store: Store) -> Result<Self, LedgerError> {
-        let memory = Memory::load(&Reader::new(&store.database)?)?;
+        let reader = Reader::new(&store.database)?;
+        let memory = Memory::load(&reader)?;
+        shared.counters.set_parked(reader.table(Table::Parked)?.len()?);
+        shared.counters.set_in_memory(memory.active.len());
+        drop(reader);
         let bounds = Bounds {
             batch_operations: options.batch_operations.max(1),
             batch_bytes: options.batch_bytes,
@@ -128,8 +135,13 @@ impl Writer {
             };
             self.shared.overlay.settle(std::mem::take(&mut outcome.admitted));
             self.shared.queue.release(units);
-            self.answer(outcome, result)?;
+            if result.is_ok() {
+                let parked = self.shared.counters.parked().saturating_add_signed(outcome.parked);
+                self.shared.counters.set_parked(parked);
+            }
             self.memory.trim();
+            self.shared.counters.set_in_memory(self.memory.active.len());
+            self.answer(outcome, result)?;
             if self.is_checkpoint_due() {
                 self.checkpoint()?;
             }

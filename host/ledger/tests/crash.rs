@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_ledger::{AuditRecord, Ledger, RunWrite, check};
+use agent_host_ledger::{AuditRecord, JournalSegment, Ledger, Park, RunChange, RunWrite, check};
 use agent_host_protocol::{RunId, RunStatus};
 use common::*;
 use serde_json::json;
@@ -44,12 +44,22 @@ async fn write_forever(ledger: Ledger, task: u32) {
         let (id, no) = (record.run.run_id, record.run_no);
         acknowledge(format!("ack {id} created 0\n"));
         let context = Some(raw(&json!({ "filler": "x".repeat(200 + usize::try_from(n % 7).unwrap() * 300) })));
-        drop(ledger.submit(RunWrite { changes: vec![start()], context, ..write(no) }).await.unwrap());
+        let segment = |first: u64| Some(JournalSegment { first, bytes: first.to_be_bytes().to_vec(), blobs: Vec::new() });
+        drop(ledger.submit(RunWrite { changes: vec![start()], context, journal: segment(1), ..write(no) }).await.unwrap());
         let audit = AuditRecord { run_id: Some(id), action: "test".into(), ..AuditRecord::default() };
         let value = state(&format!("task-{task}"), Some(&json!(id)));
         let transcript = vec![item(&format!("task-{task}"), "said", record.run.event_id)];
         let said = RunWrite { events: deltas(1..=3), transcript, state: vec![value], audit: vec![audit], ..write(no) };
-        let run = ledger.submit(said).await.unwrap().await.unwrap();
+        // Parked, and back again, with a journal that goes on or begins anew.
+        let park = Some(Park { wake_at: n, keys: vec![format!("task-{task}"), "all".into()] });
+        let wait = RunChange::Wait { at: 1, reason: "r".into() };
+        let said = RunWrite { changes: vec![wait], park, journal: segment(2), ..said };
+        drop(ledger.submit(said).await.unwrap());
+        let back = match n % 2 {
+            0 => RunWrite { changes: vec![RunChange::Resume { at: 1 }], journal: segment(3), ..write(no) },
+            _ => RunWrite { changes: vec![RunChange::Retry { at: 1, deadline_at: None }], journal: segment(1), ..write(no) },
+        };
+        let run = ledger.submit(back).await.unwrap().await.unwrap();
         acknowledge(format!("ack {id} {} {}\n", run.status, run.last_sequence));
         if n % 4 != 3 {
             let end = RunWrite { changes: vec![completed()], events: vec![new_event(4, "run.completed")], ..write(no) };
@@ -97,7 +107,18 @@ fn every_acknowledged_write_survives_a_kill() {
             assert!(record.run.status == *status || !status.is_terminal(), "round {round}: run {id} lost its end");
             let events = ledger.run_events_after(record.run_no, *id, 0, 10).unwrap();
             assert_eq!(events.len() as u64, record.run.last_sequence);
+            let journal: Vec<_> = ledger.journal_page(record.run_no, 0, 100).unwrap().iter().map(|row| row.first).collect();
+            let parked = ledger.parked(record.run_no).unwrap().is_some();
+            assert_eq!(parked, record.run.status == RunStatus::Waiting, "round {round}: run {id}");
+            let expected: &[u64] = match (record.run.attempt, record.run.last_sequence) {
+                (1, 0) if record.run.status == RunStatus::Created => &[],
+                (1, 0) | (2, _) => &[1],
+                _ if parked => &[1, 2],
+                _ => &[1, 2, 3],
+            };
+            assert_eq!(journal, expected, "round {round}: run {id}");
         }
+        assert_eq!(ledger.parked_on("all", 1_000).unwrap().len() as u64, ledger.parked_count());
         drop(ledger);
         if round % 5 == 4 || round + 1 == KILLS {
             let report = check(dir.path().join("ledger"), |_| ()).unwrap();

@@ -12,7 +12,7 @@ mod common;
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
-use agent_host_ledger::{Ledger, OpenError, Options, RunWrite, check, compact, export};
+use agent_host_ledger::{JournalSegment, Ledger, OpenError, Options, Park, RunChange, RunWrite, check, compact, export};
 use agent_host_protocol::page::Direction;
 use common::*;
 use redb::{Database, ReadableDatabase, TableDefinition};
@@ -90,18 +90,63 @@ fn a_newer_format_is_refused_with_both_versions() {
     transaction.commit().unwrap();
     drop(database);
     let error = options(dir.path()).open().unwrap_err();
-    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 2, .. }), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 3, .. }), "{error}");
 }
 
-const NEW_TABLES: [&str; 7] =
+/// Tables that format 2 brought.
+const SECOND: [&str; 7] =
     ["artifacts", "artifact_expiry", "unreferenced", "blob_refs", "storage", "usage", "conversation_events"];
+/// Tables that format 3 brought.
+const THIRD: [&str; 4] = ["journal", "parked", "wakes", "waits"];
+
+/// Makes a ledger what format 2 had.
+fn make_second(dir: &Path) {
+    let database = Database::open(dir.join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    for name in THIRD {
+        assert!(transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(name)).unwrap(), "{name}");
+    }
+    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 2u64.to_be_bytes().as_slice()).unwrap();
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn a_ledger_of_format_2_is_brought_to_format_3() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    let usage = ledger.state_usage("scope").unwrap();
+    let active = ledger.active_runs().unwrap();
+    let mut before = Vec::new();
+    ledger.export(&mut before, |_| ()).unwrap();
+    ledger.close().await.unwrap();
+    make_second(dir.path());
+    let report = check(dir.path().join("ledger"), |_| ()).unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+    make_second(dir.path());
+    let ledger = open(dir.path());
+    let mut after = Vec::new();
+    ledger.export(&mut after, |_| ()).unwrap();
+    assert!(before == after && ledger.state_usage("scope").unwrap() == usage && ledger.active_runs().unwrap() == active);
+    let run_no = active[0].run_no;
+    let segment = JournalSegment { first: 1, bytes: b"x".to_vec(), blobs: Vec::new() };
+    let park = Some(Park { wake_at: 7, keys: vec!["k".into()] });
+    let changes = vec![start(), RunChange::Wait { at: 1, reason: "r".into() }];
+    let parking = RunWrite { changes, park, journal: Some(segment), ..write(run_no) };
+    ledger.submit(parking).await.unwrap().await.unwrap();
+    ledger.close().await.unwrap();
+    // It is of format 3 now, and nothing is brought to anything again.
+    let ledger = open(dir.path());
+    assert_eq!((ledger.parked_on("k", 9).unwrap(), ledger.journal_page(run_no, 0, 9).unwrap().len()), (vec![run_no], 1));
+    assert_eq!(ledger.active_runs().unwrap().len() + 1, active.len());
+}
 
 /// Makes a ledger what format 1 had.
 fn make_old(dir: &Path) {
     fs::remove_dir_all(dir.join("ledger/blobs")).unwrap();
     let database = Database::open(dir.join("ledger/ledger.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
-    for name in NEW_TABLES {
+    for name in SECOND.into_iter().chain(THIRD) {
         assert!(transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(name)).unwrap(), "{name}");
     }
     // Format 1 had conversations with a transcript only.
@@ -112,7 +157,7 @@ fn make_old(dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_ledger_of_format_1_is_brought_to_format_2() {
+async fn a_ledger_of_format_1_is_brought_to_format_3() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     filled(&ledger).await;

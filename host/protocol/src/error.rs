@@ -163,6 +163,8 @@ pub enum FailureCode {
     Cancelled,
     /// The host stopped or died while the run was active.
     HostRestarted,
+    /// Brought back after the host had stopped, the runner asked for something else than it had asked before.
+    ReplayDiverged,
     /// The configuration of the binding does not fit the form of the runner.
     InvalidConfig,
     /// The host failed: its log says how.
@@ -171,7 +173,7 @@ pub enum FailureCode {
 
 impl FailureCode {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::RunnerError,
         Self::GuestTrapped,
         Self::GuestExited,
@@ -184,6 +186,7 @@ impl FailureCode {
         Self::DeadlineExceeded,
         Self::Cancelled,
         Self::HostRestarted,
+        Self::ReplayDiverged,
         Self::InvalidConfig,
         Self::HostError,
     ];
@@ -204,6 +207,7 @@ impl FailureCode {
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Cancelled => "cancelled",
             Self::HostRestarted => "host_restarted",
+            Self::ReplayDiverged => "replay_diverged",
             Self::InvalidConfig => "invalid_config",
             Self::HostError => "host_error",
         }

@@ -42,6 +42,11 @@ pub struct Limits {
     pub state_key_bytes: usize,
     /// State that a context brings along; what is over it must be read by the state interface.
     pub state_snapshot_bytes: usize,
+    /// The journal of one run, in bytes. A run whose journal is longer goes on, and cannot be resumed any more.
+    pub journal_bytes: u64,
+    /// A run that waits longer than this leaves memory and comes back when its time has come. Coming back costs some
+    /// milliseconds and what the guest computed until then, so a shorter wait is waited in memory.
+    pub park_after_ms: u64,
     /// Host calls of a run in one second.
     pub host_calls_per_second: u32,
     /// Host calls of a run at once.
@@ -163,6 +168,8 @@ impl Default for Limits {
             state_value_bytes: 256 * KIB,
             state_key_bytes: 256,
             state_snapshot_bytes: 64 * KIB,
+            journal_bytes: 64 << 20,
+            park_after_ms: 5_000,
             host_calls_per_second: 600,
             host_calls_burst: 1_200,
             results_per_second: 20_000,

@@ -67,7 +67,8 @@ pub struct ModelResponse {
 }
 
 /// A piece of a streamed answer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ModelChunk {
     /// Text of the answer.
     Text(String),

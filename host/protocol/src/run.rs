@@ -219,6 +219,9 @@ pub struct Run {
     pub failure: Option<RunFailure>,
     /// 1 for the first try.
     pub attempt: u32,
+    /// How often it was brought back after the host had stopped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resumes: u32,
     /// When it was created.
     pub created_at: Timestamp,
     /// When the guest began.
@@ -246,6 +249,11 @@ pub struct Run {
     /// More of it.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 #[cfg(test)]

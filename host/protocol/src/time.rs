@@ -11,6 +11,12 @@ pub fn now() -> Timestamp {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// Now, in microseconds since 1970.
+#[must_use]
+pub fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
+}
+
 /// A timestamp as people read it: `2026-11-21T23:04:05.678Z`. One that no calendar holds is shown as its number.
 #[must_use]
 pub fn display(at: Timestamp) -> String {

@@ -99,6 +99,7 @@ pub fn run_of(event: &Event) -> Run {
         status_reason: None,
         failure: None,
         attempt: 1,
+        resumes: 0,
         created_at: 1_000,
         started_at: None,
         finished_at: None,
