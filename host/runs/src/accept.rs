@@ -6,7 +6,7 @@ use agent_host_ledger::{
     Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, Idempotency, NewItem, NewRun, RunRecord, new_artifact_id,
 };
 use agent_host_protocol::{
-    Event, EventId, FailureCode, Run, RunId, RunStatus,
+    Event, EventId, Run, RunId, RunStatus,
     event::Envelope,
     grant::ConversationKey,
     message::{ArtifactRef, ContentPart},
@@ -20,7 +20,7 @@ use crate::{
     config::BindingConfig,
     error::HostError,
     host::Host,
-    life::Life,
+    life::{Life, Past},
     terms::Terms,
 };
 
@@ -118,7 +118,16 @@ impl Host {
                 let ids = runs.iter().map(|record| record.run.run_id).collect();
                 for (record, planned) in runs.into_iter().zip(planned) {
                     let Planned { terms, runner, .. } = planned;
-                    self.begin(Life { record, event: Arc::clone(&event), event_no, transcript_seq, terms, runner });
+                    self.begin(Life {
+                        record,
+                        event: Arc::clone(&event),
+                        event_no,
+                        transcript_seq,
+                        terms,
+                        runner,
+                        past: Past::Nothing,
+                        waking: None,
+                    });
                 }
                 Ok(AcceptedEvent { event_id: event.event_id, runs: ids, repeated: false })
             }
@@ -221,6 +230,7 @@ impl Host {
             status_reason: None,
             failure: None,
             attempt: 1,
+            resumes: 0,
             created_at: event.received_at,
             started_at: None,
             finished_at: None,
@@ -236,19 +246,15 @@ impl Host {
     }
 
     /// The run of a record that the ledger holds, to be brought to its end.
-    pub(crate) fn resumed(&self, record: RunRecord) -> Result<Life, HostError> {
+    pub(crate) fn resumed(&self, record: RunRecord, past: Past) -> Result<Life, HostError> {
         let ledger = &self.inner().ledger;
         let missing =
             |what: &str| HostError::Internal(format!("run {} has no {what}: run `agent-host ledger check`", record.run.run_id));
         let terms = ledger.terms(record.run.run_id)?.ok_or_else(|| missing("terms"))?;
-        let mut terms: Terms =
+        let terms: Terms =
             serde_json::from_str(terms.get()).map_err(|error| missing(&format!("terms that can be read ({error})")))?;
         let event = ledger.event(record.run.event_id)?.ok_or_else(|| missing("event"))?;
         let runner = self.plugins_handle().runner(&record.run.runner_id);
-        if runner.is_none() && terms.refusal.is_none() {
-            let message = format!("no plugin holds {} any more", record.run.runner_id);
-            terms.refusal = Some(agent_host_protocol::run::RunFailure::host(FailureCode::RunnerNotFound, message));
-        }
         Ok(Life {
             record,
             event: Arc::new(event.event),
@@ -256,6 +262,8 @@ impl Host {
             transcript_seq: event.transcript_seq,
             terms: Arc::new(terms),
             runner,
+            past,
+            waking: None,
         })
     }
 }

@@ -112,6 +112,9 @@ impl Binding {
             delivery: envelope.delivery.clone().unwrap_or_else(|| self.delivery()),
             deadline_ms: self.config.deadline_ms.unwrap_or(default_deadline_ms),
             bootstrap: self.config.bootstrap.clone(),
+            durability: self.config.durability,
+            max_attempts: self.config.max_attempts,
+            in_doubt: self.config.in_doubt,
             refusal,
         }
     }

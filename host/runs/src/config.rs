@@ -49,6 +49,8 @@ pub struct Config {
     pub plugins_dir: PathBuf,
     /// Limits.
     pub limits: Limits,
+    /// How long what runs have left is kept.
+    pub retention: Retention,
     /// Models that runs may be granted.
     pub models: Vec<ModelConfig>,
     /// Servers whose tools runs may be granted.
@@ -65,6 +67,7 @@ pub struct Config {
 struct File {
     server: Server,
     limits: Limits,
+    retention: Retention,
     models: Vec<ModelConfig>,
     mcp_servers: Vec<McpServerConfig>,
     knowledge_bases: Vec<KnowledgeBaseConfig>,
@@ -117,6 +120,59 @@ pub struct BindingConfig {
     /// What of the transcript a simple runner finds in its context. Without it: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
+    /// What becomes of a run when the host stops while it is active.
+    #[serde(default)]
+    pub durability: Durability,
+    /// How often a run may be tried (`retry`), or brought back without getting any further (`resume`), 1 to 100.
+    #[serde(default = "default_max_attempts")]
+    pub max_attempts: u32,
+    /// What becomes of an effect whose outcome nobody knows, since the host stopped in the middle of it, and that could
+    /// do harm if it were repeated.
+    #[serde(default)]
+    pub in_doubt: InDoubt,
+}
+
+/// What becomes of an effect whose outcome nobody knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InDoubt {
+    /// The runner is told so, by an error with `details.code` `effect_in_doubt`.
+    #[default]
+    Error,
+    /// The run waits until a person says whether to repeat it.
+    Ask,
+}
+
+/// What becomes of a run when the host stops while it is active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// It goes on where it was: nothing that it did is done again.
+    #[default]
+    Resume,
+    /// It begins anew, as another attempt; what it did is done again.
+    Retry,
+    /// It fails with code `host_restarted`.
+    Fail,
+}
+
+pub(crate) fn default_max_attempts() -> u32 {
+    3
+}
+
+/// How long the host keeps what runs have left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// Journals, and the components that they need, for so long after the end of a run, in milliseconds. With them a
+    /// run can be replayed and forked. Journals of runs that have not ended are always kept.
+    pub journals_ms: u64,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { journals_ms: 7 * 24 * 60 * 60 * 1000 }
+    }
 }
 
 /// Which events a binding answers: each field a regular expression that must match the whole of the event's.
@@ -307,6 +363,9 @@ impl BindingConfig {
             delivery: DeliveryPolicy::default(),
             deadline_ms: None,
             bootstrap: None,
+            durability: Durability::default(),
+            max_attempts: default_max_attempts(),
+            in_doubt: InDoubt::default(),
         }
     }
 }
@@ -329,7 +388,7 @@ impl Config {
     /// # Errors
     /// When it is not valid.
     pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigError> {
-        let File { server, limits, mut models, mut mcp_servers, knowledge_bases, bindings } = toml::from_str(text)?;
+        let File { server, limits, retention, mut models, mut mcp_servers, knowledge_bases, bindings } = toml::from_str(text)?;
         models.iter_mut().for_each(|model| model.relative_to(base));
         mcp_servers.iter_mut().for_each(|server| server.relative_to(base));
         let config = Self {
@@ -340,6 +399,7 @@ impl Config {
             models,
             mcp_servers,
             knowledge_bases,
+            retention,
             bindings,
         };
         config.check()?;
@@ -358,6 +418,7 @@ impl Config {
             models: Vec::new(),
             mcp_servers: Vec::new(),
             knowledge_bases: Vec::new(),
+            retention: Retention::default(),
             bindings: Vec::new(),
         }
     }
@@ -458,6 +519,9 @@ impl BindingConfig {
         }
         if self.deadline_ms.is_some_and(|deadline| deadline == 0 || deadline > MAX_DEADLINE_MS) {
             return Err(format!("`deadline_ms` must be between 1 and {MAX_DEADLINE_MS} (a day)"));
+        }
+        if !(1..=100).contains(&self.max_attempts) {
+            return Err("`max_attempts` must be between 1 and 100".to_owned());
         }
         if let Some(bootstrap) = &self.bootstrap {
             if bootstrap.mode == BootstrapMode::SummaryTail {

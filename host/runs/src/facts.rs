@@ -8,7 +8,7 @@ use std::{
 
 use agent_host_ledger::{NewEvent, RunWrite};
 use agent_host_protocol::{
-    ApiError, ErrorCode, ResultKind,
+    ApiError, ErrorCode, ResultKind, RunEvent, Timestamp,
     manifest::ModelOperation,
     message::{TokenUsage, ToolCall},
     result::host_data,
@@ -18,7 +18,10 @@ use agent_host_protocol::{
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use crate::gate::RunState;
+use crate::{
+    gate::RunState,
+    journal::{Effect, Ticket},
+};
 
 /// Calls that have begun and not ended.
 #[derive(Default)]
@@ -40,6 +43,17 @@ struct Open {
 }
 
 impl OpenCalls {
+    /// An execution before has given this number.
+    pub(crate) fn note(&self, number: u64) {
+        let mut calls = self.0.lock();
+        calls.last = calls.last.max(number);
+    }
+
+    /// Whether a call has begun and not ended.
+    pub(crate) fn any(&self) -> bool {
+        self.0.lock().open.values().any(|open| open.left.is_none())
+    }
+
     /// The ends of calls that nobody waited for until they came: the run was cancelled, was too late, or did not care.
     pub(crate) fn take(&self) -> Vec<(ResultKind, Value)> {
         let open = std::mem::take(&mut self.0.lock().open);
@@ -58,6 +72,34 @@ impl OpenCalls {
     }
 }
 
+/// What every fact about a call begins with.
+#[derive(Clone)]
+struct Named {
+    /// The fact of its end.
+    kind: ResultKind,
+    /// The field that its number stands in.
+    id: Option<&'static str>,
+    named: Map<String, Value>,
+}
+
+impl Named {
+    fn model(model_id: &str, operation: ModelOperation) -> Self {
+        Self {
+            kind: ResultKind::ModelCallCompleted,
+            id: Some("model_call_id"),
+            named: object(json!({ "model_id": model_id, "operation": operation })),
+        }
+    }
+
+    fn numbered(self, number: u64) -> Map<String, Value> {
+        let mut named = self.named;
+        if let Some(id) = self.id {
+            named.insert(id.to_owned(), format!("c{number}").into());
+        }
+        named
+    }
+}
+
 /// A call that has begun. Where it is dropped without an end, the end of the run writes it.
 pub(crate) struct Begun {
     run: Arc<RunState>,
@@ -66,15 +108,27 @@ pub(crate) struct Begun {
 
 impl Begun {
     /// A model is about to be called.
-    pub(crate) async fn model(run: &Arc<RunState>, model_id: &str, operation: ModelOperation) -> Result<Self, ApiError> {
-        let named = json!({ "model_id": model_id, "operation": operation });
-        Self::new(run, ResultKind::ModelCallStarted, ResultKind::ModelCallCompleted, Some("model_call_id"), named, Value::Null)
-            .await
+    pub(crate) async fn model(
+        run: &Arc<RunState>,
+        ticket: &Ticket,
+        model_id: &str,
+        operation: ModelOperation,
+    ) -> Result<Self, ApiError> {
+        Self::new(run, ticket, ResultKind::ModelCallStarted, &Named::model(model_id, operation), Value::Null).await
+    }
+
+    /// An execution before has called a model, and that call has no end in the record yet.
+    pub(crate) fn model_before(run: &Arc<RunState>, number: u64, model_id: &str, operation: ModelOperation) -> Self {
+        Self::open(run, number, Named::model(model_id, operation))
     }
 
     /// A tool is about to be called.
-    pub(crate) async fn tool(run: &Arc<RunState>, call: &ToolCall) -> Result<Self, ApiError> {
-        let named = json!({ "tool_call_id": call.call_id, "tool_name": call.tool_name });
+    pub(crate) async fn tool(run: &Arc<RunState>, ticket: &Ticket, call: &ToolCall) -> Result<Self, ApiError> {
+        let named = Named {
+            kind: ResultKind::ToolCallCompleted,
+            id: None,
+            named: object(json!({ "tool_call_id": call.call_id, "tool_name": call.tool_name })),
+        };
         let bytes = call.parameters.to_string().len();
         // What does not fit an event is not cut in the middle of its meaning.
         let more = if bytes <= run.limits.result_bytes / 2 {
@@ -82,31 +136,52 @@ impl Begun {
         } else {
             json!({ "parameters_bytes": bytes })
         };
-        Self::new(run, ResultKind::ToolCallStarted, ResultKind::ToolCallCompleted, None, named, more).await
+        Self::new(run, ticket, ResultKind::ToolCallStarted, &named, more).await
     }
 
+    /// The fact and the entry of the journal are durable when this returns: only then may the effect begin. Where an
+    /// execution before has written both, the call goes on under its number.
     async fn new(
         run: &Arc<RunState>,
+        ticket: &Ticket,
         started: ResultKind,
-        kind: ResultKind,
-        id: Option<&str>,
-        named: Value,
+        named: &Named,
         more: Value,
     ) -> Result<Self, ApiError> {
-        let mut named = object(named);
+        if let Some(Effect { number }) = ticket.doubt {
+            return Ok(Self::open(run, number, named.clone()));
+        }
         let number = {
             let mut calls = run.open.0.lock();
             calls.last += 1;
-            let number = calls.last;
-            if let Some(id) = id {
-                named.insert(id.to_owned(), format!("c{number}").into());
-            }
-            number
+            calls.last
         };
-        let data: Map<_, _> = named.clone().into_iter().chain(object(more)).collect();
-        run.record_fact(started, &Value::Object(data)).await?;
-        run.open.0.lock().open.insert(number, Open { kind, named, began: Instant::now(), left: None });
-        Ok(Self { run: Arc::clone(run), number })
+        let data = named.clone().numbered(number).into_iter().chain(object(more)).collect();
+        let (data, at) = (host_data(&Value::Object(data)), time::now());
+        let write = |sequence| {
+            run.journal.started(ticket, Effect { number });
+            let event = NewEvent { sequence, kind: started.as_str().to_owned(), data, timestamp: at };
+            Ok(RunWrite { events: vec![event], ..RunWrite::default() })
+        };
+        let written = run.write(Some(ticket), write).await?;
+        if run.journal.is_recording() {
+            written.durable().await?;
+        }
+        Ok(Self::open(run, number, named.clone()))
+    }
+
+    fn open(run: &Arc<RunState>, number: u64, named: Named) -> Self {
+        let open = Open { kind: named.kind, named: named.numbered(number), began: Instant::now(), left: None };
+        let mut calls = run.open.0.lock();
+        calls.last = calls.last.max(number);
+        calls.open.insert(number, open);
+        drop(calls);
+        Self { run: Arc::clone(run), number }
+    }
+
+    /// An execution before has written the end of this call.
+    pub(crate) fn ended_before(self) {
+        self.run.open.0.lock().open.remove(&self.number);
     }
 
     /// The call has ended; `more` is what came of it.
@@ -177,13 +252,44 @@ impl Drop for Begun {
     }
 }
 
+/// The ends of calls that have begun in these events and not ended, for a run whose guest is not in memory: nobody waits
+/// for them any more.
+pub(crate) fn unended(events: &[RunEvent], at: Timestamp) -> Vec<(ResultKind, Value)> {
+    let why = ApiError::new(ErrorCode::Cancelled, "the host stopped before the call was done, and nobody waits for it any more");
+    let mut open: Vec<(ResultKind, String, Timestamp, Map<String, Value>)> = Vec::new();
+    for event in events {
+        let (ends, field) = match ResultKind::from_name(&event.kind) {
+            Some(ResultKind::ModelCallStarted | ResultKind::ModelCallCompleted) => {
+                (ResultKind::ModelCallCompleted, "model_call_id")
+            }
+            Some(ResultKind::ToolCallStarted | ResultKind::ToolCallCompleted) => (ResultKind::ToolCallCompleted, "tool_call_id"),
+            _ => continue,
+        };
+        let mut data = object(serde_json::from_str(event.data.get()).unwrap_or_default());
+        let id = data.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        if event.kind == ends.as_str() {
+            open.retain(|(kind, open, ..)| (*kind, open) != (ends, &id));
+        } else {
+            data.retain(|name, _| {
+                matches!(name.as_str(), "model_call_id" | "model_id" | "operation" | "tool_call_id" | "tool_name")
+            });
+            open.push((ends, id, event.timestamp, data));
+        }
+    }
+    let ended = |(kind, _, began, named): (ResultKind, String, Timestamp, Map<String, Value>)| {
+        let failed = if kind == ResultKind::ToolCallCompleted { tool_failure(&why) } else { json!({ "error": failure(&why) }) };
+        (kind, end(named, Duration::from_millis(at.saturating_sub(began)), object(failed)))
+    };
+    open.into_iter().map(ended).collect()
+}
+
 impl RunState {
     /// Adds a fact to the record of the run.
     pub(crate) async fn record_fact(&self, kind: ResultKind, data: &Value) -> Result<(), ApiError> {
         let event =
             |sequence| NewEvent { sequence, kind: kind.as_str().to_owned(), data: host_data(data), timestamp: time::now() };
         let write = |sequence| Ok(RunWrite { events: vec![event(sequence)], ..RunWrite::default() });
-        self.write(write).await.map(drop)
+        self.write(None, write).await.map(drop)
     }
 }
 

@@ -6,6 +6,9 @@
 //! What an operation needs is said by its [`Call`]; steps 3 to 5 are its answers. There is no other way in.
 //!
 //! A call that was admitted and leaves its own trace in the record of the run ([`TRACED`]) has no audit record besides.
+//!
+//! Around all of it is the journal: a call that an execution before has answered is answered from there and comes no
+//! further, and what comes of every other call is recorded, refusals too.
 
 use std::{
     future::Future,
@@ -18,13 +21,22 @@ use std::{
 };
 
 use agent_host_ledger::{AuditRecord, Commit, Ledger, RunWrite, StateWrite};
-use agent_host_protocol::{ApiError, ErrorCode, Limits, RunId, time};
+use agent_host_protocol::{ApiError, ErrorCode, Limits, ResultKind, RunId, time};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::{error::ledger_failed, facts::OpenCalls, memory::Seen, terms::Terms};
+use crate::{
+    calls::blocking,
+    error::{HostError, ledger_failed},
+    facts::OpenCalls,
+    journal::{Answered, Asked, Journal, Outcome, Step, Stop, Ticket},
+    memory::Seen,
+    terms::Terms,
+};
 
 /// What all that happens to one live run has in common.
 pub(crate) struct RunState {
@@ -45,6 +57,10 @@ pub(crate) struct RunState {
     pub(crate) seen: Seen,
     /// Bytes of artifacts that the run has written.
     pub(crate) artifact_bytes: AtomicU64,
+    pub(crate) journal: Journal,
+    /// Why the execution is to stop, once there is a reason.
+    stop: Mutex<Option<Stop>>,
+    stopped: Notify,
     /// Held while a sequence is taken and used.
     turn: tokio::sync::Mutex<()>,
     calls: DefaultDirectRateLimiter,
@@ -86,7 +102,25 @@ pub(crate) struct Call<'a> {
     pub(crate) scope: Option<&'static str>,
     /// Bytes of the request.
     pub(crate) bytes: usize,
+    /// The request, as the journal keeps it.
+    pub(crate) asked: Asked,
 }
+
+/// Where a call stands that the guest has made.
+pub(crate) enum Entered<A> {
+    /// An execution before has its answer.
+    Answered(A),
+    /// It is to be done.
+    Live(Ticket),
+}
+
+/// A call with its answer.
+type EnteredCall<T> = Entered<Result<T, ApiError>>;
+/// A call with its answer and the number of its effect.
+type EnteredEffect<T> = Entered<(Result<T, ApiError>, u64)>;
+
+/// An answer that is longer becomes a blob beside the journal.
+const MAX_INLINE_ANSWER: usize = 64 * 1024;
 
 impl RunState {
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a run is made of, and none has a default")]
@@ -99,6 +133,7 @@ impl RunState {
         cancelled: CancellationToken,
         deadline: Instant,
         last_sequence: u64,
+        journal: Journal,
     ) -> Self {
         Self {
             run_id,
@@ -111,6 +146,9 @@ impl RunState {
             open: OpenCalls::default(),
             seen: Seen::default(),
             artifact_bytes: AtomicU64::new(0),
+            journal,
+            stop: Mutex::default(),
+            stopped: Notify::new(),
             turn: tokio::sync::Mutex::default(),
             calls: limiter(limits.host_calls_per_second, limits.host_calls_burst),
             // Half of it, so that a guest which answers each piece with one other call stays within its rate.
@@ -123,9 +161,26 @@ impl RunState {
 
     /// Lets a call through, or says why not. `allowed` answers for the grant, the resource and the size; it is
     /// asked after what concerns the run as a whole, and before the rate.
-    pub(crate) async fn pass<T>(
+    ///
+    /// For calls without an effect outside the ledger; the others [`RunState::enter`] first.
+    pub(crate) async fn pass<T: Serialize + DeserializeOwned>(
         &self,
         call: Call<'_>,
+        allowed: impl FnOnce() -> Result<(), ApiError>,
+        effect: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        match self.enter(&call).await {
+            Entered::Answered(outcome) => outcome,
+            Entered::Live(ticket) => self.pass_live(&ticket, &call, allowed, effect).await,
+        }
+    }
+
+    /// As [`RunState::pass`], for a call that no execution before has answered. An effect that writes to the ledger by
+    /// itself settles the ticket with that write; where it does not, what came of it is settled here.
+    pub(crate) async fn pass_live<T: Serialize>(
+        &self,
+        ticket: &Ticket,
+        call: &Call<'_>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
@@ -135,16 +190,15 @@ impl RunState {
             Ok(()) => self.bounded(effect).await,
             Err(refusal) => Err(refusal),
         };
-        self.record(&call, began.elapsed(), outcome.as_ref().err());
-        self.flush_audit().await;
-        outcome
+        self.passed(ticket, call, began.elapsed(), outcome).await
     }
 
     /// As [`RunState::pass`], for the next piece of a stream that was granted when it was opened. A guest that reads a
     /// fast stream is made to wait and then gets more at once; to be refused in the middle would help nobody.
-    pub(crate) async fn pass_piece<T>(
+    pub(crate) async fn pass_piece<T: Serialize>(
         &self,
-        call: Call<'_>,
+        ticket: &Ticket,
+        call: &Call<'_>,
         effect: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
         let began = Instant::now();
@@ -158,23 +212,176 @@ impl RunState {
             }
             Err(refusal) => Err(refusal),
         };
-        self.record(&call, began.elapsed(), outcome.as_ref().err());
-        self.flush_audit().await;
+        self.passed(ticket, call, began.elapsed(), outcome).await
+    }
+
+    async fn passed<T: Serialize>(
+        &self,
+        ticket: &Ticket,
+        call: &Call<'_>,
+        took: Duration,
+        outcome: Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        self.record(call, took, outcome.as_ref().err());
+        self.settle(ticket, &outcome).await?;
+        self.flush().await;
         outcome
+    }
+
+    /// The guest has called. Where its journal and it no longer agree, this does not return: the run ends.
+    pub(crate) async fn enter<T: DeserializeOwned>(&self, call: &Call<'_>) -> EnteredCall<T> {
+        match self.journal.enter(call.action, &call.asked) {
+            Ok(Step::Live(ticket)) => self.live(ticket),
+            Ok(Step::Answered(Answered { outcome, effect, .. })) => {
+                self.open.note(effect.map_or(0, |effect| effect.number));
+                Entered::Answered(self.answered(outcome).await)
+            }
+            Err(stop) => self.stop(stop).await,
+        }
+    }
+
+    fn live<A>(&self, ticket: Ticket) -> Entered<A> {
+        self.open.note(ticket.doubt.map_or(0, |effect| effect.number));
+        Entered::Live(ticket)
+    }
+
+    /// As [`RunState::enter`], for an effect that stays open after its call: an answer comes with its number.
+    pub(crate) async fn enter_effect<T: DeserializeOwned>(&self, call: &Call<'_>) -> EnteredEffect<T> {
+        match self.journal.enter(call.action, &call.asked) {
+            Ok(Step::Live(ticket)) => self.live(ticket),
+            Ok(Step::Answered(Answered { outcome, effect, .. })) => {
+                let number = effect.map_or(0, |effect| effect.number);
+                self.open.note(number);
+                Entered::Answered((self.answered(outcome).await, number))
+            }
+            Err(stop) => self.stop(stop).await,
+        }
+    }
+
+    /// As [`RunState::enter`], for a call of `count` parts: each has its own answer.
+    pub(crate) async fn enter_parts<T: DeserializeOwned>(
+        &self,
+        call: &Call<'_>,
+        count: usize,
+    ) -> EnteredCall<Vec<Result<T, ApiError>>> {
+        let Answered { outcome, effect, mut parts } = match self.journal.enter(call.action, &call.asked) {
+            Ok(Step::Live(ticket)) => return self.live(ticket),
+            Ok(Step::Answered(answered)) => answered,
+            Err(stop) => self.stop(stop).await,
+        };
+        self.open.note(effect.map_or(0, |effect| effect.number));
+        if let Err(refusal) = self.answered::<()>(outcome).await {
+            return Entered::Answered(Err(refusal));
+        }
+        let mut outcomes = Vec::with_capacity(count);
+        for part in (1..).take(count) {
+            let Some(outcome) = parts.remove(&part) else {
+                self.stop(Stop::Lost(format!("the journal has no answer for part {part} of {}", call.action))).await
+            };
+            outcomes.push(self.answered(outcome).await);
+        }
+        Entered::Answered(Ok(outcomes))
+    }
+
+    /// An answer from the past.
+    pub(crate) async fn answered<T: DeserializeOwned>(&self, outcome: Outcome) -> Result<T, ApiError> {
+        let parsed = match outcome {
+            Outcome::Answer(text) => serde_json::from_str(&text).map(Ok),
+            Outcome::Refused(text) => serde_json::from_str(&text).map(Err),
+            Outcome::LongAnswer { sha256 } => match self.long_answer(&sha256).await {
+                Ok(bytes) => serde_json::from_slice(&bytes).map(Ok),
+                Err(why) => self.stop(Stop::Lost(why)).await,
+            },
+        };
+        match parsed {
+            Ok(outcome) => outcome,
+            Err(error) => self.stop(Stop::Lost(format!("an answer in the journal cannot be read: {error}"))).await,
+        }
+    }
+
+    async fn long_answer(&self, sha256: &[u8; 32]) -> Result<Vec<u8>, String> {
+        let name = crate::journal::hex(sha256);
+        let blob = self.ledger.blob(&name).map_err(|error| error.to_string())?;
+        let blob = blob.ok_or_else(|| "a long answer is missing beside the journal".to_owned())?;
+        blocking(move || blob.read_at(0, usize::MAX)).await.map_err(|error| error.message)
+    }
+
+    /// What came of a call is to be recorded, unless it is already.
+    pub(crate) async fn settle<T: Serialize>(&self, ticket: &Ticket, outcome: &Result<T, ApiError>) -> Result<(), ApiError> {
+        if self.journal.is_settled(ticket) {
+            return Ok(());
+        }
+        if !self.journal.is_recording() {
+            self.journal.settle(ticket, Outcome::Answer(String::new()), Vec::new());
+            return Ok(());
+        }
+        let text = |json: Result<String, serde_json::Error>| json.map_err(|error| host_failed(&error));
+        match outcome {
+            Ok(answer) => {
+                let text = text(serde_json::to_string(answer))?;
+                if text.len() <= MAX_INLINE_ANSWER {
+                    self.journal.settle(ticket, Outcome::Answer(text), Vec::new());
+                    return Ok(());
+                }
+                let mut writer = self.ledger.blob_writer(text.len() as u64).map_err(ledger_failed)?;
+                let written = blocking(move || {
+                    writer.write(text.as_bytes())?;
+                    writer.finish()
+                });
+                let blob = written.await?;
+                let sha256 = blob.digest();
+                self.journal.settle(ticket, Outcome::LongAnswer { sha256 }, vec![blob]);
+            }
+            Err(refusal) => {
+                self.journal.settle(ticket, Outcome::Refused(text(serde_json::to_string(refusal))?), Vec::new());
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the execution: its guest never hears of this.
+    pub(crate) async fn stop<T>(&self, stop: Stop) -> T {
+        self.stop.lock().get_or_insert(stop);
+        self.stopped.notify_one();
+        std::future::pending().await
+    }
+
+    /// Waits until the execution is to stop, and says why.
+    pub(crate) async fn stopped(&self) -> Stop {
+        loop {
+            if let Some(stop) = self.stop.lock().take() {
+                return stop;
+            }
+            self.stopped.notified().await;
+        }
     }
 
     /// Writes to the record of the run: `make` is given the sequence of the first event.
     ///
     /// Only the ledger's writer can tell whether a quota of state is met. Where that is not out of the question, its
     /// answer is waited for; a refusal leaves nothing of the write.
-    pub(crate) async fn write(&self, make: impl FnOnce(u64) -> Result<RunWrite, ApiError>) -> Result<Written, ApiError> {
+    ///
+    /// Entries of the journal that wait go with it. Where `ticket` is given, `make` settles it: its entry and its effect
+    /// are one commit.
+    pub(crate) async fn write(
+        &self,
+        ticket: Option<&Ticket>,
+        make: impl FnOnce(u64) -> Result<RunWrite, ApiError>,
+    ) -> Result<Written, ApiError> {
         let _turn = self.turn.lock().await;
         let first = self.next_sequence();
         let write = RunWrite { run_no: self.run_no, ..make(first)? };
         let last = first + write.events.len() as u64 - 1;
         let in_doubt = self.may_meet_a_quota(&write.state)?;
-        let write = RunWrite { audit: self.take_audit(), ..write };
-        let commit = self.ledger.submit(write).await.map_err(ledger_failed)?;
+        let (journal, taken) = self.journal.take().split();
+        let write = RunWrite { audit: self.take_audit(), journal, ..write };
+        let commit = match self.ledger.submit(write).await {
+            Ok(commit) => commit,
+            Err(error) => {
+                self.journal.put_back(taken, ticket);
+                return Err(ledger_failed(error));
+            }
+        };
         // Nothing is awaited between the admission and this line, so a guest that is dropped leaves no gap.
         self.last_sequence.store(last, Ordering::Release);
         if !in_doubt {
@@ -185,6 +392,7 @@ impl RunState {
             Err(error) => {
                 // Others of this run wait for their turn, so nobody has counted on.
                 self.last_sequence.store(first - 1, Ordering::Release);
+                self.journal.put_back(taken, ticket);
                 Err(ledger_failed(error))
             }
         }
@@ -260,22 +468,50 @@ impl RunState {
         });
     }
 
+    /// Writes what waits, durably: the execution stops here and another one goes on.
+    pub(crate) async fn put_down(&self) -> Result<(), HostError> {
+        let written = self.write(None, |_| Ok(RunWrite::default())).await;
+        let durable = async { written?.durable().await };
+        durable.await.map_err(|error: ApiError| HostError::Unavailable(error.message))
+    }
+
+    /// Waits for the rate of host calls, for calls that have no way to refuse.
+    pub(crate) async fn is_not_faster_than_allowed(&self) {
+        self.calls.until_ready().await;
+    }
+
+    /// Waits until the run has lasted so long. A long wait is not waited here: the run leaves memory, and comes back.
+    pub(crate) async fn wait_until(&self, elapsed_us: u64) {
+        let left = Duration::from_micros(elapsed_us.saturating_sub(self.journal.elapsed_us()));
+        if left >= Duration::from_millis(self.limits.park_after_ms) && self.journal.can_resume() && !self.open.any() {
+            let until = self.journal.clock().began_us().saturating_add(elapsed_us).div_ceil(1_000);
+            self.stop(Stop::Park { until: Some(until), reason: "timer", keys: Vec::new() }).await
+        }
+        // Real time and that of the run differ by microseconds; who waited sees that it is over.
+        while self.journal.elapsed_us() < elapsed_us {
+            let left = elapsed_us.saturating_sub(self.journal.elapsed_us());
+            tokio::time::sleep(Duration::from_micros(left)).await;
+        }
+    }
+
     /// The records that wait; the caller writes them.
     pub(crate) fn take_audit(&self) -> Vec<AuditRecord> {
         std::mem::take(&mut *self.audit.lock())
     }
 
-    /// Writes the records that wait if they are many.
-    async fn flush_audit(&self) {
-        let records = {
-            let mut audit = self.audit.lock();
-            if audit.len() < MAX_AUDIT_WAITING {
-                return;
+    /// Writes what waits for a write to travel with, if it is much.
+    pub(crate) async fn flush(&self) {
+        if let Some(limit) = self.journal.just_full() {
+            let data = json!({ "limit": "journal_bytes", "value": limit, "effect": "the run cannot be resumed any more" });
+            if let Err(error) = self.record_fact(ResultKind::LimitReached, &data).await {
+                tracing::error!(run_id = %self.run_id, %error, "a full journal could not be recorded");
             }
-            std::mem::take(&mut *audit)
-        };
-        if let Err(error) = self.ledger.audit(records).await {
-            tracing::error!(run_id = %self.run_id, %error, "audit records could not be written");
+        }
+        if self.audit.lock().len() < MAX_AUDIT_WAITING && !self.journal.has_many_waiting() {
+            return;
+        }
+        if let Err(error) = self.write(None, |_| Ok(RunWrite::default())).await {
+            tracing::error!(run_id = %self.run_id, %error, "audit records and entries of the journal could not be written");
         }
     }
 
@@ -301,6 +537,11 @@ fn shortened(resource: &str) -> String {
 fn limiter(per_second: u32, burst: u32) -> DefaultDirectRateLimiter {
     let nonzero = |n: u32| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
     RateLimiter::direct(Quota::per_second(nonzero(per_second)).allow_burst(nonzero(burst)))
+}
+
+fn host_failed(error: &dyn std::fmt::Display) -> ApiError {
+    tracing::error!(%error, "an answer could not be recorded");
+    ApiError::new(ErrorCode::RuntimeError, "the host could not record the answer; its log says why")
 }
 
 fn cancelled() -> ApiError {

@@ -1,12 +1,18 @@
 //! The running host.
 
-use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use agent_host_ledger::{Health, Ledger, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{Limits, PluginReport, PluginStatus, Run, RunId, RunnerId, RunnerManifest, time};
 use agent_host_sandbox::{Plugins, Sandbox, SandboxError};
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -15,6 +21,7 @@ use crate::{
     error::{HostError, StartError},
     life::Handle,
     line::Lines,
+    recovery::WAKING,
     services::Services,
 };
 
@@ -31,13 +38,33 @@ pub(crate) struct Inner {
     pub(crate) services: Arc<Services>,
     pub(crate) bindings: Vec<Arc<Binding>>,
     pub(crate) lines: Arc<Lines>,
-    /// Every run that has not ended.
+    /// Every run that has not ended and is not parked.
     pub(crate) live: Mutex<HashMap<RunId, Handle>>,
+    /// Called when a parked run may have to be woken earlier than the clock that wakes them thinks.
+    pub(crate) alarm: Notify,
+    /// One permit for each parked run that is coming back.
+    pub(crate) waking: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
     /// No new events, and no run starts any more.
     pub(crate) stopping: CancellationToken,
     /// Whoever still runs, ends.
     pub(crate) ending: CancellationToken,
+}
+
+/// Runs whose journals are removed in one go.
+const PRUNED_AT_ONCE: usize = 256;
+
+/// The component that a run was created for, read from its terms without the rest of them.
+fn component_of(terms: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Terms {
+        grant: Grant,
+    }
+    #[derive(Deserialize)]
+    struct Grant {
+        component: String,
+    }
+    serde_json::from_str::<Terms>(terms).ok().map(|terms| terms.grant.component)
 }
 
 /// How the host is.
@@ -55,6 +82,8 @@ pub struct Readiness {
     pub live_runs: usize,
     /// Runs that wait behind another of their conversation.
     pub waiting_runs: usize,
+    /// Runs that wait on disk for a time or an answer, and take no memory.
+    pub parked_runs: u64,
     /// What an operator should look at. None of it keeps the host from taking events for other bindings.
     pub problems: Vec<String>,
 }
@@ -79,9 +108,12 @@ impl Host {
         let ledger = tokio::task::spawn_blocking(move || options.open())
             .await
             .map_err(|error| HostError::Internal(error.to_string()))??;
-        let sandbox =
-            agent_host_sandbox::Options { limits: config.limits.clone(), code_cache: Some(config.data_dir.join("code")) }
-                .build()?;
+        let sandbox = agent_host_sandbox::Options {
+            limits: config.limits.clone(),
+            code_cache: Some(config.data_dir.join("code")),
+            components: Some(config.data_dir.join("components")),
+        }
+        .build()?;
         let plugins = Plugins::open(&config.plugins_dir, sandbox.clone()).await?;
         let services = Arc::new(Services::open(&config).await?);
         let host = Self(Arc::new(Inner {
@@ -94,6 +126,8 @@ impl Host {
             bindings,
             lines: Arc::default(),
             live: Mutex::default(),
+            alarm: Notify::new(),
+            waking: Arc::new(Semaphore::new(WAKING)),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
             ending: CancellationToken::new(),
@@ -107,6 +141,7 @@ impl Host {
             tracing::warn!("{problem}");
         }
         host.recover().await?;
+        host.keep_time();
         host.keep_clean();
         Ok(host)
     }
@@ -159,18 +194,37 @@ impl Host {
     /// # Errors
     /// When there is no such run, or its end could not be written.
     pub async fn wait(&self, id: RunId, timeout: Duration) -> Result<Run, HostError> {
-        let handle = self.0.live.lock().get(&id).cloned();
-        if let Some(mut handle) = handle {
-            let ended = tokio::time::timeout(timeout, handle.ended.wait_for(Option::is_some)).await;
-            if let Ok(Ok(end)) = ended {
-                match end.as_ref() {
-                    Some(Ok(run)) => return Ok((**run).clone()),
-                    Some(Err(error)) => return Err(HostError::Unavailable(error.clone())),
-                    None => {}
+        let waited = async {
+            loop {
+                let handle = self.0.live.lock().get(&id).cloned();
+                let Some(mut handle) = handle else {
+                    // It has ended, or it is parked, or it is about to be one or the other.
+                    let record = self.record(id)?;
+                    let mut watch = self.0.ledger.watch(record.run_no);
+                    let run = self.record(id)?.run;
+                    if run.status.is_terminal() || self.0.stopping.is_cancelled() {
+                        return Ok(run);
+                    }
+                    tokio::select! {
+                        () = watch.changed() => {}
+                        () = self.0.stopping.cancelled() => {}
+                    }
+                    continue;
+                };
+                // It is let go of without an end where the run leaves memory.
+                if let Ok(end) = handle.ended.wait_for(Option::is_some).await {
+                    match end.as_ref() {
+                        Some(Ok(run)) => return Ok((**run).clone()),
+                        Some(Err(error)) => return Err(HostError::Unavailable(error.clone())),
+                        None => {}
+                    }
                 }
             }
+        };
+        match tokio::time::timeout(timeout, waited).await {
+            Ok(end) => end,
+            Err(_) => Ok(self.record(id)?.run),
         }
-        Ok(self.record(id)?.run)
     }
 
     /// Asks for the end of a run. When it returns, that is on disk, and the guest has been told.
@@ -187,8 +241,9 @@ impl Host {
         let change = RunChange::CancelRequested { at: time::now(), reason };
         let write = RunWrite { run_no: record.run_no, changes: vec![change], ..RunWrite::default() };
         let run = self.0.ledger.submit(write).await?.await?;
-        if let Some(handle) = self.0.live.lock().get(&id) {
-            handle.cancelled.cancel();
+        let live = self.0.live.lock().get(&id).inspect(|handle| handle.cancelled.cancel()).is_some();
+        if !live {
+            self.wake(record.run_no).await?;
         }
         Ok(run)
     }
@@ -223,22 +278,24 @@ impl Host {
             plugins_refused: count(PluginStatus::Refused),
             live_runs: self.0.sandbox.live(),
             waiting_runs: self.0.lines.waiting_in_all(),
+            parked_runs: self.0.ledger.parked_count(),
             problems,
         }
     }
 
     /// Removes from time to time what nothing refers to any more, and what has expired.
     fn keep_clean(&self) {
-        let (ledger, stopping) = (self.0.ledger.clone(), self.0.stopping.clone());
+        let host = self.clone();
         let mut ticks = tokio::time::interval(Duration::from_millis(self.0.limits.gc_interval_ms.max(1_000)));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    () = stopping.cancelled() => return,
+                    () = host.0.stopping.cancelled() => return,
                     _ = ticks.tick() => {}
                 }
-                match ledger.collect_garbage(time::now()).await {
+                host.prune_journals().await;
+                match host.0.ledger.collect_garbage(time::now()).await {
                     Ok(collected) => tracing::debug!(?collected, "artifacts that nothing refers to were removed"),
                     Err(error) => tracing::warn!(%error, "artifacts that nothing refers to could not be removed"),
                 }
@@ -246,8 +303,42 @@ impl Host {
         });
     }
 
-    /// Ends the host: takes no new events, gives runs that have started `grace` to end, ends the others as
-    /// `host_restarted`, and closes the ledger. Runs that wait in line stay there for the next start.
+    /// Removes journals of runs that ended long ago, and components that no run needs any more.
+    async fn prune_journals(&self) {
+        let inner = &self.0;
+        let kept_ms = inner.config.retention.journals_ms;
+        loop {
+            match inner.ledger.prune_journals(time::now().saturating_sub(kept_ms), PRUNED_AT_ONCE).await {
+                Ok(pruned) if pruned.more && !inner.stopping.is_cancelled() => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "old journals could not be removed");
+                    return;
+                }
+            }
+        }
+        // Runs that have not ended need theirs; those that ended lately may be replayed.
+        let mut needed = HashSet::new();
+        let unended = inner.ledger.active_runs().map(|runs| runs.into_iter().map(|record| record.run.run_id).collect::<Vec<_>>());
+        let digests = unended.and_then(|runs| {
+            runs.into_iter().try_for_each(|run_id| {
+                needed.extend(inner.ledger.terms(run_id)?.and_then(|terms| component_of(terms.get())));
+                Ok(())
+            })
+        });
+        match digests {
+            Ok(()) if inner.ledger.parked_count() == 0 => {
+                inner.sandbox.forget_components(needed, Duration::from_millis(kept_ms)).await;
+            }
+            // Parked runs are not read one by one: as long as there are any, components stay.
+            Ok(()) => {}
+            Err(error) => tracing::warn!(%error, "components that no run needs could not be looked for"),
+        }
+    }
+
+    /// Ends the host: takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
+    /// are active still go on at the next start where their binding lets them, and end as `host_restarted` where it does
+    /// not; runs that wait stay where they are.
     pub async fn shutdown(&self, grace: Duration) {
         self.0.stopping.cancel();
         self.0.tasks.close();
@@ -272,6 +363,6 @@ impl Host {
 pub async fn inspect(path: &Path, limits: &Limits) -> Result<PluginReport, SandboxError> {
     // One guest is enough to ask for manifests, and starts faster than a pool for thousands.
     let limits = Limits { max_live_runs: 1, ..limits.clone() };
-    let sandbox: Sandbox = agent_host_sandbox::Options { limits, code_cache: None }.build()?;
+    let sandbox: Sandbox = agent_host_sandbox::Options { limits, code_cache: None, components: None }.build()?;
     Ok(sandbox.inspect(path).await)
 }

@@ -1,11 +1,12 @@
 //! The life of a run: it waits its turn, takes a place, starts, and comes to its one end.
 
 use std::{
+    collections::hash_map::Entry,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use agent_host_ledger::{LedgerError, NewEvent, RunChange, RunRecord, RunWrite};
+use agent_host_ledger::{Ledger, LedgerError, NewEvent, Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
     Event, FailureCode, ResultKind, Run, RunStatus, Timestamp,
     result::host_data,
@@ -14,17 +15,21 @@ use agent_host_protocol::{
 };
 use agent_host_sandbox::{Outcome, Place, Runner};
 use serde_json::{Value, json, value::to_raw_value};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    beginning::{Beginning, fact, status_event},
     calls::RunCalls,
-    context::{self, Sources},
+    config::Durability,
     error::HostError,
+    facts::unended,
     gate::RunState,
     host::Host,
+    journal::Stop,
     line::Turn,
     log::GuestLog,
+    recovery::conversation_key,
     results::{self, Speaker},
     terms::Terms,
 };
@@ -36,7 +41,34 @@ pub(crate) struct Life {
     pub(crate) event_no: u64,
     pub(crate) transcript_seq: Option<u64>,
     pub(crate) terms: Arc<Terms>,
+    /// The runner as it serves now. A run that goes on does so with the one that it began with.
     pub(crate) runner: Option<Runner>,
+    pub(crate) past: Past,
+    /// Held until a run that comes back has its place.
+    pub(crate) waking: Option<OwnedSemaphorePermit>,
+}
+
+/// What a run has behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Past {
+    /// Nothing: it has not begun.
+    Nothing,
+    /// The host stopped while it was active.
+    Interrupted,
+    /// It was parked.
+    Parked,
+    /// It has the beginning of another run.
+    Forked,
+}
+
+/// How a run leaves its task.
+pub(crate) enum Left {
+    /// It has ended.
+    Ended(Box<Run>),
+    /// It waits on disk.
+    Parked(Turn),
+    /// The host stops, and the run goes on when it starts again.
+    Suspended,
 }
 
 /// How others reach a run that has not ended.
@@ -58,26 +90,37 @@ impl Host {
         if life.record.run.cancel_requested_at.is_some() {
             cancelled.cancel();
         }
-        inner.live.lock().insert(run_id, Handle { cancelled: cancelled.clone(), ended: on_end });
-        let turn = inner.lines.join(life.terms.grant.conversation.clone(), run_no);
+        match inner.live.lock().entry(run_id) {
+            // Somebody else was quicker to wake it.
+            Entry::Occupied(_) => return,
+            Entry::Vacant(place) => drop(place.insert(Handle { cancelled: cancelled.clone(), ended: on_end })),
+        }
+        let turn = inner.lines.join(life.terms.grant.conversation.clone(), run_no, |key| self.parked_in(key));
         let host = self.clone();
         inner.tasks.spawn(async move {
-            let end = life.lived(&host, &cancelled, turn).await;
-            let end = end.map(Box::new).map_err(|error| {
-                tracing::error!(%run_id, %error, "the run could not be brought to its end; it will be when the host starts again");
-                error.to_string()
-            });
+            let left = life.lived(&host, &cancelled, turn).await;
             host.inner().live.lock().remove(&run_id);
-            let _ = ended.send(Some(end));
+            match left {
+                Ok(Left::Ended(run)) => drop(ended.send(Some(Ok(run)))),
+                Ok(Left::Parked(turn)) => {
+                    turn.leave_parked();
+                    host.parked(run_no);
+                }
+                Ok(Left::Suspended) => {}
+                Err(error) => {
+                    tracing::error!(%run_id, %error, "the run could not be brought to its end; it will be when the host starts again");
+                    let _ = ended.send(Some(Err(error.to_string())));
+                }
+            }
         });
     }
 }
 
 impl Life {
-    /// Lives the run; gives its record after its end is committed. Its turn ends after that.
-    async fn lived(self, host: &Host, cancelled: &CancellationToken, turn: Turn) -> Result<Run, HostError> {
+    /// Lives the run until it ends or leaves memory. Its turn ends after its end is committed.
+    async fn lived(mut self, host: &Host, cancelled: &CancellationToken, turn: Turn) -> Result<Left, HostError> {
         let inner = host.inner();
-        if !turn.is_now() {
+        if !turn.is_now() && self.past == Past::Nothing {
             let change = RunChange::Queue { at: time::now() };
             drop(
                 inner
@@ -92,69 +135,70 @@ impl Life {
         };
         let place = tokio::select! {
             biased;
-            () = inner.stopping.cancelled() => return Ok(self.record.run),
+            () = inner.stopping.cancelled() => return Ok(Left::Suspended),
             () = cancelled.cancelled() => return self.end_unstarted(host, Terminal::Cancelled { reason: host.cancel_reason(&self.record)? }).await,
             place = ready => place,
         };
-        match (&self.terms.refusal, &self.runner) {
-            (Some(failure), _) => self.end_unstarted(host, Terminal::Failed(failure.clone())).await,
-            (None, None) => {
-                let failure =
-                    RunFailure::host(FailureCode::RunnerNotFound, format!("no plugin holds {}", self.record.run.runner_id));
-                self.end_unstarted(host, Terminal::Failed(failure)).await
-            }
-            (None, Some(runner)) => {
-                // The guest's state machine is large; a run that waits in line should not carry it.
-                let runner = runner.clone();
-                Box::pin(self.run(host, cancelled, runner, place)).await
-            }
+        if self.past != Past::Nothing && self.record.run.deadline_at.is_some_and(|deadline| deadline <= time::now()) {
+            return self.end_unstarted(host, self.timed_out()).await;
+        }
+        if let Some(failure) = &self.terms.refusal {
+            return self.end_unstarted(host, Terminal::Failed(failure.clone())).await;
+        }
+        let runner = match self.runner(host).await {
+            Ok(runner) => runner,
+            Err(failure) => return self.end_unstarted(host, Terminal::Failed(failure)).await,
+        };
+        let waking = self.waking.take();
+        let beginning = match self.beginning(host).await? {
+            Ok(beginning) => beginning,
+            Err(failure) => return self.end_unstarted(host, Terminal::Failed(failure)).await,
+        };
+        drop(waking);
+        // The guest's state machine is large; a run that waits in line should not carry it.
+        Box::pin(self.run(host, cancelled, runner, place, beginning, turn)).await
+    }
+
+    /// The runner: the one that the run was created for, kept by its digest. A run that has not begun takes the one that
+    /// serves now where that is gone.
+    async fn runner(&self, host: &Host) -> Result<Runner, RunFailure> {
+        let (id, digest) = (&self.record.run.runner_id, &self.terms.grant.component);
+        if let Some(runner) = self.runner.as_ref().filter(|runner| runner.component.digest() == digest) {
+            return Ok(runner.clone());
+        }
+        let why = match host.inner().sandbox.component(digest).await {
+            Ok(component) => match component.runners().iter().find(|manifest| manifest.id == *id) {
+                Some(manifest) => return Ok(Runner { manifest: Arc::new(manifest.clone()), component: Arc::clone(&component) }),
+                None => format!("component {digest} does not hold it"),
+            },
+            Err(why) => why,
+        };
+        match (&self.runner, self.past) {
+            (Some(runner), Past::Nothing) => Ok(runner.clone()),
+            _ => Err(RunFailure::host(FailureCode::RunnerNotFound, format!("no plugin holds {id} any more: {why}"))),
         }
     }
 
-    async fn end_unstarted(&self, host: &Host, terminal: Terminal) -> Result<Run, HostError> {
-        let at = time::now();
-        let sequence = self.record.run.last_sequence + 1;
-        let events = vec![terminal_event(&terminal, sequence, at)];
-        let write = RunWrite {
-            run_no: self.record.run_no,
-            changes: vec![RunChange::End { at, terminal }],
-            events,
-            ..RunWrite::default()
-        };
-        Ok(host.inner().ledger.submit(write).await?.await?)
+    async fn end_unstarted(&self, host: &Host, terminal: Terminal) -> Result<Left, HostError> {
+        let ledger = &host.inner().ledger;
+        let write = ended(ledger, &self.record, terminal, self.terms.deadline_ms)?;
+        let run = ledger.submit(write).await?.await?;
+        Ok(Left::Ended(Box::new(run)))
     }
 
-    async fn run(self, host: &Host, cancelled: &CancellationToken, runner: Runner, place: Place) -> Result<Run, HostError> {
+    async fn run(
+        self,
+        host: &Host,
+        cancelled: &CancellationToken,
+        runner: Runner,
+        place: Place,
+        beginning: Beginning,
+        turn: Turn,
+    ) -> Result<Left, HostError> {
         let inner = host.inner();
         let limits = &inner.config.limits;
         let run_id = self.record.run.run_id;
-
-        let (started, at) = (Instant::now(), time::now());
-        let deadline = started + Duration::from_millis(self.terms.deadline_ms);
-        let deadline_at = at.saturating_add(self.terms.deadline_ms);
-        let context = context::build(
-            &inner.ledger,
-            &Sources {
-                run_id,
-                attempt: self.record.run.attempt,
-                event: &self.event,
-                services: &inner.services,
-                event_no: self.event_no,
-                transcript_seq: self.transcript_seq,
-                terms: &self.terms,
-                deadline_at,
-                snapshot_bytes: limits.state_snapshot_bytes,
-            },
-        )?;
-        let start = RunWrite {
-            run_no: self.record.run_no,
-            changes: vec![RunChange::Start { at, deadline_at: Some(deadline_at) }],
-            context: Some(to_raw_value(&context).map_err(|error| HostError::Internal(error.to_string()))?),
-            ..RunWrite::default()
-        };
-        // Not waited for: whatever the run writes next is behind it in the same line.
-        drop(inner.ledger.submit(start).await?);
-
+        let Beginning { context, world, journal, deadline, deadline_at, last_sequence } = beginning;
         let state = Arc::new(RunState::new(
             run_id,
             self.record.run_no,
@@ -163,38 +207,89 @@ impl Life {
             Arc::clone(&inner.limits),
             cancelled.clone(),
             deadline,
-            self.record.run.last_sequence,
+            last_sequence,
+            journal,
         ));
         state.seen.note_snapshot(&self.terms, &context.state);
-        let log = Arc::new(GuestLog::new(run_id, limits));
+        let log = Arc::new(GuestLog::new(run_id, limits, state.journal.replaying()));
         let calls =
             Box::new(RunCalls { run: Arc::clone(&state), event: Arc::clone(&self.event), services: Arc::clone(&inner.services) });
         let interfaces = self.terms.grant.interfaces();
-        let guest = inner.sandbox.run(
-            place,
-            &runner.component,
-            interfaces,
-            runner.manifest.name.as_str(),
-            &context,
-            calls,
-            Arc::clone(&log) as _,
-        );
         let grace = Duration::from_millis(limits.cancel_grace_ms);
-        let terminal = tokio::select! {
-            biased;
-            () = after(cancelled.cancelled(), grace) => Terminal::Cancelled { reason: host.cancel_reason(&self.record)? },
-            () = tokio::time::sleep_until((deadline + grace).into()) => self.timed_out(),
-            // The host stops: whoever is still running then is told as after a crash.
-            () = inner.ending.cancelled() => Terminal::Failed(host_restarted()),
-            outcome = guest => match outcome {
-                _ if cancelled.is_cancelled() => Terminal::Cancelled { reason: host.cancel_reason(&self.record)? },
-                _ if Instant::now() >= deadline => self.timed_out(),
-                Outcome::Completed(completion) => Terminal::Completed(completion),
-                Outcome::Failed(failure) => Terminal::Failed(failure),
-                Outcome::Broken { code, message } => Terminal::Failed(RunFailure::host(code, message)),
-            },
+        let terminal = {
+            let guest = inner.sandbox.run(
+                place,
+                &runner.component,
+                interfaces,
+                runner.manifest.name.as_str(),
+                &context,
+                world,
+                calls,
+                Arc::clone(&log) as _,
+            );
+            tokio::select! {
+                biased;
+                () = after(cancelled.cancelled(), grace) => Ok(Terminal::Cancelled { reason: host.cancel_reason(&self.record)? }),
+                () = tokio::time::sleep_until((deadline + grace).into()) => Ok(self.timed_out()),
+                // The host stops: whoever is still running goes on at its next start, or is told as after a crash.
+                () = inner.ending.cancelled() => {
+                    if state.journal.can_resume() || self.terms.durability == Durability::Retry { Err(Stop::Suspend) } else { Ok(Terminal::Failed(host_restarted())) }
+                }
+                stop = state.stopped() => Err(stop),
+                outcome = guest => Ok(match outcome {
+                    _ if cancelled.is_cancelled() => Terminal::Cancelled { reason: host.cancel_reason(&self.record)? },
+                    _ if Instant::now() >= deadline => self.timed_out(),
+                    Outcome::Completed(completion) => Terminal::Completed(completion),
+                    Outcome::Failed(failure) => Terminal::Failed(failure),
+                    Outcome::Broken { code, message } => Terminal::Failed(RunFailure::host(code, message)),
+                }),
+            }
         };
-        self.end(host, &state, &log, terminal).await
+        let terminal = match terminal {
+            Ok(terminal) => terminal,
+            Err(Stop::Park { until, reason, keys }) => {
+                let park = Park { wake_at: until.map_or(deadline_at, |until| until.min(deadline_at)), keys };
+                self.park(host, &state, until, reason, park).await?;
+                return Ok(Left::Parked(turn));
+            }
+            Err(Stop::Suspend) => {
+                state.journal.suspend();
+                state.put_down().await?;
+                return Ok(Left::Suspended);
+            }
+            Err(stop) => Terminal::Failed(stop.failure()),
+        };
+        let run = self.end(host, &state, &log, terminal).await?;
+        Ok(Left::Ended(Box::new(run)))
+    }
+
+    /// Writes that the run waits on disk, and for what; durable when it returns.
+    async fn park(
+        &self,
+        host: &Host,
+        state: &RunState,
+        until: Option<Timestamp>,
+        reason: &'static str,
+        mut park: Park,
+    ) -> Result<(), HostError> {
+        let at = time::now();
+        park.keys.extend(self.terms.grant.conversation.as_ref().map(conversation_key));
+        let mut data = json!({ "status": "waiting", "reason": reason });
+        if let (Some(until), Some(data)) = (until, data.as_object_mut()) {
+            data.insert("until".to_owned(), until.into());
+        }
+        let make = |sequence| {
+            Ok(RunWrite {
+                changes: vec![RunChange::Wait { at, reason: reason.to_owned() }],
+                events: vec![status_event(sequence, at, &data)],
+                park: Some(park),
+                ..RunWrite::default()
+            })
+        };
+        let written = state.write(None, make).await.map_err(|error| HostError::Unavailable(error.message))?;
+        written.durable().await.map_err(|error| HostError::Unavailable(error.message))?;
+        host.inner().alarm.notify_one();
+        Ok(())
     }
 
     fn timed_out(&self) -> Terminal {
@@ -219,10 +314,12 @@ impl Life {
             failure.details = log.tail().map(|tail| json!({ "log": tail }));
         }
         let audit = state.take_audit();
+        let (journal, _) = state.journal.take().split();
         let unended = state.open.take();
         let mut sequence = state.next_sequence();
         loop {
-            let write = RunWrite { audit: audit.clone(), ..self.ending(state, &terminal, &unended, sequence) };
+            let write =
+                RunWrite { audit: audit.clone(), journal: journal.clone(), ..self.ending(state, &terminal, &unended, sequence) };
             let written = match inner.ledger.submit(write).await {
                 Ok(commit) => commit.await,
                 Err(error) => Err(error),
@@ -362,6 +459,17 @@ fn bounded(terminal: Terminal, limit: usize) -> Terminal {
         }
         other => other,
     }
+}
+
+/// The end of a run whose guest is not in memory, with the ends of the calls that it left open.
+pub(crate) fn ended(ledger: &Ledger, record: &RunRecord, terminal: Terminal, deadline_ms: u64) -> Result<RunWrite, HostError> {
+    let at = time::now();
+    let before = ledger.run_events_after(record.run_no, record.run.run_id, 0, usize::MAX)?;
+    let facts = unended(&before, at).into_iter().chain(cause(&terminal, deadline_ms));
+    let mut events: Vec<_> =
+        (record.run.last_sequence + 1..).zip(facts).map(|(sequence, (kind, data))| fact(kind, sequence, at, &data)).collect();
+    events.push(terminal_event(&terminal, record.run.last_sequence + 1 + events.len() as u64, at));
+    Ok(RunWrite { run_no: record.run_no, changes: vec![RunChange::End { at, terminal }], events, ..RunWrite::default() })
 }
 
 /// Whether a run that the ledger holds had begun when the host went.

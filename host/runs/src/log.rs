@@ -1,6 +1,13 @@
 //! The log of a run: its `log` calls, its standard output and its standard error, bounded.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use agent_host_protocol::{Limits, RunId};
 use agent_host_sandbox::{LogSource, RunLog};
@@ -14,6 +21,8 @@ const TAIL: usize = 2 * 1024;
 /// Takes the diagnostic lines of one run to the host's own log, and keeps the newest for the record of a failure.
 pub(crate) struct GuestLog {
     run_id: RunId,
+    /// Whether an execution before has written what is written now.
+    replaying: Arc<AtomicBool>,
     per_second: u32,
     kept_bytes: usize,
     state: Mutex<State>,
@@ -32,8 +41,8 @@ struct State {
 }
 
 impl GuestLog {
-    pub(crate) fn new(run_id: RunId, limits: &Limits) -> Self {
-        Self { run_id, per_second: limits.log_bytes_per_second, kept_bytes: limits.log_bytes, state: Mutex::default() }
+    pub(crate) fn new(run_id: RunId, limits: &Limits, replaying: Arc<AtomicBool>) -> Self {
+        Self { run_id, replaying, per_second: limits.log_bytes_per_second, kept_bytes: limits.log_bytes, state: Mutex::default() }
     }
 
     /// The end of the log, for the record of a failure.
@@ -89,6 +98,9 @@ fn shown(line: &[u8]) -> String {
 
 impl RunLog for GuestLog {
     fn write(&self, source: LogSource, bytes: &[u8]) {
+        if self.replaying.load(Ordering::Acquire) {
+            return;
+        }
         let mut state = self.state.lock();
         if state.since.is_none_or(|since| since.elapsed().as_secs() >= 1) {
             state.since = Some(Instant::now());
@@ -119,7 +131,7 @@ mod tests {
     use super::*;
 
     fn log(limits: &Limits) -> GuestLog {
-        GuestLog::new(RunId::new(), limits)
+        GuestLog::new(RunId::new(), limits, Arc::default())
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use agent_host_ledger::{Expected, Quota, StateWrite, state_tag};
 use agent_host_protocol::{Limits, context::StateSnapshot, manifest::StateScope};
 use parking_lot::Mutex;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use crate::terms::Terms;
 
@@ -65,6 +65,11 @@ pub(crate) fn state_write(
         expected: if scope == StateScope::Conversation { None } else { seen.expected(scope_key, key) },
         quota: Some(Quota { max_bytes: limits.state_scope_bytes, max_keys: limits.state_scope_keys }),
     }
+}
+
+/// The tag of a value, as the ledger gives it to its text.
+pub(crate) fn tag_of(value: &Value) -> u64 {
+    state_tag(&value.to_string())
 }
 
 /// The tag of what a write leaves.

@@ -58,6 +58,18 @@ pub(crate) fn check_size(batch: &Batch, limits: &Limits) -> Result<(), ApiError>
     if total > limits.emit_bytes { Err(ApiError::too_large("a batch of results", total, limits.emit_bytes)) } else { Ok(()) }
 }
 
+/// A batch as its events would show it, for a person.
+pub(crate) fn shown(batch: Batch) -> Value {
+    let event = |result: RunResult| {
+        let data = result.data().ok().and_then(|data| serde_json::from_str::<Value>(data.get()).ok());
+        serde_json::json!({ "type": result.kind(), "data": data })
+    };
+    match batch.parse() {
+        Ok(results) => results.into_iter().map(event).collect(),
+        Err(error) => serde_json::json!({ "malformed": error.message }),
+    }
+}
+
 /// What the host knows of an artifact that a runner names; refused where the run may not know of it.
 pub(crate) type KnownArtifact<'a> = dyn Fn(&ArtifactRef) -> Result<ArtifactRef, ApiError> + Sync + 'a;
 

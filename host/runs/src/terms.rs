@@ -4,7 +4,7 @@ use agent_host_protocol::{Grant, context::Delivery, run::RunFailure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::Bootstrap;
+use crate::config::{Bootstrap, Durability, InDoubt, default_max_attempts};
 
 /// Stored with the run in the same commit, and read by everything that happens to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,6 +20,15 @@ pub struct Terms {
     /// What of the transcript its context brings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
+    /// What becomes of it when the host stops while it is active.
+    #[serde(default)]
+    pub durability: Durability,
+    /// How often it may be tried, or brought back without getting any further.
+    #[serde(default = "default_max_attempts")]
+    pub max_attempts: u32,
+    /// What becomes of an effect whose outcome nobody knows.
+    #[serde(default)]
+    pub in_doubt: InDoubt,
     /// Why it can only fail, if it can only fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<RunFailure>,

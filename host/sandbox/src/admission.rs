@@ -49,7 +49,11 @@ pub(crate) async fn admit(sandbox: &Arc<Inner>, path: &Path) -> Admission {
     let result = try_admit(sandbox, path, &mut findings).await;
     let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let (status, component, refusal) = match result {
-        Ok(component) => (PluginStatus::Ready, Some(Arc::new(component)), None),
+        Ok(component) => {
+            let component = Arc::new(component);
+            sandbox.components.note(&component);
+            (PluginStatus::Ready, Some(component), None)
+        }
         Err((code, message, fix)) => (PluginStatus::Refused, None, Some(Refusal { code, message, fix })),
     };
     let report = PluginReport {
@@ -74,8 +78,8 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
     let limit = sandbox.limits.component_bytes;
     let owned = path.to_owned();
     let (bytes, digest) = off_thread(move || {
-        let bytes = read(&owned, limit)?;
-        let digest = format!("sha256:{}", crate::hex(&Sha256::digest(&bytes)));
+        let bytes = Arc::new(read(&owned, limit)?);
+        let digest = format!("sha256:{}", crate::hex(&Sha256::digest(bytes.as_slice())));
         Ok((bytes, digest))
     })
     .await?;
@@ -96,7 +100,7 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
     findings.from_cache = cached.is_some();
     let code = match cached {
         Some(code) => code,
-        None => compile(sandbox, bytes, digest.clone(), permit).await?,
+        None => compile(sandbox, Arc::clone(&bytes), digest.clone(), permit).await?,
     };
 
     let pre = link(&sandbox.engine, &code, InterfaceSet::default()).map_err(|error| {
@@ -116,6 +120,13 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
     if let Some(refused) = imports::refusal(&findings.imports) {
         return Err(refused);
     }
+    if sandbox.components.keeps_files() {
+        let (sandbox, digest) = (Arc::clone(sandbox), digest.clone());
+        let kept = tokio::task::spawn_blocking(move || sandbox.components.keep(&digest, &bytes)).await;
+        if let Ok(Err(error)) = kept {
+            tracing::warn!(%error, "a component could not be kept: runs of it cannot be resumed once its file is gone");
+        }
+    }
     Ok(Component::new(Arc::clone(&sandbox.engine), code, digest, runners))
 }
 
@@ -134,13 +145,14 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refused>
 /// other admission takes its place before.
 async fn compile(
     sandbox: &Arc<Inner>,
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     digest: String,
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
 ) -> Result<wasmtime::component::Component, Refused> {
     let this = Arc::clone(sandbox);
     let compiling = off_thread(move || {
-        let code = wasmtime::component::Component::from_binary(&this.engine.wasmtime, &bytes).map_err(|error| invalid(&error))?;
+        let code = wasmtime::component::Component::from_binary(&this.engine.wasmtime, bytes.as_slice())
+            .map_err(|error| invalid(&error))?;
         if let Some(cache) = &this.cache {
             cache.store(&digest, &code);
         }

@@ -16,6 +16,8 @@ wasmtime::component::bindgen!({
     world: "agent-runner",
     imports: { default: async | trappable },
     exports: { default: async },
+    // Requests are hashed and shown in the journal of a run.
+    additional_derives: [serde::Serialize],
     with: {
         "agent-host:runner/models.response-stream": crate::handles::Responses,
         "agent-host:runner/artifacts.reader": crate::handles::Reader,

@@ -100,7 +100,7 @@ fn key(path: &Path) -> io::Result<[u8; 32]> {
 }
 
 /// Writes a file whole or not at all.
-fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = path.with_extension(format!("partial-{}", std::process::id()));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_data()).and_then(|()| fs::rename(&partial, path));

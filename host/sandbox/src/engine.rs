@@ -153,7 +153,7 @@ fn tick(engine: Weak<GuestEngine>) {
 /// Links every interface of the contract: what is granted and built in to an open door, the rest to a closed one.
 fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
-    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    crate::wasi::link(&mut linker)?;
 
     let l = &mut linker;
     bindings::types::add_to_linker::<_, Open>(l, Guest::open)?;
@@ -188,12 +188,12 @@ fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Gue
     open!(events, Events);
     open!(artifacts, Artifacts);
     open!(storage, Storage);
+    open!(timers, Timers);
     closed!(platform, Platform);
     closed!(interactions, Interactions);
     closed!(steering, Steering);
     closed!(runs, Runs);
     closed!(http, Http);
-    closed!(timers, Timers);
     Ok(linker)
 }
 

@@ -1,6 +1,7 @@
 //! The state behind one guest: what its host calls reach.
 
 use agent_host_protocol::{ApiError, Interface, Limits};
+use rustc_hash::FxHashMap;
 use wasmtime::component::{HasData, Resource, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
@@ -14,22 +15,27 @@ use crate::{
     handles::{Reader, Responses, Writer},
     limits::GuestLimits,
     wasi,
+    world::World,
 };
 
 /// Everything that one store holds for its guest.
 pub(crate) struct Guest {
     wasi: WasiCtx,
-    handles: ResourceTable,
+    pub(crate) handles: ResourceTable,
+    /// When each timer that the guest can poll is due, in nanoseconds of its monotonic clock, by handle.
+    pub(crate) timers: FxHashMap<u32, u64>,
     pub(crate) limits: GuestLimits,
-    calls: Box<dyn HostCalls>,
+    pub(crate) world: World,
+    pub(crate) calls: Box<dyn HostCalls>,
     log: SharedLog,
 }
 
 impl Guest {
-    pub(crate) fn new(limits: &Limits, calls: Box<dyn HostCalls>, log: SharedLog) -> Self {
+    pub(crate) fn new(limits: &Limits, world: World, calls: Box<dyn HostCalls>, log: SharedLog) -> Self {
         let mut handles = ResourceTable::new();
         handles.set_max_capacity(limits.guest_handles);
-        Self { wasi: wasi::inert(&log), handles, limits: GuestLimits::new(limits), calls, log }
+        let (wasi, limits) = (wasi::inert(&world, &log), GuestLimits::new(&world));
+        Self { wasi, handles, timers: FxHashMap::default(), limits, world, calls, log }
     }
 
     /// An open door to an interface that the run was granted.
@@ -302,6 +308,16 @@ impl storage::Host for OpenDoor<'_> {
     }
 }
 
+impl timers::Host for OpenDoor<'_> {
+    async fn now(&mut self) -> wasmtime::Result<u64> {
+        Ok(self.0.calls.now().await)
+    }
+
+    async fn sleep_until(&mut self, at: u64) -> Answer<()> {
+        answer(self.0.calls.sleep_until(at).await)
+    }
+}
+
 // ---- closed doors ----
 
 impl ClosedDoor<'_> {
@@ -403,7 +419,7 @@ impl tools::Host for ClosedDoor<'_> {
 impl timers::Host for ClosedDoor<'_> {
     /// The time is no secret, and the function has no way to refuse.
     async fn now(&mut self) -> wasmtime::Result<u64> {
-        Ok(agent_host_protocol::time::now())
+        Ok(self.guest.calls.now().await)
     }
 
     async fn sleep_until(&mut self, _: u64) -> Answer<()> {

@@ -12,6 +12,7 @@ mod bindings;
 mod cache;
 mod calls;
 mod component;
+mod components;
 mod convert;
 mod engine;
 mod guest;
@@ -23,11 +24,12 @@ mod plugins;
 mod run;
 mod sandbox;
 mod wasi;
+mod world;
 
 pub use calls::{
     ArtifactCalls, ArtifactReader, ArtifactWriter, Batch, ChatMessages, ChatRequest, Closed, EventCalls, HistoryCalls, HostCalls,
     KnowledgeCalls, LogSource, ModelCalls, PageRequest, Refusals, ResponseStream, ResultCalls, RunLog, SharedLog, StateCalls,
-    StorageCalls, ToolCalls, ToolRequest,
+    StorageCalls, TimeCalls, ToolCalls, ToolRequest,
 };
 pub use component::Component;
 pub use convert::json as parse_json;
@@ -35,6 +37,7 @@ pub use engine::EngineError;
 pub use plugins::{Plugins, PluginsError, Runner};
 pub use run::Outcome;
 pub use sandbox::{Options, Place, Sandbox, SandboxError};
+pub use world::{GuestClock, World};
 
 /// Lower-case hexadecimal.
 fn hex(bytes: &[u8]) -> String {

@@ -1,7 +1,8 @@
 //! What one guest may hold. A store is thrown away with its run, so every leak ends there.
 
-use agent_host_protocol::Limits;
 use wasmtime::ResourceLimiter;
+
+use crate::world::World;
 
 /// Counts what a guest grows, over all of its memories and tables, and says no at the limit.
 ///
@@ -22,13 +23,8 @@ pub(crate) enum Exceeded {
 }
 
 impl GuestLimits {
-    pub(crate) fn new(limits: &Limits) -> Self {
-        Self {
-            memory_bytes: 0,
-            memory_limit: limits.guest_memory_bytes,
-            table_limit: limits.guest_table_elements,
-            exceeded: None,
-        }
+    pub(crate) fn new(world: &World) -> Self {
+        Self { memory_bytes: 0, memory_limit: world.memory_bytes, table_limit: world.table_elements, exceeded: None }
     }
 
     /// The limit that was met, if one was.
@@ -36,6 +32,11 @@ impl GuestLimits {
         self.exceeded
     }
 }
+
+/// The host could not give a guest what its limits allow.
+#[derive(Debug, thiserror::Error)]
+#[error("the host has no memory left for its guests: {0}")]
+pub(crate) struct HostMemory(String);
 
 /// Core instances in one store. A component of a language with a big runtime has about ten.
 const MAX_INSTANCES: usize = 32;
@@ -56,6 +57,16 @@ impl ResourceLimiter for GuestLimits {
         }
         self.memory_bytes = total;
         Ok(true)
+    }
+
+    /// The system has no memory. A guest that could see this would differ from one execution to the next, so it ends.
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        Err(wasmtime::Error::new(HostMemory(format!("{error:#}"))))
+    }
+
+    /// As for memory.
+    fn table_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        Err(wasmtime::Error::new(HostMemory(format!("{error:#}"))))
     }
 
     fn table_growing(&mut self, _current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
@@ -85,7 +96,8 @@ mod tests {
 
     #[test]
     fn memories_are_counted_together() {
-        let mut limits = GuestLimits::new(&Limits { guest_memory_bytes: 100, ..Limits::default() });
+        let world = World::new(&agent_host_protocol::Limits::default(), crate::GuestClock::new(0), [0; 32]);
+        let mut limits = GuestLimits::new(&World { memory_bytes: 100, ..world });
         assert!(limits.memory_growing(0, 60, None).unwrap());
         assert!(!limits.memory_growing(0, 60, None).unwrap(), "the second memory takes the guest over the limit");
         assert_eq!(limits.exceeded(), Some(Exceeded::Memory));

@@ -11,13 +11,17 @@ use crate::{
     guest::Guest,
     imports::Refused,
     run::{self, Breakage},
+    world::{GuestClock, World},
 };
 
 /// Asks for the manifests, in an instance that can only refuse, for a short time.
 pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<Vec<RunnerManifest>, Refused> {
     let deadline = Duration::from_millis(limits.manifest_ms);
+    // The same for every component and every time: a manifest that depends on a clock or on chance is none.
+    let world = World::new(limits, GuestClock::new(0), [0; 32]);
     let asked = async {
-        let mut store = run::store(pre.engine(), Guest::new(limits, Box::new(Nobody), std::sync::Arc::new(Nobody)), limits);
+        let mut store =
+            run::store(pre.engine(), Guest::new(limits, world, Box::new(Nobody), std::sync::Arc::new(Nobody)), limits);
         let guest = pre.instantiate_async(&mut store).await;
         match guest {
             Ok(guest) => {

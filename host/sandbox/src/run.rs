@@ -12,7 +12,8 @@ use crate::{
     calls::{HostCalls, SharedLog},
     convert,
     guest::Guest,
-    limits::Exceeded,
+    limits::{Exceeded, HostMemory},
+    world::World,
 };
 
 /// How a guest came to its end.
@@ -52,16 +53,19 @@ pub(crate) fn store(engine: &Engine, guest: Guest, limits: &Limits) -> Store<Gue
 
 /// Runs `runner` once.
 ///
+/// What it sees is `context`, `world` and the answers of `calls`: given the same, it does the same.
+///
 /// Dropping the future ends the guest wherever it is, in a host call or computing.
 pub(crate) async fn run(
     pre: &AgentRunnerPre<Guest>,
     limits: &Limits,
     runner: &str,
     context: &RunContext,
+    world: World,
     calls: Box<dyn HostCalls>,
     log: SharedLog,
 ) -> Outcome {
-    let mut store = store(pre.engine(), Guest::new(limits, calls, log), limits);
+    let mut store = store(pre.engine(), Guest::new(limits, world, calls, log), limits);
     let guest = match pre.instantiate_async(&mut store).await {
         Ok(guest) => guest,
         Err(error) => {
@@ -85,7 +89,9 @@ pub(crate) async fn run(
 
 /// Names what went wrong in a guest.
 pub(crate) fn breakage(error: &wasmtime::Error, guest: &Guest) -> Breakage {
-    let (code, message) = if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
+    let (code, message) = if let Some(host) = error.downcast_ref::<HostMemory>() {
+        (FailureCode::HostError, host.to_string())
+    } else if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
         (FailureCode::GuestExited, format!("the runner called exit({}) instead of returning", exit.0))
     } else if let Some(trap) = error.downcast_ref::<Trap>() {
         match (trap, guest.limits.exceeded()) {

@@ -1,6 +1,6 @@
 //! The running sandbox.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{collections::HashSet, io, path::PathBuf, sync::Arc, time::Duration};
 
 use agent_host_protocol::{InterfaceSet, Limits, PluginReport, context::RunContext};
 use tokio::sync::Semaphore;
@@ -10,8 +10,10 @@ use crate::{
     cache::CodeCache,
     calls::{HostCalls, SharedLog},
     component::Component,
+    components::Components,
     engine::{EngineError, GuestEngine},
     run::{self, Outcome},
+    world::World,
 };
 
 /// What a sandbox needs to know.
@@ -21,6 +23,8 @@ pub struct Options {
     pub limits: Limits,
     /// Where compiled code is kept; without it nothing is.
     pub code_cache: Option<PathBuf>,
+    /// Where admitted components are kept by digest, for runs that outlive the file; without it nothing is.
+    pub components: Option<PathBuf>,
 }
 
 /// Why a sandbox could not be started.
@@ -30,9 +34,9 @@ pub enum SandboxError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The directory of compiled code.
-    #[error("the code cache {path} cannot be used: {source}", path = path.display())]
-    Cache {
+    /// A directory of the sandbox.
+    #[error("{path}, where the host keeps components, cannot be used: {source}", path = path.display())]
+    Directory {
         /// The directory.
         path: PathBuf,
         /// Why.
@@ -47,6 +51,7 @@ pub struct Sandbox(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) engine: Arc<GuestEngine>,
     pub(crate) cache: Option<CodeCache>,
+    pub(crate) components: Components,
     pub(crate) limits: Limits,
     /// One permit for each guest in memory, so that the pool is never asked for more than it has.
     places: Arc<Semaphore>,
@@ -63,13 +68,15 @@ impl Options {
         let engine = GuestEngine::new(&self.limits)?;
         let cache = match self.code_cache {
             Some(path) => {
-                Some(CodeCache::open(&path, engine.code_version()).map_err(|source| SandboxError::Cache { path, source })?)
+                Some(CodeCache::open(&path, engine.code_version()).map_err(|source| SandboxError::Directory { path, source })?)
             }
             None => None,
         };
+        let components = Components::open(self.components.clone())
+            .map_err(|source| SandboxError::Directory { path: self.components.unwrap_or_default(), source })?;
         let places = Arc::new(Semaphore::new(self.limits.max_live_runs as usize));
         let admissions = Arc::new(Semaphore::new(admission::AT_ONCE));
-        Ok(Sandbox(Arc::new(Inner { engine, cache, limits: self.limits, places, admissions })))
+        Ok(Sandbox(Arc::new(Inner { engine, cache, components, limits: self.limits, places, admissions })))
     }
 }
 
@@ -91,11 +98,12 @@ impl Sandbox {
         granted: InterfaceSet,
         runner: &str,
         context: &RunContext,
+        world: World,
         calls: Box<dyn HostCalls>,
         log: SharedLog,
     ) -> Outcome {
         let outcome = match component.linked(granted) {
-            Ok(pre) => run::run(&pre, &self.0.limits, runner, context, calls, log).await,
+            Ok(pre) => run::run(&pre, &self.0.limits, runner, context, world, calls, log).await,
             Err(error) => Outcome::Broken {
                 code: agent_host_protocol::FailureCode::RunnerStart,
                 message: format!("the runner could not be linked: {error:#}"),
@@ -114,6 +122,49 @@ impl Sandbox {
     /// Looks at a file as admission does, and gives the report; nothing is kept or served.
     pub async fn inspect(&self, path: &std::path::Path) -> PluginReport {
         admission::admit(&self.0, path).await.report
+    }
+
+    /// A component that was admitted once, by its digest: from memory, or from what is kept on disk.
+    ///
+    /// # Errors
+    /// When it is not kept any more, or this host does not accept it any more; the text says which.
+    pub async fn component(&self, digest: &str) -> Result<Arc<Component>, String> {
+        let components = &self.0.components;
+        if let Some(component) = components.loaded(digest) {
+            return Ok(component);
+        }
+        let _loading = components.loading.lock().await;
+        if let Some(component) = components.loaded(digest) {
+            return Ok(component);
+        }
+        let path = components.path(digest).filter(|path| path.exists());
+        let path = path.ok_or_else(|| format!("component {digest} is not kept on this host any more"))?;
+        self.load(&path, Some(digest)).await
+    }
+
+    /// A component from any file, judged as one of the plugins directory is.
+    ///
+    /// # Errors
+    /// When it is not admitted; the text says why.
+    pub async fn load(&self, path: &std::path::Path, digest: Option<&str>) -> Result<Arc<Component>, String> {
+        let admission = admission::admit(&self.0, path).await;
+        let refusal = admission.report.refusal.map(|refusal| refusal.message).unwrap_or_default();
+        let component = admission.component.ok_or_else(|| format!("{} is not admitted: {refusal}", path.display()))?;
+        if digest.is_some_and(|digest| digest != component.digest()) {
+            return Err(format!("{} has changed: its digest is {}", path.display(), component.digest()));
+        }
+        Ok(component)
+    }
+
+    /// Removes kept components that are neither `needed` (by digest) nor in memory, and were not for so long.
+    pub async fn forget_components(&self, needed: HashSet<String>, unused_for: Duration) {
+        let this = Arc::clone(&self.0);
+        let forgotten = tokio::task::spawn_blocking(move || this.components.forget(&needed, unused_for)).await;
+        match forgotten {
+            Ok(Ok(removed)) => tracing::debug!(removed, "components that no run needs were removed"),
+            Ok(Err(error)) => tracing::warn!(%error, "components that no run needs could not be removed"),
+            Err(error) => tracing::warn!(%error, "components that no run needs could not be removed"),
+        }
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {

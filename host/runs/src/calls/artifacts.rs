@@ -12,10 +12,11 @@ use agent_host_sandbox::{ArtifactCalls, ArtifactReader, ArtifactWriter};
 use async_trait::async_trait;
 use serde_json::json;
 
-use super::{RunCalls, blocking, granted, not_found, within};
+use super::{RunCalls, blocking, granted, kept::Kept, not_found, within};
 use crate::{
     error::ledger_failed,
-    gate::{Call, RunState},
+    gate::{Call, Entered, RunState},
+    journal::{Asked, Outcome, Ticket, asked},
     media,
 };
 
@@ -95,12 +96,13 @@ impl RunArtifacts {
         // A tool may lie about a type; what the content shows counts, and its content is kept in any case.
         let media_type = media::judge(media_type, writer.head()).unwrap_or_else(|_| media::UNKNOWN.to_owned());
         let name = name.map(|name| name.chars().filter(|c| !c.is_control()).take(MAX_NAME_BYTES / 4).collect());
-        self.finish(writer, media_type, name, source).await
+        self.finish(None, writer, media_type, name, source).await
     }
 
-    /// Makes an artifact of what was written; durable when it returns.
+    /// Makes an artifact of what was written; durable when it returns. It is the effect of `ticket`, where there is one.
     async fn finish(
         &self,
+        ticket: Option<&Ticket>,
         writer: BlobWriter,
         media_type: String,
         name: Option<String>,
@@ -123,9 +125,13 @@ impl RunArtifacts {
         let data = host_data(&json!({ "artifact": reference }));
         let write = |sequence| {
             let event = NewEvent { sequence, kind: ResultKind::ArtifactCreated.as_str().to_owned(), data, timestamp: at };
+            if let Some(ticket) = ticket {
+                let answer = serde_json::to_string(&reference).unwrap_or_default();
+                self.run.journal.settle(ticket, Outcome::Answer(answer), Vec::new());
+            }
             Ok(RunWrite { events: vec![event], artifacts: vec![record], ..RunWrite::default() })
         };
-        self.run.write(write).await?.durable().await?;
+        self.run.write(ticket, write).await?.durable().await?;
         drop(blob);
         Ok(reference)
     }
@@ -153,8 +159,8 @@ impl ArtifactSource for RunArtifacts {
     }
 }
 
-fn call<'a>(action: &'a str, artifact_id: &'a str, bytes: usize) -> Call<'a> {
-    Call { action, resource: Some(artifact_id), scope: None, bytes }
+fn call<'a>(action: &'a str, artifact_id: &'a str, bytes: usize, asked: Asked) -> Call<'a> {
+    Call { action, resource: Some(artifact_id), scope: None, bytes, asked }
 }
 
 #[async_trait]
@@ -163,26 +169,32 @@ impl ArtifactCalls for RunCalls {
         let run = &*self.run;
         let allowed = || granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Metadata, "artifacts.metadata");
         let effect = async { self.artifacts().visible(&artifact_id).map(|record| record.metadata()) };
-        run.pass(call("artifacts.metadata", &artifact_id, 0), allowed, effect).await
+        run.pass(call("artifacts.metadata", &artifact_id, 0, run.journal.asked(&artifact_id)), allowed, effect).await
     }
 
     async fn artifact_read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> Result<Vec<u8>, ApiError> {
         let run = &*self.run;
         let artifacts = self.artifacts();
+        let asked = run.journal.asked(&(&artifact_id, offset, length));
         let length = length as usize;
-        let mut found = None;
+        let call = call("artifacts.read-range", &artifact_id, length, asked);
+        let ticket = match run.enter::<Kept>(&call).await {
+            Entered::Live(ticket) => ticket,
+            Entered::Answered(outcome) => return run.kept(outcome?).await,
+        };
         let allowed = || {
             granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Read, "artifacts.read-range")?;
             artifacts.visible(&artifact_id)?;
             within("a range", length, run.limits.artifact_read_bytes)
         };
         let effect = async {
-            let blob = artifacts.blob(&artifacts.visible(&artifact_id)?)?;
-            found = Some(blocking(move || blob.read_at(offset, length)).await?);
-            Ok(())
+            let record = artifacts.visible(&artifact_id)?;
+            let blob = artifacts.blob(&record)?;
+            let bytes = blocking(move || blob.read_at(offset, length)).await?;
+            run.settle_bytes(&ticket, &bytes, Some((&record.sha256, offset)))?;
+            Ok(bytes)
         };
-        run.pass(call("artifacts.read-range", &artifact_id, length), allowed, effect).await?;
-        Ok(found.unwrap_or_default())
+        run.pass_live(&ticket, &call, allowed, effect).await
     }
 
     async fn artifact_open(&mut self, artifact_id: String) -> Result<Box<dyn ArtifactReader>, ApiError> {
@@ -192,12 +204,13 @@ impl ArtifactCalls for RunCalls {
             granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Read, "artifacts.open")?;
             artifacts.visible(&artifact_id).map(drop)
         };
+        let mut opened = None;
         let effect = async {
-            let blob = Arc::new(artifacts.blob(&artifacts.visible(&artifact_id)?)?);
-            let (run, artifact_id) = (Arc::clone(run), artifact_id.clone());
-            Ok(Box::new(Reader { run, artifact_id, blob, offset: 0 }) as Box<dyn ArtifactReader>)
+            opened = Some(artifacts.content_of(&artifact_id)?);
+            Ok(())
         };
-        run.pass(call("artifacts.open", &artifact_id, 0), allowed, effect).await
+        run.pass(call("artifacts.open", &artifact_id, 0, run.journal.asked(&artifact_id)), allowed, effect).await?;
+        Ok(Box::new(Reader { artifacts: artifacts.clone(), artifact_id, content: opened, offset: 0 }))
     }
 
     async fn artifact_create(&mut self, media_type: String, name: Option<String>) -> Result<Box<dyn ArtifactWriter>, ApiError> {
@@ -215,87 +228,172 @@ impl ArtifactCalls for RunCalls {
             }
             Ok(())
         };
+        let mut content = Content::Before(Vec::new());
         let effect = async {
-            let blob = Some(artifacts.writer()?);
-            let (media_type, name) = (media_type.clone(), name.clone());
-            Ok(Box::new(Writer { artifacts: artifacts.clone(), blob, media_type, name }) as Box<dyn ArtifactWriter>)
+            content = Content::Here(Box::new(artifacts.writer()?));
+            Ok(())
         };
-        let call = Call { action: "artifacts.create", resource: name.as_deref(), scope: None, bytes: 0 };
-        run.pass(call, allowed, effect).await
+        let asked = run.journal.asked(&(&media_type, &name));
+        let call = Call { action: "artifacts.create", resource: name.as_deref(), scope: None, bytes: 0, asked };
+        run.pass(call, allowed, effect).await?;
+        Ok(Box::new(Writer { artifacts: artifacts.clone(), content, media_type, name }))
     }
 }
 
 struct Reader {
-    run: Arc<RunState>,
+    artifacts: RunArtifacts,
     artifact_id: String,
-    blob: Arc<BlobReader>,
+    /// Not open yet where an execution before has opened it.
+    content: Option<OpenContent>,
     offset: u64,
+}
+
+/// The content of an artifact, open.
+#[derive(Clone)]
+struct OpenContent {
+    sha256: String,
+    blob: Arc<BlobReader>,
+}
+
+impl RunArtifacts {
+    fn content_of(&self, artifact_id: &str) -> Result<OpenContent, ApiError> {
+        let record = self.visible(artifact_id)?;
+        let blob = Arc::new(self.blob(&record)?);
+        Ok(OpenContent { sha256: record.sha256, blob })
+    }
 }
 
 #[async_trait]
 impl ArtifactReader for Reader {
     async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError> {
-        let Self { run, artifact_id, blob, offset } = self;
+        let Self { artifacts, artifact_id, content, offset } = self;
+        let run = &*artifacts.run;
         let allowed = || {
             if max_bytes == 0 {
                 return Err(ApiError::invalid_argument("`max-bytes` is at least 1: an empty list would look like the end"));
             }
             Ok(())
         };
+        let asked = run.journal.asked(&(&*artifact_id, *offset, max_bytes));
         // It says "at most", so more than the limit is no mistake.
         let length = (max_bytes as usize).min(run.limits.artifact_read_bytes);
-        let effect = async {
-            let (blob, at) = (Arc::clone(blob), *offset);
-            let bytes = blocking(move || blob.read_at(at, length)).await?;
-            *offset += bytes.len() as u64;
-            Ok(bytes)
+        let call = call("artifacts.reader.read", artifact_id, length, asked);
+        let bytes = match run.enter::<Kept>(&call).await {
+            Entered::Answered(outcome) => run.kept(outcome?).await?,
+            Entered::Live(ticket) => {
+                let effect = async {
+                    let OpenContent { sha256, blob } = match content {
+                        Some(open) => open.clone(),
+                        None => content.insert(artifacts.content_of(artifact_id)?).clone(),
+                    };
+                    let at = *offset;
+                    let bytes = blocking(move || blob.read_at(at, length)).await?;
+                    run.settle_bytes(&ticket, &bytes, Some((&sha256, at)))?;
+                    Ok(bytes)
+                };
+                run.pass_live(&ticket, &call, allowed, effect).await?
+            }
         };
-        run.pass(call("artifacts.reader.read", artifact_id, length), allowed, effect).await
+        *offset += bytes.len() as u64;
+        Ok(bytes)
     }
 }
 
 struct Writer {
     artifacts: RunArtifacts,
-    /// Nothing after a write that failed: what is there is not what the guest meant.
-    blob: Option<BlobWriter>,
+    content: Content,
     media_type: String,
     name: Option<String>,
+}
+
+/// What was written to an artifact that is not finished.
+enum Content {
+    /// On disk.
+    Here(Box<BlobWriter>),
+    /// While an execution before is followed: written to disk where it is needed there.
+    Before(Vec<Vec<u8>>),
+    /// A write failed: what is there is not what the guest meant.
+    Broken,
+}
+
+/// Whether a refusal comes from the gate and not from writing.
+fn of_the_gate(error: &ApiError) -> bool {
+    matches!(error.code, ErrorCode::RateLimited | ErrorCode::Cancelled | ErrorCode::DeadlineExceeded)
 }
 
 fn broken() -> ApiError {
     ApiError::new(ErrorCode::Conflict, "a write to this artifact was refused, so it cannot be finished: create it anew")
 }
 
+impl Content {
+    /// Takes it out, on disk; what is left is broken until it is put back.
+    async fn take(&mut self, artifacts: &RunArtifacts) -> Result<BlobWriter, ApiError> {
+        match std::mem::replace(self, Self::Broken) {
+            Self::Here(writer) => Ok(*writer),
+            Self::Broken => Err(broken()),
+            Self::Before(pieces) => {
+                let mut writer = artifacts.writer()?;
+                let write = move || {
+                    pieces.iter().try_for_each(|piece| writer.write(piece))?;
+                    Ok(writer)
+                };
+                blocking(write).await
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl ArtifactWriter for Writer {
     async fn write(&mut self, bytes: Vec<u8>) -> Result<(), ApiError> {
-        let Self { artifacts, blob, .. } = self;
+        let Self { artifacts, content, .. } = self;
         let count = bytes.len();
-        let run = &artifacts.run;
+        let run = &*artifacts.run;
+        let asked = run.journal.asked(&asked::bytes(&bytes));
+        let call = Call { action: "artifacts.writer.write", resource: None, scope: None, bytes: count, asked };
+        let ticket = match run.enter::<()>(&call).await {
+            Entered::Live(ticket) => ticket,
+            Entered::Answered(outcome) => {
+                match (&outcome, content) {
+                    (Ok(()), Content::Before(pieces)) => {
+                        // It was within the limit then.
+                        let _ = artifacts.take(count);
+                        pieces.push(bytes);
+                    }
+                    // The gate refused it, so it was not begun.
+                    (Err(error), _) if count > run.limits.artifact_read_bytes || of_the_gate(error) => {}
+                    (_, content) => *content = Content::Broken,
+                }
+                return outcome;
+            }
+        };
         let effect = async {
-            let mut writer = blob.take().ok_or_else(broken)?;
+            let mut writer = content.take(artifacts).await?;
             artifacts.take(count)?;
-            *blob = Some(
-                blocking(move || {
-                    writer.write(&bytes)?;
-                    Ok(writer)
-                })
-                .await?,
-            );
+            let write = move || {
+                writer.write(&bytes)?;
+                Ok(writer)
+            };
+            *content = Content::Here(Box::new(blocking(write).await?));
             Ok(())
         };
-        let allowed = || within("a write", count, run.limits.artifact_read_bytes);
-        run.pass(Call { action: "artifacts.writer.write", resource: None, scope: None, bytes: count }, allowed, effect).await
+        run.pass_live(&ticket, &call, || within("a write", count, run.limits.artifact_read_bytes), effect).await
     }
 
     async fn finish(self: Box<Self>) -> Result<ArtifactRef, ApiError> {
-        let Self { artifacts, blob, media_type, name } = *self;
-        let effect = async {
-            let blob = blob.ok_or_else(broken)?;
-            let media_type = media::judge(&media_type, blob.head()).map_err(ApiError::invalid_argument)?;
-            artifacts.finish(blob, media_type, name, "run").await
+        let Self { artifacts, mut content, media_type, name } = *self;
+        let run = &artifacts.run;
+        let asked = run.journal.asked(&(&media_type, &name));
+        let call = Call { action: "artifacts.writer.finish", resource: None, scope: None, bytes: 0, asked };
+        let ticket = match run.enter(&call).await {
+            Entered::Answered(outcome) => return outcome,
+            Entered::Live(ticket) => ticket,
         };
-        let call = Call { action: "artifacts.writer.finish", resource: None, scope: None, bytes: 0 };
-        artifacts.run.pass(call, || Ok(()), effect).await
+        let effect = async {
+            let blob = content.take(&artifacts).await?;
+            let media_type = media::judge(&media_type, blob.head()).map_err(ApiError::invalid_argument)?;
+            artifacts.finish(Some(&ticket), blob, media_type, name, "run").await
+        };
+        run.pass_live(&ticket, &call, || Ok(()), effect).await
     }
 }

@@ -25,19 +25,22 @@ impl RunCalls {
 impl EventCalls for RunCalls {
     async fn event_get(&mut self, event_id: String) -> Result<EventContext, ApiError> {
         let run = &*self.run;
-        let call = Call { action: "events.get", resource: Some(&event_id), scope: Some("conversation"), bytes: 0 };
-        let mut found = None;
-        let allowed = || {
+        let call = Call {
+            action: "events.get",
+            resource: Some(&event_id),
+            scope: Some("conversation"),
+            bytes: 0,
+            asked: run.journal.asked(&event_id),
+        };
+        let find = || {
             granted(&run.terms.grant.permissions.events, &EventOperation::Get, "events.get")?;
             // An id that cannot be, one that is not, and one of another conversation look the same.
             let missing = || not_found("event", &event_id);
             let id: EventId = event_id.parse().map_err(|_| missing())?;
             let record = run.ledger.event(id).map_err(ledger_failed)?.filter(|record| self.sees(&record.event));
-            found = Some(event_context(&record.ok_or_else(missing)?.event));
-            Ok(())
+            Ok(event_context(&record.ok_or_else(missing)?.event))
         };
-        run.pass(call, allowed, async { Ok(()) }).await?;
-        found.ok_or_else(|| not_found("event", &event_id))
+        run.pass(call, || find().map(drop), async { find() }).await
     }
 
     async fn event_page(
@@ -49,7 +52,8 @@ impl EventCalls for RunCalls {
         let run = &*self.run;
         let own = run.terms.grant.conversation.as_ref();
         let resource = own.map(|key| key.conversation.as_str());
-        let call = Call { action: "events.page", resource, scope: Some("conversation"), bytes: 0 };
+        let asked = run.journal.asked(&(&before, &event_types, limit));
+        let call = Call { action: "events.page", resource, scope: Some("conversation"), bytes: 0, asked };
         let allowed = || {
             granted(&run.terms.grant.permissions.events, &EventOperation::Page, "events.page")?;
             if event_types.len() > MAX_TYPES {

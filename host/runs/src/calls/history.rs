@@ -75,10 +75,11 @@ impl HistoryCalls for RunCalls {
     async fn history_page(&mut self, request: PageRequest) -> Result<Page<TranscriptItem>, ApiError> {
         let run = &*self.run;
         let own = self.own_conversation();
-        let asked = request.conversation_id.as_deref();
-        let resource = asked.or(run.terms.grant.conversation.as_ref().map(|key| key.conversation.as_str()));
-        let call = Call { action: "history.page", resource, scope: Some("conversation"), bytes: 0 };
-        let allowed = || self.transcript(HistoryOperation::Page, "history.page", asked);
+        let wanted = request.conversation_id.as_deref();
+        let resource = wanted.or(run.terms.grant.conversation.as_ref().map(|key| key.conversation.as_str()));
+        let asked = run.journal.asked(&request);
+        let call = Call { action: "history.page", resource, scope: Some("conversation"), bytes: 0, asked };
+        let allowed = || self.transcript(HistoryOperation::Page, "history.page", wanted);
         let effect = async {
             let (before, after) = (request.before.as_deref(), request.after.as_deref());
             let mut page = run.ledger.transcript(&own, before, after, request.limit, request.direction).map_err(ledger_failed)?;
@@ -94,24 +95,26 @@ impl HistoryCalls for RunCalls {
         &mut self,
         query: String,
         filters: Option<String>,
-        asked: u32,
+        at_most: u32,
     ) -> Result<Vec<TranscriptItem>, ApiError> {
         let run = &*self.run;
         let own = self.own_conversation();
         let bytes = query.len() + filters.as_ref().map_or(0, String::len);
-        let call = Call { action: "history.search", resource: Some(&own.conversation), scope: Some("conversation"), bytes };
+        let asked = run.journal.asked(&(&query, &filters, at_most));
+        let resource = Some(own.conversation.as_str());
+        let call = Call { action: "history.search", resource, scope: Some("conversation"), bytes, asked };
         let filters = within("a query", bytes, MAX_QUERY_BYTES).and_then(|()| Filters::parse(filters.as_deref()));
         let allowed = || {
             let asked_for = filters.as_ref().ok().and_then(|filters| filters.conversation_id.as_deref());
             self.transcript(HistoryOperation::Search, "history.search", asked_for)?;
-            top_k(asked, run.limits.search_top_k)?;
+            top_k(at_most, run.limits.search_top_k)?;
             filters.as_ref().map(drop).map_err(Clone::clone)
         };
         let found = async {
             let Filters { event_types, roles, since, until, .. } = filters.clone()?;
             let filter = TranscriptFilter { roles, event_types, since, until };
             let (ledger, services, key) = (run.ledger.clone(), Arc::clone(&self.services), own.clone());
-            let search = move || search(&ledger, services.transcripts()?, &key, &query, &filter, asked as usize);
+            let search = move || search(&ledger, services.transcripts()?, &key, &query, &filter, at_most as usize);
             tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| Err(failed(error)))
         };
         run.pass(call, allowed, found).await

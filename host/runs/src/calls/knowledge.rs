@@ -20,18 +20,20 @@ impl KnowledgeCalls for RunCalls {
         let grant = &run.terms.grant;
         let allowed = || granted(&grant.permissions.knowledge_bases, &KnowledgeOperation::List, "knowledge.list");
         let effect = async { Ok(self.services.knowledge_resources(grant)) };
-        run.pass(Call { action: "knowledge.list", resource: None, scope: None, bytes: 0 }, allowed, effect).await
+        let asked = run.journal.asked(&());
+        run.pass(Call { action: "knowledge.list", resource: None, scope: None, bytes: 0, asked }, allowed, effect).await
     }
 
     async fn knowledge_retrieve(
         &mut self,
         kb_id: String,
         query: String,
-        asked: u32,
+        at_most: u32,
         filters: Option<String>,
     ) -> Result<Vec<KnowledgeHit>, ApiError> {
         let run = &*self.run;
         let grant = &run.terms.grant;
+        let asked = run.journal.asked(&(&kb_id, &query, at_most, &filters));
         let bytes = query.len() + filters.as_ref().map_or(0, String::len);
         let allowed = || {
             granted(&grant.permissions.knowledge_bases, &KnowledgeOperation::Retrieve, "knowledge.retrieve")?;
@@ -41,13 +43,14 @@ impl KnowledgeCalls for RunCalls {
             if !grant.knowledge_bases.contains(&kb_id) {
                 return Err(not_granted("knowledge base", &kb_id, POLICY));
             }
-            top_k(asked, run.limits.retrieve_top_k)?;
+            top_k(at_most, run.limits.retrieve_top_k)?;
             within("a query", bytes, MAX_QUERY_BYTES)
         };
         let effect = async {
             let filters = filters.as_deref().map(|text| parse_json("`filters`", text)).transpose()?;
-            self.services.knowledge.retrieve(&kb_id, &query, asked, filters.as_ref(), run.deadline).await
+            self.services.knowledge.retrieve(&kb_id, &query, at_most, filters.as_ref(), run.deadline).await
         };
-        run.pass(Call { action: "knowledge.retrieve", resource: Some(&kb_id), scope: None, bytes }, allowed, effect).await
+        let call = Call { action: "knowledge.retrieve", resource: Some(&kb_id), scope: None, bytes, asked };
+        run.pass(call, allowed, effect).await
     }
 }

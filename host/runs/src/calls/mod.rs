@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use agent_host_ledger::{LedgerError, RunWrite};
-use agent_host_protocol::{ApiError, ErrorCode, Event, Interface, message::ArtifactRef};
+use agent_host_protocol::{ApiError, ErrorCode, Event, Interface, RunResult, message::ArtifactRef};
 use agent_host_sandbox::{Batch, Closed, Refusals, ResultCalls};
 use async_trait::async_trait;
 
 use crate::{
     error::ledger_failed,
-    gate::{Call, EMIT, RunState},
-    memory::left_by,
+    gate::{Call, EMIT, Entered, RunState},
+    journal::Outcome,
+    memory::{self, left_by},
     results::{self, Speaker},
     services::Services,
 };
@@ -18,15 +19,18 @@ use crate::{
 mod artifacts;
 mod events;
 mod history;
+mod kept;
 mod knowledge;
 mod models;
 mod state;
 mod storage;
+mod timers;
 mod tools;
 
 pub(crate) use artifacts::RunArtifacts;
 
 /// The host calls of one run.
+#[derive(Clone)]
 pub(crate) struct RunCalls {
     pub(crate) run: Arc<RunState>,
     pub(crate) event: Arc<Event>,
@@ -78,12 +82,26 @@ fn top_k(asked: u32, most: u32) -> Result<usize, ApiError> {
 }
 
 /// Work on files, off the threads that serve. Where the call is given up meanwhile, it is done all the same.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static) -> Result<T, ApiError> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static,
+) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome.map_err(ledger_failed),
         Err(error) => {
             tracing::error!(%error, "work on files failed");
             Err(ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why"))
+        }
+    }
+}
+
+impl RunCalls {
+    /// An execution before has emitted these: the run knows the state that they left.
+    fn note_state(&self, results: Vec<RunResult>) {
+        let run = &*self.run;
+        for result in results {
+            let RunResult::StateUpdated { scope, key, value } = result else { continue };
+            let Ok(scope_key) = results::granted_scope(&run.terms, scope) else { continue };
+            run.seen.note(&scope_key, &key, Some(memory::tag_of(&value)));
         }
     }
 }
@@ -104,6 +122,17 @@ impl ResultCalls for RunCalls {
             }
             run.take_results(count)
         };
+        let asked = run.journal.asked_elsewhere(&batch, || results::shown(batch.clone()));
+        let call = Call { action: EMIT, resource: None, scope: None, bytes, asked };
+        let ticket = match run.enter::<u64>(&call).await {
+            Entered::Live(ticket) => ticket,
+            Entered::Answered(outcome) => {
+                if outcome.is_ok() && batch.sets_state() {
+                    self.note_state(batch.parse()?);
+                }
+                return outcome;
+            }
+        };
         let effect = async {
             let results = batch.parse()?;
             let artifacts = self.artifacts();
@@ -116,6 +145,8 @@ impl ResultCalls for RunCalls {
                     tracing::warn!(run_id = %run.run_id, kind, "a result of unknown type is kept and has no effect");
                 }
                 written.extend(judged.state.iter().map(|write| (write.scope_key.clone(), write.key.clone(), left_by(write))));
+                let last = first + judged.events.len() as u64 - 1;
+                run.journal.settle(&ticket, Outcome::Answer(last.to_string()), Vec::new());
                 Ok(RunWrite {
                     events: judged.events,
                     transcript: judged.transcript,
@@ -124,11 +155,11 @@ impl ResultCalls for RunCalls {
                     ..RunWrite::default()
                 })
             };
-            let last = run.write(make).await?.last;
+            let last = run.write(Some(&ticket), make).await?.last;
             written.iter().for_each(|(scope_key, key, tag)| run.seen.note(scope_key, key, *tag));
             Ok(last)
         };
-        run.pass(Call { action: EMIT, resource: None, scope: None, bytes }, allowed, effect).await
+        run.pass_live(&ticket, &call, allowed, effect).await
     }
 }
 
@@ -142,7 +173,8 @@ impl Refusals for RunCalls {
             )),
             Closed::NotAvailable => agent_host_providers::unavailable(interface, function),
         };
-        let call = Call { action: &action, resource: None, scope: None, bytes: 0 };
+        let asked = self.run.journal.asked(&());
+        let call = Call { action: &action, resource: None, scope: None, bytes: 0, asked };
         let outcome = self.run.pass(call, || Err::<(), _>(refusal.clone()), async { Ok(()) }).await;
         outcome.err().unwrap_or(refusal)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use agent_host_protocol::{
-    ApiError,
+    ApiError, ErrorCode,
     manifest::ModelOperation,
     message::TokenUsage,
     model::{ModelChunk, ModelResponse, RerankHit},
@@ -11,11 +11,13 @@ use agent_host_protocol::{
 use agent_host_providers::models::{Model, ModelStream, not_ready};
 use agent_host_sandbox::{ChatMessages, ChatRequest, ModelCalls, ResponseStream};
 use async_trait::async_trait;
+use serde_json::json;
 
 use super::{RunCalls, granted, not_found, not_granted, within};
 use crate::{
     facts::Begun,
-    gate::{Call, NEXT, RunState},
+    gate::{Call, Entered, NEXT},
+    journal::Asked,
 };
 
 /// Where an operator says which models a binding may use.
@@ -45,8 +47,8 @@ impl RunCalls {
     }
 }
 
-fn call<'a>(action: &'a str, model_id: &'a str, bytes: usize) -> Call<'a> {
-    Call { action, resource: Some(model_id), scope: None, bytes }
+fn call<'a>(action: &'a str, model_id: &'a str, bytes: usize, asked: Asked) -> Call<'a> {
+    Call { action, resource: Some(model_id), scope: None, bytes, asked }
 }
 
 fn of_response(outcome: &Result<ModelResponse, ApiError>) -> Result<(&str, Option<&TokenUsage>), &ApiError> {
@@ -60,14 +62,20 @@ impl ModelCalls for RunCalls {
         let bytes = request.bytes();
         let found = self.model(&model_id, ModelOperation::Invoke);
         let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
+        let call = call("models.invoke", &model_id, bytes, run.journal.asked(&(&model_id, &request)));
+        let ticket = match run.enter(&call).await {
+            Entered::Answered(outcome) => return outcome,
+            Entered::Live(ticket) => ticket,
+        };
         let effect = async {
             let (model, request) = (found.clone()?, request.parse()?);
-            let begun = Begun::model(run, &model_id, ModelOperation::Invoke).await?;
+            let begun = Begun::model(run, &ticket, &model_id, ModelOperation::Invoke).await?;
             let outcome = model.invoke(&request, &self.artifacts(), run.deadline).await;
+            run.settle(&ticket, &outcome).await?;
             begun.answered(of_response(&outcome)).await;
             outcome
         };
-        run.pass(call("models.invoke", &model_id, bytes), allowed, effect).await
+        run.pass_live(&ticket, &call, allowed, effect).await
     }
 
     async fn model_stream(&mut self, model_id: String, request: ChatRequest) -> Result<Box<dyn ResponseStream>, ApiError> {
@@ -75,21 +83,38 @@ impl ModelCalls for RunCalls {
         let bytes = request.bytes();
         let found = self.model(&model_id, ModelOperation::Stream);
         let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
+        let call = call("models.stream", &model_id, bytes, run.journal.asked(&(&model_id, &request)));
+        let responses = |asked, stream, begun| {
+            let calls = self.clone();
+            Box::new(Responses { calls, model_id: model_id.clone(), asked, stream, begun: Some(begun), given: Given::default() })
+        };
+        let ticket = match run.enter_effect::<()>(&call).await {
+            Entered::Live(ticket) => ticket,
+            Entered::Answered((outcome, number)) => {
+                outcome?;
+                let begun = Begun::model_before(run, number, &model_id, ModelOperation::Stream);
+                return Ok(responses(Some(request), None, begun));
+            }
+        };
+        let mut opened = None;
         let effect = async {
             let (model, request) = (found.clone()?, request.parse()?);
-            let begun = Begun::model(run, &model_id, ModelOperation::Stream).await?;
+            let begun = Begun::model(run, &ticket, &model_id, ModelOperation::Stream).await?;
             match model.stream(&request, &self.artifacts(), run.deadline).await {
                 Ok(stream) => {
-                    let run = Arc::clone(run);
-                    Ok(Box::new(Responses { run, model_id: model_id.clone(), stream, begun: Some(begun) }) as _)
+                    opened = Some((stream, begun));
+                    Ok(())
                 }
                 Err(error) => {
+                    run.settle(&ticket, &Err::<(), _>(error.clone())).await?;
                     begun.answered(Err(&error)).await;
                     Err(error)
                 }
             }
         };
-        run.pass(call("models.stream", &model_id, bytes), allowed, effect).await
+        run.pass_live(&ticket, &call, allowed, effect).await?;
+        let (stream, begun) = opened.ok_or_else(interrupted)?;
+        Ok(responses(None, Some(stream), begun))
     }
 
     async fn model_rerank(
@@ -110,14 +135,21 @@ impl ModelCalls for RunCalls {
             }
             within("a rerank request", bytes, run.limits.model_request_bytes)
         };
+        let asked = run.journal.asked(&(&model_id, &query, &documents, top_k));
+        let call = call("models.rerank", &model_id, bytes, asked);
+        let ticket = match run.enter(&call).await {
+            Entered::Answered(outcome) => return outcome,
+            Entered::Live(ticket) => ticket,
+        };
         let effect = async {
             let model = found.clone()?;
-            let begun = Begun::model(run, &model_id, ModelOperation::Rerank).await?;
+            let begun = Begun::model(run, &ticket, &model_id, ModelOperation::Rerank).await?;
             let outcome = model.rerank(&query, &documents, top_k, run.deadline).await;
+            run.settle(&ticket, &outcome).await?;
             begun.used(outcome.as_ref().map(|_| None)).await;
             outcome
         };
-        run.pass(call("models.rerank", &model_id, bytes), allowed, effect).await
+        run.pass_live(&ticket, &call, allowed, effect).await
     }
 
     async fn model_embed(&mut self, model_id: String, texts: Vec<String>) -> Result<Vec<Vec<f32>>, ApiError> {
@@ -129,14 +161,23 @@ impl ModelCalls for RunCalls {
             many("texts", texts.len(), run.limits.embed_texts)?;
             within("an embedding request", bytes, run.limits.model_request_bytes)
         };
+        let call = call("models.embed", &model_id, bytes, run.journal.asked(&(&model_id, &texts)));
+        let ticket = match run.enter(&call).await {
+            Entered::Answered(outcome) => return outcome,
+            Entered::Live(ticket) => ticket,
+        };
         let effect = async {
             let model = found.clone()?;
-            let begun = Begun::model(run, &model_id, ModelOperation::Embed).await?;
-            let outcome = model.embed(&texts, run.deadline).await;
-            begun.used(outcome.as_ref().map(|answer| answer.usage.as_ref())).await;
-            outcome.map(|answer| answer.vectors)
+            let begun = Begun::model(run, &ticket, &model_id, ModelOperation::Embed).await?;
+            let (vectors, usage) = match model.embed(&texts, run.deadline).await {
+                Ok(answer) => (Ok(answer.vectors), Ok(answer.usage)),
+                Err(error) => (Err(error.clone()), Err(error)),
+            };
+            run.settle(&ticket, &vectors).await?;
+            begun.used(usage.as_ref().map(Option::as_ref)).await;
+            vectors
         };
-        run.pass(call("models.embed", &model_id, bytes), allowed, effect).await
+        run.pass_live(&ticket, &call, allowed, effect).await
     }
 
     async fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> Result<u64, ApiError> {
@@ -144,16 +185,17 @@ impl ModelCalls for RunCalls {
         let bytes = messages.bytes();
         let found = self.model(&model_id, ModelOperation::CountTokens);
         let allowed = || found.clone().and_then(|_| within("the messages", bytes, run.limits.model_request_bytes));
+        let asked = run.journal.asked(&(&model_id, &messages));
         // Counting computes: some milliseconds for a long conversation, so not on a thread that serves.
         let effect = async {
             let (model, messages) = (found.clone()?, messages.parse()?);
             let counted = tokio::task::spawn_blocking(move || model.count_tokens(&messages)).await;
             counted.unwrap_or_else(|error| {
                 tracing::error!(%error, "counting tokens failed");
-                Err(ApiError::new(agent_host_protocol::ErrorCode::RuntimeError, "the host could not count; its log says why"))
+                Err(ApiError::new(ErrorCode::RuntimeError, "the host could not count; its log says why"))
             })
         };
-        run.pass(call("models.count-tokens", &model_id, bytes), allowed, effect).await
+        run.pass(call("models.count-tokens", &model_id, bytes, asked), allowed, effect).await
     }
 }
 
@@ -163,38 +205,178 @@ fn many(what: &str, count: usize, limit: usize) -> Result<(), ApiError> {
     }
     if count > limit {
         let message = format!("{count} {what} in one call; the limit is {limit}: ask in several");
-        return Err(ApiError::new(agent_host_protocol::ErrorCode::PayloadTooLarge, message));
+        return Err(ApiError::new(ErrorCode::PayloadTooLarge, message));
     }
     Ok(())
 }
 
 /// A response that streams.
 struct Responses {
-    run: Arc<RunState>,
+    calls: RunCalls,
     model_id: String,
-    stream: ModelStream,
+    /// What an execution before has asked, to be asked again where its answer was not given whole.
+    asked: Option<ChatRequest>,
+    /// Nothing until then.
+    stream: Option<ModelStream>,
     /// Until its end is recorded.
     begun: Option<Begun>,
+    given: Given,
+}
+
+/// What the guest has of an answer from an execution before.
+#[derive(Default)]
+struct Given {
+    text: String,
+    reasoning: String,
+}
+
+impl Given {
+    fn note(&mut self, chunks: &[ModelChunk]) {
+        for chunk in chunks {
+            match chunk {
+                ModelChunk::Text(text) => self.text.push_str(text),
+                ModelChunk::Reasoning(text) => self.reasoning.push_str(text),
+                ModelChunk::Done(_) => {}
+            }
+        }
+    }
+
+    /// Leaves out of an answer that is given again what the guest has already.
+    fn skip(&mut self, chunks: Vec<ModelChunk>) -> Result<Vec<ModelChunk>, ApiError> {
+        let mut left = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            match chunk {
+                ModelChunk::Text(text) => left.extend(skipped(&mut self.text, text)?.map(ModelChunk::Text)),
+                ModelChunk::Reasoning(text) => left.extend(skipped(&mut self.reasoning, text)?.map(ModelChunk::Reasoning)),
+                ModelChunk::Done(response) if self.text.is_empty() && self.reasoning.is_empty() => {
+                    left.push(ModelChunk::Done(response));
+                }
+                ModelChunk::Done(_) => return Err(interrupted()),
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// What of `text` comes after `given`; an answer that begins otherwise cannot be gone on with.
+fn skipped(given: &mut String, text: String) -> Result<Option<String>, ApiError> {
+    if let Some(rest) = given.strip_prefix(text.as_str()) {
+        *given = rest.to_owned();
+        return Ok(None);
+    }
+    let rest = text.strip_prefix(given.as_str()).ok_or_else(interrupted)?.to_owned();
+    given.clear();
+    Ok(Some(rest))
+}
+
+/// The host has stopped in the middle of an answer, and it could not be had again.
+fn interrupted() -> ApiError {
+    ApiError {
+        details: Some(json!({ "code": "response_interrupted" })),
+        ..ApiError::retryable(
+            ErrorCode::RuntimeError,
+            "the host stopped while the model answered, and asked again the model began another answer: ask it anew",
+        )
+    }
+}
+
+/// What comes of the next piece, for the record: nothing as long as the answer goes on.
+fn ending(outcome: &Result<Vec<ModelChunk>, ApiError>) -> Option<Result<(&str, Option<&TokenUsage>), &ApiError>> {
+    match outcome {
+        Err(error) => Some(Err(error)),
+        Ok(chunks) => match chunks.last() {
+            Some(ModelChunk::Done(response)) => Some(Ok((response.finish_reason.as_str(), response.usage.as_ref()))),
+            _ => None,
+        },
+    }
+}
+
+impl Responses {
+    /// The answer as it goes on, asked for again where an execution before has begun it.
+    async fn chunks(&mut self) -> Result<Vec<ModelChunk>, ApiError> {
+        loop {
+            let stream = match &mut self.stream {
+                Some(stream) => stream,
+                None => {
+                    let Some(request) = self.asked.take() else { return Ok(Vec::new()) };
+                    let run = &self.calls.run;
+                    let model = self.calls.model(&self.model_id, ModelOperation::Stream)?;
+                    let stream = model.stream(&request.parse()?, &self.calls.artifacts(), run.deadline).await?;
+                    self.stream.insert(stream)
+                }
+            };
+            let chunks = stream.chunks().await?;
+            let came = !chunks.is_empty();
+            let left = self.given.skip(chunks)?;
+            if !left.is_empty() || !came {
+                return Ok(left);
+            }
+        }
+    }
 }
 
 #[async_trait]
 impl ResponseStream for Responses {
     async fn next(&mut self) -> Result<Vec<ModelChunk>, ApiError> {
-        let Self { run, model_id, stream, begun } = self;
+        let run = Arc::clone(&self.calls.run);
+        let model_id = self.model_id.clone();
+        let call = call(NEXT, &model_id, 0, run.journal.asked(&()));
+        let ticket = match run.enter::<Vec<ModelChunk>>(&call).await {
+            Entered::Live(ticket) => ticket,
+            Entered::Answered(outcome) => {
+                if let Ok(chunks) = &outcome {
+                    self.given.note(chunks);
+                }
+                if ending(&outcome).is_some() {
+                    self.asked = None;
+                    if let Some(begun) = self.begun.take() {
+                        begun.ended_before();
+                    }
+                }
+                return outcome;
+            }
+        };
         let effect = async {
-            let outcome = stream.chunks().await;
-            let ended = match &outcome {
-                Err(error) => Some(Err(error)),
-                Ok(chunks) => chunks.last().and_then(|chunk| match chunk {
-                    ModelChunk::Done(response) => Some(Ok((response.finish_reason.as_str(), response.usage.as_ref()))),
-                    _ => None,
-                }),
-            };
-            if let Some((ended, begun)) = ended.and_then(|ended| Some((ended, begun.take()?))) {
+            let outcome = self.chunks().await;
+            run.settle(&ticket, &outcome).await?;
+            if let Some((ended, begun)) = ending(&outcome).and_then(|ended| Some((ended, self.begun.take()?))) {
                 begun.answered(ended).await;
             }
             outcome
         };
-        run.pass_piece(call(NEXT, model_id, 0), effect).await
+        run.pass_piece(&ticket, &call, effect).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> ModelChunk {
+        ModelChunk::Text(text.to_owned())
+    }
+
+    #[test]
+    fn what_was_given_is_not_given_again_however_it_is_cut() {
+        let mut given = Given::default();
+        given.note(&[text("ab"), ModelChunk::Reasoning("x".into()), text("cd")]);
+        assert_eq!(
+            given.skip(vec![ModelChunk::Reasoning("xy".into()), text("abc")]).unwrap(),
+            [ModelChunk::Reasoning("y".into())]
+        );
+        assert_eq!(given.skip(vec![text("def"), text("g")]).unwrap(), [text("ef"), text("g")]);
+    }
+
+    #[test]
+    fn another_answer_is_not_gone_on_with() {
+        let mut given = Given::default();
+        given.note(&[text("abcd")]);
+        assert_eq!(given.skip(vec![text("abX")]).unwrap_err().details.unwrap()["code"], "response_interrupted");
+        let response = ModelResponse {
+            message: serde_json::from_value(json!({ "role": "assistant", "content": "ab" })).unwrap(),
+            finish_reason: "stop".into(),
+            usage: None,
+        };
+        assert!(given.skip(vec![ModelChunk::Done(response)]).is_err(), "an answer that ends before what was given");
     }
 }

@@ -15,7 +15,12 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc;
 
 use super::{RunCalls, granted, not_found, not_granted, within};
-use crate::{facts::Begun, gate::Call};
+use crate::{
+    doubt::{Decision, Doubt, in_doubt},
+    facts::Begun,
+    gate::{Call, Entered},
+    journal::{Asked, Effect, Step, Ticket},
+};
 
 /// Where an operator says which tools a binding may use.
 const POLICY: &str = "resources.tool_names";
@@ -35,7 +40,12 @@ impl RunCalls {
         if grant.tools.iter().any(|granted| granted == name) { Ok(tool) } else { Err(not_granted("tool", name, POLICY)) }
     }
 
-    async fn one(&self, request: ToolRequest) -> Result<ToolOutput, ApiError> {
+    fn call_of(&self, request: &ToolRequest) -> Asked {
+        self.run.journal.asked(request)
+    }
+
+    /// One call through the gate, that no execution before has answered.
+    async fn one(&self, ticket: &Ticket, request: ToolRequest, asked: Asked) -> Result<ToolOutput, ApiError> {
         let run = &self.run;
         let ToolRequest { call_id, tool_name, parameters } = request;
         let bytes = parameters.len();
@@ -52,12 +62,53 @@ impl RunCalls {
                 return Err(ApiError::invalid_argument("the parameters of a tool call are a JSON object"));
             }
             let call = ToolCall { call_id: call_id.clone(), tool_name: tool_name.clone(), parameters };
-            let begun = Begun::tool(run, &call).await?;
-            let outcome = self.execute(&begun, call).await;
+            let begun = Begun::tool(run, ticket, &call).await?;
+            let outcome = match self.may_be_done(ticket, &call).await {
+                Ok(()) => self.execute(&begun, call).await,
+                Err(doubt) => Err(doubt),
+            };
+            run.settle(ticket, &outcome).await?;
             begun.executed(outcome.as_ref()).await;
             outcome
         };
-        run.pass(Call { action: "tools.call", resource: Some(&tool_name), scope: None, bytes }, allowed, effect).await
+        let call = Call { action: "tools.call", resource: Some(&tool_name), scope: None, bytes, asked };
+        run.pass_live(ticket, &call, allowed, effect).await
+    }
+
+    /// Whether a call may be made: one whose outcome is in doubt may not be made twice, unless that is harmless, or a
+    /// person says so.
+    async fn may_be_done(&self, ticket: &Ticket, call: &ToolCall) -> Result<(), ApiError> {
+        let Some(Effect { number }) = ticket.doubt else { return Ok(()) };
+        if self.is_harmless(&call.tool_name) {
+            return Ok(());
+        }
+        match self.run.decided(&[Doubt { number, call }]).await?.as_slice() {
+            [Decision::Repeat] => Ok(()),
+            _ => Err(in_doubt(&call.tool_name)),
+        }
+    }
+
+    /// Whether a tool may be called twice for once.
+    fn is_harmless(&self, tool: &str) -> bool {
+        let tool = self.tool(tool, ToolOperation::Call, "tools.call");
+        tool.is_ok_and(|tool| tool.detail.read_only == Some(true) || tool.detail.idempotent == Some(true))
+    }
+
+    /// Asks for all that is in doubt among many calls before any of them is made: a run that waits for a person makes none.
+    async fn ask_for_doubts(&self, within: &Ticket, requests: &[ToolRequest]) -> Result<(), ApiError> {
+        let doubts = within.doubts();
+        let of = |(part, effect): (u32, Effect)| {
+            let request = requests.get((part as usize).checked_sub(1)?)?;
+            let call = ToolCall {
+                call_id: request.call_id.clone(),
+                tool_name: request.tool_name.clone(),
+                parameters: serde_json::from_str(&request.parameters).unwrap_or_default(),
+            };
+            (!self.is_harmless(&call.tool_name)).then_some((effect.number, call))
+        };
+        let calls: Vec<_> = doubts.into_iter().filter_map(of).collect();
+        let doubts: Vec<_> = calls.iter().map(|(number, call)| Doubt { number: *number, call }).collect();
+        if doubts.is_empty() { Ok(()) } else { self.run.decided(&doubts).await.map(drop) }
     }
 
     /// The effect itself: progress is recorded while the tool works.
@@ -142,17 +193,35 @@ impl RunCalls {
     }
 }
 
+impl RunCalls {
+    /// One of many calls.
+    async fn part(&self, within: &Ticket, part: u32, request: ToolRequest) -> Result<ToolOutput, ApiError> {
+        let asked = self.call_of(&request);
+        match self.run.journal.enter_part(within, part, "tools.call", &asked) {
+            Step::Answered(answered) => self.run.answered(answered.outcome).await,
+            Step::Live(ticket) => self.one(&ticket, request, asked).await,
+        }
+    }
+}
+
 #[async_trait]
 impl ToolCalls for RunCalls {
     async fn tool_detail(&mut self, tool_name: String) -> Result<ToolDetail, ApiError> {
         let found = self.tool(&tool_name, ToolOperation::Detail, "tools.get-detail");
-        let call = Call { action: "tools.get-detail", resource: Some(&tool_name), scope: None, bytes: 0 };
+        let asked = self.run.journal.asked(&tool_name);
+        let call = Call { action: "tools.get-detail", resource: Some(&tool_name), scope: None, bytes: 0, asked };
         let effect = async { found.clone().map(|tool| tool.detail.clone()) };
         self.run.pass(call, || found.clone().map(drop), effect).await
     }
 
-    async fn tool_call(&mut self, call: ToolRequest) -> Result<ToolOutput, ApiError> {
-        self.one(call).await
+    async fn tool_call(&mut self, request: ToolRequest) -> Result<ToolOutput, ApiError> {
+        let run = &self.run;
+        let name = request.tool_name.clone();
+        let call = Call { action: "tools.call", resource: Some(&name), scope: None, bytes: 0, asked: self.call_of(&request) };
+        match run.enter(&call).await {
+            Entered::Answered(outcome) => outcome,
+            Entered::Live(ticket) => self.one(&ticket, request, call.asked).await,
+        }
     }
 
     async fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> Vec<Result<ToolOutput, ApiError>> {
@@ -174,13 +243,25 @@ impl ToolCalls for RunCalls {
             }
             Ok(())
         };
-        // Each goes through the gate by itself as well: it is judged by its own tool, and leaves its own record.
-        let effect = async {
-            let outcomes =
-                stream::iter(calls.clone()).map(|call| self.one(call)).buffered((run.limits.tool_calls_at_once as usize).max(1));
-            Ok(outcomes.collect::<Vec<_>>().await)
+        let call = Call { action: "tools.call-many", resource: None, scope: None, bytes, asked: run.journal.asked(&calls) };
+        let refused = |refusal: ApiError| (0..count).map(|_| Err(refusal.clone())).collect();
+        let ticket = match run.enter_parts(&call, count).await {
+            Entered::Answered(Ok(outcomes)) => return outcomes,
+            Entered::Answered(Err(refusal)) => return refused(refusal),
+            Entered::Live(ticket) => ticket,
         };
-        let call = Call { action: "tools.call-many", resource: None, scope: None, bytes };
-        run.pass(call, allowed, effect).await.unwrap_or_else(|refusal| (0..count).map(|_| Err(refusal.clone())).collect())
+        // Each goes through the gate by itself as well: it is judged by its own tool, and leaves its own record.
+        let mut outcomes = Vec::new();
+        let effect = async {
+            run.journal.started(&ticket, Effect { number: 0 });
+            self.ask_for_doubts(&ticket, &calls).await?;
+            let each = stream::iter((1..).zip(calls.clone())).map(|(part, request)| self.part(&ticket, part, request));
+            outcomes = each.buffered((run.limits.tool_calls_at_once as usize).max(1)).collect().await;
+            Ok(())
+        };
+        match run.pass_live(&ticket, &call, allowed, effect).await {
+            Ok(()) => outcomes,
+            Err(refusal) => refused(refusal),
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use agent_host_protocol::{
-    ApiError, Interface, Page,
+    ApiError, Interface, Page, Timestamp,
     artifact::ArtifactMetadata,
     context::{EventContext, KnowledgeBaseResource},
     knowledge::KnowledgeHit,
@@ -16,6 +16,7 @@ use agent_host_protocol::{
     transcript::TranscriptItem,
 };
 use async_trait::async_trait;
+use serde::Serialize;
 use serde_json::Value;
 
 mod nobody;
@@ -38,6 +39,7 @@ pub trait HostCalls:
     + ArtifactCalls
     + StateCalls
     + StorageCalls
+    + TimeCalls
     + Refusals
     + 'static
 {
@@ -53,6 +55,7 @@ impl<T> HostCalls for T where
         + ArtifactCalls
         + StateCalls
         + StorageCalls
+        + TimeCalls
         + Refusals
         + 'static
 {
@@ -111,7 +114,7 @@ pub trait ToolCalls: Send {
 }
 
 /// A tool call, its parameters not yet parsed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToolRequest {
     /// Names the call within the run.
     pub call_id: String,
@@ -153,7 +156,7 @@ pub trait HistoryCalls: Send {
 }
 
 /// A request for a page of the transcript, as the guest made it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PageRequest {
     /// Another conversation than the run's own.
     pub conversation_id: Option<String>,
@@ -247,6 +250,20 @@ pub trait StorageCalls: Send {
 
     /// `storage.list`.
     async fn storage_list(&mut self, area: StorageArea, prefix: Option<String>, limit: u32) -> Result<Vec<String>, ApiError>;
+}
+
+/// `timers`, and the timers of WASI. Whoever answers moves the clock of the guest's [`crate::World`].
+#[async_trait]
+pub trait TimeCalls: Send {
+    /// `timers.now`.
+    async fn now(&mut self) -> Timestamp;
+
+    /// `timers.sleep-until`.
+    async fn sleep_until(&mut self, at: Timestamp) -> Result<(), ApiError>;
+
+    /// `wasi:io/poll`: returns when the guest's clock shows at least so many microseconds. It has no way to refuse; a
+    /// run that is to end is dropped while it waits.
+    async fn wait_until(&mut self, elapsed_us: u64);
 }
 
 /// Closed doors.

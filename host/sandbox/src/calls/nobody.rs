@@ -1,7 +1,7 @@
 //! The host calls of a component that is only asked who it is: there is no run, so every one is refused.
 
 use agent_host_protocol::{
-    ApiError, Interface, Page,
+    ApiError, Interface, Page, Timestamp,
     artifact::ArtifactMetadata,
     context::{EventContext, KnowledgeBaseResource},
     knowledge::KnowledgeHit,
@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{
     ArtifactCalls, ArtifactReader, ArtifactWriter, Batch, ChatMessages, ChatRequest, Closed, EventCalls, HistoryCalls,
     KnowledgeCalls, LogSource, ModelCalls, PageRequest, Refusals, ResponseStream, ResultCalls, RunLog, StateCalls, StorageCalls,
-    ToolCalls, ToolRequest,
+    TimeCalls, ToolCalls, ToolRequest,
 };
 
 /// Nobody calls.
@@ -92,6 +92,22 @@ impl ToolCalls for Nobody {
 
     async fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> Vec<Result<ToolOutput, ApiError>> {
         calls.iter().map(|_| Err(not_a_run())).collect()
+    }
+}
+
+#[async_trait]
+impl TimeCalls for Nobody {
+    async fn now(&mut self) -> Timestamp {
+        0
+    }
+
+    async fn sleep_until(&mut self, _: Timestamp) -> Result<(), ApiError> {
+        Err(not_a_run())
+    }
+
+    /// The time does not pass here, so who waits for it is given up.
+    async fn wait_until(&mut self, _: u64) {
+        std::future::pending().await
     }
 }
 

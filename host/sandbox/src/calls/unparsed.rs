@@ -8,7 +8,8 @@ use crate::{
 };
 
 /// Results that a guest emits together, not yet parsed.
-#[derive(Debug)]
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(transparent)]
 pub struct Batch(Vec<wr::RunResult>);
 
 impl Batch {
@@ -21,6 +22,12 @@ impl Batch {
     #[allow(clippy::len_without_is_empty, reason = "an empty batch is refused, so nobody asks")]
     pub fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Whether any of them sets state.
+    #[must_use]
+    pub fn sets_state(&self) -> bool {
+        self.0.iter().any(|result| matches!(result, wr::RunResult::StateUpdated(_)))
     }
 
     /// Bytes of text in each, in order. Counting them parses nothing.
@@ -45,7 +52,8 @@ impl Batch {
 }
 
 /// A request to a chat model, not yet parsed.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize)]
+#[serde(transparent)]
 pub struct ChatRequest(wm::Request);
 
 impl ChatRequest {
@@ -69,7 +77,8 @@ impl ChatRequest {
 }
 
 /// Messages, not yet parsed.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize)]
+#[serde(transparent)]
 pub struct ChatMessages(Vec<wt::Message>);
 
 impl ChatMessages {
