@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
-use crate::command::{completions, config, inspect, knowledge, ledger, run, runners, runs, serve};
+use crate::command::{completions, config, fork, inspect, knowledge, ledger, replay, run, runners, runs, serve};
 
 /// Runs agent runners: WebAssembly plugins that answer events.
 #[derive(Debug, Parser)]
@@ -76,6 +76,8 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     #[command(subcommand)]
     Runs(runs::Runs),
+    Replay(replay::Replay),
+    Fork(fork::Fork),
     #[command(subcommand)]
     Ledger(ledger::LedgerCommand),
     #[command(subcommand)]
@@ -117,6 +119,13 @@ mod tests {
             "agent-host run echo --timeout 0",
             "agent-host runs show 7",
             "agent-host runs list --limit 101",
+            "agent-host runs journal 7",
+            "agent-host runs record 7",
+            "agent-host replay",
+            "agent-host replay a.json --until -1",
+            "agent-host fork 01890a5d-ac96-774b-bcce-b302099a8057",
+            "agent-host fork 7 --at 1",
+            "agent-host fork 01890a5d-ac96-774b-bcce-b302099a8057 --at 1 --config-json [1]",
             "agent-host runs list --status done",
             "agent-host serve --listen nowhere",
             "agent-host knowledge add docs",

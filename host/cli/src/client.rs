@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use agent_host_protocol::{Run, RunEvent, RunId};
+use agent_host_runs::{Config, Decision, Recording};
 use eventsource_stream::Eventsource;
 use futures_util::{Stream, StreamExt, stream};
 use reqwest::{Method, Response, Url, header};
 use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, settings::local_url};
 
 /// A server that does not take the connection within this is not there.
 const CONNECT: Duration = Duration::from_secs(5);
 /// An answer takes milliseconds; streams are not bound by this.
 const ANSWER: Duration = Duration::from_secs(30);
+/// A recording has all that a run was answered.
+const RECORDING: Duration = Duration::from_secs(300);
 /// To find out whether a server is there at all.
 const PROBE: Duration = Duration::from_secs(1);
 /// A stream that breaks is taken up again after this, so many times in a row.
@@ -43,6 +47,19 @@ impl Client {
         Ok(Self { base, http })
     }
 
+    /// A client of the server that is named, else of the one that the configuration tells of, if it answers.
+    pub(crate) async fn running(config: &Config, server: Option<&str>, why: &str) -> Result<Self, Failure> {
+        if let Some(url) = server {
+            return Self::new(url);
+        }
+        let client = Self::new(&local_url(config.listen))?;
+        if client.answers().await {
+            return Ok(client);
+        }
+        let message = format!("no server answers at {}: {why}; name its server with --server URL", client.url());
+        Err(Failure::new("no_server", message))
+    }
+
     pub(crate) fn url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
@@ -62,10 +79,32 @@ impl Client {
         self.json(self.send(request).await?).await
     }
 
+    /// All that is needed to execute a run again.
+    pub(crate) async fn recording(&self, id: RunId) -> anyhow::Result<Recording> {
+        let request = self.http.get(self.at(&format!("api/v1/runs/{id}/recording"), &[])?).timeout(RECORDING);
+        let text = self.send(request).await?.text().await.map_err(|error| self.unreachable(&error))?;
+        Ok(Recording::parse(&text)?)
+    }
+
+    /// A new run that shares the first calls of another.
+    pub(crate) async fn fork(&self, id: RunId, wanted: &serde_json::Value) -> Result<Run, Failure> {
+        let url = self.at(&format!("api/v1/runs/{id}/fork"), &[])?;
+        let request = self.http.request(Method::POST, url).timeout(ANSWER).json(wanted);
+        self.json(self.send(request).await?).await
+    }
+
     /// Asks for the end of a run.
     pub(crate) async fn cancel(&self, id: RunId, reason: Option<&str>) -> Result<Run, Failure> {
         let url = self.at(&format!("api/v1/runs/{id}/cancel"), &[])?;
         let body = serde_json::json!({ "reason": reason });
+        let request = self.http.request(Method::POST, url).timeout(ANSWER).json(&body);
+        self.json(self.send(request).await?).await
+    }
+
+    /// Answers what a run asks people for.
+    pub(crate) async fn respond(&self, action: &str, decision: Decision) -> Result<Value, Failure> {
+        let url = self.at(&format!("api/v1/actions/{action}/respond"), &[])?;
+        let body = serde_json::json!({ "decision": decision });
         let request = self.http.request(Method::POST, url).timeout(ANSWER).json(&body);
         self.json(self.send(request).await?).await
     }

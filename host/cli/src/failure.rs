@@ -4,7 +4,7 @@ use std::io;
 
 use agent_host_ledger::{LedgerError, OpenError};
 use agent_host_protocol::ApiError;
-use agent_host_runs::{ConfigError, HostError, StartError, knowledge_bases::KnowledgeError};
+use agent_host_runs::{ConfigError, HostError, RecordingError, ReplayError, StartError, knowledge_bases::KnowledgeError};
 use agent_host_server::{BindError, ServeError};
 
 /// What went wrong in the binary itself, or in a server that was asked.
@@ -48,10 +48,16 @@ fn code_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a str> 
         return Some(open_code(error));
     }
     if let Some(error) = cause.downcast_ref::<LedgerError>() {
+        return Some(ledger_code(error));
+    }
+    if let Some(error) = cause.downcast_ref::<RecordingError>() {
+        return Some(recording_code(error));
+    }
+    if let Some(error) = cause.downcast_ref::<ReplayError>() {
         return Some(match error {
-            LedgerError::NotFound(_) => "not_found",
-            LedgerError::InvalidCursor(_) => "invalid_cursor",
-            _ => "ledger",
+            ReplayError::Recording(error) => recording_code(error),
+            ReplayError::Runner(_) => "runner_not_found",
+            _ => "replay_failed",
         });
     }
     if let Some(error) = cause.downcast_ref::<KnowledgeError>() {
@@ -64,6 +70,23 @@ fn code_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a str> 
         return Some("listen_failed");
     }
     cause.is::<io::Error>().then_some("io")
+}
+
+const fn ledger_code(error: &LedgerError) -> &'static str {
+    match error {
+        LedgerError::NotFound(_) => "not_found",
+        LedgerError::InvalidCursor(_) => "invalid_cursor",
+        _ => "ledger",
+    }
+}
+
+const fn recording_code(error: &RecordingError) -> &'static str {
+    match error {
+        RecordingError::NotFound(_) => "not_found",
+        RecordingError::NoJournal(_) => "no_journal",
+        RecordingError::Ledger(error) => ledger_code(error),
+        _ => "invalid_recording",
+    }
 }
 
 const fn knowledge_code(error: &KnowledgeError) -> &'static str {
@@ -100,5 +123,9 @@ mod tests {
         let error = Err::<(), _>(Failure::new("in_use", "m")).context("while reading").unwrap_err();
         assert_eq!(code(&error), "in_use");
         assert_eq!(code(&anyhow::anyhow!("something")), "failed");
+        let id = agent_host_protocol::RunId::new();
+        for error in [RecordingError::NoJournal(id).into(), ReplayError::from(RecordingError::NoJournal(id)).into()] {
+            assert_eq!(code(&error), "no_journal");
+        }
     }
 }

@@ -47,6 +47,11 @@ pub(crate) fn code_dir(config: &Config) -> PathBuf {
     config.data_dir.join("code")
 }
 
+/// Where the components are that runs of a configuration were of.
+pub(crate) fn components_dir(config: &Config) -> PathBuf {
+    config.data_dir.join("components")
+}
+
 /// The URL of a server on this machine that listens at `listen`.
 pub(crate) fn local_url(listen: SocketAddr) -> String {
     let ip = match listen.ip() {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use agent_host_ledger::{Ledger, OpenError, Options, RunFilter};
-use agent_host_protocol::{Page, Run, RunEvent, RunId};
-use agent_host_runs::Config;
+use agent_host_protocol::{Page, Run, RunEvent, RunId, limits::MAX_PAGE};
+use agent_host_runs::{Config, JournaledCall, Recording};
 use serde_json::value::RawValue;
 
 use crate::{
@@ -82,6 +82,32 @@ impl Source {
                 Ok(ledger.context(id)?.ok_or_else(none)?)
             }
             Self::Server(client) => Ok(client.get(&format!("api/v1/runs/{id}/context"), &[]).await?),
+        }
+    }
+
+    /// All that is needed to execute a run again.
+    pub(crate) async fn recording(&self, id: RunId) -> anyhow::Result<Recording> {
+        match self {
+            Self::Ledger(ledger) => Ok(Recording::read(ledger, id)?),
+            Self::Server(client) => client.recording(id).await,
+        }
+    }
+
+    /// The host calls of a run, as far as they are recorded.
+    pub(crate) async fn calls(&self, id: RunId) -> anyhow::Result<Vec<JournaledCall>> {
+        let client = match self {
+            Self::Ledger(ledger) => return Ok(agent_host_runs::journaled_calls(ledger, id, 0, u64::MAX)?),
+            Self::Server(client) => client,
+        };
+        let (mut calls, mut cursor) = (Vec::new(), None);
+        loop {
+            let query = [("cursor", cursor), ("limit", Some(MAX_PAGE.to_string()))];
+            let page: Page<JournaledCall> = client.get(&format!("api/v1/runs/{id}/journal"), &query).await?;
+            calls.extend(page.items);
+            cursor = page.next_cursor.filter(|_| page.has_more);
+            if cursor.is_none() {
+                return Ok(calls);
+            }
         }
     }
 

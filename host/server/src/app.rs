@@ -13,9 +13,9 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    artifacts, events, health,
+    actions, artifacts, events, health,
     problem::{Problem, ProblemCode},
-    runners, runs,
+    replay, runners, runs,
 };
 
 /// Cheap to clone: each request has its own.
@@ -54,7 +54,11 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/v1/runs/{id}/grant", get(runs::grant))
         .route("/api/v1/runs/{id}/audit", get(runs::audit))
         .route("/api/v1/runs/{id}/events", get(runs::events))
+        .route("/api/v1/runs/{id}/journal", get(replay::journal))
+        .route("/api/v1/runs/{id}/recording", get(replay::recording))
+        .route("/api/v1/runs/{id}/fork", post(replay::fork))
         .route("/api/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/api/v1/actions/{id}/respond", post(actions::respond))
         .route("/api/v1/artifacts", post(artifacts::upload))
         .route("/api/v1/artifacts/{id}", get(artifacts::content))
         .route("/api/v1/artifacts/{id}/metadata", get(artifacts::metadata))

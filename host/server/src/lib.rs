@@ -9,6 +9,7 @@
 //! - What a client sends cannot make it panic, and is bounded before it is parsed.
 
 mod accept;
+mod actions;
 mod app;
 mod artifacts;
 mod body;
@@ -20,6 +21,7 @@ mod output;
 mod prefer;
 mod problem;
 mod query;
+mod replay;
 mod runners;
 mod runs;
 mod server;

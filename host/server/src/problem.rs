@@ -64,6 +64,8 @@ codes! {
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT;
     /// The thing is in a state in which this cannot be done.
     Conflict = "conflict", CONFLICT;
+    /// The run left nothing to execute again.
+    NoJournal = "no_journal", CONFLICT;
     /// The body is larger than a request may be.
     PayloadTooLarge = "payload_too_large", PAYLOAD_TOO_LARGE;
     /// The body is not of the type that the path takes, or not what it is declared as.

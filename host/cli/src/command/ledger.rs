@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 
-use agent_host_ledger::{CheckReport, ExportReport, Stats};
+use agent_host_ledger::{CheckReport, ExportReport, JournalStats, Stats};
 use agent_host_runs::Config;
 use anyhow::Context;
 use clap::Subcommand;
@@ -95,6 +95,9 @@ fn stats(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
         "file_bytes": stats.file_bytes,
         "wal_file_bytes": stats.wal_file_bytes,
         "active_runs": stats.active_runs,
+        "parked_runs": stats.parked_runs,
+        "active_in_memory": stats.active_in_memory,
+        "journal": stats.journal,
         "tables": stats.tables,
     });
     output.result(&value, || stats_text(dir, &stats))?;
@@ -110,9 +113,16 @@ fn stats_text(dir: &Path, stats: &Stats) -> String {
         ("directory", dir.display().to_string()),
         ("store", text::bytes(stats.file_bytes)),
         ("log", text::bytes(stats.wal_file_bytes)),
-        ("active runs", stats.active_runs.to_string()),
+        ("active runs", format!("{}, {} of them parked", stats.active_runs, stats.parked_runs)),
+        ("in memory", format!("{} runs", stats.active_in_memory)),
+        ("journals", journals_text(&stats.journal)),
     ]);
     format!("{fields}\n{}", table.render())
+}
+
+fn journals_text(journal: &JournalStats) -> String {
+    let JournalStats { rows, bytes, share } = journal;
+    format!("{rows} rows, {}, {:.1} % of the tables", text::bytes(*bytes), share * 100.0)
 }
 
 fn compact(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
@@ -156,6 +166,12 @@ mod tests {
     use agent_host_ledger::Finding;
 
     use super::*;
+
+    #[test]
+    fn journals_are_counted() {
+        let journal = JournalStats { rows: 3, bytes: 131_500, share: 0.128 };
+        assert_eq!(journals_text(&journal), "3 rows, 128.4 KiB, 12.8 % of the tables");
+    }
 
     #[test]
     fn a_check_says_what_is_wrong_and_what_to_do() {

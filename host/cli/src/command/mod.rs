@@ -3,10 +3,13 @@
 pub(crate) mod completions;
 pub(crate) mod config;
 mod event_text;
+pub(crate) mod fork;
 pub(crate) mod inspect;
+mod journal_text;
 pub(crate) mod knowledge;
 pub(crate) mod ledger;
 mod plugin_text;
+pub(crate) mod replay;
 pub(crate) mod run;
 mod run_text;
 pub(crate) mod runners;
@@ -33,6 +36,8 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Run(args) => args.execute(settings.config, output).await,
         Command::Runners(args) => args.execute(&settings.config, output).await,
         Command::Inspect(args) => args.execute(&settings.config, output).await,
+        Command::Replay(args) => args.execute(&settings.config, output).await,
+        Command::Fork(args) => args.execute(&settings.config, output).await,
         Command::Runs(command) => command.execute(&settings.config, output).await,
         Command::Ledger(command) => command.execute(&settings.config, output).await,
         Command::Knowledge(command) => command.execute(&settings.config, output).await,

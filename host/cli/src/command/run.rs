@@ -72,9 +72,9 @@ pub(crate) struct Run {
 
 /// A JSON object.
 #[derive(Debug, Clone)]
-struct Object(Map<String, Value>);
+pub(super) struct Object(pub(super) Map<String, Value>);
 
-fn object(text: &str) -> Result<Object, String> {
+pub(super) fn object(text: &str) -> Result<Object, String> {
     serde_json::from_str(text).map(Object).map_err(|error| format!("not a JSON object: {error}"))
 }
 
@@ -93,13 +93,7 @@ impl Run {
             () = host.shutdown(GRACE) => {}
             () = signals.next() => std::process::exit(INTERRUPTED),
         }
-        let run = run?;
-        if run.status == RunStatus::Completed {
-            return Ok(ExitCode::SUCCESS);
-        }
-        let why = run.failure.as_ref().map_or_else(String::new, |failure| format!(" ({}): {}", failure.code, failure.message));
-        output.remark(&format!("run {} ended as {}{why}", run.run_id, run.status));
-        Ok(ExitCode::FAILURE)
+        Ok(ended(&run?, output))
     }
 
     /// Starts the run and shows it to its end.
@@ -158,6 +152,16 @@ impl Run {
         let size = serde_json::to_vec(&envelope)?.len();
         if size > limit { Err(too_large(&format!("has {size} bytes"), limit).into()) } else { Ok(envelope) }
     }
+}
+
+/// The exit code for how a run ended. One that did not complete says so.
+pub(super) fn ended(run: &RunRecord, output: Output) -> ExitCode {
+    if run.status == RunStatus::Completed {
+        return ExitCode::SUCCESS;
+    }
+    let why = run.failure.as_ref().map_or_else(String::new, |failure| format!(" ({}): {}", failure.code, failure.message));
+    output.remark(&format!("run {} ended as {}{why}", run.run_id, run.status));
+    ExitCode::FAILURE
 }
 
 /// The same limit as over HTTP, so that what works here works there.

@@ -54,7 +54,20 @@ pub(crate) fn details(run: &Run) -> String {
     also("cancel reason", run.cancel_reason.clone());
     also("tokens", run.usage.map(|usage| format!("{} in, {} out", usage.input, usage.output)));
     also("attempt", Some(run.attempt).filter(|attempt| *attempt > 1).map(|attempt| attempt.to_string()));
+    also("resumed", Some(run.resumes).filter(|resumes| *resumes > 0).map(times));
+    also("forked from", forked_from(run));
     text::fields(fields)
+}
+
+fn times(count: u32) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+/// The run that it shares its first calls with.
+fn forked_from(run: &Run) -> Option<String> {
+    let of = run.metadata.get("forked_from")?.as_str()?;
+    let calls = run.metadata.get("forked_at")?.as_u64()?;
+    Some(format!("{of}, after call {calls}"))
 }
 
 #[cfg(test)]
@@ -82,6 +95,20 @@ mod tests {
         01890a5d-ac96-774b-bcce-b302099a8057  failed  plugin:agent-host/echo/default  -             2023-11-14T22:13:20.123Z  2.5 s  runner.trapped
         more: --cursor c1
         ");
+    }
+
+    #[test]
+    fn a_run_that_came_back_or_branched_off_says_so() {
+        let mut run = run();
+        (run.attempt, run.resumes) = (2, 3);
+        run.metadata.insert("forked_from".to_owned(), json!("01890a5d-ac96-774b-bcce-b302099a8056"));
+        run.metadata.insert("forked_at".to_owned(), json!(4));
+        let shown = details(&run);
+        for line in
+            ["attempt      2\n", "resumed      3 times\n", "forked from  01890a5d-ac96-774b-bcce-b302099a8056, after call 4\n"]
+        {
+            assert!(shown.contains(line), "{shown}");
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<Installe
     // been yet, looking makes no directory.
     let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
     let code_cache = Some(code_dir(config)).filter(|dir| dir.is_dir());
-    let sandbox = Options { limits, code_cache }.build()?;
+    let sandbox = Options { limits, code_cache, components: None }.build()?;
     let progress = Progress::bar(output, "compiling", files.len() as u64);
     let mut plugins = Vec::with_capacity(files.len());
     for (done, file) in files.iter().enumerate() {

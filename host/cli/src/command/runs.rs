@@ -1,18 +1,19 @@
 //! `agent-host runs`.
 
-use std::process::ExitCode;
+use std::{fs::File, io::Write, path::PathBuf, process::ExitCode};
 
 use agent_host_ledger::RunFilter;
 use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, RunStatus, RunnerId, limits::MAX_PAGE};
-use agent_host_runs::Config;
-use clap::{Args, Subcommand};
+use agent_host_runs::{Config, Decision};
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
 use futures_util::StreamExt;
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 
-use super::{event_text, run_text};
-use crate::{client::Client, failure::Failure, output::Output, settings::local_url, source::Source};
+use super::{event_text, journal_text, run_text};
+use crate::{client::Client, output::Output, source::Source, text};
 
-/// Find, show, follow and cancel runs
+/// Find, show, follow, record and cancel runs
 ///
 /// Asks the server that --server names. Without it, reads the ledger; where another process has that open, asks
 /// the server that the configuration tells of.
@@ -21,15 +22,18 @@ pub(crate) enum Runs {
     List(List),
     Show(Show),
     Events(Events),
+    Journal(Journal),
+    Record(Record),
     Cancel(Cancel),
+    Respond(Respond),
 }
 
 /// Which server.
 #[derive(Debug, Args)]
-struct Server {
+pub(super) struct Server {
     /// Ask this server
     #[arg(long = "server", value_name = "URL", env = "AGENT_HOST_SERVER")]
-    url: Option<String>,
+    pub(super) url: Option<String>,
 }
 
 /// List runs, newest first
@@ -95,6 +99,33 @@ pub(crate) struct Events {
     limit: u32,
 }
 
+/// Show the host calls of a run, each with its answer
+///
+/// Nothing is executed: `agent-host replay` does that.
+#[derive(Debug, Args)]
+pub(crate) struct Journal {
+    #[command(flatten)]
+    server: Server,
+    /// The run
+    #[arg(value_name = "ID")]
+    id: RunId,
+}
+
+/// Save all that is needed to execute a run again, as a file for `agent-host replay`
+///
+/// It has what the runner was given and what its calls were answered with, so treat it as you treat the conversation.
+#[derive(Debug, Args)]
+pub(crate) struct Record {
+    #[command(flatten)]
+    server: Server,
+    /// The run
+    #[arg(value_name = "ID")]
+    id: RunId,
+    /// Where to, instead of standard output; a file that is there is not overwritten
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
 /// Ask for the end of a run
 ///
 /// A run is cancelled by the host that runs it, so this needs its server.
@@ -124,7 +155,10 @@ impl Runs {
             Self::List(list) => list.execute(config, output).await?,
             Self::Show(show) => show.execute(config, output).await?,
             Self::Events(events) => events.execute(config, output).await?,
+            Self::Journal(journal) => journal.execute(config, output).await?,
+            Self::Record(record) => record.execute(config, output).await?,
             Self::Cancel(cancel) => cancel.execute(config, output).await?,
+            Self::Respond(respond) => respond.execute(config, output).await?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -209,22 +243,74 @@ impl Events {
     }
 }
 
+impl Journal {
+    async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+        let calls = Source::open(config, self.server.url.as_deref()).await?.calls(self.id).await?;
+        if output.is_json() {
+            return calls.iter().try_for_each(|call| Ok(output.json_line(call)?));
+        }
+        Ok(output.text(&journal_text::timeline(&calls))?)
+    }
+}
+
+impl Record {
+    async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+        let recording = Source::open(config, self.server.url.as_deref()).await?.recording(self.id).await?;
+        let Some(path) = &self.out else { return Ok(output.json_line(&recording)?) };
+        let mut bytes = serde_json::to_vec(&recording)?;
+        bytes.push(b'\n');
+        let cannot_write = || format!("{} cannot be written", path.display());
+        let mut file = File::create_new(path).with_context(cannot_write)?;
+        file.write_all(&bytes).and_then(|()| file.sync_all()).with_context(cannot_write).inspect_err(|_| {
+            // Half a recording is none. Where it cannot be removed, the error still tells.
+            let _ = std::fs::remove_file(path);
+        })?;
+        let calls = recording.calls()?.iter().filter(|call| call.part == 0).count();
+        let value = json!({ "file": path.display().to_string(), "calls": calls, "bytes": bytes.len() });
+        Ok(output.result(&value, || format!("{calls} calls, {} in {}\n", text::bytes(bytes.len() as u64), path.display()))?)
+    }
+}
+
+/// Say whether a call whose outcome nobody knows is to be made again
+///
+/// A run that waits for this has an `action.requested` in its events, with the id of the action. It is answered by the host
+/// that runs it, so this needs its server.
+#[derive(Debug, Args)]
+pub(crate) struct Respond {
+    #[command(flatten)]
+    server: Server,
+    /// The action, as the event names it
+    #[arg(value_name = "ACTION")]
+    action: String,
+    /// Call again, or tell the runner that nobody knows
+    #[arg(value_name = "DECISION")]
+    decision: Answer,
+}
+
+/// What can be said.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Answer {
+    Repeat,
+    Skip,
+}
+
+impl Respond {
+    async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+        let client =
+            Client::running(config, self.server.url.as_deref(), "an action is answered at the host that runs it").await?;
+        let decision = match self.decision {
+            Answer::Repeat => Decision::Repeat,
+            Answer::Skip => Decision::Skip,
+        };
+        let answered = client.respond(&self.action, decision).await?;
+        Ok(output.result(&answered, || format!("action {} is answered; the run goes on\n", self.action))?)
+    }
+}
+
 impl Cancel {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
-        let client = match &self.server.url {
-            Some(url) => Client::new(url)?,
-            None => {
-                let client = Client::new(&local_url(config.listen))?;
-                if !client.answers().await {
-                    let message = format!(
-                        "no server answers at {}: a run is cancelled by the host that runs it; name its server with --server URL",
-                        client.url()
-                    );
-                    return Err(Failure::new("no_server", message).into());
-                }
-                client
-            }
-        };
+        let why = "a run is cancelled by the host that runs it";
+        let client = Client::running(config, self.server.url.as_deref(), why).await?;
         let run = client.cancel(self.id, self.reason.as_deref()).await?;
         Ok(output.result(&run, || format!("run {} is asked to end; it is {}\n", run.run_id, run.status))?)
     }

@@ -1,0 +1,82 @@
+//! `agent-host fork`.
+
+use std::process::ExitCode;
+
+use agent_host_protocol::{Run, RunId};
+use agent_host_runs::Config;
+use clap::Args;
+use futures_util::StreamExt;
+use serde_json::json;
+
+use super::{
+    event_text::RunningText,
+    run::{self, Object, object},
+    runs::Server,
+};
+use crate::{client::Client, output::Output};
+
+/// Branch a new run off from another
+///
+/// The new run shares the first calls of the other: they are answered from its journal and not done again. From there on
+/// it is a run of its own, with real calls. A run is made by a host, so this needs its server.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  \
+    agent-host runs journal RUN\n  \
+    agent-host fork RUN --at 3 --follow\n  \
+    agent-host fork RUN --at 0 --input 'another question' --config-json '{\"style\":\"short\"}'")]
+pub(crate) struct Fork {
+    #[command(flatten)]
+    server: Server,
+    /// The run that it branches off from
+    #[arg(value_name = "RUN")]
+    id: RunId,
+    /// How many calls they share; `agent-host runs journal RUN` shows them
+    #[arg(long, value_name = "N")]
+    at: u64,
+    /// Configuration of the runner, a JSON object, in place of keys of the run's
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    config_json: Option<Object>,
+    /// Another text of the event
+    #[arg(long, value_name = "TEXT")]
+    input: Option<String>,
+    /// Show what it says to its end; exits with 1 when it does not complete
+    #[arg(long)]
+    follow: bool,
+}
+
+impl Fork {
+    pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
+        let client = Client::running(config, self.server.url.as_deref(), "a run is made by a host").await?;
+        let config = self.config_json.map(|Object(config)| config);
+        let wanted = json!({ "at": self.at, "config": config, "input": self.input });
+        let run = client.fork(self.id, &wanted).await?;
+        if self.follow {
+            return follow(&client, &run, output).await;
+        }
+        output.result(&run, || {
+            let (of, at, id) = (self.id, self.at, run.run_id);
+            format!("run {id} shares the first {at} calls of run {of}\nfollow it: agent-host runs events {id} --follow\n")
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Shows the run as `agent-host run` does.
+async fn follow(client: &Client, run: &Run, output: Output) -> anyhow::Result<ExitCode> {
+    output.remark(&format!("following run {}", run.run_id));
+    let mut events = std::pin::pin!(client.follow(run.run_id, None));
+    let mut running = RunningText::default();
+    while let Some(event) = events.next().await {
+        let event = event?;
+        if output.is_json() {
+            output.json_line(&event)?;
+        } else if let Some(text) = running.add(&event) {
+            output.text(&text)?;
+        }
+    }
+    let run: Run = client.get(&format!("api/v1/runs/{}", run.run_id), &[]).await?;
+    if output.is_json() {
+        output.json_line(&run)?;
+    }
+    Ok(run::ended(&run, output))
+}

@@ -1,0 +1,198 @@
+//! What a run leaves for executing it again: its calls, all of it as a file, and runs that branch off from it.
+
+use agent_host_ledger::LedgerError;
+use agent_host_protocol::{Page, RunId};
+use agent_host_runs::{CallOutcome, Fork, HostError, JournaledCall, RecordingError};
+use axum::{
+    extract::{Request, State},
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    app::{App, json},
+    body,
+    extract::Id,
+    problem::{Problem, ProblemCode},
+    query::Query,
+};
+
+/// `GET /api/v1/runs/{id}/journal`: its host calls in order. `next_cursor` is always there: of a run that goes on, later
+/// calls follow.
+pub(crate) async fn journal(State(app): State<App>, Id(id): Id<RunId>, mut query: Query) -> Result<Response, Problem> {
+    let cursor = query.text("cursor");
+    let limit = query.limit()?;
+    query.finish()?;
+    let from = cursor.map(|cursor| position(id, &cursor)).transpose()?.unwrap_or(0);
+    require_journal(&app, id).await?;
+    let host = app.host.clone();
+    // One more tells whether there are more.
+    let calls = off_thread(move || host.calls(id, from, u64::from(limit) + 1)).await?;
+    Ok(json(StatusCode::OK, &page(id, calls, from, limit)))
+}
+
+/// A page of so many calls, each with its parts. A call that has no answer yet comes again, with it.
+fn page(id: RunId, mut calls: Vec<JournaledCall>, from: u64, limit: u32) -> Page<JournaledCall> {
+    let last = from.saturating_add(u64::from(limit));
+    let has_more = calls.iter().any(|call| call.call > last);
+    calls.retain(|call| call.call <= last);
+    let unanswered = calls.iter().find(|call| call.outcome == CallOutcome::Unknown).map(|call| call.call - 1);
+    let next = unanswered.filter(|_| !has_more).or(calls.last().map(|call| call.call)).unwrap_or(from);
+    Page { items: calls, next_cursor: Some(cursor(id, next)), prev_cursor: None, has_more }
+}
+
+/// A cursor says how many calls were read, and of which run: used on another it is refused.
+fn cursor(id: RunId, position: u64) -> String {
+    let mut hash = Sha256::new();
+    hash.update(id.to_bytes());
+    hash.update(position.to_be_bytes());
+    let seal: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("j{position:016x}{seal}")
+}
+
+fn position(id: RunId, text: &str) -> Result<u64, Problem> {
+    let digits = text.strip_prefix('j').and_then(|rest| rest.get(..16));
+    let position = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    position.filter(|position| cursor(id, *position) == text).ok_or_else(|| {
+        Problem::new(
+            ProblemCode::InvalidCursor,
+            format!("this is no cursor of the journal of run {id}: give one back as the host gave it"),
+        )
+    })
+}
+
+/// `GET /api/v1/runs/{id}/recording`: all that is needed to execute the run again, as a file.
+pub(crate) async fn recording(State(app): State<App>, Id(id): Id<RunId>, query: Query) -> Result<Response, Problem> {
+    query.finish()?;
+    require_journal(&app, id).await?;
+    let host = app.host.clone();
+    // Making its text takes as long as reading it.
+    let mut response = off_thread(move || Ok(json(StatusCode::OK, &host.recording(id)?))).await?;
+    let disposition = HeaderValue::try_from(format!("attachment; filename=\"run-{id}.recording.json\""));
+    response.headers_mut().insert(header::CONTENT_DISPOSITION, disposition.map_err(Problem::internal)?);
+    Ok(response)
+}
+
+/// `POST /api/v1/runs/{id}/fork`: the new run is durable when this answers, and begins a moment later.
+pub(crate) async fn fork(State(app): State<App>, Id(id): Id<RunId>, query: Query, request: Request) -> Result<Response, Problem> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Wanted {
+        at: u64,
+        #[serde(default)]
+        config: Option<Map<String, Value>>,
+        #[serde(default)]
+        input: Option<String>,
+    }
+    query.finish()?;
+    let (parts, body) = request.into_parts();
+    body::require_json(&parts.headers)?;
+    let body = body::read(body, app.host.config().limits.http_body_bytes).await?;
+    let Wanted { at, config, input } = body::parse(&body)?;
+    require_journal(&app, id).await?;
+    let run = app.host.fork(id, Fork { at, config, input }).await.map_err(refused)?;
+    let location = HeaderValue::try_from(format!("/api/v1/runs/{}", run.run_id)).map_err(Problem::internal)?;
+    let mut response = json(StatusCode::ACCEPTED, &run);
+    response.headers_mut().insert(header::LOCATION, location);
+    Ok(response)
+}
+
+/// The kernel's own complaint begins with the field, in backticks.
+fn refused(error: HostError) -> Problem {
+    match &error {
+        HostError::Invalid(complaint) => match complaint.strip_prefix('`').and_then(|rest| rest.split_once('`')) {
+            Some((field, _)) => Problem::invalid(field, complaint.clone()),
+            None => error.into(),
+        },
+        _ => error.into(),
+    }
+}
+
+/// Says apart a run that is not there, and one that has no journal.
+async fn require_journal(app: &App, id: RunId) -> Result<(), Problem> {
+    let has_any = move |ledger: &agent_host_ledger::Ledger| -> Result<Option<bool>, LedgerError> {
+        let Some(record) = ledger.run(id)? else { return Ok(None) };
+        Ok(Some(!ledger.journal_page(record.run_no, 0, 1)?.is_empty()))
+    };
+    match app.read(has_any).await? {
+        Some(true) => Ok(()),
+        Some(false) => Err(Problem::new(ProblemCode::NoJournal, RecordingError::NoJournal(id).to_string())),
+        None => Err(Problem::not_found(RecordingError::NotFound(id).to_string())),
+    }
+}
+
+/// Reads something of unknown size, off the threads that serve.
+async fn off_thread<T: Send + 'static>(read: impl FnOnce() -> Result<T, HostError> + Send + 'static) -> Result<T, Problem> {
+    match tokio::task::spawn_blocking(read).await {
+        Ok(result) => Ok(result?),
+        Err(error) => Err(Problem::internal(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(count: u64) -> Vec<JournaledCall> {
+        let call = |call| JournaledCall {
+            call,
+            part: 0,
+            function: "state.get".to_owned(),
+            at_us: call,
+            request: None,
+            outcome: CallOutcome::Answer(Value::Null),
+        };
+        (1..=count).map(call).collect()
+    }
+
+    fn after(from: u64, count: u64) -> Vec<JournaledCall> {
+        calls(count).into_iter().filter(|call| call.call > from).collect()
+    }
+
+    #[test]
+    fn pages_follow_each_other_and_the_last_one_has_a_cursor_too() {
+        let id = RunId::new();
+        let (mut seen, mut from) = (Vec::new(), 0);
+        loop {
+            let page = page(id, after(from, 5), from, 2);
+            seen.extend(page.items.iter().map(|call| call.call));
+            from = position(id, page.next_cursor.as_deref().unwrap()).unwrap();
+            if !page.has_more {
+                break;
+            }
+        }
+        assert_eq!(seen, [1, 2, 3, 4, 5]);
+        // Of a run that went on.
+        assert_eq!(page(id, after(from, 6), from, 2).items.first().map(|call| call.call), Some(6));
+        let beyond = page(id, Vec::new(), u64::MAX, 100);
+        assert!(beyond.items.is_empty() && !beyond.has_more);
+        // One in flight comes again when it has its answer.
+        let mut open = calls(2);
+        open.last_mut().unwrap().outcome = CallOutcome::Unknown;
+        assert_eq!(position(id, page(id, open, 0, 5).next_cursor.as_deref().unwrap()).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_cursor_is_good_for_its_own_journal_only() {
+        let id = RunId::new();
+        let text = cursor(id, 7);
+        assert_eq!(position(id, &text).unwrap(), 7);
+        let changed = text.replace("07", "08");
+        for bad in
+            ["", "j", "jj", "nonsense", "j0000000000000007", &changed, &text.to_uppercase(), &format!("{text}0"), "jäääääääää"]
+        {
+            assert_eq!(position(id, bad).unwrap_err().code(), ProblemCode::InvalidCursor, "{bad}");
+        }
+        assert!(position(RunId::new(), &text).is_err());
+    }
+
+    #[test]
+    fn a_refusal_of_the_kernel_names_its_field() {
+        let problem = refused(HostError::Invalid("`at` is 9, and the run has 2 calls that were answered".to_owned()));
+        assert!(problem.to_json().contains(r#""field":"at""#), "{}", problem.to_json());
+        assert_eq!(refused(HostError::ShuttingDown).code(), ProblemCode::ShuttingDown);
+    }
+}
