@@ -94,6 +94,8 @@ fn the_ledger_is_checked_counted_compacted_and_exported() {
     assert!(run(dir.path(), &["ledger", "check"]).status.success());
     let stats = json(&run(dir.path(), &["--json", "ledger", "stats"]));
     assert!(stats.to_string().contains("run_events"), "{stats:#}");
+    assert!(stats["journal"]["rows"].as_u64() >= Some(3) && stats["journal"]["share"].as_f64() > Some(0.0), "{stats:#}");
+    assert_eq!((&stats["parked_runs"], &stats["active_in_memory"]), (&Value::from(0), &Value::from(0)), "{stats:#}");
     assert!(run(dir.path(), &["ledger", "compact"]).status.success());
     let exported = run(dir.path(), &["ledger", "export"]);
     let lines: Vec<Value> = text(&exported).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -111,6 +113,217 @@ fn two_hosts_cannot_have_one_ledger_and_runs_are_asked_of_the_one_that_has_it() 
     assert!(String::from_utf8_lossy(&second.stderr).contains("another agent-host"), "{second:?}");
     let listed = run(host.dir.path(), &["--json", "runs", "list", "--server", &host.url]);
     assert_eq!(json(&listed)["items"], serde_json::json!([]), "{listed:?}");
+}
+
+/// A run of echo without a server; its id.
+fn echoed(dir: &Path, arguments: &[&str]) -> String {
+    assert!(run(dir, &[&["run", "echo/default"], arguments].concat()).status.success());
+    newest(dir)
+}
+
+fn newest(dir: &Path) -> String {
+    json(&run(dir, &["--json", "runs", "list", "--limit", "1"]))["items"][0]["run_id"].as_str().unwrap().to_owned()
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    text(output).lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+fn complaint(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_run_is_executed_again_from_its_journal_without_effect() {
+    let dir = folder(&["echo", "hostile"]);
+    let id = echoed(dir.path(), &["hello there", "--conversation", "c"]);
+
+    let replayed = run(dir.path(), &["replay", &id]);
+    assert!(replayed.status.success(), "{replayed:?}");
+    assert_eq!(text(&replayed), "the same: 2 calls, then run.completed\n");
+    let report = json(&run(dir.path(), &["--json", "replay", &id]));
+    assert_eq!((&report["calls"], &report["ending"]["ending"]), (&Value::from(2), &Value::from("same")), "{report:#}");
+
+    let traced = run(dir.path(), &["replay", &id, "--trace"]);
+    let shown = text(&traced);
+    for part in ["    1  history.page", "    2  results.emit", "-> up to event ", "the same: 2 calls"] {
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
+    }
+    let listed = text(&run(dir.path(), &["runs", "journal", &id]));
+    assert!(listed.lines().count() == 2 && shown.starts_with(&listed), "the same lines, without executing:\n{listed}");
+    let traced = lines(&run(dir.path(), &["--json", "replay", &id, "--trace"]));
+    assert_eq!(traced[..2], lines(&run(dir.path(), &["--json", "runs", "journal", &id])), "{traced:#?}");
+    assert_eq!((&traced[0]["function"], &traced[2]["calls"]), (&Value::from("history.page"), &Value::from(2)));
+
+    let part = run(dir.path(), &["replay", &id, "--until", "1", "--trace"]);
+    assert!(part.status.success() && text(&part).contains("the same as far as it was executed: 1 call\n"), "{part:?}");
+    assert!(!text(&part).contains("results.emit"), "{part:?}");
+
+    // Nothing was done again: no other run, and the next turn is the second.
+    assert_eq!(newest(dir.path()), id);
+    let next = run(dir.path(), &["run", "echo/default", "again", "--conversation", "c"]);
+    assert!(text(&next).contains("turn 2"), "{next:?}");
+
+    assert_eq!(run(dir.path(), &["run", "test/hostile", "trap"]).status.code(), Some(1));
+    let failed = run(dir.path(), &["replay", &newest(dir.path())]);
+    assert!(failed.status.success() && text(&failed).contains("then run.failed (runner.trapped)"), "{failed:?}");
+}
+
+#[test]
+fn a_recording_is_a_regression_test_of_another_build() {
+    let dir = folder(&["echo"]);
+    // One that asks for the history, and one that only answers.
+    let asks = echoed(dir.path(), &["hello there", "--conversation", "c"]);
+    let answers = echoed(dir.path(), &["hello there"]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let save = |id: &str, name: &str| {
+        let path = elsewhere.path().join(name);
+        let saved = run(dir.path(), &["runs", "record", id, "--out", path.to_str().unwrap()]);
+        assert!(saved.status.success() && text(&saved).contains("calls, "), "{saved:?}");
+        let again = run(dir.path(), &["runs", "record", id, "-o", path.to_str().unwrap()]);
+        assert!(complaint(&again).contains("cannot be written"), "a file that is there stays: {again:?}");
+        let printed = json(&run(dir.path(), &["runs", "record", id]));
+        assert_eq!(printed, serde_json::from_slice::<Value>(&fs::read(path).unwrap()).unwrap());
+    };
+    save(&asks, "asks.json");
+    save(&answers, "answers.json");
+
+    // Where there is no data directory, the component has to come from somewhere.
+    let none = run(elsewhere.path(), &["--json", "replay", "asks.json"]);
+    let error = complaint(&none);
+    assert!(error.contains("\"no_component\"") && error.contains("--component"), "{error}");
+    assert!(!elsewhere.path().join("data").exists(), "replaying makes no data directory");
+    let plugins = dir.path().join("plugins");
+    let found = run(elsewhere.path(), &["replay", "asks.json", "--plugins-dir", plugins.to_str().unwrap()]);
+    assert!(found.status.success(), "{found:?}");
+    let (echo, twin) = (component("echo"), component("manifest_twin"));
+    let named = run(elsewhere.path(), &["replay", "asks.json", "--component", echo.to_str().unwrap()]);
+    assert!(named.status.success() && text(&named).starts_with("the same: 2 calls"), "{named:?}");
+
+    // The twin has the same id, and answers at once.
+    let twin = twin.to_str().unwrap();
+    let other = run(elsewhere.path(), &["replay", "asks.json", "--component", twin, "--trace"]);
+    assert_eq!(other.status.code(), Some(1), "{other:?}");
+    let shown = text(&other);
+    for part in [
+        ">    ",
+        "different at call 1: results.emit instead of history.page\n",
+        "  recorded\n    history.page {",
+        "  now\n    results.emit [",
+        "ok twin",
+    ] {
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
+    }
+    let other = run(elsewhere.path(), &["replay", "answers.json", "--component", twin]);
+    assert_eq!(other.status.code(), Some(1), "{other:?}");
+    let shown = text(&other);
+    for part in ["different at call 1: another request of results.emit\n", "message.completed", "hello there", "ok twin"] {
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
+    }
+    let report = json(&run(elsewhere.path(), &["--json", "replay", "answers.json", "--component", twin]));
+    assert_eq!((&report["calls"], &report["ending"]["call"]), (&Value::from(0), &Value::from(1)), "{report:#}");
+
+    let suite = run(elsewhere.path(), &["replay", "asks.json", "answers.json", "--component", echo.to_str().unwrap()]);
+    assert!(suite.status.success(), "{suite:?}");
+    assert_eq!(
+        text(&suite),
+        "asks.json: the same: 2 calls, then run.completed\nanswers.json: the same: 1 call, then run.completed\n\
+         2 the same, 0 different, 0 not executed\n"
+    );
+    fs::write(elsewhere.path().join("broken.json"), "{}").unwrap();
+    let suite = run(elsewhere.path(), &["--json", "replay", "asks.json", "broken.json", "--component", twin]);
+    assert_eq!(suite.status.code(), Some(1));
+    let suite = lines(&suite);
+    assert_eq!(suite[0]["report"]["ending"]["ending"], "diverged", "{suite:#?}");
+    assert_eq!(suite[1]["error"]["code"], "invalid_recording", "{suite:#?}");
+    assert_eq!(suite[2], serde_json::json!({ "same": 0, "different": 1, "failed": 1 }));
+}
+
+#[tokio::test]
+async fn a_request_that_differs_is_pointed_at() {
+    let host = Process::start(&["caller"], "[[bindings]]\nid = \"caller\"\nrunner = \"plugin:test/caller/default\"\n");
+    let steps = serde_json::json!([
+        { "call": "state.set", "scope": "runner", "key": "a", "value": [1, 2] },
+        { "call": "state.get", "scope": "runner", "key": "a" },
+        { "call": "storage.get", "area": "plugin", "key": "nothing" },
+    ]);
+    let event = serde_json::json!({ "event_type": "test.steps", "data": { "steps": steps } });
+    let request = reqwest::Client::new().post(host.url("/api/v1/events")).header("prefer", "wait=30").json(&event);
+    let answer: Value = request.send().await.unwrap().json().await.unwrap();
+    let id = answer["runs"][0]["run_id"].as_str().unwrap().to_owned();
+    let dir = tokio::task::spawn_blocking(move || host.terminate()).await.unwrap();
+
+    let replayed = run(dir.path(), &["replay", &id]);
+    assert_eq!(text(&replayed), "the same: 4 calls, then run.completed\n", "{replayed:?}");
+    // What the runner was given is in the recording, so a script that does something else is in it, too.
+    let mut recording = json(&run(dir.path(), &["runs", "record", &id]));
+    let step = recording.pointer_mut("/context/event/data/steps/1/key").unwrap_or_else(|| panic!("the script is not there"));
+    *step = "b".into();
+    fs::write(dir.path().join("other.json"), recording.to_string()).unwrap();
+    let other = run(dir.path(), &["replay", "other.json", "--trace"]);
+    assert_eq!(other.status.code(), Some(1), "{other:?}");
+    let shown = text(&other);
+    for part in [
+        "different at call 2: another request of state.get\n",
+        "they differ first at /1\n  recorded  \"a\"\n  now       \"b\"\n",
+        "      1  state.set ",
+        "      2  state.get                 [\"runner\",\"a\",null]  -> [1,2]\n",
+    ] {
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
+    }
+    assert!(!shown.contains("storage.get"), "the trace ends there:\n{shown}");
+    let before = run(dir.path(), &["replay", "other.json", "--until", "1"]);
+    assert!(before.status.success(), "the first call is the same: {before:?}");
+}
+
+#[test]
+fn what_cannot_be_executed_again_says_why() {
+    let dir = folder(&["echo"]);
+    let id = echoed(dir.path(), &["hi"]);
+    let failed = |arguments: &[&str]| complaint(&run(dir.path(), &[&["--json"], arguments].concat()));
+    let unknown = "01890a5d-ac96-774b-bcce-b302099a8057";
+    for arguments in [&["replay", unknown][..], &["runs", "journal", unknown], &["runs", "record", unknown]] {
+        assert!(failed(arguments).contains("\"not_found\""), "{arguments:?}");
+    }
+    assert!(failed(&["replay", "nothing.json"]).contains("neither the id of a run nor a file"));
+    fs::write(dir.path().join("not.json"), "{\"format\":1}").unwrap();
+    assert!(failed(&["replay", "not.json"]).contains("\"invalid_recording\""));
+    let hostile = component("hostile");
+    let other = failed(&["replay", &id, "--component", hostile.to_str().unwrap()]);
+    assert!(other.contains("\"runner_not_found\"") && other.contains("plugin:agent-host/echo/default"), "{other}");
+    let refused = component("manifest_traps");
+    assert!(failed(&["replay", &id, "--component", refused.to_str().unwrap()]).contains("\"component_refused\""));
+    assert!(failed(&["fork", &id, "--at", "0"]).contains("\"no_server\""));
+}
+
+#[test]
+fn a_run_branches_off_from_another_of_a_running_host() {
+    let host = Process::start(&["echo"], "[[bindings]]\nid = \"echo\"\nrunner = \"plugin:agent-host/echo/default\"\n");
+    let dir = host.dir.path();
+    let body = r#"{"event_type":"message.received","conversation":{"conversation_id":"c"},"input":{"text":"hello there"}}"#;
+    let http = reqwest::Client::new();
+    let answer: Value = tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let request =
+            http.post(host.url("/api/v1/events")).header("prefer", "wait=30").header("content-type", "application/json");
+        request.body(body).send().await.unwrap().json().await.unwrap()
+    });
+    let id = answer["runs"][0]["run_id"].as_str().unwrap().to_owned();
+    let ask = |arguments: &[&str]| run(dir, &[arguments, &["--server", &host.url]].concat());
+
+    assert_eq!(text(&ask(&["replay", &id])), "the same: 2 calls, then run.completed\n");
+    assert_eq!(text(&ask(&["runs", "journal", &id])).lines().count(), 2);
+    assert_eq!(json(&ask(&["runs", "record", &id]))["run"]["run_id"], id.as_str());
+
+    let forked = ask(&["fork", &id, "--at", "1", "--input", "something else", "--config-json", r#"{"prefix":"> "}"#, "--follow"]);
+    assert!(forked.status.success() && text(&forked).contains("> something else"), "{forked:?}");
+    let forked = ask(&["fork", &id, "--at", "0"]);
+    assert!(forked.status.success() && text(&forked).contains("agent-host runs events "), "{forked:?}");
+    let forked = json(&ask(&["--json", "fork", &id, "--at", "1"]));
+    assert_eq!((&forked["metadata"]["forked_from"], &forked["metadata"]["forked_at"]), (&Value::from(&*id), &Value::from(1)));
+    let shown = text(&ask(&["runs", "show", forked["run_id"].as_str().unwrap()]));
+    assert!(shown.contains(&format!("{id}, after call 1")), "{shown}");
+    assert!(complaint(&ask(&["fork", &id, "--at", "9"])).contains("the run has 2 calls"));
 }
 
 #[test]

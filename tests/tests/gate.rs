@@ -42,7 +42,7 @@ fn contract() -> Vec<String> {
 /// What is not in this build: granted, it says so.
 fn is_here(function: &str) -> bool {
     let interface = function.split('.').next().unwrap();
-    !["platform", "interactions", "steering", "runs", "http"].contains(&interface) && function != "timers.sleep-until"
+    !["platform", "interactions", "steering", "runs", "http"].contains(&interface)
 }
 
 /// What every run has, whatever it is granted.

@@ -339,6 +339,101 @@ async fn a_host_that_is_asked_to_end_lets_runs_end_and_keeps_what_waits() {
     assert_eq!(events.last().unwrap(), "run.completed");
 }
 
+#[tokio::test]
+async fn a_journal_is_read_saved_and_branched_off_from() {
+    let host = Process::start(&["echo", "hostile"], &format!("{ECHO}{HOSTILE}durability = \"fail\"\n"));
+    let http = Client::new();
+    let get = async |path: String| http.get(host.url(&path)).send().await.unwrap();
+    let mut event = message("ok hi");
+    event["conversation"] = json!({ "conversation_id": "c" });
+    let answer: Value = http
+        .post(host.url("/api/v1/events"))
+        .header("prefer", "wait=30")
+        .json(&event)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    let run_of = |binding: &str| {
+        let run = answer["runs"].as_array().unwrap().iter().find(|run| run["binding_id"] == binding);
+        run.unwrap_or_else(|| panic!("{answer:#}"))["run_id"].as_str().unwrap().to_owned()
+    };
+    let (echo, without) = (run_of("echo"), run_of("hostile"));
+    let base = format!("/api/v1/runs/{echo}");
+
+    // Every call once, over pages of one.
+    let whole: Value = get(format!("{base}/journal?limit=100")).await.json().await.unwrap();
+    assert_eq!(whole["has_more"], false, "{whole:#}");
+    let functions: Vec<_> = whole["items"].as_array().unwrap().iter().map(|call| call["function"].as_str().unwrap()).collect();
+    assert_eq!(functions, ["history.page", "results.emit"]);
+    let first: Value = get(format!("{base}/journal?limit=1")).await.json().await.unwrap();
+    assert_eq!((&first["items"][0], &first["has_more"]), (&whole["items"][0], &json!(true)));
+    assert_eq!(first["items"][0]["call"], 1);
+    assert!(first["items"][0]["request"]["limit"].is_u64() && first["items"][0]["outcome"]["answer"].is_object(), "{first:#}");
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let second: Value = get(format!("{base}/journal?limit=1&cursor={cursor}")).await.json().await.unwrap();
+    assert_eq!((&second["items"], &second["has_more"]), (&json!([whole["items"][1]]), &json!(false)));
+
+    let saved = get(format!("{base}/recording")).await;
+    assert_eq!(saved.headers()["content-type"], "application/json");
+    let name = format!("attachment; filename=\"run-{echo}.recording.json\"");
+    assert_eq!(saved.headers()["content-disposition"].to_str().unwrap(), name);
+    let recording = agent_host_runs::Recording::parse(&saved.text().await.unwrap()).unwrap();
+    assert_eq!(serde_json::to_value(recording.calls().unwrap()).unwrap(), whole["items"]);
+
+    // A fork that hears something else after what it has read.
+    let fork =
+        async |id: &str, body: Value| http.post(host.url(&format!("/api/v1/runs/{id}/fork"))).json(&body).send().await.unwrap();
+    let forked = fork(&echo, json!({ "at": 1, "input": "all new", "config": { "prefix": "so: " } })).await;
+    assert_eq!(forked.status(), StatusCode::ACCEPTED);
+    let location = forked.headers()["location"].to_str().unwrap().to_owned();
+    let run: Value = forked.json().await.unwrap();
+    assert_eq!(location, format!("/api/v1/runs/{}", run["run_id"].as_str().unwrap()));
+    assert_eq!((&run["metadata"]["forked_from"], &run["metadata"]["forked_at"]), (&json!(echo), &json!(1)), "{run:#}");
+    let stream = http.get(host.url(&format!("{location}/events"))).header("accept", "text/event-stream").send().await.unwrap();
+    let events: Vec<Value> = tokio::time::timeout(
+        PATIENCE,
+        stream.bytes_stream().eventsource().map(|event| serde_json::from_str(&event.unwrap().data).unwrap()).collect(),
+    )
+    .await
+    .unwrap();
+    assert_eq!(events.last().unwrap()["type"], "run.completed", "{events:#?}");
+    let said = events.iter().find(|event| event["type"] == "message.completed").unwrap();
+    assert!(said.to_string().contains("so: all new"), "{said:#}");
+    let shared: Value = get(format!("{location}/journal")).await.json().await.unwrap();
+    assert_eq!(shared["items"][0], whole["items"][0], "the first call is the other run's");
+
+    for (body, code) in [
+        (json!({ "at": 3 }), "invalid_argument"),
+        (json!({ "at": -1 }), "invalid_argument"),
+        (json!({}), "invalid_argument"),
+        (json!({ "at": 1, "inputs": "x" }), "invalid_argument"),
+        (json!({ "at": 1, "config": [] }), "invalid_argument"),
+    ] {
+        let refused = problem(fork(&echo, body.clone()).await, 400, code).await;
+        assert!(refused["field"].is_string(), "{body}: {refused}");
+    }
+    let refused = problem(fork(&echo, json!({ "at": 3 })).await, 400, "invalid_argument").await;
+    assert!(refused["field"] == "at" && refused["detail"].as_str().unwrap().contains("2 calls"), "{refused}");
+    let no_json = http.post(host.url(&format!("{base}/fork"))).body("{\"at\":0}").send().await.unwrap();
+    problem(no_json, 415, "unsupported_media_type").await;
+
+    for path in ["journal", "recording"] {
+        problem(get(format!("/api/v1/runs/{without}/{path}")).await, 409, "no_journal").await;
+        problem(get(format!("/api/v1/runs/01890a5d-ac96-774b-bcce-b302099a8057/{path}")).await, 404, "not_found").await;
+        problem(get(format!("{base}/{path}?what=1")).await, 400, "invalid_argument").await;
+    }
+    problem(fork(&without, json!({ "at": 0 })).await, 409, "no_journal").await;
+    problem(fork("01890a5d-ac96-774b-bcce-b302099a8057", json!({ "at": 0 })).await, 404, "not_found").await;
+    problem(get(format!("{base}/journal?limit=101")).await, 400, "invalid_argument").await;
+    let foreign = shared["next_cursor"].as_str().unwrap();
+    for cursor in ["nonsense", foreign] {
+        problem(get(format!("{base}/journal?cursor={cursor}")).await, 400, "invalid_cursor").await;
+    }
+}
+
 #[test]
 fn a_configuration_that_cannot_be_says_where_and_what() {
     for (config, says) in [

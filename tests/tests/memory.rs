@@ -388,8 +388,11 @@ async fn storage_is_shared_by_a_plugin_a_workspace_or_a_binding_and_outlives_the
     let left = play(&world, "main", in_workspace("w1"), all("storage.get")).await;
     assert_eq!(left[2]["text"], "of binding");
 
-    // What was replaced and deleted leaves the disk.
+    // What was replaced and deleted leaves the disk, once no journal needs it any more.
     assert_eq!(files(&world).len(), 2, "{:?}", files(&world));
+    world.host.ledger().collect_garbage(time::now() + A_DAY / 2).await.unwrap();
+    assert_eq!(files(&world).len(), 2, "the journals of runs that read them are kept");
+    world.host.ledger().prune_journals(time::now() + A_DAY / 2, 1_000).await.unwrap();
     world.host.ledger().collect_garbage(time::now() + A_DAY / 2).await.unwrap();
     assert_eq!(files(&world), Vec::<String>::new());
     world.host.shutdown(PATIENCE).await;

@@ -4,6 +4,11 @@
 //!
 //! Whatever a call needs is made before the first, also where it is made zero times: the difference of two runs is the
 //! cost of the calls alone.
+//!
+//! With `until_ms` (since 1970) it then says what its clock shows, in microseconds, sleeps until that time, says that it is
+//! awake, and sleeps `stay_ms` more: each of the two is a delta of its own.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use agent_host_sdk::contract::agent_host::runner::{
     artifacts, events, history, knowledge, log, models, results, state, storage, timers, tools,
@@ -34,6 +39,10 @@ const HITS: u32 = 5;
 struct Task {
     call: String,
     times: u32,
+    #[serde(default)]
+    until_ms: u64,
+    #[serde(default)]
+    stay_ms: u64,
 }
 
 /// One call; it is given its number.
@@ -92,6 +101,9 @@ impl Runner for BenchCalls {
         };
         for number in 0..task.times {
             call(number)?;
+        }
+        if task.until_ms > 0 {
+            sleep(&task)?;
         }
         Ok(Completion::stop())
     }
@@ -258,6 +270,18 @@ fn of_models(ctx: &Context, name: &str) -> Result<Option<Call>, Failure> {
         ModelOperation::Embed => Box::new(move |_| Ok(models::embed(&model, &texts).map(drop)?)),
         ModelOperation::CountTokens => Box::new(move |_| Ok(models::count_tokens(&model, &request.messages).map(drop)?)),
     }))
+}
+
+/// Sleeps, and says so before and after.
+fn sleep(task: &Task) -> Result<(), Failure> {
+    let say = |text: String| results::emit(&[message_delta("m1", text)]).map_err(ApiError::from);
+    // A host call brings the clock of the run up to date.
+    timers::now();
+    say(SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros().to_string())?;
+    timers::sleep_until(task.until_ms).map_err(ApiError::from)?;
+    say("awake".to_owned())?;
+    timers::sleep_until(timers::now() + task.stay_ms).map_err(ApiError::from)?;
+    Ok(())
 }
 
 /// What a model says, at once: each chunk is a delta of its own, and what came together goes out together.

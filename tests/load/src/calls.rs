@@ -57,18 +57,37 @@ struct Cost {
     allocations: f64,
 }
 
-async fn cost(host: &Host, call: &str) -> anyhow::Result<Cost> {
-    let run = async |times: u32| {
-        let text = json!({ "call": call, "times": times }).to_string();
+/// Makes one kind of call, all in one conversation.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) call: &'a str,
+    pub(crate) conversation: &'a str,
+}
+
+impl Caller<'_> {
+    /// How long a run takes that makes so many.
+    pub(crate) async fn run(self, times: u32) -> anyhow::Result<Duration> {
+        let text = json!({ "call": self.call, "times": times }).to_string();
         let started = Instant::now();
-        in_process::run(host, in_process::message(&text, CONVERSATION.to_owned())).await?;
-        anyhow::Ok(started.elapsed())
-    };
-    // The first fills caches.
-    run(TRIAL).await?;
-    let (base, trial) = (run(0).await?, run(TRIAL).await?);
-    let one = trial.saturating_sub(base).max(Duration::from_nanos(100)) / TRIAL;
-    let times = (RUN.as_nanos() / one.as_nanos().max(1)).try_into().unwrap_or(u32::MAX).clamp(*CALLS.start(), *CALLS.end());
+        in_process::run(self.host, in_process::message(&text, self.conversation.to_owned())).await?;
+        Ok(started.elapsed())
+    }
+
+    /// How many calls a run makes of which the time is to be told.
+    pub(crate) async fn enough(self) -> anyhow::Result<u32> {
+        // The first fills caches.
+        self.run(TRIAL).await?;
+        let (base, trial) = (self.run(0).await?, self.run(TRIAL).await?);
+        let one = trial.saturating_sub(base).max(Duration::from_nanos(100)) / TRIAL;
+        Ok((RUN.as_nanos() / one.as_nanos().max(1)).try_into().unwrap_or(u32::MAX).clamp(*CALLS.start(), *CALLS.end()))
+    }
+}
+
+async fn cost(host: &Host, call: &str) -> anyhow::Result<Cost> {
+    let caller = Caller { host, call, conversation: CONVERSATION };
+    let run = async |times| caller.run(times).await;
+    let times = caller.enough().await?;
 
     let end = Instant::now() + MEASURE;
     let mut turns = Vec::new();

@@ -22,25 +22,31 @@ const WAIT: Duration = Duration::from_secs(30);
 /// Keeps `in_flight` runs going.
 pub(crate) async fn load(config: Config, load: Load) -> anyhow::Result<Report> {
     let host = Host::start(config).await?;
+    let report = stretch(&host, load, "echo").await;
+    host.shutdown(WAIT).await;
+    report
+}
+
+/// The same in a host that is there; the names of conversations start with `prefix`.
+pub(crate) async fn stretch(host: &Host, load: Load, prefix: &str) -> anyhow::Result<Report> {
     let window = Window::new(load);
     let mut workers = JoinSet::new();
     for worker in 0..load.in_flight {
-        workers.spawn(work(host.clone(), worker, window));
+        workers.spawn(work(host.clone(), prefix.to_owned(), worker, window));
     }
     let cpu = window.cpu(std::process::id()).await?;
     let mut latencies = Vec::new();
     while let Some(worker) = workers.join_next().await {
         latencies.extend(worker??);
     }
-    host.shutdown(WAIT).await;
     window.report(latencies, cpu)
 }
 
-async fn work(host: Host, worker: usize, window: Window) -> anyhow::Result<Vec<Duration>> {
+async fn work(host: Host, prefix: String, worker: usize, window: Window) -> anyhow::Result<Vec<Duration>> {
     let mut latencies = Vec::new();
     let mut turn = 0;
     while window.is_open() {
-        let envelope = envelope(echo::conversation(worker, turn));
+        let envelope = envelope(format!("{prefix}-{}", echo::conversation(worker, turn)));
         let started = Instant::now();
         run(&host, envelope).await?;
         latencies.extend(window.latency(started));

@@ -15,9 +15,12 @@ mod echo;
 mod fill;
 mod http;
 mod in_process;
+mod journal;
 mod knowledge;
 mod model_server;
 mod open;
+mod parking;
+mod replay;
 mod stream;
 mod tool_server;
 mod window;
@@ -113,6 +116,65 @@ enum Command {
         #[arg(long)]
         dir: PathBuf,
     },
+    /// Echo runs with a journal and without, in turn, of a host in this process
+    JournalEcho {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        /// How many runs at once
+        #[arg(long)]
+        in_flight: usize,
+        /// How many pairs of stretches
+        #[arg(long, default_value = "9")]
+        pairs: usize,
+        /// How long each stretch
+        #[arg(long, value_name = "MS", default_value = "1500", value_parser = milliseconds)]
+        measure: Duration,
+    },
+    /// Host calls with a journal and without, in turn, of a host in this process
+    JournalCalls {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        /// Which, such as `state.get`
+        calls: Vec<String>,
+    },
+    /// What journals take on disk, by host call
+    JournalWeight {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        /// Of which runs
+        #[arg(long)]
+        of: Weighed,
+    },
+    /// A run with many host calls, executed again
+    Replay {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        /// Which call, such as `state.get`
+        #[arg(long)]
+        call: String,
+        /// How many
+        #[arg(long)]
+        times: u32,
+    },
+    /// Runs that leave memory for a short time, in a host in this process
+    Parking {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        /// How many
+        #[arg(long)]
+        runs: u64,
+    },
+    /// The start of a host that a crash left with sleeping runs
+    Restart {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+    },
     /// A model server that streams tokens; prints where it listens, ends with its input
     #[command(hide = true)]
     ModelServer,
@@ -140,6 +202,17 @@ enum Command {
         #[arg(long)]
         dir: PathBuf,
     },
+}
+
+/// Runs whose journals are weighed.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Weighed {
+    /// Echo runs
+    Echo,
+    /// Runs that read and write state
+    State,
+    /// A run that passes on what a model streams
+    Stream,
 }
 
 /// A host that serves.
@@ -201,6 +274,14 @@ async fn execute(command: Command) -> anyhow::Result<()> {
             print(&knowledge::measure(&Config::load(&config)?, &documents, passages, measure).await?)
         }
         Command::Artifacts { target, dir } => print(&artifacts::measure(target.address, &dir).await?),
+        Command::JournalEcho { config, in_flight, pairs, measure } => {
+            print(&journal::echo(Config::load(&config)?, in_flight, pairs, measure).await?)
+        }
+        Command::JournalCalls { config, calls } => print(&journal::calls(Config::load(&config)?, &calls).await?),
+        Command::JournalWeight { config, of } => print(&journal::weight(Config::load(&config)?, of).await?),
+        Command::Replay { config, call, times } => print(&replay::measure(Config::load(&config)?, &call, times).await?),
+        Command::Parking { config, runs } => print(&parking::parking(Config::load(&config)?, runs).await?),
+        Command::Restart { config } => print(&parking::restart(Config::load(&config)?).await?),
         Command::ModelServer => model_server::serve().await,
         // It has no need of a runtime.
         Command::ToolServer => tool_server::serve(),

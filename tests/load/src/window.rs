@@ -17,11 +17,11 @@ pub(crate) struct Window {
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     runs: usize,
-    runs_per_second: f64,
+    pub(crate) runs_per_second: f64,
     p50_ms: f64,
     p99_ms: f64,
     /// CPU time of the host in user and system mode, all threads, over the runs.
-    cpu_us_per_run: f64,
+    pub(crate) cpu_us_per_run: f64,
 }
 
 impl Window {

@@ -83,6 +83,14 @@ fn tools(changed: bool) -> Vec<Value> {
         plain("flood", "Sends ten thousand notifications, then answers."),
         plain("change", "Changes the list of tools."),
     ];
+    if counts() {
+        let counts = |name: &str, says: &str, annotations: Value| {
+            let schema = object(json!({ "note": { "type": "string" } }), &["note"]);
+            json!({ "name": name, "description": says, "inputSchema": schema, "annotations": annotations })
+        };
+        tools.push(counts("count", "Counts, and must not do so twice.", json!({})));
+        tools.push(counts("look", "Looks, as often as one likes.", json!({ "readOnlyHint": true })));
+    }
     if changed {
         tools.push(plain("later", "Was not there before."));
         tools.retain(|tool| tool["name"] != "picture");
@@ -149,8 +157,45 @@ fn call(params: &Value, canary: &str, changed: &mut bool) -> Result<Value, Strin
             text("changed")
         }
         "later" => text("here now"),
+        name @ ("count" | "look") if counts() => {
+            let note = arguments["note"].as_str().unwrap_or_default();
+            count(name, note);
+            text(&format!("{name} {note}"))
+        }
         other => return Err(format!("no tool {other}")),
     })
+}
+
+/// Before an effect, and once more after it: there is a time in which it is under way, and one in which only its answer
+/// is.
+const TAKES: Duration = Duration::from_millis(4);
+
+/// Whether calls are counted, for tests that look at effects from outside: in the file that `COUNT_FILE` names.
+fn counts() -> bool {
+    std::env::var_os("COUNT_FILE").is_some()
+}
+
+/// Works as long as there is the file that `HOLD_FILE` names, and ends where its host has.
+fn hold() {
+    let Some(path) = std::env::var_os("HOLD_FILE") else { return };
+    let host = std::os::unix::process::parent_id();
+    while std::path::Path::new(&path).exists() {
+        if std::os::unix::process::parent_id() != host {
+            std::process::exit(1);
+        }
+        sleep(TAKES);
+    }
+}
+
+/// One write: the line is there or not, whatever becomes of this process.
+fn count(tool: &str, note: &str) {
+    sleep(TAKES);
+    let path = std::env::var_os("COUNT_FILE").unwrap_or_default();
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).expect("the file can be opened");
+    let line = format!("{tool} {note}\n");
+    assert_eq!(file.write(line.as_bytes()).expect("the call is counted"), line.len());
+    hold();
+    sleep(TAKES);
 }
 
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";

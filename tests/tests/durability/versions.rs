@@ -1,0 +1,75 @@
+//! Runners come and go; a run ends with the one that it began with.
+
+use std::fs;
+
+use agent_host_tests::component;
+
+use crate::support::Host;
+
+const STEPS: &str = "say one; await go; say two";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_run_goes_on_with_the_version_that_it_began_with() {
+    let mut host = Host::steps("");
+    let begun = host.send_in("c", STEPS).await;
+    // Created for the same version, and it has not begun when the host dies.
+    let waiting = host.send_in("c", "say three").await;
+    host.until_step(&begun, "say one").await;
+    host.until_status(&waiting, "queued").await;
+    host.kill();
+    fs::copy(component("steps_next"), host.dir().join("plugins").join("steps.wasm")).unwrap();
+    host.revive();
+    // Who comes now is answered by what is there now.
+    let fresh = host.send("set go yes").await;
+    assert_eq!(host.ended(&fresh).await.completed().said(), ["another version"]);
+    assert_eq!(host.run(&begun).await["status"], "running");
+
+    host.kill();
+    fs::copy(component("steps"), host.dir().join("plugins").join("steps.wasm")).unwrap();
+    host.revive();
+    host.take("set go yes").await;
+    host.kill();
+    fs::copy(component("steps_next"), host.dir().join("plugins").join("steps.wasm")).unwrap();
+    host.revive();
+    let ended = host.ended(&begun).await.completed();
+    assert_eq!(ended.outcomes().len(), 3, "{ended}");
+    let ended = host.ended(&waiting).await.completed();
+    assert_eq!(ended.outcomes(), ["three"], "{ended}");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_run_goes_on_though_its_plugin_is_gone() {
+    let mut host = Host::steps("");
+    let begun = host.send("say one; timer 3000; say two").await;
+    host.until_step(&begun, "say one").await;
+    host.kill();
+    fs::remove_file(host.dir().join("plugins").join("steps.wasm")).unwrap();
+    host.revive();
+    let ended = host.ended(&begun).await.completed();
+    assert_eq!((ended.said().first(), ended.resumes()), (Some(&"one"), 1), "{ended}");
+    assert_eq!(ended.outcomes().len(), 3);
+    let fresh = host.send("say three").await;
+    host.ended(&fresh).await.failed("runner_not_found");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_run_whose_component_is_lost_altogether_says_so() {
+    let mut host = Host::steps("");
+    let begun = host.send("say one; await go; say two").await;
+    host.until_step(&begun, "say one").await;
+    host.kill();
+    fs::remove_file(host.dir().join("plugins").join("steps.wasm")).unwrap();
+    let kept = host.dir().join("data").join("components");
+    let files: Vec<_> = fs::read_dir(&kept).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(!files.is_empty(), "components are kept in {}", kept.display());
+    // As a disk does it: the bytes are others than the name says.
+    for file in files {
+        fs::copy(component("steps_next"), file).unwrap();
+    }
+    host.revive();
+    let ended = host.ended(&begun).await.failed("runner_not_found");
+    assert!(ended.run["failure"]["message"].as_str().unwrap().contains("plugin:test/steps/default"), "{ended}");
+    host.check();
+}
