@@ -7,6 +7,18 @@ use super::{FIGURES, session::Session, site::Site};
 /// The runner that makes them.
 pub(crate) const RUNNER: &str = "plugin:test/bench-calls/default";
 
+/// Limits that no measurement comes near; more of them may follow.
+pub(crate) const UNLIMITED: &str = "[limits]
+host_calls_per_second = 1000000000
+host_calls_burst = 1000000000
+results_per_second = 1000000000
+results_burst = 1000000000
+run_events = 1000000000
+run_artifact_bytes = 1000000000000
+log_bytes_per_second = 1000000000
+log_bytes = 1000000000
+";
+
 const TOOLS: &str = "tools.calls_per_second";
 /// The call behind it, and how many calls of tools it makes: `CALLS_AT_ONCE` of the guest.
 const CALL_MANY: &str = "tools.call-many";
@@ -58,16 +70,7 @@ fn allocations(call: &str) -> String {
 fn config(session: &Session<'_>) -> String {
     format!(
         r#"
-[limits]
-host_calls_per_second = 1000000000
-host_calls_burst = 1000000000
-results_per_second = 1000000000
-results_burst = 1000000000
-run_events = 1000000000
-run_artifact_bytes = 1000000000000
-log_bytes_per_second = 1000000000
-log_bytes = 1000000000
-
+{UNLIMITED}
 [[models]]
 id = "chat"
 provider = "scripted"

@@ -6,10 +6,12 @@
 mod artifacts;
 mod calls;
 mod echo;
+mod journal;
 mod knowledge;
 mod ledger;
 mod machine;
 mod memory;
+mod parking;
 mod session;
 mod site;
 mod start;
@@ -25,7 +27,7 @@ use crate::workspace::Workspace;
 use session::Session;
 
 /// Every figure and its unit, in the order of the table.
-const FIGURES: [(&str, &str); 81] = [
+const FIGURES: [(&str, &str); 118] = [
     ("echo.http.1.runs_per_second", "runs/s"),
     ("echo.http.16.runs_per_second", "runs/s"),
     ("echo.http.256.runs_per_second", "runs/s"),
@@ -104,6 +106,43 @@ const FIGURES: [(&str, &str); 81] = [
     ("start.warm.100.ms", "ms"),
     ("memory.per_plugin.kib", "KiB"),
     ("memory.per_waiting_run.kib", "KiB"),
+    ("journal.echo.1.runs_per_second", "runs/s"),
+    ("journal.echo.1.off.runs_per_second", "runs/s"),
+    ("journal.echo.1.ratio", "x"),
+    ("journal.echo.1.cpu_ratio", "x"),
+    ("journal.echo.256.runs_per_second", "runs/s"),
+    ("journal.echo.256.off.runs_per_second", "runs/s"),
+    ("journal.echo.256.ratio", "x"),
+    ("journal.echo.256.cpu_ratio", "x"),
+    ("journal.call.timers.now.us", "us"),
+    ("journal.call.timers.now.off.us", "us"),
+    ("journal.call.state.get.us", "us"),
+    ("journal.call.state.get.off.us", "us"),
+    ("journal.call.state.set.us", "us"),
+    ("journal.call.state.set.off.us", "us"),
+    ("journal.bytes_per_call.echo", "bytes"),
+    ("journal.bytes_per_call.state", "bytes"),
+    ("journal.bytes_per_call.stream", "bytes"),
+    ("journal.bytes_per_run.echo", "bytes"),
+    ("replay.timers.now.calls_per_second", "calls/s"),
+    ("replay.timers.now.whole.calls_per_second", "calls/s"),
+    ("replay.state.get.calls_per_second", "calls/s"),
+    ("replay.state.get.whole.calls_per_second", "calls/s"),
+    ("replay.state.set.calls_per_second", "calls/s"),
+    ("replay.state.set.whole.calls_per_second", "calls/s"),
+    ("restart.1000.started.ms", "ms"),
+    ("restart.1000.resumed.ms", "ms"),
+    ("restart.1000.live.ms", "ms"),
+    ("park.p50_ms", "ms"),
+    ("park.p99_ms", "ms"),
+    ("park.return.p50_ms", "ms"),
+    ("park.return.p99_ms", "ms"),
+    ("park.return.many.p50_ms", "ms"),
+    ("park.return.many.p99_ms", "ms"),
+    ("park.10000.rss_mib", "MiB"),
+    ("park.10000.added_mib", "MiB"),
+    ("park.10000.restarted.added_mib", "MiB"),
+    ("park.10000.active_in_memory", "runs"),
     ("ledger.million.ratio", "x"),
     ("ledger.bytes_per_run", "bytes"),
     ("ledger.open.million.ms", "ms"),
@@ -157,6 +196,8 @@ fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
     knowledge::measure(session)?;
     start::measure(session)?;
     memory::waiting_runs(session)?;
+    journal::measure(session)?;
+    parking::measure(session)?;
     ledger::measure(session)
 }
 

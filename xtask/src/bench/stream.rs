@@ -9,7 +9,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use super::{
-    calls::RUNNER,
+    calls::{RUNNER, UNLIMITED},
     session::{Report, Session},
     site::{Site, target},
 };
@@ -41,7 +41,7 @@ pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
 
 fn stream(session: &Session<'_>, name: &str, arguments: &[&str]) -> anyhow::Result<Report> {
     let models = ModelServer::start(session)?;
-    let site = Site::told(session, name, &session.calls, &config(&models.address))?;
+    let site = Site::told(session, name, &session.calls, &config(&models))?;
     let host = site.start(session)?.host;
     let target = target(&host);
     let target: Vec<_> = target.iter().map(String::as_str).collect();
@@ -51,36 +51,18 @@ fn stream(session: &Session<'_>, name: &str, arguments: &[&str]) -> anyhow::Resu
 }
 
 /// A run may pass on tokens faster than one of a real model: what is measured is not its limits.
-fn config(models: &str) -> String {
-    format!(
-        r#"
-[limits]
-host_calls_per_second = 1000000000
-host_calls_burst = 1000000000
-results_per_second = 1000000000
-results_burst = 1000000000
-
-[[models]]
-id = "chat"
-provider = "openai"
-base_url = "http://{models}/v1"
-max_concurrent = 1000
-
-[[bindings]]
-id = "bench"
-runner = "{RUNNER}"
-"#
-    )
+fn config(models: &ModelServer) -> String {
+    format!("{UNLIMITED}\n{}\n[[bindings]]\nid = \"bench\"\nrunner = \"{RUNNER}\"\n", models.config())
 }
 
 /// The model server of `agent-host-load`, which ends with its input: with this.
-struct ModelServer {
+pub(crate) struct ModelServer {
     child: Child,
     address: String,
 }
 
 impl ModelServer {
-    fn start(session: &Session<'_>) -> anyhow::Result<Self> {
+    pub(crate) fn start(session: &Session<'_>) -> anyhow::Result<Self> {
         let mut command = session.load_command(&["model-server"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
@@ -90,6 +72,14 @@ impl ModelServer {
         let listening: Value = serde_json::from_str(&line).with_context(|| format!("the model server says `{line}`"))?;
         let address = listening.get("address").and_then(Value::as_str).context("the model server does not say where it is")?;
         Ok(Self { address: address.to_owned(), child })
+    }
+
+    /// The model, as a host is told of it.
+    pub(crate) fn config(&self) -> String {
+        format!(
+            "[[models]]\nid = \"chat\"\nprovider = \"openai\"\nbase_url = \"http://{}/v1\"\nmax_concurrent = 1000\n",
+            self.address
+        )
     }
 }
 
