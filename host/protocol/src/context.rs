@@ -130,6 +130,15 @@ pub struct Input {
     pub message_chain: Option<Value>,
 }
 
+/// Input that arrived while a run was active.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SteeringInput {
+    /// The event that brought it.
+    pub event: EventContext,
+    /// What it says.
+    pub input: Input,
+}
+
 /// What the place that asks can show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

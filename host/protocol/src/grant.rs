@@ -1,12 +1,15 @@
 //! Grants: what one run may use, frozen when the run is created.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    context::{SkillResource, StaticRef},
+    hosts,
     id::RunnerId,
     manifest::{Permissions, RunnerManifest, StateScope, StorageArea},
+    message::ArtifactRef,
 };
 
 macro_rules! interfaces {
@@ -161,7 +164,7 @@ impl Permissions {
             runs: both(&self.runs, &other.runs),
             platform_api: both(&self.platform_api, &other.platform_api),
             interactions: self.interactions && other.interactions,
-            http_hosts: both(&self.http_hosts, &other.http_hosts),
+            http_hosts: hosts::intersection(&self.http_hosts, &other.http_hosts),
         }
     }
 }
@@ -195,6 +198,21 @@ pub struct Grant {
     /// Ids of the knowledge bases that may be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knowledge_bases: Vec<String>,
+    /// Runners that may be started: what was there when the run was created.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runners: Vec<RunnerId>,
+    /// Names of secrets that requests to the outside may carry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub http_secrets: Vec<String>,
+    /// Skills that may be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<SkillResource>,
+    /// The other files of these skills.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skill_files: Vec<ArtifactRef>,
+    /// Content that does not change from run to run, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub static_refs: BTreeMap<String, StaticRef>,
     /// Whether input may be taken while the run is active.
     #[serde(default)]
     pub steering: bool,
@@ -244,6 +262,14 @@ impl Grant {
 }
 
 impl Grant {
+    /// Whether it names this artifact: a file of a skill, or the content of a static reference.
+    #[must_use]
+    pub fn names_artifact(&self, id: &str) -> bool {
+        let skills = self.skills.iter().map(|skill| &skill.content);
+        let contents = self.static_refs.values().filter_map(|reference| reference.content.as_ref());
+        skills.chain(&self.skill_files).chain(contents).any(|artifact| artifact.artifact_id == id)
+    }
+
     /// The workspace that the run belongs to; empty where the event names none.
     #[must_use]
     pub fn workspace(&self) -> &str {
@@ -319,6 +345,11 @@ mod tests {
             models: Vec::new(),
             tools: Vec::new(),
             knowledge_bases: Vec::new(),
+            runners: Vec::new(),
+            http_secrets: Vec::new(),
+            skills: Vec::new(),
+            skill_files: Vec::new(),
+            static_refs: BTreeMap::new(),
             steering: false,
             workspace: Some("w".into()),
             conversation: Some(ConversationKey { workspace: "w".into(), conversation: "c".into(), thread: String::new() }),
@@ -346,6 +377,18 @@ mod tests {
         let both = a.intersection(&b);
         assert_eq!(both, Permissions { history: vec![HistoryOperation::Page], ..Permissions::default() });
         assert_eq!(format!("{:?}", both.interfaces()), r#"{"history"}"#);
+    }
+
+    #[test]
+    fn hosts_are_intersected_by_what_they_cover() {
+        let hosts = |hosts: &[&str]| Permissions {
+            http_hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            ..Permissions::default()
+        };
+        let both = hosts(&["*.example.com", "other.net"]).intersection(&hosts(&["api.example.com:443", "*:80"]));
+        assert_eq!(both.http_hosts, ["api.example.com:443"]);
+        let none = hosts(&["https://a.example"]).intersection(&hosts(&["https://a.example"]));
+        assert!(!none.interfaces().contains(Interface::Http), "an entry that cannot be read opens nothing");
     }
 
     proptest! {

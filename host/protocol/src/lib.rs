@@ -12,10 +12,14 @@
 //! - a field that is absent and a field that is `null` mean the same.
 
 pub mod artifact;
+pub mod ask;
+pub mod child;
 pub mod context;
 pub mod error;
 pub mod event;
 pub mod grant;
+pub mod hosts;
+pub mod http;
 pub mod id;
 pub mod knowledge;
 pub mod limits;

@@ -119,6 +119,29 @@ pub struct Limits {
     pub embed_texts: usize,
     /// Documents of one rerank request; providers take some hundred to 1,000.
     pub rerank_documents: usize,
+    /// Body of one request of a guest to the outside. More is uploaded by whoever owns it.
+    pub http_request_bytes: usize,
+    /// Body of one response to a guest, however it is read.
+    pub http_response_bytes: u64,
+    /// A request of a guest to the outside, until its last byte is read, unless the guest wants less. Streams of other
+    /// agents last as long as an answer of theirs.
+    pub http_timeout_ms: u64,
+    /// Requests of one run that are open at one time.
+    pub http_requests_at_once: usize,
+    /// What a run may say to a person in one question or action: its title, description, schema, target and payload.
+    pub ask_bytes: usize,
+    /// An answer of a person.
+    pub answer_bytes: usize,
+    /// A person has so long to answer, where neither the runner nor the binding says less.
+    pub ask_expires_ms: u64,
+    /// Runs that one run may start.
+    pub child_runs: usize,
+    /// Runs that one run has started and that have not ended.
+    pub child_runs_at_once: usize,
+    /// How many runs stand above another: a run that nobody started has depth 0. It ends circles of supervisors.
+    pub child_depth: u32,
+    /// Inputs that wait for an active run which takes them; more is refused.
+    pub steering_queue: usize,
     /// New events are refused while the disk of the ledger has less than this left, so that what was
     /// accepted before can still end.
     pub min_free_disk_bytes: u64,
@@ -204,6 +227,17 @@ impl Default for Limits {
             search_top_k: 50,
             embed_texts: 256,
             rerank_documents: 256,
+            http_request_bytes: MIB,
+            http_response_bytes: 64 * MIB as u64,
+            http_timeout_ms: 120_000,
+            http_requests_at_once: 32,
+            ask_bytes: 24 * KIB,
+            answer_bytes: 24 * KIB,
+            ask_expires_ms: 24 * 60 * 60 * 1000,
+            child_runs: 256,
+            child_runs_at_once: 16,
+            child_depth: 4,
+            steering_queue: 100,
             min_free_disk_bytes: 64 * 1024 * 1024,
         }
     }

@@ -118,7 +118,7 @@ pub struct Permissions {
     pub platform_api: Vec<String>,
     /// Questions to people.
     pub interactions: bool,
-    /// Hosts that may be reached, such as `api.example.com:443`.
+    /// Hosts that may be reached, such as `api.example.com:443` ([`hosts`](crate::hosts)).
     pub http_hosts: Vec<String>,
 }
 

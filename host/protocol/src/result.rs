@@ -55,8 +55,14 @@ result_kinds! {
     StateUpdated = "state.updated",
     /// The run asks for a platform action.
     ActionRequested = "action.requested",
-    /// What came of it. Host only.
+    /// A person has said something to an action or a question. Host only.
+    ActionAnswered = "action.answered",
+    /// What came of it: no more follows. Host only.
     ActionResolved = "action.resolved",
+    /// The run has taken input that arrived while it was active. Host only.
+    SteeringReceived = "steering.received",
+    /// The run has started another. Host only.
+    ChildStarted = "run.child.started",
     /// A model call begins. Host only.
     ModelCallStarted = "model.call.started",
     /// A model call has ended. Host only.
@@ -81,7 +87,10 @@ impl ResultKind {
     pub const fn is_host_only(self) -> bool {
         matches!(
             self,
-            Self::ActionResolved
+            Self::ActionAnswered
+                | Self::ActionResolved
+                | Self::SteeringReceived
+                | Self::ChildStarted
                 | Self::ModelCallStarted
                 | Self::ModelCallCompleted
                 | Self::ToolCallProgress

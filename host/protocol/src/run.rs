@@ -189,6 +189,9 @@ impl Terminal {
 pub struct Run {
     /// Its id.
     pub run_id: RunId,
+    /// The run that started it, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<RunId>,
     /// The event that it answers.
     pub event_id: EventId,
     /// The binding that made it.
