@@ -42,6 +42,7 @@ impl Sequence {
             filter.conversation_id.clone(),
             filter.workspace_id.clone(),
             filter.event_id.map(|id| id.to_string()),
+            filter.parent_run_id.map(|id| id.to_string()),
         ];
         let mut owner = Vec::new();
         for part in parts {

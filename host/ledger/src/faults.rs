@@ -98,6 +98,7 @@ fn accept() -> Accept {
     let event = Event { event_id: EventId::new(), received_at: 1, envelope: Envelope::message("x", "api") };
     let run = Run {
         run_id: RunId::new(),
+        parent_run_id: None,
         event_id: event.event_id,
         binding_id: "main".into(),
         runner_id: "plugin:a/b/c".parse().unwrap(),

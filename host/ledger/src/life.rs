@@ -134,6 +134,7 @@ mod tests {
     fn run() -> Run {
         Run {
             run_id: RunId::new(),
+            parent_run_id: None,
             event_id: EventId::new(),
             binding_id: "main".into(),
             runner_id: "plugin:a/b/c".parse().unwrap(),

@@ -15,7 +15,7 @@ use crate::{
     operation::encode,
     read::{Reader, json, malformed},
     record::{Park, RunChange},
-    schema::{MAX_KEY_BYTES, Table, number, pair, read_number, read_pair, wait_key},
+    schema::{MAX_KEY_BYTES, Table, number, pair, read_number, read_pair, read_wait_key, wait_key},
 };
 
 /// What one run may wait for: more is a list that belongs into a table of its own.
@@ -129,6 +129,39 @@ impl Ledger {
             .take(limit)
             .map(|row| read_pair(row?.0.value()).ok_or_else(|| malformed(Table::Wakes)))
             .collect()
+    }
+
+    /// What parked runs wait for among the keys that begin with `prefix`, after `after`, in their order, at most `limit`:
+    /// each key with the number of the run.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn parked_keys(
+        &self,
+        prefix: &str,
+        after: Option<&(String, u64)>,
+        limit: usize,
+    ) -> Result<Vec<(String, u64)>, LedgerError> {
+        let start = match after {
+            Some((key, run_no)) => Bound::Excluded(wait_key(key, *run_no)),
+            None => Bound::Included(prefix.as_bytes().to_vec()),
+        };
+        let rows = self.reader()?.table(Table::Waits)?;
+        let start = match &start {
+            Bound::Excluded(key) => Bound::Excluded(key.as_slice()),
+            Bound::Included(key) => Bound::Included(key.as_slice()),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let mut found = Vec::new();
+        for row in rows.range::<&[u8]>((start, Bound::Unbounded))? {
+            let row = row?.0;
+            if found.len() == limit || !row.value().starts_with(prefix.as_bytes()) {
+                break;
+            }
+            let (key, run_no) = read_wait_key(row.value()).ok_or_else(|| malformed(Table::Waits))?;
+            found.push((key.to_owned(), run_no));
+        }
+        Ok(found)
     }
 
     /// Parked runs that wait for exactly this key, by their numbers, oldest first: at most `limit`.

@@ -219,6 +219,25 @@ impl Ledger {
         self.reader()?.run_events(run_no, id, after_seq, limit)
     }
 
+    /// Events of a run of these types, in order. The data of others is not looked at.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn run_events_of(&self, run_no: u64, id: RunId, kinds: &[&str]) -> Result<Vec<RunEvent>, LedgerError> {
+        let rows = self.reader()?.table(Table::RunEvents)?;
+        let (start, end) = (schema::pair(run_no, 1), schema::pair(run_no, u64::MAX));
+        let mut found = Vec::new();
+        for row in rows.range::<&[u8]>(start.as_slice()..=end.as_slice())? {
+            let (key, value) = row?;
+            let (_, sequence) = schema::read_pair(key.value()).ok_or_else(|| malformed(Table::RunEvents))?;
+            let row: RunEventRow<'_> = json(Table::RunEvents, value.value())?;
+            if kinds.contains(&row.kind.as_ref()) {
+                found.push(run_event(id, sequence, value.value())?);
+            }
+        }
+        Ok(found)
+    }
+
     pub(crate) fn database(&self) -> Result<Arc<Database>, LedgerError> {
         self.shared().database()
     }

@@ -450,6 +450,7 @@ pub struct RunFilter {
     pub conversation_id: Option<String>,
     pub workspace_id: Option<String>,
     pub event_id: Option<EventId>,
+    pub parent_run_id: Option<RunId>,
 }
 
 impl RunFilter {
@@ -461,6 +462,7 @@ impl RunFilter {
         }
         self.status.is_none_or(|status| status == run.status)
             && self.event_id.is_none_or(|event_id| event_id == run.event_id)
+            && self.parent_run_id.is_none_or(|parent| run.parent_run_id == Some(parent))
             && self.runner_id.as_ref().is_none_or(|runner_id| *runner_id == run.runner_id)
             && same(self.binding_id.as_ref(), Some(&run.binding_id))
             && same(self.conversation_id.as_ref(), run.conversation_id.as_ref())

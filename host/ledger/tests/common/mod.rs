@@ -87,6 +87,7 @@ pub fn artifact(id: &str, blob: &Blob, source: &str) -> ArtifactRecord {
 pub fn run_of(event: &Event) -> Run {
     Run {
         run_id: RunId::new(),
+        parent_run_id: None,
         event_id: event.event_id,
         binding_id: "main".into(),
         runner_id: "plugin:demo/echo/default".parse().unwrap(),
