@@ -9,6 +9,8 @@ use serde_json::Value;
 
 use crate::secret::Secret;
 
+pub(crate) mod stream;
+
 /// What is put in place of a secret.
 pub(crate) const MARK: &str = "[secret]";
 /// Shorter secrets are not looked for: they would be found everywhere, and tell nobody anything.

@@ -1,6 +1,9 @@
 //! Secrets: named in the configuration, kept out of everything else.
 
-use std::{env, fmt, fs, path::PathBuf};
+use std::{
+    env, fmt, fs,
+    path::{Path, PathBuf},
+};
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -16,6 +19,13 @@ pub enum SecretRef {
 }
 
 impl SecretRef {
+    /// Takes the path of a file relative to `base`.
+    pub fn relative_to(&mut self, base: &Path) {
+        if let Self::File(path) = self {
+            *path = base.join(&*path);
+        }
+    }
+
     /// Reads it.
     ///
     /// # Errors

@@ -265,8 +265,8 @@ impl ModelConfig {
         if let Some(script) = &mut self.script {
             *script = base.join(&*script);
         }
-        if let Some(SecretRef::File(path)) = &mut self.api_key {
-            *path = base.join(&*path);
+        if let Some(secret) = &mut self.api_key {
+            secret.relative_to(base);
         }
     }
 

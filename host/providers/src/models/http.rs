@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use reqwest::{
     Client, Response, StatusCode, Url,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
     redirect, retry,
 };
 use serde::de::DeserializeOwned;
@@ -23,8 +23,7 @@ use super::{
     failure::{Category, ProviderMessage, deadline_exceeded, quote, remaining},
     milliseconds,
 };
-use crate::redact::Redactor;
-use crate::secret::Secret;
+use crate::{redact::Redactor, retry_after::retry_after, secret::Secret};
 
 /// First pause before a request is sent again; it doubles each time, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -289,47 +288,4 @@ fn interrupted(endpoint: &Endpoint, error: reqwest::Error) -> ApiError {
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
-/// When the provider wants to be asked again: seconds, or a date, or (OpenAI) milliseconds.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::trim);
-    if let Some(milliseconds) = text("retry-after-ms").and_then(|text| text.parse().ok()) {
-        return Some(Duration::from_millis(milliseconds));
-    }
-    let text = text(RETRY_AFTER.as_str())?;
-    if let Ok(seconds) = text.parse::<u32>() {
-        return Some(Duration::from_secs(seconds.into()));
-    }
-    // Some write fractions of a second.
-    if let Some(seconds) = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-        return Some(seconds);
-    }
-    let at = SystemTime::from(jiff::fmt::rfc2822::parse(text).ok()?.timestamp());
-    Some(at.duration_since(now).unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date_or_milliseconds() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777 - 30);
-        for (name, value, expect) in [
-            ("retry-after", "7", Some(7_000)),
-            ("retry-after", " 0 ", Some(0)),
-            ("retry-after", "1.5", Some(1_500)),
-            ("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT", Some(30_000)),
-            ("retry-after", "Tue, 06 Nov 1984 08:49:37 GMT", Some(0)),
-            ("retry-after-ms", "250", Some(250)),
-            ("retry-after", "-3", None),
-            ("retry-after", "soon", None),
-            ("retry-after", "NaN", None),
-            ("retry-after", "1e300", None),
-        ] {
-            let headers = HeaderMap::from_iter([(name.parse().unwrap(), HeaderValue::from_static(value))]);
-            assert_eq!(retry_after(&headers, now), expect.map(Duration::from_millis), "{name}: {value}");
-        }
-    }
 }

@@ -43,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 pub use config::{EnvValue, McpServerConfig};
 pub use inbox::Progress;
 pub use output::{ToolContent, ToolResult};
-pub use schema::validate;
+pub use schema::{check_schema, validate};
 pub use server::{McpServerReport, McpServerStatus};
 
 use schema::Schema;

@@ -47,6 +47,21 @@ pub fn validate(schema: &Value, parameters: &Value) -> Result<(), ApiError> {
     schema.check("the call", parameters)
 }
 
+/// Whether a schema can be used at all.
+///
+/// # Errors
+/// `invalid_argument` that says why not.
+pub fn check_schema(schema: &Value) -> Result<(), ApiError> {
+    let bytes = json_bytes(schema);
+    if bytes > MAX_SCHEMA {
+        return Err(ApiError::too_large("a JSON Schema", bytes, MAX_SCHEMA));
+    }
+    match compile(schema) {
+        Ok(_) => Ok(()),
+        Err(problem) => Err(ApiError::invalid_argument(format!("this is no JSON Schema that can be used: {problem}"))),
+    }
+}
+
 /// The schema of a tool, compiled when it is first needed.
 #[derive(Debug)]
 pub(super) struct Schema {

@@ -1,0 +1,143 @@
+//! `[egress]` and `[[http_secrets]]` of agent-host.toml.
+
+use agent_host_protocol::hosts::HostPattern;
+use serde::{Deserialize, Serialize};
+
+use super::address::AddressRules;
+use crate::secret::SecretRef;
+
+/// The longest name of a secret.
+const MAX_NAME: usize = 64;
+/// Redirects of one request, whatever the configuration says. Browsers give up after 20.
+const MAX_REDIRECTS: usize = 20;
+/// The longest time that a configuration may set, in ms.
+const MAX_TIMEOUT_MS: u64 = 10 * 60 * 1000;
+
+/// How guests reach the outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EgressConfig {
+    /// Addresses that may be reached although they are not public: `10.1.2.0/24`, `127.0.0.1`, `fd00::/8`. Whoever may
+    /// send a request to a name decides by its DNS which address it has, so these are open to every run that may reach
+    /// any host.
+    pub allow_addresses: Vec<String>,
+    /// Redirects of one request that are followed.
+    pub max_redirects: usize,
+    /// How long a connection may take, with its DNS and TLS, in milliseconds.
+    pub connect_timeout_ms: u64,
+}
+
+impl Default for EgressConfig {
+    fn default() -> Self {
+        Self { allow_addresses: Vec::new(), max_redirects: 5, connect_timeout_ms: 10_000 }
+    }
+}
+
+impl EgressConfig {
+    /// Whether it can be used.
+    ///
+    /// # Errors
+    /// What is wrong, for the person who wrote the file.
+    pub fn check(&self) -> Result<(), String> {
+        AddressRules::new(&self.allow_addresses).map_err(|problem| format!("`egress.allow_addresses`: {problem}"))?;
+        if self.max_redirects > MAX_REDIRECTS {
+            return Err(format!("`egress.max_redirects` is at most {MAX_REDIRECTS}"));
+        }
+        if !(1..=MAX_TIMEOUT_MS).contains(&self.connect_timeout_ms) {
+            return Err(format!("`egress.connect_timeout_ms` is from 1 to {MAX_TIMEOUT_MS}"));
+        }
+        Ok(())
+    }
+}
+
+/// A secret that the host puts into headers, so that no guest holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpSecretConfig {
+    /// 1 to 64 of `A-Za-z0-9_-`: what stands in `{{secret:NAME}}`.
+    pub name: String,
+    /// Where it is.
+    pub value: SecretRef,
+    /// Where it may go: patterns of hosts.
+    pub hosts: Vec<String>,
+}
+
+impl HttpSecretConfig {
+    /// Whether it can be used at all. It reads no secret.
+    ///
+    /// # Errors
+    /// What is wrong, and with which secret, for the person who wrote the file.
+    pub fn check(&self) -> Result<(), String> {
+        self.patterns().map(|_| ())
+    }
+
+    /// Where it may go.
+    pub(super) fn patterns(&self) -> Result<Vec<HostPattern>, String> {
+        let name_is_fine = (1..=MAX_NAME).contains(&self.name.len())
+            && self.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+        let problem = |problem: &str| format!("the HTTP secret `{}`: {problem}", self.name.escape_debug());
+        if !name_is_fine {
+            return Err(problem("its `name` is 1 to 64 of `A-Za-z0-9_-`"));
+        }
+        if self.hosts.is_empty() {
+            return Err(problem("its `hosts` are empty: name where it may go"));
+        }
+        let hosts = self.hosts.iter().map(|host| host.parse::<HostPattern>()).collect::<Result<Vec<_>, _>>();
+        let hosts = hosts.map_err(|error| problem(&error))?;
+        if hosts.iter().any(HostPattern::is_any_host) {
+            return Err(problem("one of its `hosts` is `*`, which would give it to anyone: name where it may go"));
+        }
+        Ok(hosts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_defaults_and_no_unknown_keys() {
+        assert_eq!(toml::from_str::<EgressConfig>("").unwrap(), EgressConfig::default());
+        assert!(toml::from_str::<EgressConfig>("proxy = \"x\"").is_err());
+        assert!(EgressConfig::default().check().is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_its_key() {
+        let config = EgressConfig::default();
+        let allow = |text: &str| EgressConfig { allow_addresses: vec![text.into()], ..config.clone() };
+        for (config, says) in [
+            (allow("10.0.0.0/33"), "10.0.0.0/33"),
+            (allow("localhost"), "localhost"),
+            (allow("::ffff:10.0.0.0/104"), "IPv4"),
+            (EgressConfig { max_redirects: 21, ..config.clone() }, "max_redirects"),
+            (EgressConfig { connect_timeout_ms: 0, ..config.clone() }, "connect_timeout_ms"),
+        ] {
+            let error = config.check().unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        assert!(allow("10.0.0.0/8").check().is_ok() && allow("::1").check().is_ok());
+    }
+
+    #[test]
+    fn a_secret_goes_to_named_hosts_only() {
+        let secret = |name: &str, hosts: &[&str]| HttpSecretConfig {
+            name: name.into(),
+            value: SecretRef::Env("NONE".into()),
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+        };
+        assert!(secret("api_key-1", &["api.example.com", "*.example.org:*"]).check().is_ok());
+        for (config, says) in [
+            (secret("", &["a.example"]), "name"),
+            (secret("a b", &["a.example"]), "name"),
+            (secret(&"x".repeat(65), &["a.example"]), "name"),
+            (secret("k", &[]), "hosts"),
+            (secret("k", &["*"]), "`*`"),
+            (secret("k", &["a.example", "*:8080"]), "`*`"),
+            (secret("k", &["https://a.example"]), "URL"),
+        ] {
+            let error = config.check().unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}
