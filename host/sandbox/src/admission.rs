@@ -127,7 +127,8 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
             tracing::warn!(%error, "a component could not be kept: runs of it cannot be resumed once its file is gone");
         }
     }
-    Ok(Component::new(Arc::clone(&sandbox.engine), code, digest, runners))
+    let uses_wasi_http = imports::uses_wasi_http(&surface.imports);
+    Ok(Component::new(Arc::clone(&sandbox.engine), code, digest, runners, uses_wasi_http))
 }
 
 /// Runs what takes a core or a disk where nobody is served.

@@ -22,6 +22,7 @@ wasmtime::component::bindgen!({
         "agent-host:runner/models.response-stream": crate::handles::Responses,
         "agent-host:runner/artifacts.reader": crate::handles::Reader,
         "agent-host:runner/artifacts.writer": crate::handles::Writer,
+        "agent-host:runner/http.response": crate::handles::Response,
     },
 });
 

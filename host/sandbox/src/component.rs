@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agent_host_protocol::{InterfaceSet, RunnerManifest};
 use parking_lot::Mutex;
 
-use crate::{bindings::AgentRunnerPre, engine::GuestEngine, guest::Guest};
+use crate::{bindings::AgentRunnerPre, engine::GuestEngine, guest::Guest, wasi::Waiting};
 
 /// A component that was admitted: compiled, asked for its manifests, and ready to run.
 ///
@@ -15,6 +15,7 @@ pub struct Component {
     component: wasmtime::component::Component,
     digest: String,
     runners: Vec<RunnerManifest>,
+    uses_wasi_http: bool,
     /// Ready to instantiate, by what is granted. Linking costs some 100 µs and depends on nothing else.
     linked: Mutex<Vec<(InterfaceSet, Arc<AgentRunnerPre<Guest>>)>>,
 }
@@ -25,8 +26,9 @@ impl Component {
         component: wasmtime::component::Component,
         digest: String,
         runners: Vec<RunnerManifest>,
+        uses_wasi_http: bool,
     ) -> Self {
-        Self { engine, component, digest, runners, linked: Mutex::new(Vec::new()) }
+        Self { engine, component, digest, runners, uses_wasi_http, linked: Mutex::new(Vec::new()) }
     }
 
     /// `sha256:HEX` of its bytes.
@@ -39,6 +41,17 @@ impl Component {
     #[must_use]
     pub fn runners(&self) -> &[RunnerManifest] {
         &self.runners
+    }
+
+    /// Whether it imports `wasi:http`. What its runs do then depends on what is ready when, which no journal has: they
+    /// cannot be resumed.
+    #[must_use]
+    pub fn uses_wasi_http(&self) -> bool {
+        self.uses_wasi_http
+    }
+
+    pub(crate) fn waiting(&self) -> Waiting {
+        if self.uses_wasi_http { Waiting::ForReadiness } else { Waiting::ForTimers }
     }
 
     pub(crate) fn linked(&self, granted: InterfaceSet) -> wasmtime::Result<Arc<AgentRunnerPre<Guest>>> {

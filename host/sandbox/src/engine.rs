@@ -15,6 +15,7 @@ use crate::{
     bindings,
     guest::{Guest, Open, Shut},
     limits::MAX_MEMORIES,
+    wasi_http::Door,
 };
 
 /// How long a guest computes before it gives way to others, and how late at most it is stopped.
@@ -150,10 +151,12 @@ fn tick(engine: Weak<GuestEngine>) {
     }
 }
 
-/// Links every interface of the contract: what is granted and built in to an open door, the rest to a closed one.
+/// Links every interface of the contract: what is granted to an open door, the rest to a closed one.
 fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     crate::wasi::link(&mut linker)?;
+    let outside = if granted.contains(Interface::Http) { Door::Open } else { Door::Shut };
+    crate::wasi_http::link(&mut linker, outside)?;
 
     let l = &mut linker;
     bindings::types::add_to_linker::<_, Open>(l, Guest::open)?;
@@ -162,15 +165,6 @@ fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Gue
     bindings::results::add_to_linker::<_, Open>(l, Guest::open)?;
     bindings::log::add_to_linker::<_, Open>(l, Guest::open)?;
 
-    macro_rules! closed {
-        ($module:ident, $interface:ident) => {
-            if granted.contains(Interface::$interface) {
-                bindings::$module::add_to_linker::<_, Shut>(l, Guest::not_available)?;
-            } else {
-                bindings::$module::add_to_linker::<_, Shut>(l, Guest::not_granted)?;
-            }
-        };
-    }
     macro_rules! open {
         ($module:ident, $interface:ident) => {
             if granted.contains(Interface::$interface) {
@@ -189,11 +183,11 @@ fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Gue
     open!(artifacts, Artifacts);
     open!(storage, Storage);
     open!(timers, Timers);
-    closed!(platform, Platform);
-    closed!(interactions, Interactions);
-    closed!(steering, Steering);
-    closed!(runs, Runs);
-    closed!(http, Http);
+    open!(platform, Platform);
+    open!(interactions, Interactions);
+    open!(steering, Steering);
+    open!(runs, Runs);
+    open!(http, Http);
     Ok(linker)
 }
 

@@ -4,26 +4,30 @@ use agent_host_protocol::{ApiError, Interface, Limits};
 use rustc_hash::FxHashMap;
 use wasmtime::component::{HasData, Resource, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::WasiHttpCtx;
 
 use crate::{
     bindings::{
         artifacts, events, history, http, interactions, knowledge, log, manifest, models, platform, results, runs, state,
         steering, storage, timers, tools, types,
     },
-    calls::{Batch, ChatMessages, ChatRequest, Closed, HostCalls, LogSource, SharedLog},
+    calls::{ActionRequest, Batch, ChatMessages, ChatRequest, Closed, HostCalls, LogSource, SharedLog},
     convert,
-    handles::{Reader, Responses, Writer},
+    handles::{Reader, Response, Responses, Writer},
     limits::GuestLimits,
-    wasi,
+    wasi::{self, Waiting},
+    wasi_http,
     world::World,
 };
 
 /// Everything that one store holds for its guest.
 pub(crate) struct Guest {
     wasi: WasiCtx,
+    pub(crate) http: WasiHttpCtx,
     pub(crate) handles: ResourceTable,
     /// When each timer that the guest can poll is due, in nanoseconds of its monotonic clock, by handle.
     pub(crate) timers: FxHashMap<u32, u64>,
+    pub(crate) waiting: Waiting,
     pub(crate) limits: GuestLimits,
     pub(crate) world: World,
     pub(crate) calls: Box<dyn HostCalls>,
@@ -31,11 +35,11 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    pub(crate) fn new(limits: &Limits, world: World, calls: Box<dyn HostCalls>, log: SharedLog) -> Self {
+    pub(crate) fn new(limits: &Limits, waiting: Waiting, world: World, calls: Box<dyn HostCalls>, log: SharedLog) -> Self {
         let mut handles = ResourceTable::new();
         handles.set_max_capacity(limits.guest_handles);
         let (wasi, limits) = (wasi::inert(&world, &log), GuestLimits::new(&world));
-        Self { wasi, handles, timers: FxHashMap::default(), limits, world, calls, log }
+        Self { wasi, http: wasi_http::context(), handles, timers: FxHashMap::default(), waiting, limits, world, calls, log }
     }
 
     /// An open door to an interface that the run was granted.
@@ -45,12 +49,7 @@ impl Guest {
 
     /// A door to an interface that the run was not granted.
     pub(crate) fn not_granted(&mut self) -> ClosedDoor<'_> {
-        ClosedDoor { guest: self, why: Closed::NotGranted }
-    }
-
-    /// A door to an interface that the run was granted and that this build does not have.
-    pub(crate) fn not_available(&mut self) -> ClosedDoor<'_> {
-        ClosedDoor { guest: self, why: Closed::NotAvailable }
+        ClosedDoor(self)
     }
 }
 
@@ -64,10 +63,7 @@ impl WasiView for Guest {
 pub(crate) struct OpenDoor<'a>(&'a mut Guest);
 
 /// A door that can only refuse. What is linked to it cannot do anything else, whatever the gate behind it thinks.
-pub(crate) struct ClosedDoor<'a> {
-    guest: &'a mut Guest,
-    why: Closed,
-}
+pub(crate) struct ClosedDoor<'a>(&'a mut Guest);
 
 /// Links an interface to [`OpenDoor`].
 pub(crate) struct Open;
@@ -318,11 +314,84 @@ impl timers::Host for OpenDoor<'_> {
     }
 }
 
+impl platform::Host for OpenDoor<'_> {
+    async fn request_action(&mut self, action: String, target: String, payload: String) -> Answer<platform::ActionOutcome> {
+        let outcome = self.0.calls.platform_request_action(ActionRequest { action, target, payload }).await;
+        answer(outcome.map(convert::action_outcome_out))
+    }
+}
+
+impl interactions::Host for OpenDoor<'_> {
+    async fn ask(&mut self, question: interactions::Question) -> Answer<interactions::Answer> {
+        answer(self.0.calls.interaction_ask(convert::question(question)).await.map(convert::answer_out))
+    }
+}
+
+impl steering::Host for OpenDoor<'_> {
+    async fn pull(&mut self, limit: u32, wait_ms: u32) -> Answer<Vec<steering::SteeringInput>> {
+        texts(self.0.calls.steering_pull(limit, wait_ms).await, |input| convert::steering_out(&input))
+    }
+}
+
+impl runs::Host for OpenDoor<'_> {
+    async fn start(&mut self, request: runs::StartRequest) -> Answer<String> {
+        answer(self.0.calls.run_start(convert::start_request(request)).await.map(|run_id| run_id.to_string()))
+    }
+
+    async fn wait_any(&mut self, run_ids: Vec<String>, wait_ms: u32) -> Answer<Option<runs::RunSummary>> {
+        let ended = self.0.calls.run_wait_any(run_ids, wait_ms).await;
+        answer(ended.map(|ended| ended.map(convert::run_summary_out)))
+    }
+
+    async fn get(&mut self, run_id: String) -> Answer<runs::RunSummary> {
+        answer(self.0.calls.run_get(run_id).await.map(convert::run_summary_out))
+    }
+
+    async fn list(&mut self, parent_run_id: Option<String>, limit: u32) -> Answer<Vec<runs::RunSummary>> {
+        texts(self.0.calls.run_list(parent_run_id, limit).await, convert::run_summary_out)
+    }
+
+    async fn events_page(&mut self, run_id: String, after: Option<String>, limit: u32) -> Answer<runs::RunEventPage> {
+        answer(self.0.calls.run_events_page(run_id, after, limit).await.map(convert::run_event_page_out))
+    }
+
+    async fn cancel(&mut self, run_id: String, reason: String) -> Answer<()> {
+        answer(self.0.calls.run_cancel(run_id, reason).await)
+    }
+}
+
+impl http::Host for OpenDoor<'_> {
+    async fn send(&mut self, request: http::Request) -> Answer<Resource<Response>> {
+        let response = self.0.calls.http_send(convert::http_request(request)).await;
+        self.handle(response.map(Response))
+    }
+}
+
+/// What came with the beginning of the response is no host call: it is the same every time it is looked at.
+impl http::HostResponse for OpenDoor<'_> {
+    async fn status(&mut self, response: Resource<Response>) -> wasmtime::Result<u16> {
+        Ok(self.0.handles.get(&response)?.0.head().status)
+    }
+
+    async fn headers(&mut self, response: Resource<Response>) -> wasmtime::Result<Vec<(String, String)>> {
+        Ok(self.0.handles.get(&response)?.0.head().headers.clone())
+    }
+
+    async fn read(&mut self, response: Resource<Response>, max_bytes: u32) -> Answer<Vec<u8>> {
+        answer(self.0.handles.get_mut(&response)?.0.read(max_bytes).await)
+    }
+
+    async fn drop(&mut self, response: Resource<Response>) -> wasmtime::Result<()> {
+        self.0.handles.delete(response)?;
+        Ok(())
+    }
+}
+
 // ---- closed doors ----
 
 impl ClosedDoor<'_> {
     async fn refuse<T>(&mut self, interface: Interface, function: &'static str) -> Answer<T> {
-        answer(Err(self.guest.calls.refuse(interface, function, self.why).await))
+        answer(Err(self.0.calls.refuse(interface, function, Closed::NotGranted).await))
     }
 }
 
@@ -393,7 +462,7 @@ closed! {
         cancel = "cancel"(String, String) -> ();
     }
     Http: http::Host {
-        send = "send"(http::Request) -> Resource<http::Response>;
+        send = "send"(http::Request) -> Resource<Response>;
     }
 }
 
@@ -411,7 +480,7 @@ impl tools::Host for ClosedDoor<'_> {
         &mut self,
         calls: Vec<types::ToolCall>,
     ) -> wasmtime::Result<Vec<Result<tools::ToolOutput, types::ApiError>>> {
-        let refusal = convert::error_out(self.guest.calls.refuse(Interface::Tools, "call-many", self.why).await);
+        let refusal = convert::error_out(self.0.calls.refuse(Interface::Tools, "call-many", Closed::NotGranted).await);
         Ok(calls.iter().map(|_| Err(refusal.clone())).collect())
     }
 }
@@ -419,7 +488,7 @@ impl tools::Host for ClosedDoor<'_> {
 impl timers::Host for ClosedDoor<'_> {
     /// The time is no secret, and the function has no way to refuse.
     async fn now(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.guest.calls.now().await)
+        Ok(self.0.calls.now().await)
     }
 
     async fn sleep_until(&mut self, _: u64) -> Answer<()> {
@@ -468,19 +537,19 @@ impl artifacts::HostWriter for ClosedDoor<'_> {
 }
 
 impl http::HostResponse for ClosedDoor<'_> {
-    async fn status(&mut self, _: Resource<http::Response>) -> wasmtime::Result<u16> {
+    async fn status(&mut self, _: Resource<Response>) -> wasmtime::Result<u16> {
         no_such_handle()
     }
 
-    async fn headers(&mut self, _: Resource<http::Response>) -> wasmtime::Result<Vec<(String, String)>> {
+    async fn headers(&mut self, _: Resource<Response>) -> wasmtime::Result<Vec<(String, String)>> {
         no_such_handle()
     }
 
-    async fn read(&mut self, _: Resource<http::Response>, _: u32) -> Answer<Vec<u8>> {
+    async fn read(&mut self, _: Resource<Response>, _: u32) -> Answer<Vec<u8>> {
         no_such_handle()
     }
 
-    async fn drop(&mut self, _: Resource<http::Response>) -> wasmtime::Result<()> {
+    async fn drop(&mut self, _: Resource<Response>) -> wasmtime::Result<()> {
         no_such_handle()
     }
 }

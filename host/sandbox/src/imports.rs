@@ -17,6 +17,13 @@ const ALWAYS: [&str; 5] = ["types", "manifest", "context", "results", "log"];
 /// Packages of WASI 0.2 that the host links, with nothing in them.
 const WASI: [&str; 6] = ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io", "wasi:random", "wasi:sockets"];
 
+/// The package of WASI 0.2 that leads to the outside, and its interface that does so.
+const WASI_HTTP: &str = "wasi:http";
+const OUTGOING: &str = "outgoing-handler";
+
+/// What to do about another WASI.
+const WASI_VERSION: &str = "the host has WASI 0.2: build for wasm32-wasip2";
+
 /// Imports or exports of one component. A world has some forty; this keeps a report readable and a file that is
 /// nothing but imports cheap.
 const MAX_NAMES: usize = 1_000;
@@ -103,6 +110,10 @@ impl<'a> Name<'a> {
         let (package, interface) = path.split_once('/')?;
         Some(Self { package, interface, version: version.and_then(|version| version.parse().ok()) })
     }
+
+    fn is_wasi_0_2(&self) -> bool {
+        self.version.as_ref().is_some_and(|version| version.major == 0 && version.minor == 2)
+    }
 }
 
 /// Whether a component with these exports is a runner.
@@ -147,18 +158,19 @@ fn judge_one(import: &str, declared: Option<InterfaceSet>) -> ImportReport {
         );
     };
     if WASI.contains(&name.package) {
-        return match &name.version {
-            Some(version) if version.major == 0 && version.minor == 2 => report(ImportVerdict::Inert, None),
-            _ => report(ImportVerdict::OtherVersion, Some("the host has WASI 0.2: build for wasm32-wasip2".to_owned())),
+        return if name.is_wasi_0_2() {
+            report(ImportVerdict::Inert, None)
+        } else {
+            report(ImportVerdict::OtherVersion, Some(WASI_VERSION.to_owned()))
         };
     }
+    if name.package == WASI_HTTP {
+        let (verdict, fix) = judge_wasi_http(&name, declared);
+        return report(verdict, fix);
+    }
     if name.package != PACKAGE {
-        let fix = if name.package == "wasi:http" {
-            format!("use {PACKAGE}/http and name the hosts in the permission `http_hosts`")
-        } else {
-            "remove the dependency that needs it, or compose the component with one that provides it (`wac plug`)".to_owned()
-        };
-        return report(ImportVerdict::Unknown, Some(fix));
+        let fix = "remove the dependency that needs it, or compose the component with one that provides it (`wac plug`)";
+        return report(ImportVerdict::Unknown, Some(fix.to_owned()));
     }
     let interface = Interface::from_name(name.interface);
     if interface.is_none() && !ALWAYS.contains(&name.interface) {
@@ -183,6 +195,28 @@ fn judge_one(import: &str, declared: Option<InterfaceSet>) -> ImportReport {
         }
         _ => report(ImportVerdict::Provided, None),
     }
+}
+
+/// What becomes of an import of `wasi:http`: half of it is there, for whom may use `http`.
+fn judge_wasi_http(name: &Name<'_>, declared: Option<InterfaceSet>) -> (ImportVerdict, Option<String>) {
+    if !["types", OUTGOING].contains(&name.interface) {
+        let fix = format!("use {PACKAGE}/http and name the hosts in the permission `http_hosts`");
+        (ImportVerdict::Unknown, Some(fix))
+    } else if !name.is_wasi_0_2() {
+        (ImportVerdict::OtherVersion, Some(WASI_VERSION.to_owned()))
+    } else if declared.is_some_and(|declared| !declared.contains(Interface::Http)) {
+        (ImportVerdict::Undeclared, Some(declaration(Interface::Http)))
+    } else if name.interface == OUTGOING {
+        let fix = format!("runs of this component cannot be resumed after a restart of the host; with {PACKAGE}/http they can");
+        (ImportVerdict::Provided, Some(fix))
+    } else {
+        (ImportVerdict::Provided, None)
+    }
+}
+
+/// Whether a component with these imports takes part in `wasi:http`.
+pub(crate) fn uses_wasi_http(imports: &[String]) -> bool {
+    imports.iter().filter_map(|import| Name::parse(import)).any(|name| name.package == WASI_HTTP)
 }
 
 /// How a manifest declares an interface.
@@ -248,13 +282,44 @@ mod tests {
             ("agent-host:runner/teleport@1.0.0", Unknown),
             ("wasi:cli/environment@0.2.6", Inert),
             ("wasi:io/streams@0.3.0", OtherVersion),
-            ("wasi:http/outgoing-handler@0.2.0", Unknown),
+            ("wasi:http/types@0.2.3", Undeclared),
+            ("wasi:http/outgoing-handler@0.2.0", Undeclared),
+            ("wasi:http/outgoing-handler@0.3.0", OtherVersion),
+            ("wasi:http/outgoing-handler", OtherVersion),
+            ("wasi:http/incoming-handler@0.2.0", Unknown),
+            ("wasi:http/proxy@0.2.0", Unknown),
             ("example:unknown/thing", Unknown),
             ("thing", Unknown),
             ("", Unknown),
         ] {
             assert_eq!(verdict(import, &[Interface::State]), expected, "{import}");
         }
+    }
+
+    #[test]
+    fn wasi_http_is_there_for_whom_may_use_http() {
+        let handler = "wasi:http/outgoing-handler@0.2.4";
+        let http = InterfaceSet::default().with(Interface::Http);
+        let report = judge_one(handler, Some(http));
+        assert_eq!(report.verdict, ImportVerdict::Provided);
+        assert!(report.fix.unwrap().contains("cannot be resumed"));
+        let types = judge_one("wasi:http/types@0.2.4", Some(http));
+        assert_eq!((types.verdict, types.fix), (ImportVerdict::Provided, None));
+        assert_eq!(judge_one(handler, None).verdict, ImportVerdict::Provided, "nobody was asked yet");
+        let report = judge_one(handler, Some(InterfaceSet::default()));
+        assert_eq!(report.verdict, ImportVerdict::Undeclared);
+        assert!(report.fix.unwrap().contains("`http_hosts`"));
+        let report = judge_one("wasi:http/incoming-handler@0.2.4", Some(http));
+        assert_eq!(report.verdict, ImportVerdict::Unknown);
+        assert!(report.fix.unwrap().contains("agent-host:runner/http"));
+    }
+
+    #[test]
+    fn a_component_uses_wasi_http_where_it_imports_any_of_it() {
+        let uses = |imports: &[&str]| uses_wasi_http(&imports.iter().map(|&import| import.to_owned()).collect::<Vec<_>>());
+        assert!(uses(&["wasi:io/poll@0.2.6", "wasi:http/types@0.2.6"]));
+        assert!(uses(&["wasi:http/outgoing-handler@0.2.0"]));
+        assert!(!uses(&["wasi:io/poll@0.2.6", "agent-host:runner/http@1.0.0", "wasi:http-client/types@0.2.0", "thing"]));
     }
 
     #[test]

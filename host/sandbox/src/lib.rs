@@ -24,12 +24,14 @@ mod plugins;
 mod run;
 mod sandbox;
 mod wasi;
+mod wasi_http;
 mod world;
 
 pub use calls::{
-    ArtifactCalls, ArtifactReader, ArtifactWriter, Batch, ChatMessages, ChatRequest, Closed, EventCalls, HistoryCalls, HostCalls,
-    KnowledgeCalls, LogSource, ModelCalls, PageRequest, Refusals, ResponseStream, ResultCalls, RunLog, SharedLog, StateCalls,
-    StorageCalls, TimeCalls, ToolCalls, ToolRequest,
+    ActionRequest, ArtifactCalls, ArtifactReader, ArtifactWriter, AskedQuestion, Batch, ChatMessages, ChatRequest, ChildCalls,
+    Closed, EventCalls, HistoryCalls, HostCalls, HttpBody, HttpCalls, HttpResponse, InteractionCalls, KnowledgeCalls, LogSource,
+    ModelCalls, PageRequest, PlatformCalls, Refusals, ResponseStream, ResultCalls, RunLog, SharedLog, StartInput, StartRequest,
+    StateCalls, SteeringCalls, StorageCalls, TimeCalls, ToolCalls, ToolRequest,
 };
 pub use component::Component;
 pub use convert::json as parse_json;

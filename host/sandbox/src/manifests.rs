@@ -1,8 +1,8 @@
 //! Asking a component for its manifests: the first time that its code runs, so it runs with as little as there is.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use agent_host_protocol::{InterfaceSet, Limits, RefusalCode, RunnerManifest};
+use agent_host_protocol::{InterfaceSet, Limits, RefusalCode, RunnerManifest, hosts};
 
 use crate::{
     bindings::AgentRunnerPre,
@@ -11,6 +11,7 @@ use crate::{
     guest::Guest,
     imports::Refused,
     run::{self, Breakage},
+    wasi::Waiting,
     world::{GuestClock, World},
 };
 
@@ -20,8 +21,8 @@ pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<
     // The same for every component and every time: a manifest that depends on a clock or on chance is none.
     let world = World::new(limits, GuestClock::new(0), [0; 32]);
     let asked = async {
-        let mut store =
-            run::store(pre.engine(), Guest::new(limits, world, Box::new(Nobody), std::sync::Arc::new(Nobody)), limits);
+        let guest = Guest::new(limits, Waiting::ForTimers, world, Box::new(Nobody), Arc::new(Nobody));
+        let mut store = run::store(pre.engine(), guest, limits);
         let guest = pre.instantiate_async(&mut store).await;
         match guest {
             Ok(guest) => {
@@ -76,6 +77,9 @@ fn check(manifests: Vec<crate::bindings::manifest::RunnerManifest>, limits: &Lim
             return Err(refused(format!("label, description and metadata of a manifest may have {MAX_TEXT} bytes together")));
         }
         let manifest = convert::manifest(manifest).map_err(refused)?;
+        for host in &manifest.permissions.http_hosts {
+            hosts::check(host).map_err(|problem| refused(format!("`http_hosts` of {}: {problem}", manifest.id)))?;
+        }
         if runners.iter().any(|other| other.id == manifest.id) {
             return Err(refused(format!("the component holds {} twice", manifest.id)));
         }

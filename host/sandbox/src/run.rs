@@ -9,11 +9,9 @@ use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 
 use crate::{
     bindings::AgentRunnerPre,
-    calls::{HostCalls, SharedLog},
     convert,
     guest::Guest,
     limits::{Exceeded, HostMemory},
-    world::World,
 };
 
 /// How a guest came to its end.
@@ -53,7 +51,7 @@ pub(crate) fn store(engine: &Engine, guest: Guest, limits: &Limits) -> Store<Gue
 
 /// Runs `runner` once.
 ///
-/// What it sees is `context`, `world` and the answers of `calls`: given the same, it does the same.
+/// What it sees is `context`, and the world and the answers of `guest`: given the same, it does the same.
 ///
 /// Dropping the future ends the guest wherever it is, in a host call or computing.
 pub(crate) async fn run(
@@ -61,11 +59,9 @@ pub(crate) async fn run(
     limits: &Limits,
     runner: &str,
     context: &RunContext,
-    world: World,
-    calls: Box<dyn HostCalls>,
-    log: SharedLog,
+    guest: Guest,
 ) -> Outcome {
-    let mut store = store(pre.engine(), Guest::new(limits, world, calls, log), limits);
+    let mut store = store(pre.engine(), guest, limits);
     let guest = match pre.instantiate_async(&mut store).await {
         Ok(guest) => guest,
         Err(error) => {
@@ -114,6 +110,7 @@ pub(crate) fn breakage(error: &wasmtime::Error, guest: &Guest) -> Breakage {
             || message.contains("handle")
             || message.contains("table has no free keys")
             || message.contains("too many")
+            || message.contains("total size of fields")
         {
             FailureCode::GuestAbuse
         } else {

@@ -12,6 +12,7 @@ use crate::{
     component::Component,
     components::Components,
     engine::{EngineError, GuestEngine},
+    guest::Guest,
     run::{self, Outcome},
     world::World,
 };
@@ -103,7 +104,10 @@ impl Sandbox {
         log: SharedLog,
     ) -> Outcome {
         let outcome = match component.linked(granted) {
-            Ok(pre) => run::run(&pre, &self.0.limits, runner, context, world, calls, log).await,
+            Ok(pre) => {
+                let guest = Guest::new(&self.0.limits, component.waiting(), world, calls, log);
+                run::run(&pre, &self.0.limits, runner, context, guest).await
+            }
             Err(error) => Outcome::Broken {
                 code: agent_host_protocol::FailureCode::RunnerStart,
                 message: format!("the runner could not be linked: {error:#}"),

@@ -5,9 +5,10 @@
 //!
 //! Clocks stand still between host calls. To sleep is a host call: `wasi:clocks/monotonic-clock` and `wasi:io/poll` are
 //! linked to what is here instead of to the implementation of `wasmtime-wasi`, whose timers run in real time. Everything
-//! else that can be polled (standard streams) is always ready.
+//! else that can be polled (standard streams) is always ready; only a component that imports `wasi:http` has more to wait
+//! for, and then really waits for it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use wasmtime::component::{HasData, Linker, Resource};
@@ -54,20 +55,29 @@ pub(crate) fn inert(world: &World, log: &SharedLog) -> WasiCtx {
 pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     linker.allow_shadowing(true);
-    poll::add_to_linker::<_, Timers>(linker, |guest| Waiting(guest))?;
-    monotonic_clock::add_to_linker::<_, Timers>(linker, |guest| Waiting(guest))?;
+    poll::add_to_linker::<_, Timers>(linker, |guest| Poller(guest))?;
+    monotonic_clock::add_to_linker::<_, Timers>(linker, |guest| Poller(guest))?;
     linker.allow_shadowing(false);
     Ok(())
+}
+
+/// What a guest that polls waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// Moments of its own clock. Everything else is ready, so two executions of one run poll alike.
+    ForTimers,
+    /// Those, and what really becomes ready: responses, and streams of bodies.
+    ForReadiness,
 }
 
 struct Timers;
 
 impl HasData for Timers {
-    type Data<'a> = Waiting<'a>;
+    type Data<'a> = Poller<'a>;
 }
 
 /// A guest as one who waits for time to pass.
-struct Waiting<'a>(&'a mut Guest);
+struct Poller<'a>(&'a mut Guest);
 
 /// What a pollable for a moment points to. When that is, is in [`Guest::timers`].
 struct Timer;
@@ -78,7 +88,7 @@ impl Pollable for Timer {
     async fn ready(&mut self) {}
 }
 
-impl Waiting<'_> {
+impl Poller<'_> {
     fn timer(&mut self, at_ns: u64) -> wasmtime::Result<Resource<DynPollable>> {
         let timer = self.0.handles.push(Timer)?;
         let pollable = subscribe(&mut self.0.handles, timer)?;
@@ -90,38 +100,88 @@ impl Waiting<'_> {
         self.0.world.clock.elapsed_us().saturating_mul(1_000)
     }
 
-    /// When it is ready: never later than now, where it is no timer.
-    fn at_ns(&self, pollable: &Resource<DynPollable>) -> wasmtime::Result<u64> {
+    /// When it is ready, where it is a timer.
+    fn due_ns(&self, pollable: &Resource<DynPollable>) -> wasmtime::Result<Option<u64>> {
         self.0.handles.get(pollable)?;
-        Ok(self.0.timers.get(&pollable.rep()).copied().unwrap_or(0))
+        let due = self.0.timers.get(&pollable.rep()).copied();
+        // What is no timer is ready at any time.
+        Ok(if self.0.waiting == Waiting::ForTimers { due.or(Some(0)) } else { due })
     }
 
     async fn wait(&mut self, at_ns: u64) {
         if at_ns > self.now_ns() {
-            // A clock that shows microseconds must have reached the moment, not the microsecond before.
-            self.0.calls.wait_until(at_ns.div_ceil(1_000)).await;
+            self.0.calls.wait_until(shown_at(at_ns)).await;
         }
     }
-}
 
-impl poll::Host for Waiting<'_> {
-    async fn poll(&mut self, pollables: Vec<Resource<DynPollable>>) -> wasmtime::Result<Vec<u32>> {
-        let at = pollables.iter().map(|pollable| self.at_ns(pollable)).collect::<wasmtime::Result<Vec<_>>>()?;
-        let first = at.iter().min().ok_or_else(|| wasmtime::Error::msg("empty poll list"))?;
-        self.wait(*first).await;
-        let now = self.now_ns();
-        Ok((0..).zip(at).filter_map(|(place, at)| (at <= now).then_some(place)).collect())
+    /// Waits until one of `pollables` is ready, or until the clock shows `at_ns`. It gives the places of those that are
+    /// ready.
+    async fn race(&mut self, pollables: Vec<Resource<DynPollable>>, at_ns: Option<u64>) -> wasmtime::Result<Vec<u32>> {
+        let (began, shown) = (Instant::now(), self.0.world.clock.elapsed_us());
+        let left = at_ns.filter(|at| *at > self.now_ns());
+        let Guest { handles, calls, world, .. } = &mut *self.0;
+        let timer = async {
+            match (at_ns, left) {
+                (None, _) => std::future::pending().await,
+                (Some(_), None) => {}
+                (Some(_), Some(at)) => calls.wait_until(shown_at(at)).await,
+            }
+        };
+        let ready = tokio::select! {
+            // What is ready is reported, even if the time is over.
+            biased;
+            ready = poll::Host::poll(handles, pollables) => ready?,
+            () = timer => Vec::new(),
+        };
+        // Readiness is not a call of the kernel, which would have moved the clock.
+        world.clock.advance_to(shown.saturating_add(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX)));
+        Ok(ready)
     }
 }
 
-impl poll::HostPollable for Waiting<'_> {
+/// What a clock shows, in microseconds, that has reached the moment: not the microsecond before.
+fn shown_at(at_ns: u64) -> u64 {
+    at_ns.div_ceil(1_000)
+}
+
+impl poll::Host for Poller<'_> {
+    async fn poll(&mut self, pollables: Vec<Resource<DynPollable>>) -> wasmtime::Result<Vec<u32>> {
+        let due = pollables.iter().map(|pollable| self.due_ns(pollable)).collect::<wasmtime::Result<Vec<_>>>()?;
+        let first = due.iter().flatten().min().copied();
+        let (places, others): (Vec<u32>, Vec<_>) = (0..)
+            .zip(&pollables)
+            .zip(&due)
+            .filter(|(_, due)| due.is_none())
+            .map(|((place, pollable), _)| (place, Resource::new_borrow(pollable.rep())))
+            .unzip();
+        let mut ready = Vec::new();
+        if !others.is_empty() {
+            let raced = self.race(others, first).await?;
+            ready.extend(raced.into_iter().filter_map(|place| places.get(usize::try_from(place).ok()?)).copied());
+        } else {
+            self.wait(first.ok_or_else(|| wasmtime::Error::msg("empty poll list"))?).await;
+        }
+        let now = self.now_ns();
+        ready.extend((0..).zip(due).filter_map(|(place, due)| due.is_some_and(|due| due <= now).then_some(place)));
+        Ok(ready)
+    }
+}
+
+impl poll::HostPollable for Poller<'_> {
     async fn ready(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<bool> {
-        Ok(self.at_ns(&pollable)? <= self.now_ns())
+        match self.due_ns(&pollable)? {
+            Some(due) => Ok(due <= self.now_ns()),
+            None => poll::HostPollable::ready(&mut self.0.handles, pollable).await,
+        }
     }
 
     async fn block(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<()> {
-        let at = self.at_ns(&pollable)?;
-        self.wait(at).await;
+        match self.due_ns(&pollable)? {
+            Some(due) => self.wait(due).await,
+            None => {
+                self.race(vec![Resource::new_borrow(pollable.rep())], None).await?;
+            }
+        }
         Ok(())
     }
 
@@ -131,7 +191,7 @@ impl poll::HostPollable for Waiting<'_> {
     }
 }
 
-impl monotonic_clock::Host for Waiting<'_> {
+impl monotonic_clock::Host for Poller<'_> {
     fn now(&mut self) -> wasmtime::Result<u64> {
         Ok(self.now_ns())
     }
@@ -148,6 +208,12 @@ impl monotonic_clock::Host for Waiting<'_> {
         let when = self.now_ns().saturating_add(duration);
         self.timer(when)
     }
+}
+
+/// Waits for one pollable, as a guest does.
+#[cfg(test)]
+pub(crate) async fn block(guest: &mut Guest, pollable: Resource<DynPollable>) -> wasmtime::Result<()> {
+    poll::HostPollable::block(&mut Poller(guest), pollable).await
 }
 
 /// A standard stream that ends in the log of the run.
@@ -190,5 +256,79 @@ impl OutputStream for LogStream {
 
     fn check_write(&mut self) -> StreamResult<usize> {
         Ok(STREAM_PERMIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use agent_host_protocol::Limits;
+    use wasmtime_wasi::p2::bindings::io::poll::{Host as _, HostPollable as _};
+
+    use super::*;
+    use crate::{calls::Nobody, world::GuestClock};
+
+    /// Ready after a while, or never.
+    struct Later(Option<Duration>);
+
+    #[async_trait::async_trait]
+    impl Pollable for Later {
+        async fn ready(&mut self) {
+            match self.0 {
+                Some(after) => tokio::time::sleep(after).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// A guest whose timers nobody ever rings: what it waits for otherwise must come by itself.
+    fn guest(waiting: Waiting) -> Guest {
+        let limits = Limits::default();
+        let world = World::new(&limits, GuestClock::new(0), [0; 32]);
+        Guest::new(&limits, waiting, world, Box::new(Nobody), Arc::new(Nobody))
+    }
+
+    fn later(guest: &mut Guest, after: Option<Duration>) -> Resource<DynPollable> {
+        let later = guest.handles.push(Later(after)).unwrap();
+        subscribe(&mut guest.handles, later).unwrap()
+    }
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const HOUR_NS: u64 = 3_600_000_000_000;
+
+    #[tokio::test]
+    async fn without_wasi_http_everything_but_timers_is_ready() {
+        let mut guest = guest(Waiting::ForTimers);
+        let never = later(&mut guest, None);
+        let timer = Poller(&mut guest).timer(HOUR_NS).unwrap();
+        let asked = vec![Resource::new_borrow(timer.rep()), Resource::new_borrow(never.rep())];
+        assert_eq!(Poller(&mut guest).poll(asked).await.unwrap(), [1]);
+        assert!(Poller(&mut guest).ready(Resource::new_borrow(never.rep())).await.unwrap());
+        Poller(&mut guest).block(never).await.unwrap();
+        assert_eq!(guest.world.clock.elapsed_us(), 0, "nothing was waited for");
+    }
+
+    #[tokio::test]
+    async fn with_wasi_http_what_becomes_ready_comes_before_a_later_timer() {
+        let mut guest = guest(Waiting::ForReadiness);
+        let (never, soon) = (later(&mut guest, None), later(&mut guest, Some(SHORT)));
+        let timer = Poller(&mut guest).timer(HOUR_NS).unwrap();
+        assert!(!Poller(&mut guest).ready(Resource::new_borrow(soon.rep())).await.unwrap());
+        let asked = [&timer, &never, &soon].map(|pollable| Resource::new_borrow(pollable.rep()));
+        assert_eq!(Poller(&mut guest).poll(asked.into()).await.unwrap(), [2]);
+        assert!(guest.world.clock.elapsed_us() >= 20_000, "the clock shows that it was waited");
+    }
+
+    #[tokio::test]
+    async fn with_wasi_http_a_timer_that_is_due_ends_the_wait() {
+        let mut guest = guest(Waiting::ForReadiness);
+        let (never, now) = (later(&mut guest, None), later(&mut guest, Some(Duration::ZERO)));
+        guest.world.clock.advance_to(5);
+        let timer = Poller(&mut guest).timer(5_000).unwrap();
+        let ask = |all: &[&Resource<DynPollable>]| all.iter().map(|one| Resource::new_borrow(one.rep())).collect::<Vec<_>>();
+        assert_eq!(Poller(&mut guest).poll(ask(&[&never, &timer])).await.unwrap(), [1]);
+        Poller(&mut guest).block(now).await.unwrap();
+        assert!(Poller(&mut guest).poll(Vec::new()).await.is_err(), "an empty list is no question");
     }
 }

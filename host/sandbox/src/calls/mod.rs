@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use agent_host_protocol::{
-    ApiError, Interface, Page, Timestamp,
+    ApiError, Interface, Page, RunEvent, RunId, Timestamp,
     artifact::ArtifactMetadata,
-    context::{EventContext, KnowledgeBaseResource},
+    ask::{ActionOutcome, Answer, QuestionKind},
+    child::RunSummary,
+    context::{EventContext, KnowledgeBaseResource, SteeringInput},
     knowledge::KnowledgeHit,
     manifest::{StateScope, StorageArea},
     message::ArtifactRef,
@@ -19,11 +21,13 @@ use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::Value;
 
+mod http;
 mod nobody;
 mod unparsed;
 
+pub use http::{HttpBody, HttpCalls, HttpResponse};
 pub(crate) use nobody::Nobody;
-pub use unparsed::{Batch, ChatMessages, ChatRequest};
+pub use unparsed::{Batch, ChatMessages, ChatRequest, StartInput};
 
 /// The host calls of one run. One value belongs to one run, so no function says which run is calling.
 ///
@@ -40,6 +44,11 @@ pub trait HostCalls:
     + StateCalls
     + StorageCalls
     + TimeCalls
+    + PlatformCalls
+    + InteractionCalls
+    + SteeringCalls
+    + ChildCalls
+    + HttpCalls
     + Refusals
     + 'static
 {
@@ -56,6 +65,11 @@ impl<T> HostCalls for T where
         + StateCalls
         + StorageCalls
         + TimeCalls
+        + PlatformCalls
+        + InteractionCalls
+        + SteeringCalls
+        + ChildCalls
+        + HttpCalls
         + Refusals
         + 'static
 {
@@ -266,6 +280,114 @@ pub trait TimeCalls: Send {
     async fn wait_until(&mut self, elapsed_us: u64);
 }
 
+/// `platform`.
+#[async_trait]
+pub trait PlatformCalls: Send {
+    /// `platform.request-action`: returns when it is done, or when it will not be.
+    async fn platform_request_action(&mut self, request: ActionRequest) -> Result<ActionOutcome, ApiError>;
+}
+
+/// An action on the platform, as the guest asks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ActionRequest {
+    /// Its name.
+    pub action: String,
+    /// JSON text.
+    pub target: String,
+    /// JSON text.
+    pub payload: String,
+}
+
+impl ActionRequest {
+    /// Bytes of text in it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.action.len() + self.target.len() + self.payload.len()
+    }
+}
+
+/// `interactions`.
+#[async_trait]
+pub trait InteractionCalls: Send {
+    /// `interactions.ask`: returns when a person has answered, or when nobody needs to any more.
+    async fn interaction_ask(&mut self, question: AskedQuestion) -> Result<Answer, ApiError>;
+}
+
+/// A question to a person, as the guest asks it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AskedQuestion {
+    /// What kind of answer it wants.
+    pub kind: QuestionKind,
+    /// One line.
+    pub title: String,
+    /// More of it.
+    pub description: Option<String>,
+    /// JSON Schema of the answer, as JSON text.
+    pub answer_schema: Option<String>,
+    /// When nobody needs to answer any more.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl AskedQuestion {
+    /// Bytes of text in it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let texts = [&self.description, &self.answer_schema];
+        self.title.len() + texts.into_iter().flatten().map(String::len).sum::<usize>()
+    }
+}
+
+/// `steering`.
+#[async_trait]
+pub trait SteeringCalls: Send {
+    /// `steering.pull`: waits up to `wait_ms` for the first, then gives all that is there, up to `limit`.
+    async fn steering_pull(&mut self, limit: u32, wait_ms: u32) -> Result<Vec<SteeringInput>, ApiError>;
+}
+
+/// `runs`: the runs that this run started.
+#[async_trait]
+pub trait ChildCalls: Send {
+    /// `runs.start`.
+    async fn run_start(&mut self, request: StartRequest) -> Result<RunId, ApiError>;
+
+    /// `runs.wait-any`: waits up to `wait_ms` until one of them has ended, and gives it.
+    async fn run_wait_any(&mut self, run_ids: Vec<String>, wait_ms: u32) -> Result<Option<RunSummary>, ApiError>;
+
+    /// `runs.get`.
+    async fn run_get(&mut self, run_id: String) -> Result<RunSummary, ApiError>;
+
+    /// `runs.list`.
+    async fn run_list(&mut self, parent_run_id: Option<String>, limit: u32) -> Result<Vec<RunSummary>, ApiError>;
+
+    /// `runs.events-page`: from older to newer.
+    async fn run_events_page(&mut self, run_id: String, after: Option<String>, limit: u32) -> Result<Page<RunEvent>, ApiError>;
+
+    /// `runs.cancel`.
+    async fn run_cancel(&mut self, run_id: String, reason: String) -> Result<(), ApiError>;
+}
+
+/// A run to start, as the guest asks for it.
+#[derive(Debug, Clone, Serialize)]
+pub struct StartRequest {
+    /// Which runner.
+    pub runner_id: String,
+    /// What it answers.
+    pub input: StartInput,
+    /// Why, for people who read the run tree.
+    pub objective: String,
+    /// The configuration of the child, as JSON text.
+    pub config: Option<String>,
+}
+
+impl StartRequest {
+    /// Bytes of text in it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let config = self.config.as_ref().map_or(0, String::len);
+        self.runner_id.len() + self.objective.len() + config + self.input.bytes()
+    }
+}
+
 /// Closed doors.
 #[async_trait]
 pub trait Refusals: Send {
@@ -278,8 +400,6 @@ pub trait Refusals: Send {
 pub enum Closed {
     /// The run was not granted the interface.
     NotGranted,
-    /// The run was granted it, and this build of the host does not have it.
-    NotAvailable,
 }
 
 /// Where the diagnostic lines of a run go: its `log` calls, its standard output and its standard error.

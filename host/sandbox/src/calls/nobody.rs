@@ -1,9 +1,14 @@
 //! The host calls of a component that is only asked who it is: there is no run, so every one is refused.
 
+use std::time::Duration;
+
 use agent_host_protocol::{
-    ApiError, Interface, Page, Timestamp,
+    ApiError, Interface, Page, RunEvent, RunId, Timestamp,
     artifact::ArtifactMetadata,
-    context::{EventContext, KnowledgeBaseResource},
+    ask::{ActionOutcome, Answer},
+    child::RunSummary,
+    context::{EventContext, KnowledgeBaseResource, SteeringInput},
+    http::HttpRequest,
     knowledge::KnowledgeHit,
     manifest::{StateScope, StorageArea},
     model::{ModelResponse, RerankHit},
@@ -11,12 +16,14 @@ use agent_host_protocol::{
     transcript::TranscriptItem,
 };
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::{
-    ArtifactCalls, ArtifactReader, ArtifactWriter, Batch, ChatMessages, ChatRequest, Closed, EventCalls, HistoryCalls,
-    KnowledgeCalls, LogSource, ModelCalls, PageRequest, Refusals, ResponseStream, ResultCalls, RunLog, StateCalls, StorageCalls,
-    TimeCalls, ToolCalls, ToolRequest,
+    ActionRequest, ArtifactCalls, ArtifactReader, ArtifactWriter, AskedQuestion, Batch, ChatMessages, ChatRequest, ChildCalls,
+    Closed, EventCalls, HistoryCalls, HttpBody, HttpCalls, HttpResponse, InteractionCalls, KnowledgeCalls, LogSource, ModelCalls,
+    PageRequest, PlatformCalls, Refusals, ResponseStream, ResultCalls, RunLog, StartRequest, StateCalls, SteeringCalls,
+    StorageCalls, TimeCalls, ToolCalls, ToolRequest,
 };
 
 /// Nobody calls.
@@ -77,6 +84,38 @@ refused! {
         storage_set(StorageArea, String, Vec<u8>) -> ();
         storage_delete(StorageArea, String) -> ();
         storage_list(StorageArea, Option<String>, u32) -> Vec<String>;
+    }
+    PlatformCalls {
+        platform_request_action(ActionRequest) -> ActionOutcome;
+    }
+    InteractionCalls {
+        interaction_ask(AskedQuestion) -> Answer;
+    }
+    SteeringCalls {
+        steering_pull(u32, u32) -> Vec<SteeringInput>;
+    }
+    ChildCalls {
+        run_start(StartRequest) -> RunId;
+        run_wait_any(Vec<String>, u32) -> Option<RunSummary>;
+        run_get(String) -> RunSummary;
+        run_list(Option<String>, u32) -> Vec<RunSummary>;
+        run_events_page(String, Option<String>, u32) -> Page<RunEvent>;
+        run_cancel(String, String) -> ();
+    }
+}
+
+#[async_trait]
+impl HttpCalls for Nobody {
+    async fn http_send(&mut self, _: HttpRequest) -> Result<Box<dyn HttpResponse>, ApiError> {
+        Err(not_a_run())
+    }
+
+    fn http_outgoing(
+        &mut self,
+        _: http::Request<HttpBody>,
+        _: Option<Duration>,
+    ) -> BoxFuture<'static, Result<http::Response<HttpBody>, ApiError>> {
+        Box::pin(async { Err(not_a_run()) })
     }
 }
 

@@ -1,9 +1,9 @@
 //! Arguments that hold JSON of a guest: their size is known before anybody parses them.
 
-use agent_host_protocol::{ApiError, message::Message, model::ModelRequest, result::RunResult};
+use agent_host_protocol::{ApiError, context::Input, message::Message, model::ModelRequest, result::RunResult};
 
 use crate::{
-    bindings::{models as wm, results as wr, types as wt},
+    bindings::{context as wc, models as wm, results as wr, types as wt},
     convert,
 };
 
@@ -98,5 +98,30 @@ impl ChatMessages {
     /// `invalid_argument`, naming the first that is malformed by its place.
     pub fn parse(self) -> Result<Vec<Message>, ApiError> {
         convert::messages(self.0)
+    }
+}
+
+/// The input of a run that a run starts, not yet parsed.
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(transparent)]
+pub struct StartInput(wc::Input);
+
+impl StartInput {
+    pub(crate) fn new(input: wc::Input) -> Self {
+        Self(input)
+    }
+
+    /// Bytes of text in it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        convert::input_bytes(&self.0)
+    }
+
+    /// The input, parsed.
+    ///
+    /// # Errors
+    /// `invalid_argument`, naming what is malformed.
+    pub fn parse(self) -> Result<Input, ApiError> {
+        convert::input(self.0)
     }
 }

@@ -1,9 +1,14 @@
 //! The context of a run.
 
 use agent_host_protocol as p;
+use p::ApiError;
 use serde_json::Value;
 
-use super::{artifact_out, bootstrap_mode_out, kb_op_out, message_out, model_op_out, object, part_out, tool_op_out};
+use super::{
+    artifact, artifact_out, bootstrap_mode_out, json_option, kb_op_out, message_out, model_op_out, object, part_out, parts,
+    service::{artifact_bytes, part_bytes},
+    tool_op_out,
+};
 use crate::bindings::{context as wc, manifest as wm};
 
 fn list<A, B>(items: &[A], f: impl Fn(&A) -> B) -> Vec<B> {
@@ -58,6 +63,31 @@ pub(crate) fn event_out(event: &p::context::EventContext) -> wc::Event {
         raw_ref: event.raw_ref.as_ref().map(artifact_out),
         data: object(&event.data),
     }
+}
+
+pub(crate) fn input_out(input: &p::context::Input) -> wc::Input {
+    wc::Input {
+        text: input.text.clone(),
+        contents: list(&input.contents, part_out),
+        attachments: list(&input.attachments, artifact_out),
+        message_chain: input.message_chain.as_ref().map(Value::to_string),
+    }
+}
+
+/// Bytes of text in an input, near enough to its size as JSON to bound it before it is parsed.
+pub(crate) fn input_bytes(input: &wc::Input) -> usize {
+    let texts = input.text.as_ref().map_or(0, String::len) + input.message_chain.as_ref().map_or(0, String::len);
+    let attachments: usize = input.attachments.iter().map(artifact_bytes).sum();
+    texts + attachments + input.contents.iter().map(part_bytes).sum::<usize>()
+}
+
+pub(crate) fn input(input: wc::Input) -> Result<p::context::Input, ApiError> {
+    Ok(p::context::Input {
+        text: input.text,
+        contents: parts(input.contents)?,
+        attachments: input.attachments.into_iter().map(artifact).collect(),
+        message_chain: json_option("the message chain of the input", input.message_chain)?,
+    })
 }
 
 fn access_out(access: &p::context::ContextAccess) -> wc::ContextAccess {
@@ -122,12 +152,7 @@ pub(crate) fn context_out(context: &p::context::RunContext) -> wc::RunContext {
             subject_id: subject.subject_id.clone(),
             data: object(&subject.data),
         }),
-        input: wc::Input {
-            text: context.input.text.clone(),
-            contents: list(&context.input.contents, part_out),
-            attachments: list(&context.input.attachments, artifact_out),
-            message_chain: context.input.message_chain.as_ref().map(Value::to_string),
-        },
+        input: input_out(&context.input),
         delivery: wc::Delivery {
             surface: context.delivery.surface.clone(),
             reply_target: context.delivery.reply_target.as_ref().map(Value::to_string),

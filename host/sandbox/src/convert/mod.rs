@@ -6,21 +6,6 @@ use serde_json::{Map, Value};
 
 use crate::bindings::{history as wh, log as wl, manifest as wm, types as wt};
 
-mod context;
-mod history;
-mod manifest;
-mod result;
-mod service;
-
-pub(crate) use context::{context_out, event_out};
-pub(crate) use history::{event_page_out, page_out, page_request, transcript_item_out};
-pub(crate) use manifest::manifest;
-pub(crate) use result::{completion, failure, result, result_bytes};
-pub(crate) use service::{
-    chunk_out, hit_out, knowledge_base_out, message_bytes, messages, request, request_bytes, rerank_out, response_out,
-    tool_detail_out, tool_output_out, tool_request,
-};
-
 /// Maps enums of the contract to those of the protocol, variant by variant.
 macro_rules! same {
     ($to:ident, $from:ident, $wit:ty, $protocol:ty, { $($variant:ident $(= $other:ident)?),* $(,)? }) => {
@@ -37,6 +22,27 @@ macro_rules! same {
     (@q $protocol:ty, $variant:ident) => { <$protocol>::$variant };
     (@q $protocol:ty, $variant:ident, $other:ident) => { <$protocol>::$other };
 }
+
+mod ask;
+mod child;
+mod context;
+mod history;
+mod http;
+mod manifest;
+mod result;
+mod service;
+
+pub(crate) use ask::{action_outcome_out, answer_out, question};
+pub(crate) use child::{run_event_page_out, run_summary_out, start_request, steering_out};
+pub(crate) use context::{context_out, event_out, input, input_bytes};
+pub(crate) use history::{event_page_out, page_out, page_request, transcript_item_out};
+pub(crate) use http::http_request;
+pub(crate) use manifest::manifest;
+pub(crate) use result::{completion, failure, result, result_bytes};
+pub(crate) use service::{
+    chunk_out, hit_out, knowledge_base_out, message_bytes, messages, request, request_bytes, rerank_out, response_out,
+    tool_detail_out, tool_output_out, tool_request,
+};
 
 same!(role, role_out, wt::Role, p::message::Role, { System, Developer, User, Assistant, Tool });
 same!(scope, scope_out, wm::StateScope, p::manifest::StateScope, { Conversation, Actor, Subject, Runner, Binding });

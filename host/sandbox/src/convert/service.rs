@@ -10,8 +10,12 @@ use crate::bindings::{context as wc, knowledge as wk, models as wm, tools as wl,
 pub(crate) fn part_bytes(part: &wt::ContentPart) -> usize {
     match part {
         wt::ContentPart::Text(text) | wt::ContentPart::Other(text) => text.len(),
-        wt::ContentPart::Artifact(a) => a.artifact_id.len() + a.media_type.len() + a.name.as_ref().map_or(0, String::len),
+        wt::ContentPart::Artifact(artifact) => artifact_bytes(artifact),
     }
+}
+
+pub(crate) fn artifact_bytes(artifact: &wt::ArtifactRef) -> usize {
+    artifact.artifact_id.len() + artifact.media_type.len() + artifact.name.as_ref().map_or(0, String::len)
 }
 
 pub(crate) fn message_bytes(message: &wt::Message) -> usize {

@@ -1,0 +1,103 @@
+//! Other runs, and what arrives while a run is active.
+
+use agent_host_protocol::{Page, RunEvent, RunStatus, child::RunSummary, context::SteeringInput};
+
+use super::context::{event_out, input_out};
+use crate::{
+    bindings::{runs as wr, steering as ws},
+    calls::{StartInput, StartRequest},
+};
+
+pub(crate) fn start_request(request: wr::StartRequest) -> StartRequest {
+    let wr::StartRequest { runner_id, input, objective, config } = request;
+    StartRequest { runner_id, input: StartInput::new(input), objective, config }
+}
+
+fn status_out(status: RunStatus) -> wr::RunStatus {
+    match status {
+        RunStatus::Created => wr::RunStatus::Created,
+        RunStatus::Queued => wr::RunStatus::Queued,
+        RunStatus::Claimed => wr::RunStatus::Claimed,
+        RunStatus::Running => wr::RunStatus::Running,
+        RunStatus::Waiting => wr::RunStatus::Waiting,
+        RunStatus::Completed => wr::RunStatus::Completed,
+        RunStatus::Failed => wr::RunStatus::Failed,
+        RunStatus::Cancelled => wr::RunStatus::Cancelled,
+        RunStatus::Timeout => wr::RunStatus::Timeout,
+    }
+}
+
+pub(crate) fn run_summary_out(run: RunSummary) -> wr::RunSummary {
+    wr::RunSummary {
+        run_id: run.run_id.to_string(),
+        parent_run_id: run.parent_run_id.map(|id| id.to_string()),
+        runner_id: run.runner_id.to_string(),
+        status: status_out(run.status),
+        status_reason: run.status_reason,
+        created_at: run.created_at,
+        finished_at: run.finished_at,
+    }
+}
+
+pub(crate) fn run_event_page_out(page: Page<RunEvent>) -> wr::RunEventPage {
+    let event_out = |event: RunEvent| wr::RunEvent {
+        run_id: event.run_id.to_string(),
+        sequence: event.sequence,
+        type_: event.kind,
+        data: event.data.get().to_owned(),
+        created_at: event.timestamp,
+    };
+    wr::RunEventPage { items: page.items.into_iter().map(event_out).collect(), next: page.next_cursor, has_more: page.has_more }
+}
+
+pub(crate) fn steering_out(steering: &SteeringInput) -> ws::SteeringInput {
+    ws::SteeringInput { event: event_out(&steering.event), input: input_out(&steering.input) }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_host_protocol::{ErrorCode, context::Input, message::ContentPart};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{bindings::context as wc, convert};
+
+    fn request(message_chain: Option<&str>) -> StartRequest {
+        let input = wc::Input {
+            text: Some("four".to_owned()),
+            contents: Vec::new(),
+            attachments: Vec::new(),
+            message_chain: message_chain.map(str::to_owned),
+        };
+        let (runner_id, objective) = ("runner".to_owned(), "goal".to_owned());
+        start_request(wr::StartRequest { runner_id, input, objective, config: Some("{}".to_owned()) })
+    }
+
+    #[test]
+    fn the_input_of_a_child_is_measured_before_it_is_parsed() {
+        let malformed = request(Some("[1"));
+        assert_eq!(malformed.bytes(), "runner".len() + "goal".len() + "{}".len() + "four".len() + "[1".len());
+        assert_eq!(malformed.input.parse().unwrap_err().code, ErrorCode::InvalidArgument);
+        let input = request(Some("[1]")).input.parse().unwrap();
+        assert_eq!((input.text.as_deref(), input.message_chain), (Some("four"), Some(json!([1]))));
+    }
+
+    #[test]
+    fn an_input_reads_back_as_it_was_given() {
+        let input = Input {
+            text: Some("see this".to_owned()),
+            contents: vec![ContentPart::Text("a".to_owned()), ContentPart::Other(json!({ "type": "place", "at": [1, 2] }))],
+            attachments: vec![serde_json::from_value(json!({ "artifact_id": "a1", "media_type": "text/plain" })).unwrap()],
+            message_chain: Some(json!([{ "type": "Plain" }])),
+        };
+        assert_eq!(convert::input(input_out(&input)).unwrap(), input);
+    }
+
+    #[test]
+    fn statuses_keep_their_names() {
+        for status in RunStatus::ALL {
+            let shown = format!("{:?}", status_out(status));
+            assert_eq!(shown.rsplit("::").next().unwrap().to_lowercase(), status.as_str());
+        }
+    }
+}
