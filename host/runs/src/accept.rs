@@ -6,7 +6,7 @@ use agent_host_ledger::{
     Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, Idempotency, NewItem, NewRun, RunRecord, new_artifact_id,
 };
 use agent_host_protocol::{
-    Event, EventId, Run, RunId, RunStatus,
+    Event, EventId, Run, RunId, RunStatus, RunnerId,
     event::Envelope,
     grant::ConversationKey,
     message::{ArtifactRef, ContentPart},
@@ -39,10 +39,10 @@ pub struct AcceptedEvent {
 const SMALL_ENTRY_BYTES: usize = 1024;
 
 /// A run that is about to be created.
-struct Planned {
-    run: Run,
-    terms: Arc<Terms>,
-    runner: Option<Runner>,
+pub(crate) struct Planned {
+    pub(crate) run: Run,
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) runner: Option<Runner>,
 }
 
 impl Host {
@@ -91,8 +91,10 @@ impl Host {
         envelope.check().map_err(HostError::Invalid)?;
         let key = envelope.conversation.as_ref().and_then(ConversationKey::of);
         if let Some(key) = key.as_ref().filter(|_| !bindings.is_empty()) {
-            let waiting = inner.lines.waiting(key);
-            if waiting >= inner.config.limits.conversation_queue {
+            let (waiting, steers) = inner.lines.waiting(key);
+            let limits = &inner.config.limits;
+            let most = if steers { limits.steering_queue.min(limits.conversation_queue) } else { limits.conversation_queue };
+            if waiting >= most {
                 return Err(HostError::QueueFull { waiting });
             }
         }
@@ -214,34 +216,10 @@ impl Host {
     fn plan(&self, binding: &Binding, event: &Event) -> Planned {
         let runner = self.plugins_handle().runner(&binding.config.runner);
         let inner = self.inner();
-        let terms = binding.terms(&event.envelope, runner.as_ref(), &inner.services, inner.config.limits.run_deadline_ms);
-        let [conversation_id, thread_id, workspace_id, bot_id] = conversation_ids(event.envelope.conversation.as_ref());
-        let run = Run {
-            run_id: RunId::new(),
-            event_id: event.event_id,
-            binding_id: binding.config.id.clone(),
-            runner_id: binding.config.runner.clone(),
-            runner_version: runner.as_ref().map(|runner| runner.manifest.version.to_string()).unwrap_or_default(),
-            conversation_id,
-            thread_id,
-            workspace_id,
-            bot_id,
-            status: RunStatus::Created,
-            status_reason: None,
-            failure: None,
-            attempt: 1,
-            resumes: 0,
-            created_at: event.received_at,
-            started_at: None,
-            finished_at: None,
-            updated_at: event.received_at,
-            deadline_at: None,
-            cancel_requested_at: None,
-            cancel_reason: None,
-            last_sequence: 0,
-            usage: None,
-            metadata: serde_json::Map::new(),
-        };
+        let installed = || self.plugins_handle().runners().iter().map(|runner| runner.manifest.id.clone()).collect();
+        let limits = &inner.config.limits;
+        let terms = binding.terms(&event.envelope, runner.as_ref(), &inner.services, &installed, limits.run_deadline_ms);
+        let run = new_run(event, &binding.config.id, &binding.config.runner, runner.as_ref());
         Planned { run, terms: Arc::new(terms), runner }
     }
 
@@ -269,9 +247,41 @@ impl Host {
 }
 
 impl Planned {
-    fn new_run(&self) -> Result<NewRun, HostError> {
+    pub(crate) fn new_run(&self) -> Result<NewRun, HostError> {
         let terms = to_raw_value(&*self.terms).map_err(|error| HostError::Internal(error.to_string()))?;
         Ok(NewRun { run: self.run.clone(), terms })
+    }
+}
+
+/// A run that answers an event, as it is before anything has happened to it.
+pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, runner: Option<&Runner>) -> Run {
+    let [conversation_id, thread_id, workspace_id, bot_id] = conversation_ids(event.envelope.conversation.as_ref());
+    Run {
+        run_id: RunId::new(),
+        parent_run_id: None,
+        event_id: event.event_id,
+        binding_id: binding_id.to_owned(),
+        runner_id: runner_id.clone(),
+        runner_version: runner.map(|runner| runner.manifest.version.to_string()).unwrap_or_default(),
+        conversation_id,
+        thread_id,
+        workspace_id,
+        bot_id,
+        status: RunStatus::Created,
+        status_reason: None,
+        failure: None,
+        attempt: 1,
+        resumes: 0,
+        created_at: event.received_at,
+        started_at: None,
+        finished_at: None,
+        updated_at: event.received_at,
+        deadline_at: None,
+        cancel_requested_at: None,
+        cancel_reason: None,
+        last_sequence: 0,
+        usage: None,
+        metadata: serde_json::Map::new(),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use agent_host_ledger::{NewEvent, RunChange, RunWrite};
+use agent_host_ledger::{LedgerError, NewEvent, RunChange, RunWrite};
 use agent_host_protocol::{
     FailureCode, ResultKind, RunStatus, Timestamp, context::RunContext, result::host_data, run::RunFailure, time,
 };
-use agent_host_sandbox::{GuestClock, World};
+use agent_host_sandbox::{GuestClock, Runner, World};
 use serde_json::{json, value::to_raw_value};
 
 use crate::{
@@ -30,14 +30,18 @@ pub(crate) struct Beginning {
     pub(crate) deadline_at: Timestamp,
     /// Sequence of the last event that the run has.
     pub(crate) last_sequence: u64,
+    pub(crate) attempt: u32,
 }
 
 impl Life {
     /// Begins the execution: what it begins with is on its way to the disk when this returns, and whatever the run
     /// writes is behind it in the same line. The inner error is the end of the run.
-    pub(crate) async fn beginning(&self, host: &Host) -> Result<Result<Beginning, RunFailure>, HostError> {
+    pub(crate) async fn beginning(&self, host: &Host, runner: &Runner) -> Result<Result<Beginning, RunFailure>, HostError> {
+        // Requests of `wasi:http` are in no journal.
+        let journals = !runner.component.uses_wasi_http();
         match (self.past, self.terms.durability) {
-            (Past::Nothing, _) => self.first_try(host, self.record.run.attempt).await.map(Ok),
+            (Past::Nothing, _) => self.first_try(host, self.record.run.attempt, journals).await.map(Ok),
+            (Past::Interrupted, Durability::Resume) if !journals => Ok(Err(not_journaled())),
             (Past::Parked | Past::Forked, _) | (Past::Interrupted, Durability::Resume) => self.going_on(host).await,
             (Past::Interrupted, Durability::Retry) => {
                 let attempt = self.record.run.attempt;
@@ -45,13 +49,13 @@ impl Life {
                     let message = format!("the host stopped in each of {attempt} attempts at the run, and it may have no more");
                     return Ok(Err(RunFailure { message, ..host_restarted() }));
                 }
-                self.first_try(host, attempt + 1).await.map(Ok)
+                self.first_try(host, attempt + 1, journals).await.map(Ok)
             }
             (Past::Interrupted, Durability::Fail) => Ok(Err(host_restarted())),
         }
     }
 
-    async fn first_try(&self, host: &Host, attempt: u32) -> Result<Beginning, HostError> {
+    async fn first_try(&self, host: &Host, attempt: u32, journals: bool) -> Result<Beginning, HostError> {
         let inner = host.inner();
         let limits = &inner.config.limits;
         let (started, began_us) = (Instant::now(), time::now_us());
@@ -61,6 +65,7 @@ impl Life {
             &inner.ledger,
             &Sources {
                 run_id: self.record.run.run_id,
+                parent_run_id: self.record.run.parent_run_id,
                 attempt,
                 event: &self.event,
                 services: &inner.services,
@@ -74,7 +79,7 @@ impl Life {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| HostError::Internal(format!("there is no randomness: {error}")))?;
         let world = World::new(limits, GuestClock::new(began_us), seed);
-        let mode = if self.terms.durability == Durability::Resume { Mode::Recording } else { Mode::Off };
+        let mode = if journals && self.terms.durability == Durability::Resume { Mode::Recording } else { Mode::Off };
         let journal = Journal::begin(mode, &world, limits);
         let mut last_sequence = self.record.run.last_sequence;
         let (change, events) = if attempt == self.record.run.attempt {
@@ -101,7 +106,7 @@ impl Life {
         // Not waited for: whatever the run writes next is behind it in the same line.
         drop(inner.ledger.submit(start).await?);
         let deadline = started + Duration::from_millis(self.terms.deadline_ms);
-        Ok(Beginning { context, world, journal, deadline, deadline_at, last_sequence })
+        Ok(Beginning { context, world, journal, deadline, deadline_at, last_sequence, attempt })
     }
 
     /// On from the journal: the context byte for byte, the deadline as it was.
@@ -145,19 +150,26 @@ impl Life {
                 json!({ "status": "running", "reason": "resumed", "resumes": run.resumes + 1 })
             }
         };
-        let last_sequence = run.last_sequence + 1;
+        let mut last_sequence = run.last_sequence + 1;
         let (segment, _) = journal.take().split();
-        let write = RunWrite {
-            run_no: self.record.run_no,
-            changes,
-            events: vec![status_event(last_sequence, at, &data)],
-            journal: segment,
-            ..RunWrite::default()
-        };
-        // Waited for: a run that cannot write must not go on as if it could.
-        inner.ledger.submit(write).await?.await?;
+        loop {
+            let write = RunWrite {
+                run_no: self.record.run_no,
+                changes: changes.clone(),
+                events: vec![status_event(last_sequence, at, &data)],
+                journal: segment.clone(),
+                ..RunWrite::default()
+            };
+            // Waited for: a run that cannot write must not go on as if it could.
+            match inner.ledger.submit(write).await?.await {
+                Ok(_) => break,
+                // Somebody has answered what it asks in this very moment.
+                Err(LedgerError::Sequence { expected, .. }) if expected > last_sequence => last_sequence = expected,
+                Err(error) => return Err(error.into()),
+            }
+        }
         let deadline = Instant::now() + Duration::from_millis(deadline_at.saturating_sub(at));
-        Ok(Ok(Beginning { context, world, journal, deadline, deadline_at, last_sequence }))
+        Ok(Ok(Beginning { context, world, journal, deadline, deadline_at, last_sequence, attempt: run.attempt }))
     }
 
     fn cannot_go_on(&self, recorded: &Recorded) -> Option<RunFailure> {
@@ -173,6 +185,13 @@ impl Life {
         }
         None
     }
+}
+
+/// How a run ends that was active when the host went, and has no journal.
+fn not_journaled() -> RunFailure {
+    let message = "the host stopped while the run was active, and its runner uses `wasi:http`, whose requests are not journaled: \
+                   use the contract's `http` interface for runs that are to be resumed, or send the event again";
+    RunFailure { message: message.to_owned(), ..host_restarted() }
 }
 
 /// Says where a run is in its life.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use agent_host_protocol::{
-    FailureCode, Grant, Interface,
+    FailureCode, Grant, Interface, RunnerId,
     context::{Conversation, Delivery},
     event::Envelope,
     grant::ConversationKey,
-    manifest::{Permissions, RunnerManifest, StateScope},
+    manifest::{Permissions, RunOperation, RunnerManifest, StateScope},
     run::RunFailure,
 };
 use agent_host_sandbox::Runner;
@@ -28,6 +28,9 @@ pub(crate) struct Binding {
     /// The configuration in the form of permissions, made once.
     policy: Permissions,
 }
+
+/// The runners that are installed now.
+pub(crate) type Installed<'a> = dyn Fn() -> Vec<RunnerId> + 'a;
 
 /// What is said of a binding to people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -92,6 +95,7 @@ impl Binding {
         envelope: &Envelope,
         runner: Option<&Runner>,
         services: &Services,
+        installed: &Installed<'_>,
         default_deadline_ms: u64,
     ) -> Terms {
         let failed = |code, message| Err(RunFailure::host(code, message));
@@ -103,8 +107,8 @@ impl Binding {
             },
         };
         let (config, grant, refusal) = match checked {
-            Ok((config, runner)) => (config, self.grant(envelope, Some(runner), services), None),
-            Err(failure) => (serde_json::Map::new(), self.grant(envelope, None, services), Some(failure)),
+            Ok((config, runner)) => (config, self.grant(envelope, Some(runner), services, installed), None),
+            Err(failure) => (serde_json::Map::new(), self.grant(envelope, None, services, installed), Some(failure)),
         };
         Terms {
             grant,
@@ -115,12 +119,14 @@ impl Binding {
             durability: self.config.durability,
             max_attempts: self.config.max_attempts,
             in_doubt: self.config.in_doubt,
+            approvals: self.config.approvals.clone(),
+            depth: 0,
             refusal,
         }
     }
 
     /// Manifest ∩ binding ∩ scope of the run.
-    fn grant(&self, envelope: &Envelope, runner: Option<&Runner>, services: &Services) -> Grant {
+    fn grant(&self, envelope: &Envelope, runner: Option<&Runner>, services: &Services, installed: &Installed<'_>) -> Grant {
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         let actor = envelope.actor.as_ref().and_then(|actor| actor.actor_id.clone());
         let subject = envelope.subject.as_ref().and_then(|subject| subject.subject_id.clone());
@@ -146,10 +152,26 @@ impl Binding {
                 policy.kb_ids.as_ref().unwrap_or(&all),
             )
             .within(&permissions);
+        let runners = if permissions.runs.contains(&RunOperation::Start) {
+            let names = policy.runner_ids.as_ref().unwrap_or(&all);
+            installed().into_iter().filter(|id| names.names(id.as_str())).collect()
+        } else {
+            Vec::new()
+        };
+        let http_secrets = match &policy.http_secrets {
+            Some(names) if !permissions.http_hosts.is_empty() => services.secrets(names),
+            _ => Vec::new(),
+        };
+        let library = services.library.granted(policy, &permissions);
         Grant {
             models: named.models,
             tools: named.tools,
             knowledge_bases: named.knowledge_bases,
+            runners,
+            http_secrets,
+            skills: library.skills,
+            skill_files: library.skill_files,
+            static_refs: library.static_refs,
             workspace: envelope.conversation.as_ref().and_then(|conversation| conversation.workspace_id.clone()),
             runner_id: self.config.runner.clone(),
             binding_id: self.config.id.clone(),

@@ -14,9 +14,20 @@ use agent_host_protocol::{
     },
     model::ModelType,
 };
-use agent_host_providers::{knowledge::KnowledgeBaseConfig, models::ModelConfig, tools::McpServerConfig};
+use agent_host_providers::{
+    egress::{EgressConfig, HttpSecretConfig},
+    knowledge::KnowledgeBaseConfig,
+    models::ModelConfig,
+    tools::McpServerConfig,
+    webhook::ActionHookConfig,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::{
+    approval::{ApprovalRule, ApproverConfig},
+    library::{SkillConfig, StaticRefConfig},
+};
 
 /// Why a configuration cannot be used. The message names the place and the mend.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +68,18 @@ pub struct Config {
     pub mcp_servers: Vec<McpServerConfig>,
     /// Knowledge bases that runs may be granted.
     pub knowledge_bases: Vec<KnowledgeBaseConfig>,
+    /// Where runs may go, beside what their bindings allow.
+    pub egress: EgressConfig,
+    /// Secrets that the host puts into requests of runs.
+    pub http_secrets: Vec<HttpSecretConfig>,
+    /// Who carries out platform actions.
+    pub action_hooks: Vec<ActionHookConfig>,
+    /// Who may answer what runs ask. Without any: whoever reaches the API.
+    pub approvers: Vec<ApproverConfig>,
+    /// Skills that runs may be granted.
+    pub skills: Vec<SkillConfig>,
+    /// Content that does not change from run to run.
+    pub static_refs: Vec<StaticRefConfig>,
     /// Which runner answers which event.
     pub bindings: Vec<BindingConfig>,
 }
@@ -71,6 +94,12 @@ struct File {
     models: Vec<ModelConfig>,
     mcp_servers: Vec<McpServerConfig>,
     knowledge_bases: Vec<KnowledgeBaseConfig>,
+    egress: EgressConfig,
+    http_secrets: Vec<HttpSecretConfig>,
+    action_hooks: Vec<ActionHookConfig>,
+    approvers: Vec<ApproverConfig>,
+    skills: Vec<SkillConfig>,
+    static_refs: Vec<StaticRefConfig>,
     bindings: Vec<BindingConfig>,
 }
 
@@ -130,6 +159,10 @@ pub struct BindingConfig {
     /// do harm if it were repeated.
     #[serde(default)]
     pub in_doubt: InDoubt,
+    /// What of that which runs want is done at once, asked of people, or refused. The first rule that fits counts; where
+    /// none does, people are asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<ApprovalRule>,
 }
 
 /// What becomes of an effect whose outcome nobody knows.
@@ -206,6 +239,19 @@ pub struct ResourcePolicy {
     /// Which knowledge bases, by id. Default: all that are configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kb_ids: Option<Names>,
+    /// Which runners may be started, by id. Default: all that are installed when the run is created, and none of
+    /// them without `runs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner_ids: Option<Names>,
+    /// Which secrets requests to the outside may carry, by name. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_secrets: Option<Names>,
+    /// Which skills, by name. Default: all that are configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skill_names: Option<Names>,
+    /// Which static references, by name. Default: all that are configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub static_refs: Option<Names>,
     /// Default: what the manifest asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<ModelOperation>>,
@@ -261,7 +307,7 @@ impl Names {
         there.filter(|name| self.names(name)).collect()
     }
 
-    fn names(&self, name: &str) -> bool {
+    pub(crate) fn names(&self, name: &str) -> bool {
         self.0.iter().any(|pattern| match pattern.strip_suffix('*') {
             Some(beginning) => name.starts_with(beginning),
             None => pattern == name,
@@ -366,6 +412,7 @@ impl BindingConfig {
             durability: Durability::default(),
             max_attempts: default_max_attempts(),
             in_doubt: InDoubt::default(),
+            approvals: Vec::new(),
         }
     }
 }
@@ -388,19 +435,31 @@ impl Config {
     /// # Errors
     /// When it is not valid.
     pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigError> {
-        let File { server, limits, retention, mut models, mut mcp_servers, knowledge_bases, bindings } = toml::from_str(text)?;
-        models.iter_mut().for_each(|model| model.relative_to(base));
-        mcp_servers.iter_mut().for_each(|server| server.relative_to(base));
+        let mut file: File = toml::from_str(text)?;
+        file.models.iter_mut().for_each(|model| model.relative_to(base));
+        file.mcp_servers.iter_mut().for_each(|server| server.relative_to(base));
+        let secrets = file.http_secrets.iter_mut().map(|secret| &mut secret.value);
+        let secrets = secrets.chain(file.action_hooks.iter_mut().map(|hook| &mut hook.secret));
+        let secrets = secrets.chain(file.approvers.iter_mut().map(|approver| &mut approver.token));
+        secrets.for_each(|secret| secret.relative_to(base));
+        file.skills.iter_mut().for_each(|skill| skill.relative_to(base));
+        file.static_refs.iter_mut().for_each(|content| content.relative_to(base));
         let config = Self {
-            listen: server.listen,
-            data_dir: base.join(server.data_dir),
-            plugins_dir: base.join(server.plugins_dir),
-            limits,
-            models,
-            mcp_servers,
-            knowledge_bases,
-            retention,
-            bindings,
+            listen: file.server.listen,
+            data_dir: base.join(file.server.data_dir),
+            plugins_dir: base.join(file.server.plugins_dir),
+            limits: file.limits,
+            models: file.models,
+            mcp_servers: file.mcp_servers,
+            knowledge_bases: file.knowledge_bases,
+            retention: file.retention,
+            egress: file.egress,
+            http_secrets: file.http_secrets,
+            action_hooks: file.action_hooks,
+            approvers: file.approvers,
+            skills: file.skills,
+            static_refs: file.static_refs,
+            bindings: file.bindings,
         };
         config.check()?;
         Ok(config)
@@ -419,6 +478,12 @@ impl Config {
             mcp_servers: Vec::new(),
             knowledge_bases: Vec::new(),
             retention: Retention::default(),
+            egress: EgressConfig::default(),
+            http_secrets: Vec::new(),
+            action_hooks: Vec::new(),
+            approvers: Vec::new(),
+            skills: Vec::new(),
+            static_refs: Vec::new(),
             bindings: Vec::new(),
         }
     }
@@ -458,6 +523,7 @@ impl Config {
         for (place, binding) in self.bindings.iter().enumerate() {
             binding
                 .check()
+                .and_then(|()| binding.check_approvers(&self.approvers))
                 .map_err(|problem| ConfigError::Invalid(format!("binding {} (`{}`): {problem}", place + 1, binding.id)))?;
             if self.bindings.iter().take(place).any(|other| other.id == binding.id) {
                 return invalid(format!(
@@ -494,6 +560,16 @@ impl Config {
                 }
             }
         }
+        self.egress.check().map_err(|problem| format!("`egress`: {problem}"))?;
+        for secret in &self.http_secrets {
+            secret.check().map_err(|problem| format!("HTTP secret `{}`: {problem}", secret.name))?;
+        }
+        for hook in &self.action_hooks {
+            hook.check().map_err(|problem| format!("action hook {}: {problem}", hook.url))?;
+        }
+        for approver in &self.approvers {
+            approver.check().map_err(|problem| format!("approver `{}`: {problem}", approver.id))?;
+        }
         fn unique<'a>(what: &str, ids: impl Iterator<Item = &'a str>) -> Result<(), String> {
             let mut seen = Vec::new();
             for id in ids {
@@ -506,7 +582,10 @@ impl Config {
         }
         unique("models", self.models.iter().map(|model| model.id.as_str()))?;
         unique("MCP servers", self.mcp_servers.iter().map(|server| server.id.as_str()))?;
-        unique("knowledge bases", self.knowledge_bases.iter().map(|base| base.id.as_str()))
+        unique("knowledge bases", self.knowledge_bases.iter().map(|base| base.id.as_str()))?;
+        unique("HTTP secrets", self.http_secrets.iter().map(|secret| secret.name.as_str()))?;
+        unique("approvers", self.approvers.iter().map(|approver| approver.id.as_str()))?;
+        unique("static references", self.static_refs.iter().map(|content| content.name.as_str()))
     }
 }
 
@@ -531,7 +610,22 @@ impl BindingConfig {
                 return Err("`bootstrap.max_events` must be between 1 and 100".to_owned());
             }
         }
+        for (place, rule) in self.approvals.iter().enumerate() {
+            rule.check().map_err(|problem| format!("`approvals`, rule {}: {problem}", place + 1))?;
+        }
+        for host in self.resources.http_hosts.iter().flatten() {
+            agent_host_protocol::hosts::check(host).map_err(|problem| format!("`resources.http_hosts`: {problem}"))?;
+        }
         crate::pattern::Pattern::new(&self.matches).map(drop)
+    }
+
+    /// Whether everyone is known who may answer.
+    fn check_approvers(&self, known: &[ApproverConfig]) -> Result<(), String> {
+        let named = self.approvals.iter().flat_map(|rule| &rule.approvers);
+        match named.into_iter().find(|id| !known.iter().any(|approver| approver.id == **id)) {
+            Some(id) => Err(format!("`approvals` names the approver `{id}`, and no `[[approvers]]` entry has that id")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{error::HostError, services::Services, terms::Terms};
 /// What a context is made of, beside the ledger.
 pub(crate) struct Sources<'a> {
     pub(crate) run_id: RunId,
+    pub(crate) parent_run_id: Option<RunId>,
     pub(crate) attempt: u32,
     pub(crate) event: &'a Event,
     pub(crate) services: &'a Services,
@@ -30,7 +31,7 @@ pub(crate) struct Sources<'a> {
 
 /// Puts the context of a run together, when it starts: a run that waited sees the state that the runs before it left.
 pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext, HostError> {
-    let Sources { run_id, event, terms, .. } = sources;
+    let Sources { run_id, parent_run_id, event, terms, .. } = sources;
     let envelope = &event.envelope;
     let grant = &terms.grant;
     let permissions = &grant.permissions;
@@ -39,7 +40,7 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
     let trace_id = envelope.trace_id.clone().unwrap_or_else(|| run_id.to_string());
     Ok(RunContext {
         run_id: *run_id,
-        parent_run_id: None,
+        parent_run_id: *parent_run_id,
         trigger: Trigger {
             kind: envelope.event_type.clone(),
             source: envelope.source.clone(),
@@ -55,7 +56,12 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
             models: sources.services.model_resources(grant),
             tools: sources.services.tool_resources(grant),
             knowledge_bases: sources.services.knowledge_resources(grant),
-            artifacts: if permissions.artifacts.is_empty() { Vec::new() } else { envelope.artifacts().cloned().collect() },
+            artifacts: if permissions.artifacts.is_empty() {
+                Vec::new()
+            } else {
+                envelope.artifacts().chain(&grant.skill_files).cloned().collect()
+            },
+            skills: grant.skills.clone(),
             storage: StorageResource {
                 plugin_storage: permissions.storage.contains(&StorageArea::Plugin),
                 workspace_storage: permissions.storage.contains(&StorageArea::Workspace),
@@ -80,7 +86,6 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
             transcript_seq: sources.transcript_seq,
             has_history_before: sources.transcript_seq.is_some_and(|seq| seq > 1),
             inline_policy,
-            // What this build answers with "not available" is not announced.
             available_apis: AvailableApis {
                 history_page: permissions.history.contains(&HistoryOperation::Page),
                 history_search: permissions.history.contains(&HistoryOperation::Search),
@@ -91,7 +96,9 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
                 artifact_create: permissions.artifacts.contains(&ArtifactOperation::Create),
                 storage: !permissions.storage.is_empty(),
                 state: !permissions.state.is_empty(),
-                ..AvailableApis::default()
+                steering: grant.steering,
+                interactions: permissions.interactions,
+                runs: !permissions.runs.is_empty(),
             },
         },
         state: snapshot(ledger, terms, sources.snapshot_bytes)?,
@@ -103,7 +110,7 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
             locale: envelope.locale.clone(),
             timezone: envelope.timezone.clone(),
             attempt: sources.attempt,
-            static_refs: std::collections::BTreeMap::new(),
+            static_refs: grant.static_refs.clone(),
             metadata: Map::new(),
         },
         config: terms.config.clone(),

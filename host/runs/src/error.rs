@@ -6,7 +6,7 @@ use agent_host_ledger::{LedgerError, OpenError};
 use agent_host_protocol::{ApiError, ErrorCode, RunnerId};
 use agent_host_sandbox::{PluginsError, SandboxError};
 
-use crate::config::ConfigError;
+use crate::{config::ConfigError, library::LibraryError};
 
 /// Why a request was not done.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,23 @@ pub enum HostError {
     /// The thing is not in a state for it.
     #[error("{0}")]
     Conflict(String),
+    /// An action was answered before, or takes no answer any more.
+    #[error("{message}")]
+    Answered {
+        /// What it says.
+        message: String,
+        /// The action with what was said first.
+        action: Box<crate::asks::Action>,
+    },
+    /// The time for it is over.
+    #[error("{0}")]
+    Expired(String),
+    /// Nobody knows who asks.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// Who asks may not.
+    #[error("{0}")]
+    Forbidden(String),
     /// The idempotency key was used for another request.
     #[error(
         "the idempotency key was used before for another request: use a new key for each request, and the same key only to repeat one"
@@ -69,6 +86,10 @@ impl HostError {
             Self::Invalid(_) => "invalid_argument",
             Self::InvalidCursor(_) => "invalid_cursor",
             Self::Conflict(_) => "conflict",
+            Self::Answered { .. } => "already_answered",
+            Self::Expired(_) => "expired",
+            Self::Unauthenticated(_) => "unauthenticated",
+            Self::Forbidden(_) => "forbidden",
             Self::IdempotencyConflict => "idempotency_conflict",
             Self::QueueFull { .. } => "queue_full",
             Self::InsufficientStorage(_) => "insufficient_storage",
@@ -139,6 +160,9 @@ pub enum StartError {
     /// The knowledge bases.
     #[error(transparent)]
     Knowledge(#[from] agent_host_providers::knowledge::KnowledgeError),
+    /// Skills and static references.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
     /// A directory.
     #[error("{path} cannot be made: {source}", path = path.display())]
     Directory {

@@ -2,13 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use agent_host_ledger::{NewEvent, RunWrite};
 use agent_host_protocol::{
-    ApiError, ErrorCode, ResultKind, RunEvent, Timestamp,
+    ApiError, ErrorCode, ResultKind, RunEvent, RunId, Timestamp,
     manifest::ModelOperation,
     message::{TokenUsage, ToolCall},
     result::host_data,
@@ -19,17 +22,31 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    asks::{Ask, action_id},
     gate::RunState,
     journal::{Effect, Ticket},
 };
 
+/// Numbers of what is asked in passing: apart from those of calls.
+const PASSING: u64 = 1 << 63;
+
 /// Calls that have begun and not ended.
 #[derive(Default)]
-pub(crate) struct OpenCalls(Mutex<Calls>);
+pub(crate) struct OpenCalls(Mutex<Calls>, Arc<AtomicUsize>);
+
+/// A response that streams: as long as it lives, the run stays in memory.
+pub(crate) struct Streaming(Arc<AtomicUsize>);
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 #[derive(Default)]
 struct Calls {
     last: u64,
+    passing: u64,
     open: BTreeMap<u64, Open>,
 }
 
@@ -40,6 +57,8 @@ struct Open {
     began: Instant,
     /// When nobody waited for it any more.
     left: Option<Instant>,
+    /// It waits for people, and outlives the execution.
+    asks: bool,
 }
 
 impl OpenCalls {
@@ -49,9 +68,34 @@ impl OpenCalls {
         calls.last = calls.last.max(number);
     }
 
-    /// Whether a call has begun and not ended.
+    /// One more response that streams, where there are fewer than `most`.
+    pub(crate) fn streaming(&self, most: usize) -> Option<Streaming> {
+        let one_more = |count: usize| (count < most).then_some(count + 1);
+        self.1.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
+        Some(Streaming(Arc::clone(&self.1)))
+    }
+
+    /// Numbers of another attempt are others.
+    pub(crate) fn number_attempt(&self, attempt: u32) {
+        self.0.lock().last = u64::from(attempt.saturating_sub(1)) << 40;
+    }
+
+    /// The number of the next call.
+    fn next(&self) -> u64 {
+        let mut calls = self.0.lock();
+        calls.last += 1;
+        calls.last
+    }
+
+    fn next_passing(&self) -> u64 {
+        let mut calls = self.0.lock();
+        calls.passing += 1;
+        calls.passing
+    }
+
+    /// Whether something has begun that would be lost with the execution.
     pub(crate) fn any(&self) -> bool {
-        self.0.lock().open.values().any(|open| open.left.is_none())
+        self.1.load(Ordering::Acquire) > 0 || self.0.lock().open.values().any(|open| open.left.is_none() && !open.asks)
     }
 
     /// The ends of calls that nobody waited for until they came: the run was cancelled, was too late, or did not care.
@@ -61,14 +105,18 @@ impl OpenCalls {
             .map(|call| {
                 let took = call.left.unwrap_or_else(Instant::now).saturating_duration_since(call.began);
                 let why = ApiError::new(ErrorCode::Cancelled, "the run ended, or let go of the call, before it was done");
-                let failed = if call.kind == ResultKind::ToolCallCompleted {
-                    tool_failure(&why)
-                } else {
-                    json!({ "error": failure(&why) })
-                };
-                (call.kind, end(call.named, took, object(failed)))
+                (call.kind, end(call.named, took, object(unfinished(call.kind, &why))))
             })
             .collect()
+    }
+}
+
+/// What the end of a call says that nobody waited for.
+fn unfinished(kind: ResultKind, why: &ApiError) -> Value {
+    match kind {
+        ResultKind::ToolCallCompleted => tool_failure(why),
+        ResultKind::ActionResolved => json!({ "outcome": "cancelled" }),
+        _ => json!({ "error": failure(why) }),
     }
 }
 
@@ -77,24 +125,42 @@ impl OpenCalls {
 struct Named {
     /// The fact of its end.
     kind: ResultKind,
-    /// The field that its number stands in.
-    id: Option<&'static str>,
+    /// The field that its number stands in, and how.
+    id: Option<(&'static str, IdForm)>,
     named: Map<String, Value>,
+}
+
+/// How a number becomes an id.
+#[derive(Clone, Copy)]
+enum IdForm {
+    /// Of a call to a model.
+    Model,
+    /// Of something that this run asks people for.
+    Action(RunId),
+}
+
+impl IdForm {
+    fn id(self, number: u64) -> String {
+        match self {
+            Self::Model => format!("c{number}"),
+            Self::Action(run_id) => action_id(run_id, number),
+        }
+    }
 }
 
 impl Named {
     fn model(model_id: &str, operation: ModelOperation) -> Self {
         Self {
             kind: ResultKind::ModelCallCompleted,
-            id: Some("model_call_id"),
+            id: Some(("model_call_id", IdForm::Model)),
             named: object(json!({ "model_id": model_id, "operation": operation })),
         }
     }
 
     fn numbered(self, number: u64) -> Map<String, Value> {
         let mut named = self.named;
-        if let Some(id) = self.id {
-            named.insert(id.to_owned(), format!("c{number}").into());
+        if let Some((field, form)) = self.id {
+            named.insert(field.to_owned(), form.id(number).into());
         }
         named
     }
@@ -139,6 +205,53 @@ impl Begun {
         Self::new(run, ticket, ResultKind::ToolCallStarted, &named, more).await
     }
 
+    /// People are about to be asked, or a platform action to be done. Its id is `asks::action_id` of its number.
+    pub(crate) async fn action(run: &Arc<RunState>, ticket: &Ticket, ask: Ask) -> Result<Self, ApiError> {
+        let id = Some(("action_id", IdForm::Action(run.run_id)));
+        let named = Named { kind: ResultKind::ActionResolved, id, named: Map::new() };
+        let begun = Self::new(run, ticket, ResultKind::ActionRequested, &named, ask.data()).await?;
+        begun.asks(true);
+        Ok(begun)
+    }
+
+    /// A request to the outside is about to be made. It is no fact of the record: what is recorded of it is its audit.
+    pub(crate) async fn request(run: &Arc<RunState>, ticket: &Ticket) -> Result<u64, ApiError> {
+        if let Some(Effect { number }) = ticket.doubt {
+            return Ok(number);
+        }
+        let number = run.open.next();
+        let write = |_| {
+            run.journal.started(ticket, Effect { number });
+            Ok(RunWrite::default())
+        };
+        let written = run.write(Some(ticket), write).await?;
+        if run.journal.is_recording() {
+            written.durable().await?;
+        }
+        Ok(number)
+    }
+
+    /// What the run asks people for in passing, as its record has it.
+    pub(crate) fn passing(run: &Arc<RunState>, action_id: &str) -> Self {
+        let named = object(json!({ "action_id": action_id }));
+        // Not among the numbers of calls: those are the same in every execution.
+        let number = PASSING | run.open.next_passing();
+        let begun = Self::open(run, number, Named { kind: ResultKind::ActionResolved, id: None, named });
+        begun.asks(true);
+        begun
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether it waits for people now, and outlives the execution.
+    pub(crate) fn asks(&self, asks: bool) {
+        if let Some(open) = self.run.open.0.lock().open.get_mut(&self.number) {
+            open.asks = asks;
+        }
+    }
+
     /// The fact and the entry of the journal are durable when this returns: only then may the effect begin. Where an
     /// execution before has written both, the call goes on under its number.
     async fn new(
@@ -151,11 +264,7 @@ impl Begun {
         if let Some(Effect { number }) = ticket.doubt {
             return Ok(Self::open(run, number, named.clone()));
         }
-        let number = {
-            let mut calls = run.open.0.lock();
-            calls.last += 1;
-            calls.last
-        };
+        let number = run.open.next();
         let data = named.clone().numbered(number).into_iter().chain(object(more)).collect();
         let (data, at) = (host_data(&Value::Object(data)), time::now());
         let write = |sequence| {
@@ -171,9 +280,11 @@ impl Begun {
     }
 
     fn open(run: &Arc<RunState>, number: u64, named: Named) -> Self {
-        let open = Open { kind: named.kind, named: named.numbered(number), began: Instant::now(), left: None };
+        let open = Open { kind: named.kind, named: named.numbered(number), began: Instant::now(), left: None, asks: false };
         let mut calls = run.open.0.lock();
-        calls.last = calls.last.max(number);
+        if number & PASSING == 0 {
+            calls.last = calls.last.max(number);
+        }
         calls.open.insert(number, open);
         drop(calls);
         Self { run: Arc::clone(run), number }
@@ -193,6 +304,17 @@ impl Begun {
         if let Err(error) = self.run.record_fact(call.kind, &data).await {
             tracing::error!(run_id = %self.run.run_id, %error, "the end of a call could not be recorded");
         }
+    }
+
+    /// What came of an action: `executed` with what the platform answered, or `failed`.
+    pub(crate) async fn acted(self, outcome: Result<&Value, &ApiError>) {
+        let room = self.run.limits.result_bytes / 2;
+        self.end(match outcome {
+            Ok(value) if value.to_string().len() <= room => json!({ "outcome": "executed", "result": value }),
+            Ok(_) => json!({ "outcome": "executed" }),
+            Err(error) => json!({ "outcome": "failed", "error": failure(error) }),
+        })
+        .await;
     }
 
     /// A chat model has answered, or not.
@@ -263,6 +385,7 @@ pub(crate) fn unended(events: &[RunEvent], at: Timestamp) -> Vec<(ResultKind, Va
                 (ResultKind::ModelCallCompleted, "model_call_id")
             }
             Some(ResultKind::ToolCallStarted | ResultKind::ToolCallCompleted) => (ResultKind::ToolCallCompleted, "tool_call_id"),
+            Some(ResultKind::ActionRequested | ResultKind::ActionResolved) => (ResultKind::ActionResolved, "action_id"),
             _ => continue,
         };
         let mut data = object(serde_json::from_str(event.data.get()).unwrap_or_default());
@@ -271,14 +394,13 @@ pub(crate) fn unended(events: &[RunEvent], at: Timestamp) -> Vec<(ResultKind, Va
             open.retain(|(kind, open, ..)| (*kind, open) != (ends, &id));
         } else {
             data.retain(|name, _| {
-                matches!(name.as_str(), "model_call_id" | "model_id" | "operation" | "tool_call_id" | "tool_name")
+                matches!(name.as_str(), "model_call_id" | "model_id" | "operation" | "tool_call_id" | "tool_name" | "action_id")
             });
             open.push((ends, id, event.timestamp, data));
         }
     }
     let ended = |(kind, _, began, named): (ResultKind, String, Timestamp, Map<String, Value>)| {
-        let failed = if kind == ResultKind::ToolCallCompleted { tool_failure(&why) } else { json!({ "error": failure(&why) }) };
-        (kind, end(named, Duration::from_millis(at.saturating_sub(began)), object(failed)))
+        (kind, end(named, Duration::from_millis(at.saturating_sub(began)), object(unfinished(kind, &why))))
     };
     open.into_iter().map(ended).collect()
 }

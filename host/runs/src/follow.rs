@@ -1,8 +1,9 @@
 //! Following a run: its committed events, in order, without a gap, as they come.
 
-use agent_host_ledger::Ledger;
+use agent_host_ledger::{Ledger, LedgerError};
 use agent_host_protocol::{RunEvent, RunId};
 use futures_util::{Stream, stream};
+use tokio_util::sync::CancellationToken;
 
 use crate::{error::HostError, host::Host};
 
@@ -17,10 +18,12 @@ struct Follower {
     read: std::vec::IntoIter<RunEvent>,
     watch: agent_host_ledger::Watch,
     ended: bool,
+    stopping: CancellationToken,
 }
 
 impl Host {
-    /// The committed events of a run after sequence `after`, as they come. The stream ends after the terminal event.
+    /// The committed events of a run after sequence `after`, as they come. The stream ends after the terminal event, or
+    /// when the host goes down.
     ///
     /// It is pulled: a reader that is slow, or stops, holds up nobody and nothing but itself.
     ///
@@ -36,7 +39,9 @@ impl Host {
         // A run that has ended has nothing to wait for, even when all of it was read.
         let ended = record.run.status.is_terminal() && after >= record.run.last_sequence;
         let watch = ledger.watch(record.run_no);
-        let follower = Follower { ledger, run_id: id, run_no: record.run_no, after, read: Vec::new().into_iter(), watch, ended };
+        let stopping = self.inner().stopping.clone();
+        let follower =
+            Follower { ledger, run_id: id, run_no: record.run_no, after, read: Vec::new().into_iter(), watch, ended, stopping };
         Ok(stream::try_unfold(follower, |mut follower| async move { Ok(follower.next().await?.map(|event| (event, follower))) }))
     }
 }
@@ -52,7 +57,12 @@ impl Follower {
                 self.ended = event.is_terminal();
                 return Ok(Some(event));
             }
-            let read = self.ledger.run_events_after(self.run_no, self.run_id, self.after, PIECE)?;
+            let read = match self.ledger.run_events_after(self.run_no, self.run_id, self.after, PIECE) {
+                Ok(read) => read,
+                // The host goes down, and the run goes on when it is back: who follows it connects again.
+                Err(LedgerError::Unavailable(_)) if self.stopping.is_cancelled() => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
             if read.is_empty() {
                 self.watch.changed().await;
             }

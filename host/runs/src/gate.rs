@@ -11,6 +11,7 @@
 //! further, and what comes of every other call is recorded, refusals too.
 
 use std::{
+    collections::{HashSet, VecDeque},
     future::Future,
     num::NonZeroU32,
     sync::{
@@ -21,7 +22,7 @@ use std::{
 };
 
 use agent_host_ledger::{AuditRecord, Commit, Ledger, RunWrite, StateWrite};
-use agent_host_protocol::{ApiError, ErrorCode, Limits, ResultKind, RunId, time};
+use agent_host_protocol::{ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, Timestamp, time};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
@@ -31,9 +32,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     calls::blocking,
+    children::Children,
+    detached::Passing,
     error::{HostError, ledger_failed},
     facts::OpenCalls,
     journal::{Answered, Asked, Journal, Outcome, Step, Stop, Ticket},
+    mail::Mailbox,
     memory::Seen,
     terms::Terms,
 };
@@ -58,6 +62,20 @@ pub(crate) struct RunState {
     /// Bytes of artifacts that the run has written.
     pub(crate) artifact_bytes: AtomicU64,
     pub(crate) journal: Journal,
+    /// What comes from outside.
+    pub(crate) mail: Arc<Mailbox>,
+    /// Runs that it has started.
+    pub(crate) children: Children,
+    /// Platform actions that go on beside the guest.
+    pub(crate) passing: Passing,
+    /// Set when the execution is over: what goes on beside the guest stops.
+    pub(crate) let_go: CancellationToken,
+    /// Which attempt this is.
+    pub(crate) attempt: u32,
+    /// Artifacts that came with input which it has taken.
+    pub(crate) given: Mutex<HashSet<String>>,
+    /// Inputs that an attempt before has taken.
+    pub(crate) taken_before: Mutex<VecDeque<EventId>>,
     /// Why the execution is to stop, once there is a reason.
     stop: Mutex<Option<Stop>>,
     stopped: Notify,
@@ -134,7 +152,11 @@ impl RunState {
         deadline: Instant,
         last_sequence: u64,
         journal: Journal,
+        mail: Arc<Mailbox>,
+        attempt: u32,
     ) -> Self {
+        let open = OpenCalls::default();
+        open.number_attempt(attempt);
         Self {
             run_id,
             run_no,
@@ -143,10 +165,17 @@ impl RunState {
             cancelled,
             deadline,
             last_sequence: AtomicU64::new(last_sequence),
-            open: OpenCalls::default(),
+            open,
             seen: Seen::default(),
             artifact_bytes: AtomicU64::new(0),
             journal,
+            mail,
+            children: Children::default(),
+            passing: Passing::new(),
+            let_go: CancellationToken::new(),
+            attempt,
+            given: Mutex::default(),
+            taken_before: Mutex::default(),
             stop: Mutex::default(),
             stopped: Notify::new(),
             turn: tokio::sync::Mutex::default(),
@@ -483,7 +512,7 @@ impl RunState {
     /// Waits until the run has lasted so long. A long wait is not waited here: the run leaves memory, and comes back.
     pub(crate) async fn wait_until(&self, elapsed_us: u64) {
         let left = Duration::from_micros(elapsed_us.saturating_sub(self.journal.elapsed_us()));
-        if left >= Duration::from_millis(self.limits.park_after_ms) && self.journal.can_resume() && !self.open.any() {
+        if self.parks_for(left) {
             let until = self.journal.clock().began_us().saturating_add(elapsed_us).div_ceil(1_000);
             self.stop(Stop::Park { until: Some(until), reason: "timer", keys: Vec::new() }).await
         }
@@ -492,6 +521,19 @@ impl RunState {
             let left = elapsed_us.saturating_sub(self.journal.elapsed_us());
             tokio::time::sleep(Duration::from_micros(left)).await;
         }
+    }
+
+    /// How a wait of so many milliseconds since the beginning of a call goes on: what is left of it, and when it is over.
+    /// An execution before may have begun it.
+    pub(crate) fn left_of(&self, ticket: &Ticket, wait_ms: u64) -> (Duration, Timestamp) {
+        let end_us = ticket.began_us.saturating_add(wait_ms.saturating_mul(1_000));
+        let left = Duration::from_micros(end_us.saturating_sub(self.journal.elapsed_us()));
+        (left, self.journal.clock().began_us().saturating_add(end_us).div_ceil(1_000))
+    }
+
+    /// Whether a wait so long is not waited in memory.
+    pub(crate) fn parks_for(&self, left: Duration) -> bool {
+        left >= Duration::from_millis(self.limits.park_after_ms) && self.journal.can_resume() && !self.open.any()
     }
 
     /// The records that wait; the caller writes them.
@@ -525,9 +567,11 @@ impl RunState {
 pub(crate) const EMIT: &str = "results.emit";
 /// `models.response-stream.next`.
 pub(crate) const NEXT: &str = "models.response-stream.next";
+/// `http.response.read`.
+pub(crate) const READ: &str = "http.response.read";
 /// Calls that leave no audit record when they are admitted: what was emitted is in the ledger event by event, and a
-/// streamed response has its `models.stream` and its `model.call.completed`.
-const TRACED: [&str; 2] = [EMIT, NEXT];
+/// streamed response has its `models.stream` and its `model.call.completed`, one of `http` its `http.send`.
+const TRACED: [&str; 3] = [EMIT, NEXT, READ];
 
 /// A resource is named by the guest, so what is kept of the name is bounded.
 fn shortened(resource: &str) -> String {

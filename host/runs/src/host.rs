@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use agent_host_ledger::{Health, Ledger, RunChange, RunRecord, RunWrite};
+use agent_host_ledger::{Health, Ledger, LedgerError, Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{Limits, PluginReport, PluginStatus, Run, RunId, RunnerId, RunnerManifest, time};
 use agent_host_sandbox::{Plugins, Sandbox, SandboxError};
 use parking_lot::Mutex;
@@ -16,11 +16,14 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    approval::Approvers,
     binding::{self, Binding, BindingReport},
     config::{Config, ConfigError},
     error::{HostError, StartError},
+    library::Library,
     life::Handle,
     line::Lines,
+    mail::AskedNow,
     recovery::WAKING,
     services::Services,
 };
@@ -40,6 +43,10 @@ pub(crate) struct Inner {
     pub(crate) lines: Arc<Lines>,
     /// Every run that has not ended and is not parked.
     pub(crate) live: Mutex<HashMap<RunId, Handle>>,
+    /// Who may answer what runs ask.
+    pub(crate) approvers: Approvers,
+    /// What runs that are in memory wait for an answer to.
+    pub(crate) asked: Arc<AskedNow>,
     /// Called when a parked run may have to be woken earlier than the clock that wakes them thinks.
     pub(crate) alarm: Notify,
     /// One permit for each parked run that is coming back.
@@ -115,7 +122,9 @@ impl Host {
         }
         .build()?;
         let plugins = Plugins::open(&config.plugins_dir, sandbox.clone()).await?;
-        let services = Arc::new(Services::open(&config).await?);
+        let library = Library::open(&config, &ledger).await?;
+        let services = Arc::new(Services::open(&config, library).await?);
+        let approvers = Approvers::new(&config.approvers);
         let host = Self(Arc::new(Inner {
             services,
             limits: Arc::new(config.limits.clone()),
@@ -126,6 +135,8 @@ impl Host {
             bindings,
             lines: Arc::default(),
             live: Mutex::default(),
+            approvers,
+            asked: Arc::default(),
             alarm: Notify::new(),
             waking: Arc::new(Semaphore::new(WAKING)),
             tasks: TaskTracker::new(),
@@ -137,7 +148,7 @@ impl Host {
                 tracing::warn!(binding = report.id, "{problem}");
             }
         }
-        for problem in host.0.services.problems() {
+        for problem in host.0.services.problems().into_iter().chain(host.0.approvers.problems()) {
             tracing::warn!("{problem}");
         }
         host.recover().await?;
@@ -238,12 +249,31 @@ impl Host {
         if record.run.status.is_terminal() {
             return Err(has_ended(&record.run));
         }
-        let change = RunChange::CancelRequested { at: time::now(), reason };
-        let write = RunWrite { run_no: record.run_no, changes: vec![change], ..RunWrite::default() };
-        let run = self.0.ledger.submit(write).await?.await?;
-        let live = self.0.live.lock().get(&id).inspect(|handle| handle.cancelled.cancel()).is_some();
-        if !live {
+        let at = time::now();
+        let asked =
+            RunWrite { run_no: record.run_no, changes: vec![RunChange::CancelRequested { at, reason }], ..RunWrite::default() };
+        let parked = self.0.ledger.parked(record.run_no)?;
+        let written = match parked {
+            // From now on its time has come: a host that dies before it wakes the run does so at its next start.
+            Some(park) => {
+                let reason = record.run.status_reason.clone().unwrap_or_default();
+                let again = [RunChange::Resume { at }, RunChange::Wait { at, reason }];
+                let changes = asked.changes.iter().cloned().chain(again).collect();
+                let due = RunWrite { changes, park: Some(Park { wake_at: at, ..park }), ..asked.clone() };
+                match self.0.ledger.submit(due).await?.await {
+                    // Somebody else has woken it meanwhile.
+                    Err(LedgerError::Transition(_)) => self.0.ledger.submit(asked).await?.await,
+                    written => written,
+                }
+            }
+            None => self.0.ledger.submit(asked).await?.await,
+        };
+        let run = written?;
+        let told = || self.0.live.lock().get(&id).inspect(|handle| handle.cancelled.cancel()).is_some();
+        if !told() {
             self.wake(record.run_no).await?;
+            // Somebody else may have brought it back meanwhile, who did not know of this.
+            told();
         }
         Ok(run)
     }
@@ -268,6 +298,7 @@ impl Host {
         let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
         let mut problems: Vec<_> = self.bindings().into_iter().filter_map(|binding| binding.problem).collect();
         problems.extend(self.0.services.problems());
+        problems.extend(self.0.approvers.problems());
         if stopping {
             problems.push("the host is shutting down".to_owned());
         }

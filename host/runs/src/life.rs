@@ -8,7 +8,7 @@ use std::{
 
 use agent_host_ledger::{Ledger, LedgerError, NewEvent, Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
-    Event, FailureCode, ResultKind, Run, RunStatus, Timestamp,
+    Event, FailureCode, ResultKind, Run, RunId, RunStatus, Timestamp,
     result::host_data,
     run::{RunFailure, Terminal},
     time,
@@ -19,18 +19,23 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    asks::waiting_data,
     beginning::{Beginning, fact, status_event},
     calls::RunCalls,
+    children::Children,
     config::Durability,
+    detached::Detached,
     error::HostError,
-    facts::unended,
+    facts,
     gate::RunState,
     host::Host,
     journal::Stop,
-    line::Turn,
+    line::{Called, Turn},
     log::GuestLog,
+    mail::Mailbox,
     recovery::conversation_key,
     results::{self, Speaker},
+    steering,
     terms::Terms,
 };
 
@@ -78,6 +83,15 @@ pub(crate) struct Handle {
     pub(crate) cancelled: CancellationToken,
     /// The record after the end, once that is committed; or that it could not be written.
     pub(crate) ended: watch::Receiver<Option<Result<Box<Run>, String>>>,
+    /// Takes what comes for it.
+    pub(crate) mail: Arc<Mailbox>,
+}
+
+/// How others reach the run that is lived.
+#[derive(Clone, Copy)]
+struct Reach<'a> {
+    cancelled: &'a CancellationToken,
+    mail: &'a Arc<Mailbox>,
 }
 
 impl Host {
@@ -86,6 +100,7 @@ impl Host {
         let inner = self.inner();
         let (run_id, run_no) = (life.record.run.run_id, life.record.run_no);
         let (ended, on_end) = watch::channel(None);
+        let mail = Mailbox::new(&inner.asked);
         let cancelled = CancellationToken::new();
         if life.record.run.cancel_requested_at.is_some() {
             cancelled.cancel();
@@ -93,15 +108,27 @@ impl Host {
         match inner.live.lock().entry(run_id) {
             // Somebody else was quicker to wake it.
             Entry::Occupied(_) => return,
-            Entry::Vacant(place) => drop(place.insert(Handle { cancelled: cancelled.clone(), ended: on_end })),
+            Entry::Vacant(place) => {
+                let handle = Handle { cancelled: cancelled.clone(), ended: on_end, mail: Arc::clone(&mail) };
+                place.insert(handle);
+            }
         }
-        let turn = inner.lines.join(life.terms.grant.conversation.clone(), run_no, |key| self.parked_in(key));
+        let conversation = life.terms.grant.conversation.clone();
+        let turn = inner.lines.join(conversation.clone(), run_no, life.terms.grant.steering, |key| self.parked_in(key));
+        let waits = !turn.is_now();
         let host = self.clone();
         inner.tasks.spawn(async move {
-            let left = life.lived(&host, &cancelled, turn).await;
+            if let Some(conversation) = conversation.filter(|_| waits) {
+                host.wake_all_on(&steering::key(&conversation)).await;
+            }
+            let left = life.lived(&host, Reach { cancelled: &cancelled, mail: &mail }, turn).await;
             host.inner().live.lock().remove(&run_id);
+            mail.close();
             match left {
-                Ok(Left::Ended(run)) => drop(ended.send(Some(Ok(run)))),
+                Ok(Left::Ended(run)) => {
+                    host.child_ended(&run).await;
+                    let _ = ended.send(Some(Ok(run)));
+                }
                 Ok(Left::Parked(turn)) => {
                     turn.leave_parked();
                     host.parked(run_no);
@@ -118,7 +145,7 @@ impl Host {
 
 impl Life {
     /// Lives the run until it ends or leaves memory. Its turn ends after its end is committed.
-    async fn lived(mut self, host: &Host, cancelled: &CancellationToken, turn: Turn) -> Result<Left, HostError> {
+    async fn lived(mut self, host: &Host, reach: Reach<'_>, turn: Turn) -> Result<Left, HostError> {
         let inner = host.inner();
         if !turn.is_now() && self.past == Past::Nothing {
             let change = RunChange::Queue { at: time::now() };
@@ -130,14 +157,23 @@ impl Life {
             );
         }
         let ready = async {
-            turn.wait().await;
-            inner.sandbox.place().await
+            match turn.wait().await {
+                Called::Now => Ok(inner.sandbox.place().await),
+                Called::TakenBy(by) => Err(by),
+            }
         };
         let place = tokio::select! {
             biased;
-            () = inner.stopping.cancelled() => return Ok(Left::Suspended),
-            () = cancelled.cancelled() => return self.end_unstarted(host, Terminal::Cancelled { reason: host.cancel_reason(&self.record)? }).await,
+            () = inner.stopping.cancelled() => return match turn.taken_by() {
+                Some(by) => self.end_taken(host, by).await,
+                None => Ok(Left::Suspended),
+            },
+            () = reach.cancelled.cancelled() => return self.end_unstarted(host, Terminal::Cancelled { reason: host.cancel_reason(&self.record)? }).await,
             place = ready => place,
+        };
+        let place = match place {
+            Ok(place) => place,
+            Err(by) => return self.end_taken(host, by).await,
         };
         if self.past != Past::Nothing && self.record.run.deadline_at.is_some_and(|deadline| deadline <= time::now()) {
             return self.end_unstarted(host, self.timed_out()).await;
@@ -150,13 +186,13 @@ impl Life {
             Err(failure) => return self.end_unstarted(host, Terminal::Failed(failure)).await,
         };
         let waking = self.waking.take();
-        let beginning = match self.beginning(host).await? {
+        let beginning = match self.beginning(host, &runner).await? {
             Ok(beginning) => beginning,
             Err(failure) => return self.end_unstarted(host, Terminal::Failed(failure)).await,
         };
         drop(waking);
         // The guest's state machine is large; a run that waits in line should not carry it.
-        Box::pin(self.run(host, cancelled, runner, place, beginning, turn)).await
+        Box::pin(self.run(host, reach, runner, place, beginning, turn)).await
     }
 
     /// The runner: the one that the run was created for, kept by its digest. A run that has not begun takes the one that
@@ -181,15 +217,41 @@ impl Life {
 
     async fn end_unstarted(&self, host: &Host, terminal: Terminal) -> Result<Left, HostError> {
         let ledger = &host.inner().ledger;
-        let write = ended(ledger, &self.record, terminal, self.terms.deadline_ms)?;
-        let run = ledger.submit(write).await?.await?;
-        Ok(Left::Ended(Box::new(run)))
+        if self.past != Past::Nothing && !self.terms.grant.permissions.runs.is_empty() {
+            let children = Children::of(ledger, &self.record)?;
+            host.end_children(self.record.run.run_id, &children).await;
+        }
+        self.end_as(host, |record| ended(ledger, record, terminal.clone(), self.terms.deadline_ms)).await
+    }
+
+    /// Another run has taken its event as input, and says so in its own record.
+    async fn end_taken(&self, host: &Host, by: RunId) -> Result<Left, HostError> {
+        self.end_as(host, |record| Ok(steering::taken(record, by))).await
+    }
+
+    /// Ends a run whose guest is not in memory. Who answers what it has asked may write to it in the same moment.
+    async fn end_as(&self, host: &Host, write: impl Fn(&RunRecord) -> Result<RunWrite, HostError>) -> Result<Left, HostError> {
+        let ledger = &host.inner().ledger;
+        let mut record = self.record.clone();
+        loop {
+            match ledger.submit(write(&record)?).await?.await {
+                Ok(run) => return Ok(Left::Ended(Box::new(run))),
+                Err(LedgerError::Sequence { .. } | LedgerError::Transition(_)) => {
+                    let now = host.record(record.run.run_id)?;
+                    if now == record {
+                        return Err(HostError::Internal(format!("run {} cannot be ended", record.run.run_id)));
+                    }
+                    record = now;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     async fn run(
         self,
         host: &Host,
-        cancelled: &CancellationToken,
+        Reach { cancelled, mail }: Reach<'_>,
         runner: Runner,
         place: Place,
         beginning: Beginning,
@@ -198,7 +260,7 @@ impl Life {
         let inner = host.inner();
         let limits = &inner.config.limits;
         let run_id = self.record.run.run_id;
-        let Beginning { context, world, journal, deadline, deadline_at, last_sequence } = beginning;
+        let Beginning { context, world, journal, deadline, deadline_at, last_sequence, attempt } = beginning;
         let state = Arc::new(RunState::new(
             run_id,
             self.record.run_no,
@@ -209,15 +271,26 @@ impl Life {
             deadline,
             last_sequence,
             journal,
+            Arc::clone(mail),
+            attempt,
         ));
+        self.take_up(host, &state).await?;
+        let detached = Detached::new(&state, &inner.services);
+        if self.past != Past::Nothing {
+            detached.take_up().map_err(|error| HostError::Unavailable(error.message))?;
+        }
         state.seen.note_snapshot(&self.terms, &context.state);
         let log = Arc::new(GuestLog::new(run_id, limits, state.journal.replaying()));
-        let calls =
-            Box::new(RunCalls { run: Arc::clone(&state), event: Arc::clone(&self.event), services: Arc::clone(&inner.services) });
+        let calls = Box::new(RunCalls {
+            run: Arc::clone(&state),
+            event: Arc::clone(&self.event),
+            services: Arc::clone(&inner.services),
+            host: Some(host.clone()),
+        });
         let interfaces = self.terms.grant.interfaces();
         let grace = Duration::from_millis(limits.cancel_grace_ms);
         let terminal = {
-            let guest = inner.sandbox.run(
+            let ran = inner.sandbox.run(
                 place,
                 &runner.component,
                 interfaces,
@@ -227,6 +300,14 @@ impl Life {
                 calls,
                 Arc::clone(&log) as _,
             );
+            // What it has asked for in passing is part of the run; a guest that failed has asked for nothing more.
+            let guest = async {
+                let outcome = ran.await;
+                if matches!(outcome, Outcome::Completed(_)) {
+                    state.passed_by().await;
+                }
+                outcome
+            };
             tokio::select! {
                 biased;
                 () = after(cancelled.cancelled(), grace) => Ok(Terminal::Cancelled { reason: host.cancel_reason(&self.record)? }),
@@ -245,6 +326,9 @@ impl Life {
                 }),
             }
         };
+        state.let_go.cancel();
+        state.passing.close();
+        state.passing.wait().await;
         let terminal = match terminal {
             Ok(terminal) => terminal,
             Err(Stop::Park { until, reason, keys }) => {
@@ -259,8 +343,31 @@ impl Life {
             }
             Err(stop) => Terminal::Failed(stop.failure()),
         };
+        host.end_children(run_id, &state.children).await;
         let run = self.end(host, &state, &log, terminal).await?;
         Ok(Left::Ended(Box::new(run)))
+    }
+
+    /// What executions before have begun, and this one goes on with.
+    async fn take_up(&self, host: &Host, state: &RunState) -> Result<(), HostError> {
+        let ledger = &host.inner().ledger;
+        if self.past == Past::Nothing {
+            return Ok(());
+        }
+        let is_another_attempt = state.attempt > self.record.run.attempt;
+        if !self.terms.grant.permissions.runs.is_empty() {
+            let children = Children::of(ledger, &self.record)?;
+            if is_another_attempt {
+                // It knows nothing of them, and starts its own.
+                host.end_children(state.run_id, &children).await;
+            } else {
+                state.children.take_from(children);
+            }
+        }
+        if self.terms.grant.steering && is_another_attempt {
+            *state.taken_before.lock() = steering::taken_before(ledger, &self.record)?;
+        }
+        Ok(())
     }
 
     /// Writes that the run waits on disk, and for what; durable when it returns.
@@ -274,10 +381,7 @@ impl Life {
     ) -> Result<(), HostError> {
         let at = time::now();
         park.keys.extend(self.terms.grant.conversation.as_ref().map(conversation_key));
-        let mut data = json!({ "status": "waiting", "reason": reason });
-        if let (Some(until), Some(data)) = (until, data.as_object_mut()) {
-            data.insert("until".to_owned(), until.into());
-        }
+        let data = waiting_data(reason, until);
         let make = |sequence| {
             Ok(RunWrite {
                 changes: vec![RunChange::Wait { at, reason: reason.to_owned() }],
@@ -313,9 +417,12 @@ impl Life {
         {
             failure.details = log.tail().map(|tail| json!({ "log": tail }));
         }
+        let mut unended = state.open.take();
+        if self.past != Past::Nothing {
+            self.add_unended_before(host, state, &mut unended).await;
+        }
         let audit = state.take_audit();
         let (journal, _) = state.journal.take().split();
-        let unended = state.open.take();
         let mut sequence = state.next_sequence();
         loop {
             let write =
@@ -343,6 +450,19 @@ impl Life {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Calls that an execution before has begun, and that this one has not come to again before it was over.
+    async fn add_unended_before(&self, host: &Host, state: &RunState, unended: &mut Vec<(ResultKind, Value)>) {
+        // The record has what this execution has ended once all of that is on disk. Where the disk refuses, the end of the
+        // run has another reason, and says it.
+        if state.put_down().await.is_err() {
+            return;
+        }
+        let before = host.inner().ledger.run_events_after(state.run_no, state.run_id, 0, usize::MAX).unwrap_or_default();
+        let known: Vec<_> = unended.iter().map(|(kind, data)| (*kind, id_of(data))).collect();
+        let left = facts::unended(&before, time::now());
+        unended.extend(left.into_iter().filter(|(kind, data)| !known.contains(&(*kind, id_of(data)))));
     }
 
     /// What the end of a run writes, events from `sequence` on.
@@ -373,6 +493,12 @@ impl Life {
             ..RunWrite::default()
         }
     }
+}
+
+/// What names the call that a fact is about.
+fn id_of(data: &Value) -> Option<String> {
+    let ids = ["action_id", "tool_call_id", "model_call_id"];
+    ids.iter().find_map(|id| data.get(id)?.as_str()).map(str::to_owned)
 }
 
 /// Between two tries to write the end of a run.
@@ -465,7 +591,7 @@ fn bounded(terminal: Terminal, limit: usize) -> Terminal {
 pub(crate) fn ended(ledger: &Ledger, record: &RunRecord, terminal: Terminal, deadline_ms: u64) -> Result<RunWrite, HostError> {
     let at = time::now();
     let before = ledger.run_events_after(record.run_no, record.run.run_id, 0, usize::MAX)?;
-    let facts = unended(&before, at).into_iter().chain(cause(&terminal, deadline_ms));
+    let facts = facts::unended(&before, at).into_iter().chain(cause(&terminal, deadline_ms));
     let mut events: Vec<_> =
         (record.run.last_sequence + 1..).zip(facts).map(|(sequence, (kind, data))| fact(kind, sequence, at, &data)).collect();
     events.push(terminal_event(&terminal, record.run.last_sequence + 1 + events.len() as u64, at));

@@ -2,10 +2,13 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use agent_host_protocol::grant::ConversationKey;
+use agent_host_protocol::{RunId, grant::ConversationKey};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -16,7 +19,73 @@ pub(crate) struct Lines(Mutex<HashMap<ConversationKey, Line>>);
 #[derive(Debug, Default)]
 struct Line {
     active: Option<u64>,
-    waiting: BTreeMap<u64, Arc<Notify>>,
+    /// Whether the active one takes what waits as input (`steering.rs`).
+    steers: bool,
+    waiting: BTreeMap<u64, Arc<Slot>>,
+    /// Called when somebody joins who waits.
+    joined: Arc<Notify>,
+}
+
+/// A place of one who waits.
+#[derive(Debug, Default)]
+struct Slot {
+    called: Notify,
+    /// Whether it takes input when it has its turn.
+    steers: bool,
+    /// The run that has taken it as input.
+    taken_by: Mutex<Option<RunId>>,
+    /// Called when nobody waits here any more: what was taken has its end on disk.
+    gone: Notify,
+    /// Nobody waits here any more. Changed under the lock of the lines.
+    left: AtomicBool,
+}
+
+/// What one who waits in line is called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Called {
+    /// It is its turn.
+    Now,
+    /// This run has taken its event as input.
+    TakenBy(RunId),
+}
+
+/// The run that has its turn in a conversation and is not in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ParkedTurn {
+    pub(crate) run_no: u64,
+    /// Whether it takes input.
+    pub(crate) steers: bool,
+}
+
+/// One who was taken out of a line. It goes back where nothing came of that.
+pub(crate) struct Taken {
+    lines: Arc<Lines>,
+    key: ConversationKey,
+    pub(crate) run_no: u64,
+    slot: Arc<Slot>,
+    done: bool,
+}
+
+impl Taken {
+    /// That it was taken is on its way to the disk. What this gives is over when its end is there.
+    pub(crate) fn give_to(mut self, run_id: RunId) -> impl Future<Output = ()> + Send + 'static {
+        self.done = true;
+        *self.slot.taken_by.lock() = Some(run_id);
+        self.slot.called.notify_one();
+        let slot = Arc::clone(&self.slot);
+        async move { slot.gone.notified().await }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.done
+            && let Some(line) = self.lines.0.lock().get_mut(&self.key)
+            && !self.slot.left.load(Ordering::Relaxed)
+        {
+            line.waiting.insert(self.run_no, Arc::clone(&self.slot));
+        }
+    }
 }
 
 /// A place in a line. Whoever drops it has left the line, or ends its turn.
@@ -31,15 +100,36 @@ struct Place {
     lines: Arc<Lines>,
     key: ConversationKey,
     run_no: u64,
-    called: Arc<Notify>,
+    slot: Arc<Slot>,
     /// Its end is not that of the turn.
     parked: bool,
 }
 
 impl Lines {
-    /// How many wait behind the active run of a conversation.
-    pub(crate) fn waiting(&self, key: &ConversationKey) -> usize {
-        self.0.lock().get(key).map_or(0, |line| line.waiting.len())
+    /// How many wait behind the active run of a conversation, and whether that takes them as input.
+    pub(crate) fn waiting(&self, key: &ConversationKey) -> (usize, bool) {
+        self.0.lock().get(key).map_or((0, false), |line| (line.waiting.len(), line.steers))
+    }
+
+    /// Called when somebody joins the line of a conversation and waits. One who has called before this is asked for counts.
+    pub(crate) fn joined(&self, key: &ConversationKey) -> Option<Arc<Notify>> {
+        self.0.lock().get(key).map(|line| Arc::clone(&line.joined))
+    }
+
+    /// Takes those out of a line, oldest first, at most `limit`, that `wanted` says yes to.
+    pub(crate) fn take(self: &Arc<Self>, key: &ConversationKey, limit: usize, wanted: impl Fn(u64) -> bool) -> Vec<Taken> {
+        let waiting: Vec<u64> = match self.0.lock().get(key) {
+            Some(line) => line.waiting.keys().copied().collect(),
+            None => return Vec::new(),
+        };
+        let wanted: Vec<u64> = waiting.into_iter().filter(|run_no| wanted(*run_no)).take(limit).collect();
+        let mut lines = self.0.lock();
+        let Some(line) = lines.get_mut(key) else { return Vec::new() };
+        let taken = wanted.into_iter().filter_map(|run_no| {
+            let slot = line.waiting.remove(&run_no)?;
+            Some(Taken { lines: Arc::clone(self), key: key.clone(), run_no, slot, done: false })
+        });
+        taken.collect()
     }
 
     /// How many wait in all lines.
@@ -54,19 +144,25 @@ impl Lines {
         self: &Arc<Self>,
         key: Option<ConversationKey>,
         run_no: u64,
-        parked: impl FnOnce(&ConversationKey) -> Option<u64>,
+        steers: bool,
+        parked: impl FnOnce(&ConversationKey) -> Option<ParkedTurn>,
     ) -> Turn {
         let Some(key) = key else { return Turn { place: None } };
-        let called = Arc::new(Notify::new());
+        let slot = Arc::new(Slot { steers, ..Slot::default() });
         let mut lines = self.0.lock();
-        let line = lines.entry(key.clone()).or_insert_with(|| Line { active: parked(&key), ..Line::default() });
+        let line = lines.entry(key.clone()).or_insert_with(|| match parked(&key) {
+            Some(turn) => Line { active: Some(turn.run_no), steers: turn.steers, ..Line::default() },
+            None => Line::default(),
+        });
         if line.active.is_none_or(|active| active == run_no) {
             line.active = Some(run_no);
+            line.steers = steers;
         } else {
-            line.waiting.insert(run_no, Arc::clone(&called));
+            line.waiting.insert(run_no, Arc::clone(&slot));
+            line.joined.notify_one();
         }
         drop(lines);
-        Turn { place: Some(Place { lines: Arc::clone(self), key, run_no, called, parked: false }) }
+        Turn { place: Some(Place { lines: Arc::clone(self), key, run_no, slot, parked: false }) }
     }
 }
 
@@ -88,13 +184,23 @@ impl Turn {
             .is_none_or(|place| place.lines.0.lock().get(&place.key).is_some_and(|line| line.active == Some(place.run_no)))
     }
 
-    /// Waits until it is this one's turn.
-    pub(crate) async fn wait(&self) {
-        while !self.is_now() {
-            if let Some(place) = &self.place {
-                // A call that came before this waits is kept by `Notify`.
-                place.called.notified().await;
+    /// The run that has taken it as input, where one has.
+    pub(crate) fn taken_by(&self) -> Option<RunId> {
+        self.place.as_ref().and_then(|place| *place.slot.taken_by.lock())
+    }
+
+    /// Waits until it is this one's turn, or another has taken it.
+    pub(crate) async fn wait(&self) -> Called {
+        loop {
+            if self.is_now() {
+                return Called::Now;
             }
+            let Some(place) = &self.place else { return Called::Now };
+            if let Some(by) = self.taken_by() {
+                return Called::TakenBy(by);
+            }
+            // A call that came before this waits is kept by `Notify`.
+            place.slot.called.notified().await;
         }
     }
 }
@@ -105,13 +211,17 @@ impl Drop for Place {
             return;
         }
         let mut lines = self.lines.0.lock();
+        self.slot.left.store(true, Ordering::Relaxed);
+        self.slot.gone.notify_one();
         let Some(line) = lines.get_mut(&self.key) else { return };
         line.waiting.remove(&self.run_no);
         if line.active == Some(self.run_no) {
             line.active = None;
-            if let Some((next, called)) = line.waiting.pop_first() {
+            line.steers = false;
+            if let Some((next, slot)) = line.waiting.pop_first() {
                 line.active = Some(next);
-                called.notify_one();
+                line.steers = slot.steers;
+                slot.called.notify_one();
             }
         }
         if line.active.is_none() {
@@ -136,7 +246,7 @@ mod tests {
         #[test]
         fn a_line_has_one_active_run_and_forgets_nobody(leaving in prop::collection::vec(any::<prop::sample::Index>(), 8)) {
             let lines = Arc::new(Lines::default());
-            let mut turns: Vec<(u64, Turn)> = (1..=8).map(|no| (no, lines.join(key(), no, |_| None))).collect();
+            let mut turns: Vec<(u64, Turn)> = (1..=8).map(|no| (no, lines.join(key(), no, false, |_| None))).collect();
             for index in leaving {
                 prop_assert_eq!(turns.iter().filter(|(_, turn)| turn.is_now()).count(), 1);
                 let active = turns.iter().find(|(_, turn)| turn.is_now()).map(|(no, _)| *no);
@@ -155,32 +265,53 @@ mod tests {
     #[test]
     fn runs_without_a_conversation_do_not_wait() {
         let lines = Arc::new(Lines::default());
-        assert!(lines.join(None, 1, |_| None).is_now() && lines.join(None, 2, |_| None).is_now());
+        assert!(lines.join(None, 1, false, |_| None).is_now() && lines.join(None, 2, false, |_| None).is_now());
     }
 
     #[tokio::test]
     async fn the_next_is_called_when_the_active_one_leaves() {
         let lines = Arc::new(Lines::default());
-        let first = lines.join(key(), 1, |_| None);
-        let second = lines.join(key(), 2, |_| None);
-        assert_eq!(lines.waiting(&key().unwrap()), 1);
+        let first = lines.join(key(), 1, false, |_| None);
+        let second = lines.join(key(), 2, false, |_| None);
+        assert_eq!(lines.waiting(&key().unwrap()), (1, false));
         let waits = tokio::spawn(async move { second.wait().await });
         drop(first);
         waits.await.unwrap();
     }
 
     #[tokio::test]
+    async fn who_is_taken_is_told_by_whom_and_who_is_not_goes_back_to_its_place() {
+        let lines = Arc::new(Lines::default());
+        let active = lines.join(key(), 1, true, |_| None);
+        let joined = lines.joined(&key().unwrap()).unwrap();
+        let (second, third) = (lines.join(key(), 2, true, |_| None), lines.join(key(), 3, true, |_| None));
+        joined.notified().await;
+        assert_eq!(lines.waiting(&key().unwrap()), (2, true));
+        drop(lines.take(&key().unwrap(), 5, |_| true));
+        let taken = lines.take(&key().unwrap(), 5, |run_no| run_no == 2);
+        assert_eq!(lines.waiting(&key().unwrap()).0, 1);
+        let by = RunId::new();
+        let gone: Vec<_> = taken.into_iter().map(|taken| taken.give_to(by)).collect();
+        assert_eq!(second.wait().await, Called::TakenBy(by));
+        drop((active, second));
+        for gone in gone {
+            gone.await;
+        }
+        assert_eq!(third.wait().await, Called::Now);
+    }
+
+    #[tokio::test]
     async fn a_parked_run_keeps_its_turn_without_memory() {
         let lines = Arc::new(Lines::default());
-        lines.join(key(), 1, |_| None).leave_parked();
+        lines.join(key(), 1, false, |_| None).leave_parked();
         assert!(lines.0.lock().is_empty());
-        let second = lines.join(key(), 2, |_| Some(1));
+        let second = lines.join(key(), 2, false, |_| Some(ParkedTurn { run_no: 1, steers: false }));
         assert!(!second.is_now());
-        let first = lines.join(key(), 1, |_| Some(1));
+        let first = lines.join(key(), 1, false, |_| Some(ParkedTurn { run_no: 1, steers: false }));
         assert!(first.is_now());
         first.leave_parked();
         assert!(!second.is_now(), "it is parked again, and somebody waits");
-        drop(lines.join(key(), 1, |_| Some(1)));
+        drop(lines.join(key(), 1, false, |_| Some(ParkedTurn { run_no: 1, steers: false })));
         second.wait().await;
     }
 }

@@ -18,7 +18,9 @@ use crate::{
     error::StartError,
     gate::RunState,
     journal::{Asked, Divergence, Journal, Mode, Recorded, Stop, asked::first_difference},
+    library::Library,
     log::GuestLog,
+    mail::Mailbox,
     recording::{Recording, RecordingError},
     services::Services,
     terms::Terms,
@@ -131,7 +133,7 @@ pub async fn replay(
     let id = &recording.run.runner_id;
     let manifest = replay.component.runners().iter().find(|manifest| manifest.id == *id);
     let manifest = manifest.ok_or_else(|| ReplayError::Runner(id.to_string()))?;
-    let services = Arc::new(Services::open(&Config::default_in(scratch)).await?);
+    let services = Arc::new(Services::open(&Config::default_in(scratch), Library::default()).await?);
     let (ledger, run_no) = recording.unpack(scratch).await?;
 
     let failed = |stop: Stop| ReplayError::Journal(stop.failure().message);
@@ -151,10 +153,16 @@ pub async fn replay(
         deadline.into_std(),
         0,
         journal,
+        Mailbox::new(&Arc::default()),
+        recording.run.attempt,
     ));
     let log = Arc::new(GuestLog::new(recording.run.run_id, limits, Arc::default()));
-    let calls =
-        Box::new(RunCalls { run: Arc::clone(&state), event: Arc::new(recording.event.clone()), services: Arc::clone(&services) });
+    let calls = Box::new(RunCalls {
+        run: Arc::clone(&state),
+        event: Arc::new(recording.event.clone()),
+        services: Arc::clone(&services),
+        host: None,
+    });
     let place = sandbox.place().await;
     let granted = state.terms.grant.interfaces();
     let stopped = {

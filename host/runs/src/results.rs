@@ -5,6 +5,7 @@ use agent_host_protocol::{
     ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, RunResult,
     manifest::StateScope,
     message::{ArtifactRef, ContentPart, Message},
+    result::host_data,
     time,
 };
 use agent_host_sandbox::Batch;
@@ -14,6 +15,8 @@ use serde_json::{
 };
 
 use crate::{
+    calls::Wanted,
+    detached,
     memory::{self, Seen},
     terms::Terms,
 };
@@ -26,6 +29,8 @@ pub(crate) struct Judged {
     pub(crate) state: Vec<StateWrite>,
     /// Artifacts that it names.
     pub(crate) refers_to: Vec<String>,
+    /// Platform actions that it asks for, each with its id.
+    pub(crate) actions: Vec<(String, Wanted)>,
     /// Types that this version does not name, for the warning.
     pub(crate) unknown: Vec<String>,
 }
@@ -73,12 +78,16 @@ pub(crate) fn shown(batch: Batch) -> Value {
 /// What the host knows of an artifact that a runner names; refused where the run may not know of it.
 pub(crate) type KnownArtifact<'a> = dyn Fn(&ArtifactRef) -> Result<ArtifactRef, ApiError> + Sync + 'a;
 
+/// Judges a platform action that a runner asks for.
+pub(crate) type WantedAction<'a> = dyn Fn(String, Value, Value) -> Result<Wanted, ApiError> + Sync + 'a;
+
 /// Judges each result and says what it writes, events numbered from `sequence` on.
 pub(crate) fn judge(
     results: Vec<RunResult>,
     mut sequence: u64,
     speaker: &Speaker<'_>,
     known: &KnownArtifact<'_>,
+    wanted: &WantedAction<'_>,
     seen: &Seen,
     limits: &Limits,
 ) -> Result<Judged, ApiError> {
@@ -87,7 +96,16 @@ pub(crate) fn judge(
     for (place, mut result) in results.into_iter().enumerate() {
         let named = |error: ApiError| ApiError { message: format!("result {place}: {}", error.message), ..error };
         complete(&mut result, known, &mut judged.refers_to).map_err(named)?;
-        let data = result.data().map_err(|error| named(ApiError::invalid_argument(error.to_string())))?;
+        let data = match &result {
+            RunResult::ActionRequested { action, target, payload } => {
+                let wanted = wanted(action.clone(), target.clone(), payload.clone()).map_err(named)?;
+                let id = detached::action_id(speaker.run_id, sequence);
+                let data = wanted.ask(limits).data();
+                judged.actions.push((id.clone(), wanted));
+                host_data(&with_id(data, id))
+            }
+            other => other.data().map_err(|error| named(ApiError::invalid_argument(error.to_string())))?,
+        };
         if data.get().len() > limits.result_bytes {
             return Err(named(ApiError::too_large("`data`", data.get().len(), limits.result_bytes)));
         }
@@ -97,6 +115,13 @@ pub(crate) fn judge(
         sequence += 1;
     }
     Ok(judged)
+}
+
+fn with_id(mut data: Value, id: String) -> Value {
+    if let Some(data) = data.as_object_mut() {
+        data.insert("action_id".to_owned(), id.into());
+    }
+    data
 }
 
 /// Puts what the host knows of an artifact in place of what the runner says of it.
@@ -129,6 +154,7 @@ fn take_effect(
         | RunResult::ReasoningDelta { .. }
         | RunResult::ToolCallStarted { .. }
         | RunResult::ToolCallCompleted { .. }
+        | RunResult::ActionRequested { .. }
         | RunResult::ArtifactCreated(_) => Ok(()),
         RunResult::MessageCompleted { message, .. } => {
             judged.transcript.extend(transcript_item(speaker, message, at));
@@ -141,13 +167,6 @@ fn take_effect(
             let again = judged.state.iter().any(|other| other.scope_key == scope_key && other.key == key);
             judged.state.push(if again { StateWrite { expected: None, ..write } } else { write });
             Ok(())
-        }
-        RunResult::ActionRequested { action, .. } => {
-            if speaker.terms.grant.permissions.platform_api.contains(&action) {
-                Err(agent_host_providers::unavailable(agent_host_protocol::Interface::Platform, "request-action"))
-            } else {
-                Err(ApiError::unauthorized(format!("the platform action `{action}` is not granted to this run")))
-            }
         }
         RunResult::Other { kind, .. } => {
             if let Some(known) = ResultKind::from_name(&kind) {

@@ -13,17 +13,21 @@ use agent_host_protocol::{
     model::RerankHit,
 };
 use agent_host_providers::{
+    egress::Egress,
     knowledge::{Embedder, Knowledge, KnowledgeBaseConfig, Reranker, Services as KnowledgeServices},
     models::{Model, Models, not_ready},
     search::TranscriptIndex,
     tools::Tools,
+    webhook::ActionHooks,
 };
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use crate::{
     config::{Config, ConfigError, Names},
     error::StartError,
+    library::Library,
 };
 
 /// How long the start of the host waits for the tool servers: events that come before are not granted their tools.
@@ -34,6 +38,12 @@ pub(crate) struct Services {
     pub(crate) models: Models,
     pub(crate) tools: Tools,
     pub(crate) knowledge: Knowledge,
+    /// The way to the outside.
+    pub(crate) egress: Egress,
+    /// Who carries out platform actions.
+    pub(crate) actions: Actions,
+    /// Without a ledger there is none: see [`Library::open`].
+    pub(crate) library: Library,
     /// Id and name of each knowledge base. Asking the bases themselves reads files.
     bases: Vec<(String, String)>,
     search_dir: PathBuf,
@@ -43,17 +53,31 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    pub(crate) async fn open(config: &Config) -> Result<Self, StartError> {
+    pub(crate) async fn open(config: &Config, library: Library) -> Result<Self, StartError> {
         let models = models(config)?;
         let knowledge = knowledge_with(config, &models)?;
         let tools = Tools::start(&config.mcp_servers);
         if !config.mcp_servers.is_empty() {
             tools.ready(TOOLS_READY).await;
         }
+        let invalid = |problem| StartError::Config(ConfigError::Invalid(problem));
+        let egress = Egress::open(&config.egress, &config.http_secrets).map_err(invalid)?;
+        let actions = Actions(ActionHooks::open(&config.action_hooks).map_err(invalid)?);
         let search_dir = config.data_dir.join("search");
         let named = |base: &KnowledgeBaseConfig| (base.id.clone(), base.name.clone().unwrap_or_else(|| base.id.clone()));
         let bases = config.knowledge_bases.iter().map(named).collect();
-        Ok(Self { models, tools, knowledge, bases, search_dir, transcripts: OnceLock::new(), opening: Mutex::default() })
+        Ok(Self {
+            models,
+            tools,
+            knowledge,
+            egress,
+            actions,
+            library,
+            bases,
+            search_dir,
+            transcripts: OnceLock::new(),
+            opening: Mutex::default(),
+        })
     }
 
     /// The index of transcripts. The first call opens it, and may block for that.
@@ -67,6 +91,11 @@ impl Services {
             ApiError::retryable(ErrorCode::RuntimeError, "the host cannot search; its log says why")
         })?;
         Ok(self.transcripts.get_or_init(|| index))
+    }
+
+    /// The names of secrets that the policy of a binding names.
+    pub(crate) fn secrets(&self, names: &Names) -> Vec<String> {
+        names.of(self.egress.secret_names().into_iter())
     }
 
     /// The ids that the policy of a binding names of what is there now.
@@ -129,7 +158,32 @@ impl Services {
             .reports()
             .into_iter()
             .filter_map(|report| report.problem.map(|problem| format!("MCP server `{}`: {problem}", report.id)));
-        self.models.problems().into_iter().chain(tools).collect()
+        let others = self.egress.problems().into_iter().chain(self.actions.0.problems());
+        self.models.problems().into_iter().chain(tools).chain(others).collect()
+    }
+}
+
+/// The webhooks that carry out platform actions.
+pub(crate) struct Actions(ActionHooks);
+
+impl Actions {
+    /// Whether somebody carries out this action: else nobody needs to be asked about it.
+    pub(crate) fn available(&self, action: &str) -> Result<(), ApiError> {
+        if self.0.has(action) {
+            return Ok(());
+        }
+        Err(ApiError {
+            details: Some(json!({ "code": "no_action_hook" })),
+            ..ApiError::new(
+                ErrorCode::RuntimeError,
+                format!("nobody carries out `{action}` here: add an `[[action_hooks]]` entry with it to agent-host.toml"),
+            )
+        })
+    }
+
+    /// Carries it out, once for each id however often it is called.
+    pub(crate) async fn call(&self, action: &str, id: &str, order: &Value, deadline: Instant) -> Result<Value, ApiError> {
+        self.0.call(action, id, order, deadline).await
     }
 }
 

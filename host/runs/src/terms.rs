@@ -4,7 +4,10 @@ use agent_host_protocol::{Grant, context::Delivery, run::RunFailure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::{Bootstrap, Durability, InDoubt, default_max_attempts};
+use crate::{
+    approval::ApprovalRule,
+    config::{Bootstrap, Durability, InDoubt, default_max_attempts},
+};
 
 /// Stored with the run in the same commit, and read by everything that happens to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +32,17 @@ pub struct Terms {
     /// What becomes of an effect whose outcome nobody knows.
     #[serde(default)]
     pub in_doubt: InDoubt,
+    /// What of that which it wants is done at once, asked of people, or refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<ApprovalRule>,
+    /// How many runs stand above it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub depth: u32,
     /// Why it can only fail, if it can only fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<RunFailure>,
+}
+
+fn is_zero(depth: &u32) -> bool {
+    *depth == 0
 }

@@ -32,7 +32,7 @@ pub(crate) struct RunArtifacts {
 
 impl RunArtifacts {
     /// An artifact that the run may know of: one of its conversation, of its own, of its binding where it has no
-    /// conversation, or one that its event names. Whether there are others is not for it to know.
+    /// conversation, or one that its event or its grant names. Whether there are others is not for it to know.
     pub(crate) fn visible(&self, id: &str) -> Result<ArtifactRecord, ApiError> {
         let record = self.run.ledger.artifact(id).map_err(ledger_failed)?;
         record
@@ -43,12 +43,22 @@ impl RunArtifacts {
     fn is_for_run(&self, record: &ArtifactRecord) -> bool {
         let grant = &self.run.terms.grant;
         let scope = &record.scope;
+        if grant.names_artifact(&record.artifact_id) {
+            return true;
+        }
         if scope.run_id == Some(self.run.run_id) || self.event.envelope.artifact_ids().any(|id| id == record.artifact_id) {
+            return true;
+        }
+        if self.run.given.lock().contains(&record.artifact_id) {
+            return true;
+        }
+        // A child's own things are its parent's as well, and nobody else's.
+        if scope.run_id.is_some_and(|made_by| self.run.children.has(made_by)) {
             return true;
         }
         match (&scope.conversation, &grant.conversation) {
             (Some(its), Some(own)) => its == own,
-            (None, None) => scope.binding_id.as_ref() == Some(&grant.binding_id),
+            (None, None) => self.run.terms.depth == 0 && scope.binding_id.as_ref() == Some(&grant.binding_id),
             _ => false,
         }
     }
@@ -59,7 +69,8 @@ impl RunArtifacts {
             workspace: grant.workspace().to_owned(),
             conversation: grant.conversation.clone(),
             run_id: Some(self.run.run_id),
-            binding_id: Some(grant.binding_id.clone()),
+            // What a child makes is for it and its parent, not for others of the binding.
+            binding_id: (self.run.terms.depth == 0).then(|| grant.binding_id.clone()),
         }
     }
 

@@ -8,8 +8,10 @@ use agent_host_sandbox::{Batch, Closed, Refusals, ResultCalls};
 use async_trait::async_trait;
 
 use crate::{
+    detached::Detached,
     error::ledger_failed,
     gate::{Call, EMIT, Entered, RunState},
+    host::Host,
     journal::Outcome,
     memory::{self, left_by},
     results::{self, Speaker},
@@ -19,15 +21,21 @@ use crate::{
 mod artifacts;
 mod events;
 mod history;
+mod http;
+mod interactions;
 mod kept;
 mod knowledge;
 mod models;
+mod platform;
+mod runs;
 mod state;
+mod steering;
 mod storage;
 mod timers;
 mod tools;
 
 pub(crate) use artifacts::RunArtifacts;
+pub(crate) use platform::{Wanted, not_approved};
 
 /// The host calls of one run.
 #[derive(Clone)]
@@ -35,9 +43,15 @@ pub(crate) struct RunCalls {
     pub(crate) run: Arc<RunState>,
     pub(crate) event: Arc<Event>,
     pub(crate) services: Arc<Services>,
+    /// Nothing where a run is only replayed.
+    pub(crate) host: Option<Host>,
 }
 
 impl RunCalls {
+    fn speaker(&self) -> Speaker<'_> {
+        Speaker { run_id: self.run.run_id, event_id: self.event.event_id, terms: &self.run.terms }
+    }
+
     fn artifacts(&self) -> RunArtifacts {
         RunArtifacts { run: Arc::clone(&self.run), event: Arc::clone(&self.event) }
     }
@@ -136,11 +150,13 @@ impl ResultCalls for RunCalls {
         let effect = async {
             let results = batch.parse()?;
             let artifacts = self.artifacts();
-            let speaker = Speaker { run_id: run.run_id, event_id: self.event.event_id, terms: &run.terms };
+            let speaker = self.speaker();
             let known = |artifact: &ArtifactRef| artifacts.visible(&artifact.artifact_id).map(|record| record.reference());
-            let mut written = Vec::new();
+            let (mut written, mut actions) = (Vec::new(), Vec::new());
+            let wanted = |action, target, payload| Wanted::judge(&run.terms, &self.services, action, target, payload);
             let make = |first| {
-                let judged = results::judge(results, first, &speaker, &known, &run.seen, &run.limits)?;
+                let judged = results::judge(results, first, &speaker, &known, &wanted, &run.seen, &run.limits)?;
+                actions = judged.actions;
                 for kind in &judged.unknown {
                     tracing::warn!(run_id = %run.run_id, kind, "a result of unknown type is kept and has no effect");
                 }
@@ -155,8 +171,15 @@ impl ResultCalls for RunCalls {
                     ..RunWrite::default()
                 })
             };
-            let last = run.write(Some(&ticket), make).await?.last;
+            let commit = run.write(Some(&ticket), make).await?;
+            let last = commit.last;
             written.iter().for_each(|(scope_key, key, tag)| run.seen.note(scope_key, key, *tag));
+            if !actions.is_empty() {
+                // Nothing is done that the record does not say.
+                commit.durable().await?;
+                let detached = Detached::new(&self.run, &self.services);
+                actions.into_iter().for_each(|(id, wanted)| detached.spawn(id, Ok(wanted)));
+            }
             Ok(last)
         };
         run.pass_live(&ticket, &call, allowed, effect).await
@@ -165,14 +188,11 @@ impl ResultCalls for RunCalls {
 
 #[async_trait]
 impl Refusals for RunCalls {
-    async fn refuse(&mut self, interface: Interface, function: &'static str, why: Closed) -> ApiError {
+    async fn refuse(&mut self, interface: Interface, function: &'static str, _: Closed) -> ApiError {
         let action = format!("{interface}.{function}");
-        let refusal = match why {
-            Closed::NotGranted => ApiError::unauthorized(format!(
-                "`{interface}` is not granted to this run: the manifest must ask for it, and the binding and the event must allow it"
-            )),
-            Closed::NotAvailable => agent_host_providers::unavailable(interface, function),
-        };
+        let refusal = ApiError::unauthorized(format!(
+            "`{interface}` is not granted to this run: the manifest must ask for it, and the binding and the event must allow it"
+        ));
         let asked = self.run.journal.asked(&());
         let call = Call { action: &action, resource: None, scope: None, bytes: 0, asked };
         let outcome = self.run.pass(call, || Err::<(), _>(refusal.clone()), async { Ok(()) }).await;

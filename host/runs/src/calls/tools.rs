@@ -12,11 +12,12 @@ use agent_host_providers::tools::{CallOptions, Progress, Tool, ToolContent, Tool
 use agent_host_sandbox::{ToolCalls, ToolRequest};
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{RunCalls, granted, not_found, not_granted, within};
 use crate::{
-    doubt::{Decision, Doubt, in_doubt},
+    doubt::{Doubt, in_doubt},
     facts::Begun,
     gate::{Call, Entered},
     journal::{Asked, Effect, Step, Ticket},
@@ -82,9 +83,9 @@ impl RunCalls {
         if self.is_harmless(&call.tool_name) {
             return Ok(());
         }
-        match self.run.decided(&[Doubt { number, call }]).await?.as_slice() {
-            [Decision::Repeat] => Ok(()),
-            _ => Err(in_doubt(&call.tool_name)),
+        match self.run.may_repeat(&[doubt(number, call)]).await?.as_slice() {
+            [true] => Ok(()),
+            _ => Err(in_doubt(&format!("`{}`", call.tool_name))),
         }
     }
 
@@ -104,11 +105,10 @@ impl RunCalls {
                 tool_name: request.tool_name.clone(),
                 parameters: serde_json::from_str(&request.parameters).unwrap_or_default(),
             };
-            (!self.is_harmless(&call.tool_name)).then_some((effect.number, call))
+            (!self.is_harmless(&call.tool_name)).then(|| doubt(effect.number, &call))
         };
-        let calls: Vec<_> = doubts.into_iter().filter_map(of).collect();
-        let doubts: Vec<_> = calls.iter().map(|(number, call)| Doubt { number: *number, call }).collect();
-        if doubts.is_empty() { Ok(()) } else { self.run.decided(&doubts).await.map(drop) }
+        let doubts: Vec<_> = doubts.into_iter().filter_map(of).collect();
+        if doubts.is_empty() { Ok(()) } else { self.run.may_repeat(&doubts).await.map(drop) }
     }
 
     /// The effect itself: progress is recorded while the tool works.
@@ -190,6 +190,15 @@ impl RunCalls {
             other => other,
         };
         Ok(ToolOutput { content, structured, is_error: result.is_error })
+    }
+}
+
+fn doubt(number: u64, call: &ToolCall) -> Doubt {
+    Doubt {
+        number,
+        what: format!("`{}`", call.tool_name),
+        target: json!({ "tool_name": call.tool_name, "tool_call_id": call.call_id }),
+        payload: json!({ "parameters": crate::facts::shortened(&call.parameters.to_string(), 4096) }),
     }
 }
 

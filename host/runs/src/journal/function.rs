@@ -51,6 +51,9 @@ const FUNCTIONS: &[&str] = &[
     "http.response.status",
     "http.response.headers",
     "http.response.read",
+    // Of WASI: requests to the outside. Runs with them have no journal.
+    "wasi.http",
+    "http.wasi-outgoing-handler.handle",
 ];
 
 /// A function of the contract, by its place in [`FUNCTIONS`].

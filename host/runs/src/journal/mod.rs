@@ -144,6 +144,8 @@ pub(crate) struct Ticket {
     function: Function,
     part: u32,
     asked: Asked,
+    /// What the clock of the run showed when it was made first.
+    pub(crate) began_us: u64,
     /// An execution before has started its effect, and nobody knows what came of that.
     pub(crate) doubt: Option<Effect>,
     parts: Mutex<BTreeMap<u32, Part>>,
@@ -397,11 +399,14 @@ impl Journal {
         state.calls += 1;
         let call = state.calls;
         if !self.is_replaying() {
-            return Ok(Step::Live(state.ticket(function, 0, asked, None, BTreeMap::new())));
+            return Ok(Step::Live(state.ticket(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())));
         }
         let last_emitted = state.last_emitted;
         let check = |recorded: &entry::Call, outcome: Option<&Outcome>| {
-            if recorded.function == function.0 && recorded.hash == asked.hash {
+            // A door that was closed did not look at the request. An earlier host may have had it closed for want of the
+            // interface; its refusal is the answer still.
+            let unasked = || matches!(outcome, Some(Outcome::Refused(_))) && recorded.hash == Asked::hash_of(&()).hash;
+            if recorded.function == function.0 && (recorded.hash == asked.hash || unasked()) {
                 return Ok(());
             }
             let before = Function(recorded.function);
@@ -417,7 +422,7 @@ impl Journal {
         match state.past.next()? {
             None if self.mode == Mode::Recording => {
                 self.replaying.store(false, Ordering::Release);
-                Ok(Step::Live(state.ticket(function, 0, asked, None, BTreeMap::new())))
+                Ok(Step::Live(state.ticket(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())))
             }
             None => Err(Stop::Over { calls: call - 1, now: Side::new(function, asked.outline.as_deref()).to_json() }),
             Some(Entry::Call(recorded, outcome)) if recorded.part == 0 => {
@@ -439,6 +444,7 @@ impl Journal {
     fn within(&self, state: &mut State, function: Function, asked: &Asked, effect: Effect) -> Result<Step, Stop> {
         let mut parts = BTreeMap::new();
         let mut last = effect.number;
+        let began_us = state.written.last_us;
         loop {
             match state.past.next()? {
                 Some(Entry::Ended { part: 0, after_us, outcome }) => {
@@ -469,7 +475,7 @@ impl Journal {
                 Some(_) => return Err(Stop::Lost("the journal has a call within a call that does not allow it".to_owned())),
                 None if self.mode == Mode::Recording => {
                     self.replaying.store(false, Ordering::Release);
-                    let ticket = state.ticket(function, 0, asked, Some(Effect { number: last }), parts);
+                    let ticket = state.ticket(function, 0, asked, began_us, Some(Effect { number: last }), parts);
                     return Ok(Step::Live(ticket));
                 }
                 // The host stopped before this call had an answer.
@@ -489,7 +495,8 @@ impl Journal {
             Some(Part::Doubt(effect)) => Some(effect),
             None => None,
         };
-        Step::Live(self.state.lock().ticket(Function::named(function), part, asked, doubt, BTreeMap::new()))
+        let now = self.elapsed_us();
+        Step::Live(self.state.lock().ticket(Function::named(function), part, asked, now, doubt, BTreeMap::new()))
     }
 
     fn show(&self, state: &mut State, after_us: u64) {
@@ -632,6 +639,7 @@ impl State {
         function: Function,
         part: u32,
         asked: &Asked,
+        began_us: u64,
         doubt: Option<Effect>,
         parts: BTreeMap<u32, Part>,
     ) -> Ticket {
@@ -641,6 +649,7 @@ impl State {
             function,
             part,
             asked: asked.clone(),
+            began_us,
             doubt,
             parts: Mutex::new(parts),
             started: AtomicBool::new(false),

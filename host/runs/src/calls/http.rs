@@ -1,0 +1,345 @@
+//! `http`, and `wasi:http`: both leave the host by the same way (`providers/egress`).
+//!
+//! A request of `http` is journaled with its response, piece by piece, so a run can be resumed over it. One that is safe
+//! or idempotent by its method (RFC 9110, section 9.2) is made again where an execution before was cut off in it; any
+//! other is in doubt then. Requests of `wasi:http` are not journaled: a run of such a component is not resumed.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent_host_protocol::{
+    ApiError, ErrorCode,
+    http::{HttpHead, HttpRequest},
+};
+use agent_host_providers::egress::{Allowed, AllowedOwned, Bounds, Response};
+use agent_host_sandbox::{HttpBody, HttpCalls, HttpResponse};
+use async_trait::async_trait;
+use base64::{Engine, engine::general_purpose::STANDARD};
+use futures_util::future::BoxFuture;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::{RunCalls, kept::Kept, within};
+use crate::{
+    doubt::{Doubt, in_doubt},
+    facts::{Begun, Streaming},
+    gate::{Call, Entered, READ, RunState},
+    journal::{Asked, hex},
+};
+
+/// A request of `wasi:http`, as audit and errors name it.
+const WASI: &str = "wasi.http";
+
+impl RunState {
+    fn allowed(&self) -> Allowed<'_> {
+        let grant = &self.terms.grant;
+        Allowed { hosts: &grant.permissions.http_hosts, secrets: &grant.http_secrets }
+    }
+
+    fn bounds(&self, timeout: Option<Duration>) -> Bounds {
+        let most = Duration::from_millis(self.limits.http_timeout_ms);
+        let timeout = timeout.map_or(most, |timeout| timeout.min(most));
+        Bounds {
+            deadline: self.deadline.min(Instant::now() + timeout),
+            request_bytes: self.limits.http_request_bytes,
+            response_bytes: self.limits.http_response_bytes,
+        }
+    }
+
+    fn one_more(&self) -> Result<Streaming, ApiError> {
+        let most = self.limits.http_requests_at_once;
+        self.open.streaming(most).ok_or_else(|| ApiError {
+            details: Some(json!({ "code": "http_requests_at_once", "limit": most })),
+            ..ApiError::retryable(
+                ErrorCode::RateLimited,
+                format!("a run has at most {most} requests open: read a response to its end, or drop it"),
+            )
+        })
+    }
+
+    fn asked_of_host(&self, request: &HttpRequest) -> Asked {
+        let body = hex(&Sha256::digest(&request.body));
+        let HttpRequest { method, url, headers, body: bytes, timeout_ms } = request;
+        self.journal.asked(&json!({
+            "method": method,
+            "url": url,
+            "headers": headers,
+            "body": { "bytes": bytes.len(), "sha256": body },
+            "timeout_ms": timeout_ms,
+        }))
+    }
+}
+
+/// Whether a request may be made twice for once.
+fn is_harmless(request: &HttpRequest) -> bool {
+    matches!(request.method.to_ascii_uppercase().as_str(), "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE")
+        || request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"))
+}
+
+/// Where a request goes, without what may be secret in its path and query.
+fn origin(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            // A backslash is a slash in these (URL standard).
+            let end = rest.find(['/', '\\', '?', '#']).unwrap_or(rest.len());
+            let authority = rest.get(..end).unwrap_or_default();
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            super::shown(&format!("{scheme}://{host}"))
+        }
+        None => String::new(),
+    }
+}
+
+fn bytes_of(request: &HttpRequest) -> usize {
+    let headers: usize = request.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    request.url.len() + headers + request.body.len()
+}
+
+#[async_trait]
+impl HttpCalls for RunCalls {
+    async fn http_send(&mut self, request: HttpRequest) -> Result<Box<dyn HttpResponse>, ApiError> {
+        let run = &self.run;
+        let egress = &self.services.egress;
+        let origin = origin(&request.url);
+        let bytes = bytes_of(&request);
+        let call = Call { action: "http.send", resource: Some(&origin), scope: None, bytes, asked: run.asked_of_host(&request) };
+        let respond = |head, open, timeout: Option<u32>, request| Responding {
+            calls: self.clone(),
+            origin: origin.clone(),
+            timeout: timeout.map(|ms| Duration::from_millis(ms.into())),
+            request,
+            head,
+            open,
+            given: Given::default(),
+            ended: false,
+            failed: None,
+        };
+        let timeout_ms = request.timeout_ms;
+        let ticket = match run.enter::<HttpHead>(&call).await {
+            Entered::Answered(outcome) => return Ok(Box::new(respond(outcome?, None, timeout_ms, request))),
+            Entered::Live(ticket) => ticket,
+        };
+        let allowed = || {
+            within("the body of a request", request.body.len(), run.limits.http_request_bytes)?;
+            egress.check(&request, &run.allowed())
+        };
+        let mut opened = None;
+        let effect = async {
+            let streaming = run.one_more()?;
+            if !is_harmless(&request) {
+                let number = Begun::request(run, &ticket).await?;
+                let doubt = || Doubt {
+                    number,
+                    what: format!("{} {origin}", request.method),
+                    target: json!({ "method": request.method, "origin": origin }),
+                    payload: json!({ "body_bytes": request.body.len() }),
+                };
+                if ticket.doubt.is_some() && run.may_repeat(&[doubt()]).await? != [true] {
+                    return Err(in_doubt(&doubt().what));
+                }
+            }
+            let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.into()));
+            let response = egress.send(&request, &run.allowed(), &run.bounds(timeout)).await?;
+            let head = response.head().clone();
+            opened = Some((response, streaming));
+            Ok(head)
+        };
+        let head = run.pass_live(&ticket, &call, allowed, effect).await?;
+        Ok(Box::new(respond(head, opened, timeout_ms, request)))
+    }
+
+    fn http_outgoing(
+        &mut self,
+        request: http::Request<HttpBody>,
+        timeout: Option<Duration>,
+    ) -> BoxFuture<'static, Result<http::Response<HttpBody>, ApiError>> {
+        let calls = self.clone();
+        Box::pin(async move {
+            let run = &calls.run;
+            let origin = origin(&request.uri().to_string());
+            let call = Call { action: WASI, resource: Some(&origin), scope: None, bytes: 0, asked: Asked::nothing() };
+            let grant = &run.terms.grant;
+            let allowed = AllowedOwned { hosts: grant.permissions.http_hosts.clone(), secrets: grant.http_secrets.clone() };
+            let mut answer = None;
+            let effect = async {
+                let streaming = run.one_more()?;
+                let response = calls.services.egress.send_streaming(request, &allowed.as_ref(), &run.bounds(timeout)).await?;
+                answer = Some(response.map(|body| HttpBody::new(Counted { body, _streaming: streaming })));
+                Ok(())
+            };
+            let granted = || {
+                if grant.permissions.http_hosts.is_empty() {
+                    return Err(ApiError::unauthorized("`http` is not granted to this run"));
+                }
+                Ok(())
+            };
+            run.pass(call, granted, effect).await?;
+            answer.ok_or_else(|| ApiError::new(ErrorCode::RuntimeError, "the host lost a response"))
+        })
+    }
+}
+
+/// A body that counts as open as long as it lives.
+struct Counted {
+    body: HttpBody,
+    _streaming: Streaming,
+}
+
+impl http_body::Body for Counted {
+    type Data = bytes::Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+        std::pin::Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A response that is being read.
+struct Responding {
+    calls: RunCalls,
+    origin: String,
+    timeout: Option<Duration>,
+    /// To ask again where an execution before was cut off in its response.
+    request: HttpRequest,
+    head: HttpHead,
+    /// Nothing where an execution before had it.
+    open: Option<(Response, Streaming)>,
+    /// What the guest has of it.
+    given: Given,
+    ended: bool,
+    /// Why there is nothing more of it.
+    failed: Option<ApiError>,
+}
+
+/// What a guest has of a body.
+#[derive(Default)]
+struct Given {
+    bytes: u64,
+    hash: Sha256,
+}
+
+impl Given {
+    fn note(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        self.hash.update(bytes);
+    }
+}
+
+/// The host has stopped in the middle of a response, and it could not be had again.
+fn interrupted() -> ApiError {
+    ApiError {
+        details: Some(json!({ "code": "response_interrupted" })),
+        ..ApiError::retryable(
+            ErrorCode::RuntimeError,
+            "the host stopped while the response was read, and it could not be had again as it was: make the request anew",
+        )
+    }
+}
+
+impl Responding {
+    async fn more(&mut self, max_bytes: usize) -> Result<Vec<u8>, ApiError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if self.ended {
+            return Ok(Vec::new());
+        }
+        if self.open.is_none() {
+            self.open = Some(self.again().await?);
+        }
+        let Some((response, _)) = &mut self.open else { return Ok(Vec::new()) };
+        let bytes = response.read(max_bytes).await?;
+        self.given.note(&bytes);
+        Ok(bytes)
+    }
+
+    /// After an error there is nothing more of it, in this execution and in the next, unless the call alone was refused.
+    fn gave_up(&mut self, error: &ApiError) {
+        if !matches!(error.code, ErrorCode::InvalidArgument | ErrorCode::RateLimited) {
+            self.open = None;
+            self.failed = Some(error.clone());
+        }
+    }
+
+    /// The response once more, up to where the guest is.
+    async fn again(&self) -> Result<(Response, Streaming), ApiError> {
+        if !is_harmless(&self.request) {
+            return Err(interrupted());
+        }
+        let run = &self.calls.run;
+        let streaming = run.one_more()?;
+        let mut response = self.calls.services.egress.send(&self.request, &run.allowed(), &run.bounds(self.timeout)).await?;
+        if response.head().status != self.head.status {
+            return Err(interrupted());
+        }
+        let mut again = Given::default();
+        while again.bytes < self.given.bytes {
+            let left = usize::try_from(self.given.bytes - again.bytes).unwrap_or(usize::MAX);
+            let bytes = response.read(left.min(run.limits.artifact_read_bytes)).await?;
+            if bytes.is_empty() {
+                return Err(interrupted());
+            }
+            again.note(&bytes);
+        }
+        if again.hash.finalize() != self.given.hash.clone().finalize() {
+            return Err(interrupted());
+        }
+        Ok((response, streaming))
+    }
+}
+
+#[async_trait]
+impl HttpResponse for Responding {
+    fn head(&self) -> &HttpHead {
+        &self.head
+    }
+
+    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError> {
+        let run = Arc::clone(&self.calls.run);
+        let origin = self.origin.clone();
+        let asked = run.journal.asked(&max_bytes);
+        let call = Call { action: READ, resource: Some(&origin), scope: None, bytes: 0, asked };
+        let ticket = match run.enter::<Kept>(&call).await {
+            Entered::Live(ticket) => ticket,
+            Entered::Answered(outcome) => {
+                let bytes = match outcome {
+                    Ok(kept) => run.kept(kept).await?,
+                    Err(error) => {
+                        self.gave_up(&error);
+                        return Err(error);
+                    }
+                };
+                self.given.note(&bytes);
+                self.ended |= bytes.is_empty();
+                return Ok(bytes);
+            }
+        };
+        let effect = async {
+            if max_bytes == 0 {
+                return Err(ApiError::invalid_argument("`max-bytes` is at least 1"));
+            }
+            let bytes = self.more((max_bytes as usize).min(run.limits.artifact_read_bytes)).await?;
+            if bytes.is_empty() {
+                // It is read, and the run can leave memory again.
+                self.ended = true;
+                self.open = None;
+            }
+            run.settle(&ticket, &Ok(Kept::Inline(STANDARD.encode(&bytes)))).await?;
+            Ok(bytes)
+        };
+        run.pass_piece(&ticket, &call, effect).await.inspect_err(|error| self.gave_up(error))
+    }
+}

@@ -1,0 +1,108 @@
+//! `interactions`.
+
+use agent_host_protocol::{
+    ApiError,
+    ask::{Answer, Question},
+    limits::is_shallow,
+    time,
+};
+use agent_host_providers::tools::check_schema;
+use agent_host_sandbox::{AskedQuestion, InteractionCalls, parse_json};
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use super::{RunCalls, within};
+use crate::{
+    approval::{self, ApprovalPolicy, QUESTION, Ruling},
+    asks::{Ask, AskKind, Decision, Told, Wait, action_id},
+    facts::Begun,
+    gate::{Call, Entered, RunState},
+};
+
+/// Longest title: it is shown in one line.
+const MAX_TITLE_CHARS: usize = 300;
+
+fn parsed(question: &AskedQuestion) -> Result<Question, ApiError> {
+    if question.title.trim().is_empty() || question.title.chars().count() > MAX_TITLE_CHARS {
+        return Err(ApiError::invalid_argument(format!("the title of a question has 1 to {MAX_TITLE_CHARS} characters")));
+    }
+    let answer_schema = match &question.answer_schema {
+        None => None,
+        Some(text) => {
+            let schema: Value = parse_json("the schema of the answer", text)?;
+            if !is_shallow(&schema) {
+                return Err(ApiError::invalid_argument("the schema of the answer nests too deep"));
+            }
+            check_schema(&schema)?;
+            Some(schema)
+        }
+    };
+    Ok(Question {
+        kind: question.kind,
+        title: question.title.clone(),
+        description: question.description.clone(),
+        answer_schema,
+        expires_at: question.expires_at,
+    })
+}
+
+impl RunState {
+    /// What the approval rules say of a question: who may answer, and until when.
+    fn may_ask(&self, question: &Question) -> Result<Ruling, ApiError> {
+        let target = json!({ "kind": question.kind, "title": question.title });
+        let ruling = approval::judge(&self.terms.approvals, QUESTION, &target);
+        if ruling.policy == ApprovalPolicy::Deny {
+            return Err(ApiError {
+                details: Some(json!({ "code": "denied_by_policy" })),
+                ..ApiError::unauthorized("the approval policy of the binding refuses this question")
+            });
+        }
+        Ok(ruling)
+    }
+
+    fn asked(&self, question: Question, ruling: Ruling) -> Ask {
+        let latest = time::now().saturating_add(ruling.expires_ms.unwrap_or(self.limits.ask_expires_ms));
+        Ask {
+            kind: AskKind::Question,
+            expires_at: Some(question.expires_at.map_or(latest, |asked| asked.min(latest))),
+            approvers: ruling.approvers,
+            more: json!({
+                "question": question.kind,
+                "title": question.title,
+                "description": question.description,
+                "answer_schema": question.answer_schema,
+            }),
+        }
+    }
+}
+
+#[async_trait]
+impl InteractionCalls for RunCalls {
+    async fn interaction_ask(&mut self, question: AskedQuestion) -> Result<Answer, ApiError> {
+        let run = &self.run;
+        let bytes = question.bytes();
+        let allowed = || within("a question", bytes, run.limits.ask_bytes);
+        let asked = run.journal.asked(&question);
+        let call = Call { action: QUESTION, resource: None, scope: None, bytes, asked };
+        let ticket = match run.enter(&call).await {
+            Entered::Answered(outcome) => return outcome,
+            Entered::Live(ticket) => ticket,
+        };
+        let effect = async {
+            let question = parsed(&question)?;
+            let ruling = run.may_ask(&question)?;
+            let begun = Begun::action(run, &ticket, run.asked(question, ruling)).await?;
+            let id = action_id(run.run_id, begun.number());
+            let wait = if run.open.any() { Wait::InMemory } else { Wait::Parks };
+            let told = run.told(&id, AskKind::Question, wait).await?;
+            // The record says so already.
+            begun.ended_before();
+            Ok(match told {
+                Told::Expired => Answer::Expired,
+                Told::Given(given) if given.decision == Decision::Submit => Answer::Submitted(given.answer.unwrap_or_default()),
+                Told::Given(given) => Answer::Declined(given.reason),
+            })
+        };
+        run.pass_live(&ticket, &call, allowed, effect).await
+    }
+}

@@ -1,0 +1,273 @@
+//! `runs`.
+
+use std::time::{Duration, Instant};
+
+use agent_host_ledger::RunWrite;
+use agent_host_protocol::{
+    ApiError, ErrorCode, Page, ResultKind, RunEvent, RunId,
+    child::RunSummary,
+    context::Input,
+    limits::{MAX_PAGE, MIN_PAGE},
+    manifest::RunOperation,
+    message::ContentPart,
+    time,
+};
+use agent_host_sandbox::{ChildCalls, StartRequest, parse_json};
+use async_trait::async_trait;
+use serde_json::{Map, Value, json};
+
+use super::{RunCalls, granted, not_found, not_granted, within};
+use crate::{
+    beginning::fact,
+    children::{Wanted, key, too_many},
+    error::{HostError, ledger_failed},
+    gate::{Call, Entered},
+    host::Host,
+    journal::{Asked, Effect, Outcome, Stop},
+};
+
+/// Longest objective and reason: they are shown in one line.
+const MAX_TEXT_BYTES: usize = 1024;
+/// Keys of a parked run; it has one for its conversation as well.
+const MAX_KEYS: usize = 60;
+
+fn call<'a>(action: &'a str, resource: Option<&'a str>, bytes: usize, asked: Asked) -> Call<'a> {
+    Call { action, resource, scope: None, bytes, asked }
+}
+
+fn page_size(limit: u32) -> Result<usize, ApiError> {
+    if (MIN_PAGE..=MAX_PAGE).contains(&limit) {
+        return Ok(limit as usize);
+    }
+    Err(ApiError::invalid_argument(format!("`limit` is between {MIN_PAGE} and {MAX_PAGE}, not {limit}")))
+}
+
+impl RunCalls {
+    fn may(&self, operation: RunOperation, action: &str) -> Result<(), ApiError> {
+        granted(&self.run.terms.grant.permissions.runs, &operation, action)
+    }
+
+    /// One of the run's own children. Whether there are other runs is not for it to know.
+    fn child(&self, id: &str) -> Result<RunId, ApiError> {
+        let child = id.parse().ok().filter(|child| self.run.children.has(*child));
+        child.ok_or_else(|| not_found("run that this run has started:", id))
+    }
+
+    fn host(&self) -> Result<&Host, ApiError> {
+        self.host.as_ref().ok_or_else(|| ApiError::new(ErrorCode::RuntimeError, "there is no host to start runs in"))
+    }
+
+    fn summary(&self, id: RunId) -> Result<RunSummary, ApiError> {
+        let record = self.run.ledger.run(id).map_err(ledger_failed)?;
+        record.map(|record| RunSummary::from(&record.run)).ok_or_else(|| not_found("run", &id.to_string()))
+    }
+
+    /// Steps 3 to 5 of the gate, for a run that is to be started.
+    fn may_start(&self, request: &StartRequest, bytes: usize) -> Result<(), ApiError> {
+        let run = &self.run;
+        let limits = &run.limits;
+        self.may(RunOperation::Start, "runs.start")?;
+        if !run.terms.grant.runners.iter().any(|granted| granted.as_str() == request.runner_id) {
+            return Err(not_granted("runner", &request.runner_id, "resources.runner_ids"));
+        }
+        within("the objective", request.objective.len(), MAX_TEXT_BYTES)?;
+        within("the input and configuration of a run", bytes, limits.http_body_bytes)?;
+        if run.terms.depth >= limits.child_depth {
+            let message = format!("{} runs stand above this one already: it may start none", run.terms.depth);
+            return Err(too_many("child_depth", false, message, limits.child_depth as usize));
+        }
+        if run.children.all().len() >= limits.child_runs {
+            let message = format!("a run starts at most {} others", limits.child_runs);
+            return Err(too_many("child_runs", false, message, limits.child_runs));
+        }
+        if run.children.active(&run.ledger).map_err(ledger_failed)?.len() >= limits.child_runs_at_once {
+            let message = format!(
+                "a run has at most {} others under way at one time: wait for one of them (`runs.wait-any`)",
+                limits.child_runs_at_once
+            );
+            return Err(too_many("child_runs_at_once", true, message, limits.child_runs_at_once));
+        }
+        Ok(())
+    }
+
+    /// A run that is to be started, parsed.
+    fn wanted(&self, request: StartRequest) -> Result<Wanted, ApiError> {
+        let run = &self.run;
+        let StartRequest { runner_id, input, objective, config } = request;
+        let runner = runner_id.parse().ok().and_then(|id| self.host().ok()?.plugins_handle().runner(&id));
+        let runner = runner.ok_or_else(|| not_found("runner", &runner_id))?;
+        let config = match config {
+            None => Map::new(),
+            Some(text) => match parse_json("the configuration", &text)? {
+                Value::Object(config) => config,
+                _ => return Err(ApiError::invalid_argument("the configuration of a run is a JSON object")),
+            },
+        };
+        let config = runner.manifest.check_config(config).map_err(|problems| {
+            let id = &runner.manifest.id;
+            ApiError::invalid_argument(format!("the configuration does not fit {id}: {}", problems.join("; ")))
+        })?;
+        let input = self.with_known_artifacts(input.parse()?)?;
+        // The same call of the same attempt, however often the host dies in it. Keys of clients have no spaces.
+        let key = format!("child {} {} {}", run.run_id, run.attempt, run.journal.calls());
+        Ok(Wanted { runner, input, objective, config, key })
+    }
+
+    /// The input with what the host knows of the artifacts that it names: those that the parent may know of.
+    fn with_known_artifacts(&self, mut input: Input) -> Result<Input, ApiError> {
+        let artifacts = self.artifacts();
+        let within = input.contents.iter_mut().filter_map(|part| match part {
+            ContentPart::Artifact(artifact) => Some(artifact),
+            _ => None,
+        });
+        for artifact in input.attachments.iter_mut().chain(within) {
+            *artifact = artifacts.visible(&artifact.artifact_id)?.reference();
+        }
+        Ok(input)
+    }
+}
+
+fn of_host(error: HostError) -> ApiError {
+    match error {
+        HostError::Conflict(message) => ApiError::new(ErrorCode::Conflict, message),
+        HostError::NotFound(message) => ApiError::new(ErrorCode::NotFound, message),
+        other => {
+            tracing::error!(error = %other, "a run could not act on another");
+            ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why")
+        }
+    }
+}
+
+#[async_trait]
+impl ChildCalls for RunCalls {
+    async fn run_start(&mut self, request: StartRequest) -> Result<RunId, ApiError> {
+        let run = &self.run;
+        let bytes = request.bytes();
+        let runner_id = request.runner_id.clone();
+        let asked = run.journal.asked(&request);
+        let call = call("runs.start", Some(&runner_id), bytes, asked);
+        let ticket = match run.enter(&call).await {
+            Entered::Answered(outcome) => return outcome,
+            Entered::Live(ticket) => ticket,
+        };
+        let allowed = || self.may_start(&request, bytes);
+        let effect = async {
+            let objective = request.objective.clone();
+            let wanted = self.wanted(request.clone())?;
+            let id = self.host()?.start_child(run, &self.event, wanted).await?;
+            let data = json!({ "run_id": id, "runner_id": runner_id, "objective": objective });
+            let make = |sequence| {
+                run.journal.settle(&ticket, Outcome::Answer(json!(id).to_string()), Vec::new());
+                let events = vec![fact(ResultKind::ChildStarted, sequence, time::now(), &data)];
+                Ok(RunWrite { events, ..RunWrite::default() })
+            };
+            run.write(Some(&ticket), make).await?;
+            Ok(id)
+        };
+        run.pass_live(&ticket, &call, allowed, effect).await
+    }
+
+    async fn run_wait_any(&mut self, run_ids: Vec<String>, wait_ms: u32) -> Result<Option<RunSummary>, ApiError> {
+        let run = &self.run;
+        let allowed = || {
+            self.may(RunOperation::Get, "runs.wait-any")?;
+            if run_ids.is_empty() {
+                return Err(ApiError::invalid_argument("there is no run to wait for"));
+            }
+            run_ids.iter().try_for_each(|id| self.child(id).map(drop))
+        };
+        let asked = run.journal.asked(&(&run_ids, wait_ms));
+        let call = call("runs.wait-any", None, 0, asked);
+        let ticket = match run.enter(&call).await {
+            Entered::Answered(outcome) => return outcome,
+            Entered::Live(ticket) => ticket,
+        };
+        let effect = async {
+            let ids: Vec<RunId> = run_ids.iter().map(|id| self.child(id)).collect::<Result<_, _>>()?;
+            if wait_ms > 0 {
+                // When the wait began is known to a later execution.
+                run.journal.started(&ticket, Effect { number: 0 });
+            }
+            let mut mail = run.mail.watch();
+            // A wait that could be parked is waited in memory a moment first: coming back costs more than a moment.
+            let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
+            loop {
+                mail.mark_unchanged();
+                let mut active = Vec::new();
+                for id in &ids {
+                    let summary = self.summary(*id)?;
+                    if summary.status.is_terminal() {
+                        return Ok(Some(summary));
+                    }
+                    active.push(key(*id));
+                }
+                let (left, until) = run.left_of(&ticket, u64::from(wait_ms));
+                if left.is_zero() {
+                    return Ok(None);
+                }
+                active.dedup();
+                let patience = patient_until.saturating_duration_since(Instant::now());
+                if patience.is_zero() && active.len() <= MAX_KEYS && run.parks_for(left) {
+                    run.stop(Stop::Park { until: Some(until), reason: "runs", keys: active }).await
+                }
+                let moment = if patience.is_zero() { left } else { left.min(patience) };
+                tokio::select! {
+                    _ = mail.changed() => {}
+                    () = tokio::time::sleep(moment) => {}
+                }
+            }
+        };
+        run.pass_live(&ticket, &call, allowed, effect).await
+    }
+
+    async fn run_get(&mut self, run_id: String) -> Result<RunSummary, ApiError> {
+        let run = &self.run;
+        let found = self.may(RunOperation::Get, "runs.get").and_then(|()| self.child(&run_id));
+        let asked = run.journal.asked(&run_id);
+        let effect = async { self.summary(found.clone()?) };
+        run.pass(call("runs.get", Some(&run_id), 0, asked), || found.clone().map(drop), effect).await
+    }
+
+    async fn run_list(&mut self, parent_run_id: Option<String>, limit: u32) -> Result<Vec<RunSummary>, ApiError> {
+        let run = &self.run;
+        let allowed = || {
+            self.may(RunOperation::List, "runs.list")?;
+            page_size(limit)?;
+            match &parent_run_id {
+                Some(id) if *id != run.run_id.to_string() => Err(not_found("run whose children this run may see:", id)),
+                _ => Ok(()),
+            }
+        };
+        let asked = run.journal.asked(&(&parent_run_id, limit));
+        let effect = async {
+            let newest_first = run.children.all().into_iter().rev().take(page_size(limit)?);
+            newest_first.map(|id| self.summary(id)).collect()
+        };
+        run.pass(call("runs.list", parent_run_id.as_deref(), 0, asked), allowed, effect).await
+    }
+
+    async fn run_events_page(&mut self, run_id: String, after: Option<String>, limit: u32) -> Result<Page<RunEvent>, ApiError> {
+        let run = &self.run;
+        let found = self.may(RunOperation::Events, "runs.events-page").and_then(|()| {
+            page_size(limit)?;
+            self.child(&run_id)
+        });
+        let asked = run.journal.asked(&(&run_id, &after, limit));
+        let effect = async { run.ledger.run_events(found.clone()?, after.as_deref(), limit).map_err(ledger_failed) };
+        run.pass(call("runs.events-page", Some(&run_id), 0, asked), || found.clone().map(drop), effect).await
+    }
+
+    async fn run_cancel(&mut self, run_id: String, reason: String) -> Result<(), ApiError> {
+        let run = &self.run;
+        let found = self.may(RunOperation::Cancel, "runs.cancel").and_then(|()| {
+            within("the reason", reason.len(), MAX_TEXT_BYTES)?;
+            self.child(&run_id)
+        });
+        let asked = run.journal.asked(&(&run_id, &reason));
+        let effect = async {
+            let reason = if reason.is_empty() { "cancelled by the run that had started it".to_owned() } else { reason.clone() };
+            self.host()?.cancel(found.clone()?, reason).await.map(drop).map_err(of_host)
+        };
+        run.pass(call("runs.cancel", Some(&run_id), 0, asked), || found.clone().map(drop), effect).await
+    }
+}

@@ -1,0 +1,159 @@
+//! `steering`.
+
+use std::time::{Duration, Instant};
+
+use agent_host_ledger::RunWrite;
+use agent_host_protocol::{
+    ApiError, EventId, ResultKind,
+    context::SteeringInput,
+    limits::{MAX_PAGE, MIN_PAGE},
+    message::ContentPart,
+    time,
+};
+use agent_host_sandbox::SteeringCalls;
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use super::RunCalls;
+use crate::{
+    beginning::fact,
+    context::event_context,
+    error::ledger_failed,
+    gate::{Call, Entered},
+    journal::{Effect, Outcome, Stop, Ticket},
+    steering,
+};
+
+/// Inputs of one pull, as JSON: a guest has 64 MiB, and a journal keeps them. One is given however large it is.
+const MAX_PULL_BYTES: usize = 512 * 1024;
+
+impl RunCalls {
+    /// Takes what waits, durably: with the answer in the journal.
+    async fn take_inputs(&self, ticket: &Ticket, limit: usize) -> Result<Vec<SteeringInput>, ApiError> {
+        let run = &self.run;
+        let (mut inputs, mut bytes) = (Vec::new(), 0);
+        while inputs.len() < limit
+            && let Some(event_id) = { run.taken_before.lock().pop_front() }
+        {
+            let Some(input) = self.input(event_id)? else { continue };
+            bytes += weight(&input);
+            if bytes > MAX_PULL_BYTES && !inputs.is_empty() {
+                run.taken_before.lock().push_front(event_id);
+                return Ok(inputs);
+            }
+            inputs.push(input);
+        }
+        let (Some(host), Some(key)) = (&self.host, &run.terms.grant.conversation) else { return Ok(inputs) };
+        let lines = &host.inner().lines;
+        let binding_id = &run.terms.grant.binding_id;
+        let wanted = |run_no| {
+            let record = run.ledger.run_by_no(run_no).ok().flatten();
+            record.is_some_and(|record| steering::can_be_taken(&record, binding_id))
+        };
+        let (mut taken, mut facts) = (Vec::new(), Vec::new());
+        for place in lines.take(key, limit - inputs.len(), wanted) {
+            let Some(record) = run.ledger.run_by_no(place.run_no).map_err(ledger_failed)? else { continue };
+            let Some(input) = self.input(record.run.event_id)? else { continue };
+            bytes += weight(&input);
+            if bytes > MAX_PULL_BYTES && !inputs.is_empty() {
+                break;
+            }
+            facts.push(json!({ "event_id": record.run.event_id, "run_id": record.run.run_id }));
+            inputs.push(input);
+            taken.push(place);
+        }
+        if taken.is_empty() {
+            return Ok(inputs);
+        }
+        let answer = serde_json::to_string(&inputs).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
+        run.write(Some(ticket), |first| Ok(self.receipt(ticket, first, &facts, answer))).await?;
+        // This run does not end before those that it has taken: a host that died in between would let them run.
+        taken.into_iter().for_each(|place| drop(run.passing.spawn(place.give_to(run.run_id))));
+        Ok(inputs)
+    }
+
+    fn input(&self, event_id: EventId) -> Result<Option<SteeringInput>, ApiError> {
+        let record = self.run.ledger.event(event_id).map_err(ledger_failed)?;
+        Ok(record.map(|record| SteeringInput { event: event_context(&record.event), input: record.event.envelope.input }))
+    }
+
+    /// What comes with an input, the run may read.
+    fn may_read(&self, inputs: &[SteeringInput]) {
+        let mut given = self.run.given.lock();
+        for SteeringInput { event, input } in inputs {
+            let within = input.contents.iter().filter_map(|part| match part {
+                ContentPart::Artifact(artifact) => Some(artifact),
+                _ => None,
+            });
+            let named = event.raw_ref.iter().chain(&input.attachments).chain(within);
+            given.extend(named.map(|artifact| artifact.artifact_id.clone()));
+        }
+    }
+
+    fn receipt(&self, ticket: &Ticket, first: u64, facts: &[Value], answer: String) -> RunWrite {
+        self.run.journal.settle(ticket, Outcome::Answer(answer), Vec::new());
+        let at = time::now();
+        let events = (first..).zip(facts).map(|(sequence, data)| fact(ResultKind::SteeringReceived, sequence, at, data));
+        RunWrite { events: events.collect(), ..RunWrite::default() }
+    }
+}
+
+/// Bytes of an input, as JSON.
+fn weight(input: &SteeringInput) -> usize {
+    serde_json::to_vec(input).map_or(0, |json| json.len())
+}
+
+#[async_trait]
+impl SteeringCalls for RunCalls {
+    async fn steering_pull(&mut self, limit: u32, wait_ms: u32) -> Result<Vec<SteeringInput>, ApiError> {
+        let run = &self.run;
+        let allowed = || {
+            if !run.terms.grant.steering {
+                return Err(ApiError::unauthorized("steering is not granted to this run"));
+            }
+            if (MIN_PAGE..=MAX_PAGE).contains(&limit) {
+                return Ok(());
+            }
+            Err(ApiError::invalid_argument(format!("`limit` is between {MIN_PAGE} and {MAX_PAGE}, not {limit}")))
+        };
+        let asked = run.journal.asked(&(limit, wait_ms));
+        let call = Call { action: "steering.pull", resource: None, scope: None, bytes: 0, asked };
+        let ticket = match run.enter(&call).await {
+            Entered::Answered(outcome) => return outcome.inspect(|inputs: &Vec<SteeringInput>| self.may_read(inputs)),
+            Entered::Live(ticket) => ticket,
+        };
+        let effect = async {
+            if wait_ms > 0 {
+                // When the wait began is known to a later execution.
+                run.journal.started(&ticket, Effect { number: 0 });
+            }
+            let key = run.terms.grant.conversation.as_ref();
+            // People answer soon or late: a wait that could be parked is waited in memory a moment first.
+            let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
+            loop {
+                let joined = self.host.as_ref().zip(key).and_then(|(host, key)| host.inner().lines.joined(key));
+                let inputs = self.take_inputs(&ticket, limit as usize).await?;
+                let (left, until) = run.left_of(&ticket, u64::from(wait_ms));
+                if !inputs.is_empty() || left.is_zero() {
+                    return Ok(inputs);
+                }
+                let patience = patient_until.saturating_duration_since(Instant::now());
+                if patience.is_zero() && run.parks_for(left) {
+                    let keys = key.map(steering::key).into_iter().collect();
+                    run.stop(Stop::Park { until: Some(until), reason: "steering", keys }).await
+                }
+                let came = async {
+                    match &joined {
+                        Some(joined) => joined.notified().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = came => {}
+                    () = tokio::time::sleep(if patience.is_zero() { left } else { left.min(patience) }) => {}
+                }
+            }
+        };
+        run.pass_live(&ticket, &call, allowed, effect).await.inspect(|inputs| self.may_read(inputs))
+    }
+}
