@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
-use crate::command::{completions, config, fork, inspect, knowledge, ledger, replay, run, runners, runs, serve};
+use crate::command::{actions, completions, config, fork, inspect, knowledge, ledger, replay, run, runners, runs, serve};
 
 /// Runs agent runners: WebAssembly plugins that answer events.
 #[derive(Debug, Parser)]
@@ -76,6 +76,8 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     #[command(subcommand)]
     Runs(runs::Runs),
+    #[command(subcommand)]
+    Actions(actions::Actions),
     Replay(replay::Replay),
     Fork(fork::Fork),
     #[command(subcommand)]
@@ -127,6 +129,14 @@ mod tests {
             "agent-host fork 7 --at 1",
             "agent-host fork 01890a5d-ac96-774b-bcce-b302099a8057 --at 1 --config-json [1]",
             "agent-host runs list --status done",
+            "agent-host actions show 7",
+            "agent-host actions show 01890a5d-ac96-774b-bcce-b302099a8057",
+            "agent-host actions show 01890a5d-ac96-774b-bcce-b302099a8057.1/../x",
+            "agent-host actions list --limit 101",
+            "agent-host actions list --run 01890a5d-ac96-774b-bcce-b302099a8057 --limit 5",
+            "agent-host actions respond 01890a5d-ac96-774b-bcce-b302099a8057.1",
+            "agent-host actions respond 01890a5d-ac96-774b-bcce-b302099a8057.1 maybe",
+            "agent-host actions respond 01890a5d-ac96-774b-bcce-b302099a8057.1 submit --answer {",
             "agent-host serve --listen nowhere",
             "agent-host knowledge add docs",
             "agent-host knowledge add docs . --meta year",
@@ -137,6 +147,18 @@ mod tests {
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn runs_respond_is_actions_respond() {
+        let line = "respond 01890a5d-ac96-774b-bcce-b302099a8057.e7 submit --answer {} --reason r --token t";
+        let by_action = parse(&format!("agent-host actions {line}")).unwrap().command;
+        let by_run = parse(&format!("agent-host runs {line}")).unwrap().command;
+        let (Command::Actions(actions::Actions::Respond(one)), Command::Runs(runs::Runs::Respond(other))) = (by_action, by_run)
+        else {
+            panic!("not respond")
+        };
+        assert_eq!(format!("{one:?}"), format!("{other:?}"));
     }
 
     #[test]

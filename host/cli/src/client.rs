@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agent_host_protocol::{Run, RunEvent, RunId};
-use agent_host_runs::{Config, Decision, Recording};
+use agent_host_runs::{Config, Recording};
 use eventsource_stream::Eventsource;
 use futures_util::{Stream, StreamExt, stream};
 use reqwest::{Method, Response, Url, header};
@@ -101,11 +101,13 @@ impl Client {
         self.json(self.send(request).await?).await
     }
 
-    /// Answers what a run asks people for.
-    pub(crate) async fn respond(&self, action: &str, decision: Decision) -> Result<Value, Failure> {
+    /// Answers what a run asks people for. `token` says who answers, where the host wants to know.
+    pub(crate) async fn respond(&self, action: &str, answer: &Value, token: Option<&str>) -> Result<Value, Failure> {
         let url = self.at(&format!("api/v1/actions/{action}/respond"), &[])?;
-        let body = serde_json::json!({ "decision": decision });
-        let request = self.http.request(Method::POST, url).timeout(ANSWER).json(&body);
+        let mut request = self.http.request(Method::POST, url).timeout(ANSWER).json(answer);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
         self.json(self.send(request).await?).await
     }
 

@@ -56,6 +56,7 @@ impl Source {
                     ("conversation_id", filter.conversation_id.clone()),
                     ("workspace_id", filter.workspace_id.clone()),
                     ("event_id", filter.event_id.map(|id| id.to_string())),
+                    ("parent_run_id", filter.parent_run_id.map(|id| id.to_string())),
                     ("cursor", cursor.map(ToOwned::to_owned)),
                     ("limit", Some(limit.to_string())),
                 ];

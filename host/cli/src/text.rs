@@ -2,6 +2,13 @@
 
 use std::{borrow::Cow, fmt::Write};
 
+use serde_json::Value;
+
+/// A member of a JSON value by its JSON pointer; `null` where it is not there.
+pub(crate) fn member<'a>(value: &'a Value, pointer: &str) -> &'a Value {
+    value.pointer(pointer).unwrap_or(&Value::Null)
+}
+
 /// Text without control characters other than line breaks and tabs: each is shown as `\u{1b}` and the like.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');

@@ -1,7 +1,7 @@
 //! Errors as clients see them: problem documents (RFC 9457) with a code.
 
 use agent_host_ledger::LedgerError;
-use agent_host_runs::HostError;
+use agent_host_runs::{Action, HostError};
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -52,6 +52,10 @@ codes! {
     InvalidCursor = "invalid_cursor", BAD_REQUEST;
     /// The configuration of a binding does not fit its runner.
     InvalidConfig = "invalid_config", BAD_REQUEST;
+    /// Nobody knows who asks: a token is missing, or is nobody's.
+    Unauthenticated = "unauthenticated", UNAUTHORIZED;
+    /// Who asks may not do this.
+    Forbidden = "forbidden", FORBIDDEN;
     /// There is no such thing, or no such path.
     NotFound = "not_found", NOT_FOUND;
     /// No plugin has this runner.
@@ -64,6 +68,10 @@ codes! {
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT;
     /// The thing is in a state in which this cannot be done.
     Conflict = "conflict", CONFLICT;
+    /// The action takes no answer any more: `action` shows what was said first.
+    AlreadyAnswered = "already_answered", CONFLICT;
+    /// The time for an answer is over.
+    Expired = "expired", GONE;
     /// The run left nothing to execute again.
     NoJournal = "no_journal", CONFLICT;
     /// The body is larger than a request may be.
@@ -101,18 +109,19 @@ impl ProblemCode {
 ///
 /// `type` is `about:blank`, so `title` is the phrase of the status; `code` is what programs decide by, and
 /// `detail` says what happened and what to do. `field` names the parameter, header or member of the body that
-/// is wrong, where one is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// is wrong, where one is; `action` is what was answered before, where that is the problem.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     code: ProblemCode,
     detail: String,
     field: Option<String>,
+    action: Option<Box<Action>>,
 }
 
 impl Problem {
     /// A problem of this kind.
     pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), field: None }
+        Self { code, detail: detail.into(), field: None, action: None }
     }
 
     /// There is no such thing.
@@ -149,6 +158,8 @@ impl Problem {
             code: &'a str,
             #[serde(skip_serializing_if = "Option::is_none")]
             field: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            action: Option<&'a Action>,
         }
         let status = self.code.status();
         let document = Document {
@@ -158,6 +169,7 @@ impl Problem {
             detail: &self.detail,
             code: self.code.as_str(),
             field: self.field.as_deref(),
+            action: self.action.as_deref(),
         };
         // Strings and one number: it cannot fail, and an empty object is still a problem document.
         serde_json::to_string(&document).unwrap_or_else(|_| "{}".to_owned())
@@ -171,6 +183,9 @@ impl IntoResponse for Problem {
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         ];
         let mut response = (self.code.status(), headers, self.to_json()).into_response();
+        if self.code == ProblemCode::Unauthenticated {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if self.code.passes() {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
         }
@@ -182,7 +197,11 @@ impl From<HostError> for Problem {
     fn from(error: HostError) -> Self {
         match ProblemCode::from_name(error.code()) {
             Some(ProblemCode::Internal) | None => Self::internal(error),
-            Some(code) => Self::new(code, error.to_string()),
+            Some(code) => {
+                let detail = error.to_string();
+                let action = if let HostError::Answered { action, .. } = error { Some(action) } else { None };
+                Self { action, ..Self::new(code, detail) }
+            }
         }
     }
 }

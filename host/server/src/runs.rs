@@ -39,6 +39,7 @@ pub(crate) async fn list(State(app): State<App>, mut query: Query) -> Result<Res
         conversation_id: query.text("conversation_id"),
         workspace_id: query.text("workspace_id"),
         event_id: query.parsed("event_id")?,
+        parent_run_id: query.parsed("parent_run_id")?,
     };
     let cursor = query.text("cursor");
     let limit = query.limit()?;

@@ -9,7 +9,9 @@ use agent_host_protocol::{
     time,
 };
 use serde::Deserialize;
+use serde_json::Value;
 
+use super::action_text;
 use crate::text;
 
 /// One event on one line: number, time, type, and the beginning of what it says.
@@ -32,9 +34,25 @@ fn gist(event: &RunEvent) -> String {
         }
         Some(ResultKind::MessageCompleted) => completed(event).map(|completed| format!("{:?}", completed.message.text())),
         Some(ResultKind::RunFailed) => failure(event).map(|failure| format!("{}: {}", failure.code, failure.message)),
+        Some(ResultKind::ActionRequested) => about(event, "action_id", action_text::what),
+        Some(ResultKind::ActionAnswered) => about(event, "action_id", action_text::said),
+        Some(ResultKind::ActionResolved) => about(event, "action_id", action_text::came),
+        Some(ResultKind::SteeringReceived) => about(event, "event_id", |data| {
+            format!("would have been run {}", text::member(data, "/run_id").as_str().unwrap_or("-"))
+        }),
+        Some(ResultKind::ChildStarted) => about(event, "run_id", |data| {
+            let text = |name: &str| data[name].as_str().unwrap_or("-").to_owned();
+            format!("{}: {}", text("runner_id"), text("objective"))
+        }),
         _ => None,
     };
     said.unwrap_or_else(|| event.data.get().to_owned())
+}
+
+/// What an event is about, by its id, and what it says of it. Nothing where it names no id.
+fn about(event: &RunEvent, id: &str, says: impl FnOnce(&Value) -> String) -> Option<String> {
+    let data = event.data_value();
+    Some(format!("{}  {}", data.get(id)?.as_str()?, says(&data)))
 }
 
 #[derive(Deserialize)]
@@ -175,6 +193,13 @@ mod tests {
             say("a", "two\nlines"),
             event("run.failed", &json!({ "code": "runner.trapped", "message": "a\u{1b}[2J" })),
             event("x.y", &json!({ "k": 1 })),
+            event("action.requested", &json!({ "action_id": "r.1", "kind": "question", "title": "Sure?" })),
+            event("action.requested", &json!({ "action_id": "r.2", "action": "issue.close", "target": { "n": 4 } })),
+            event("action.answered", &json!({ "action_id": "r.2", "decision": "deny", "by": "alice", "reason": "no" })),
+            event("action.resolved", &json!({ "action_id": "r.2", "outcome": "denied", "reason": "no" })),
+            event("action.resolved", &json!({ "action_id": "r.3", "outcome": "failed", "error": { "message": "refused" } })),
+            event("steering.received", &json!({ "event_id": "e1", "run_id": "r2" })),
+            event("run.child.started", &json!({ "run_id": "r3", "runner_id": "plugin:a/b/c", "objective": "count" })),
         ]
         .iter()
         .map(line)
@@ -183,6 +208,13 @@ mod tests {
         1  2023-11-14T22:13:20.123Z  message.delta          "two\nlines"
         1  2023-11-14T22:13:20.123Z  run.failed             runner.trapped: a [2J
         1  2023-11-14T22:13:20.123Z  x.y                    {"k":1}
+        1  2023-11-14T22:13:20.123Z  action.requested       r.1  Sure?
+        1  2023-11-14T22:13:20.123Z  action.requested       r.2  issue.close {"n":4}
+        1  2023-11-14T22:13:20.123Z  action.answered        r.2  deny by alice: no
+        1  2023-11-14T22:13:20.123Z  action.resolved        r.2  denied: no
+        1  2023-11-14T22:13:20.123Z  action.resolved        r.3  failed: refused
+        1  2023-11-14T22:13:20.123Z  steering.received      e1  would have been run r2
+        1  2023-11-14T22:13:20.123Z  run.child.started      r3  plugin:a/b/c: count
         "#);
     }
 }

@@ -1,5 +1,8 @@
 //! The commands, one file each.
 
+mod action_text;
+pub(crate) mod actions;
+mod asked;
 pub(crate) mod completions;
 pub(crate) mod config;
 mod event_text;
@@ -38,6 +41,7 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Inspect(args) => args.execute(&settings.config, output).await,
         Command::Replay(args) => args.execute(&settings.config, output).await,
         Command::Fork(args) => args.execute(&settings.config, output).await,
+        Command::Actions(command) => command.execute(&settings.config, output).await,
         Command::Runs(command) => command.execute(&settings.config, output).await,
         Command::Ledger(command) => command.execute(&settings.config, output).await,
         Command::Knowledge(command) => command.execute(&settings.config, output).await,

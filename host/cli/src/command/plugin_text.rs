@@ -60,7 +60,9 @@ fn import_lines(imports: &[ImportReport]) -> String {
     for import in imports {
         let _ = writeln!(shown, "  {:width$}  {}", import.name, verdict(import.verdict));
         if let Some(fix) = &import.fix {
-            let _ = writeln!(shown, "  {:width$}  fix: {}", "", indented(fix));
+            // One that is admitted all the same has nothing to mend, but something to know.
+            let what = if import.verdict.is_fine() { "note" } else { "fix" };
+            let _ = writeln!(shown, "  {:width$}  {what}: {}", "", indented(fix));
         }
     }
     shown
@@ -199,6 +201,21 @@ mod tests {
           agent-host:runner/log@1.0.0  provided
           wasi:sockets/tcp@0.2.0       unknown to this host
                                        fix: remove the import
+        ");
+    }
+
+    #[test]
+    fn what_is_admitted_with_a_reserve_has_a_note_and_nothing_to_mend() {
+        let handler = "wasi:http/outgoing-handler@0.2.4";
+        let import = json!({ "name": handler, "verdict": "provided", "fix": "runs of it cannot be resumed" });
+        insta::assert_snapshot!(details(&plugin(json!({ "imports": [import] }))), @r"
+        file    echo.wasm
+        status  ready
+        size    128.4 KiB
+
+        imports
+          wasi:http/outgoing-handler@0.2.4  provided
+                                            note: runs of it cannot be resumed
         ");
     }
 

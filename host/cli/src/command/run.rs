@@ -19,7 +19,7 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde_json::{Map, Value};
 
-use super::event_text::RunningText;
+use super::{asked::Desk, event_text::RunningText};
 use crate::{
     failure::Failure,
     output::Output,
@@ -37,6 +37,8 @@ const GRACE: Duration = Duration::from_secs(2);
     long_about = "Run a runner once, without a server.\n\n\
         The run is as durable as any: `agent-host runs show ID` shows it afterwards. The text of its messages is \
         printed as it streams; with --json, each event of the run as a line, then the run itself.\n\n\
+        What the run asks is asked at the terminal. Without one, or with --json, nobody answers, and it ends when that \
+        expires or its deadline passes.\n\n\
         Ctrl-C cancels the run and shows its end; a second Ctrl-C leaves at once. Exits with 1 when the run did not \
         complete.",
     after_long_help = "Examples:\n  \
@@ -186,10 +188,15 @@ fn read(from: impl Read, limit: usize, name: &Path) -> anyhow::Result<String> {
 async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> anyhow::Result<()> {
     let mut events = std::pin::pin!(host.follow(id, 0)?);
     let mut running = RunningText::default();
+    let mut desk = Desk::new(host, output);
     let mut cancelled = false;
     loop {
         let event = tokio::select! {
             event = events.next() => event,
+            line = desk.line() => {
+                desk.said(line).await;
+                continue;
+            }
             () = signals.next() => {
                 if cancelled {
                     std::process::exit(INTERRUPTED);
@@ -210,6 +217,7 @@ async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> 
         } else if let Some(text) = running.add(&event) {
             output.text(&text)?;
         }
+        desk.heard(&event);
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) fn details(run: &Run) -> String {
     also("attempt", Some(run.attempt).filter(|attempt| *attempt > 1).map(|attempt| attempt.to_string()));
     also("resumed", Some(run.resumes).filter(|resumes| *resumes > 0).map(times));
     also("forked from", forked_from(run));
+    also("parent", run.parent_run_id.map(|id| id.to_string()));
+    also("objective", run.metadata.get("objective").and_then(|objective| objective.as_str()).map(str::to_owned));
     text::fields(fields)
 }
 
@@ -107,6 +109,17 @@ mod tests {
         for line in
             ["attempt      2\n", "resumed      3 times\n", "forked from  01890a5d-ac96-774b-bcce-b302099a8056, after call 4\n"]
         {
+            assert!(shown.contains(line), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_another_has_started_says_by_whom_and_why() {
+        let mut run = run();
+        run.parent_run_id = Some("01890a5d-ac96-774b-bcce-b302099a8056".parse().unwrap());
+        run.metadata.insert("objective".to_owned(), json!("count\nsheep"));
+        let shown = details(&run);
+        for line in ["parent     01890a5d-ac96-774b-bcce-b302099a8056\n", "objective  count sheep\n"] {
             assert!(shown.contains(line), "{shown}");
         }
     }

@@ -4,13 +4,13 @@ use std::{fs::File, io::Write, path::PathBuf, process::ExitCode};
 
 use agent_host_ledger::RunFilter;
 use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, RunStatus, RunnerId, limits::MAX_PAGE};
-use agent_host_runs::{Config, Decision};
+use agent_host_runs::Config;
 use anyhow::Context;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use futures_util::StreamExt;
 use serde_json::{json, value::RawValue};
 
-use super::{event_text, journal_text, run_text};
+use super::{actions, event_text, journal_text, run_text};
 use crate::{client::Client, output::Output, source::Source, text};
 
 /// Find, show, follow, record and cancel runs
@@ -25,7 +25,8 @@ pub(crate) enum Runs {
     Journal(Journal),
     Record(Record),
     Cancel(Cancel),
-    Respond(Respond),
+    /// Answer what a run asks: the same as `agent-host actions respond`
+    Respond(actions::Respond),
 }
 
 /// Which server.
@@ -59,6 +60,9 @@ pub(crate) struct List {
     /// Only runs that answer this event
     #[arg(long, value_name = "ID")]
     event: Option<EventId>,
+    /// Only those that this run has started
+    #[arg(long, value_name = "ID")]
+    parent: Option<RunId>,
     /// How many
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = page_size())]
     limit: u32,
@@ -141,7 +145,7 @@ pub(crate) struct Cancel {
     reason: Option<String>,
 }
 
-fn page_size() -> clap::builder::RangedI64ValueParser<u32> {
+pub(super) fn page_size() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=i64::from(MAX_PAGE))
 }
 
@@ -174,6 +178,7 @@ impl List {
             conversation_id: self.conversation,
             workspace_id: self.workspace,
             event_id: self.event,
+            parent_run_id: self.parent,
         };
         let page: Page<Run> = source.runs(&filter, self.cursor.as_deref(), self.limit).await?;
         Ok(output.result(&page, || run_text::table(&page))?)
@@ -268,42 +273,6 @@ impl Record {
         let calls = recording.calls()?.iter().filter(|call| call.part == 0).count();
         let value = json!({ "file": path.display().to_string(), "calls": calls, "bytes": bytes.len() });
         Ok(output.result(&value, || format!("{calls} calls, {} in {}\n", text::bytes(bytes.len() as u64), path.display()))?)
-    }
-}
-
-/// Say whether a call whose outcome nobody knows is to be made again
-///
-/// A run that waits for this has an `action.requested` in its events, with the id of the action. It is answered by the host
-/// that runs it, so this needs its server.
-#[derive(Debug, Args)]
-pub(crate) struct Respond {
-    #[command(flatten)]
-    server: Server,
-    /// The action, as the event names it
-    #[arg(value_name = "ACTION")]
-    action: String,
-    /// Call again, or tell the runner that nobody knows
-    #[arg(value_name = "DECISION")]
-    decision: Answer,
-}
-
-/// What can be said.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Answer {
-    Repeat,
-    Skip,
-}
-
-impl Respond {
-    async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
-        let client =
-            Client::running(config, self.server.url.as_deref(), "an action is answered at the host that runs it").await?;
-        let decision = match self.decision {
-            Answer::Repeat => Decision::Repeat,
-            Answer::Skip => Decision::Skip,
-        };
-        let answered = client.respond(&self.action, decision).await?;
-        Ok(output.result(&answered, || format!("action {} is answered; the run goes on\n", self.action))?)
     }
 }
 

@@ -1,0 +1,160 @@
+//! `agent-host actions`.
+
+use std::process::ExitCode;
+
+use agent_host_protocol::{Page, RunId};
+use agent_host_runs::{Config, Decision};
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use super::{
+    action_text,
+    runs::{Server, page_size},
+};
+use crate::{client::Client, output::Output};
+
+/// Why there must be a server.
+const WHY: &str = "what runs ask is answered at the host that runs them";
+
+/// Find, show and answer what runs ask people for
+///
+/// Platform actions that need approval, questions, and effects in doubt. They belong to the host that runs the runs, so
+/// this needs its server: the one that --server names, else the one that the configuration tells of.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Actions {
+    List(List),
+    Show(Show),
+    Respond(Respond),
+}
+
+/// List what waits for an answer, or all that one run has asked
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    server: Server,
+    /// All that this run has asked, answered or not
+    #[arg(long, value_name = "ID", conflicts_with_all = ["limit", "cursor"])]
+    run: Option<RunId>,
+    /// How many
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = page_size())]
+    limit: u32,
+    /// Go on where a page ended
+    #[arg(long, value_name = "CURSOR")]
+    cursor: Option<String>,
+}
+
+/// Show what is asked, and what came of it
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    #[command(flatten)]
+    server: Server,
+    /// The action, as `actions list` names it
+    #[arg(value_name = "ACTION", value_parser = action_id)]
+    action: String,
+}
+
+/// Answer what a run asks
+///
+/// It is answered once; who comes second is told what was said first.
+#[derive(Debug, Args)]
+pub(crate) struct Respond {
+    #[command(flatten)]
+    server: Server,
+    /// The action, as `actions list` and the events of its run name it
+    #[arg(value_name = "ACTION", value_parser = action_id)]
+    action: String,
+    /// What is said: `approve` or `deny` an action, `submit` or `decline` to answer a question, `repeat` or `skip` an
+    /// effect in doubt
+    #[arg(value_name = "DECISION")]
+    decision: Said,
+    /// Why, for the runner and the record
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// The answer to a question, as JSON
+    #[arg(long, value_name = "JSON", value_parser = json_value)]
+    answer: Option<Value>,
+    /// Who answers, where the host wants to know: the token of an `[[approvers]]` entry
+    #[arg(long, env = "AGENT_HOST_APPROVER_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    token: Option<String>,
+}
+
+/// What can be said.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Said {
+    Approve,
+    Deny,
+    Submit,
+    Decline,
+    Repeat,
+    Skip,
+}
+
+impl Said {
+    const fn decision(self) -> Decision {
+        match self {
+            Self::Approve => Decision::Approve,
+            Self::Deny => Decision::Deny,
+            Self::Submit => Decision::Submit,
+            Self::Decline => Decision::Decline,
+            Self::Repeat => Decision::Repeat,
+            Self::Skip => Decision::Skip,
+        }
+    }
+}
+
+/// An id that can stand in a path: that of a run, a dot, and a number (`e` before it where the run did not wait).
+fn action_id(text: &str) -> Result<String, String> {
+    let is_id = text.split_once('.').is_some_and(|(run, name)| {
+        run.parse::<RunId>().is_ok() && !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric())
+    });
+    if is_id { Ok(text.to_owned()) } else { Err("the id of an action is the id of its run, a dot and a number".to_owned()) }
+}
+
+/// Any JSON. Left to itself, clap takes every text as a JSON string.
+fn json_value(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("not JSON ({error}); a text stands in quotes: '\"yes\"'"))
+}
+
+impl Actions {
+    pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::List(list) => list.execute(config, output).await?,
+            Self::Show(show) => show.execute(config, output).await?,
+            Self::Respond(respond) => respond.execute(config, output).await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl List {
+    async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+        let client = Client::running(config, self.server.url.as_deref(), WHY).await?;
+        let page: Page<Value> = match self.run {
+            Some(run) => client.get(&format!("api/v1/runs/{run}/actions"), &[]).await?,
+            None => client.get("api/v1/actions", &[("cursor", self.cursor), ("limit", Some(self.limit.to_string()))]).await?,
+        };
+        let nothing = if self.run.is_some() { "the run has asked nothing\n" } else { "nothing waits for an answer\n" };
+        Ok(output.result(&page, || if page.items.is_empty() { nothing.to_owned() } else { action_text::table(&page) })?)
+    }
+}
+
+impl Show {
+    async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+        let client = Client::running(config, self.server.url.as_deref(), WHY).await?;
+        let action: Value = client.get(&format!("api/v1/actions/{}", self.action), &[]).await?;
+        Ok(output.result(&action, || action_text::details(&action))?)
+    }
+}
+
+impl Respond {
+    pub(super) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+        let client = Client::running(config, self.server.url.as_deref(), WHY).await?;
+        let mut answer = json!({ "decision": self.decision.decision() });
+        if let Some(members) = answer.as_object_mut() {
+            members.extend(self.reason.map(|reason| ("reason".to_owned(), reason.into())));
+            members.extend(self.answer.map(|answer| ("answer".to_owned(), answer)));
+        }
+        let answered = client.respond(&self.action, &answer, self.token.as_deref()).await?;
+        Ok(output.result(&answered, || format!("action {} is answered; the run goes on\n", self.action))?)
+    }
+}
