@@ -1,26 +1,33 @@
 //! What a run is handed: the event, who and where, and what it may use.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
 use crate::artifacts::Artifacts;
 use crate::contract::{
     Actor, ArtifactRef, AvailableApis, Conversation, Event, Message, ModelOperation, ModelResource, Resources, RunContext,
-    StateScope, StorageArea,
+    SkillResource, StateScope, StaticRef, StorageArea,
 };
 use crate::error::ApiError;
 use crate::events::Events;
 use crate::history::History;
+use crate::http::Http;
+use crate::interactions::Question;
 use crate::json::from_str;
 use crate::knowledge::Knowledge;
 use crate::limits::{MESSAGE_BYTES, split_at_json_len};
 use crate::message::{MessageIds, MessageWriter};
 use crate::models::Model;
 use crate::outcome::Failure;
+use crate::platform::Platform;
 use crate::results::{Batch, message_completed};
+use crate::runs::Runs;
 use crate::state::State;
+use crate::steering::Steering;
 use crate::storage::Storage;
+use crate::timers;
 use crate::tools::Tools;
 
 /// The context of one run.
@@ -49,6 +56,12 @@ impl Context {
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.contract.run_id
+    }
+
+    /// The run that started this one, where one did.
+    #[must_use]
+    pub fn parent_run_id(&self) -> Option<&str> {
+        self.contract.parent_run_id.as_deref()
     }
 
     /// The text of the input; empty where the event has none.
@@ -169,6 +182,58 @@ impl Context {
         Storage::new(area)
     }
 
+    /// The skills that this run may read. The content of one is an artifact:
+    /// `ctx.artifacts().read_text(&skill.content.artifact_id, limit)`.
+    #[must_use]
+    pub fn skills(&self) -> &[SkillResource] {
+        &self.resources().skills
+    }
+
+    /// The skill of this name, where the run may read it.
+    #[must_use]
+    pub fn skill(&self, name: &str) -> Option<&SkillResource> {
+        self.skills().iter().find(|skill| skill.skill_name == name)
+    }
+
+    /// Content that does not change from run to run, each with its hash: put it first into a prompt, and services that keep
+    /// the beginning of a prompt know it again.
+    #[must_use]
+    pub fn static_refs(&self) -> &[StaticRef] {
+        &self.contract.runtime.static_refs
+    }
+
+    /// The actions that this run may ask of the platform.
+    #[must_use]
+    pub fn platform(&self) -> Platform<'_> {
+        Platform::new(&self.resources().platform_actions)
+    }
+
+    /// Asks a person, and waits for the answer. See [`interactions`](crate::interactions).
+    ///
+    /// # Errors
+    /// `unauthorized` where this run may not ask; `runtime_error` where the answer has not the shape that was asked for.
+    pub fn ask<A>(&self, question: Question<A>) -> Result<A, ApiError> {
+        question.ask()
+    }
+
+    /// Input that arrives while this run is active.
+    #[must_use]
+    pub fn steering(&self) -> Steering {
+        Steering::new()
+    }
+
+    /// Other runs that this run starts.
+    #[must_use]
+    pub fn runs(&self) -> Runs {
+        Runs::new()
+    }
+
+    /// Requests to the outside.
+    #[must_use]
+    pub fn http(&self) -> Http {
+        Http::new()
+    }
+
     /// Which calls the grant of this run allows. A call that is not allowed answers
     /// `unauthorized`.
     #[must_use]
@@ -180,6 +245,12 @@ impl Context {
     #[must_use]
     pub fn deadline_at(&self) -> Option<u64> {
         self.contract.runtime.deadline_at
+    }
+
+    /// How long this run may still take; none, where it has no deadline. A host call.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
+        self.deadline_at().map(|at| Duration::from_millis(at.saturating_sub(timers::now())))
     }
 
     /// The language to answer in, as a BCP 47 tag, where the host knows one.

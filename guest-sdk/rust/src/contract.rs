@@ -27,19 +27,24 @@ wit_bindgen::generate!({
 pub use agent_host::runner::artifacts::ArtifactMetadata;
 pub use agent_host::runner::context::{
     Actor, AvailableApis, Bootstrap, ContextAccess, Conversation, Delivery, Event, Input, KnowledgeBaseResource, ModelResource,
-    Resources, RunContext, Runtime, Subject, ToolResource, Trigger,
+    Resources, RunContext, Runtime, SkillResource, StaticRef, Subject, ToolResource, Trigger,
 };
 pub use agent_host::runner::events::EventPage;
 pub use agent_host::runner::history::{Direction, PageRequest, TranscriptItem, TranscriptPage};
+pub use agent_host::runner::http::Request as HttpRequest;
+pub use agent_host::runner::interactions::{Answer as QuestionAnswer, Question as AskedQuestion, QuestionKind};
 pub use agent_host::runner::knowledge::Hit;
 pub use agent_host::runner::manifest::{
     ArtifactOperation, BootstrapMode, Capabilities, ContextOwnership, ContextPolicy, EventOperation, HistoryOperation,
     KnowledgeOperation, ModelOperation, Permissions, RunOperation, RunnerManifest, StateScope, StorageArea, ToolOperation,
 };
 pub use agent_host::runner::models::{Chunk, Request, RerankHit, Response, ToolDefinition};
+pub use agent_host::runner::platform::ActionOutcome;
 pub use agent_host::runner::results::{
     ActionRequest, CompletedMessage, CustomResult, MessageChunk, RunResult, StateUpdate, ToolCallCompleted, ToolCallStarted,
 };
+pub use agent_host::runner::runs::{RunEvent, RunEventPage, RunStatus, RunSummary, StartRequest};
+pub use agent_host::runner::steering::SteeringInput;
 pub use agent_host::runner::tools::{ToolDetail, ToolOutput};
 pub use agent_host::runner::types::{ArtifactRef, ContentPart, ErrorCode, Message, Role, TokenUsage, ToolCall};
 pub use exports::agent_host::runner::runner::{Guest, RunCompletion, RunFailure};

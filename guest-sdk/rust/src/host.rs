@@ -6,9 +6,11 @@
 
 #[cfg(target_family = "wasm")]
 pub(crate) use crate::contract::agent_host::runner::{
-    artifacts, events, history, knowledge, log, models, results, state, storage, timers, tools,
+    artifacts, events, history, http, interactions, knowledge, log, models, platform, results, runs, state, steering, storage,
+    timers, tools,
 };
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use crate::testing::door::{
-    artifacts, events, history, knowledge, log, models, results, state, storage, timers, tools,
+    artifacts, events, history, http, interactions, knowledge, log, models, platform, results, runs, state, steering, storage,
+    timers, tools,
 };

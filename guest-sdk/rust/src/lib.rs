@@ -28,9 +28,10 @@
 //! What is here: [`Manifest`] and [`FormItem`] for what the runner says of itself, [`Context`] for
 //! what it is handed, [`MessageWriter`] and [`results`] for what it answers. From the context come
 //! [`models`], [`tools`], [`knowledge`], [`artifacts`], [`history`], [`events`], [`state`] and
-//! [`storage`]; [`memory`] makes of them what a model needs to know of a conversation. [`json`],
-//! [`log`] and [`timers`] stand for themselves. What is not: helpers for platform actions, questions
-//! to people, steering, other runs and HTTP. Those are in [`contract`], as they are generated.
+//! [`storage`]; [`memory`] makes of them what a model needs to know of a conversation. [`platform`]
+//! actions and questions to people ([`interactions`]), [`steering`], other [`runs`] and [`http`]
+//! come from it too. [`json`], [`log`] and [`timers`] stand for themselves. The whole contract is in
+//! [`contract`], as it is generated.
 //!
 //! On another target than wasm a runner is plain Rust, and [`testing`] is its host. Without one, a
 //! host call panics there.
@@ -42,14 +43,19 @@ pub mod artifacts;
 pub mod contract;
 pub mod events;
 pub mod history;
+pub mod http;
+pub mod interactions;
 pub mod json;
 pub mod knowledge;
 pub mod limits;
 pub mod log;
 pub mod memory;
 pub mod models;
+pub mod platform;
 pub mod results;
+pub mod runs;
 pub mod state;
+pub mod steering;
 pub mod storage;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
@@ -66,17 +72,19 @@ mod outcome;
 
 pub use context::Context;
 pub use contract::{
-    ArtifactOperation, ArtifactRef, Capabilities, Chunk, ContentPart, ContextPolicy, ErrorCode, EventOperation, HistoryOperation,
-    KnowledgeOperation, Message, ModelOperation, Permissions, Role, RunOperation, StateScope, StorageArea, ToolCall,
-    ToolOperation,
+    ActionOutcome, ArtifactOperation, ArtifactRef, Capabilities, Chunk, ContentPart, ContextPolicy, ErrorCode, EventOperation,
+    HistoryOperation, KnowledgeOperation, Message, ModelOperation, Permissions, Role, RunOperation, StateScope, StorageArea,
+    ToolCall, ToolOperation,
 };
 pub use error::ApiError;
 pub use form::FormItem;
+pub use interactions::Question;
 pub use json::IntoJson;
 pub use manifest::Manifest;
 pub use message::MessageWriter;
 pub use models::{Model, ModelRequest, ModelResponse};
 pub use outcome::{Completion, Failure};
+pub use runs::{ChildRun, StartRun};
 /// For `#[derive(JsonSchema)]` on the parameters of a [`Toolbox::local`] tool.
 #[cfg(feature = "schemars")]
 pub use schemars;

@@ -41,6 +41,16 @@ pub(crate) fn json_len(text: &str) -> usize {
     text.chars().map(char_json_len).sum()
 }
 
+/// A time in milliseconds; one that is too long is the longest.
+pub(crate) fn millis(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// As [`millis`], for the waits of the contract: at most some 49 days.
+pub(crate) fn millis32(time: std::time::Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
 /// The longest head of `text` whose JSON form has at most `max` bytes, and the rest. Never splits
 /// a character; the head of a text is empty only when `max` is too small for its first character.
 pub(crate) fn split_at_json_len(text: &str, max: usize) -> (&str, &str) {

@@ -15,6 +15,8 @@ use crate::json::IntoJson;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     contract: RunnerManifest,
+    /// Said by [`Manifest::steering`]; kept apart, so that it may come before the other capabilities.
+    steering: bool,
 }
 
 impl Manifest {
@@ -35,6 +37,7 @@ impl Manifest {
                 config_schema: Vec::new(),
                 metadata: "{}".to_owned(),
             },
+            steering: false,
         }
     }
 
@@ -98,6 +101,7 @@ impl Manifest {
     #[must_use]
     pub fn into_contract(self, name: &str, crate_version: &str) -> RunnerManifest {
         let mut contract = self.contract;
+        contract.capabilities.steering |= self.steering;
         // Always: a run is dispatched by that name.
         name.clone_into(&mut contract.name);
         if contract.version.is_empty() {
@@ -179,7 +183,15 @@ impl Manifest {
         self
     }
 
-    /// Which hosts to send requests to, such as `api.example.com:443`.
+    /// To take input that arrives for its conversation while it runs. It is a capability in the contract, and opens the
+    /// interface `steering` as a permission does. What a run has not taken when it ends becomes a run of its own.
+    pub fn steering(mut self) -> Self {
+        self.steering = true;
+        self
+    }
+
+    /// Which hosts to send requests to: `HOST[:PORT]`, where HOST may be `*.example.com` or `*`, and PORT a number (443
+    /// where nothing is said) or `*`. A binding grants what both name.
     pub fn http_hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
         self.contract.permissions.http_hosts = hosts.into_iter().map(Into::into).collect();
         self
@@ -272,6 +284,8 @@ mod tests {
             .platform_actions(["message.edit"])
             .http_hosts(["api.example.com:443"])
             .interactions()
+            .steering()
+            .capabilities(Capabilities { streaming: true, ..Capabilities::default() })
             .form(FormItem::string("name").required())
             .metadata(serde_json::json!({"home": "https://example.com"}))
             .into_contract("loud", "1.2.3");
@@ -290,6 +304,7 @@ mod tests {
                 ..Permissions::default()
             }
         );
+        assert!(manifest.capabilities.streaming && manifest.capabilities.steering);
         assert_eq!(manifest.config_schema.len(), 1);
         assert_eq!(manifest.metadata, r#"{"home":"https://example.com"}"#);
     }

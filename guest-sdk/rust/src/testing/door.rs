@@ -267,6 +267,106 @@ pub(crate) mod storage {
     }
 }
 
+pub(crate) mod platform {
+    use super::*;
+    use crate::contract::ActionOutcome;
+
+    pub(crate) fn request_action(action: &str, target: &str, payload: &str) -> Answer<ActionOutcome> {
+        with("platform.request-action", |host| host.request_action(action, target, payload))
+    }
+}
+
+pub(crate) mod interactions {
+    use super::*;
+    use crate::contract::{AskedQuestion, QuestionAnswer};
+
+    pub(crate) fn ask(question: &AskedQuestion) -> Answer<QuestionAnswer> {
+        with("interactions.ask", |host| host.ask(question))
+    }
+}
+
+pub(crate) mod steering {
+    use super::*;
+    use crate::contract::SteeringInput;
+
+    pub(crate) fn pull(limit: u32, wait_ms: u32) -> Answer<Vec<SteeringInput>> {
+        with("steering.pull", |host| host.pull(limit, wait_ms))
+    }
+}
+
+pub(crate) mod runs {
+    use super::*;
+    use crate::contract::{RunEventPage, RunSummary, StartRequest};
+
+    pub(crate) fn start(request: &StartRequest) -> Answer<String> {
+        with("runs.start", |host| host.start_run(request))
+    }
+
+    pub(crate) fn wait_any(run_ids: &[String], wait_ms: u32) -> Answer<Option<RunSummary>> {
+        with("runs.wait-any", |host| host.wait_any(run_ids, wait_ms))
+    }
+
+    pub(crate) fn get(run_id: &str) -> Answer<RunSummary> {
+        with("runs.get", |host| host.get_run(run_id))
+    }
+
+    pub(crate) fn list(parent_run_id: Option<&str>, limit: u32) -> Answer<Vec<RunSummary>> {
+        with("runs.list", |host| host.list_runs(parent_run_id, limit))
+    }
+
+    pub(crate) fn events_page(run_id: &str, after: Option<&str>, limit: u32) -> Answer<RunEventPage> {
+        with("runs.events-page", |host| host.run_events(run_id, after, limit))
+    }
+
+    pub(crate) fn cancel(run_id: &str, reason: &str) -> Answer<()> {
+        with("runs.cancel", |host| host.cancel_run(run_id, reason))
+    }
+}
+
+pub(crate) mod http {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::contract::HttpRequest;
+
+    /// A scripted response: its head, and what is left of its body.
+    #[derive(Debug)]
+    pub(crate) struct Response {
+        status: u16,
+        headers: Vec<(String, String)>,
+        chunks: RefCell<VecDeque<Result<Vec<u8>, crate::ApiError>>>,
+    }
+
+    impl Response {
+        pub(crate) fn status(&self) -> u16 {
+            with("http.response.status", |_| self.status)
+        }
+
+        pub(crate) fn headers(&self) -> Vec<(String, String)> {
+            with("http.response.headers", |_| self.headers.clone())
+        }
+
+        pub(crate) fn read(&self, max_bytes: u32) -> Answer<Vec<u8>> {
+            with("http.response.read", |host| host.alive("http.response.read"))?;
+            let mut chunks = self.chunks.borrow_mut();
+            let mut chunk = match chunks.pop_front() {
+                Some(chunk) => chunk?,
+                None => return Ok(Vec::new()),
+            };
+            if chunk.len() > max_bytes as usize {
+                chunks.push_front(Ok(chunk.split_off(max_bytes as usize)));
+            }
+            Ok(chunk)
+        }
+    }
+
+    pub(crate) fn send(request: &HttpRequest) -> Answer<Response> {
+        let reply = with("http.send", |host| host.send(request))?;
+        Ok(Response { status: reply.status, headers: reply.headers, chunks: RefCell::new(reply.chunks.into()) })
+    }
+}
+
 fn keys<'k>(all: impl Iterator<Item = &'k (u8, String)>, place: u8, prefix: Option<&str>, limit: u32) -> Vec<String> {
     let prefix = prefix.unwrap_or_default();
     let here = all.filter(|(at, key)| *at == place && key.starts_with(prefix));

@@ -32,10 +32,36 @@
 //! conversation.
 //!
 //! What it is not: the real host. Search is by shared words, schemas are not checked, and nothing is
-//! ever slow.
+//! ever slow: the clock of the test moves when the runner sleeps or waits, and then at once.
+//!
+//! People, the platform, other runs and the outside are scripted too:
+//!
+//! ```
+//! use agent_host_sdk::serde_json::json;
+//! use agent_host_sdk::testing::{ActionReply, AnswerReply, ChildReply, HttpReply, TestHost};
+//! use std::time::Duration;
+//!
+//! let host = TestHost::new()
+//!     .action("item.delete", |target, _payload| match target["id"].as_u64() {
+//!         Some(7) => ActionReply::denied("7 stays"),
+//!         _ => json!({"deleted": true}).into(),
+//!     })
+//!     .answers([AnswerReply::from(true), AnswerReply::declined("ask my boss"), AnswerReply::expired()])
+//!     .steering("be brief")
+//!     .steering_after_pulls(1, "in French, please")
+//!     .child("plugin:acme/worker/default", |start| match start.input.text.as_deref() {
+//!         Some("break") => ChildReply::failed("worker.broken", "it broke"),
+//!         _ => ChildReply::from("done").after(Duration::from_secs(3)),
+//!     })
+//!     .http("POST", "https://agent.example.com/*", |_request| HttpReply::chunks(["data: a\n", "\ndata: b\n\n"]));
+//! # let _host = host;
+//! ```
 
 #![allow(clippy::panic, reason = "a test fails by a panic that says why")]
 
+mod asks;
+mod beyond;
+mod children;
 pub(crate) mod door;
 mod permission;
 mod run;
@@ -43,18 +69,25 @@ mod script;
 mod scripted;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_beyond;
+mod wire;
 
 use serde_json::{Value, json};
 
+pub use self::asks::{ActionReply, AnswerReply, TestAction};
+pub use self::children::{ChildReply, TestChild};
 pub use self::permission::Permission;
-use self::permission::everything;
+use self::permission::{Declared, everything};
 pub use self::run::TestRun;
 pub use self::script::{Reply, ToolReply};
 use self::scripted::{Artifact, Model, Scripted, Tool};
+pub use self::wire::HttpReply;
 use crate::contract::agent_host::runner::context as contract;
 use crate::contract::{
     ArtifactOperation, ArtifactRef, AvailableApis, BootstrapMode, EventOperation, HistoryOperation, Hit, Message, ModelResource,
-    Request, Resources, RunContext, StateScope, StorageArea, ToolOperation, ToolResource, TranscriptItem,
+    Request, Resources, RunContext, RunOperation, SkillResource, StateScope, StaticRef, StorageArea, ToolOperation, ToolResource,
+    TranscriptItem,
 };
 use crate::error::ApiError;
 use crate::{Context, Runner};
@@ -71,6 +104,10 @@ pub struct TestHost {
     event_data: String,
     attachments: Vec<ArtifactRef>,
     conversation: bool,
+    parent: Option<String>,
+    deadline_ms: u64,
+    skills: Vec<SkillResource>,
+    static_refs: Vec<StaticRef>,
 }
 
 impl Default for TestHost {
@@ -82,6 +119,10 @@ impl Default for TestHost {
             event_data: "{}".to_owned(),
             attachments: Vec::new(),
             conversation: true,
+            parent: None,
+            deadline_ms: 300_000,
+            skills: Vec::new(),
+            static_refs: Vec::new(),
         }
     }
 }
@@ -170,7 +211,16 @@ impl TestHost {
     /// it answers. The schema is shown and not checked; that the parameters are an object is.
     pub fn tool<R: Into<ToolReply>>(mut self, name: &str, schema: Value, mut answer: impl FnMut(Value) -> R + 'static) -> Self {
         let answer = Box::new(move |parameters| answer(parameters).into());
-        self.host.tools.push((name.to_owned(), Tool { schema: schema.to_string(), answer }));
+        self.host.tools.push((name.to_owned(), Tool { schema: schema.to_string(), destructive: None, answer }));
+        self
+    }
+
+    /// Says of a tool that it destroys, as its detail shows.
+    pub fn destructive(mut self, name: &str) -> Self {
+        match self.host.tools.iter_mut().find(|(known, _)| known == name) {
+            Some((_, tool)) => tool.destructive = Some(true),
+            None => panic!("there is no tool `{name}` yet"),
+        }
         self
     }
 
@@ -207,6 +257,38 @@ impl TestHost {
         self
     }
 
+    /// The run is a child of this one.
+    pub fn parent(mut self, run_id: &str) -> Self {
+        self.parent = Some(run_id.to_owned());
+        self
+    }
+
+    /// How long a run may take, by the clock of the test: 5 minutes where nothing is said. The context says so; the test host
+    /// ends nothing.
+    pub fn time(mut self, time: std::time::Duration) -> Self {
+        self.deadline_ms = crate::limits::millis(time);
+        self
+    }
+
+    /// A skill that the run may read.
+    pub fn skill(mut self, name: &str, description: &str, content: &str) -> Self {
+        let content = self.host.keep_artifact("text/markdown", Some("SKILL.md"), content.into());
+        self.skills.push(SkillResource { skill_name: name.to_owned(), description: Some(description.to_owned()), content });
+        self
+    }
+
+    /// Content that does not change from run to run. Its hash is that of the test host, not SHA-256.
+    pub fn static_ref(mut self, name: &str, content: &str) -> Self {
+        let kept = self.host.keep_artifact("text/plain", Some(name), content.into());
+        self.static_refs.push(StaticRef {
+            name: name.to_owned(),
+            version: "1".to_owned(),
+            sha256: kept.artifact_id.clone(),
+            content: Some(kept),
+        });
+        self
+    }
+
     /// Takes away what the manifest declares. A call answers `unauthorized`.
     pub fn deny(mut self, permission: impl Into<Permission>) -> Self {
         self.host.denied.push(permission.into());
@@ -231,7 +313,7 @@ impl TestHost {
     /// # Panics
     /// When the runner panics, or calls what its manifest does not declare.
     pub fn run<R: Runner>(&mut self, text: &str) -> TestRun {
-        self.host.declared = R::manifest().into_contract(R::NAME, "0.0.0").permissions;
+        self.host.declared = Declared::by(R::manifest().into_contract(R::NAME, "0.0.0"));
         self.host.run_no += 1;
         let context = self.context(text);
         scripted::install(std::mem::take(&mut self.host));
@@ -244,7 +326,16 @@ impl TestHost {
             Err(failure) => (None, Some(failure)),
         };
         let host = &mut self.host;
+        let children = host.end_of_children();
+        let beyond = &mut host.beyond;
+        beyond.pulls = 0;
         TestRun {
+            actions: std::mem::take(&mut beyond.asked_actions),
+            questions: std::mem::take(&mut beyond.questions),
+            steering_left: std::mem::take(&mut beyond.arrivals).into_iter().map(|(_, text)| text).collect(),
+            children,
+            most_children_at_once: std::mem::take(&mut beyond.most_children),
+            http: std::mem::take(&mut beyond.requests),
             completion,
             failure,
             results: std::mem::take(&mut host.results),
@@ -276,7 +367,8 @@ impl TestHost {
     /// assert_eq!(kept, Some(1));
     /// ```
     pub fn with<T>(&mut self, part: impl FnOnce(&Context) -> T) -> T {
-        self.host.declared = everything();
+        let named = self.host.beyond.actions.iter().filter_map(|(name, _)| name.clone());
+        self.host.declared = everything(named.collect());
         self.host.run_no += 1;
         let context = Context::new(self.context(""));
         scripted::install(std::mem::take(&mut self.host));
@@ -309,7 +401,7 @@ impl TestHost {
         let conversation = self.conversation.then(|| "conversation-1".to_owned());
         RunContext {
             run_id: format!("run-{number}"),
-            parent_run_id: None,
+            parent_run_id: self.parent.clone(),
             trigger: contract::Trigger {
                 type_: self.event_type.clone(),
                 source: "api".to_owned(),
@@ -374,11 +466,11 @@ impl TestHost {
                 host: "test".to_owned(),
                 host_version: env!("CARGO_PKG_VERSION").to_owned(),
                 trace_id: format!("trace-{number}"),
-                deadline_at: Some(self.host.now + 300_000),
+                deadline_at: Some(self.host.now.saturating_add(self.deadline_ms)),
                 locale: None,
                 timezone: None,
                 attempt: 1,
-                static_refs: Vec::new(),
+                static_refs: self.static_refs.clone(),
                 metadata: "{}".to_owned(),
             },
             config: self.config.clone(),
@@ -409,12 +501,12 @@ impl TestHost {
             tools: tools.filter(|tool| !tool.operations.is_empty()).collect(),
             knowledge_bases: host.knowledge_bases(),
             artifacts: self.attachments.clone(),
-            skills: Vec::new(),
+            skills: self.skills.clone(),
             storage: [StorageArea::Plugin, StorageArea::Workspace, StorageArea::Binding]
                 .into_iter()
                 .filter(|area| host.granted((*area).into()))
                 .collect(),
-            platform_actions: Vec::new(),
+            platform_actions: host.granted_actions(),
             platform_capabilities: "{}".to_owned(),
         }
     }
@@ -434,9 +526,9 @@ impl TestHost {
             storage: [StorageArea::Plugin, StorageArea::Workspace, StorageArea::Binding]
                 .into_iter()
                 .any(|area| granted(area.into())),
-            steering: false,
-            interactions: false,
-            runs: false,
+            steering: self.conversation && granted(Permission::Steering),
+            interactions: self.host.may_ask(),
+            runs: granted(RunOperation::Start.into()),
         }
     }
 

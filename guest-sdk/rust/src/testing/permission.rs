@@ -1,8 +1,8 @@
 //! What can be declared and granted.
 
 use crate::contract::{
-    ArtifactOperation, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions, StateScope,
-    StorageArea, ToolOperation,
+    ArtifactOperation, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions, RunOperation,
+    RunnerManifest, StateScope, StorageArea, ToolOperation,
 };
 
 /// One thing that a manifest can declare and a grant can leave out; [`TestHost::deny`](super::TestHost::deny) takes the
@@ -18,10 +18,31 @@ pub enum Permission {
     Artifact(ArtifactOperation),
     State(StateScope),
     Storage(StorageArea),
+    Run(RunOperation),
+    /// All platform actions.
+    Platform,
+    Interactions,
+    Steering,
+    /// All hosts.
+    Http,
+}
+
+/// What a manifest declares.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Declared {
+    pub(super) permissions: Permissions,
+    pub(super) steering: bool,
+}
+
+impl Declared {
+    pub(super) fn by(manifest: RunnerManifest) -> Self {
+        Self { steering: manifest.capabilities.steering, permissions: manifest.permissions }
+    }
 }
 
 impl Permission {
-    pub(super) fn declared(self, by: &Permissions) -> bool {
+    pub(super) fn declared(self, declared: &Declared) -> bool {
+        let by = &declared.permissions;
         match self {
             Self::Model(operation) => by.models.contains(&operation),
             Self::Tool(operation) => by.tools.contains(&operation),
@@ -31,10 +52,13 @@ impl Permission {
             Self::Artifact(operation) => by.artifacts.contains(&operation),
             Self::State(scope) => by.state.contains(&scope),
             Self::Storage(area) => by.storage.contains(&area),
+            Self::Run(operation) => by.runs.contains(&operation),
+            Self::Platform | Self::Interactions | Self::Steering | Self::Http => self.interface_declared(declared),
         }
     }
 
-    pub(super) fn interface_declared(self, by: &Permissions) -> bool {
+    pub(super) fn interface_declared(self, declared: &Declared) -> bool {
+        let by = &declared.permissions;
         match self {
             Self::Model(_) => !by.models.is_empty(),
             Self::Tool(_) => !by.tools.is_empty(),
@@ -44,6 +68,11 @@ impl Permission {
             Self::Artifact(_) => !by.artifacts.is_empty(),
             Self::State(_) => !by.state.is_empty(),
             Self::Storage(_) => !by.storage.is_empty(),
+            Self::Run(_) => !by.runs.is_empty(),
+            Self::Platform => !by.platform_actions.is_empty(),
+            Self::Interactions => by.interactions,
+            Self::Steering => declared.steering,
+            Self::Http => !by.http_hosts.is_empty(),
         }
     }
 }
@@ -66,13 +95,14 @@ permissions!(
     Event(EventOperation),
     Artifact(ArtifactOperation),
     State(StateScope),
-    Storage(StorageArea)
+    Storage(StorageArea),
+    Run(RunOperation)
 );
 
-/// A manifest's permissions with all that the scripted host knows.
-pub(super) fn everything() -> Permissions {
+/// A manifest with all that the scripted host knows. Platform actions have names, so they are those of the script.
+pub(super) fn everything(platform_actions: Vec<String>) -> Declared {
     use StateScope::{Actor, Binding, Conversation, Runner, Subject};
-    Permissions {
+    let permissions = Permissions {
         models: vec![
             ModelOperation::Invoke,
             ModelOperation::Stream,
@@ -87,6 +117,10 @@ pub(super) fn everything() -> Permissions {
         artifacts: vec![ArtifactOperation::Metadata, ArtifactOperation::Read, ArtifactOperation::Create],
         state: vec![Conversation, Actor, Subject, Runner, Binding],
         storage: vec![StorageArea::Plugin, StorageArea::Workspace, StorageArea::Binding],
-        ..Permissions::default()
-    }
+        runs: vec![RunOperation::Start, RunOperation::Get, RunOperation::List, RunOperation::Events, RunOperation::Cancel],
+        platform_actions,
+        interactions: true,
+        http_hosts: vec!["*:*".to_owned()],
+    };
+    Declared { permissions, steering: true }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::contract::{ArtifactRef, Message, Request, RunResult, StateScope, StorageArea, ToolCall};
+use super::{TestAction, TestChild};
+use crate::contract::{ArtifactRef, AskedQuestion, HttpRequest, Message, Request, RunResult, StateScope, StorageArea, ToolCall};
 use crate::log::Level;
 use crate::{Completion, Failure};
 
@@ -27,6 +28,18 @@ pub struct TestRun {
     pub calls: Vec<&'static str>,
     /// What it wrote to the log.
     pub log: Vec<(Level, String)>,
+    /// The platform actions that it asked for and waited for. Those that it did not wait for are among the results.
+    pub actions: Vec<TestAction>,
+    /// What it asked people.
+    pub questions: Vec<AskedQuestion>,
+    /// Input that had arrived, or was to arrive, and that it did not take: each becomes a run of its own.
+    pub steering_left: Vec<String>,
+    /// The runs that it started.
+    pub children: Vec<TestChild>,
+    /// How many of them ran at the same time at most.
+    pub most_children_at_once: usize,
+    /// The requests that it sent to the outside; secrets are still placeholders.
+    pub http: Vec<HttpRequest>,
     pub(super) state: BTreeMap<(u8, String), String>,
     pub(super) storage: BTreeMap<(u8, String), Vec<u8>>,
     pub(super) artifacts: Vec<(ArtifactRef, Vec<u8>)>,

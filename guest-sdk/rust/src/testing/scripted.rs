@@ -6,12 +6,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use serde_json::Value;
 
 use super::Permission;
+use super::beyond::Beyond;
+use super::permission::Declared;
 use super::script::{Reply, ToolReply};
 use crate::contract::agent_host::runner::types;
 use crate::contract::{
     ArtifactMetadata, ArtifactOperation, ArtifactRef, Chunk, Direction, ErrorCode, Event, EventOperation, EventPage,
-    HistoryOperation, Hit, KnowledgeBaseResource, KnowledgeOperation, Message, ModelOperation, PageRequest, Permissions, Request,
-    RerankHit, Response, RunResult, StateScope, StorageArea, ToolCall, ToolDetail, ToolOperation, ToolOutput, TranscriptItem,
+    HistoryOperation, Hit, KnowledgeBaseResource, KnowledgeOperation, Message, ModelOperation, PageRequest, Request, RerankHit,
+    Response, RunResult, StateScope, StorageArea, ToolCall, ToolDetail, ToolOperation, ToolOutput, TranscriptItem,
     TranscriptPage,
 };
 use crate::limits::{BATCH_BYTES, BATCH_RESULTS, RESULT_BYTES};
@@ -100,6 +102,7 @@ impl Model {
 
 pub(super) struct Tool {
     pub(super) schema: String,
+    pub(super) destructive: Option<bool>,
     pub(super) answer: ToolFn,
 }
 
@@ -111,7 +114,7 @@ pub(super) struct Artifact {
 /// All that the scripted host has. Insertion order is the order of the grant.
 #[derive(Default)]
 pub(super) struct Scripted {
-    pub(super) declared: Permissions,
+    pub(super) declared: Declared,
     pub(super) denied: Vec<Permission>,
     pub(super) models: Vec<(String, Model)>,
     pub(super) count: Option<Count>,
@@ -134,6 +137,7 @@ pub(super) struct Scripted {
     pub(super) requests: Vec<(String, Request)>,
     pub(super) tool_calls: Vec<ToolCall>,
     pub(super) run_no: u64,
+    pub(super) beyond: Beyond,
 }
 
 pub(super) fn refused<T>(code: ErrorCode, message: impl Into<String>) -> Answer<T> {
@@ -154,7 +158,7 @@ impl Scripted {
 
     /// May the run do that? The interface must be declared, else the component would not have been
     /// admitted; the operation must be granted.
-    fn pass(&mut self, call: &'static str, permission: Permission) -> Answer<()> {
+    pub(super) fn pass(&mut self, call: &'static str, permission: Permission) -> Answer<()> {
         self.alive(call)?;
         assert!(
             permission.interface_declared(&self.declared),
@@ -191,6 +195,9 @@ impl Scripted {
                     if !self.granted(scope) {
                         return refused(ErrorCode::Unauthorized, format!("{scope:?} is not granted to this run"));
                     }
+                }
+                RunResult::ActionRequested(asked) if !self.action_granted(&asked.action) => {
+                    return refused(ErrorCode::Unauthorized, format!("the action `{}` is not granted to this run", asked.action));
                 }
                 RunResult::ArtifactCreated(artifact) if self.artifact(&artifact.artifact_id).is_none() => {
                     return refused(ErrorCode::NotFound, format!("there is no artifact {}", artifact.artifact_id));
@@ -317,7 +324,7 @@ impl Scripted {
                 parameters: tool.schema.clone(),
                 read_only: None,
                 idempotent: None,
-                destructive: None,
+                destructive: tool.destructive,
             }),
             None => refused(ErrorCode::NotFound, format!("there is no tool `{name}`")),
         }
@@ -497,7 +504,7 @@ fn role_name(message: &Message) -> &'static str {
     }
 }
 
-fn position(cursor: Option<&str>, otherwise: u64) -> Answer<u64> {
+pub(super) fn position(cursor: Option<&str>, otherwise: u64) -> Answer<u64> {
     match cursor.map(str::parse) {
         None => Ok(otherwise),
         Some(Ok(position)) => Ok(position),
