@@ -1,9 +1,10 @@
 //! `plugin:agent-host/local-agent/default` is a complete agent, to be copied: it remembers the
 //! conversation within a budget, looks things up, calls tools in a loop that ends, streams its
-//! answer, and names its sources.
+//! answer, and names its sources. It asks before it destroys, can ask the user, and hears what the
+//! user says while it works (`person.rs`).
 //!
 //! Read `run` from top to bottom. What it may use is what the binding grants: without knowledge
-//! bases, tools or history it does without, and only a model must be there.
+//! bases, tools, history or somebody to ask it does without, and only a model must be there.
 
 use std::cell::RefCell;
 
@@ -17,8 +18,11 @@ use agent_host_sdk::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+mod person;
 #[cfg(test)]
 mod tests;
+
+use person::{AskUser, Person, ask_user, listen};
 
 /// More rounds of tools than anyone should wait for.
 const MOST_STEPS: u32 = 50;
@@ -77,6 +81,8 @@ impl Runner for LocalAgent {
             .history([HistoryOperation::Page])
             .artifacts([ArtifactOperation::Read])
             .state([StateScope::Conversation])
+            .interactions()
+            .steering()
             .form(FormItem::model("model").label("en", "Model").description("en", "The first chat model, where none is chosen."))
             .form(FormItem::text("system_prompt").label("en", "System prompt").default(defaults.system_prompt))
             .form(
@@ -113,7 +119,7 @@ impl Runner for LocalAgent {
             _ => ctx.default_model()?,
         };
 
-        // What the model may use: the granted tools of the host, and two of our own.
+        // What the model may use: the granted tools of the host, and three of our own.
         let sources = Sources::new(&ctx, config.knowledge_top_k);
         let mut tools = Toolbox::new(&ctx);
         if sources.searchable() {
@@ -124,6 +130,11 @@ impl Runner for LocalAgent {
         if ctx.available_apis().artifact_read {
             tools = tools.read_attachments(&ctx);
         }
+        if ctx.available_apis().interactions {
+            let what = "Asks the user, and waits for the answer. Only for what nothing else can tell you.";
+            tools = tools.local("ask_user", what, |asked: AskUser| ask_user(&ctx, asked));
+        }
+        let mut person = Person::new(&ctx);
 
         // What it knows: the conversation as far as it fits, and passages for this question.
         let memory = Memory::new(&ctx).model(model).budget(config.context_tokens);
@@ -161,9 +172,12 @@ impl Runner for LocalAgent {
                 return Err(Failure::new("local_agent.max_steps", why));
             }
 
-            // All at the same time. Whatever goes wrong with one is told to the model, which decides.
-            let results = tools.call_many(response.tool_calls())?;
+            // All at the same time, but for what the user does not want destroyed. Whatever goes wrong with one is told to
+            // the model, which decides.
+            let results = person.call_many(&mut tools, response.tool_calls())?;
             request = request.answered(response, results);
+            // What the user has said meanwhile counts from now on.
+            listen(&ctx, &mut request)?;
             if step == steps {
                 request.push(Message::user("[No more tools can be called. Answer now with what you know.]"));
             }

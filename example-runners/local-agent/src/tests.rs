@@ -1,6 +1,6 @@
 use agent_host_sdk::contract::{Hit, RunResult};
 use agent_host_sdk::memory::CHECKPOINT_KEY;
-use agent_host_sdk::testing::{Reply, TestHost, TestRun, ToolReply};
+use agent_host_sdk::testing::{AnswerReply, Reply, TestHost, TestRun, ToolReply};
 use agent_host_sdk::{ApiError, ErrorCode, ModelOperation, Role, StateScope};
 use serde_json::{Value, json};
 
@@ -228,5 +228,120 @@ fn a_cancelled_run_ends_as_cancelled_wherever_it_is() {
         let step = Reply::calls([("calc__add", json!({"a": 1, "b": 1})), ("search_knowledge", json!({"query": "lunch"}))]);
         let mut host = add(TestHost::new()).knowledge("docs", handbook()).cancel_after(calls).replies("chat", [step, "2".into()]);
         assert_eq!(ask(&mut host, "lunch").failure().code, "cancelled", "after {calls} calls");
+    }
+}
+
+/// A tool that destroys, and one that does not.
+fn files() -> TestHost {
+    add(TestHost::new()).tool("fs__delete", json!({}), |p: Value| format!("deleted {}", p["path"])).destructive("fs__delete")
+}
+
+fn delete(path: &str) -> (&'static str, Value) {
+    ("fs__delete", json!({"path": path}))
+}
+
+#[test]
+fn before_a_tool_that_destroys_the_user_is_asked() {
+    let calls = Reply::calls([delete("a"), ("calc__add", json!({"a": 1, "b": 2})), delete("b"), delete("c")]);
+    let answers = [AnswerReply::from(true), AnswerReply::declined("b is needed"), AnswerReply::expired()];
+    let mut host = files().answers(answers).replies("chat", [calls, "Only a.".into()]);
+    let run = ask(&mut host, "clean up");
+    assert_eq!(run.text(), "Only a.");
+    let told = tool_texts(&run);
+    assert_eq!(told[..2], ["deleted \"a\"", "3"]);
+    assert!(told[2].ends_with("The user does not want it: b is needed"), "{}", told[2]);
+    assert!(told[3].ends_with("did not answer."), "{}", told[3]);
+    assert_eq!(run.tool_calls.len(), 2);
+    let titles: Vec<_> = run.questions.iter().map(|question| question.title.as_str()).collect();
+    assert_eq!(titles, ["Call the tool fs__delete?"; 3]);
+    assert_eq!(run.questions[1].description.as_deref(), Some(r#"{"path":"b"}"#));
+    // Each result answers its own call.
+    let answered: Vec<_> = run.last_request().messages.iter().filter_map(|message| message.tool_call_id.clone()).collect();
+    assert_eq!(answered, ["call-1", "call-2", "call-3", "call-4"]);
+}
+
+#[test]
+fn what_cannot_be_known_or_asked_is_not_destroyed() {
+    let again = || Reply::calls([delete("a")]);
+    let down = || ApiError::new(ErrorCode::RuntimeError, "down");
+    // The first detail is for the definitions, the second for the question.
+    let unknown = ask(
+        &mut files()
+            .answers([AnswerReply::from(false)])
+            .fail("tools.get-detail", down())
+            .fail("tools.get-detail", down())
+            .fail("tools.get-detail", down())
+            .replies("chat", [again(), "ok".into()]),
+        "clean up",
+    );
+    assert!(unknown.tool_calls.is_empty() && unknown.questions.len() == 1);
+
+    let broken = ask(&mut files().answers([down()]).replies("chat", [again(), "ok".into()]), "clean up");
+    assert!(broken.tool_calls.is_empty());
+    assert!(tool_texts(&broken)[0].contains("could not be asked"), "{:?}", tool_texts(&broken));
+
+    // Where the run may ask nobody, the binding has decided: its tools are granted as they are.
+    let alone = ask(&mut files().replies("chat", [again(), "ok".into()]), "clean up");
+    assert_eq!(alone.tool_calls.len(), 1);
+}
+
+#[test]
+fn a_flood_of_destructive_calls_asks_no_more_than_is_called_at_once() {
+    let flood = Reply::calls((0..40).map(|_| delete("a")));
+    let mut host = files().answer(|_| false).replies("chat", [flood, "ok".into()]);
+    let run = ask(&mut host, "clean up");
+    assert_eq!(run.questions.len(), 32);
+    assert!(run.tool_calls.is_empty());
+    assert_eq!(tool_texts(&run).len(), 40);
+    assert!(tool_texts(&run)[39].contains("at most 32"));
+}
+
+#[test]
+fn the_model_asks_the_user() {
+    let asks = Reply::calls([
+        ("ask_user", json!({"question": "Which city?"})),
+        ("ask_user", json!({"question": "Which day?", "choices": ["today", "tomorrow"]})),
+        ("ask_user", json!({"question": "Why?"})),
+        ("ask_user", json!({"question": "Sure?", "choices": []})),
+    ]);
+    let answers =
+        [AnswerReply::from("Paris"), AnswerReply::from("today"), AnswerReply::declined("private"), AnswerReply::expired()];
+    let mut host = TestHost::new().answers(answers).replies("chat", [asks, "Paris, today.".into()]);
+    let run = ask(&mut host, "Book a table");
+    assert_eq!(run.text(), "Paris, today.");
+    let told = tool_texts(&run);
+    assert_eq!(told, ["Paris", "today", "The user will not say: private", "The user did not answer. Go on without."]);
+    assert!(run.questions[1].answer_schema.as_deref().unwrap().contains(r#"["today","tomorrow"]"#));
+
+    // Where nobody can be asked, the model is not offered it.
+    let run = ask(&mut TestHost::new().replies("chat", ["Hello."]), "Hi");
+    assert!(!run.last_request().tools.iter().any(|tool| tool.name == "ask_user"));
+}
+
+#[test]
+fn what_the_user_says_meanwhile_joins_the_next_turn() {
+    let step = || Reply::calls([("calc__add", json!({"a": 1, "b": 2}))]);
+    let mut host = add(TestHost::new())
+        .steering("in words, please")
+        .steering_after_pulls(1, "and in French")
+        .steering_after_pulls(2, "too late")
+        .replies("chat", [step(), step(), "trois".into()]);
+    let run = ask(&mut host, "1+2?");
+    assert_eq!(run.text(), "trois");
+    let said: Vec<_> = run.requests.iter().map(|(_, request)| request.messages.last().unwrap().text()).collect();
+    assert_eq!(said, ["1+2?", "in words, please", "and in French"]);
+    // It comes behind the results of tools, where services accept it.
+    let roles: Vec<_> = run.last_request().messages.iter().rev().take(3).map(|message| message.role).collect();
+    assert_eq!(roles, [Role::User, Role::Tool, Role::Assistant]);
+    // What came after the last turn becomes a run of its own.
+    assert_eq!(run.steering_left, ["too late"]);
+}
+
+#[test]
+fn a_run_that_is_cancelled_while_it_asks_ends_as_cancelled() {
+    let cancelled = || ApiError::new(ErrorCode::Cancelled, "by alice");
+    for call in [delete("a"), ("ask_user", json!({"question": "?"}))] {
+        let mut host = files().answers([cancelled()]).replies("chat", [Reply::calls([call])]);
+        assert_eq!(ask(&mut host, "go").failure().code, "cancelled");
     }
 }

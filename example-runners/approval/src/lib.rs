@@ -1,0 +1,133 @@
+//! `plugin:agent-host/approval/default` asks before it acts, and goes on with the answer. Told "delete 42", it asks the
+//! platform to do that. The operator's policy says whether it may, must not, or a person decides; the run waits for that as
+//! long as it takes, and a restart of the host changes nothing for it. Where the words are not clear, it asks the user first.
+//!
+//! What to copy: the four ends of an action (done, denied, expired, refused), none of which is a reason to fail.
+
+use agent_host_sdk::interactions::{Answer, Confirmed, Question};
+use agent_host_sdk::serde_json::json;
+use agent_host_sdk::{ActionOutcome, ApiError, Completion, Context, ErrorCode, Failure, FormItem, Manifest, Runner};
+use serde::Deserialize;
+
+#[cfg(test)]
+mod tests;
+
+/// What it can ask for at most. The binding grants some of these, and has a policy for each.
+const ACTIONS: [&str; 3] = ["item.delete", "item.archive", "item.publish"];
+
+/// So much of a message is shown to whoever decides. What is asked has a limit.
+const SHOWN_CHARS: usize = 1_000;
+
+/// What a binding may configure.
+#[derive(Deserialize)]
+#[serde(default)]
+struct Config {
+    action: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { action: "item.delete".to_owned() }
+    }
+}
+
+struct Approval;
+
+impl Runner for Approval {
+    fn manifest() -> Manifest {
+        let mut action = FormItem::select("action").label("en", "What it asks the platform for").default("item.delete");
+        for name in ACTIONS {
+            action = action.option(name, name);
+        }
+        Manifest::new("agent-host", "approval")
+            .label("en", "Approval")
+            .label("zh-Hans", "审批")
+            .description("en", "Asks before it acts, and goes on with the answer.")
+            .platform_actions(ACTIONS)
+            .interactions()
+            .form(action)
+    }
+
+    fn run(ctx: Context) -> Result<Completion, Failure> {
+        let config: Config = ctx.config()?;
+        // The last part of the name is the word that people use: `delete` of `item.delete`.
+        let verb = config.action.rsplit('.').next().unwrap_or_default().to_owned();
+
+        let id = match Meant::by(ctx.text(), &verb) {
+            Meant::Clearly(id) => Ok(id),
+            Meant::Perhaps(ids) => ask_which(&ctx, &verb, &ids)?,
+            Meant::Nothing => Err(format!("Say which item, such as `{verb} 42`.")),
+        };
+        let (outcome, said) = match id {
+            Ok(id) => act(&ctx, &config.action, id)?,
+            Err(why) => ("not_asked", why),
+        };
+        ctx.reply(&said)?;
+        Ok(Completion::stop().metadata(json!({"outcome": outcome})))
+    }
+}
+
+/// Asks the platform, and says what came of it: a word for the record, and a text for the user.
+fn act(ctx: &Context, action: &str, id: u64) -> Result<(&'static str, String), Failure> {
+    // What a person who decides is shown, and what the operator's webhook is sent.
+    let (target, payload) = (json!({"item_id": id}), json!({"message": shown(ctx.text())}));
+    Ok(match ctx.platform().request_action(action, target, payload) {
+        Ok(ActionOutcome::Executed(answer)) => ("executed", format!("Done: {action} of item {id}. The platform says: {answer}")),
+        Ok(ActionOutcome::Denied(why)) => ("denied", format!("Item {id} stays as it is: {action} was denied. {why}")),
+        // An action that expired must not happen later, and does not.
+        Ok(ActionOutcome::Expired) => ("expired", format!("Item {id} stays as it is: nobody decided in time.")),
+        Err(error) if error.code == ErrorCode::Unauthorized => ("refused", format!("I may not ask for {action} here.")),
+        // Cancelled, out of time, or the platform failed: the run fails, with the code of the host.
+        Err(error) => return Err(error.into()),
+    })
+}
+
+/// What a message means.
+#[derive(Debug, PartialEq)]
+enum Meant {
+    /// The verb and one number, and nothing else.
+    Clearly(u64),
+    /// Numbers among other words.
+    Perhaps(Vec<u64>),
+    Nothing,
+}
+
+impl Meant {
+    fn by(text: &str, verb: &str) -> Self {
+        let words: Vec<_> = text.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_alphanumeric())).collect();
+        let ids: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+        match (words.as_slice(), ids.as_slice()) {
+            ([first, _], [id]) if first.eq_ignore_ascii_case(verb) => Self::Clearly(*id),
+            (_, []) => Self::Nothing,
+            _ => Self::Perhaps(ids),
+        }
+    }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS).collect()
+}
+
+/// Asks the user what was meant. Either the item, or what to say instead.
+fn ask_which(ctx: &Context, verb: &str, ids: &[u64]) -> Result<Result<u64, String>, ApiError> {
+    // Not every run may ask: there may be nobody who could answer.
+    if !ctx.available_apis().interactions {
+        return Ok(Err(format!("I am not sure what you mean. Say it as `{verb} 42`.")));
+    }
+    if let [id] = ids {
+        return Ok(match ctx.ask(Question::confirm(format!("{verb} item {id}?")).describe(shown(ctx.text())))? {
+            Confirmed::Yes => Ok(*id),
+            Confirmed::No(why) => Err(format!("Then nothing is done. {}", why.unwrap_or_default()).trim().to_owned()),
+            Confirmed::Expired => Err("Nobody answered, so nothing is done.".to_owned()),
+        });
+    }
+    let choices = ids.iter().map(u64::to_string);
+    Ok(match ctx.ask(Question::choice(format!("{verb} which item?"), choices).describe(shown(ctx.text())))? {
+        // The host checks that it is one of the choices.
+        Answer::Submitted(id) => id.parse().map_err(|_| format!("`{id}` is no item.")),
+        Answer::Declined(_) => Err("Then nothing is done.".to_owned()),
+        Answer::Expired => Err("Nobody answered, so nothing is done.".to_owned()),
+    })
+}
+
+agent_host_sdk::export!(Approval);

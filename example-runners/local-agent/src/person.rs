@@ -1,0 +1,117 @@
+//! The person that the agent works for: asked before something is destroyed, asked by the model, and heard while it works.
+
+use std::collections::BTreeMap;
+
+use agent_host_sdk::interactions::{Answer, Confirmed, Question};
+use agent_host_sdk::models::ModelRequest;
+use agent_host_sdk::tools::CALLS_AT_ONCE;
+use agent_host_sdk::{ApiError, Context, Message, ToolCall, ToolError, ToolOperation, Toolbox};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// So much of the parameters of a call is shown to a person.
+const SHOWN_CHARS: usize = 2_000;
+
+/// Parameters of the tool `ask_user`. The doc comments are what the model reads.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct AskUser {
+    /// What to ask, in one sentence, in the language of the user.
+    question: String,
+    /// Answers to choose from; leave it out for a free answer.
+    choices: Option<Vec<String>>,
+}
+
+/// Whoever can be asked, where the run may ask.
+pub(crate) struct Person<'a> {
+    ctx: &'a Context,
+    /// What was looked up of tools so far: whether they destroy.
+    destructive: BTreeMap<String, bool>,
+}
+
+impl<'a> Person<'a> {
+    pub(crate) fn new(ctx: &'a Context) -> Self {
+        Self { ctx, destructive: BTreeMap::new() }
+    }
+
+    /// Does what the model asked for, but for destructive calls that the person does not want. A message for each call, in
+    /// order: the model is told what was not done and why.
+    pub(crate) fn call_many(&mut self, tools: &mut Toolbox<'_>, calls: &[ToolCall]) -> Result<Vec<Message>, ApiError> {
+        if !self.ctx.available_apis().interactions {
+            return tools.call_many(calls);
+        }
+        // A model that asks for a hundred calls must not ask a person a hundred times.
+        let (calls, too_many) = calls.split_at(calls.len().min(CALLS_AT_ONCE));
+        let mut refusals = Vec::with_capacity(calls.len());
+        for call in calls {
+            refusals.push(if self.is_destructive(&call.tool_name)? { self.refusal(call)? } else { None });
+        }
+        let wanted = calls.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none());
+        let wanted: Vec<_> = wanted.map(|(call, _)| call.clone()).collect();
+        let mut done = tools.call_many(&wanted)?.into_iter();
+
+        let mut messages = Vec::with_capacity(calls.len());
+        for (call, refusal) in calls.iter().zip(refusals) {
+            messages.extend(refusal.map(|why| Message::tool(&call.call_id, why)).or_else(|| done.next()));
+        }
+        let why = format!("Error: not called, since at most {CALLS_AT_ONCE} calls are made at once.");
+        messages.extend(too_many.iter().map(|call| Message::tool(&call.call_id, why.as_str())));
+        Ok(messages)
+    }
+
+    /// Whether a tool of the host says that it destroys. One that cannot be looked up now may.
+    fn is_destructive(&mut self, name: &str) -> Result<bool, ApiError> {
+        if let Some(known) = self.destructive.get(name) {
+            return Ok(*known);
+        }
+        let tools = self.ctx.tools();
+        let says = |tool: &&agent_host_sdk::contract::ToolResource| {
+            tool.tool_name == name && tool.operations.contains(&ToolOperation::Detail)
+        };
+        let destructive = match tools.list().iter().find(says).map(|tool| tools.detail(&tool.tool_name)) {
+            None => false,
+            Some(Ok(detail)) => detail.destructive == Some(true),
+            Some(Err(error)) if error.is_cancelled() => return Err(error),
+            Some(Err(_)) => return Ok(true),
+        };
+        self.destructive.insert(name.to_owned(), destructive);
+        Ok(destructive)
+    }
+
+    /// Asks whether a call may be made. None, where it may; otherwise what the model is told.
+    fn refusal(&self, call: &ToolCall) -> Result<Option<String>, ApiError> {
+        let parameters: String = call.parameters.chars().take(SHOWN_CHARS).collect();
+        let question = Question::confirm(format!("Call the tool {}?", call.tool_name)).describe(parameters);
+        Ok(match self.ctx.ask(question) {
+            Ok(Confirmed::Yes) => None,
+            Ok(Confirmed::No(Some(why))) => Some(format!("Error: not called. The user does not want it: {why}")),
+            Ok(Confirmed::No(None)) => Some("Error: not called. The user does not want it.".to_owned()),
+            Ok(Confirmed::Expired) => Some("Error: not called. The user was asked and did not answer.".to_owned()),
+            Err(error) if error.is_cancelled() => return Err(error),
+            Err(error) => Some(format!("Error: not called. The user could not be asked: {error}")),
+        })
+    }
+}
+
+/// What the tool `ask_user` answers.
+pub(crate) fn ask_user(ctx: &Context, asked: AskUser) -> Result<String, ToolError> {
+    let question = match asked.choices {
+        Some(choices) if !choices.is_empty() => Question::choice(asked.question, choices),
+        _ => Question::text(asked.question),
+    };
+    Ok(match ctx.ask(question)? {
+        Answer::Submitted(answer) => answer,
+        Answer::Declined(Some(why)) => format!("The user will not say: {why}"),
+        Answer::Declined(None) => "The user will not say.".to_owned(),
+        Answer::Expired => "The user did not answer. Go on without.".to_owned(),
+    })
+}
+
+/// Adds what the user has said since the last turn of the model.
+pub(crate) fn listen(ctx: &Context, request: &mut ModelRequest) -> Result<(), ApiError> {
+    if ctx.available_apis().steering {
+        for input in ctx.steering().inputs() {
+            request.push(input?.message());
+        }
+    }
+    Ok(())
+}
