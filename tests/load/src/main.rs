@@ -19,7 +19,9 @@ mod journal;
 mod knowledge;
 mod model_server;
 mod open;
+mod outside;
 mod parking;
+mod people;
 mod replay;
 mod stream;
 mod tool_server;
@@ -175,6 +177,40 @@ enum Command {
         #[arg(long)]
         config: PathBuf,
     },
+    /// Questions of runs over HTTP, each answered by a client
+    Approval {
+        #[command(flatten)]
+        target: Target,
+        /// How many one after the other
+        #[arg(long)]
+        rounds: usize,
+        /// How many people answer at once, after that
+        #[arg(long)]
+        in_flight: usize,
+        /// How many answers of each of them
+        #[arg(long)]
+        each: usize,
+    },
+    /// Messages over HTTP to a run that waits for them
+    Steering {
+        #[command(flatten)]
+        target: Target,
+        /// How many, one after the other
+        #[arg(long)]
+        rounds: usize,
+    },
+    /// Runs that a run starts, and plain ones, in a host in this process
+    Children {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// Requests of guests to the outside, and those of a client without the host
+    Egress {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+    },
     /// A model server that streams tokens; prints where it listens, ends with its input
     #[command(hide = true)]
     ModelServer,
@@ -253,6 +289,8 @@ fn main() -> anyhow::Result<()> {
         | Command::Deltas { .. }
         | Command::Stream { .. }
         | Command::Artifacts { .. }
+        | Command::Approval { .. }
+        | Command::Steering { .. }
         | Command::ModelServer => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
@@ -282,6 +320,12 @@ async fn execute(command: Command) -> anyhow::Result<()> {
         Command::Replay { config, call, times } => print(&replay::measure(Config::load(&config)?, &call, times).await?),
         Command::Parking { config, runs } => print(&parking::parking(Config::load(&config)?, runs).await?),
         Command::Restart { config } => print(&parking::restart(Config::load(&config)?).await?),
+        Command::Approval { target, rounds, in_flight, each } => {
+            print(&people::approval(target.address, rounds, in_flight, each).await?)
+        }
+        Command::Steering { target, rounds } => print(&people::steering(target.address, rounds).await?),
+        Command::Children { config } => print(&people::children(Config::load(&config)?).await?),
+        Command::Egress { config } => print(&outside::measure(Config::load(&config)?).await?),
         Command::ModelServer => model_server::serve().await,
         // It has no need of a runtime.
         Command::ToolServer => tool_server::serve(),

@@ -70,7 +70,7 @@ async fn answer_all(stream: TcpStream) -> anyhow::Result<()> {
 }
 
 /// The body of the next request; none where the connection ends.
-async fn request(stream: &mut BufReader<TcpStream>) -> anyhow::Result<Option<Vec<u8>>> {
+pub(crate) async fn request(stream: &mut BufReader<TcpStream>) -> anyhow::Result<Option<Vec<u8>>> {
     let (mut line, mut length) = (String::new(), 0);
     loop {
         line.clear();

@@ -11,7 +11,9 @@ mod knowledge;
 mod ledger;
 mod machine;
 mod memory;
+mod outside;
 mod parking;
+mod people;
 mod session;
 mod site;
 mod start;
@@ -27,7 +29,7 @@ use crate::workspace::Workspace;
 use session::Session;
 
 /// Every figure and its unit, in the order of the table.
-const FIGURES: [(&str, &str); 118] = [
+const FIGURES: [(&str, &str); 137] = [
     ("echo.http.1.runs_per_second", "runs/s"),
     ("echo.http.16.runs_per_second", "runs/s"),
     ("echo.http.256.runs_per_second", "runs/s"),
@@ -143,6 +145,25 @@ const FIGURES: [(&str, &str); 118] = [
     ("park.10000.added_mib", "MiB"),
     ("park.10000.restarted.added_mib", "MiB"),
     ("park.10000.active_in_memory", "runs"),
+    ("waiting.runs.in_2gib", "runs"),
+    ("waiting.in_memory.kib_per_run", "KiB"),
+    ("waiting.parked.10000.added_mib", "MiB"),
+    ("waiting.honest.p50_ms", "ms"),
+    ("waiting.honest.p99_ms", "ms"),
+    ("waiting.honest.alone.p50_ms", "ms"),
+    ("waiting.honest.alone.p99_ms", "ms"),
+    ("approval.round_trip.p50_ms", "ms"),
+    ("approval.round_trip.p99_ms", "ms"),
+    ("approval.answers_per_second", "answers/s"),
+    ("steering.p50_ms", "ms"),
+    ("steering.p99_ms", "ms"),
+    ("child.runs_per_second", "runs/s"),
+    ("child.long_wait.runs_per_second", "runs/s"),
+    ("child.cost_ratio", "x"),
+    ("egress.requests_per_second", "requests/s"),
+    ("egress.post.requests_per_second", "requests/s"),
+    ("egress.direct.requests_per_second", "requests/s"),
+    ("egress.ratio", "x"),
     ("ledger.million.ratio", "x"),
     ("ledger.bytes_per_run", "bytes"),
     ("ledger.open.million.ms", "ms"),
@@ -198,6 +219,8 @@ fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
     memory::waiting_runs(session)?;
     journal::measure(session)?;
     parking::measure(session)?;
+    people::measure(session)?;
+    outside::measure(session)?;
     ledger::measure(session)
 }
 

@@ -155,7 +155,7 @@ fn send(client: &Client, conversation: u64, task: &Value) -> anyhow::Result<Valu
 }
 
 /// Waits until the host says that it has so many.
-fn until(client: &Client, what: &str, wanted: u64) -> anyhow::Result<()> {
+pub(crate) fn until(client: &Client, what: &str, wanted: u64) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let there = client.get("/readyz")?.get(what).and_then(Value::as_u64);
@@ -168,7 +168,7 @@ fn until(client: &Client, what: &str, wanted: u64) -> anyhow::Result<()> {
 }
 
 /// What the host has in memory when nothing happens, in MiB.
-fn settled(host: &HostProcess) -> anyhow::Result<f64> {
+pub(crate) fn settled(host: &HostProcess) -> anyhow::Result<f64> {
     thread::sleep(CALM);
     Ok(resident_kib(host.id())? as f64 / 1024.0)
 }

@@ -38,6 +38,7 @@ pub(crate) struct Session<'a> {
     pub(crate) hostile: PathBuf,
     pub(crate) variant: PathBuf,
     pub(crate) calls: PathBuf,
+    pub(crate) people: PathBuf,
 }
 
 impl<'a> Session<'a> {
@@ -47,6 +48,7 @@ impl<'a> Session<'a> {
         let hostile = guests::test_guest(workspace, "hostile")?;
         let variant = guests::test_guest(workspace, "bench_variant")?;
         let calls = guests::test_guest(workspace, "bench_calls")?;
+        let people = guests::test_guest(workspace, "bench_people")?;
         process::run(&mut workspace.cargo(&["build", "--release", "--package", "agent-host", "--package", "agent-host-load"]))?;
         let release = workspace.target().join("release");
         let million = match std::env::var(MILLION_VARIABLE) {
@@ -71,6 +73,7 @@ impl<'a> Session<'a> {
             hostile,
             variant,
             calls,
+            people,
         })
     }
 

@@ -40,7 +40,13 @@ impl Site {
 
     /// The same, told more than that: `config` has everything but where the host listens.
     pub(crate) fn told(session: &Session<'_>, name: &str, component: &Path, config: &str) -> anyhow::Result<Self> {
-        Self::lay_out(session, name, config, |plugins| one(component, plugins))
+        Self::holding(session, name, &[component], config)
+    }
+
+    /// The same with more than one plugin.
+    pub(crate) fn holding(session: &Session<'_>, name: &str, components: &[&Path], config: &str) -> anyhow::Result<Self> {
+        let all = |plugins: &Path| components.iter().map(|component| one(component, plugins)).sum();
+        Self::lay_out(session, name, config, all)
     }
 
     /// The same with plugins from `write`, which gets the plugins directory and gives how many it wrote.
