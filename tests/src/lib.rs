@@ -2,9 +2,13 @@
 
 pub mod components;
 pub mod npm;
+pub mod outside;
 pub mod process;
+pub mod webhook;
 pub mod world;
 
 pub use components::component;
+pub use outside::Outside;
 pub use process::Process;
+pub use webhook::Webhook;
 pub use world::World;

@@ -643,7 +643,9 @@ tool_calls = [{ name = "t__repeat", parameters = { text = "{{last_user}}", times
 after_tool = true
 text = "{{tool_results}}"
 "#;
-    let world = world(script, "").await;
+    // Each message has a run of its own: none is taken as input by the run before it.
+    let config = agent("").replace("tool_names = [\"t__*\"]", "tool_names = [\"t__*\"], steering = false");
+    let world = told(&config, script).await;
     let mut ids = Vec::new();
     for n in 0..20 {
         ids.push(world.send(in_conversation(&format!("c{}", n % 5), &format!("<{n}>"))).await);

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Output};
 
-use agent_host_tests::{Process, component, process};
+use agent_host_tests::{Process, component, process, world::PATIENCE};
 use serde_json::Value;
 
 fn folder(components: &[&str]) -> tempfile::TempDir {
@@ -324,6 +324,97 @@ fn a_run_branches_off_from_another_of_a_running_host() {
     let shown = text(&ask(&["runs", "show", forked["run_id"].as_str().unwrap()]));
     assert!(shown.contains(&format!("{id}, after call 1")), "{shown}");
     assert!(complaint(&ask(&["fork", &id, "--at", "9"])).contains("the run has 2 calls"));
+}
+
+#[test]
+fn what_a_run_asks_is_found_and_answered() {
+    let config = r#"
+[[action_hooks]]
+actions = ["issue.*"]
+url = "http://127.0.0.1:9/"
+secret = { env = "NOBODY_SETS_THIS" }
+
+[[bindings]]
+id = "asks"
+runner = "plugin:test/asks/default"
+resources = { platform_api = ["issue.close"] }
+"#;
+    let host = Process::start(&["asks"], config);
+    let ask = |arguments: &[&str]| run(host.dir.path(), &[arguments, &["--server", &host.url]].concat());
+    let asked = || {
+        let began = std::time::Instant::now();
+        loop {
+            let open = json(&ask(&["--json", "actions", "list"]));
+            if let Some(first) = open["items"].as_array().unwrap().first() {
+                return first["action_id"].as_str().unwrap().to_owned();
+            }
+            assert!(began.elapsed() < PATIENCE, "nothing is asked");
+        }
+    };
+    assert_eq!(text(&ask(&["actions", "list"])), "nothing waits for an answer\n");
+    let http = reqwest::Client::new();
+    let steps = "act issue.close {\"n\":4} {} ;; ask choice - Which? {\"enum\":[1,2]}";
+    let event = serde_json::json!({ "event_type": "message.received", "input": { "text": steps } });
+    let answer: Value = tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(async { http.post(host.url("/api/v1/events")).json(&event).send().await.unwrap().json().await.unwrap() });
+    let id = answer["runs"][0]["run_id"].as_str().unwrap();
+
+    let action = asked();
+    let listed = text(&ask(&["actions", "list"]));
+    assert!(listed.contains(&action) && listed.contains("issue.close {\"n\":4}"), "{listed}");
+    let shown = text(&ask(&["actions", "show", &action]));
+    for line in ["status     open\n", "action     issue.close\n", "target     {\"n\":4}\n", "decisions  approve or deny\n"] {
+        assert!(shown.contains(line), "{line} is missing:\n{shown}");
+    }
+    let wrong = complaint(&ask(&["actions", "respond", &action, "skip"]));
+    assert!(wrong.contains("`approve` or `deny`"), "{wrong}");
+    let denied = ask(&["actions", "respond", &action, "deny", "--reason", "too late"]);
+    assert!(denied.status.success() && text(&denied).contains("is answered"), "{denied:?}");
+    // The other name of the same command.
+    let again = complaint(&ask(&["--json", "runs", "respond", &action, "approve"]));
+    assert!(again.contains("\"already_answered\"") && again.contains("`deny`"), "{again}");
+
+    let question = asked();
+    let unfit = complaint(&ask(&["actions", "respond", &question, "submit", "--answer", "3"]));
+    assert!(unfit.contains("does not fit"), "{unfit}");
+    let said = json(&ask(&["--json", "runs", "respond", &question, "submit", "--answer", "2"]));
+    assert_eq!((&said["answered"]["answer"], &said["resolved"]["outcome"]), (&Value::from(2), &Value::from("submitted")));
+    let events = text(&ask(&["runs", "events", id, "--follow"]));
+    for part in [
+        format!("action.requested       {action}  issue.close {{\"n\":4}}\n"),
+        format!("action.answered        {action}  deny: too late\n"),
+        format!("action.resolved        {action}  denied: too late\n"),
+        format!("action.requested       {question}  Which?\n"),
+        format!("action.answered        {question}  submit: 2\n"),
+    ] {
+        assert!(events.contains(&part), "{part} is missing:\n{events}");
+    }
+    let listed = text(&ask(&["actions", "list", "--run", id]));
+    assert!(listed.contains(" denied ") && listed.contains(" submitted "), "{listed}");
+    assert_eq!(text(&ask(&["actions", "list"])), "nothing waits for an answer\n");
+
+    let dir = folder(&[]);
+    let none = complaint(&run(dir.path(), &["--json", "actions", "list", "--server", "http://127.0.0.1:9"]));
+    assert!(none.contains("\"unreachable\""), "{none}");
+}
+
+#[test]
+fn a_run_without_a_terminal_says_what_it_asks_and_who_could_answer() {
+    let dir = folder(&["asks"]);
+    let ran = run(dir.path(), &["run", "test/asks", "ask confirmation 50 Sure?"]);
+    assert!(ran.status.success() && text(&ran).contains("expired"), "{ran:?}");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(said.contains("the run asks: Sure?") && said.contains("agent-host actions respond"), "{said}");
+
+    let ran = run(dir.path(), &["--json", "run", "test/asks", "ask confirmation 50 Sure?"]);
+    assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
+    let events = lines(&ran);
+    assert!(events.iter().any(|event| event["type"] == "action.requested" && event["data"]["title"] == "Sure?"), "{events:#?}");
+
+    let late = run(dir.path(), &["run", "test/asks", "ask confirmation - Sure?", "--timeout", "1"]);
+    assert_eq!(late.status.code(), Some(1), "nobody answers, and its deadline passes: {late:?}");
+    assert!(String::from_utf8_lossy(&late.stderr).contains("timeout"), "{late:?}");
 }
 
 #[test]

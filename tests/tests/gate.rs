@@ -10,6 +10,10 @@ use agent_host_tests::{
     world::{Ended, in_conversation},
 };
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 /// The functions of the contract, read from the contract, so that one that is added cannot be forgotten here. Methods
 /// of a resource are named `interface.resource.method`.
@@ -39,12 +43,6 @@ fn contract() -> Vec<String> {
     functions
 }
 
-/// What is not in this build: granted, it says so.
-fn is_here(function: &str) -> bool {
-    let interface = function.split('.').next().unwrap();
-    !["platform", "interactions", "steering", "runs", "http"].contains(&interface)
-}
-
 /// What every run has, whatever it is granted.
 fn needs_a_grant(function: &str) -> bool {
     !matches!(function.split('.').next(), Some("results" | "log" | "timers"))
@@ -60,10 +58,40 @@ const SCRIPT: &str = r#"
 text = "probed"
 "#;
 
+/// A server that answers everything: the webhook of the platform, and the outside.
+async fn anyone() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                // Requests are small: one read has the whole of each.
+                let _ = stream.read(&mut [0; 16 * 1024]).await;
+                let answer =
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+                let _ = stream.write_all(answer.as_bytes()).await;
+            });
+        }
+    });
+    port
+}
+
 /// A host with two of everything, the first of each granted to the binding, and this much of the operations.
 async fn world(resources: &str, state: &str) -> World {
+    world_with(resources, state, anyone().await).await
+}
+
+async fn world_with(resources: &str, state: &str, port: u16) -> World {
     let text = format!(
         r#"
+[egress]
+allow_addresses = ["127.0.0.0/8"]
+
+[[action_hooks]]
+actions = ["*"]
+url = "http://127.0.0.1:{port}/"
+secret = {{ file = "hook-secret" }}
+
 [[models]]
 id = "a-chat"
 provider = "scripted"
@@ -106,17 +134,28 @@ runner = "plugin:test/probe/default"
 model_ids = ["a-*"]
 tool_names = ["a__add"]
 kb_ids = ["a-base"]
+runner_ids = ["plugin:test/steps/*"]
 {resources}
+
+[[bindings.approvals]]
+action = "message.edit"
+policy = "allow"
 "#,
         server = env!("CARGO_BIN_EXE_mcp-server"),
     );
-    World::told(&["probe"], &text, |dir| fs::write(dir.join("script.toml"), SCRIPT).unwrap()).await
+    let lay_out = |dir: &Path| {
+        fs::write(dir.join("script.toml"), SCRIPT).unwrap();
+        fs::write(dir.join("hook-secret"), "a secret of the platform").unwrap();
+    };
+    World::told(&["probe", "steps"], &text, lay_out).await
 }
 
 /// Everything of every interface.
 const EVERYTHING: &str = r#"
 storage = ["plugin", "workspace", "binding"]
 runs = ["start", "get", "list", "events", "cancel"]
+platform_api = ["message.edit"]
+http_hosts = ["127.0.0.1:*"]
 "#;
 
 fn answers(ended: &Ended) -> BTreeMap<String, String> {
@@ -142,29 +181,30 @@ fn refused(answers: &BTreeMap<String, String>, audit: &[AuditRecord], function: 
 }
 
 #[tokio::test]
-async fn what_is_granted_works_or_says_that_it_is_not_here_yet() {
-    let world = world(EVERYTHING, "").await;
-    let (answers, audit) = probe(&world, json!({})).await;
+async fn what_is_granted_works() {
+    let port = anyone().await;
+    let world = world_with(EVERYTHING, "", port).await;
+    let (answers, audit) = probe(&world, json!({ "url": format!("http://127.0.0.1:{port}/") })).await;
     for function in contract() {
-        let interface = function.split('.').next().unwrap();
-        if is_here(&function) {
-            assert_eq!(answers.get(&function).map(String::as_str), Some("ok"), "{function}");
-            let traced = ["results.emit", "log.write", "timers.now", "models.response-stream.next"].contains(&function.as_str());
-            assert!(
-                traced || audit.iter().any(|record| record.action == function && record.outcome == "ok"),
-                "{function} left no record"
-            );
-        } else if ["platform", "http"].contains(&interface) {
-            if !is_a_method(&function) {
-                refused(&answers, &audit, &function, "unauthorized");
-            }
-        } else {
-            refused(&answers, &audit, &function, "runtime_error");
-            assert!(answers[&function].contains("not available in this build"), "{}", answers[&function]);
-        }
+        assert_eq!(answers.get(&function).map(String::as_str), Some("ok"), "{function}");
+        assert!(
+            TRACED.contains(&function.as_str()) || audit.iter().any(|record| record.action == function && record.outcome == "ok"),
+            "{function} left no record"
+        );
     }
     world.host.shutdown(agent_host_tests::world::PATIENCE).await;
 }
+
+/// What leaves another trace than an audit record: events of the run, its log, the call that gave the resource.
+const TRACED: [&str; 7] = [
+    "results.emit",
+    "log.write",
+    "timers.now",
+    "models.response-stream.next",
+    "http.response.status",
+    "http.response.headers",
+    "http.response.read",
+];
 
 #[tokio::test]
 async fn an_empty_grant_opens_nothing() {
@@ -193,7 +233,7 @@ steering = false
 }
 
 /// The operation that opens each function, in the words of a binding.
-const OPERATIONS: [(&str, &str, &str); 23] = [
+const OPERATIONS: [(&str, &str, &str); 32] = [
     ("models.invoke", "models", "invoke"),
     ("models.stream", "models", "stream"),
     ("models.rerank", "models", "rerank"),
@@ -218,12 +258,24 @@ const OPERATIONS: [(&str, &str, &str); 23] = [
     ("storage.delete", "storage", "plugin"),
     ("storage.list", "storage", "plugin"),
     ("state.get", "state", "runner"),
+    ("runs.start", "runs", "start"),
+    ("runs.wait-any", "runs", "get"),
+    ("runs.get", "runs", "get"),
+    ("runs.list", "runs", "list"),
+    ("runs.events-page", "runs", "events"),
+    ("runs.cancel", "runs", "cancel"),
+    ("platform.request-action", "platform_api", "message.edit"),
+    ("http.send", "http_hosts", "probe.invalid:443"),
+    ("interactions.ask", "interactions", "true"),
 ];
 
 #[tokio::test]
 async fn a_grant_for_one_operation_opens_no_other() {
-    let listed = |function: &str| OPERATIONS.iter().any(|(name, ..)| *name == function) || function.starts_with("state.");
-    for function in contract().iter().filter(|function| needs_a_grant(function) && is_here(function) && !is_a_method(function)) {
+    // Steering has one switch and one function, and the scopes of state are those of `state.get`.
+    let listed = |function: &str| {
+        OPERATIONS.iter().any(|(name, ..)| *name == function) || function.starts_with("state.") || function == "steering.pull"
+    };
+    for function in contract().iter().filter(|function| needs_a_grant(function) && !is_a_method(function)) {
         assert!(listed(function), "{function} is new: say here which operation opens it");
     }
     // Two grants that overlap in nothing: what the one opens, the other does not.
@@ -237,6 +289,10 @@ history = ["page"]
 events = ["get"]
 artifacts = ["create"]
 storage = ["binding"]
+runs = ["start", "list"]
+platform_api = ["message.delete"]
+http_hosts = ["127.0.0.1:*"]
+interactions = true
 "#,
             r#"state = { scopes = ["conversation"] }"#,
         ),
@@ -249,6 +305,10 @@ history = ["search"]
 events = ["page"]
 artifacts = ["metadata", "read"]
 storage = ["plugin"]
+runs = ["get", "events", "cancel"]
+platform_api = ["message.edit"]
+http_hosts = ["probe.invalid:443"]
+interactions = false
 "#,
             r#"state = { scopes = ["runner"] }"#,
         ),
@@ -258,7 +318,7 @@ storage = ["plugin"]
         let (answers, audit) = probe(&world, json!({})).await;
         for (function, policy, operation) in OPERATIONS {
             let line = resources.lines().chain([state]).find(|line| line.starts_with(policy)).unwrap();
-            if line.contains(&format!("\"{operation}\"")) {
+            if line.contains(&format!("\"{operation}\"")) || line.ends_with(&format!("= {operation}")) {
                 assert!(!answers[function].starts_with("error unauthorized"), "{function}: {}", answers[function]);
             } else {
                 refused(&answers, &audit, function, "unauthorized");
@@ -286,6 +346,11 @@ async fn a_resource_that_is_not_granted_is_refused_and_one_that_is_not_there_is_
     for function in of_a_resource {
         refused(&answers, &audit, function, "unauthorized");
         assert!(answers[function].contains("resources."), "it says where to grant it: {}", answers[function]);
+    }
+    let elsewhere = json!({ "action": "message.delete", "runner": "plugin:test/probe/default", "url": "https://example.com/" });
+    let (others, others_audit) = probe(&world, elsewhere).await;
+    for function in ["platform.request-action", "runs.start", "http.send"] {
+        refused(&others, &others_audit, function, "unauthorized");
     }
     // `call-many` answers for each call by itself.
     assert!(answers["tools.call-many"].starts_with("error unauthorized"), "{}", answers["tools.call-many"]);

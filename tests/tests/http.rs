@@ -434,6 +434,107 @@ async fn a_journal_is_read_saved_and_branched_off_from() {
     }
 }
 
+/// The webhook is never called: what is asked for is denied.
+const ASKS: &str = r#"
+[[action_hooks]]
+actions = ["issue.*"]
+url = "http://127.0.0.1:9/"
+secret = { env = "NOBODY_SETS_THIS" }
+
+[[bindings]]
+id = "asks"
+runner = "plugin:test/asks/default"
+resources = { platform_api = ["issue.close"] }
+"#;
+
+#[tokio::test]
+async fn what_a_run_asks_is_listed_shown_and_answered_once() {
+    let host = Process::start(&["asks"], ASKS);
+    let http = Client::new();
+    let get = async |path: String| http.get(host.url(&path)).send().await.unwrap();
+    let read = async |path: String| get(path).await.json::<Value>().await.unwrap();
+    let asked = async || {
+        let waits = async {
+            loop {
+                let open = read("/api/v1/actions".to_owned()).await;
+                match open["items"].as_array().unwrap().first() {
+                    Some(first) => return first.clone(),
+                    None => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, waits).await.unwrap()
+    };
+    assert_eq!(read("/api/v1/actions".to_owned()).await["items"], json!([]));
+    let text = "act issue.close {\"n\":4} {\"why\":\"done\"} ;; ask confirmation - Sure?";
+    let accepted: Value = http.post(host.url("/api/v1/events")).json(&message(text)).send().await.unwrap().json().await.unwrap();
+    let run = accepted["runs"][0]["run_id"].as_str().unwrap().to_owned();
+
+    let action = asked().await;
+    let id = action["action_id"].as_str().unwrap().to_owned();
+    assert!(id.starts_with(&format!("{run}.")) && action["run_id"] == run.as_str(), "{action:#}");
+    assert_eq!((&action["status"], &action["request"]["kind"]), (&json!("open"), &json!("platform_action")));
+    assert_eq!((&action["request"]["target"], &action["request"]["payload"]), (&json!({ "n": 4 }), &json!({ "why": "done" })));
+    assert_eq!(action["request"]["decisions"], json!(["approve", "deny"]));
+    assert_eq!(read(format!("/api/v1/actions/{id}")).await, action);
+    assert_eq!(read(format!("/api/v1/runs/{run}/actions")).await["items"], json!([action]));
+
+    let say = async |id: &str, body: String| {
+        let request = http.post(host.url(&format!("/api/v1/actions/{id}/respond"))).header("content-type", "application/json");
+        request.body(body).send().await.unwrap()
+    };
+    for (body, code) in [
+        ("{", "invalid_json"),
+        ("{}", "invalid_argument"),
+        (r#"{"decision":"maybe"}"#, "invalid_argument"),
+        (r#"{"decision":"deny","because":"no"}"#, "invalid_argument"),
+        (r#"{"decision":"submit"}"#, "invalid_argument"),
+        (r#"{"decision":"repeat"}"#, "invalid_argument"),
+        (r#"{"decision":"deny","answer":1}"#, "invalid_argument"),
+    ] {
+        problem(say(&id, body.to_owned()).await, 400, code).await;
+    }
+    let long = json!({ "decision": "deny", "reason": "x".repeat(30_000) }).to_string();
+    problem(say(&id, long).await, 400, "invalid_argument").await;
+    let huge = json!({ "decision": "deny", "reason": "x".repeat(300_000) }).to_string();
+    problem(say(&id, huge).await, 413, "payload_too_large").await;
+    let respond = host.url(&format!("/api/v1/actions/{id}/respond"));
+    problem(http.post(&respond).body(r#"{"decision":"deny"}"#).send().await.unwrap(), 415, "unsupported_media_type").await;
+    problem(http.post(format!("{respond}?as=me")).json(&json!({})).send().await.unwrap(), 400, "invalid_argument").await;
+    problem(get(format!("/api/v1/actions/{id}/respond")).await, 405, "method_not_allowed").await;
+    for unknown in ["7".to_owned(), format!("{run}.99"), "01890a5d-ac96-774b-bcce-b302099a8057.1".to_owned(), "%00".to_owned()] {
+        problem(get(format!("/api/v1/actions/{unknown}")).await, 404, "not_found").await;
+        problem(say(&unknown, r#"{"decision":"deny"}"#.to_owned()).await, 404, "not_found").await;
+    }
+    problem(get("/api/v1/runs/01890a5d-ac96-774b-bcce-b302099a8057/actions".to_owned()).await, 404, "not_found").await;
+    for query in ["limit=0", "limit=101", "what=1"] {
+        problem(get(format!("/api/v1/actions?{query}")).await, 400, "invalid_argument").await;
+        problem(get(format!("/api/v1/runs/{run}/actions?{query}")).await, 400, "invalid_argument").await;
+    }
+    problem(get(format!("/api/v1/actions?cursor={}", "x".repeat(200))).await, 400, "invalid_cursor").await;
+    assert_eq!(asked().await, action, "nothing of that was an answer");
+
+    let said: Value = say(&id, r#"{"decision":"deny","reason":"too late"}"#.to_owned()).await.json().await.unwrap();
+    assert_eq!((&said["answered"]["decision"], &said["answered"]["reason"]), (&json!("deny"), &json!("too late")), "{said:#}");
+    assert_eq!(said["resolved"]["outcome"], "denied", "{said:#}");
+    let second = problem(say(&id, r#"{"decision":"approve"}"#.to_owned()).await, 409, "already_answered").await;
+    assert_eq!(second["action"]["answered"], said["answered"], "{second:#}");
+
+    let question = asked().await;
+    assert_eq!((&question["request"]["kind"], &question["request"]["title"]), (&json!("question"), &json!("Sure?")));
+    let id = question["action_id"].as_str().unwrap();
+    let said: Value = say(id, r#"{"decision":"submit"}"#.to_owned()).await.json().await.unwrap();
+    assert_eq!(said["answered"]["answer"], true, "{said:#}");
+    let events = http.get(host.url(&format!("/api/v1/runs/{run}/events"))).header("accept", "text/event-stream");
+    let events = events.send().await.unwrap().bytes_stream().eventsource().map(|event| event.unwrap().event);
+    let events: Vec<_> = tokio::time::timeout(PATIENCE, events.collect()).await.unwrap();
+    assert_eq!(events.last().unwrap(), "run.completed");
+    for kind in ["action.requested", "action.answered", "action.resolved"] {
+        assert_eq!(events.iter().filter(|event| *event == kind).count(), 2, "{kind}: {events:?}");
+    }
+    assert_eq!(read("/api/v1/actions".to_owned()).await["items"], json!([]));
+}
+
 #[test]
 fn a_configuration_that_cannot_be_says_where_and_what() {
     for (config, says) in [

@@ -73,9 +73,9 @@ impl Runner for Probe {
                     RunOperation::Events,
                     RunOperation::Cancel,
                 ],
-                platform_actions: vec!["message.edit".to_owned()],
+                platform_actions: vec!["message.edit".to_owned(), "message.delete".to_owned()],
                 interactions: true,
-                http_hosts: vec!["probe.invalid:443".to_owned()],
+                http_hosts: vec!["probe.invalid:443".to_owned(), "127.0.0.1:*".to_owned()],
             })
     }
 
@@ -87,9 +87,9 @@ impl Runner for Probe {
         probe_records(&ctx, &mut seen);
         probe_artifacts(&ctx, &mut seen);
         probe_memory(&mut seen);
-        probe_people(&mut seen);
+        probe_people(&ctx, &mut seen);
         probe_runs(&ctx, &mut seen);
-        probe_http(&mut seen);
+        probe_http(&ctx, &mut seen);
         log::write(log::Level::Info, "probe");
         seen.note("log.write", None);
         let result = CustomResult { type_: "x.probe".to_owned(), data: "{}".to_owned() };
@@ -224,13 +224,14 @@ fn probe_memory(seen: &mut Seen) {
 }
 
 /// The question expires at once, since nobody answers a test.
-fn probe_people(seen: &mut Seen) {
+fn probe_people(ctx: &Context, seen: &mut Seen) {
     let now = timers::now();
     seen.note("timers.now", None);
     seen.call("timers.sleep-until", timers::sleep_until(now + 1));
     let target = json!({ "message_id": "m1" }).to_string();
     let payload = json!({ "text": "probe" }).to_string();
-    let edited = platform::request_action("message.edit", &target, &payload);
+    let action = named(ctx, "action").unwrap_or_else(|| "message.edit".to_owned());
+    let edited = platform::request_action(&action, &target, &payload);
     seen.call("platform.request-action", edited);
     let question = interactions::Question {
         kind: interactions::QuestionKind::Confirmation,
@@ -245,8 +246,9 @@ fn probe_people(seen: &mut Seen) {
 
 fn probe_runs(ctx: &Context, seen: &mut Seen) {
     let request = runs::StartRequest {
-        runner_id: "plugin:agent-host/echo/default".to_owned(),
-        input: Input { text: Some("probe".to_owned()), contents: Vec::new(), attachments: Vec::new(), message_chain: None },
+        runner_id: named(ctx, "runner").unwrap_or_else(|| "plugin:test/steps/default".to_owned()),
+        // It lasts until it is cancelled.
+        input: Input { text: Some("sleep 60000".to_owned()), contents: Vec::new(), attachments: Vec::new(), message_chain: None },
         objective: "to see whether a run can be started".to_owned(),
         config: None,
     };
@@ -261,10 +263,11 @@ fn probe_runs(ctx: &Context, seen: &mut Seen) {
     seen.call("runs.cancel", runs::cancel(cancelled, "the probe is over"));
 }
 
-fn probe_http(seen: &mut Seen) {
+fn probe_http(ctx: &Context, seen: &mut Seen) {
+    let url = named(ctx, "url").unwrap_or_else(|| "https://probe.invalid/".to_owned());
     let request = http::Request {
         method: "GET".to_owned(),
-        url: "https://probe.invalid/".to_owned(),
+        url,
         headers: vec![("accept".to_owned(), "text/plain".to_owned())],
         body: Vec::new(),
         timeout_ms: Some(1000),

@@ -46,7 +46,8 @@ start_timeout_ms = 60000
 [[bindings]]
 id = "agent"
 runner = "plugin:agent-host/local-agent/default"
-resources = {{ tool_names = ["t__*"] }}
+# Each message has a run of its own: none is taken as input by the run before it.
+resources = {{ tool_names = ["t__*"], steering = false }}
 max_attempts = 100
 "#,
         model.url,

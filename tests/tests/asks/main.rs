@@ -1,0 +1,18 @@
+//! Runs ask people and platforms: nothing is done that nobody allowed, what was allowed is done once, and who waits may wait
+//! for as long as it takes, whatever becomes of the host.
+
+#[path = "../durability/support.rs"]
+#[allow(dead_code, reason = "written for more tests than these")]
+mod support;
+
+mod desk;
+
+mod answers;
+mod approvers;
+mod emitted;
+mod gates;
+mod memory;
+mod outcomes;
+mod questions;
+mod secrets;
+mod waiting;
