@@ -273,7 +273,8 @@ impl Begun {
             Ok(RunWrite { events: vec![event], ..RunWrite::default() })
         };
         let written = run.write(Some(ticket), write).await?;
-        if run.journal.is_recording() {
+        // What a person is asked, or a platform is to do, is on disk before anybody hears of it, journal or not.
+        if run.journal.is_recording() || started == ResultKind::ActionRequested {
             written.durable().await?;
         }
         Ok(Self::open(run, number, named.clone()))

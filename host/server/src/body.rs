@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, header},
 };
 use http_body_util::BodyExt;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::problem::{Problem, ProblemCode};
 
@@ -80,7 +80,8 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         let error = error.into_inner();
-        if error.is_data() {
+        // serde_json calls some values that do not fit an enum a syntax error.
+        if error.is_data() || serde_json::from_slice::<IgnoredAny>(body).is_ok() {
             let field = if path == "." { "body".to_owned() } else { path };
             Problem::invalid(field, error.to_string())
         } else {

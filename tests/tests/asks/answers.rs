@@ -40,6 +40,7 @@ async fn what_is_no_answer_is_refused_and_changes_nothing() {
         (json!({ "decision": "repeat" }), 400, "invalid_argument"),
         // What is no answer.
         (json!({ "decision": "perhaps" }), 400, "invalid_argument"),
+        (json!({ "decision": 1 }), 400, "invalid_argument"),
         (json!({}), 400, "invalid_argument"),
         (json!([]), 400, "invalid_argument"),
         (json!({ "decision": "approve", "by": "me" }), 400, "invalid_argument"),

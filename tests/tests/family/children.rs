@@ -551,7 +551,7 @@ async fn a_parent_does_not_notice_that_its_host_was_killed() {
          start_timeout_ms = 60000\n",
         env!("CARGO_BIN_EXE_mcp-server"),
     );
-    let mut host = family("park_after_ms = 300", "", &tools);
+    let mut host = family("park_after_ms = 60", "", &tools);
     let mut random = Random(20_260_202);
     let mut parents = Vec::new();
     for round in 0..ROUNDS {

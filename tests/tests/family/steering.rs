@@ -105,7 +105,7 @@ async fn a_pull_waits_for_the_first_and_not_for_ever() {
         assert_eq!((ended.statuses("steering").len(), ended.statuses("woken").len()), (parks, parks), "{ended}");
     }
     // Nothing comes: in memory, parked, and for who has nobody to hear from.
-    for (wait, parks) in [(400_u64, 0), (1_500, 1)] {
+    for (wait, parks) in [(400_u64, 0), (3_000, 1)] {
         let began = Instant::now();
         let ended = host.ended(&host.send_in(&format!("calm{wait}"), &format!("pull 10 {wait}")).await).await.completed();
         assert_eq!((&ended.outcomes()[0], ended.statuses("steering").len()), (&json!([]), parks), "{ended}");
@@ -421,7 +421,7 @@ async fn deliver(http: &reqwest::Client, urls: &watch::Receiver<String>, convers
 async fn every_message_is_given_once_whenever_its_host_was_killed() {
     const ROUNDS: u64 = 60;
     const CONVERSATIONS: [&str; 3] = ["a", "b", "c"];
-    let mut host = family("park_after_ms = 300", "", "");
+    let mut host = family("park_after_ms = 60", "", "");
     let over = Arc::new(AtomicBool::new(false));
     let senders = CONVERSATIONS.map(|conversation| {
         let (urls, over) = (host.urls(), Arc::clone(&over));

@@ -123,7 +123,9 @@ async fn what_does_no_harm_twice_is_made_again() {
         let (outside, host, run) = cut_off(step, "in_doubt = \"ask\"\n").await;
         let ended = host.ended(&run).await.completed();
         assert_eq!(ended.outcomes()[2], 200, "{ended}");
-        assert_eq!((outside.times("held/x"), outside.times("ok/before")), (2, 1), "{step}: {ended}");
+        assert_eq!(outside.times("held/x"), 2, "{step}: {ended}");
+        // It goes out before what the run did until then is on disk, so that may be done again as well: it does no harm either.
+        assert!((1..=2).contains(&outside.times("ok/before")), "{step}: {ended}");
         let [one, two] = &*outside.visits("held/x") else { panic!("{ended}") };
         assert_eq!((&one.method, &one.headers, &one.body), (&two.method, &two.headers, &two.body));
         assert!(ended.of("action.requested").is_empty(), "{ended}");
