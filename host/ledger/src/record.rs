@@ -351,7 +351,7 @@ pub struct ArtifactRecord {
     pub expires_at: Option<Timestamp>,
     /// Who may see it. The ledger does not look into it.
     pub scope: ArtifactScope,
-    /// `upload`, `run`, `tool` or `event`. Uploads are collected where nothing refers to them; all others are referred
+    /// `upload`, `run`, `tool`, `event`, `skill` or `static`. Uploads are collected where nothing refers to them; all others are referred
     /// to from the start.
     pub source: String,
 }

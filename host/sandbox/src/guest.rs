@@ -11,7 +11,7 @@ use crate::{
         artifacts, events, history, http, interactions, knowledge, log, manifest, models, platform, results, runs, state,
         steering, storage, timers, tools, types,
     },
-    calls::{ActionRequest, Batch, ChatMessages, ChatRequest, Closed, HostCalls, LogSource, SharedLog},
+    calls::{ActionRequest, Batch, ChatMessages, ChatRequest, HostCalls, LogSource, SharedLog},
     convert,
     handles::{Reader, Response, Responses, Writer},
     limits::GuestLimits,
@@ -391,7 +391,7 @@ impl http::HostResponse for OpenDoor<'_> {
 
 impl ClosedDoor<'_> {
     async fn refuse<T>(&mut self, interface: Interface, function: &'static str) -> Answer<T> {
-        answer(Err(self.0.calls.refuse(interface, function, Closed::NotGranted).await))
+        answer(Err(self.0.calls.refuse(interface, function).await))
     }
 }
 
@@ -480,7 +480,7 @@ impl tools::Host for ClosedDoor<'_> {
         &mut self,
         calls: Vec<types::ToolCall>,
     ) -> wasmtime::Result<Vec<Result<tools::ToolOutput, types::ApiError>>> {
-        let refusal = convert::error_out(self.0.calls.refuse(Interface::Tools, "call-many", Closed::NotGranted).await);
+        let refusal = convert::error_out(self.0.calls.refuse(Interface::Tools, "call-many").await);
         Ok(calls.iter().map(|_| Err(refusal.clone())).collect())
     }
 }

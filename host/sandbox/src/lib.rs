@@ -29,7 +29,7 @@ mod world;
 
 pub use calls::{
     ActionRequest, ArtifactCalls, ArtifactReader, ArtifactWriter, AskedQuestion, Batch, ChatMessages, ChatRequest, ChildCalls,
-    Closed, EventCalls, HistoryCalls, HostCalls, HttpBody, HttpCalls, HttpResponse, InteractionCalls, KnowledgeCalls, LogSource,
+    EventCalls, HistoryCalls, HostCalls, HttpBody, HttpCalls, HttpResponse, InteractionCalls, KnowledgeCalls, LogSource,
     ModelCalls, PageRequest, PlatformCalls, Refusals, ResponseStream, ResultCalls, RunLog, SharedLog, StartInput, StartRequest,
     StateCalls, SteeringCalls, StorageCalls, TimeCalls, ToolCalls, ToolRequest,
 };

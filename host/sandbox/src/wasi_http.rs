@@ -31,7 +31,7 @@ use wasmtime_wasi_http::{
 };
 
 use crate::{
-    calls::{Closed, HostCalls, HttpBody},
+    calls::{HostCalls, HttpBody},
     guest::Guest,
 };
 
@@ -126,7 +126,7 @@ async fn refused(
         HostRequestOptions::drop(&mut guest.http(), options)?;
     }
     // WASI has no room for the text of the refusal, so it is only recorded.
-    let _ = guest.calls.refuse(Interface::Http, "wasi-outgoing-handler.handle", Closed::NotGranted).await;
+    let _ = guest.calls.refuse(Interface::Http, "wasi-outgoing-handler.handle").await;
     Ok(Err(WasiErrorCode::HttpRequestDenied))
 }
 
@@ -149,7 +149,7 @@ impl WasiHttpHooks for Box<dyn HostCalls> {
         let options = options.unwrap_or_default();
         let request = request.map(|body| -> HttpBody { body.map_err(Into::into).boxed_unsync() });
         // WASI has no time for the whole of a request, so that is the host's.
-        let response = self.http_outgoing(request, None);
+        let response = self.http_outgoing(request);
         Box::new(async move {
             let response = match until_first_byte(options) {
                 None => response.await,

@@ -153,7 +153,6 @@ impl HttpCalls for RunCalls {
     fn http_outgoing(
         &mut self,
         request: http::Request<HttpBody>,
-        timeout: Option<Duration>,
     ) -> BoxFuture<'static, Result<http::Response<HttpBody>, ApiError>> {
         let calls = self.clone();
         Box::pin(async move {
@@ -165,7 +164,7 @@ impl HttpCalls for RunCalls {
             let mut answer = None;
             let effect = async {
                 let streaming = run.one_more()?;
-                let response = calls.services.egress.send_streaming(request, &allowed.as_ref(), &run.bounds(timeout)).await?;
+                let response = calls.services.egress.send_streaming(request, &allowed.as_ref(), &run.bounds(None)).await?;
                 answer = Some(response.map(|body| HttpBody::new(Counted { body, _streaming: streaming })));
                 Ok(())
             };

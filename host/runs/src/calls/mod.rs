@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use agent_host_ledger::{LedgerError, RunWrite};
 use agent_host_protocol::{ApiError, ErrorCode, Event, Interface, RunResult, message::ArtifactRef};
-use agent_host_sandbox::{Batch, Closed, Refusals, ResultCalls};
+use agent_host_sandbox::{Batch, Refusals, ResultCalls};
 use async_trait::async_trait;
 
 use crate::{
@@ -188,7 +188,7 @@ impl ResultCalls for RunCalls {
 
 #[async_trait]
 impl Refusals for RunCalls {
-    async fn refuse(&mut self, interface: Interface, function: &'static str, _: Closed) -> ApiError {
+    async fn refuse(&mut self, interface: Interface, function: &'static str) -> ApiError {
         let action = format!("{interface}.{function}");
         let refusal = ApiError::unauthorized(format!(
             "`{interface}` is not granted to this run: the manifest must ask for it, and the binding and the event must allow it"

@@ -1,7 +1,5 @@
 //! `http`, and `wasi:http`: the two ways to the outside, and one gate behind both.
 
-use std::time::Duration;
-
 use agent_host_protocol::{
     ApiError,
     http::{HttpHead, HttpRequest},
@@ -25,7 +23,6 @@ pub trait HttpCalls: Send {
     fn http_outgoing(
         &mut self,
         request: http::Request<HttpBody>,
-        timeout: Option<Duration>,
     ) -> BoxFuture<'static, Result<http::Response<HttpBody>, ApiError>>;
 }
 

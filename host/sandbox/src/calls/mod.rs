@@ -391,15 +391,8 @@ impl StartRequest {
 /// Closed doors.
 #[async_trait]
 pub trait Refusals: Send {
-    /// Any function behind a closed door: gives the refusal, and records it.
-    async fn refuse(&mut self, interface: Interface, function: &'static str, why: Closed) -> ApiError;
-}
-
-/// Why a door is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closed {
-    /// The run was not granted the interface.
-    NotGranted,
+    /// Any function behind a closed door, of an interface that the run was not granted: gives the refusal, and records it.
+    async fn refuse(&mut self, interface: Interface, function: &'static str) -> ApiError;
 }
 
 /// Where the diagnostic lines of a run go: its `log` calls, its standard output and its standard error.

@@ -1,7 +1,5 @@
 //! The host calls of a component that is only asked who it is: there is no run, so every one is refused.
 
-use std::time::Duration;
-
 use agent_host_protocol::{
     ApiError, Interface, Page, RunEvent, RunId, Timestamp,
     artifact::ArtifactMetadata,
@@ -21,7 +19,7 @@ use serde_json::Value;
 
 use super::{
     ActionRequest, ArtifactCalls, ArtifactReader, ArtifactWriter, AskedQuestion, Batch, ChatMessages, ChatRequest, ChildCalls,
-    Closed, EventCalls, HistoryCalls, HttpBody, HttpCalls, HttpResponse, InteractionCalls, KnowledgeCalls, LogSource, ModelCalls,
+    EventCalls, HistoryCalls, HttpBody, HttpCalls, HttpResponse, InteractionCalls, KnowledgeCalls, LogSource, ModelCalls,
     PageRequest, PlatformCalls, Refusals, ResponseStream, ResultCalls, RunLog, StartRequest, StateCalls, SteeringCalls,
     StorageCalls, TimeCalls, ToolCalls, ToolRequest,
 };
@@ -110,11 +108,7 @@ impl HttpCalls for Nobody {
         Err(not_a_run())
     }
 
-    fn http_outgoing(
-        &mut self,
-        _: http::Request<HttpBody>,
-        _: Option<Duration>,
-    ) -> BoxFuture<'static, Result<http::Response<HttpBody>, ApiError>> {
+    fn http_outgoing(&mut self, _: http::Request<HttpBody>) -> BoxFuture<'static, Result<http::Response<HttpBody>, ApiError>> {
         Box::pin(async { Err(not_a_run()) })
     }
 }
@@ -152,7 +146,7 @@ impl TimeCalls for Nobody {
 
 #[async_trait]
 impl Refusals for Nobody {
-    async fn refuse(&mut self, _: Interface, _: &'static str, _: Closed) -> ApiError {
+    async fn refuse(&mut self, _: Interface, _: &'static str) -> ApiError {
         not_a_run()
     }
 }
