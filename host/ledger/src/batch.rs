@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use crate::{
     artifacts::{ArtifactOperation, NewArtifact},
     blobs::{Pin, parse_hex},
+    entries::EntriesOperation,
     error::LedgerError,
     fork::{AddRunOperation, WithRun},
     garbage::ForgetOperation,
@@ -176,6 +177,10 @@ impl<'a> Batch<'a> {
                 let answer = self.add_run(&mut operation);
                 self.outcome.answers.push(Answer::Count(operation.reply, answer));
             }
+            Operation::Entries(EntriesOperation { rows, reply }) => {
+                self.rows.append(&rows);
+                self.outcome.answers.push(Answer::Count(reply, Ok(rows.count())));
+            }
             Operation::Prune(operation) => {
                 let answer = self.prune(&operation);
                 self.outcome.answers.push(Answer::Pruned(operation.reply, answer));
@@ -303,6 +308,7 @@ impl<'a> Batch<'a> {
             self.put_artifact(artifact);
         }
         self.refer_to(std::mem::take(&mut accept.refers_to));
+        self.rows.append(&accept.entries);
         self.rows
             .put_with(Table::Events, &number(event_no), |bytes| write_event_row(bytes, &runs, transcript_seq, &accept.event));
         if let Some(Idempotency { key, body_hash }) = accept.idempotency.take() {
@@ -418,9 +424,11 @@ impl<'a> Batch<'a> {
             if write.is_audit_only() {
                 return Ok(Checked { ended: Some(run), ..Checked::default() });
             }
+            life::fenced(&run, write.claim)?;
             return Err(LedgerError::Terminal { run_id: run.run_id, status: run.status });
         }
         if let Some(active) = self.memory.active.get(&write.run_no) {
+            life::fenced(&active.run, write.claim)?;
             life::check(&active.run, &write.changes, write.events)?;
         }
         for item in &write.transcript {

@@ -53,6 +53,8 @@ pub(crate) struct Blobs {
 #[derive(Default)]
 struct Inner {
     pinned: HashMap<Digest, usize>,
+    /// While somebody copies all that is there, nothing goes away.
+    held: usize,
     /// Temporary files that a writer has open.
     open: HashSet<String>,
 }
@@ -75,6 +77,15 @@ impl Drop for Pin {
                 inner.pinned.remove(&self.digest);
             }
         }
+    }
+}
+
+/// Keeps the collector away from every blob.
+pub(crate) struct Hold(Arc<Blobs>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.inner.lock().held -= 1;
     }
 }
 
@@ -123,7 +134,7 @@ pub(crate) fn size_of(root: &Path, digest: &Digest) -> io::Result<Option<u64>> {
     }
 }
 
-fn path_of(root: &Path, digest: &Digest) -> PathBuf {
+pub(crate) fn path_of(root: &Path, digest: &Digest) -> PathBuf {
     let name = hex(digest);
     let shard = name.get(..2).unwrap_or_default();
     root.join(shard).join(&name)
@@ -178,6 +189,13 @@ impl Blobs {
         Pin { blobs: Arc::clone(self), digest }
     }
 
+    /// From when this returns, and as long as what it gives is held, no blob is removed: a row that is read meanwhile
+    /// finds the blob that it refers to.
+    pub(crate) fn hold(self: &Arc<Self>) -> Hold {
+        self.inner.lock().held += 1;
+        Hold(Arc::clone(self))
+    }
+
     /// Pins a blob that a row is about to refer to.
     ///
     /// # Errors
@@ -202,7 +220,7 @@ impl Blobs {
         needed: impl FnOnce() -> Result<bool, LedgerError>,
     ) -> Result<bool, LedgerError> {
         let inner = self.inner.lock();
-        if inner.pinned.contains_key(digest) || needed()? {
+        if inner.held > 0 || inner.pinned.contains_key(digest) || needed()? {
             return Ok(false);
         }
         match fs::remove_file(path_of(&self.root, digest)) {

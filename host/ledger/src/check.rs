@@ -131,6 +131,10 @@ impl<'a> Check<'a> {
         self.artifacts()?;
         self.journal()?;
         self.parked()?;
+        self.each(Table::Entries, |check, _, value| {
+            check.parses::<&RawValue>(Table::Entries, value);
+            Ok(())
+        })?;
         self.blob_refs()
     }
 

@@ -1,7 +1,7 @@
 //! How much the disk has left.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -51,21 +51,32 @@ impl Disk {
         }
     }
 
+    /// Bytes that stay free for what is under way.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
     fn free(&self) -> Option<u64> {
-        if self.reserve == 0 {
-            return None;
-        }
+        if self.reserve == 0 { None } else { self.left() }
+    }
+
+    /// What the file system says it has left.
+    pub(crate) fn left(&self) -> Option<u64> {
         let mut last = self.last.lock();
         if let Some((at, free)) = *last
             && at.elapsed() < ASK_EVERY
         {
             return Some(free);
         }
-        let answer = rustix::fs::statvfs(&self.dir)
-            .inspect_err(|error| tracing::warn!(%error, "the free space of the disk is not known"))
-            .ok()?;
-        let free = answer.f_bavail.saturating_mul(answer.f_frsize);
+        let free = free_in(&self.dir)?;
         *last = Some((Instant::now(), free));
         Some(free)
     }
+}
+
+/// Bytes that the disk of a directory has left; nothing where it does not say.
+pub(crate) fn free_in(dir: &Path) -> Option<u64> {
+    let answer =
+        rustix::fs::statvfs(dir).inspect_err(|error| tracing::warn!(%error, "the free space of the disk is not known")).ok()?;
+    Some(answer.f_bavail.saturating_mul(answer.f_frsize))
 }

@@ -109,6 +109,12 @@ pub enum LedgerError {
         /// What was given.
         found: u64,
     },
+    /// The write comes from a claim of the run that does not count any more.
+    #[error("run {run_id} is held by another claim, or by none: this one has expired, was given back, or its run has ended")]
+    Fenced {
+        /// The run.
+        run_id: RunId,
+    },
     /// The value is not the one that the write expected.
     #[error("`{key}` has changed meanwhile: read it again, then decide again")]
     Conflict {

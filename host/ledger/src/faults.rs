@@ -99,6 +99,9 @@ fn accept() -> Accept {
     let run = Run {
         run_id: RunId::new(),
         parent_run_id: None,
+        retry_of: None,
+        execution: agent_host_protocol::run::Execution::Host,
+        queue: None,
         event_id: event.event_id,
         binding_id: "main".into(),
         runner_id: "plugin:a/b/c".parse().unwrap(),
@@ -130,6 +133,7 @@ fn accept() -> Accept {
         transcript: None,
         artifacts: Vec::new(),
         refers_to: Vec::new(),
+        entries: Vec::new(),
     }
 }
 
@@ -250,6 +254,7 @@ async fn what_was_parked_or_forked_by_a_refused_batch_is_not() {
             context: None,
             events: Vec::new(),
             journal: segment(1),
+            entries: Vec::new(),
         };
         let firsts = || ledger.journal_page(run_no, 0, 100).unwrap().iter().map(|row| row.first).collect::<Vec<_>>();
         let seen = |ledger: &Ledger| {

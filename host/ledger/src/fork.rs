@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use crate::{
     batch::{Batch, write_event_row},
     disk::Need,
+    entries::entry_rows,
     error::LedgerError,
     handle::Ledger,
     journal::NewSegment,
@@ -29,6 +30,7 @@ pub(crate) struct AddRunOperation {
     /// From 1 on.
     events: Vec<Vec<u8>>,
     journal: Option<NewSegment>,
+    entries: Rows,
     pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
 }
 
@@ -42,7 +44,8 @@ impl AddRunOperation {
     /// Checks and encodes; gives the bytes that the operation holds, and the receiver of its answer.
     #[allow(clippy::type_complexity, reason = "three things that are taken apart at once by the one caller")]
     fn prepare(new: AddRun) -> Result<(Box<Self>, usize, oneshot::Receiver<Result<u64, LedgerError>>), LedgerError> {
-        let AddRun { run, terms, context, events, journal } = new;
+        let AddRun { run, terms, context, events, journal, entries } = new;
+        let entries = entry_rows(&entries)?;
         if run.status != RunStatus::Created {
             return Err(LedgerError::invalid(format!("a new run is `created`, not `{}`", run.status)));
         }
@@ -68,10 +71,11 @@ impl AddRunOperation {
             + terms.get().len()
             + context.as_ref().map_or(0, |context| context.get().len())
             + events.iter().map(Vec::len).sum::<usize>()
-            + journal.as_ref().map_or(0, NewSegment::bytes);
+            + journal.as_ref().map_or(0, NewSegment::bytes)
+            + entries.bytes().len();
         bounded(bytes)?;
         let (reply, answer) = oneshot::channel();
-        Ok((Box::new(Self { run: Arc::new(run), row, terms, context, events, journal, reply }), bytes, answer))
+        Ok((Box::new(Self { run: Arc::new(run), row, terms, context, events, journal, entries, reply }), bytes, answer))
     }
 }
 
@@ -136,6 +140,7 @@ impl Batch<'_> {
             self.rows.put(Table::RunEvents, &pair(run_no, sequence), event);
         }
         self.put_journal(run_no, &Rows::default(), new.journal.take());
+        self.rows.append(&new.entries);
         run_no
     }
 

@@ -348,6 +348,13 @@ impl Ledger {
         self.shared().watchers.watch(run_no)
     }
 
+    /// Has a function called after every commit, with the numbers of the runs that it touched: for one who follows more
+    /// runs than could each have a [`Watch`]. It is called by the thread that writes, so it must be quick and must not wait.
+    /// There is one such function: the first that was given.
+    pub fn on_commit(&self, listener: impl Fn(&[u64]) + Send + Sync + 'static) {
+        self.shared().watchers.listen(Box::new(listener));
+    }
+
     /// Whether the ledger takes what is given to it.
     #[must_use]
     pub fn health(&self) -> Health {

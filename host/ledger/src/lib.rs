@@ -30,12 +30,14 @@
 //! and never for the size of the store.
 
 mod artifacts;
+mod backup;
 mod batch;
 mod blobs;
 mod check;
 mod compact;
 mod cursor;
 mod disk;
+mod entries;
 mod error;
 mod export;
 #[cfg(test)]
@@ -56,9 +58,11 @@ mod prune;
 mod queue;
 mod read;
 mod record;
+mod restore;
 mod rows;
 mod schema;
 mod state;
+mod statistics;
 mod stats;
 mod storage;
 mod store;
@@ -68,6 +72,7 @@ mod watch;
 mod writer;
 
 pub use artifacts::new_artifact_id;
+pub use backup::{Backup, BackupError, BackupManifest, backup, move_backup, remove_unfinished};
 pub use blobs::{Blob, BlobReader, BlobWriter};
 pub use check::{CheckReport, Finding, check};
 pub use compact::{CompactReport, compact};
@@ -78,10 +83,12 @@ pub use handle::{Commit, Health, Ledger};
 pub use options::Options;
 pub use prune::Pruned;
 pub use record::{
-    Accept, Accepted, AddRun, ArtifactRecord, ArtifactScope, AuditRecord, EventRecord, Expected, Idempotency, JournalRow,
-    JournalSegment, NewEvent, NewItem, NewRun, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite, STORAGE_INLINE_BYTES,
-    StateWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, Usage,
+    Accept, Accepted, AddRun, ArtifactRecord, ArtifactScope, AuditRecord, EntryWrite, EventRecord, Expected, Idempotency,
+    JournalRow, JournalSegment, NewEvent, NewItem, NewRun, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite,
+    STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, Usage,
 };
+pub use restore::{RestoreReport, restore};
 pub use state::state_tag;
-pub use stats::{JournalStats, Stats, TableStats};
+pub use statistics::{Group, GroupBy, Percentiles, Statistics, StatisticsQuery, Tokens};
+pub use stats::{Activity, JournalStats, Stats, TableStats};
 pub use watch::Watch;

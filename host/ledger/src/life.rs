@@ -1,6 +1,9 @@
 //! How a write changes a run: checked first, then applied, so that a refused write changes nothing.
 
-use agent_host_protocol::{Run, RunStatus, Timestamp, run::Terminal};
+use agent_host_protocol::{
+    Run, RunStatus, Timestamp,
+    run::{IllegalTransition, Terminal},
+};
 
 use crate::{error::LedgerError, record::RunChange};
 
@@ -20,6 +23,10 @@ pub(crate) fn check(run: &Run, changes: &[RunChange], events: Option<EventSpan>)
     }
     let mut status = run.status;
     for change in changes {
+        if matches!(change, RunChange::Claim { .. } | RunChange::Release { .. } | RunChange::Renew { .. }) && run.queue.is_none()
+        {
+            return Err(LedgerError::invalid("only a run with a place in a queue is claimed"));
+        }
         status = step(status, change)?;
     }
     match events {
@@ -36,10 +43,26 @@ fn step(status: RunStatus, change: &RunChange) -> Result<RunStatus, LedgerError>
         (RunChange::Retry { .. } | RunChange::Recover { .. }, _) if !under_way => Err(LedgerError::invalid(format!(
             "a run that is {status} was not under way: only one that is claimed, running or waiting is brought back"
         ))),
+        // Only a claim that ends brings a run back to its queue.
+        (RunChange::Queue { .. }, _) if status != RunStatus::Created => {
+            Err(IllegalTransition { from: status, to: RunStatus::Queued }.into())
+        }
         // An attempt that was running runs again, which is no step of the machine.
         (RunChange::Retry { .. }, _) => Ok(RunStatus::Running),
         (_, Some(to)) => Ok(status.transition(to)?),
         (_, None) => Ok(status),
+    }
+}
+
+/// Whether a write under this claim may be carried out.
+pub(crate) fn fenced(run: &Run, claim: Option<u32>) -> Result<(), LedgerError> {
+    let counts = |claim: u32| {
+        let queue = run.queue.as_ref();
+        !run.status.is_terminal() && queue.is_some_and(|queue| queue.claims == claim && queue.executor_id.is_some())
+    };
+    match claim {
+        Some(claim) if !counts(claim) => Err(LedgerError::Fenced { run_id: run.run_id }),
+        _ => Ok(()),
     }
 }
 
@@ -55,10 +78,13 @@ pub(crate) fn ends_waiting(changes: &[RunChange]) -> bool {
 
 fn target(change: &RunChange) -> Option<RunStatus> {
     match change {
-        RunChange::Queue { .. } => Some(RunStatus::Queued),
+        RunChange::Queue { .. } | RunChange::Release { .. } => Some(RunStatus::Queued),
+        RunChange::Claim { .. } => Some(RunStatus::Claimed),
         RunChange::Start { .. } | RunChange::Resume { .. } | RunChange::Retry { .. } => Some(RunStatus::Running),
         RunChange::Wait { .. } => Some(RunStatus::Waiting),
-        RunChange::CancelRequested { .. } | RunChange::Recover { .. } => None,
+        RunChange::CancelRequested { .. } | RunChange::Recover { .. } | RunChange::Renew { .. } | RunChange::Append { .. } => {
+            None
+        }
         RunChange::End { terminal, .. } => Some(terminal.status()),
     }
 }
@@ -75,7 +101,47 @@ pub(crate) fn apply(run: &mut Run, changes: Vec<RunChange>, events: Option<Event
             run.status_reason = None;
         }
         let at = match change {
-            RunChange::Queue { at } | RunChange::Resume { at } => at,
+            RunChange::Resume { at } => at,
+            RunChange::Queue { at } => {
+                if let Some(queue) = &mut run.queue {
+                    queue.queued_at = Some(at);
+                }
+                at
+            }
+            RunChange::Claim { at, executor_id, lease_expires_at } => {
+                if let Some(queue) = &mut run.queue {
+                    queue.claims = queue.claims.saturating_add(1);
+                    queue.executor_id = Some(executor_id);
+                    queue.claimed_at = Some(at);
+                    queue.lease_expires_at = Some(lease_expires_at);
+                    queue.appended = 0;
+                }
+                at
+            }
+            RunChange::Renew { at, lease_expires_at } => {
+                if let Some(queue) = &mut run.queue {
+                    queue.lease_expires_at = Some(lease_expires_at);
+                }
+                at
+            }
+            RunChange::Append { through } => {
+                if let Some(queue) = &mut run.queue {
+                    queue.appended = through;
+                }
+                continue;
+            }
+            RunChange::Release { at, reason, not_before, attempted } => {
+                if let Some(queue) = &mut run.queue {
+                    queue.executor_id = None;
+                    queue.lease_expires_at = None;
+                    queue.queued_at = Some(at);
+                    queue.not_before = not_before;
+                }
+                run.attempt = run.attempt.saturating_add(u32::from(attempted));
+                run.status_reason = Some(reason);
+                run.deadline_at = None;
+                at
+            }
             RunChange::Start { at, deadline_at } => {
                 run.started_at.get_or_insert(at);
                 run.deadline_at = deadline_at.or(run.deadline_at);
@@ -112,6 +178,9 @@ pub(crate) fn apply(run: &mut Run, changes: Vec<RunChange>, events: Option<Event
 
 fn end(run: &mut Run, at: Timestamp, terminal: Terminal) {
     run.finished_at = Some(at);
+    if let Some(queue) = &mut run.queue {
+        queue.lease_expires_at = None;
+    }
     run.failure = terminal.failure();
     run.status_reason = run.failure.as_ref().map(|failure| failure.code.clone());
     match terminal {
@@ -135,6 +204,9 @@ mod tests {
         Run {
             run_id: RunId::new(),
             parent_run_id: None,
+            retry_of: None,
+            execution: agent_host_protocol::run::Execution::Host,
+            queue: None,
             event_id: EventId::new(),
             binding_id: "main".into(),
             runner_id: "plugin:a/b/c".parse().unwrap(),

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::{
     artifacts::{ArtifactOperation, NewArtifact, artifact_bytes},
     blobs::Blobs,
+    entries::{EntriesOperation, entry_rows},
     error::LedgerError,
     fork::AddRunOperation,
     garbage::ForgetOperation,
@@ -44,6 +45,7 @@ pub(crate) enum Operation {
     Forget(Box<ForgetOperation>),
     AddRun(Box<AddRunOperation>),
     Prune(Box<PruneOperation>),
+    Entries(EntriesOperation),
 }
 
 pub(crate) struct AcceptOperation {
@@ -58,6 +60,7 @@ pub(crate) struct AcceptOperation {
     pub(crate) listed: Option<ListedEvent>,
     pub(crate) artifacts: Vec<NewArtifact>,
     pub(crate) refers_to: Vec<String>,
+    pub(crate) entries: Rows,
     pub(crate) reply: oneshot::Sender<Result<AcceptAnswer, LedgerError>>,
 }
 
@@ -100,6 +103,7 @@ pub(crate) struct WriteOperation {
     pub(crate) audit: Vec<AuditRow>,
     pub(crate) journal: Option<NewSegment>,
     pub(crate) park: Option<NewPark>,
+    pub(crate) claim: Option<u32>,
     /// Its values in the overlay.
     pub(crate) state: Option<Admitted>,
     pub(crate) reply: oneshot::Sender<Result<Arc<Run>, LedgerError>>,
@@ -237,7 +241,8 @@ impl AcceptOperation {
         accept: Accept,
         blobs: &Arc<Blobs>,
     ) -> Result<(Box<Self>, usize, oneshot::Receiver<Result<AcceptAnswer, LedgerError>>), LedgerError> {
-        let Accept { event, idempotency, runs, transcript, artifacts, refers_to } = accept;
+        let Accept { event, idempotency, runs, transcript, artifacts, refers_to, entries } = accept;
+        let entries = entry_rows(&entries)?;
         if let Some(Idempotency { key, .. }) = &idempotency
             && (key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES)
         {
@@ -265,7 +270,7 @@ impl AcceptOperation {
             None => None,
         };
         let artifacts = NewArtifact::prepare_all(&artifacts, blobs)?;
-        bytes += artifact_bytes(&artifacts, &refers_to);
+        bytes += artifact_bytes(&artifacts, &refers_to) + entries.bytes().len();
         bounded(bytes)?;
         let (reply, answer) = oneshot::channel();
         let (event_id, received_at) = (event.event_id, event.received_at);
@@ -279,6 +284,7 @@ impl AcceptOperation {
             listed,
             artifacts,
             refers_to,
+            entries,
             reply,
         };
         Ok((Box::new(operation), bytes, answer))
@@ -293,10 +299,24 @@ impl WriteOperation {
         write: RunWrite,
         blobs: &Arc<Blobs>,
     ) -> Result<(Box<Self>, usize, Vec<StateWrite>, oneshot::Receiver<Result<Arc<Run>, LedgerError>>), LedgerError> {
-        let RunWrite { run_no, changes, context, events, transcript, state, storage, artifacts, refers_to, audit, journal, park } =
-            write;
+        let RunWrite {
+            run_no,
+            changes,
+            context,
+            events,
+            transcript,
+            state,
+            storage,
+            artifacts,
+            refers_to,
+            audit,
+            journal,
+            park,
+            entries,
+            claim,
+        } = write;
         let span = span(&changes, &events)?;
-        let mut rows = Rows::default();
+        let mut rows = entry_rows(&entries)?;
         if let Some(context) = context {
             rows.put(Table::Contexts, &schema::number(run_no), context.get().as_bytes());
         }
@@ -333,6 +353,7 @@ impl WriteOperation {
             audit,
             journal,
             park,
+            claim,
             state: None,
             reply,
         };

@@ -78,6 +78,11 @@ impl Queue {
         Ok(())
     }
 
+    /// Operations that wait for the writer.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.lock().operations.len()
+    }
+
     /// Takes all that is there into `into`, which is empty; waits until `deadline` where nothing is.
     pub(crate) fn take(&self, into: &mut Vec<Queued>, deadline: Option<Instant>) -> Taken {
         let mut waiting = self.waiting.lock();

@@ -27,6 +27,35 @@ pub struct Accept {
     /// Ids of artifacts that it refers to: uploads are kept from now on. One that is not there refuses the event with
     /// [`crate::LedgerError::NotFound`].
     pub refers_to: Vec<String>,
+    /// Entries that are put or deleted with it.
+    pub entries: Vec<EntryWrite>,
+}
+
+/// A named JSON value that the ledger keeps and does not look into: an API key, an executor, the state of a delivery.
+#[derive(Debug, Clone)]
+pub struct EntryWrite {
+    /// `KIND/ID`: 1 to 1,024 bytes.
+    pub key: String,
+    /// Nothing deletes it.
+    pub value: Option<Box<RawValue>>,
+}
+
+impl EntryWrite {
+    /// Puts a value.
+    ///
+    /// # Errors
+    /// [`crate::LedgerError::Invalid`] where it cannot be JSON.
+    pub fn put(key: impl Into<String>, value: &impl Serialize) -> Result<Self, crate::LedgerError> {
+        let value = serde_json::value::to_raw_value(value);
+        let value = value.map_err(|error| crate::LedgerError::invalid(format!("this cannot be written as JSON: {error}")))?;
+        Ok(Self { key: key.into(), value: Some(value) })
+    }
+
+    /// Deletes a value.
+    #[must_use]
+    pub fn delete(key: impl Into<String>) -> Self {
+        Self { key: key.into(), value: None }
+    }
 }
 
 /// A key that a client gives to one request.
@@ -115,6 +144,11 @@ pub struct RunWrite {
     pub journal: Option<JournalSegment>,
     /// Parks it: valid only where [`RunChange::Wait`] is the last step of the same write.
     pub park: Option<Park>,
+    /// Entries that are put or deleted with it.
+    pub entries: Vec<EntryWrite>,
+    /// The claim under which it is written, else nothing of the whole write happens
+    /// ([`crate::LedgerError::Fenced`]).
+    pub claim: Option<u32>,
 }
 
 /// A piece of the journal of a run: an append-only sequence that the ledger does not look into.
@@ -162,6 +196,8 @@ pub struct AddRun {
     pub events: Vec<NewEvent>,
     /// Its journal so far.
     pub journal: Option<JournalSegment>,
+    /// Entries that are put or deleted with it.
+    pub entries: Vec<EntryWrite>,
 }
 
 /// A step in the life of a run.
@@ -204,6 +240,38 @@ pub enum RunChange {
     Recover {
         /// When.
         at: Timestamp,
+    },
+    /// Somebody outside has claimed it, and is to execute it. Only of a run with a place in a queue.
+    Claim {
+        /// When.
+        at: Timestamp,
+        /// Who.
+        executor_id: String,
+        /// Until when, unless the claim is renewed.
+        lease_expires_at: Timestamp,
+    },
+    /// Its claim lasts longer.
+    Renew {
+        /// When.
+        at: Timestamp,
+        /// Until when.
+        lease_expires_at: Timestamp,
+    },
+    /// Its executor has appended results, up to this number.
+    Append {
+        /// The number of the last one, counted by the executor from 1.
+        through: u64,
+    },
+    /// Its claim was given back or lost: it waits for another one.
+    Release {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        reason: String,
+        /// It is not given out before this.
+        not_before: Option<Timestamp>,
+        /// Whether this counts as an attempt.
+        attempted: bool,
     },
     /// Someone asked for its end. The first request is kept, later ones change nothing.
     CancelRequested {
@@ -383,7 +451,7 @@ pub struct ArtifactScope {
 }
 
 /// What was done or refused, by whom, to what.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub struct AuditRecord {
     /// When.

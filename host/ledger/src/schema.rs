@@ -10,7 +10,9 @@ use redb::TableDefinition;
 /// opened (`upgrade.rs`).
 ///
 /// 3: journals of runs and parked runs.
-pub(crate) const FORMAT: u32 = 3;
+///
+/// 4: entries.
+pub(crate) const FORMAT: u32 = 4;
 
 /// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
 /// (a scope of four such parts and a key of 256 bytes) fit several times over.
@@ -92,6 +94,8 @@ tables! {
     Wakes = 25 "wakes",
     /// `key, run_no` → nothing, for everything that a parked run waits for.
     Waits = 26 "waits",
+    /// `KIND/ID` → JSON.
+    Entries = 27 "entries",
 }
 
 /// How redb knows every table.

@@ -73,7 +73,46 @@ pub struct TableStats {
     pub bytes: u64,
 }
 
+/// What the ledger has done since it was opened, and what it has to do. Counters, that cost nothing to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Activity {
+    /// Group commits.
+    pub batches: u64,
+    /// Rows that they put or deleted.
+    pub rows: u64,
+    /// What of the log would be read if the host crashed now, in bytes.
+    pub log_bytes: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Time that they took together, in microseconds.
+    pub checkpoint_us: u64,
+    /// The longest of them, in microseconds.
+    pub longest_checkpoint_us: u64,
+    /// Operations that wait for the writer.
+    pub waiting: usize,
+    /// What the disk has left, in bytes, where the file system says.
+    pub disk_free: Option<u64>,
+}
+
 impl Ledger {
+    /// What it does. It reads no page of the store, and asks the file system at most a few times a second.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        let shared = self.shared();
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &shared.counters;
+        Activity {
+            batches: count(&counters.batches),
+            rows: count(&counters.rows),
+            log_bytes: count(&counters.log_bytes),
+            checkpoints: count(&counters.checkpoints),
+            checkpoint_us: count(&counters.checkpoint_us),
+            longest_checkpoint_us: count(&counters.longest_checkpoint_us),
+            waiting: shared.queue.waiting(),
+            disk_free: shared.disk.left(),
+        }
+    }
+
     /// Counts everything. It reads every page of the store, so it is for an operator and not for a timer.
     ///
     /// # Errors

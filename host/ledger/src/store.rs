@@ -175,7 +175,7 @@ impl Store {
     }
 }
 
-struct Meta {
+pub(crate) struct Meta {
     format: u32,
     seed: u64,
     applied: u64,
@@ -185,7 +185,7 @@ pub(crate) fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(
     move |source| OpenError::Io { action, path: path.to_owned(), source }
 }
 
-fn open_database(dir: &Path, path: &Path, cache_bytes: usize) -> Result<Database, OpenError> {
+pub(crate) fn open_database(dir: &Path, path: &Path, cache_bytes: usize) -> Result<Database, OpenError> {
     let not_a_ledger = |reason: String| OpenError::NotALedger { path: path.to_owned(), reason };
     // redb asserts rather than reports some kinds of damage.
     let opened = catch_unwind(AssertUnwindSafe(|| Database::builder().set_cache_size(cache_bytes).create(path)));
@@ -251,7 +251,7 @@ fn read_meta(dir: &Path, path: &Path, database: &Database) -> Result<Option<Meta
 }
 
 /// Makes the tables of a new ledger, durably.
-fn create(dir: &Path, database: &Database) -> Result<Meta, OpenError> {
+pub(crate) fn create(dir: &Path, database: &Database) -> Result<Meta, OpenError> {
     let create = || -> Result<Meta, LedgerError> {
         let mut transaction = database.begin_write()?;
         transaction.set_quick_repair(true);

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// From format 1 to 2: the new tables, the usage of each scope of state, and the events of each conversation. From 2 to
-/// 3: the new tables.
+/// 3 and from 3 to 4: the new tables.
 pub(crate) fn upgrade(database: &Database, from: u32) -> Result<(), LedgerError> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);

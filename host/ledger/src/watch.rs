@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -44,11 +44,21 @@ impl Drop for Watch {
     }
 }
 
-#[derive(Debug, Default)]
+/// Hears the numbers of the runs that a commit has touched.
+pub(crate) type Listener = Box<dyn Fn(&[u64]) + Send + Sync>;
+
+#[derive(Default)]
 pub(crate) struct Watchers {
     runs: Mutex<HashMap<u64, watch::Sender<()>, FxBuildHasher>>,
     /// Entries in `runs`, so that the writer need not lock where there are none.
     count: AtomicUsize,
+    listener: OnceLock<Listener>,
+}
+
+impl std::fmt::Debug for Watchers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watchers").field("count", &self.count).finish_non_exhaustive()
+    }
 }
 
 impl Watchers {
@@ -60,8 +70,16 @@ impl Watchers {
         Watch { run_no, receiver, watchers: Arc::clone(self) }
     }
 
+    /// Sets the one listener. Later ones are not heard.
+    pub(crate) fn listen(&self, listener: Listener) {
+        let _ = self.listener.set(listener);
+    }
+
     /// Called after a commit. Who registers later than this reads what was committed.
     pub(crate) fn notify(&self, touched: &[u64]) {
+        if let Some(listener) = self.listener.get() {
+            listener(touched);
+        }
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }

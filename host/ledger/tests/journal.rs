@@ -343,6 +343,7 @@ fn fork(of: EventId, events: u64) -> AddRun {
         context: Some(raw(&json!({ "forked": true }))),
         events: deltas(1..=events),
         journal: segment(1, b"inherited"),
+        entries: Vec::new(),
     }
 }
 

@@ -16,7 +16,11 @@ use agent_host_ledger::{
     Accept, Accepted, AuditRecord, Expected, Idempotency, Ledger, LedgerError, Quota, RunChange, RunFilter, RunWrite, StateWrite,
     StorageContent, StorageValue, StorageWrite, Usage, check, state_tag,
 };
-use agent_host_protocol::{EventId, RunId, RunStatus, page::Direction, run::Terminal};
+use agent_host_protocol::{
+    EventId, RunId, RunStatus,
+    page::Direction,
+    run::{IllegalTransition, Terminal},
+};
 use common::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -124,6 +128,14 @@ fn change(kind: u8) -> RunChange {
     }
 }
 
+/// One step of a run. Only a claim that ends brings one back to its queue, and there are none here.
+fn step(status: RunStatus, to: RunStatus) -> Result<RunStatus, IllegalTransition> {
+    match (status, to) {
+        (from, RunStatus::Queued) if from != RunStatus::Created => Err(IllegalTransition { from, to }),
+        _ => status.transition(to),
+    }
+}
+
 fn target(change: &RunChange) -> Option<RunStatus> {
     match change {
         RunChange::Queue { .. } => Some(RunStatus::Queued),
@@ -197,7 +209,7 @@ impl Model {
         }
         let ends = matches!(changes.last(), Some(RunChange::End { .. }));
         let count = new.len() as u64;
-        let status = known.map(|run| changes.iter().filter_map(target).try_fold(run.status, RunStatus::transition));
+        let status = known.map(|run| changes.iter().filter_map(target).try_fold(run.status, step));
         let audit_only = changes.is_empty() && new.is_empty() && conversation.is_none() && state_of.is_none() && stored.is_none();
         let tag = |value: &Value| Expected::Value(state_tag(&value.to_string()));
         let current = state_of.and_then(|(key, ..)| self.state.get(&format!("s{key}")));

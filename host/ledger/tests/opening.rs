@@ -90,7 +90,7 @@ fn a_newer_format_is_refused_with_both_versions() {
     transaction.commit().unwrap();
     drop(database);
     let error = options(dir.path()).open().unwrap_err();
-    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 3, .. }), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 4, .. }), "{error}");
 }
 
 /// Tables that format 2 brought.
@@ -98,12 +98,14 @@ const SECOND: [&str; 7] =
     ["artifacts", "artifact_expiry", "unreferenced", "blob_refs", "storage", "usage", "conversation_events"];
 /// Tables that format 3 brought.
 const THIRD: [&str; 4] = ["journal", "parked", "wakes", "waits"];
+/// The table that format 4 brought.
+const FOURTH: [&str; 1] = ["entries"];
 
 /// Makes a ledger what format 2 had.
 fn make_second(dir: &Path) {
     let database = Database::open(dir.join("ledger/ledger.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
-    for name in THIRD {
+    for name in THIRD.into_iter().chain(FOURTH) {
         assert!(transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(name)).unwrap(), "{name}");
     }
     transaction.open_table(META).unwrap().insert(b"format".as_slice(), 2u64.to_be_bytes().as_slice()).unwrap();
@@ -111,7 +113,7 @@ fn make_second(dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_ledger_of_format_2_is_brought_to_format_3() {
+async fn a_ledger_of_format_2_is_brought_to_format_4() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     filled(&ledger).await;
@@ -134,11 +136,15 @@ async fn a_ledger_of_format_2_is_brought_to_format_3() {
     let changes = vec![start(), RunChange::Wait { at: 1, reason: "r".into() }];
     let parking = RunWrite { changes, park, journal: Some(segment), ..write(run_no) };
     ledger.submit(parking).await.unwrap().await.unwrap();
+    let entry = agent_host_ledger::EntryWrite::put("key/a", &json!({ "name": "a" })).unwrap();
+    ledger.put_entries(&[entry]).await.unwrap();
     ledger.close().await.unwrap();
-    // It is of format 3 now, and nothing is brought to anything again.
+    // It is of format 4 now, and nothing is brought to anything again.
     let ledger = open(dir.path());
     assert_eq!((ledger.parked_on("k", 9).unwrap(), ledger.journal_page(run_no, 0, 9).unwrap().len()), (vec![run_no], 1));
     assert_eq!(ledger.active_runs().unwrap().len() + 1, active.len());
+    assert_eq!(ledger.entries("key/", None, 9).unwrap().len(), 1);
+    assert_eq!(ledger.entry("key/a").unwrap().unwrap().get(), r#"{"name":"a"}"#);
 }
 
 /// Makes a ledger what format 1 had.
@@ -146,7 +152,7 @@ fn make_old(dir: &Path) {
     fs::remove_dir_all(dir.join("ledger/blobs")).unwrap();
     let database = Database::open(dir.join("ledger/ledger.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
-    for name in SECOND.into_iter().chain(THIRD) {
+    for name in SECOND.into_iter().chain(THIRD).chain(FOURTH) {
         assert!(transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(name)).unwrap(), "{name}");
     }
     // Format 1 had conversations with a transcript only.
@@ -157,7 +163,7 @@ fn make_old(dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_ledger_of_format_1_is_brought_to_format_3() {
+async fn a_ledger_of_format_1_is_brought_to_format_4() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     filled(&ledger).await;

@@ -1,11 +1,12 @@
 //! What is said of an artifact (wit/capabilities.wit, `artifacts`).
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{message::ArtifactRef, time::Timestamp};
 
 /// What is said of an artifact.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArtifactMetadata {
     /// It.
     #[serde(flatten)]

@@ -1,6 +1,7 @@
 //! Runs that a run has started (wit/capabilities.wit, `runs`).
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{
     id::{RunId, RunnerId},
@@ -9,7 +10,7 @@ use crate::{
 };
 
 /// A run, as the run that started it sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[allow(missing_docs, reason = "as in a run")]
 pub struct RunSummary {
     pub run_id: RunId,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::{
     id::{EventId, RunId},
@@ -11,7 +12,7 @@ use crate::{
 };
 
 /// Why the run exists.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Trigger {
     /// As the type of the event, or coarser.
     #[serde(rename = "type")]
@@ -24,7 +25,7 @@ pub struct Trigger {
 }
 
 /// The event as a runner sees it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EventContext {
     /// The host's own name for it.
     pub event_id: EventId,
@@ -47,21 +48,27 @@ pub struct EventContext {
 }
 
 /// Where an event belongs.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[allow(missing_docs, reason = "opaque ids of the platform; the names are the meaning")]
 pub struct Conversation {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
     pub conversation_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
     pub thread_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
     pub launcher_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
     pub launcher_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
     pub bot_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
     pub workspace_id: Option<String>,
 }
 
@@ -82,13 +89,14 @@ impl Conversation {
 }
 
 /// Who did it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
     /// `user`, `system`, ...
     pub actor_type: String,
     /// Opaque id of the platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
     pub actor_id: Option<String>,
     /// A name to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,13 +107,14 @@ pub struct Actor {
 }
 
 /// What the event is about.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Subject {
     /// `message`, `issue`, `schedule`, ...
     pub subject_type: String,
     /// Opaque id of the platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$")]
     pub subject_id: Option<String>,
     /// More of it.
     #[serde(default)]
@@ -113,7 +122,7 @@ pub struct Subject {
 }
 
 /// The input of this event. It is not history.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Input {
     /// The text.
@@ -131,7 +140,7 @@ pub struct Input {
 }
 
 /// Input that arrived while a run was active.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SteeringInput {
     /// The event that brought it.
     pub event: EventContext,
@@ -140,7 +149,7 @@ pub struct SteeringInput {
 }
 
 /// What the place that asks can show.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Delivery {
     /// `api`, `cli`, `chat`, ...
@@ -166,7 +175,7 @@ pub struct Delivery {
 }
 
 /// A model that the run may use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ModelResource {
     /// Opaque.
     pub model_id: String,
@@ -180,7 +189,7 @@ pub struct ModelResource {
 }
 
 /// A tool that the run may use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolResource {
     /// Opaque.
     pub tool_name: String,
@@ -192,7 +201,7 @@ pub struct ToolResource {
 }
 
 /// A knowledge base that the run may use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KnowledgeBaseResource {
     /// Opaque.
     pub kb_id: String,
@@ -204,7 +213,7 @@ pub struct KnowledgeBaseResource {
 }
 
 /// A skill that the run may read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SkillResource {
     /// Opaque.
     pub skill_name: String,
@@ -216,7 +225,7 @@ pub struct SkillResource {
 }
 
 /// Areas of storage that the run may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct StorageResource {
     /// The plugin's own.
@@ -228,7 +237,7 @@ pub struct StorageResource {
 }
 
 /// What of the transcript the run may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct HistoryResource {
     /// By pages.
@@ -238,7 +247,7 @@ pub struct HistoryResource {
 }
 
 /// The result of authorization for this run: manifest, binding and scope together.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 #[allow(missing_docs, reason = "each list is of what its type says")]
 pub struct Resources {
@@ -255,7 +264,7 @@ pub struct Resources {
 }
 
 /// What the host inlined, and what not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InlinePolicy {
     /// What was inlined.
     pub mode: BootstrapMode,
@@ -274,7 +283,7 @@ pub struct InlinePolicy {
 }
 
 /// Which interfaces would answer this run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 #[allow(missing_docs, reason = "the names are the functions and interfaces of the contract")]
 pub struct AvailableApis {
@@ -293,7 +302,7 @@ pub struct AvailableApis {
 }
 
 /// Where a runner that needs more context finds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[allow(missing_docs, reason = "field names of the protocol")]
 pub struct ContextAccess {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -318,7 +327,7 @@ pub struct ContextAccess {
 }
 
 /// A snapshot of the state that the host keeps, a JSON object for each scope.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 #[allow(missing_docs, reason = "the names are the scopes")]
 pub struct StateSnapshot {
@@ -355,7 +364,7 @@ impl StateSnapshot {
 }
 
 /// Names content that does not change from run to run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[allow(missing_docs, reason = "field names of the protocol")]
 pub struct StaticRef {
     pub version: String,
@@ -365,7 +374,7 @@ pub struct StaticRef {
 }
 
 /// About the host and this execution.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[allow(missing_docs, reason = "field names of the protocol")]
 pub struct Runtime {
     pub host: String,
@@ -386,7 +395,7 @@ pub struct Runtime {
 }
 
 /// A convenience for simple runners. It is never the whole history.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 #[allow(missing_docs, reason = "field names of the protocol")]
 pub struct Bootstrap {
@@ -398,7 +407,7 @@ pub struct Bootstrap {
 }
 
 /// What the host hands to a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[allow(missing_docs, reason = "field names of the protocol; each type says what it is")]
 pub struct RunContext {
     pub run_id: RunId,

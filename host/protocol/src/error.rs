@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 /// Codes of errors that a host call answers (protocol v1, section 8).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -86,10 +87,11 @@ impl<'de> Deserialize<'de> for ErrorCode {
 }
 
 /// The refusal of a host call. The guest can read it and adapt; it is never a trap.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, ToSchema)]
 #[error("{code}: {message}")]
 pub struct ApiError {
     /// What kind of refusal it is.
+    #[schema(value_type = String)]
     pub code: ErrorCode,
     /// What happened and what to do about it, for a person.
     pub message: String,
@@ -110,6 +112,14 @@ impl ApiError {
     /// A refusal that may go away.
     pub fn retryable(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { retryable: true, ..Self::new(code, message) }
+    }
+
+    /// What kind of failure it is, as finely as is known: a name without anything of what was said. It may be logged,
+    /// where the message may quote what a service says of what it was sent.
+    #[must_use]
+    pub fn category(&self) -> &str {
+        let category = self.details.as_ref().and_then(|details| details.get("code")).and_then(Value::as_str);
+        category.unwrap_or_else(|| self.code.as_str())
     }
 
     /// An argument is malformed.
@@ -165,6 +175,10 @@ pub enum FailureCode {
     HostRestarted,
     /// Brought back after the host had stopped, the runner asked for something else than it had asked before.
     ReplayDiverged,
+    /// The executor that held the run was gone, did not renew its lease, or gave the run back, and no attempt is left.
+    LeaseLost,
+    /// No executor has claimed the run in time.
+    ClaimTimeout,
     /// The configuration of the binding does not fit the form of the runner.
     InvalidConfig,
     /// The host failed: its log says how.
@@ -173,7 +187,7 @@ pub enum FailureCode {
 
 impl FailureCode {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::RunnerError,
         Self::GuestTrapped,
         Self::GuestExited,
@@ -187,6 +201,8 @@ impl FailureCode {
         Self::Cancelled,
         Self::HostRestarted,
         Self::ReplayDiverged,
+        Self::LeaseLost,
+        Self::ClaimTimeout,
         Self::InvalidConfig,
         Self::HostError,
     ];
@@ -208,6 +224,8 @@ impl FailureCode {
             Self::Cancelled => "cancelled",
             Self::HostRestarted => "host_restarted",
             Self::ReplayDiverged => "replay_diverged",
+            Self::LeaseLost => "lease_lost",
+            Self::ClaimTimeout => "claim_timeout",
             Self::InvalidConfig => "invalid_config",
             Self::HostError => "host_error",
         }

@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema, Type},
+};
 
 use crate::{
     context::{Actor, Conversation, Delivery, Input, Subject},
@@ -12,7 +16,7 @@ use crate::{
 };
 
 /// An event as it is kept. What a client sends is the same without `event_id` and `received_at`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// The host's own name for it.
     pub event_id: EventId,
@@ -24,13 +28,15 @@ pub struct Event {
 }
 
 /// An event as a client or an adapter sends it (`POST /api/v1/events`).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
     /// A stable protocol name, such as `message.received`.
+    #[schema(max_length = 128, pattern = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
     pub event_type: String,
     /// Where it comes from: `platform`, `webui`, `api`, `scheduler`, `system`, `run` or `pipeline_adapter`.
     #[serde(default = "api")]
+    #[schema(value_type = Source)]
     pub source: String,
     /// When it happened, where the source knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,6 +78,17 @@ pub struct Envelope {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
 }
+
+/// The schema of the source of an event: one of [`Envelope::SOURCES`].
+struct Source;
+
+impl PartialSchema for Source {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::String).enum_values(Some(Envelope::SOURCES)).into()
+    }
+}
+
+impl ToSchema for Source {}
 
 fn api() -> String {
     "api".to_owned()

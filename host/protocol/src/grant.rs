@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{
     context::{SkillResource, StaticRef},
@@ -179,7 +180,7 @@ impl RunnerManifest {
 }
 
 /// What one run may use: manifest ∩ binding ∩ scope of the run. Stored with the run, and never widened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
     /// The runner that it is for.
     pub runner_id: RunnerId,
@@ -300,7 +301,7 @@ fn key(parts: &[&str]) -> String {
 }
 
 /// Names a transcript: one thread of one conversation of one workspace.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 #[allow(missing_docs, reason = "opaque ids of the platform; empty where there is none")]
 pub struct ConversationKey {

@@ -3,6 +3,10 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema, SchemaFormat, Type, schema::KnownFormat},
+};
 use uuid::Uuid;
 
 /// Why a text is not an identifier of the kind that was asked for.
@@ -22,8 +26,8 @@ pub enum IdError {
 }
 
 macro_rules! uuid_id {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
+    ($(#[doc = $doc:literal])* $name:ident) => {
+        $(#[doc = $doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(Uuid);
@@ -71,8 +75,24 @@ macro_rules! uuid_id {
                 if id.to_string() == text { Ok(id) } else { Err(not_an_id()) }
             }
         }
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                uuid_schema(concat!($($doc),*).trim())
+            }
+        }
+
+        impl ToSchema for $name {}
     };
 }
+
+/// Ids in their one spelling.
+fn uuid_schema(what: &str) -> RefOr<Schema> {
+    let schema = ObjectBuilder::new().schema_type(Type::String).format(Some(SchemaFormat::KnownFormat(KnownFormat::Uuid)));
+    schema.pattern(Some(UUID)).description(Some(format!("{what} UUIDv7: ids of later things sort later."))).into()
+}
+
+const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$";
 
 uuid_id! {
     /// Names one run.
@@ -114,12 +134,28 @@ impl RunnerId {
         path.rsplit_once('/').map_or(path, |(plugin, _)| plugin)
     }
 
+    /// Who made the plugin.
+    #[must_use]
+    pub fn author(&self) -> &str {
+        self.plugin().split_once('/').map_or("", |(author, _)| author)
+    }
+
     /// The name within the component.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.rsplit_once('/').map_or(self.0.as_str(), |(_, name)| name)
     }
 }
+
+impl PartialSchema for RunnerId {
+    fn schema() -> RefOr<Schema> {
+        let part = format!("[A-Za-z0-9][A-Za-z0-9._-]{{0,{}}}", Self::MAX_PART_LEN - 1);
+        let schema = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!("^plugin:{part}/{part}/{part}$")));
+        schema.description(Some("Names a runner: `plugin:AUTHOR/PLUGIN/NAME`.")).into()
+    }
+}
+
+impl ToSchema for RunnerId {}
 
 fn valid_part(part: &str) -> bool {
     part.len() <= RunnerId::MAX_PART_LEN

@@ -13,6 +13,7 @@
 
 pub mod artifact;
 pub mod ask;
+pub mod auth;
 pub mod child;
 pub mod context;
 pub mod error;
@@ -30,10 +31,12 @@ pub mod page;
 pub mod plugin;
 pub mod result;
 pub mod run;
+pub mod sent;
 pub mod time;
 pub mod tool;
 pub mod transcript;
 
+pub use auth::{Principal, PrincipalKind, Scope};
 pub use error::{ApiError, ErrorCode, FailureCode};
 pub use event::Event;
 pub use grant::{Grant, Interface, InterfaceSet};
@@ -44,4 +47,5 @@ pub use page::Page;
 pub use plugin::{ImportReport, ImportVerdict, PluginReport, PluginStatus, Refusal, RefusalCode};
 pub use result::{ResultKind, RunEvent, RunResult};
 pub use run::{Run, RunStatus};
+pub use sent::SentResult;
 pub use time::Timestamp;

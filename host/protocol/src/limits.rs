@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// What a run, a request or a file may be at most.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// A run that answers a chat message and takes longer than this has lost its reader.
@@ -60,6 +60,18 @@ pub struct Limits {
     pub run_events: u64,
     /// Body of an HTTP request.
     pub http_body_bytes: usize,
+    /// Connections that are open at one time. Each costs some kilobytes and a file descriptor; more are answered `503`
+    /// and closed, so that those that are there go on.
+    pub http_connections: usize,
+    /// A client has so long to send the head of a request, and so long a connection may stand idle between two. A head
+    /// is sent in one piece; who needs longer holds a connection for nothing.
+    pub http_header_ms: u64,
+    /// Streams of events that are open at one time; more are refused. It leaves connections for requests that are
+    /// answered and gone.
+    pub http_subscribers: usize,
+    /// A client that takes nothing of an answer for so long is dropped, so that its memory is free. A stream of events
+    /// goes on where it was when the client comes back with `Last-Event-ID`.
+    pub http_slow_reader_ms: u64,
     /// `Prefer: wait` waits at most so long.
     pub http_wait_ms: u64,
     /// Runs that wait behind the active one of their conversation; more is refused.
@@ -142,6 +154,15 @@ pub struct Limits {
     pub child_depth: u32,
     /// Inputs that wait for an active run which takes them; more is refused.
     pub steering_queue: usize,
+    /// Runs that wait in one queue for executors outside; more is refused. Each takes some kilobytes of memory.
+    pub queue_length: usize,
+    /// An executor that is silent for so long is shown as stale.
+    pub executor_stale_ms: u64,
+    /// An executor that is silent for so long is gone, and loses what it holds. Its requests count, so one that polls for
+    /// runs is heard of at least once a minute.
+    pub executor_gone_ms: u64,
+    /// A claim that finds nothing waits at most so long.
+    pub claim_wait_ms: u64,
     /// New events are refused while the disk of the ledger has less than this left, so that what was
     /// accepted before can still end.
     pub min_free_disk_bytes: u64,
@@ -199,6 +220,10 @@ impl Default for Limits {
             results_burst: 20_000,
             run_events: 1_000_000,
             http_body_bytes: 256 * KIB,
+            http_connections: 20_000,
+            http_header_ms: 30_000,
+            http_subscribers: 16_000,
+            http_slow_reader_ms: 30_000,
             http_wait_ms: 60_000,
             conversation_queue: 1_000,
             component_bytes: 128 * 1024 * 1024,
@@ -238,6 +263,10 @@ impl Default for Limits {
             child_runs_at_once: 16,
             child_depth: 4,
             steering_queue: 100,
+            queue_length: 100_000,
+            executor_stale_ms: 30_000,
+            executor_gone_ms: 90_000,
+            claim_wait_ms: 30_000,
             min_free_disk_bytes: 64 * 1024 * 1024,
         }
     }

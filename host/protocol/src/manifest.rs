@@ -3,13 +3,17 @@
 use semver::Version;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema, Type},
+};
 
 use crate::{id::RunnerId, message::LocalizedText};
 
 macro_rules! names {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    ($(#[doc = $doc:literal])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
         #[allow(missing_docs, reason = "the names are the meaning")]
         pub enum $name { $(#[serde(rename = $text)] $variant),* }
 
@@ -23,6 +27,15 @@ macro_rules! names {
                 match self { $(Self::$variant => $text),* }
             }
         }
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                let names = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([$($text),*]));
+                names.description(Some(concat!($($doc),*).trim())).into()
+            }
+        }
+
+        impl ToSchema for $name {}
     };
 }
 
@@ -50,7 +63,7 @@ names! { /// What the host puts into the context by itself.
 BootstrapMode { None = "none", CurrentEvent = "current_event", RecentTail = "recent_tail", SummaryTail = "summary_tail" } }
 
 /// What a runner can do. It informs clients and operators; it grants nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capabilities {
     /// May emit `message.delta`.
@@ -93,7 +106,7 @@ impl Default for Capabilities {
 }
 
 /// What a runner may use: in a manifest the most that it can ever use, in a grant what one run may.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Permissions {
     /// Of models.
@@ -123,7 +136,7 @@ pub struct Permissions {
 }
 
 /// How a runner wants its context (protocol v1, section 3.5).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContextPolicy {
     /// Who assembles the working context.
@@ -163,7 +176,7 @@ impl Default for ContextPolicy {
 }
 
 /// One field of the form of a binding's configuration.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 pub struct FormItem {
     /// `string`, `text`, `integer`, `float`, `boolean`, `select`, `model`, `tools`, `knowledge-bases`, `secret`, ...
     #[serde(rename = "type")]
@@ -187,7 +200,7 @@ pub struct FormItem {
 }
 
 /// One choice of a `select`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 pub struct FormOption {
     /// What the configuration holds.
     pub name: String,
@@ -196,7 +209,7 @@ pub struct FormOption {
 }
 
 /// What a runner says of itself. The host reads it once, when it admits the component.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunnerManifest {
     /// `plugin:AUTHOR/PLUGIN/NAME`.
     pub id: RunnerId,
@@ -207,6 +220,7 @@ pub struct RunnerManifest {
     /// The plugin.
     pub plugin: String,
     /// The version of the plugin.
+    #[schema(value_type = String)]
     pub version: Version,
     /// What people read.
     pub label: LocalizedText,

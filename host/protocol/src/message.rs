@@ -2,12 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        Array, ObjectBuilder, OneOfBuilder, Ref, RefOr, Schema, Type,
+        schema::{AdditionalProperties, SchemaType},
+    },
+};
 
 /// Text in several languages: BCP 47 tag to text. The first is the fallback.
 ///
 /// JSON keeps no order of keys, so the fallback is written first and read back as the first in sorted order
 /// unless `en` is there.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(transparent)]
 pub struct LocalizedText(pub serde_json::Map<String, Value>);
 
@@ -29,8 +36,19 @@ impl LocalizedText {
     }
 }
 
+impl PartialSchema for LocalizedText {
+    fn schema() -> RefOr<Schema> {
+        let text = ObjectBuilder::new().schema_type(Type::String);
+        let texts = ObjectBuilder::new().schema_type(Type::Object);
+        let texts = texts.additional_properties(Some(AdditionalProperties::RefOr(text.into())));
+        texts.description(Some("Text in several languages: BCP 47 tag to text.")).into()
+    }
+}
+
+impl ToSchema for LocalizedText {}
+
 /// Bytes that the host keeps. Content never travels inside a message or an event.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArtifactRef {
     /// Opaque.
     pub artifact_id: String,
@@ -79,6 +97,45 @@ impl Serialize for ContentPart {
     }
 }
 
+impl PartialSchema for ContentPart {
+    fn schema() -> RefOr<Schema> {
+        let kind = || ObjectBuilder::new().schema_type(Type::String);
+        let part = |kind: ObjectBuilder| ObjectBuilder::new().property("type", kind).required("type");
+        let text = part(kind().enum_values(Some(["text"]))).property("text", kind()).required("text");
+        let artifact = part(kind().enum_values(Some(["artifact"])));
+        let artifact = artifact.property("artifact", Ref::from_schema_name("ArtifactRef")).required("artifact");
+        let other =
+            part(kind().pattern(Some("^(?!(text|artifact)$)"))).description(Some("A kind that this version does not name."));
+        let parts = OneOfBuilder::new().item(text).item(artifact).item(other);
+        parts.description(Some("A part of the content of a message.")).into()
+    }
+}
+
+impl ToSchema for ContentPart {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((ArtifactRef::name().into_owned(), ArtifactRef::schema()));
+    }
+}
+
+/// The schema of the content of a message, which JSON shows in two forms.
+pub(crate) struct MessageContent;
+
+impl PartialSchema for MessageContent {
+    fn schema() -> RefOr<Schema> {
+        let forms = OneOfBuilder::new().item(ObjectBuilder::new().schema_type(Type::String));
+        let forms = forms.item(Array::new(Ref::from_schema_name("ContentPart")));
+        let forms = forms.item(ObjectBuilder::new().schema_type(SchemaType::new(Type::Null)));
+        forms.description(Some("What is said: a string where it is one text, else a list of parts.")).into()
+    }
+}
+
+impl ToSchema for MessageContent {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((ContentPart::name().into_owned(), ContentPart::schema()));
+        ContentPart::schemas(schemas);
+    }
+}
+
 impl<'de> Deserialize<'de> for ContentPart {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
@@ -101,7 +158,7 @@ impl<'de> Deserialize<'de> for ContentPart {
 }
 
 /// Who speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum Role {
@@ -127,7 +184,7 @@ impl Role {
 }
 
 /// What a model asks a tool to do.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCall {
     /// Names this call within its message.
     pub call_id: String,
@@ -138,12 +195,13 @@ pub struct ToolCall {
 }
 
 /// A message of a conversation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Message {
     /// Who speaks.
     pub role: Role,
     /// What is said: in JSON a string where it is one text, else a list of parts.
     #[serde(default, with = "content")]
+    #[schema(value_type = MessageContent)]
     pub content: Vec<ContentPart>,
     /// Name of the speaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,7 +259,7 @@ pub mod content {
 }
 
 /// What a model used, in tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenUsage {
     /// Tokens read, cached ones included.
     pub input: u64,

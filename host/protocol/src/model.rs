@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::message::{Message, TokenUsage};
 
 /// What a model is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelType {
     /// Chat: `invoke`, `stream`, `count_tokens`.

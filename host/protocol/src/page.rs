@@ -1,9 +1,10 @@
 //! Pages: bounded pieces of something long.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// One page. A cursor is opaque: only the host makes one, and only for the sequence that it came from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     /// What is on it.
     pub items: Vec<T>,

@@ -1,11 +1,12 @@
 //! What the host says of a file in the plugins directory: admitted, or refused and why.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{manifest::RunnerManifest, time::Timestamp};
 
 /// Where a file is on its way to being a plugin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PluginStatus {
     /// Its runners answer events.
@@ -17,7 +18,7 @@ pub enum PluginStatus {
 }
 
 /// One file of the plugins directory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PluginReport {
     /// Name of the file.
     pub file: String,
@@ -52,7 +53,7 @@ pub struct PluginReport {
 }
 
 /// Why a file was refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Refusal {
     /// For programs.
     pub code: RefusalCode,
@@ -65,7 +66,7 @@ pub struct Refusal {
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $text:literal),* $(,)?) => {
         /// Why a file was refused, for programs.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
         pub enum RefusalCode { $($(#[$doc])* $variant),* }
@@ -115,7 +116,7 @@ codes! {
 }
 
 /// One import of a component.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImportReport {
     /// The interface, such as `agent-host:runner/state@1.0.0`.
     pub name: String,
@@ -127,7 +128,7 @@ pub struct ImportReport {
 }
 
 /// What becomes of an import.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ImportVerdict {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
+use utoipa::ToSchema;
 
 use crate::{
     id::RunId,
@@ -252,7 +253,7 @@ impl RunResult {
 }
 
 /// One event of a run: a result, numbered and timed by the host.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RunEvent {
     /// The run.
     pub run_id: RunId,
@@ -260,6 +261,7 @@ pub struct RunEvent {
     #[serde(rename = "type")]
     pub kind: String,
     /// As the type says.
+    #[schema(value_type = Value)]
     pub data: Box<RawValue>,
     /// 1 for the first event of the run, then without a gap.
     pub sequence: u64,

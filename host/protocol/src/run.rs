@@ -1,9 +1,10 @@
 //! Runs: one execution of one runner for one event, and the one machine of its status.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::{
     error::FailureCode,
@@ -18,8 +19,8 @@ use crate::{
 /// created ─► [queued ─► claimed ─►] running ⇄ waiting ─► completed | failed | cancelled | timeout
 /// ```
 ///
-/// A terminal status is final. [`RunStatus::transition`] is the only way from one to the next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// A claim that is given back or lost makes a run `queued` again. A terminal status is final. [`RunStatus::transition`] is the only way from one to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum RunStatus {
@@ -93,9 +94,10 @@ impl RunStatus {
     pub const fn transition(self, to: Self) -> Result<Self, IllegalTransition> {
         use RunStatus::{Cancelled, Claimed, Completed, Created, Failed, Queued, Running, Timeout, Waiting};
         let legal = match (self, to) {
-            // A run that has not started can only start, wait its turn, or be called off. `Claimed -> Queued`
-            // is a claim given back.
-            (Created, Queued | Running) | (Queued, Claimed | Running) | (Claimed, Running | Queued) => true,
+            // A run that has not started can only start, wait its turn, or be called off.
+            (Created, Queued | Running) | (Queued, Claimed | Running) | (Claimed, Running) => true,
+            // A claim given back or lost.
+            (Claimed | Running | Waiting, Queued) => true,
             (Running, Waiting) | (Waiting, Running) => true,
             (Running, Completed) => true,
             (Created | Queued | Claimed | Running | Waiting, Failed | Cancelled | Timeout) => true,
@@ -112,7 +114,7 @@ impl fmt::Display for RunStatus {
 }
 
 /// How a run failed: the `data` of `run.failed`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunFailure {
     /// One of [`FailureCode`], or the runner's own.
     pub code: String,
@@ -135,7 +137,7 @@ impl RunFailure {
 }
 
 /// How a run ended well: the `data` of `run.completed`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunCompletion {
     /// `stop`, `length`, `tool-calls`, `handoff`, ...
     pub finish_reason: String,
@@ -184,14 +186,94 @@ impl Terminal {
     }
 }
 
+/// Who executes a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Execution {
+    /// The host, as a guest in its sandbox.
+    #[default]
+    Host,
+    /// An executor outside, which claims it from its queue.
+    External,
+}
+
+impl Execution {
+    /// Whether the host executes it.
+    #[must_use]
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+    pub const fn is_host(&self) -> bool {
+        matches!(self, Self::Host)
+    }
+}
+
+/// The queue that a queue has where nobody names one.
+pub const DEFAULT_QUEUE: &str = "default";
+
+/// The place of a run in a queue, and who has claimed it. What fences off late writes, the number of the claim, is
+/// `claims`: every claim of a run has a higher one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueueEntry {
+    /// The queue.
+    pub name: String,
+    /// Higher ones first, then older ones.
+    #[serde(default)]
+    pub priority: i32,
+    /// What an executor must have to claim it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// When it was last put into the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_at: Option<Timestamp>,
+    /// It is not given out before this: the pause before another attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    /// How often it was claimed.
+    #[serde(default)]
+    pub claims: u32,
+    /// Who has claimed it, as long as the claim counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor_id: Option<String>,
+    /// When it was claimed last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_at: Option<Timestamp>,
+    /// When the claim is lost unless it is renewed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_expires_at: Option<Timestamp>,
+    /// How many results its executor has appended in this claim: the number of the last one.
+    #[serde(default)]
+    pub appended: u64,
+}
+
+impl QueueEntry {
+    /// A place in a queue that nobody has claimed.
+    #[must_use]
+    pub fn new(name: impl Into<String>, priority: i32) -> Self {
+        Self {
+            name: name.into(),
+            priority,
+            labels: BTreeMap::new(),
+            queued_at: None,
+            not_before: None,
+            claims: 0,
+            executor_id: None,
+            claimed_at: None,
+            lease_expires_at: None,
+            appended: 0,
+        }
+    }
+}
+
 /// A run, as the ledger keeps it and as clients see it (run ledger note, section 4.1).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {
     /// Its id.
     pub run_id: RunId,
     /// The run that started it, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
+    /// The run that this one is another attempt at, where a client asked for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<RunId>,
     /// The event that it answers.
     pub event_id: EventId,
     /// The binding that made it.
@@ -212,6 +294,12 @@ pub struct Run {
     /// Opaque id of the platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot_id: Option<String>,
+    /// Who executes it.
+    #[serde(default, skip_serializing_if = "Execution::is_host")]
+    pub execution: Execution,
+    /// Its place in a queue, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Box<QueueEntry>>,
     /// Where it is in its life.
     pub status: RunStatus,
     /// Why: the failure code, the reason of the cancel, or what it waits for.

@@ -88,6 +88,9 @@ pub fn run_of(event: &Event) -> Run {
     Run {
         run_id: RunId::new(),
         parent_run_id: None,
+        retry_of: None,
+        execution: agent_host_protocol::run::Execution::Host,
+        queue: None,
         event_id: event.event_id,
         binding_id: "main".into(),
         runner_id: "plugin:demo/echo/default".parse().unwrap(),
@@ -116,7 +119,7 @@ pub fn run_of(event: &Event) -> Run {
 
 pub fn accept(event: Event, runs: Vec<Run>) -> Accept {
     let runs = runs.into_iter().map(|run| NewRun { run, terms: raw(&serde_json::json!({ "granted": [] })) }).collect();
-    Accept { event, idempotency: None, runs, transcript: None, artifacts: Vec::new(), refers_to: Vec::new() }
+    Accept { event, idempotency: None, runs, transcript: None, artifacts: Vec::new(), refers_to: Vec::new(), entries: Vec::new() }
 }
 
 pub async fn new_runs(ledger: &Ledger, count: usize) -> Vec<RunRecord> {

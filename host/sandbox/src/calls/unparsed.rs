@@ -1,38 +1,67 @@
-//! Arguments that hold JSON of a guest: their size is known before anybody parses them.
+//! Arguments that hold JSON of a guest, or of an executor outside: their size is known before anybody parses them.
 
-use agent_host_protocol::{ApiError, context::Input, message::Message, model::ModelRequest, result::RunResult};
+use agent_host_protocol::{
+    ApiError, ResultKind, SentResult, context::Input, message::Message, model::ModelRequest, result::RunResult, sent,
+};
+use serde_json::value::RawValue;
 
 use crate::{
     bindings::{context as wc, models as wm, results as wr, types as wt},
     convert,
 };
 
-/// Results that a guest emits together, not yet parsed.
+/// Where an argument comes from. Both are recorded as they came, so what a guest asks looks as it always did.
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(untagged)]
+enum Unparsed<G, S> {
+    /// A guest, in the types of the contract.
+    Guest(G),
+    /// An executor outside, as JSON text.
+    Sent(S),
+}
+
+/// Results that a run emits together, not yet parsed.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(transparent)]
-pub struct Batch(Vec<wr::RunResult>);
+pub struct Batch(Unparsed<Vec<wr::RunResult>, Vec<SentResult>>);
 
 impl Batch {
     pub(crate) fn new(results: Vec<wr::RunResult>) -> Self {
-        Self(results)
+        Self(Unparsed::Guest(results))
+    }
+
+    /// What an executor outside has sent.
+    #[must_use]
+    pub fn sent(results: Vec<SentResult>) -> Self {
+        Self(Unparsed::Sent(results))
     }
 
     /// How many.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "an empty batch is refused, so nobody asks")]
     pub fn len(&self) -> usize {
-        self.0.len()
+        match &self.0 {
+            Unparsed::Guest(results) => results.len(),
+            Unparsed::Sent(results) => results.len(),
+        }
     }
 
     /// Whether any of them sets state.
     #[must_use]
     pub fn sets_state(&self) -> bool {
-        self.0.iter().any(|result| matches!(result, wr::RunResult::StateUpdated(_)))
+        match &self.0 {
+            Unparsed::Guest(results) => results.iter().any(|result| matches!(result, wr::RunResult::StateUpdated(_))),
+            Unparsed::Sent(results) => results.iter().any(|result| result.kind == ResultKind::StateUpdated.as_str()),
+        }
     }
 
     /// Bytes of text in each, in order. Counting them parses nothing.
     pub fn bytes(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().map(convert::result_bytes)
+        let (guest, sent) = match &self.0 {
+            Unparsed::Guest(results) => (results.as_slice(), [].as_slice()),
+            Unparsed::Sent(results) => ([].as_slice(), results.as_slice()),
+        };
+        guest.iter().map(convert::result_bytes).chain(sent.iter().map(SentResult::bytes))
     }
 
     /// The results, parsed.
@@ -40,31 +69,43 @@ impl Batch {
     /// # Errors
     /// `invalid_argument`, naming the first that is malformed by its place in the batch.
     pub fn parse(self) -> Result<Vec<RunResult>, ApiError> {
-        self.0
-            .into_iter()
-            .enumerate()
-            .map(|(place, result)| {
-                convert::result(result)
-                    .map_err(|error| ApiError { message: format!("result {place}: {}", error.message), ..error })
-            })
-            .collect()
+        match self.0 {
+            Unparsed::Guest(results) => each(results, convert::result),
+            Unparsed::Sent(results) => each(results, SentResult::parse),
+        }
     }
+}
+
+fn each<T>(results: Vec<T>, parse: impl Fn(T) -> Result<RunResult, ApiError>) -> Result<Vec<RunResult>, ApiError> {
+    let named = |(place, result)| {
+        parse(result).map_err(|error| ApiError { message: format!("result {place}: {}", error.message), ..error })
+    };
+    results.into_iter().enumerate().map(named).collect()
 }
 
 /// A request to a chat model, not yet parsed.
 #[derive(Debug, serde::Serialize)]
 #[serde(transparent)]
-pub struct ChatRequest(wm::Request);
+pub struct ChatRequest(Unparsed<wm::Request, Box<RawValue>>);
 
 impl ChatRequest {
     pub(crate) fn new(request: wm::Request) -> Self {
-        Self(request)
+        Self(Unparsed::Guest(request))
+    }
+
+    /// A request that an executor outside has sent.
+    #[must_use]
+    pub fn sent(request: Box<RawValue>) -> Self {
+        Self(Unparsed::Sent(request))
     }
 
     /// Bytes of text in it.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        convert::request_bytes(&self.0)
+        match &self.0 {
+            Unparsed::Guest(guest) => convert::request_bytes(guest),
+            Unparsed::Sent(text) => text.get().len(),
+        }
     }
 
     /// The request, parsed.
@@ -72,24 +113,36 @@ impl ChatRequest {
     /// # Errors
     /// `invalid_argument`, naming what is malformed.
     pub fn parse(self) -> Result<ModelRequest, ApiError> {
-        convert::request(self.0)
+        match self.0 {
+            Unparsed::Guest(guest) => convert::request(guest),
+            Unparsed::Sent(text) => sent::model_request(&text),
+        }
     }
 }
 
 /// Messages, not yet parsed.
 #[derive(Debug, serde::Serialize)]
 #[serde(transparent)]
-pub struct ChatMessages(Vec<wt::Message>);
+pub struct ChatMessages(Unparsed<Vec<wt::Message>, Box<RawValue>>);
 
 impl ChatMessages {
     pub(crate) fn new(messages: Vec<wt::Message>) -> Self {
-        Self(messages)
+        Self(Unparsed::Guest(messages))
+    }
+
+    /// Messages that an executor outside has sent.
+    #[must_use]
+    pub fn sent(messages: Box<RawValue>) -> Self {
+        Self(Unparsed::Sent(messages))
     }
 
     /// Bytes of text in them.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(convert::message_bytes).sum()
+        match &self.0 {
+            Unparsed::Guest(guest) => guest.iter().map(convert::message_bytes).sum(),
+            Unparsed::Sent(text) => text.get().len(),
+        }
     }
 
     /// The messages, parsed.
@@ -97,24 +150,36 @@ impl ChatMessages {
     /// # Errors
     /// `invalid_argument`, naming the first that is malformed by its place.
     pub fn parse(self) -> Result<Vec<Message>, ApiError> {
-        convert::messages(self.0)
+        match self.0 {
+            Unparsed::Guest(guest) => convert::messages(guest),
+            Unparsed::Sent(text) => sent::messages(&text),
+        }
     }
 }
 
 /// The input of a run that a run starts, not yet parsed.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(transparent)]
-pub struct StartInput(wc::Input);
+pub struct StartInput(Unparsed<wc::Input, Box<RawValue>>);
 
 impl StartInput {
     pub(crate) fn new(input: wc::Input) -> Self {
-        Self(input)
+        Self(Unparsed::Guest(input))
+    }
+
+    /// An input that an executor outside has sent.
+    #[must_use]
+    pub fn sent(input: Box<RawValue>) -> Self {
+        Self(Unparsed::Sent(input))
     }
 
     /// Bytes of text in it.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        convert::input_bytes(&self.0)
+        match &self.0 {
+            Unparsed::Guest(guest) => convert::input_bytes(guest),
+            Unparsed::Sent(text) => text.get().len(),
+        }
     }
 
     /// The input, parsed.
@@ -122,6 +187,9 @@ impl StartInput {
     /// # Errors
     /// `invalid_argument`, naming what is malformed.
     pub fn parse(self) -> Result<Input, ApiError> {
-        convert::input(self.0)
+        match self.0 {
+            Unparsed::Guest(guest) => convert::input(guest),
+            Unparsed::Sent(text) => sent::input(&text),
+        }
     }
 }

@@ -1,0 +1,110 @@
+//! Who sends a request, and what they may do.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a key is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[allow(missing_docs, reason = "the table in docs/OPERATIONS.md says what each opens")]
+pub enum Scope {
+    #[serde(rename = "events:write")]
+    EventsWrite,
+    #[serde(rename = "runs:read")]
+    RunsRead,
+    #[serde(rename = "runs:control")]
+    RunsControl,
+    #[serde(rename = "runs:execute")]
+    RunsExecute,
+    #[serde(rename = "actions:respond")]
+    ActionsRespond,
+    #[serde(rename = "admin")]
+    Admin,
+}
+
+impl Scope {
+    /// Every one.
+    pub const ALL: [Self; 6] =
+        [Self::EventsWrite, Self::RunsRead, Self::RunsControl, Self::RunsExecute, Self::ActionsRespond, Self::Admin];
+
+    /// The name as JSON shows it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::EventsWrite => "events:write",
+            Self::RunsRead => "runs:read",
+            Self::RunsControl => "runs:control",
+            Self::RunsExecute => "runs:execute",
+            Self::ActionsRespond => "actions:respond",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// The scope with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|scope| scope.as_str() == name)
+    }
+}
+
+impl std::fmt::Display for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Begins every API key.
+pub const KEY_PREFIX: &str = "ahk_";
+/// Begins the credential of every executor.
+pub const EXECUTOR_PREFIX: &str = "ahx_";
+/// Begins the token of every claim of a run.
+pub const LEASE_PREFIX: &str = "ahl_";
+
+/// Who sends a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    /// How it is known.
+    pub kind: PrincipalKind,
+    /// What the record calls it: the name of the key, the id of the executor.
+    pub name: String,
+    /// What it may do. `admin` stands for all of them.
+    pub scopes: BTreeSet<Scope>,
+    /// It sees only this workspace; nothing is all of them.
+    pub workspace: Option<String>,
+}
+
+/// How it is known who sends a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PrincipalKind {
+    /// By nothing but its address, which the configuration says is enough.
+    Loopback,
+    /// By an API key, with this id.
+    Key(String),
+    /// By the credential of an executor, with this id.
+    Executor(String),
+    /// By the token of an `[[approvers]]` entry, with this id: it answers what runs ask, and nothing else.
+    Approver(String),
+    /// By a token that is good for one claim of one run: the routes of that run judge it.
+    Lease,
+}
+
+impl Principal {
+    /// Somebody on this machine, where the configuration trusts them.
+    #[must_use]
+    pub fn loopback() -> Self {
+        Self { kind: PrincipalKind::Loopback, name: "loopback".to_owned(), scopes: BTreeSet::from(Scope::ALL), workspace: None }
+    }
+
+    /// Whether it may do what the scope stands for.
+    #[must_use]
+    pub fn may(&self, scope: Scope) -> bool {
+        self.scopes.contains(&scope) || self.scopes.contains(&Scope::Admin)
+    }
+
+    /// Whether it sees what belongs to this workspace.
+    #[must_use]
+    pub fn sees(&self, workspace: Option<&str>) -> bool {
+        self.workspace.is_none() || self.workspace.as_deref() == workspace
+    }
+}
