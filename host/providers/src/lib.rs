@@ -14,6 +14,7 @@ mod retry_after;
 pub mod search;
 pub mod secret;
 pub mod tools;
+pub mod trace;
 pub mod webhook;
 
 /// The content of artifacts that a message names, for a service that needs the bytes. The kernel implements it, and

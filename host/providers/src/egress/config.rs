@@ -14,7 +14,7 @@ const MAX_REDIRECTS: usize = 20;
 const MAX_TIMEOUT_MS: u64 = 10 * 60 * 1000;
 
 /// How guests reach the outside.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EgressConfig {
     /// Addresses that may be reached although they are not public: `10.1.2.0/24`, `127.0.0.1`, `fd00::/8`. Whoever may
@@ -51,7 +51,7 @@ impl EgressConfig {
 }
 
 /// A secret that the host puts into headers, so that no guest holds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpSecretConfig {
     /// 1 to 64 of `A-Za-z0-9_-`: what stands in `{{secret:NAME}}`.

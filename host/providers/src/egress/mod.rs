@@ -92,6 +92,8 @@ struct Inner {
     /// For secrets without TLS: it connects to nothing but the machine itself. It has its own connections, so none that
     /// leads elsewhere is ever used.
     local: Client,
+    /// Whether requests carry the trace that they belong to.
+    hands_on_traces: bool,
 }
 
 /// What a run may reach, and the secrets that it may use.
@@ -179,7 +181,18 @@ impl Egress {
             client: client(Purpose::Plain)?,
             local: client(Purpose::UnencryptedSecrets)?,
             rules,
+            hands_on_traces: false,
         })))
+    }
+
+    /// Lets requests carry the trace that they belong to, where their runs say nothing of one. To be called before it is
+    /// shared.
+    #[must_use]
+    pub fn handing_on_traces(mut self, hands_on: bool) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.hands_on_traces = hands_on;
+        }
+        self
     }
 
     /// What the operator should know: secrets that cannot be read.

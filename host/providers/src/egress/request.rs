@@ -13,6 +13,7 @@ use super::{
     failure::{Category, address_not_allowed, needs_tls},
     secrets::{Sent, has_placeholder},
 };
+use crate::trace;
 
 /// The longest URL.
 const MAX_URL: usize = 8 << 10;
@@ -191,6 +192,9 @@ impl Inner {
         let (mut headers, mut sent) = (HeaderMap::with_capacity(hop.headers.len() + 2), Sent::new());
         for (name, value) in &hop.headers {
             headers.append(name.clone(), self.secrets.fill(value, host, *port, allowed, &mut sent)?);
+        }
+        if self.hands_on_traces && !headers.contains_key(trace::TRACEPARENT) {
+            headers.extend(trace::headers());
         }
         if !sent.is_empty() {
             if !hop.target.is_encrypted()

@@ -10,7 +10,7 @@ const MAX_PASSAGE_CHARS: usize = 8_000;
 const MAX_ID_BYTES: usize = 64;
 
 /// A knowledge base, as the configuration describes it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KnowledgeBaseConfig {
     /// How grants and calls name it. Lower-case letters, digits, `-` and `_`; it is the name of its folder too.

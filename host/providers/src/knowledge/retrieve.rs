@@ -67,7 +67,7 @@ async fn found(
         let texts = [query.to_owned()];
         let answer = match tokio::time::timeout_at(limit.into(), embedder.embed(&texts, limit)).await {
             Ok(Ok(vectors)) => vectors.into_iter().next().and_then(normalized).ok_or_else(|| "it gave no vector".to_owned()),
-            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Err(error)) => Err(error.category().to_owned()),
             Err(_) => Err("it did not answer in time".to_owned()),
         };
         match answer {
@@ -199,7 +199,7 @@ async fn rerank(
     let order = tokio::time::timeout_at(limit.into(), reranker.rerank(query, &documents, Some(wanted), limit))
         .await
         .map_err(|_| "it did not answer in time".to_owned())?
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| error.category().to_owned())?;
     let mut slots: Vec<Option<Found>> = hits.drain(..).map(Some).collect();
     let mut ordered: Vec<Found> = Vec::with_capacity(order.len().min(slots.len()));
     for hit in order.iter().filter(|hit| hit.score.is_finite()) {

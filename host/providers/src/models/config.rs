@@ -11,7 +11,7 @@ use super::tokens;
 use crate::secret::SecretRef;
 
 /// Who answers for a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProviderKind {
     /// Any server that speaks the chat completions and embeddings of OpenAI, and `/rerank` in the form of Jina.
@@ -90,7 +90,7 @@ const RESERVED_ARGS: [&str; 13] = [
 ];
 
 /// One entry of `[[models]]`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
     /// What bindings and runners call it: 1 to 64 of `A-Z a-z 0-9 . _ -`.

@@ -23,7 +23,7 @@ use super::{
     failure::{Category, ProviderMessage, deadline_exceeded, quote, remaining},
     milliseconds,
 };
-use crate::{redact::Redactor, retry_after::retry_after, secret::Secret};
+use crate::{redact::Redactor, retry_after::retry_after, secret::Secret, trace};
 
 /// First pause before a request is sent again; it doubles each time, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -116,7 +116,12 @@ impl Endpoint {
             if remaining(deadline)? <= pause {
                 return Err(error);
             }
-            tracing::debug!(model = self.model, %error, pause_ms = pause.as_millis(), "asking the provider again");
+            tracing::debug!(
+                model = self.model,
+                reason = error.category(),
+                pause_ms = pause.as_millis(),
+                "asking the provider again"
+            );
             tokio::time::sleep(pause).await;
         }
     }
@@ -128,7 +133,8 @@ impl Endpoint {
         accept: &'static str,
         deadline: Instant,
     ) -> Result<Answer, Failure> {
-        let mut request = self.http.post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept).body(body);
+        let request = self.http.post(url).header(CONTENT_TYPE, "application/json").header(ACCEPT, accept);
+        let mut request = request.headers(trace::headers()).body(body);
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization.clone());
         }

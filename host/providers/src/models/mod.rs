@@ -234,6 +234,25 @@ impl Model {
         self.config.r#type
     }
 
+    /// Who answers for it.
+    #[must_use]
+    pub const fn provider(&self) -> ProviderKind {
+        self.config.provider
+    }
+
+    /// What its provider calls it.
+    #[must_use]
+    pub fn remote_name(&self) -> &str {
+        self.config.model.as_deref().unwrap_or(&self.config.id)
+    }
+
+    /// Where its provider is: host and port.
+    #[must_use]
+    pub fn address(&self) -> Option<(String, u16)> {
+        let url = self.config.url().ok().flatten()?;
+        Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
+    }
+
     /// The model as a runner sees it: with the kind of its provider, without URL or the provider's name for it.
     #[must_use]
     pub fn resource(&self) -> ModelResource {

@@ -27,6 +27,7 @@ use super::{
     server::{Link, Server},
     transport::{NOT_JSON_RPC, TOO_LARGE},
 };
+use crate::trace;
 
 /// The shortest time between two reports of progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(50);
@@ -77,6 +78,9 @@ async fn run(server: &Server, tool: &Tool, parameters: Value, options: &CallOpti
     if options.progress.is_some() {
         request.extensions.insert(WantsProgress(Arc::downgrade(&slot)));
     }
+    if let Some(context) = trace::current() {
+        request.extensions.insert(InTrace(context));
+    }
     let sent = link.peer.send_cancellable_request(ClientRequest::CallToolRequest(request), PeerRequestOptions::no_options());
     let handle = sent.await.map_err(|_| away("it went away"))?;
     let mut call = InFlight { handle: Some(handle), link: link.clone(), runtime: server.runtime.clone() };
@@ -86,6 +90,10 @@ async fn run(server: &Server, tool: &Tool, parameters: Value, options: &CallOpti
         Err(error) => Err(failed(server, tool, &link, error)),
     }
 }
+
+/// Travels with a `tools/call` to the transport: another task sends it.
+#[derive(Debug, Clone)]
+pub(super) struct InTrace(pub(super) trace::SpanContext);
 
 /// A call that the server works on. Dropped before its answer, it tells the server to stop.
 struct InFlight {

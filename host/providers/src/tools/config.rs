@@ -34,7 +34,7 @@ const RESERVED_HEADERS: [&str; 9] = [
 ];
 
 /// A value of the configuration that may be a secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub enum EnvValue {
     /// No secret; it may be shown.
@@ -68,7 +68,7 @@ impl Resolved {
 }
 
 /// A tool server that speaks MCP: a program that the host starts (`command`), or a service (`url`).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct McpServerConfig {
     /// 1 to 32 of `A-Za-z0-9_-`, without `__` and without `_` at its end: what stands before `__` in the names of its

@@ -101,21 +101,36 @@ impl fmt::Debug for CallOptions<'_> {
     }
 }
 
-/// The tool servers of a host. Cheap to clone; the servers end with [`shutdown`](Self::shutdown), or, without grace, some
-/// time after the last clone is dropped.
+/// The tool servers of a host. Cheap to clone; a server ends with [`shutdown`](Self::shutdown), or, without grace, some
+/// time after the last clone of the last [`Tools`] that has it is dropped.
 #[derive(Debug, Clone)]
 pub struct Tools {
-    inner: Arc<Inner>,
+    servers: Arc<[Arc<Started>]>,
 }
 
+/// A server and what keeps it running. Shared by all [`Tools`] in which it is configured alike.
 #[derive(Debug)]
-struct Inner {
-    servers: Vec<Arc<Server>>,
-    supervisors: Mutex<Vec<JoinHandle<()>>>,
+struct Started {
+    server: Arc<Server>,
+    supervisor: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
 }
 
-impl Drop for Inner {
+impl Started {
+    fn new(config: &McpServerConfig, problem: Option<String>) -> Self {
+        let (server, stop) = (Arc::new(Server::new(config.clone())), CancellationToken::new());
+        let supervisor = match problem {
+            Some(problem) => {
+                server.refuse(problem);
+                None
+            }
+            None => Some(tokio::spawn(server.clone().supervise(stop.clone()))),
+        };
+        Self { server, supervisor: Mutex::new(supervisor), stop }
+    }
+}
+
+impl Drop for Started {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -127,26 +142,37 @@ impl Tools {
     /// A server whose configuration cannot be used, or whose id is taken, is `failed` from the beginning.
     #[must_use]
     pub fn start(configs: &[McpServerConfig]) -> Self {
-        let stop = CancellationToken::new();
-        let (mut servers, mut supervisors, mut ids) = (Vec::new(), Vec::new(), HashSet::new());
-        for config in configs {
+        Self::begin(configs, None)
+    }
+
+    /// As [`Tools::start`], for a configuration that takes the place of this one: a server whose configuration is the
+    /// same goes on with its connection and belongs to both. The others of `self` go on until it is dropped.
+    #[must_use]
+    pub fn restart(&self, configs: &[McpServerConfig]) -> Self {
+        Self::begin(configs, Some(self))
+    }
+
+    fn begin(configs: &[McpServerConfig], before: Option<&Self>) -> Self {
+        let mut ids = HashSet::new();
+        let servers = configs.iter().map(|config| {
             let problem = match config.check() {
                 Ok(()) if !ids.insert(config.id.as_str()) => Some("another MCP server has the same id".to_owned()),
                 checked => checked.err(),
             };
-            let server = Arc::new(Server::new(config.clone()));
-            match problem {
-                Some(problem) => server.refuse(problem),
-                None => supervisors.push(tokio::spawn(server.clone().supervise(stop.clone()))),
-            }
-            servers.push(server);
-        }
-        Self { inner: Arc::new(Inner { servers, supervisors: Mutex::new(supervisors), stop }) }
+            let same = |started: &&Arc<Started>| problem.is_none() && started.server.config == *config;
+            let running = before.and_then(|before| before.servers.iter().find(same));
+            running.map_or_else(|| Arc::new(Started::new(config, problem.clone())), Arc::clone)
+        });
+        Self { servers: servers.collect() }
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().map(|started| &*started.server)
     }
 
     /// Waits until each server has listed its tools or failed once, but not longer than `within`.
     pub async fn ready(&self, within: Duration) {
-        let settled = join_all(self.inner.servers.iter().map(|server| server.settled()));
+        let settled = join_all(self.servers().map(Server::settled));
         // Who is not ready by then becomes so later.
         let _ = timeout(within, settled).await;
     }
@@ -154,8 +180,7 @@ impl Tools {
     /// The tools known now, by name. Those of a server that is away stay, as it listed them last.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Tool>> {
-        let mut tools: Vec<_> =
-            self.inner.servers.iter().flat_map(|server| server.tools().values().cloned().collect::<Vec<_>>()).collect();
+        let mut tools: Vec<_> = self.servers().flat_map(|server| server.tools().values().cloned().collect::<Vec<_>>()).collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
         tools
     }
@@ -169,7 +194,7 @@ impl Tools {
     fn find(&self, name: &str) -> Option<(&Server, Arc<Tool>)> {
         let (id, _) = name.split_once("__")?;
         // Of two servers with one id only the first was started.
-        let server = self.inner.servers.iter().find(|server| server.config.id == id)?;
+        let server = self.servers().find(|server| server.config.id == id)?;
         Some((server, server.tools().get(name)?.clone()))
     }
 
@@ -186,17 +211,18 @@ impl Tools {
     /// How each server is, in the order of the configuration.
     #[must_use]
     pub fn reports(&self) -> Vec<McpServerReport> {
-        self.inner.servers.iter().map(|server| server.report()).collect()
+        self.servers().map(Server::report).collect()
     }
 
     /// Ends all servers: their input is closed, then they are told to end, then they are killed, each with its whole
     /// process group. Returns within about ten seconds. Calls under way fail.
     pub async fn shutdown(&self) {
-        self.inner.stop.cancel();
-        for server in &self.inner.servers {
-            server.permits.close();
+        let mut supervisors = Vec::new();
+        for started in &*self.servers {
+            started.stop.cancel();
+            started.server.permits.close();
+            supervisors.extend(started.supervisor.lock().take());
         }
-        let supervisors = std::mem::take(&mut *self.inner.supervisors.lock());
         let aborts: Vec<_> = supervisors.iter().map(JoinHandle::abort_handle).collect();
         if timeout(SHUTDOWN_TIMEOUT, join_all(supervisors)).await.is_err() {
             // What a supervisor holds is killed when it is dropped.

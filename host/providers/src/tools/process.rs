@@ -123,7 +123,8 @@ pub(super) async fn drain(
         }
         if lines < MAX_LOGGED_LINES {
             lines += 1;
-            tracing::debug!(server, "stderr: {text}");
+            // It may be what the tool was called with.
+            tracing::trace!(server, "stderr: {text}");
         }
         last = Some(text);
         inbox.slow_down().await;

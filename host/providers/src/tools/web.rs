@@ -5,12 +5,16 @@ use std::{collections::HashMap, sync::Arc};
 use futures_util::{StreamExt, future, stream::BoxStream};
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::{
-    model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId},
+    model::{ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, RequestId},
     transport::streamable_http_client::{SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse},
 };
 use sse_stream::Sse;
 
-use super::transport::{TOO_LARGE, error_for};
+use super::{
+    call::InTrace,
+    transport::{TOO_LARGE, error_for},
+};
+use crate::trace;
 
 /// How rmcp calls an event that is larger than the limit. Its type is private.
 const TOO_LARGE_WORDS: &str = "exceeded the maximum size";
@@ -34,6 +38,7 @@ impl StreamableHttpClient for Web {
         auth: Option<String>,
         headers: Headers,
     ) -> Outcome<StreamableHttpPostResponse> {
+        let headers = in_trace(headers, &message);
         self.0.post_message(uri, message, session, auth, headers).await
     }
 
@@ -50,6 +55,7 @@ impl StreamableHttpClient for Web {
             JsonRpcMessage::Request(request) => Some(request.id.clone()),
             _ => None,
         };
+        let headers = in_trace(headers, &message);
         let answer = self.0.post_message_with_max_sse_event_size(uri, message, session, auth, headers, max).await?;
         Ok(match (answer, id) {
             (StreamableHttpPostResponse::Sse(events, session), Some(id)) => {
@@ -85,6 +91,16 @@ impl StreamableHttpClient for Web {
     ) -> Outcome<Events> {
         self.0.get_stream_with_max_sse_event_size(uri, session, last_event, auth, headers, max).await
     }
+}
+
+/// The headers of a message, with those of the trace that it belongs to.
+fn in_trace(mut headers: Headers, message: &ClientJsonRpcMessage) -> Headers {
+    if let JsonRpcMessage::Request(request) = message
+        && let Some(InTrace(context)) = request.request.extensions().get::<InTrace>()
+    {
+        headers.extend(trace::headers_of(context).into_iter().filter_map(|(name, value)| Some((name?, value))));
+    }
+    headers
 }
 
 /// The events that answer the request `id`; one that is too large becomes the error of the request, and the last event.
