@@ -3,24 +3,31 @@
 use std::sync::Arc;
 
 use agent_host_ledger::{
-    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, Idempotency, NewItem, NewRun, RunRecord, new_artifact_id,
+    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, EntryWrite, Idempotency, NewItem, NewRun, RunRecord, new_artifact_id,
 };
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus, RunnerId,
+    context::Delivery,
     event::Envelope,
     grant::ConversationKey,
     message::{ArtifactRef, ContentPart},
+    run::{Execution, QueueEntry},
     time,
 };
+use agent_host_providers::trace::{self, Attribute};
 use agent_host_sandbox::Runner;
 use serde_json::value::to_raw_value;
 
 use crate::{
-    binding::{Binding, conversation_ids},
+    binding::{Binding, Serving, conversation_ids},
     config::BindingConfig,
+    create::narrow,
+    delivery,
     error::HostError,
     host::Host,
     life::{Life, Past},
+    queue::QueuePolicy,
+    spans,
     terms::Terms,
 };
 
@@ -38,11 +45,39 @@ pub struct AcceptedEvent {
 /// An entry of `data` that stays in an event whose `data` is large: an id, a name, a flag.
 const SMALL_ENTRY_BYTES: usize = 1024;
 
+/// No entries beside an event.
+pub(crate) fn nothing_more(_: EventId) -> Result<Vec<EntryWrite>, HostError> {
+    Ok(Vec::new())
+}
+
+/// Entries that are put with an event, once it has its id.
+pub(crate) type Entries<'a> = dyn Fn(EventId) -> Result<Vec<EntryWrite>, HostError> + Send + Sync + 'a;
+
 /// A run that is about to be created.
 pub(crate) struct Planned {
     pub(crate) run: Run,
     pub(crate) terms: Arc<Terms>,
     pub(crate) runner: Option<Runner>,
+}
+
+/// How a run is to be made: its binding, and what somebody changed of that.
+pub(crate) struct Plan {
+    pub(crate) binding: Arc<Binding>,
+    /// The same with less to use.
+    pub(crate) narrowed: Option<Arc<Binding>>,
+    /// Who executes it. Nothing: who serves now.
+    pub(crate) serving: Option<Serving>,
+    pub(crate) delivery: Option<Delivery>,
+    pub(crate) metadata: serde_json::Map<String, serde_json::Value>,
+    /// Whether no binding of the configuration stands behind it.
+    pub(crate) ad_hoc: bool,
+}
+
+impl Plan {
+    /// As the binding says.
+    pub(crate) fn of(binding: Arc<Binding>) -> Self {
+        Self { binding, narrowed: None, serving: None, delivery: None, metadata: serde_json::Map::new(), ad_hoc: false }
+    }
 }
 
 impl Host {
@@ -53,8 +88,24 @@ impl Host {
     /// When the event is malformed, repeats a key with another body, or cannot be taken now. Then nothing was
     /// written.
     pub async fn accept(&self, envelope: Envelope, idempotency: Option<Idempotency>) -> Result<AcceptedEvent, HostError> {
-        let bindings: Vec<_> = self.inner().bindings.iter().filter(|binding| binding.matches(&envelope)).cloned().collect();
-        self.accept_with(envelope, idempotency, &bindings).await
+        let bindings: Vec<_> =
+            self.inner().setup().bindings.iter().filter(|binding| binding.matches(&envelope)).cloned().collect();
+        self.accept_planned(envelope, idempotency, bindings.into_iter().map(Plan::of).collect(), &nothing_more).await
+    }
+
+    /// Accepts an event, and puts entries in the same commit.
+    ///
+    /// # Errors
+    /// As [`Host::accept`].
+    pub(crate) async fn accept_and_put(
+        &self,
+        envelope: Envelope,
+        idempotency: Option<Idempotency>,
+        entries: &Entries<'_>,
+    ) -> Result<AcceptedEvent, HostError> {
+        let bindings: Vec<_> =
+            self.inner().setup().bindings.iter().filter(|binding| binding.matches(&envelope)).cloned().collect();
+        self.accept_planned(envelope, idempotency, bindings.into_iter().map(Plan::of).collect(), entries).await
     }
 
     /// Accepts an event for one runner, whatever the configuration binds.
@@ -72,17 +123,35 @@ impl Host {
             return Err(HostError::RunnerNotFound { id: binding.runner, hint });
         };
         let binding = Binding::new(binding).map_err(HostError::InvalidConfig)?;
-        if let Some(problem) = binding.report(Some(&runner)).problem {
+        if let Some(problem) = binding.report(Some(&Serving::Guest(runner))).problem {
             return Err(HostError::InvalidConfig(problem));
         }
-        self.accept_with(envelope, None, &[Arc::new(binding)]).await
+        self.accept_planned(envelope, None, vec![Plan::of(Arc::new(binding))], &nothing_more).await
     }
 
-    async fn accept_with(
+    /// Accepts an event for these runs.
+    pub(crate) async fn accept_planned(
         &self,
         envelope: Envelope,
         idempotency: Option<Idempotency>,
-        bindings: &[Arc<Binding>],
+        plans: Vec<Plan>,
+        entries: &Entries<'_>,
+    ) -> Result<AcceptedEvent, HostError> {
+        let span = spans::of_event(&envelope);
+        let accepted = span.within(self.take(envelope, idempotency, plans, entries)).await;
+        match &accepted {
+            Ok(accepted) => span.set(|| vec![Attribute::new("agent_host.event.id", accepted.event_id.to_string())]),
+            Err(_) => span.failed("refused"),
+        }
+        accepted
+    }
+
+    async fn take(
+        &self,
+        mut envelope: Envelope,
+        idempotency: Option<Idempotency>,
+        plans: Vec<Plan>,
+        entries: &Entries<'_>,
     ) -> Result<AcceptedEvent, HostError> {
         let inner = self.inner();
         if inner.stopping.is_cancelled() {
@@ -90,24 +159,29 @@ impl Host {
         }
         envelope.check().map_err(HostError::Invalid)?;
         let key = envelope.conversation.as_ref().and_then(ConversationKey::of);
-        if let Some(key) = key.as_ref().filter(|_| !bindings.is_empty()) {
+        if let Some(key) = key.as_ref().filter(|_| !plans.is_empty()) {
             let (waiting, steers) = inner.lines.waiting(key);
-            let limits = &inner.config.limits;
+            let limits = Arc::clone(&inner.setup().limits);
             let most = if steers { limits.steering_queue.min(limits.conversation_queue) } else { limits.conversation_queue };
             if waiting >= most {
                 return Err(HostError::QueueFull { waiting });
             }
         }
 
+        if envelope.trace_id.is_none() {
+            envelope.trace_id = trace::current().map(|context| context.trace_id().to_string());
+        }
         let envelope = self.with_known_artifacts(envelope)?;
         let (envelope, payload) = self.with_small_payload(envelope).await?;
         let event = Event { event_id: EventId::new(), received_at: time::now(), envelope };
-        let planned: Vec<_> = bindings.iter().map(|binding| self.plan(binding, &event)).collect();
+        let planned: Vec<_> = plans.iter().map(|plan| self.plan(plan, &event)).collect();
+        planned.iter().try_for_each(|planned| self.has_room(planned))?;
         let accept = Accept {
             transcript: key.and_then(|key| said(&event, key)),
             idempotency,
             artifacts: payload.iter().map(|(record, _)| record.clone()).collect(),
             refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
+            entries: Self::entries(&planned, entries(event.event_id)?)?,
             runs: planned.iter().map(Planned::new_run).collect::<Result<_, _>>()?,
             event: event.clone(),
         };
@@ -116,10 +190,13 @@ impl Host {
         drop(payload);
         match accepted {
             Accepted::New { event_no, runs, transcript_seq } => {
+                inner.metrics.accepted();
+                runs.iter().for_each(|record| inner.metrics.created(&record.run));
                 let event = Arc::new(event);
                 let ids = runs.iter().map(|record| record.run.run_id).collect();
                 for (record, planned) in runs.into_iter().zip(planned) {
                     let Planned { terms, runner, .. } = planned;
+                    inner.deliveries.begin(&record, &terms.deliver);
                     self.begin(Life {
                         record,
                         event: Arc::clone(&event),
@@ -169,7 +246,7 @@ impl Host {
     /// those of its entries stay that are small.
     async fn with_small_payload(&self, mut envelope: Envelope) -> Result<(Envelope, Option<(ArtifactRecord, Blob)>), HostError> {
         let inner = self.inner();
-        let limit = inner.config.limits.event_inline_bytes;
+        let limit = inner.setup().limits.event_inline_bytes;
         let internal = |error: String| HostError::Internal(error);
         let whole = serde_json::to_vec(&envelope.data).map_err(|error| internal(error.to_string()))?;
         if whole.len() <= limit {
@@ -213,14 +290,54 @@ impl Host {
         Ok((envelope, Some((record, blob))))
     }
 
-    fn plan(&self, binding: &Binding, event: &Event) -> Planned {
-        let runner = self.plugins_handle().runner(&binding.config.runner);
-        let inner = self.inner();
+    /// What is put beside runs that are about to be created.
+    pub(crate) fn entries(planned: &[Planned], mut entries: Vec<EntryWrite>) -> Result<Vec<EntryWrite>, HostError> {
+        for planned in planned {
+            entries.extend(delivery::entries(&planned.run, &planned.terms)?);
+        }
+        Ok(entries)
+    }
+
+    pub(crate) fn plan(&self, plan: &Plan, event: &Event) -> Planned {
+        let setup = self.inner().setup();
+        let binding = &plan.binding;
+        let runner = plan.serving.clone().or_else(|| self.serving(&binding.config.runner));
         let installed = || self.plugins_handle().runners().iter().map(|runner| runner.manifest.id.clone()).collect();
-        let limits = &inner.config.limits;
-        let terms = binding.terms(&event.envelope, runner.as_ref(), &inner.services, &installed, limits.run_deadline_ms);
-        let run = new_run(event, &binding.config.id, &binding.config.runner, runner.as_ref());
-        Planned { run, terms: Arc::new(terms), runner }
+        let terms_of = |binding: &Binding| {
+            binding.terms(&event.envelope, runner.as_ref(), &setup.services, &installed, setup.limits.run_deadline_ms)
+        };
+        let mut terms = terms_of(binding);
+        if let Some(narrowed) = &plan.narrowed {
+            narrow(&mut terms.grant, &terms_of(narrowed).grant);
+        }
+        if let Some(delivery) = &plan.delivery {
+            terms.delivery.clone_from(delivery);
+        }
+        terms.ad_hoc = plan.ad_hoc;
+        let version = runner.as_ref().map(|runner| runner.manifest().version.to_string()).unwrap_or_default();
+        let mut run = new_run(event, &binding.config.id, &binding.config.runner, version, &terms);
+        run.metadata.extend(plan.metadata.clone());
+        Planned { run, terms: Arc::new(terms), runner: runner.and_then(Serving::guest) }
+    }
+
+    /// Whether the queue of a run takes one more.
+    pub(crate) fn has_room(&self, planned: &Planned) -> Result<(), HostError> {
+        let Some(queue) = planned.run.queue.as_ref().filter(|_| planned.run.execution == Execution::External) else {
+            return Ok(());
+        };
+        let waiting = self.inner().waiting.depth(&queue.name);
+        if waiting >= self.inner().setup().limits.queue_length {
+            return Err(HostError::QueueFull { waiting });
+        }
+        Ok(())
+    }
+
+    /// Who executes the runs of a runner now. What the configuration says of it comes before what the plugins directory holds.
+    pub(crate) fn serving(&self, id: &RunnerId) -> Option<Serving> {
+        match self.inner().setup().external(id) {
+            Some(manifest) => Some(Serving::Outside { manifest, component: String::new() }),
+            None => self.plugins_handle().runner(id).map(Serving::Guest),
+        }
     }
 
     /// The run of a record that the ledger holds, to be brought to its end.
@@ -254,15 +371,20 @@ impl Planned {
 }
 
 /// A run that answers an event, as it is before anything has happened to it.
-pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, runner: Option<&Runner>) -> Run {
+pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, runner_version: String, terms: &Terms) -> Run {
+    let mut metadata = serde_json::Map::new();
+    spans::note(&mut metadata);
     let [conversation_id, thread_id, workspace_id, bot_id] = conversation_ids(event.envelope.conversation.as_ref());
     Run {
         run_id: RunId::new(),
         parent_run_id: None,
+        retry_of: None,
+        execution: terms.execution,
+        queue: place(terms),
         event_id: event.event_id,
         binding_id: binding_id.to_owned(),
         runner_id: runner_id.clone(),
-        runner_version: runner.map(|runner| runner.manifest.version.to_string()).unwrap_or_default(),
+        runner_version,
         conversation_id,
         thread_id,
         workspace_id,
@@ -281,7 +403,16 @@ pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, run
         cancel_reason: None,
         last_sequence: 0,
         usage: None,
-        metadata: serde_json::Map::new(),
+        metadata,
+    }
+}
+
+/// The place of a new run in a queue, where it may have to wait in one.
+fn place(terms: &Terms) -> Option<Box<QueueEntry>> {
+    match (&terms.queue, terms.execution) {
+        (Some(policy), _) => Some(policy.entry()),
+        (None, Execution::External) => Some(QueuePolicy::default().entry()),
+        (None, Execution::Host) => None,
     }
 }
 

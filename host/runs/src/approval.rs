@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(crate) const QUESTION: &str = "interactions.ask";
 
 /// What becomes of an action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalPolicy {
     /// It is done.
@@ -23,7 +23,7 @@ pub enum ApprovalPolicy {
 }
 
 /// What becomes of some actions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRule {
     /// Name of the action, whole or with `*` at its end. `interactions.ask` stands for questions to people, `effect.repeat`
@@ -101,7 +101,7 @@ pub(crate) fn judge(rules: &[ApprovalRule], action: &str, target: &Value) -> Rul
 }
 
 /// Somebody who may answer what runs ask.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApproverConfig {
     /// Who it is: what the record says.

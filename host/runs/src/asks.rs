@@ -15,11 +15,12 @@ use std::{
 };
 
 use agent_host_ledger::{Ledger, LedgerError, NewEvent, Park, RunChange, RunRecord, RunWrite};
-use agent_host_protocol::{ApiError, ErrorCode, ResultKind, RunId, Timestamp, time};
+use agent_host_protocol::{ApiError, ErrorCode, Principal, PrincipalKind, ResultKind, RunId, Scope, Timestamp, time};
 use agent_host_providers::tools::validate;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
+use utoipa::ToSchema;
 
 use crate::{
     beginning::{fact, status_event},
@@ -31,7 +32,7 @@ use crate::{
 };
 
 /// What people are asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AskKind {
     /// May it do this?
@@ -43,7 +44,7 @@ pub enum AskKind {
 }
 
 /// What a person says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// To an action: do it.
@@ -109,8 +110,9 @@ impl AskKind {
 }
 
 /// An answer, as somebody sends it.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ActionResponse)]
 pub struct Response {
     /// What they say.
     pub decision: Decision,
@@ -164,7 +166,7 @@ impl Given {
 }
 
 /// Something that a run has asked people for, and how far it is.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Action {
     /// Names it.
     pub action_id: String,
@@ -185,7 +187,7 @@ pub struct Action {
 }
 
 /// How far it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum ActionStatus {
@@ -405,6 +407,20 @@ pub(crate) enum Wait {
     InPassing,
 }
 
+impl Wait {
+    /// How a run waits for the answer to a call of its own.
+    pub(crate) fn of(run: &RunState) -> Self {
+        if run.is_outside() {
+            // It may do something else meanwhile, and whoever asks may go away: its status says nothing of it.
+            Self::InPassing
+        } else if run.open.any() {
+            Self::InMemory
+        } else {
+            Self::Parks
+        }
+    }
+}
+
 impl RunState {
     /// Waits for the answer to what the run has asked, as its record says. A run that can be parked is: then this does not
     /// return, and the next execution finds the answer in the record.
@@ -552,21 +568,33 @@ enum Delivered {
 }
 
 impl Host {
-    /// Who sends a request, by the token that came with it. Where no approvers are configured, nobody is asked who they are.
+    /// The approver whose token this is.
+    pub(crate) fn approver_principal(&self, token: &str) -> Option<Principal> {
+        let setup = self.inner().setup();
+        let id = setup.approvers.who(token)?.to_owned();
+        let scopes = [Scope::ActionsRespond].into();
+        Some(Principal { kind: PrincipalKind::Approver(id.clone()), name: id, scopes, workspace: None })
+    }
+
+    /// Whose answer the record says it is: an approver's by its id, a key's as `key:NAME`. Ids of approvers have no colon, so
+    /// a key is none of those that a rule names, whatever it is called. Where no approvers are configured, nobody on this
+    /// machine is asked who they are.
     ///
     /// # Errors
-    /// When approvers are configured, and the token is missing or none of theirs.
-    pub fn approver(&self, token: Option<&str>) -> Result<Option<String>, HostError> {
-        let approvers = &self.inner().approvers;
-        if approvers.is_empty() {
-            return Ok(None);
-        }
-        match token.and_then(|token| approvers.who(token)) {
-            Some(id) => Ok(Some(id.to_owned())),
-            None => Err(HostError::Unauthenticated(
-                "who answers says who it is: send `Authorization: Bearer TOKEN` with the token of an `[[approvers]]` entry"
+    /// When approvers are configured, and who answers is none of them and has no key.
+    pub fn answers_as(&self, principal: &Principal) -> Result<Option<String>, HostError> {
+        match &principal.kind {
+            PrincipalKind::Approver(id) => Ok(Some(id.clone())),
+            PrincipalKind::Key(_) => Ok(Some(format!("key:{}", principal.name))),
+            PrincipalKind::Loopback if self.inner().setup().approvers.is_empty() => Ok(None),
+            PrincipalKind::Loopback => Err(HostError::Unauthenticated(
+                "who answers says who it is: send `Authorization: Bearer TOKEN` with the token of an `[[approvers]]` entry, or a \
+                 key with the scope `actions:respond`"
                     .to_owned(),
             )),
+            PrincipalKind::Executor(_) | PrincipalKind::Lease => {
+                Err(HostError::Forbidden("what a run asks, people answer, and no executor".to_owned()))
+            }
         }
     }
 
@@ -596,7 +624,7 @@ impl Host {
             if action.expires_at().is_some_and(|at| at <= time::now()) {
                 return Err(HostError::Expired(format!("action {action_id} has expired: nobody answered it in time")));
             }
-            action.admit(&response, by.as_deref(), &self.inner().config.limits)?;
+            action.admit(&response, by.as_deref(), &self.inner().setup().limits)?;
             let given = Given {
                 decision: response.decision,
                 by: by.clone(),
@@ -683,26 +711,47 @@ impl Host {
         Ok(actions_of(&self.inner().ledger, &self.record(run_id)?)?)
     }
 
-    /// What waits for an answer now, by its id: at most `limit`, after `after`. Ids of later runs are larger.
+    /// What waits for an answer now and `by` may see, by its id: at most `limit`, after `after`. Ids of later runs are larger.
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub fn open_actions(&self, after: Option<&str>, limit: usize) -> Result<Vec<Action>, HostError> {
+    pub fn open_actions(&self, by: &Principal, after: Option<&str>, limit: usize) -> Result<Vec<Action>, HostError> {
+        let mut open = Vec::new();
+        let mut after = after.map(str::to_owned);
+        loop {
+            // What others have asked takes no place on a page.
+            let looked_at = self.asked_after(after.as_deref(), limit)?;
+            for id in &looked_at {
+                if open.len() == limit {
+                    return Ok(open);
+                }
+                let Ok((record, action)) = self.find_action(id) else { continue };
+                if action.status == ActionStatus::Open && by.sees(record.run.workspace_id.as_deref()) {
+                    open.push(action);
+                }
+            }
+            match looked_at.into_iter().next_back() {
+                Some(last) => after = Some(last),
+                None => return Ok(open),
+            }
+        }
+    }
+
+    /// Ids of actions that may wait for an answer, after `after`: none where there are no more, else at least one.
+    fn asked_after(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, HostError> {
         let inner = self.inner();
         let begin = after.map(|after| (key(after), u64::MAX));
         let parked = inner.ledger.parked_keys(KEYS, begin.as_ref(), limit)?;
+        let is_whole = parked.len() < limit;
         let mut ids: Vec<String> = parked.into_iter().filter_map(|(key, _)| key.strip_prefix(KEYS).map(str::to_owned)).collect();
-        ids.extend(inner.asked.lock().iter().filter(|id| after.is_none_or(|after| id.as_str() > after)).cloned());
+        // Those in memory behind the last of a piece come with the next one, in their order.
+        let last = ids.last().filter(|_| !is_whole).cloned();
+        let is_next = |id: &&String| {
+            after.is_none_or(|after| id.as_str() > after) && last.as_ref().is_none_or(|last| id.as_str() <= last.as_str())
+        };
+        ids.extend(inner.asked.lock().iter().filter(is_next).cloned());
         ids.sort_unstable();
         ids.dedup();
-        let mut open = Vec::new();
-        for id in ids {
-            if open.len() == limit {
-                break;
-            }
-            let found = self.find_action(&id).ok().map(|(_, action)| action);
-            open.extend(found.filter(|action| action.status == ActionStatus::Open));
-        }
-        Ok(open)
+        Ok(ids)
     }
 }

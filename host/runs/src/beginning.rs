@@ -1,6 +1,9 @@
 //! How an execution of a run begins: for the first time, for another try, or on from its journal.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use agent_host_ledger::{LedgerError, NewEvent, RunChange, RunWrite};
 use agent_host_protocol::{
@@ -55,9 +58,10 @@ impl Life {
         }
     }
 
-    async fn first_try(&self, host: &Host, attempt: u32, journals: bool) -> Result<Beginning, HostError> {
+    pub(crate) async fn first_try(&self, host: &Host, attempt: u32, journals: bool) -> Result<Beginning, HostError> {
         let inner = host.inner();
-        let limits = &inner.config.limits;
+        let setup = inner.setup();
+        let limits = &*setup.limits;
         let (started, began_us) = (Instant::now(), time::now_us());
         let at = began_us / 1_000;
         let deadline_at = at.saturating_add(self.terms.deadline_ms);
@@ -68,7 +72,7 @@ impl Life {
                 parent_run_id: self.record.run.parent_run_id,
                 attempt,
                 event: &self.event,
-                services: &inner.services,
+                services: &setup.services,
                 event_no: self.event_no,
                 transcript_seq: self.transcript_seq,
                 terms: &self.terms,
@@ -112,8 +116,9 @@ impl Life {
     /// On from the journal: the context byte for byte, the deadline as it was.
     async fn going_on(&self, host: &Host) -> Result<Result<Beginning, RunFailure>, HostError> {
         let inner = host.inner();
+        let limits = Arc::clone(&inner.setup().limits);
         let run = &self.record.run;
-        let recorded = match Recorded::read(&inner.ledger, self.record.run_no, &inner.config.limits) {
+        let recorded = match Recorded::read(&inner.ledger, self.record.run_no, &limits) {
             Ok(Some(recorded)) => recorded,
             // It began before there were journals, or its binding wanted none then.
             Ok(None) => return Ok(Err(host_restarted())),
@@ -128,7 +133,7 @@ impl Life {
             Err(error) => return Ok(Err(Stop::Lost(format!("the context of the run cannot be read: {error}")).failure())),
         };
         let world = recorded.world.clone();
-        let journal = match Journal::resume(Mode::Recording, recorded, &inner.config.limits) {
+        let journal = match Journal::resume(Mode::Recording, recorded, &limits) {
             Ok(journal) => journal,
             Err(stop) => return Ok(Err(stop.failure())),
         };

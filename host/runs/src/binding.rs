@@ -8,10 +8,11 @@ use agent_host_protocol::{
     event::Envelope,
     grant::ConversationKey,
     manifest::{Permissions, RunOperation, RunnerManifest, StateScope},
-    run::RunFailure,
+    run::{Execution, RunFailure},
 };
 use agent_host_sandbox::Runner;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::{
     config::{BindingConfig, Names},
@@ -29,11 +30,63 @@ pub(crate) struct Binding {
     policy: Permissions,
 }
 
+/// Who executes the runs of a binding.
+#[derive(Clone)]
+pub(crate) enum Serving {
+    /// A component that the host holds, in its sandbox.
+    Guest(Runner),
+    /// An executor outside, that takes the runs of this runner.
+    Outside {
+        manifest: Arc<RunnerManifest>,
+        /// The component with this runner, where there is one.
+        component: String,
+    },
+}
+
+impl Serving {
+    pub(crate) fn manifest(&self) -> &RunnerManifest {
+        match self {
+            Self::Guest(runner) => &runner.manifest,
+            Self::Outside { manifest, .. } => manifest,
+        }
+    }
+
+    fn component(&self) -> &str {
+        match self {
+            Self::Guest(runner) => runner.component.digest(),
+            Self::Outside { component, .. } => component,
+        }
+    }
+
+    pub(crate) fn execution(&self) -> Execution {
+        match self {
+            Self::Guest(_) => Execution::Host,
+            Self::Outside { .. } => Execution::External,
+        }
+    }
+
+    /// The guest, where the host executes it.
+    pub(crate) fn guest(self) -> Option<Runner> {
+        match self {
+            Self::Guest(runner) => Some(runner),
+            Self::Outside { .. } => None,
+        }
+    }
+
+    /// The same, executed outside.
+    pub(crate) fn outside(self) -> Self {
+        match self {
+            Self::Guest(runner) => Self::Outside { component: runner.component.digest().to_owned(), manifest: runner.manifest },
+            outside => outside,
+        }
+    }
+}
+
 /// The runners that are installed now.
 pub(crate) type Installed<'a> = dyn Fn() -> Vec<RunnerId> + 'a;
 
 /// What is said of a binding to people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct BindingReport {
     /// Its id.
     pub id: String,
@@ -60,10 +113,10 @@ impl Binding {
         self.pattern.matches(envelope)
     }
 
-    pub(crate) fn report(&self, runner: Option<&Runner>) -> BindingReport {
+    pub(crate) fn report(&self, runner: Option<&Serving>) -> BindingReport {
         let problem = match runner {
             None => Some(self.no_runner()),
-            Some(runner) => self.checked_config(&runner.manifest).err(),
+            Some(runner) => self.checked_config(runner.manifest()).err(),
         };
         BindingReport {
             id: self.config.id.clone(),
@@ -76,7 +129,8 @@ impl Binding {
 
     fn no_runner(&self) -> String {
         format!(
-            "no plugin holds {}: drop its component into the plugins directory (`agent-host runners` says what is there)",
+            "no plugin holds {}: drop its component into the plugins directory (`agent-host runners` says what is there), or name it in \
+             `[[external_runners]]` where executors outside take its runs",
             self.config.runner
         )
     }
@@ -93,7 +147,7 @@ impl Binding {
     pub(crate) fn terms(
         &self,
         envelope: &Envelope,
-        runner: Option<&Runner>,
+        runner: Option<&Serving>,
         services: &Services,
         installed: &Installed<'_>,
         default_deadline_ms: u64,
@@ -101,7 +155,7 @@ impl Binding {
         let failed = |code, message| Err(RunFailure::host(code, message));
         let checked = match runner {
             None => failed(FailureCode::RunnerNotFound, self.no_runner()),
-            Some(runner) => match self.checked_config(&runner.manifest) {
+            Some(runner) => match self.checked_config(runner.manifest()) {
                 Ok(config) => Ok((config, runner)),
                 Err(problem) => failed(FailureCode::InvalidConfig, problem),
             },
@@ -120,17 +174,21 @@ impl Binding {
             max_attempts: self.config.max_attempts,
             in_doubt: self.config.in_doubt,
             approvals: self.config.approvals.clone(),
+            execution: runner.map(Serving::execution).unwrap_or_default(),
+            queue: self.config.queue.clone().map(Box::new),
+            ad_hoc: false,
+            deliver: self.config.deliver.clone(),
             depth: 0,
             refusal,
         }
     }
 
     /// Manifest ∩ binding ∩ scope of the run.
-    fn grant(&self, envelope: &Envelope, runner: Option<&Runner>, services: &Services, installed: &Installed<'_>) -> Grant {
+    fn grant(&self, envelope: &Envelope, runner: Option<&Serving>, services: &Services, installed: &Installed<'_>) -> Grant {
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         let actor = envelope.actor.as_ref().and_then(|actor| actor.actor_id.clone());
         let subject = envelope.subject.as_ref().and_then(|subject| subject.subject_id.clone());
-        let asked = runner.map(|runner| runner.manifest.permissions.clone()).unwrap_or_default();
+        let asked = runner.map(|runner| runner.manifest().permissions.clone()).unwrap_or_default();
         let mut permissions = asked.intersection(&self.policy);
         if conversation.is_none() {
             permissions.history.clear();
@@ -142,7 +200,7 @@ impl Binding {
             StateScope::Subject => subject.is_some(),
             StateScope::Runner | StateScope::Binding => true,
         });
-        let steers = runner.is_some_and(|runner| runner.manifest.interfaces().contains(Interface::Steering));
+        let steers = runner.is_some_and(|runner| runner.manifest().interfaces().contains(Interface::Steering));
         let policy = &self.config.resources;
         let all = Names::all();
         let named = services
@@ -175,7 +233,7 @@ impl Binding {
             workspace: envelope.conversation.as_ref().and_then(|conversation| conversation.workspace_id.clone()),
             runner_id: self.config.runner.clone(),
             binding_id: self.config.id.clone(),
-            component: runner.map(|runner| runner.component.digest().to_owned()).unwrap_or_default(),
+            component: runner.map(|runner| runner.component().to_owned()).unwrap_or_default(),
             permissions,
             steering: steers && conversation.is_some() && self.config.resources.steering.unwrap_or(true),
             conversation,

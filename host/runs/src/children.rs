@@ -12,6 +12,7 @@ use agent_host_protocol::{
     context::{Conversation, Input},
     event::Envelope,
     manifest::{ArtifactOperation, RunOperation, StateScope},
+    run::Execution,
     time,
 };
 use agent_host_sandbox::Runner;
@@ -154,6 +155,11 @@ impl RunState {
             max_attempts: self.terms.max_attempts,
             in_doubt: self.terms.in_doubt,
             approvals: self.terms.approvals.clone(),
+            execution: Execution::Host,
+            queue: None,
+            ad_hoc: false,
+            // Its parent tells what came of it.
+            deliver: Vec::new(),
             depth: self.terms.depth + 1,
             refusal: None,
         }
@@ -188,17 +194,18 @@ impl Host {
         envelope.check().map_err(ApiError::invalid_argument)?;
         let event = Event { event_id: EventId::new(), received_at: time::now(), envelope };
         let terms = Arc::new(parent.child_terms(&wanted));
-        let run = Run {
+        let mut run = Run {
             parent_run_id: Some(parent.run_id),
-            metadata: [("objective".to_owned(), wanted.objective.into())].into_iter().collect(),
-            ..new_run(&event, &grant.binding_id, &wanted.runner.manifest.id, Some(&wanted.runner))
+            ..new_run(&event, &grant.binding_id, &wanted.runner.manifest.id, wanted.runner.manifest.version.to_string(), &terms)
         };
+        run.metadata.insert("objective".to_owned(), wanted.objective.into());
         let planned = Planned { run, terms, runner: Some(wanted.runner) };
         let accept = Accept {
             transcript: None,
             idempotency: Some(Idempotency { key: wanted.key, body_hash: [0; 32] }),
             artifacts: Vec::new(),
             refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
+            entries: Vec::new(),
             runs: vec![planned.new_run().map_err(|error| host_failed(&error))?],
             event,
         };
@@ -222,6 +229,7 @@ impl Host {
                 let Planned { terms, runner, .. } = planned;
                 let record = runs.into_iter().next().ok_or_else(|| host_failed(&"a child was not made"))?;
                 let id = record.run.run_id;
+                self.inner().metrics.created(&record.run);
                 let event = Arc::new(event);
                 self.begin(Life { record, event, event_no, transcript_seq, terms, runner, past: Past::Nothing, waking: None });
                 Ok(id)

@@ -1,6 +1,7 @@
 //! `agent-host.toml`.
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -9,9 +10,10 @@ use std::{
 use agent_host_protocol::{
     Limits, RunnerId,
     manifest::{
-        ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions,
-        RunOperation, StateScope, StorageArea, ToolOperation,
+        ArtifactOperation, BootstrapMode, Capabilities, ContextPolicy, EventOperation, FormItem, HistoryOperation,
+        KnowledgeOperation, ModelOperation, Permissions, RunOperation, RunnerManifest, StateScope, StorageArea, ToolOperation,
     },
+    message::LocalizedText,
     model::ModelType,
 };
 use agent_host_providers::{
@@ -19,7 +21,7 @@ use agent_host_providers::{
     knowledge::KnowledgeBaseConfig,
     models::ModelConfig,
     tools::McpServerConfig,
-    webhook::ActionHookConfig,
+    webhook::{ActionHookConfig, ResultHookConfig},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -27,6 +29,9 @@ use serde_json::{Map, Value};
 use crate::{
     approval::{ApprovalRule, ApproverConfig},
     library::{SkillConfig, StaticRefConfig},
+    queue::QueuePolicy,
+    sources::{Schedule, ScheduleConfig, WebhookSourceConfig},
+    telemetry::TelemetryConfig,
 };
 
 /// Why a configuration cannot be used. The message names the place and the mend.
@@ -54,10 +59,17 @@ pub enum ConfigError {
 pub struct Config {
     /// Where HTTP is served.
     pub listen: SocketAddr,
+    /// Whoever reaches the API from this machine may do everything, without a key. Only at a loopback address.
+    pub loopback_without_key: bool,
+    /// Origins whose pages may use the API from a browser, such as `https://app.example.com`; `*` is all of them.
+    pub cors_origins: Vec<String>,
     /// Where the ledger, artifacts, knowledge and compiled code are kept.
     pub data_dir: PathBuf,
     /// Where components are dropped.
     pub plugins_dir: PathBuf,
+    /// Where backups of the running host are made, where the file says so: see [`Config::backups`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup_dir: Option<PathBuf>,
     /// Limits.
     pub limits: Limits,
     /// How long what runs have left is kept.
@@ -80,12 +92,34 @@ pub struct Config {
     pub skills: Vec<SkillConfig>,
     /// Content that does not change from run to run.
     pub static_refs: Vec<StaticRefConfig>,
+    /// Runners whose runs executors outside take.
+    pub external_runners: Vec<ExternalRunnerConfig>,
+    /// Where the host says what it does.
+    pub telemetry: TelemetryConfig,
+    /// Events at certain times.
+    pub schedules: Vec<ScheduleConfig>,
+    /// Systems whose signed requests become events.
+    pub webhook_sources: Vec<WebhookSourceConfig>,
+    /// Who is told what runs have done.
+    pub webhooks: Vec<ResultHookConfig>,
     /// Which runner answers which event.
     pub bindings: Vec<BindingConfig>,
 }
 
+/// The schema of the file, with the documentation of each key: what the reference of the configuration is made of.
+pub(crate) fn schema() -> Value {
+    schemars::schema_for!(File).to_value()
+}
+
+/// The sections of the file.
+pub(crate) fn section_names() -> BTreeSet<String> {
+    let schema = schema();
+    let sections = schema.get("properties").and_then(Value::as_object);
+    sections.into_iter().flatten().map(|(name, _)| name.clone()).collect()
+}
+
 /// The file, as it is written.
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct File {
     server: Server,
@@ -100,30 +134,53 @@ struct File {
     approvers: Vec<ApproverConfig>,
     skills: Vec<SkillConfig>,
     static_refs: Vec<StaticRefConfig>,
+    external_runners: Vec<ExternalRunnerConfig>,
+    telemetry: TelemetryConfig,
+    schedules: Vec<ScheduleConfig>,
+    webhook_sources: Vec<WebhookSourceConfig>,
+    webhooks: Vec<ResultHookConfig>,
     bindings: Vec<BindingConfig>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Server {
+    /// Where HTTP is served.
     listen: SocketAddr,
+    /// Whether requests of this machine alone need no key. Refused at other addresses.
+    loopback_without_key: bool,
+    /// Origins of pages that may use the API from a browser, such as `https://app.example.com`.
+    cors_origins: Vec<String>,
+    /// Where the ledger, artifacts, knowledge and compiled code are kept. Relative to the file, as all paths.
     data_dir: PathBuf,
+    /// Where components are dropped.
     plugins_dir: PathBuf,
+    /// Where backups of the running host are made. Default: `backups` in the data directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backup_dir: Option<PathBuf>,
 }
 
 impl Default for Server {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 7070)), data_dir: "data".into(), plugins_dir: "plugins".into() }
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7070)),
+            loopback_without_key: false,
+            cors_origins: Vec::new(),
+            data_dir: "data".into(),
+            plugins_dir: "plugins".into(),
+            backup_dir: None,
+        }
     }
 }
 
 /// Which runner answers which event, and on what terms.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BindingConfig {
     /// Names the binding; state of scope `binding` belongs to it.
     pub id: String,
     /// The runner.
+    #[schemars(with = "String")]
     pub runner: RunnerId,
     /// Bindings with a higher one come first where several match.
     #[serde(default)]
@@ -163,10 +220,73 @@ pub struct BindingConfig {
     /// none does, people are asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<ApprovalRule>,
+    /// How its runs wait for their turn, and for executors outside. Without it nothing is bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueuePolicy>,
+    /// The webhooks that are told what its runs do, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deliver: Vec<String>,
+}
+
+/// A runner whose runs executors outside take. What a component says of itself, the operator says of it here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExternalRunnerConfig {
+    /// `plugin:AUTHOR/PLUGIN/NAME`.
+    #[schemars(with = "String")]
+    pub id: RunnerId,
+    /// Its version, as records show it.
+    #[serde(default = "first_version")]
+    #[schemars(with = "String")]
+    pub version: semver::Version,
+    /// What people read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// What it can do.
+    #[serde(default)]
+    pub capabilities: Capabilities,
+    /// The most that it can ever use.
+    #[serde(default)]
+    pub permissions: Permissions,
+    /// The form of a binding's configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    pub config_schema: Vec<FormItem>,
+}
+
+fn first_version() -> semver::Version {
+    semver::Version::new(1, 0, 0)
+}
+
+impl ExternalRunnerConfig {
+    /// What a component would say of itself.
+    pub(crate) fn manifest(&self) -> RunnerManifest {
+        let label = self.label.clone().unwrap_or_else(|| self.id.name().to_owned());
+        RunnerManifest {
+            id: self.id.clone(),
+            name: self.id.name().to_owned(),
+            author: self.id.author().to_owned(),
+            plugin: self.id.plugin().to_owned(),
+            version: self.version.clone(),
+            label: LocalizedText::from_pairs([("en".to_owned(), label)]),
+            description: None,
+            capabilities: self.capabilities.clone(),
+            permissions: self.permissions.clone(),
+            context: ContextPolicy::default(),
+            config_schema: self.config_schema.clone(),
+            metadata: Value::Null,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.permissions.http_hosts.iter().try_for_each(|host| {
+            agent_host_protocol::hosts::check(host).map_err(|problem| format!("`permissions.http_hosts`: {problem}"))
+        })
+    }
 }
 
 /// What becomes of an effect whose outcome nobody knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InDoubt {
     /// The runner is told so, by an error with `details.code` `effect_in_doubt`.
@@ -177,7 +297,7 @@ pub enum InDoubt {
 }
 
 /// What becomes of a run when the host stops while it is active.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// It goes on where it was: nothing that it did is done again.
@@ -194,22 +314,24 @@ pub(crate) fn default_max_attempts() -> u32 {
 }
 
 /// How long the host keeps what runs have left.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
     /// Journals, and the components that they need, for so long after the end of a run, in milliseconds. With them a
     /// run can be replayed and forked. Journals of runs that have not ended are always kept.
     pub journals_ms: u64,
+    /// Deliveries that are dead letters, or whose webhook is configured no more, for so long, in milliseconds.
+    pub dead_letters_ms: u64,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { journals_ms: 7 * 24 * 60 * 60 * 1000 }
+        Self { journals_ms: 7 * 24 * 60 * 60 * 1000, dead_letters_ms: 30 * 24 * 60 * 60 * 1000 }
     }
 }
 
 /// Which events a binding answers: each field a regular expression that must match the whole of the event's.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Match {
     /// Such as `message\..*`.
@@ -227,7 +349,7 @@ pub struct Match {
 }
 
 /// What a runner may use of what its manifest asks for. A field that is absent has the default that stands beside it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResourcePolicy {
     /// Which models, by id; `*` at the end stands for anything. Default: all that are configured.
@@ -291,7 +413,7 @@ pub struct ResourcePolicy {
 }
 
 /// Names of things, each whole or with `*` at its end.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(transparent)]
 pub struct Names(pub Vec<String>);
 
@@ -316,6 +438,34 @@ impl Names {
 }
 
 impl ResourcePolicy {
+    /// What this leaves out is as the other says.
+    pub(crate) fn or(self, other: &Self) -> Self {
+        fn or<T: Clone>(mine: Option<T>, theirs: &Option<T>) -> Option<T> {
+            mine.or_else(|| theirs.clone())
+        }
+        Self {
+            model_ids: or(self.model_ids, &other.model_ids),
+            tool_names: or(self.tool_names, &other.tool_names),
+            kb_ids: or(self.kb_ids, &other.kb_ids),
+            runner_ids: or(self.runner_ids, &other.runner_ids),
+            http_secrets: or(self.http_secrets, &other.http_secrets),
+            skill_names: or(self.skill_names, &other.skill_names),
+            static_refs: or(self.static_refs, &other.static_refs),
+            models: or(self.models, &other.models),
+            tools: or(self.tools, &other.tools),
+            knowledge_bases: or(self.knowledge_bases, &other.knowledge_bases),
+            history: or(self.history, &other.history),
+            events: or(self.events, &other.events),
+            artifacts: or(self.artifacts, &other.artifacts),
+            storage: or(self.storage, &other.storage),
+            interactions: or(self.interactions, &other.interactions),
+            steering: or(self.steering, &other.steering),
+            runs: or(self.runs, &other.runs),
+            platform_api: or(self.platform_api, &other.platform_api),
+            http_hosts: or(self.http_hosts, &other.http_hosts),
+        }
+    }
+
     /// The policy in the form of permissions: what a manifest is intersected with.
     #[must_use]
     pub(crate) fn permissions(&self, state: Option<&StatePolicy>) -> Permissions {
@@ -340,7 +490,7 @@ impl ResourcePolicy {
 }
 
 /// Scopes of state that a runner may use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatePolicy {
     /// These and no others; none switches state off.
@@ -348,14 +498,18 @@ pub struct StatePolicy {
 }
 
 /// What the place that shows the answer can do, where the event does not say.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[allow(missing_docs, reason = "as in the context, protocol::context::Delivery")]
 pub struct DeliveryPolicy {
+    /// What it is, such as `chat` or `api`.
     pub surface: String,
+    /// Whether it shows an answer as it comes.
     pub supports_streaming: bool,
+    /// Whether it can change what it has shown.
     pub supports_edit: bool,
+    /// Whether it can show reactions.
     pub supports_reaction: bool,
+    /// How long a message may be that it shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_message_size: Option<u32>,
 }
@@ -373,7 +527,7 @@ impl Default for DeliveryPolicy {
 }
 
 /// What of the transcript a simple runner finds in its context.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bootstrap {
     /// `recent_tail` brings the newest messages before this event; `none` and `current_event` bring none.
@@ -413,6 +567,8 @@ impl BindingConfig {
             max_attempts: default_max_attempts(),
             in_doubt: InDoubt::default(),
             approvals: Vec::new(),
+            queue: None,
+            deliver: Vec::new(),
         }
     }
 }
@@ -441,13 +597,19 @@ impl Config {
         let secrets = file.http_secrets.iter_mut().map(|secret| &mut secret.value);
         let secrets = secrets.chain(file.action_hooks.iter_mut().map(|hook| &mut hook.secret));
         let secrets = secrets.chain(file.approvers.iter_mut().map(|approver| &mut approver.token));
+        let secrets = secrets.chain(file.webhook_sources.iter_mut().map(|source| &mut source.secret));
+        let secrets = secrets.chain(file.webhooks.iter_mut().map(|hook| &mut hook.secret));
         secrets.for_each(|secret| secret.relative_to(base));
         file.skills.iter_mut().for_each(|skill| skill.relative_to(base));
         file.static_refs.iter_mut().for_each(|content| content.relative_to(base));
+        file.telemetry.relative_to(base);
         let config = Self {
             listen: file.server.listen,
+            loopback_without_key: file.server.loopback_without_key,
+            cors_origins: file.server.cors_origins,
             data_dir: base.join(file.server.data_dir),
             plugins_dir: base.join(file.server.plugins_dir),
+            backup_dir: file.server.backup_dir.map(|dir| base.join(dir)),
             limits: file.limits,
             models: file.models,
             mcp_servers: file.mcp_servers,
@@ -459,6 +621,11 @@ impl Config {
             approvers: file.approvers,
             skills: file.skills,
             static_refs: file.static_refs,
+            external_runners: file.external_runners,
+            telemetry: file.telemetry,
+            schedules: file.schedules,
+            webhook_sources: file.webhook_sources,
+            webhooks: file.webhooks,
             bindings: file.bindings,
         };
         config.check()?;
@@ -468,11 +635,14 @@ impl Config {
     /// The configuration of a host that was told nothing: defaults, no bindings, directories in `dir`.
     #[must_use]
     pub fn default_in(dir: &Path) -> Self {
-        let Server { listen, data_dir, plugins_dir } = Server::default();
+        let Server { listen, loopback_without_key, cors_origins, data_dir, plugins_dir, backup_dir } = Server::default();
         Self {
             listen,
+            loopback_without_key,
+            cors_origins,
             data_dir: dir.join(data_dir),
             plugins_dir: dir.join(plugins_dir),
+            backup_dir,
             limits: Limits::default(),
             models: Vec::new(),
             mcp_servers: Vec::new(),
@@ -484,6 +654,11 @@ impl Config {
             approvers: Vec::new(),
             skills: Vec::new(),
             static_refs: Vec::new(),
+            external_runners: Vec::new(),
+            telemetry: TelemetryConfig::default(),
+            schedules: Vec::new(),
+            webhook_sources: Vec::new(),
+            webhooks: Vec::new(),
             bindings: Vec::new(),
         }
     }
@@ -505,6 +680,10 @@ impl Config {
             ("log_bytes_per_second", u64::from(limits.log_bytes_per_second)),
             ("emit_results", limits.emit_results as u64),
             ("component_bytes", limits.component_bytes),
+            ("http_connections", limits.http_connections as u64),
+            ("http_header_ms", limits.http_header_ms),
+            ("http_subscribers", limits.http_subscribers as u64),
+            ("http_slow_reader_ms", limits.http_slow_reader_ms),
         ];
         for (name, value) in not_zero {
             if value == 0 {
@@ -519,11 +698,13 @@ impl Config {
         if limits.guest_memory_bytes < 1024 * 1024 || limits.guest_memory_bytes as u64 > 4 << 30 {
             return invalid("`limits.guest_memory_bytes` must be between 1 MiB and 4 GiB".to_owned());
         }
+        self.check_door().map_err(ConfigError::Invalid)?;
         self.check_services().map_err(ConfigError::Invalid)?;
         for (place, binding) in self.bindings.iter().enumerate() {
             binding
                 .check()
                 .and_then(|()| binding.check_approvers(&self.approvers))
+                .and_then(|()| binding.check_deliver(&self.webhooks))
                 .map_err(|problem| ConfigError::Invalid(format!("binding {} (`{}`): {problem}", place + 1, binding.id)))?;
             if self.bindings.iter().take(place).any(|other| other.id == binding.id) {
                 return invalid(format!(
@@ -537,7 +718,47 @@ impl Config {
 }
 
 impl Config {
+    /// Who may come in.
+    fn check_door(&self) -> Result<(), String> {
+        let listen = self.listen;
+        if self.loopback_without_key && !listen.ip().is_loopback() {
+            return Err(format!(
+                "`server.loopback_without_key` is for this machine alone, and `server.listen` is {listen}: listen at \
+                 127.0.0.1, or take `loopback_without_key` out and make a key with `agent-host keys create --scope admin`"
+            ));
+        }
+        if self.loopback_without_key && self.cors_origins.iter().any(|origin| origin == "*") {
+            return Err(
+                "`server.cors_origins` has `*` and `server.loopback_without_key` is on, so every page that a browser on this \
+                 machine opens could do everything: name the origins, or use keys"
+                    .to_owned(),
+            );
+        }
+        let is_origin = |origin: &str| {
+            let visible = origin.bytes().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase());
+            let host = origin.split_once("://").filter(|(scheme, _)| !scheme.is_empty()).map(|(_, host)| host);
+            origin == "*" || visible && host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', '*']))
+        };
+        match self.cors_origins.iter().find(|origin| !is_origin(origin)) {
+            Some(origin) => Err(format!(
+                "`server.cors_origins` has `{origin}`: write an origin as browsers send it, scheme, host in lower case and port \
+                 without a path, such as https://app.example.com"
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn check_services(&self) -> Result<(), String> {
+        fn unique<'a>(what: &str, ids: impl Iterator<Item = &'a str>) -> Result<(), String> {
+            let mut seen = Vec::new();
+            for id in ids {
+                if seen.contains(&id) {
+                    return Err(format!("two {what} have the id `{id}`: rename one"));
+                }
+                seen.push(id);
+            }
+            Ok(())
+        }
         for model in &self.models {
             model.check().map_err(|problem| format!("model `{}`: {problem}", model.id))?;
         }
@@ -560,6 +781,7 @@ impl Config {
                 }
             }
         }
+        self.telemetry.check().map_err(|problem| format!("`telemetry`: {problem}"))?;
         self.egress.check().map_err(|problem| format!("`egress`: {problem}"))?;
         for secret in &self.http_secrets {
             secret.check().map_err(|problem| format!("HTTP secret `{}`: {problem}", secret.name))?;
@@ -567,33 +789,44 @@ impl Config {
         for hook in &self.action_hooks {
             hook.check().map_err(|problem| format!("action hook {}: {problem}", hook.url))?;
         }
+        for runner in &self.external_runners {
+            runner.check().map_err(|problem| format!("external runner `{}`: {problem}", runner.id))?;
+        }
+        unique("external runners", self.external_runners.iter().map(|runner| runner.id.as_str()))?;
         for approver in &self.approvers {
             approver.check().map_err(|problem| format!("approver `{}`: {problem}", approver.id))?;
         }
-        fn unique<'a>(what: &str, ids: impl Iterator<Item = &'a str>) -> Result<(), String> {
-            let mut seen = Vec::new();
-            for id in ids {
-                if seen.contains(&id) {
-                    return Err(format!("two {what} have the id `{id}`: rename one"));
-                }
-                seen.push(id);
-            }
-            Ok(())
+        for schedule in &self.schedules {
+            Schedule::new(schedule).map_err(|problem| format!("schedule `{}`: {problem}", schedule.id))?;
+        }
+        for source in &self.webhook_sources {
+            source.check().map_err(|problem| format!("webhook source `{}`: {problem}", source.name))?;
+        }
+        for hook in &self.webhooks {
+            hook.check().map_err(|problem| format!("webhook `{}`: {problem}", hook.name))?;
         }
         unique("models", self.models.iter().map(|model| model.id.as_str()))?;
         unique("MCP servers", self.mcp_servers.iter().map(|server| server.id.as_str()))?;
         unique("knowledge bases", self.knowledge_bases.iter().map(|base| base.id.as_str()))?;
         unique("HTTP secrets", self.http_secrets.iter().map(|secret| secret.name.as_str()))?;
+        unique("schedules", self.schedules.iter().map(|schedule| schedule.id.as_str()))?;
+        unique("webhook sources", self.webhook_sources.iter().map(|source| source.name.as_str()))?;
+        unique("webhooks", self.webhooks.iter().map(|hook| hook.name.as_str()))?;
         unique("approvers", self.approvers.iter().map(|approver| approver.id.as_str()))?;
         unique("static references", self.static_refs.iter().map(|content| content.name.as_str()))
     }
 }
 
+/// What names something in the configuration, in paths and in keys of the ledger.
+pub(crate) fn is_name(text: &str) -> bool {
+    let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    !text.is_empty() && text.len() <= 64 && text.chars().all(named)
+}
+
 impl BindingConfig {
     /// Checks what the shape alone does not say.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if self.id.is_empty() || self.id.len() > 64 || !self.id.chars().all(named) {
+        if !is_name(&self.id) {
             return Err("`id` must have 1 to 64 letters, digits, `.`, `_` or `-`".to_owned());
         }
         if self.deadline_ms.is_some_and(|deadline| deadline == 0 || deadline > MAX_DEADLINE_MS) {
@@ -601,6 +834,9 @@ impl BindingConfig {
         }
         if !(1..=100).contains(&self.max_attempts) {
             return Err("`max_attempts` must be between 1 and 100".to_owned());
+        }
+        if let Some(queue) = &self.queue {
+            queue.check()?;
         }
         if let Some(bootstrap) = &self.bootstrap {
             if bootstrap.mode == BootstrapMode::SummaryTail {
@@ -617,6 +853,19 @@ impl BindingConfig {
             agent_host_protocol::hosts::check(host).map_err(|problem| format!("`resources.http_hosts`: {problem}"))?;
         }
         crate::pattern::Pattern::new(&self.matches).map(drop)
+    }
+
+    /// Whether every webhook is known that is told what its runs do.
+    fn check_deliver(&self, known: &[ResultHookConfig]) -> Result<(), String> {
+        for (place, name) in self.deliver.iter().enumerate() {
+            if !known.iter().any(|hook| hook.name == *name) {
+                return Err(format!("`deliver` names the webhook `{name}`, and no `[[webhooks]]` entry has that name"));
+            }
+            if self.deliver.iter().take(place).any(|other| other == name) {
+                return Err(format!("`deliver` names the webhook `{name}` twice"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether everyone is known who may answer.
@@ -680,6 +929,14 @@ mod tests {
             ("[limits]\nrun_deadline = 5", "run_deadline"),
             ("[limits]\nmax_live_runs = 0", "max_live_runs"),
             ("listen = 5", "listen"),
+            ("[server]\nlisten = \"0.0.0.0:80\"\nloopback_without_key = true", "keys create"),
+            ("[server]\nlisten = \"[::]:80\"\nloopback_without_key = true", "127.0.0.1"),
+            ("[server]\nloopback_without_key = true\ncors_origins = [\"*\"]", "name the origins"),
+            ("[server]\ncors_origins = [\"https://a.example/\"]", "without a path"),
+            ("[server]\ncors_origins = [\"https://*.a.example\"]", "cors_origins"),
+            ("[server]\ncors_origins = [\"a.example\"]", "cors_origins"),
+            ("[server]\ncors_origins = [\"https://A.example\"]", "lower case"),
+            ("[limits]\nhttp_connections = 0", "http_connections"),
             ("[[bindings]]\nid = \"a\"\nrunner = \"echo\"", "plugin:AUTHOR/PLUGIN/NAME"),
             ("[[bindings]]\nid = \"a\"", "runner"),
             (&binding("match = { event_type = \"(\" }"), "match.event_type"),

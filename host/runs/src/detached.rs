@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use agent_host_protocol::{ApiError, RunId, ask::ActionOutcome, time};
+use opentelemetry::context::FutureExt;
 use serde_json::Value;
 use tokio_util::task::TaskTracker;
 
@@ -23,8 +24,13 @@ pub(crate) fn action_id(run_id: RunId, sequence: u64) -> String {
     format!("{run_id}.e{sequence}")
 }
 
+/// Whether an action is one that goes on beside its run.
+pub(crate) fn is_passing(action_id: &str) -> bool {
+    action_id.split_once('.').is_some_and(|(_, name)| name.starts_with('e'))
+}
+
 fn is_detached(action: &Action) -> bool {
-    action.action_id.split_once('.').is_some_and(|(_, name)| name.starts_with('e'))
+    is_passing(&action.action_id)
 }
 
 /// The actions of one execution that go on beside its guest.
@@ -70,7 +76,7 @@ impl Detached {
         let Self { run, services } = self.clone();
         let (cancelled, deadline) = (run.cancelled.clone(), run.deadline);
         let tasks = run.passing.clone();
-        tasks.spawn(async move {
+        let acting = async move {
             let outcome = tokio::select! {
                 outcome = resolve(&run, &services, &id, wanted) => outcome,
                 // The end of the run says of what is left that it was cancelled.
@@ -84,7 +90,8 @@ impl Detached {
                 Ok(None) => begun.ended_before(),
                 Err(error) => begun.acted(Err(&error)).await,
             }
-        });
+        };
+        tasks.spawn(acting.with_current_context());
     }
 }
 

@@ -24,6 +24,22 @@ pub enum HostError {
     /// The thing is not in a state for it.
     #[error("{0}")]
     Conflict(String),
+    /// The claim of a run does not count any more.
+    #[error("{0}")]
+    ClaimLost(String),
+    /// Results were left out between what the host has and what is appended.
+    #[error(
+        "result {expected} is the next that the host expects from this claim, and these begin with {first}: append what is missing first"
+    )]
+    SequenceGap {
+        /// The number of the next.
+        expected: u64,
+        /// The number that came.
+        first: u64,
+    },
+    /// The gate has refused what an executor does for its run.
+    #[error("{}", .0.message)]
+    Refused(ApiError),
     /// An action was answered before, or takes no answer any more.
     #[error("{message}")]
     Answered {
@@ -47,7 +63,7 @@ pub enum HostError {
     )]
     IdempotencyConflict,
     /// The line of the conversation is full.
-    #[error("{waiting} runs already wait in this conversation: let some end or cancel them, then send the event again")]
+    #[error("{waiting} runs already wait in this line: let some end or cancel them, then send the request again")]
     QueueFull {
         /// How many wait.
         waiting: usize,
@@ -86,6 +102,9 @@ impl HostError {
             Self::Invalid(_) => "invalid_argument",
             Self::InvalidCursor(_) => "invalid_cursor",
             Self::Conflict(_) => "conflict",
+            Self::ClaimLost(_) => "claim_lost",
+            Self::SequenceGap { .. } => "sequence_gap",
+            Self::Refused(_) => "refused",
             Self::Answered { .. } => "already_answered",
             Self::Expired(_) => "expired",
             Self::Unauthenticated(_) => "unauthenticated",
@@ -110,6 +129,7 @@ impl From<LedgerError> for HostError {
             LedgerError::InvalidCursor { .. } => Self::InvalidCursor(message),
             LedgerError::InvalidLimit { .. } => Self::Invalid(message),
             LedgerError::NotFound { .. } => Self::NotFound(message),
+            LedgerError::Fenced { .. } => Self::ClaimLost(message),
             LedgerError::Terminal { .. } | LedgerError::Conflict { .. } => Self::Conflict(message),
             LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } => Self::Invalid(message),
             LedgerError::DiskLow { .. } => Self::InsufficientStorage(message),
@@ -127,6 +147,9 @@ pub(crate) fn ledger_failed(error: LedgerError) -> ApiError {
     }
     if let LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } = error {
         return ApiError::new(ErrorCode::PayloadTooLarge, error.to_string());
+    }
+    if let LedgerError::Fenced { .. } = error {
+        return ApiError::new(ErrorCode::Other("claim_lost".to_owned()), error.to_string());
     }
     match HostError::from(error) {
         HostError::InvalidCursor(message) | HostError::Invalid(message) => ApiError::invalid_argument(message),

@@ -18,6 +18,7 @@ use agent_host_protocol::{
     time,
     tool::ToolOutput,
 };
+use agent_host_providers::{models::Model, trace::Span};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
@@ -25,6 +26,8 @@ use crate::{
     asks::{Ask, action_id},
     gate::RunState,
     journal::{Effect, Ticket},
+    metrics::{self, Metrics},
+    spans,
 };
 
 /// Numbers of what is asked in passing: apart from those of calls.
@@ -170,6 +173,59 @@ impl Named {
 pub(crate) struct Begun {
     run: Arc<RunState>,
     number: u64,
+    watched: Watched,
+}
+
+/// What is counted and traced of a call.
+struct Watched {
+    /// Nothing where it is over, or where it is counted elsewhere.
+    what: Option<What>,
+    metrics: Option<Metrics>,
+    span: Span,
+    began: Instant,
+}
+
+enum What {
+    Model(String, ModelOperation),
+    Tool(String),
+}
+
+impl Watched {
+    fn new(run: &RunState, what: What, span: Span) -> Self {
+        Self { what: Some(what), metrics: run.metrics.clone(), span, began: Instant::now() }
+    }
+
+    fn nothing() -> Self {
+        Self { what: None, metrics: None, span: Span::nothing(), began: Instant::now() }
+    }
+
+    /// The call is over.
+    fn over(&mut self, error: Option<&ApiError>, usage: Option<&TokenUsage>) {
+        self.over_as(metrics::outcome(error), error.map(ApiError::category), usage);
+    }
+
+    fn over_as(&mut self, outcome: &str, failure: Option<&str>, usage: Option<&TokenUsage>) {
+        let Some(what) = self.what.take() else { return };
+        if let Some(failure) = failure {
+            self.span.failed(failure);
+        }
+        let Some(metrics) = &self.metrics else { return };
+        match what {
+            What::Model(model, operation) => {
+                metrics.model(&model, operation.as_str(), outcome, self.began.elapsed());
+                if let Some(usage) = usage {
+                    metrics.tokens(&model, usage);
+                }
+            }
+            What::Tool(tool) => metrics.tool(&tool, outcome, self.began.elapsed()),
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.over_as("cancelled", Some("cancelled"), None);
+    }
 }
 
 impl Begun {
@@ -177,15 +233,28 @@ impl Begun {
     pub(crate) async fn model(
         run: &Arc<RunState>,
         ticket: &Ticket,
-        model_id: &str,
+        model: &Model,
         operation: ModelOperation,
     ) -> Result<Self, ApiError> {
-        Self::new(run, ticket, ResultKind::ModelCallStarted, &Named::model(model_id, operation), Value::Null).await
+        let begun =
+            Self::new(run, ticket, ResultKind::ModelCallStarted, &Named::model(model.id(), operation), Value::Null).await?;
+        Ok(begun.watched(What::Model(model.id().to_owned(), operation), spans::of_model(model, operation)))
+    }
+
+    fn watched(mut self, what: What, span: Span) -> Self {
+        self.watched = Watched::new(&self.run, what, span);
+        self
+    }
+
+    /// What is traced of it.
+    pub(crate) fn span(&self) -> &Span {
+        &self.watched.span
     }
 
     /// An execution before has called a model, and that call has no end in the record yet.
     pub(crate) fn model_before(run: &Arc<RunState>, number: u64, model_id: &str, operation: ModelOperation) -> Self {
-        Self::open(run, number, Named::model(model_id, operation))
+        let what = What::Model(model_id.to_owned(), operation);
+        Self::open(run, number, Named::model(model_id, operation)).watched(what, Span::nothing())
     }
 
     /// A tool is about to be called.
@@ -202,7 +271,8 @@ impl Begun {
         } else {
             json!({ "parameters_bytes": bytes })
         };
-        Self::new(run, ticket, ResultKind::ToolCallStarted, &named, more).await
+        let begun = Self::new(run, ticket, ResultKind::ToolCallStarted, &named, more).await?;
+        Ok(begun.watched(What::Tool(call.tool_name.clone()), spans::of_tool(call)))
     }
 
     /// People are about to be asked, or a platform action to be done. Its id is `asks::action_id` of its number.
@@ -288,11 +358,12 @@ impl Begun {
         }
         calls.open.insert(number, open);
         drop(calls);
-        Self { run: Arc::clone(run), number }
+        Self { run: Arc::clone(run), number, watched: Watched::nothing() }
     }
 
-    /// An execution before has written the end of this call.
-    pub(crate) fn ended_before(self) {
+    /// An execution before has written the end of this call, and counted it.
+    pub(crate) fn ended_before(mut self) {
+        self.watched = Watched::nothing();
         self.run.open.0.lock().open.remove(&self.number);
     }
 
@@ -319,7 +390,10 @@ impl Begun {
     }
 
     /// A chat model has answered, or not.
-    pub(crate) async fn answered(self, outcome: Result<(&str, Option<&TokenUsage>), &ApiError>) {
+    pub(crate) async fn answered(mut self, outcome: Result<(&str, Option<&TokenUsage>), &ApiError>) {
+        let (reason, usage) = outcome.map_or((None, None), |(reason, usage)| (Some(reason), usage));
+        spans::answered(self.span(), reason, usage);
+        self.watched.over(outcome.err(), usage);
         self.end(match outcome {
             Ok((finish_reason, usage)) => json!({ "finish_reason": finish_reason, "usage": usage_or_unknown(usage) }),
             Err(error) => json!({ "error": failure(error) }),
@@ -328,7 +402,10 @@ impl Begun {
     }
 
     /// A model of another kind has answered, or not.
-    pub(crate) async fn used(self, outcome: Result<Option<&TokenUsage>, &ApiError>) {
+    pub(crate) async fn used(mut self, outcome: Result<Option<&TokenUsage>, &ApiError>) {
+        let usage = outcome.ok().flatten();
+        spans::answered(self.span(), None, usage);
+        self.watched.over(outcome.err(), usage);
         self.end(match outcome {
             Ok(usage) => json!({ "usage": usage_or_unknown(usage) }),
             Err(error) => json!({ "error": failure(error) }),
@@ -337,7 +414,15 @@ impl Begun {
     }
 
     /// A tool has answered, or not. What it reports as its own failure is a failure here.
-    pub(crate) async fn executed(self, outcome: Result<&ToolOutput, &ApiError>) {
+    pub(crate) async fn executed(mut self, outcome: Result<&ToolOutput, &ApiError>) {
+        match outcome {
+            Ok(output) => {
+                spans::executed(self.span(), output);
+                let (word, failure) = if output.is_error { ("tool_error", Some("tool_error")) } else { ("ok", None) };
+                self.watched.over_as(word, failure, None);
+            }
+            Err(error) => self.watched.over(Some(error), None),
+        }
         let room = self.run.limits.result_bytes / 2;
         self.end(match outcome {
             Ok(output) if output.is_error => {
@@ -369,9 +454,42 @@ impl Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        if let Some(call) = self.run.open.0.lock().open.get_mut(&self.number) {
-            call.left = Some(Instant::now());
+        let mut calls = self.run.open.0.lock();
+        let Some(call) = calls.open.get_mut(&self.number) else { return };
+        call.left = Some(Instant::now());
+        drop(calls);
+        // A run that is executed outside goes on when somebody has gone away from one of its calls. Where it ends itself, its
+        // end says so.
+        let ends = self.run.let_go.is_cancelled() || self.run.cancelled.is_cancelled() || Instant::now() >= self.run.deadline;
+        if self.run.is_outside()
+            && !ends
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (run, number) = (Arc::clone(&self.run), self.number);
+            let tasks = run.passing.clone();
+            tasks.spawn_on(async move { withdraw(&run, number).await }, &runtime);
         }
+    }
+}
+
+/// Writes the end of a call that nobody waits for any more.
+async fn withdraw(run: &RunState, number: u64) {
+    // An answer may be on its way into the record.
+    if let Ok(written) = run.write(None, |_| Ok(RunWrite::default())).await {
+        let _ = written.durable().await;
+    }
+    let Some(call) = run.open.0.lock().open.remove(&number) else { return };
+    if let Some(id) = call.named.get("action_id").and_then(Value::as_str) {
+        run.mail.refuse(id);
+        if run.action(id).is_ok_and(|action| action.is_some_and(|action| action.resolved.is_some())) {
+            return;
+        }
+    }
+    let took = call.left.unwrap_or_else(Instant::now).saturating_duration_since(call.began);
+    let why = ApiError::new(ErrorCode::Cancelled, "who asked for it went away before it was done");
+    let data = end(call.named, took, object(unfinished(call.kind, &why)));
+    if let Err(error) = run.record_fact(call.kind, &data).await {
+        tracing::warn!(run_id = %run.run_id, %error, "the end of a call that nobody waits for could not be recorded");
     }
 }
 

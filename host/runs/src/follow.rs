@@ -7,8 +7,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{error::HostError, host::Host};
 
-/// Events read at one time. A follower holds one such piece and nothing else, however slow it is.
+/// Events read at one time, at first and at most. A follower holds one such piece and nothing else, however slow it is.
+const FIRST_PIECE: usize = 16;
 const PIECE: usize = 256;
+/// So large a piece should be: thousands of followers that stand still must not take the memory of the host.
+const PIECE_BYTES: usize = 64 * 1024;
 
 struct Follower {
     ledger: Ledger,
@@ -16,6 +19,8 @@ struct Follower {
     run_no: u64,
     after: u64,
     read: std::vec::IntoIter<RunEvent>,
+    /// How many to read next: fewer where they are large.
+    piece: usize,
     watch: agent_host_ledger::Watch,
     ended: bool,
     stopping: CancellationToken,
@@ -40,8 +45,17 @@ impl Host {
         let ended = record.run.status.is_terminal() && after >= record.run.last_sequence;
         let watch = ledger.watch(record.run_no);
         let stopping = self.inner().stopping.clone();
-        let follower =
-            Follower { ledger, run_id: id, run_no: record.run_no, after, read: Vec::new().into_iter(), watch, ended, stopping };
+        let follower = Follower {
+            ledger,
+            run_id: id,
+            run_no: record.run_no,
+            after,
+            read: Vec::new().into_iter(),
+            piece: FIRST_PIECE,
+            watch,
+            ended,
+            stopping,
+        };
         Ok(stream::try_unfold(follower, |mut follower| async move { Ok(follower.next().await?.map(|event| (event, follower))) }))
     }
 }
@@ -57,7 +71,7 @@ impl Follower {
                 self.ended = event.is_terminal();
                 return Ok(Some(event));
             }
-            let read = match self.ledger.run_events_after(self.run_no, self.run_id, self.after, PIECE) {
+            let read = match self.ledger.run_events_after(self.run_no, self.run_id, self.after, self.piece) {
                 Ok(read) => read,
                 // The host goes down, and the run goes on when it is back: who follows it connects again.
                 Err(LedgerError::Unavailable(_)) if self.stopping.is_cancelled() => return Ok(None),
@@ -65,6 +79,9 @@ impl Follower {
             };
             if read.is_empty() {
                 self.watch.changed().await;
+            }
+            if let Some(largest) = read.iter().map(|event| event.data.get().len()).max() {
+                self.piece = (PIECE_BYTES / largest.max(1)).clamp(1, PIECE);
             }
             self.read = read.into_iter();
         }

@@ -10,6 +10,7 @@ use crate::{
     journal::{Entry, Outcome, Source, entry, function::Function},
     life::Past,
     recording::RecordingError,
+    spans,
     terms::Terms,
 };
 
@@ -83,6 +84,7 @@ impl Host {
             }
         }
         let mut metadata = record.run.metadata.clone();
+        spans::note(&mut metadata);
         metadata.insert(FORKED_FROM.to_owned(), id.to_string().into());
         metadata.insert("forked_at".to_owned(), fork.at.into());
         let at = time::now();
@@ -107,13 +109,15 @@ impl Host {
         };
         let add = AddRun {
             run,
-            terms: to_raw_value(&terms).map_err(unreadable)?,
+            terms: to_raw_value(&Terms { deliver: Vec::new(), ..terms }).map_err(unreadable)?,
             context: Some(to_raw_value(&context).map_err(unreadable)?),
             events,
             journal: Some(JournalSegment { first: 1, bytes: shared.bytes, blobs }),
+            entries: Vec::new(),
         };
         let record = ledger.add_run(add).await?;
         let run = record.run.clone();
+        inner.metrics.created(&run);
         self.begin(self.resumed(record, Past::Forked)?);
         Ok(run)
     }

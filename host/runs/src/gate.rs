@@ -23,6 +23,7 @@ use std::{
 
 use agent_host_ledger::{AuditRecord, Commit, Ledger, RunWrite, StateWrite};
 use agent_host_protocol::{ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, Timestamp, time};
+use agent_host_providers::trace::Span;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
@@ -39,6 +40,8 @@ use crate::{
     journal::{Answered, Asked, Journal, Outcome, Step, Stop, Ticket},
     mail::Mailbox,
     memory::Seen,
+    metrics::{self, Metrics},
+    spans,
     terms::Terms,
 };
 
@@ -62,6 +65,8 @@ pub(crate) struct RunState {
     /// Bytes of artifacts that the run has written.
     pub(crate) artifact_bytes: AtomicU64,
     pub(crate) journal: Journal,
+    /// Nothing where a run is only replayed.
+    pub(crate) metrics: Option<Metrics>,
     /// What comes from outside.
     pub(crate) mail: Arc<Mailbox>,
     /// Runs that it has started.
@@ -72,6 +77,8 @@ pub(crate) struct RunState {
     pub(crate) let_go: CancellationToken,
     /// Which attempt this is.
     pub(crate) attempt: u32,
+    /// The claim under which somebody outside executes it: the ledger takes nothing under another.
+    claim: Option<u32>,
     /// Artifacts that came with input which it has taken.
     pub(crate) given: Mutex<HashSet<String>>,
     /// Inputs that an attempt before has taken.
@@ -101,6 +108,11 @@ pub(crate) struct Written {
 }
 
 impl Written {
+    /// What was durable before.
+    pub(crate) fn before(last: u64) -> Self {
+        Self { last, commit: None }
+    }
+
     /// Waits until it is durable.
     pub(crate) async fn durable(self) -> Result<(), ApiError> {
         match self.commit {
@@ -169,11 +181,13 @@ impl RunState {
             seen: Seen::default(),
             artifact_bytes: AtomicU64::new(0),
             journal,
+            metrics: None,
             mail,
             children: Children::default(),
             passing: Passing::new(),
             let_go: CancellationToken::new(),
             attempt,
+            claim: None,
             given: Mutex::default(),
             taken_before: Mutex::default(),
             stop: Mutex::default(),
@@ -186,6 +200,22 @@ impl RunState {
             audit: Mutex::default(),
             limits,
         }
+    }
+
+    /// The same, executed outside under a claim.
+    pub(crate) fn held_by(self, claim: u32) -> Self {
+        Self { claim: Some(claim), ..self }
+    }
+
+    /// Whether somebody outside executes it: its calls come side by side, and whoever waits for one may go away while the run
+    /// goes on.
+    pub(crate) fn is_outside(&self) -> bool {
+        self.claim.is_some()
+    }
+
+    /// Counts what the run does.
+    pub(crate) fn counted_by(self, metrics: &Metrics) -> Self {
+        Self { metrics: Some(metrics.clone()), ..self }
     }
 
     /// Lets a call through, or says why not. `allowed` answers for the grant, the resource and the size; it is
@@ -215,10 +245,16 @@ impl RunState {
     ) -> Result<T, ApiError> {
         let began = Instant::now();
         let admitted = self.is_active().and_then(|()| allowed()).and_then(|()| self.is_not_too_often());
+        // What leaves its own trace in the record is too small for one of these.
+        let span = if TRACED.contains(&call.action) { Span::nothing() } else { spans::of_host_call(call.action) };
         let outcome = match admitted {
-            Ok(()) => self.bounded(effect).await,
+            Ok(()) => self.bounded(span.within(effect)).await,
             Err(refusal) => Err(refusal),
         };
+        if let Err(error) = &outcome {
+            span.failed(metrics::outcome(Some(error)));
+        }
+        drop(span);
         self.passed(ticket, call, began.elapsed(), outcome).await
     }
 
@@ -251,7 +287,14 @@ impl RunState {
         took: Duration,
         outcome: Result<T, ApiError>,
     ) -> Result<T, ApiError> {
-        self.record(call, took, outcome.as_ref().err());
+        let error = outcome.as_ref().err();
+        if let Some(metrics) = &self.metrics {
+            metrics.called(call.action, error, took);
+            if matches!(call.action, SEND | WASI) {
+                metrics.egress(error);
+            }
+        }
+        self.record(call, took, error);
         self.settle(ticket, &outcome).await?;
         self.flush().await;
         outcome
@@ -403,7 +446,7 @@ impl RunState {
         let last = first + write.events.len() as u64 - 1;
         let in_doubt = self.may_meet_a_quota(&write.state)?;
         let (journal, taken) = self.journal.take().split();
-        let write = RunWrite { audit: self.take_audit(), journal, ..write };
+        let write = RunWrite { audit: self.take_audit(), journal, claim: self.claim, ..write };
         let commit = match self.ledger.submit(write).await {
             Ok(commit) => commit,
             Err(error) => {
@@ -569,6 +612,10 @@ pub(crate) const EMIT: &str = "results.emit";
 pub(crate) const NEXT: &str = "models.response-stream.next";
 /// `http.response.read`.
 pub(crate) const READ: &str = "http.response.read";
+/// `http.send`.
+pub(crate) const SEND: &str = "http.send";
+/// A request of `wasi:http`, as audit and errors name it.
+pub(crate) const WASI: &str = "wasi.http";
 /// Calls that leave no audit record when they are admitted: what was emitted is in the ledger event by event, and a
 /// streamed response has its `models.stream` and its `model.call.completed`, one of `http` its `http.send`.
 const TRACED: [&str; 3] = [EMIT, NEXT, READ];

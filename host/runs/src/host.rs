@@ -9,23 +9,34 @@ use std::{
 
 use agent_host_ledger::{Health, Ledger, LedgerError, Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{Limits, PluginReport, PluginStatus, Run, RunId, RunnerId, RunnerManifest, time};
+use agent_host_providers::webhook::ResultHooks;
 use agent_host_sandbox::{Plugins, Sandbox, SandboxError};
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     approval::Approvers,
     binding::{self, Binding, BindingReport},
     config::{Config, ConfigError},
+    delivery::Deliveries,
     error::{HostError, StartError},
+    executors::Executors,
+    held::Held,
+    keys::Keys,
     library::Library,
     life::Handle,
     line::Lines,
     mail::AskedNow,
+    metrics::Metrics,
+    queue::{admission::Admission, waiting::Waiting},
     recovery::WAKING,
+    reload::Upkeep,
     services::Services,
+    sources::{HookSource, Schedule, Scheduler, open_hooks},
+    token::LeaseKey,
 };
 
 /// The running kernel. Cheap to clone; [`Host::shutdown`] ends it for all.
@@ -33,29 +44,99 @@ use crate::{
 pub struct Host(Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) config: Config,
-    pub(crate) limits: Arc<Limits>,
+    /// What the host was told, and is replaced when it is told something else.
+    pub(crate) setup: ArcSwap<Setup>,
+    /// Counts the changes of `setup`, and tells of them.
+    pub(crate) reloaded: watch::Sender<u64>,
+    pub(crate) upkeep: Upkeep,
     pub(crate) ledger: Ledger,
+    /// Who may come in.
+    pub(crate) keys: Keys,
     pub(crate) sandbox: Sandbox,
     plugins: Plugins,
-    pub(crate) services: Arc<Services>,
-    pub(crate) bindings: Vec<Arc<Binding>>,
     pub(crate) lines: Arc<Lines>,
     /// Every run that has not ended and is not parked.
     pub(crate) live: Mutex<HashMap<RunId, Handle>>,
-    /// Who may answer what runs ask.
-    pub(crate) approvers: Approvers,
+    /// Runs and executors that wait for each other.
+    pub(crate) waiting: Waiting,
+    /// How many runs of each binding are executed.
+    pub(crate) admission: Arc<Admission>,
+    /// Who executes runs outside.
+    pub(crate) executors: Executors,
+    /// Runs that executors hold.
+    pub(crate) held: Mutex<HashMap<RunId, Arc<Held>>>,
+    pub(crate) lease_key: LeaseKey,
+    /// Held while a run is made under an idempotency key of its own.
+    pub(crate) creating: tokio::sync::Mutex<()>,
     /// What runs that are in memory wait for an answer to.
     pub(crate) asked: Arc<AskedNow>,
     /// Called when a parked run may have to be woken earlier than the clock that wakes them thinks.
     pub(crate) alarm: Notify,
+    pub(crate) scheduler: Scheduler,
+    /// What webhooks are still to be told.
+    pub(crate) deliveries: Arc<Deliveries>,
     /// One permit for each parked run that is coming back.
     pub(crate) waking: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
+    pub(crate) metrics: Metrics,
     /// No new events, and no run starts any more.
     pub(crate) stopping: CancellationToken,
     /// Whoever still runs, ends.
     pub(crate) ending: CancellationToken,
+}
+
+/// What follows from a configuration. Who begins something with one setup goes on with it.
+pub(crate) struct Setup {
+    pub(crate) config: Arc<Config>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) services: Arc<Services>,
+    pub(crate) bindings: Vec<Arc<Binding>>,
+    /// Who may answer what runs ask.
+    pub(crate) approvers: Approvers,
+    /// Runners whose runs executors outside take.
+    external: HashMap<RunnerId, Arc<RunnerManifest>>,
+    pub(crate) schedules: Vec<Arc<Schedule>>,
+    /// Systems that send signed requests.
+    pub(crate) hooks: Vec<Arc<HookSource>>,
+    /// Who is told what runs have done.
+    pub(crate) webhooks: ResultHooks,
+}
+
+impl Setup {
+    /// What the configuration says of a runner whose runs executors outside take.
+    pub(crate) fn external(&self, id: &RunnerId) -> Option<Arc<RunnerManifest>> {
+        self.external.get(id).cloned()
+    }
+
+    /// `before` is what the host works with until now, where it works.
+    pub(crate) async fn new(config: Config, ledger: &Ledger, before: Option<&Self>) -> Result<Self, StartError> {
+        config.check()?;
+        let bindings = binding::in_order(&config.bindings).map_err(ConfigError::Invalid)?;
+        let library = Library::open(&config, ledger).await?;
+        let services = Arc::new(Services::open(&config, library, before.map(|before| &*before.services)).await?);
+        let approvers = Approvers::new(&config.approvers);
+        let schedules = config.schedules.iter().map(|schedule| Schedule::new(schedule).map(Arc::new));
+        let schedules = schedules.collect::<Result<_, _>>().map_err(ConfigError::Invalid)?;
+        let hooks = open_hooks(&config.webhook_sources)?;
+        let webhooks = ResultHooks::open(&config.webhooks).map_err(ConfigError::Invalid)?;
+        let limits = Arc::new(config.limits.clone());
+        let external = config.external_runners.iter().map(|runner| (runner.id.clone(), Arc::new(runner.manifest()))).collect();
+        Ok(Self { limits, config: Arc::new(config), services, bindings, approvers, external, schedules, hooks, webhooks })
+    }
+
+    /// What an operator should look at.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let hooks = self.hooks.iter().filter_map(|hook| hook.problem());
+        let services = self.services.problems().into_iter().chain(self.approvers.problems());
+        services.chain(hooks).chain(self.webhooks.problems()).collect()
+    }
+}
+
+impl Inner {
+    /// What the host was told last.
+    pub(crate) fn setup(&self) -> Arc<Setup> {
+        self.setup.load_full()
+    }
 }
 
 /// Runs whose journals are removed in one go.
@@ -75,7 +156,7 @@ fn component_of(terms: &str) -> Option<String> {
 }
 
 /// How the host is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Readiness {
     /// Whether it takes events.
     pub ready: bool,
@@ -103,7 +184,6 @@ impl Host {
     /// When any of it cannot be done. A plugin or binding that does not work is no error: it is reported.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         config.check()?;
-        let bindings = binding::in_order(&config.bindings).map_err(ConfigError::Invalid)?;
         for dir in [&config.data_dir, &config.plugins_dir] {
             std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { path: dir.clone(), source })?;
         }
@@ -122,24 +202,31 @@ impl Host {
         }
         .build()?;
         let plugins = Plugins::open(&config.plugins_dir, sandbox.clone()).await?;
-        let library = Library::open(&config, &ledger).await?;
-        let services = Arc::new(Services::open(&config, library).await?);
-        let approvers = Approvers::new(&config.approvers);
+        let setup = Setup::new(config, &ledger, None).await?;
+        let (executors, lease_key) = (Executors::load(&ledger)?, LeaseKey::of(&ledger).await?);
         let host = Self(Arc::new(Inner {
-            services,
-            limits: Arc::new(config.limits.clone()),
-            config,
+            setup: ArcSwap::from_pointee(setup),
+            keys: Keys::open(&ledger)?,
+            reloaded: watch::Sender::new(0),
+            upkeep: Upkeep::default(),
             ledger,
             sandbox,
             plugins,
-            bindings,
             lines: Arc::default(),
             live: Mutex::default(),
-            approvers,
+            waiting: Waiting::default(),
+            admission: Arc::default(),
+            executors,
+            held: Mutex::default(),
+            lease_key,
+            creating: tokio::sync::Mutex::default(),
             asked: Arc::default(),
             alarm: Notify::new(),
+            scheduler: Scheduler::default(),
+            deliveries: Arc::default(),
             waking: Arc::new(Semaphore::new(WAKING)),
             tasks: TaskTracker::new(),
+            metrics: Metrics::default(),
             stopping: CancellationToken::new(),
             ending: CancellationToken::new(),
         }));
@@ -148,11 +235,15 @@ impl Host {
                 tracing::warn!(binding = report.id, "{problem}");
             }
         }
-        for problem in host.0.services.problems().into_iter().chain(host.0.approvers.problems()) {
+        let setup = host.0.setup();
+        for problem in setup.problems() {
             tracing::warn!("{problem}");
         }
         host.recover().await?;
+        host.watch_executors();
         host.keep_time();
+        host.keep_schedules();
+        host.keep_delivering();
         host.keep_clean();
         Ok(host)
     }
@@ -167,8 +258,8 @@ impl Host {
 
     /// What the host was told.
     #[must_use]
-    pub fn config(&self) -> &Config {
-        &self.0.config
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.0.setup.load().config)
     }
 
     /// The ledger, for reading. Everything that writes goes through the kernel.
@@ -192,7 +283,7 @@ impl Host {
     /// What is said of each binding, in the order in which they are asked.
     #[must_use]
     pub fn bindings(&self) -> Vec<BindingReport> {
-        self.0.bindings.iter().map(|binding| binding.report(self.0.plugins.runner(&binding.config.runner).as_ref())).collect()
+        self.0.setup().bindings.iter().map(|binding| binding.report(self.serving(&binding.config.runner).as_ref())).collect()
     }
 
     /// The record of a run.
@@ -297,8 +388,8 @@ impl Host {
         let plugins = self.plugins();
         let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
         let mut problems: Vec<_> = self.bindings().into_iter().filter_map(|binding| binding.problem).collect();
-        problems.extend(self.0.services.problems());
-        problems.extend(self.0.approvers.problems());
+        let setup = self.0.setup();
+        problems.extend(setup.problems());
         if stopping {
             problems.push("the host is shutting down".to_owned());
         }
@@ -317,7 +408,7 @@ impl Host {
     /// Removes from time to time what nothing refers to any more, and what has expired.
     fn keep_clean(&self) {
         let host = self.clone();
-        let mut ticks = tokio::time::interval(Duration::from_millis(self.0.limits.gc_interval_ms.max(1_000)));
+        let mut ticks = tokio::time::interval(Duration::from_millis(self.0.setup().limits.gc_interval_ms.max(1_000)));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tokio::spawn(async move {
             loop {
@@ -326,6 +417,9 @@ impl Host {
                     _ = ticks.tick() => {}
                 }
                 host.prune_journals().await;
+                if let Err(error) = host.forget_created().await {
+                    tracing::warn!(%error, "old idempotency keys could not be removed");
+                }
                 match host.0.ledger.collect_garbage(time::now()).await {
                     Ok(collected) => tracing::debug!(?collected, "artifacts that nothing refers to were removed"),
                     Err(error) => tracing::warn!(%error, "artifacts that nothing refers to could not be removed"),
@@ -337,7 +431,7 @@ impl Host {
     /// Removes journals of runs that ended long ago, and components that no run needs any more.
     async fn prune_journals(&self) {
         let inner = &self.0;
-        let kept_ms = inner.config.retention.journals_ms;
+        let kept_ms = inner.setup().config.retention.journals_ms;
         loop {
             match inner.ledger.prune_journals(time::now().saturating_sub(kept_ms), PRUNED_AT_ONCE).await {
                 Ok(pruned) if pruned.more && !inner.stopping.is_cancelled() => {}
@@ -380,7 +474,7 @@ impl Host {
                 tracing::error!("some runs could not be brought to their end; they will be when the host starts again");
             }
         }
-        self.0.services.tools.shutdown().await;
+        self.0.setup().services.tools.shutdown().await;
         if let Err(error) = self.0.ledger.clone().close().await {
             tracing::error!(%error, "the ledger could not be closed cleanly; nothing that was acknowledged is lost");
         }

@@ -14,21 +14,27 @@
 mod accept;
 mod approval;
 mod asks;
+mod backup;
 mod beginning;
 mod binding;
 mod calls;
 mod children;
 mod config;
 mod context;
+mod create;
+mod delivery;
 mod detached;
 mod doubt;
 mod error;
+mod executors;
 mod facts;
 mod follow;
 mod fork;
 mod gate;
+mod held;
 mod host;
 mod journal;
+mod keys;
 mod library;
 mod life;
 mod line;
@@ -36,30 +42,56 @@ mod log;
 mod mail;
 pub mod media;
 mod memory;
+pub mod metrics;
 mod pattern;
+mod queue;
 mod recording;
 mod recovery;
+mod reference;
+mod reload;
+mod remote;
 mod replay;
 mod results;
 mod services;
+mod sources;
+mod spans;
 mod steering;
+mod telemetry;
 mod terms;
+mod token;
 
 pub use accept::AcceptedEvent;
 pub use agent_host_ledger::Idempotency;
-pub use agent_host_providers::{egress, knowledge as knowledge_bases, models, secret, tools, webhook};
+pub use agent_host_providers::{egress, knowledge as knowledge_bases, models, secret, tools, trace, webhook};
 pub use approval::{ApprovalPolicy, ApprovalRule, ApproverConfig};
 pub use asks::{Action, ActionStatus, AskKind, Decision, Response};
+pub use backup::BackupReport;
 pub use binding::BindingReport;
 pub use config::{
-    BindingConfig, Bootstrap, Config, ConfigError, DeliveryPolicy, Durability, InDoubt, Match, Names, ResourcePolicy, Retention,
+    BindingConfig, Bootstrap, Config, ConfigError, DeliveryPolicy, Durability, ExternalRunnerConfig, InDoubt, Match, Names,
+    ResourcePolicy, Retention,
 };
+pub use create::{AD_HOC, CreateRun, CreatedRun, QueueRequest, StartMode, in_workspace};
+pub use delivery::{Delivery, DeliveryFilter, DeliveryState};
 pub use error::{HostError, StartError};
+pub use executors::{Executor, ExecutorNews, ExecutorState, Registration};
 pub use fork::Fork;
+pub use held::{Appended, ClaimRequest, Claimed, DeadLetter};
 pub use host::{Host, Readiness, inspect};
 pub use journal::timeline::{CallOutcome, JournaledCall};
+pub use keys::{Key, Keys, NewKey, Welcome};
 pub use library::{LibraryError, SkillConfig, StaticRefConfig};
+pub use metrics::Metrics;
+pub use queue::{OnLost, QueuePolicy};
 pub use recording::{RecordedBlob, RecordedSegment, Recording, RecordingError, journaled_calls};
+pub use reference::config_reference;
+pub use reload::{ReloadError, ReloadReport, SectionChange};
+pub use remote::{Answer, CallError, Calls, Chunks, NewArtifact, call_functions};
 pub use replay::{Ending, Replay, ReplayError, ReplayReport, replay};
 pub use services::knowledge;
+pub use sources::{
+    Algorithm, Condition, CustomSignature, Encoding, HookError, HookOutcome, HookRequest, Missed, NamedSignature, ScheduleConfig,
+    ScheduleReport, SignatureConfig, WebhookSourceConfig, WebhookSourceReport,
+};
+pub use telemetry::{LogFormat, TelemetryConfig};
 pub use terms::Terms;

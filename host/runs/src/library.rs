@@ -52,7 +52,7 @@ const ID_DIGITS: usize = 32;
 const VERSION_DIGITS: usize = 12;
 
 /// A folder with instructions that runs may read.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SkillConfig {
     /// The folder; `SKILL.md` is in it. Its name and description stand there.
@@ -67,7 +67,7 @@ impl SkillConfig {
 }
 
 /// Content that does not change from run to run, such as a system prompt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StaticRefConfig {
     /// What runners know it by: 1 to 64 letters, digits, `.`, `_` and `-`.

@@ -17,6 +17,7 @@ use agent_host_sandbox::{Outcome, Place, Runner};
 use serde_json::{Value, json, value::to_raw_value};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::{
     asks::waiting_data,
@@ -28,14 +29,16 @@ use crate::{
     error::HostError,
     facts,
     gate::RunState,
+    held::is_outside,
     host::Host,
     journal::Stop,
     line::{Called, Turn},
     log::GuestLog,
     mail::Mailbox,
+    queue::admission::Admitted,
     recovery::conversation_key,
     results::{self, Speaker},
-    steering,
+    spans, steering,
     terms::Terms,
 };
 
@@ -76,6 +79,16 @@ pub(crate) enum Left {
     Suspended,
 }
 
+/// What a run that has its turn is executed by.
+enum Ready {
+    /// A guest in this place.
+    Inside(Place, Admitted),
+    /// Somebody outside.
+    Outside,
+    /// Nobody: another run has taken its event as input.
+    TakenBy(RunId),
+}
+
 /// How others reach a run that has not ended.
 #[derive(Clone)]
 pub(crate) struct Handle {
@@ -89,9 +102,9 @@ pub(crate) struct Handle {
 
 /// How others reach the run that is lived.
 #[derive(Clone, Copy)]
-struct Reach<'a> {
-    cancelled: &'a CancellationToken,
-    mail: &'a Arc<Mailbox>,
+pub(crate) struct Reach<'a> {
+    pub(crate) cancelled: &'a CancellationToken,
+    pub(crate) mail: &'a Arc<Mailbox>,
 }
 
 impl Host {
@@ -117,7 +130,16 @@ impl Host {
         let turn = inner.lines.join(conversation.clone(), run_no, life.terms.grant.steering, |key| self.parked_in(key));
         let waits = !turn.is_now();
         let host = self.clone();
-        inner.tasks.spawn(async move {
+        let run = &life.record.run;
+        // The log says of each line in it whose it is, at whatever level.
+        let named = tracing::error_span!(
+            target: "agent_host::context",
+            "run",
+            run_id = %run.run_id,
+            runner_id = %run.runner_id,
+            binding_id = run.binding_id,
+        );
+        let living = async move {
             if let Some(conversation) = conversation.filter(|_| waits) {
                 host.wake_all_on(&steering::key(&conversation)).await;
             }
@@ -126,6 +148,8 @@ impl Host {
             mail.close();
             match left {
                 Ok(Left::Ended(run)) => {
+                    tracing::debug!(status = %run.status, "the run has ended");
+                    host.inner().metrics.ended(&run);
                     host.child_ended(&run).await;
                     let _ = ended.send(Some(Ok(run)));
                 }
@@ -139,7 +163,8 @@ impl Host {
                     let _ = ended.send(Some(Err(error.to_string())));
                 }
             }
-        });
+        };
+        inner.tasks.spawn(living.instrument(named));
     }
 }
 
@@ -147,33 +172,34 @@ impl Life {
     /// Lives the run until it ends or leaves memory. Its turn ends after its end is committed.
     async fn lived(mut self, host: &Host, reach: Reach<'_>, turn: Turn) -> Result<Left, HostError> {
         let inner = host.inner();
-        if !turn.is_now() && self.past == Past::Nothing {
-            let change = RunChange::Queue { at: time::now() };
-            drop(
-                inner
-                    .ledger
-                    .submit(RunWrite { run_no: self.record.run_no, changes: vec![change], ..RunWrite::default() })
-                    .await?,
-            );
+        let outside = is_outside(&self.record.run);
+        if outside || !turn.is_now() {
+            self.queued(host).await?;
         }
         let ready = async {
             match turn.wait().await {
-                Called::Now => Ok(inner.sandbox.place().await),
-                Called::TakenBy(by) => Err(by),
+                Called::TakenBy(by) => Ok(Ready::TakenBy(by)),
+                Called::Now if outside => Ok(Ready::Outside),
+                Called::Now => {
+                    let admitted = self.its_turn(host).await?;
+                    Ok::<_, HostError>(Ready::Inside(inner.sandbox.place().await, admitted))
+                }
             }
         };
-        let place = tokio::select! {
+        let ready = tokio::select! {
             biased;
             () = inner.stopping.cancelled() => return match turn.taken_by() {
                 Some(by) => self.end_taken(host, by).await,
                 None => Ok(Left::Suspended),
             },
-            () = reach.cancelled.cancelled() => return self.end_unstarted(host, Terminal::Cancelled { reason: host.cancel_reason(&self.record)? }).await,
-            place = ready => place,
+            () = reach.cancelled.cancelled(), if !(outside && self.past == Past::Interrupted) => return self.end_cancelled(host).await,
+            ready = ready => ready?,
         };
-        let place = match place {
-            Ok(place) => place,
-            Err(by) => return self.end_taken(host, by).await,
+        // Held as long as the guest is in memory.
+        let (place, _admitted) = match ready {
+            Ready::Inside(place, admitted) => (place, admitted),
+            Ready::TakenBy(by) => return self.end_taken(host, by).await,
+            Ready::Outside => return self.outside(host, reach, turn).await,
         };
         if self.past != Past::Nothing && self.record.run.deadline_at.is_some_and(|deadline| deadline <= time::now()) {
             return self.end_unstarted(host, self.timed_out()).await;
@@ -191,8 +217,52 @@ impl Life {
             Err(failure) => return self.end_unstarted(host, Terminal::Failed(failure)).await,
         };
         drop(waking);
+        self.count_begun(host, beginning.attempt);
+        let span = spans::of_run(&self, &runner, beginning.attempt);
         // The guest's state machine is large; a run that waits in line should not carry it.
-        Box::pin(self.run(host, reach, runner, place, beginning, turn)).await
+        let left = span.within(Box::pin(self.run(host, reach, runner, place, beginning, turn))).await;
+        spans::left(&span, &left);
+        left
+    }
+
+    fn count_begun(&self, host: &Host, attempt: u32) {
+        let (metrics, run) = (&host.inner().metrics, &self.record.run);
+        match self.past {
+            Past::Interrupted | Past::Parked if attempt == run.attempt => metrics.resumed(run),
+            _ => metrics.started(run, Duration::from_millis(time::now().saturating_sub(run.created_at))),
+        }
+    }
+
+    /// Writes that the run waits, where it has not begun and does not say so yet.
+    async fn queued(&mut self, host: &Host) -> Result<(), HostError> {
+        if self.record.run.status != RunStatus::Created || self.past != Past::Nothing {
+            return Ok(());
+        }
+        let change = RunChange::Queue { at: time::now() };
+        let write = RunWrite { run_no: self.record.run_no, changes: vec![change], ..RunWrite::default() };
+        let commit = host.inner().ledger.submit(write).await?;
+        if is_outside(&self.record.run) {
+            // Who claims it finds it in the queue.
+            self.record.run = commit.await?;
+        } else {
+            self.record.run.status = RunStatus::Queued;
+        }
+        Ok(())
+    }
+
+    /// Waits until its binding lets one more run be executed.
+    async fn its_turn(&self, host: &Host) -> Result<Admitted, HostError> {
+        let Some(policy) = self.terms.queue.as_deref() else { return Ok(Admitted::at_once()) };
+        let mut waits = match self.enter(host, policy) {
+            Ok(admitted) => return Ok(admitted),
+            Err(waits) => waits,
+        };
+        if self.record.run.status == RunStatus::Created && self.past == Past::Nothing {
+            let change = RunChange::Queue { at: time::now() };
+            let write = RunWrite { run_no: self.record.run_no, changes: vec![change], ..RunWrite::default() };
+            drop(host.inner().ledger.submit(write).await?);
+        }
+        Ok(waits.wait().await)
     }
 
     /// The runner: the one that the run was created for, kept by its digest. A run that has not begun takes the one that
@@ -215,7 +285,7 @@ impl Life {
         }
     }
 
-    async fn end_unstarted(&self, host: &Host, terminal: Terminal) -> Result<Left, HostError> {
+    pub(crate) async fn end_unstarted(&self, host: &Host, terminal: Terminal) -> Result<Left, HostError> {
         let ledger = &host.inner().ledger;
         if self.past != Past::Nothing && !self.terms.grant.permissions.runs.is_empty() {
             let children = Children::of(ledger, &self.record)?;
@@ -230,7 +300,11 @@ impl Life {
     }
 
     /// Ends a run whose guest is not in memory. Who answers what it has asked may write to it in the same moment.
-    async fn end_as(&self, host: &Host, write: impl Fn(&RunRecord) -> Result<RunWrite, HostError>) -> Result<Left, HostError> {
+    pub(crate) async fn end_as(
+        &self,
+        host: &Host,
+        write: impl Fn(&RunRecord) -> Result<RunWrite, HostError>,
+    ) -> Result<Left, HostError> {
         let ledger = &host.inner().ledger;
         let mut record = self.record.clone();
         loop {
@@ -258,24 +332,26 @@ impl Life {
         turn: Turn,
     ) -> Result<Left, HostError> {
         let inner = host.inner();
-        let limits = &inner.config.limits;
+        let setup = inner.setup();
+        let limits = &*setup.limits;
         let run_id = self.record.run.run_id;
         let Beginning { context, world, journal, deadline, deadline_at, last_sequence, attempt } = beginning;
-        let state = Arc::new(RunState::new(
+        let state = RunState::new(
             run_id,
             self.record.run_no,
             Arc::clone(&self.terms),
             inner.ledger.clone(),
-            Arc::clone(&inner.limits),
+            Arc::clone(&setup.limits),
             cancelled.clone(),
             deadline,
             last_sequence,
             journal,
             Arc::clone(mail),
             attempt,
-        ));
+        );
+        let state = Arc::new(state.counted_by(&inner.metrics));
         self.take_up(host, &state).await?;
-        let detached = Detached::new(&state, &inner.services);
+        let detached = Detached::new(&state, &setup.services);
         if self.past != Past::Nothing {
             detached.take_up().map_err(|error| HostError::Unavailable(error.message))?;
         }
@@ -284,7 +360,7 @@ impl Life {
         let calls = Box::new(RunCalls {
             run: Arc::clone(&state),
             event: Arc::clone(&self.event),
-            services: Arc::clone(&inner.services),
+            services: Arc::clone(&setup.services),
             host: Some(host.clone()),
         });
         let interfaces = self.terms.grant.interfaces();
@@ -396,7 +472,7 @@ impl Life {
         Ok(())
     }
 
-    fn timed_out(&self) -> Terminal {
+    pub(crate) fn timed_out(&self) -> Terminal {
         let deadline = self.terms.deadline_ms;
         Terminal::Timeout {
             message: format!(
@@ -409,16 +485,16 @@ impl Life {
     ///
     /// A disk that is full now may have room later, so a write that fails for that is tried again, as long as the
     /// host lives. Where earlier results of the run were lost to such a disk, it cannot end well any more.
-    async fn end(&self, host: &Host, state: &RunState, log: &GuestLog, terminal: Terminal) -> Result<Run, HostError> {
+    pub(crate) async fn end(&self, host: &Host, state: &RunState, log: &GuestLog, terminal: Terminal) -> Result<Run, HostError> {
         let inner = host.inner();
-        let mut terminal = bounded(terminal, inner.config.limits.result_bytes);
+        let mut terminal = bounded(terminal, inner.setup().limits.result_bytes);
         if let Terminal::Failed(failure) = &mut terminal
             && failure.details.is_none()
         {
             failure.details = log.tail().map(|tail| json!({ "log": tail }));
         }
         let mut unended = state.open.take();
-        if self.past != Past::Nothing {
+        if self.past != Past::Nothing || is_outside(&self.record.run) {
             self.add_unended_before(host, state, &mut unended).await;
         }
         let audit = state.take_audit();
@@ -513,7 +589,7 @@ fn results_lost() -> RunFailure {
 }
 
 /// Waits for `signal`, and then a little longer.
-async fn after(signal: impl Future<Output = ()>, grace: Duration) {
+pub(crate) async fn after(signal: impl Future<Output = ()>, grace: Duration) {
     signal.await;
     tokio::time::sleep(grace).await;
 }

@@ -8,6 +8,7 @@ use agent_host_protocol::{Event, Run, RunEvent, RunId, RunStatus};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
+use utoipa::ToSchema;
 
 use crate::{
     error::HostError,
@@ -22,7 +23,7 @@ const FORMAT: u32 = 1;
 const PAGE_BYTES: usize = 4 << 20;
 
 /// A run as it can be executed again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
     /// 1.
@@ -32,8 +33,10 @@ pub struct Recording {
     /// The event that it answers.
     pub event: Event,
     /// What it was granted and configured with.
+    #[schema(value_type = Value)]
     pub terms: Box<RawValue>,
     /// What its runner was given.
+    #[schema(value_type = Value)]
     pub context: Box<RawValue>,
     /// What it said, and what the host recorded of it.
     pub events: Vec<RunEvent>,
@@ -45,7 +48,7 @@ pub struct Recording {
 }
 
 /// A piece of a journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedSegment {
     /// Number of its first entry.
@@ -55,7 +58,7 @@ pub struct RecordedSegment {
 }
 
 /// Content that is too long for the journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedBlob {
     /// Its digest, lower-case hexadecimal.
@@ -189,6 +192,7 @@ impl Recording {
             transcript: None,
             artifacts: Vec::new(),
             refers_to: Vec::new(),
+            entries: Vec::new(),
         };
         ledger.accept(accept).await?;
         let run_no = ledger.run(self.run.run_id)?.ok_or(RecordingError::NotFound(self.run.run_id))?.run_no;

@@ -33,7 +33,8 @@ pub(crate) fn conversation_key(key: &ConversationKey) -> String {
 impl Host {
     /// Lets what the ledger holds live on.
     pub(crate) async fn recover(&self) -> Result<(), HostError> {
-        let ledger = &self.inner().ledger;
+        let inner = self.inner();
+        let ledger = &inner.ledger;
         let active = ledger.active_runs()?;
         if !active.is_empty() || ledger.parked_count() > 0 {
             let begun = active.iter().filter(|record| had_begun(record.run.status)).count();
@@ -71,7 +72,7 @@ impl Host {
             self.begin(self.resumed(record, past)?);
         }
         for commit in commits {
-            commit.await?;
+            inner.metrics.ended(&commit.await?);
         }
         for (parent, children) in dying {
             self.end_children(parent, &children).await;

@@ -133,7 +133,7 @@ pub async fn replay(
     let id = &recording.run.runner_id;
     let manifest = replay.component.runners().iter().find(|manifest| manifest.id == *id);
     let manifest = manifest.ok_or_else(|| ReplayError::Runner(id.to_string()))?;
-    let services = Arc::new(Services::open(&Config::default_in(scratch), Library::default()).await?);
+    let services = Arc::new(Services::open(&Config::default_in(scratch), Library::default(), None).await?);
     let (ledger, run_no) = recording.unpack(scratch).await?;
 
     let failed = |stop: Stop| ReplayError::Journal(stop.failure().message);

@@ -46,51 +46,56 @@ pub(crate) struct Services {
     pub(crate) library: Library,
     /// Id and name of each knowledge base. Asking the bases themselves reads files.
     bases: Vec<(String, String)>,
-    search_dir: PathBuf,
+    transcripts: Arc<Transcripts>,
+}
+
+/// The index of transcripts. It has one writer, so all services of a host share it, also those of before a reload.
+struct Transcripts {
+    dir: PathBuf,
     /// Opened when somebody searches.
-    transcripts: OnceLock<TranscriptIndex>,
+    index: OnceLock<TranscriptIndex>,
     opening: Mutex<()>,
 }
 
 impl Services {
-    pub(crate) async fn open(config: &Config, library: Library) -> Result<Self, StartError> {
+    /// Opens what a configuration tells of. `before` is what the host works with until now: servers of tools that are
+    /// configured alike are taken over with their connections; secrets and files are read anew.
+    pub(crate) async fn open(config: &Config, library: Library, before: Option<&Self>) -> Result<Self, StartError> {
         let models = models(config)?;
         let knowledge = knowledge_with(config, &models)?;
-        let tools = Tools::start(&config.mcp_servers);
+        let tools = match before {
+            Some(before) => before.tools.restart(&config.mcp_servers),
+            None => Tools::start(&config.mcp_servers),
+        };
         if !config.mcp_servers.is_empty() {
             tools.ready(TOOLS_READY).await;
         }
         let invalid = |problem| StartError::Config(ConfigError::Invalid(problem));
         let egress = Egress::open(&config.egress, &config.http_secrets).map_err(invalid)?;
+        let egress = egress.handing_on_traces(config.telemetry.propagate_egress);
         let actions = Actions(ActionHooks::open(&config.action_hooks).map_err(invalid)?);
-        let search_dir = config.data_dir.join("search");
+        let transcripts = || {
+            let (dir, opening) = (config.data_dir.join("search"), Mutex::default());
+            Arc::new(Transcripts { dir, index: OnceLock::new(), opening })
+        };
+        let transcripts = before.map_or_else(transcripts, |before| Arc::clone(&before.transcripts));
         let named = |base: &KnowledgeBaseConfig| (base.id.clone(), base.name.clone().unwrap_or_else(|| base.id.clone()));
         let bases = config.knowledge_bases.iter().map(named).collect();
-        Ok(Self {
-            models,
-            tools,
-            knowledge,
-            egress,
-            actions,
-            library,
-            bases,
-            search_dir,
-            transcripts: OnceLock::new(),
-            opening: Mutex::default(),
-        })
+        Ok(Self { models, tools, knowledge, egress, actions, library, bases, transcripts })
     }
 
     /// The index of transcripts. The first call opens it, and may block for that.
     pub(crate) fn transcripts(&self) -> Result<&TranscriptIndex, ApiError> {
-        let _opening = self.opening.lock();
-        if let Some(index) = self.transcripts.get() {
+        let Transcripts { dir, index, opening } = &*self.transcripts;
+        let _opening = opening.lock();
+        if let Some(index) = index.get() {
             return Ok(index);
         }
-        let index = TranscriptIndex::open(&self.search_dir).map_err(|error| {
+        let opened = TranscriptIndex::open(dir).map_err(|error| {
             tracing::error!(%error, "the index of transcripts cannot be opened");
             ApiError::retryable(ErrorCode::RuntimeError, "the host cannot search; its log says why")
         })?;
-        Ok(self.transcripts.get_or_init(|| index))
+        Ok(index.get_or_init(|| opened))
     }
 
     /// The names of secrets that the policy of a binding names.

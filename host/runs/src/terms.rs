@@ -1,12 +1,17 @@
 //! The terms of a run: what was settled when it was created, and holds whatever is configured later.
 
-use agent_host_protocol::{Grant, context::Delivery, run::RunFailure};
+use agent_host_protocol::{
+    Grant,
+    context::Delivery,
+    run::{Execution, RunFailure},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
     approval::ApprovalRule,
     config::{Bootstrap, Durability, InDoubt, default_max_attempts},
+    queue::QueuePolicy,
 };
 
 /// Stored with the run in the same commit, and read by everything that happens to it.
@@ -35,6 +40,18 @@ pub struct Terms {
     /// What of that which it wants is done at once, asked of people, or refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<ApprovalRule>,
+    /// Who executes it.
+    #[serde(default, skip_serializing_if = "Execution::is_host")]
+    pub execution: Execution,
+    /// How it waits for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Box<QueuePolicy>>,
+    /// Whether no binding of the configuration stands behind it: somebody made it by naming the runner.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ad_hoc: bool,
+    /// The webhooks that are told what it does, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deliver: Vec<String>,
     /// How many runs stand above it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub depth: u32,

@@ -25,12 +25,9 @@ use super::{RunCalls, kept::Kept, within};
 use crate::{
     doubt::{Doubt, in_doubt},
     facts::{Begun, Streaming},
-    gate::{Call, Entered, READ, RunState},
+    gate::{Call, Entered, READ, RunState, SEND, WASI},
     journal::{Asked, hex},
 };
-
-/// A request of `wasi:http`, as audit and errors name it.
-const WASI: &str = "wasi.http";
 
 impl RunState {
     fn allowed(&self) -> Allowed<'_> {
@@ -104,7 +101,7 @@ impl HttpCalls for RunCalls {
         let egress = &self.services.egress;
         let origin = origin(&request.url);
         let bytes = bytes_of(&request);
-        let call = Call { action: "http.send", resource: Some(&origin), scope: None, bytes, asked: run.asked_of_host(&request) };
+        let call = Call { action: SEND, resource: Some(&origin), scope: None, bytes, asked: run.asked_of_host(&request) };
         let respond = |head, open, timeout: Option<u32>, request| Responding {
             calls: self.clone(),
             origin: origin.clone(),

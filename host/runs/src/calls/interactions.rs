@@ -93,7 +93,7 @@ impl InteractionCalls for RunCalls {
             let ruling = run.may_ask(&question)?;
             let begun = Begun::action(run, &ticket, run.asked(question, ruling)).await?;
             let id = action_id(run.run_id, begun.number());
-            let wait = if run.open.any() { Wait::InMemory } else { Wait::Parks };
+            let wait = Wait::of(run);
             let told = run.told(&id, AskKind::Question, wait).await?;
             // The record says so already.
             begun.ended_before();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agent_host_ledger::{LedgerError, RunWrite};
+use agent_host_ledger::{LedgerError, RunChange, RunWrite};
 use agent_host_protocol::{ApiError, ErrorCode, Event, Interface, RunResult, message::ArtifactRef};
 use agent_host_sandbox::{Batch, Refusals, ResultCalls};
 use async_trait::async_trait;
@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use crate::{
     detached::Detached,
     error::ledger_failed,
-    gate::{Call, EMIT, Entered, RunState},
+    gate::{Call, EMIT, Entered, RunState, Written},
     host::Host,
     journal::Outcome,
     memory::{self, left_by},
@@ -52,7 +52,7 @@ impl RunCalls {
         Speaker { run_id: self.run.run_id, event_id: self.event.event_id, terms: &self.run.terms }
     }
 
-    fn artifacts(&self) -> RunArtifacts {
+    pub(crate) fn artifacts(&self) -> RunArtifacts {
         RunArtifacts { run: Arc::clone(&self.run), event: Arc::clone(&self.event) }
     }
 }
@@ -123,6 +123,13 @@ impl RunCalls {
 #[async_trait]
 impl ResultCalls for RunCalls {
     async fn emit(&mut self, batch: Batch) -> Result<u64, ApiError> {
+        self.emit_with(batch, Vec::new()).await.map(|written| written.last)
+    }
+}
+
+impl RunCalls {
+    /// `results.emit`, with changes of the run in the same commit.
+    pub(crate) async fn emit_with(&mut self, batch: Batch, changes: Vec<RunChange>) -> Result<Written, ApiError> {
         let run = &*self.run;
         let (count, bytes) = (batch.len(), batch.bytes().sum());
         let sized = results::check_size(&batch, &run.limits);
@@ -144,9 +151,10 @@ impl ResultCalls for RunCalls {
                 if outcome.is_ok() && batch.sets_state() {
                     self.note_state(batch.parse()?);
                 }
-                return outcome;
+                return outcome.map(Written::before);
             }
         };
+        let mut written_to = None;
         let effect = async {
             let results = batch.parse()?;
             let artifacts = self.artifacts();
@@ -164,6 +172,7 @@ impl ResultCalls for RunCalls {
                 let last = first + judged.events.len() as u64 - 1;
                 run.journal.settle(&ticket, Outcome::Answer(last.to_string()), Vec::new());
                 Ok(RunWrite {
+                    changes,
                     events: judged.events,
                     transcript: judged.transcript,
                     state: judged.state,
@@ -173,8 +182,13 @@ impl ResultCalls for RunCalls {
             };
             let commit = run.write(Some(&ticket), make).await?;
             let last = commit.last;
+            if let Some(metrics) = &run.metrics {
+                metrics.emitted(count as u64);
+            }
             written.iter().for_each(|(scope_key, key, tag)| run.seen.note(scope_key, key, *tag));
-            if !actions.is_empty() {
+            if actions.is_empty() {
+                written_to = Some(commit);
+            } else {
                 // Nothing is done that the record does not say.
                 commit.durable().await?;
                 let detached = Detached::new(&self.run, &self.services);
@@ -182,7 +196,8 @@ impl ResultCalls for RunCalls {
             }
             Ok(last)
         };
-        run.pass_live(&ticket, &call, allowed, effect).await
+        let last = run.pass_live(&ticket, &call, allowed, effect).await?;
+        Ok(written_to.unwrap_or_else(|| Written::before(last)))
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{
     facts::Begun,
     gate::{Call, Entered, NEXT},
     journal::Asked,
+    spans,
 };
 
 /// Where an operator says which models a binding may use.
@@ -69,8 +70,12 @@ impl ModelCalls for RunCalls {
         };
         let effect = async {
             let (model, request) = (found.clone()?, request.parse()?);
-            let begun = Begun::model(run, &ticket, &model_id, ModelOperation::Invoke).await?;
-            let outcome = model.invoke(&request, &self.artifacts(), run.deadline).await;
+            let begun = Begun::model(run, &ticket, &model, ModelOperation::Invoke).await?;
+            spans::asked(begun.span(), &request);
+            let outcome = begun.span().within(model.invoke(&request, &self.artifacts(), run.deadline)).await;
+            if let Ok(response) = &outcome {
+                spans::said(begun.span(), &response.message);
+            }
             run.settle(&ticket, &outcome).await?;
             begun.answered(of_response(&outcome)).await;
             outcome
@@ -99,8 +104,9 @@ impl ModelCalls for RunCalls {
         let mut opened = None;
         let effect = async {
             let (model, request) = (found.clone()?, request.parse()?);
-            let begun = Begun::model(run, &ticket, &model_id, ModelOperation::Stream).await?;
-            match model.stream(&request, &self.artifacts(), run.deadline).await {
+            let begun = Begun::model(run, &ticket, &model, ModelOperation::Stream).await?;
+            spans::asked(begun.span(), &request);
+            match begun.span().within(model.stream(&request, &self.artifacts(), run.deadline)).await {
                 Ok(stream) => {
                     opened = Some((stream, begun));
                     Ok(())
@@ -143,8 +149,8 @@ impl ModelCalls for RunCalls {
         };
         let effect = async {
             let model = found.clone()?;
-            let begun = Begun::model(run, &ticket, &model_id, ModelOperation::Rerank).await?;
-            let outcome = model.rerank(&query, &documents, top_k, run.deadline).await;
+            let begun = Begun::model(run, &ticket, &model, ModelOperation::Rerank).await?;
+            let outcome = begun.span().within(model.rerank(&query, &documents, top_k, run.deadline)).await;
             run.settle(&ticket, &outcome).await?;
             begun.used(outcome.as_ref().map(|_| None)).await;
             outcome
@@ -168,8 +174,8 @@ impl ModelCalls for RunCalls {
         };
         let effect = async {
             let model = found.clone()?;
-            let begun = Begun::model(run, &ticket, &model_id, ModelOperation::Embed).await?;
-            let (vectors, usage) = match model.embed(&texts, run.deadline).await {
+            let begun = Begun::model(run, &ticket, &model, ModelOperation::Embed).await?;
+            let (vectors, usage) = match begun.span().within(model.embed(&texts, run.deadline)).await {
                 Ok(answer) => (Ok(answer.vectors), Ok(answer.usage)),
                 Err(error) => (Err(error.clone()), Err(error)),
             };
@@ -339,6 +345,11 @@ impl ResponseStream for Responses {
         let effect = async {
             let outcome = self.chunks().await;
             run.settle(&ticket, &outcome).await?;
+            if let (Some(begun), Ok(chunks)) = (&self.begun, &outcome)
+                && let Some(ModelChunk::Done(response)) = chunks.last()
+            {
+                spans::said(begun.span(), &response.message);
+            }
             if let Some((ended, begun)) = ending(&outcome).and_then(|ended| Some((ended, self.begun.take()?))) {
                 begun.answered(ended).await;
             }

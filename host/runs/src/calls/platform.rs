@@ -1,6 +1,8 @@
 //! `platform`.
 
-use agent_host_protocol::{ApiError, Limits, ask::ActionOutcome, limits::is_shallow, time};
+use std::sync::Arc;
+
+use agent_host_protocol::{ApiError, ErrorCode, Limits, ask::ActionOutcome, limits::is_shallow, time};
 use agent_host_sandbox::{ActionRequest, PlatformCalls, parse_json};
 use async_trait::async_trait;
 use serde_json::{Value, json};
@@ -128,7 +130,7 @@ impl PlatformCalls for RunCalls {
             let outcome = match wanted.ruling.policy {
                 ApprovalPolicy::Allow => None,
                 _ => {
-                    let wait = if run.open.any() { Wait::InMemory } else { Wait::Parks };
+                    let wait = Wait::of(run);
                     not_approved(run.told(&id, AskKind::PlatformAction, wait).await?)
                 }
             };
@@ -139,6 +141,21 @@ impl PlatformCalls for RunCalls {
             }
             begun.asks(false);
             let order = wanted.order(&run.terms, run.run_id, &id);
+            if run.is_outside() {
+                // It is done, and the record says so, even where whoever asked goes away.
+                let (services, deadline) = (Arc::clone(&self.services), run.deadline);
+                let let_go = run.let_go.clone();
+                let doing = run.passing.spawn(async move {
+                    let done = tokio::select! {
+                        done = services.actions.call(&wanted.action, &id, &order, deadline) => done,
+                        () = let_go.cancelled() => return Err(ApiError::new(ErrorCode::Cancelled, "the run has ended")),
+                    };
+                    begun.acted(done.as_ref()).await;
+                    done
+                });
+                let lost = || ApiError::new(ErrorCode::RuntimeError, "the host lost what came of the action; its log says why");
+                return doing.await.unwrap_or_else(|_| Err(lost())).map(ActionOutcome::Executed);
+            }
             let done = self.services.actions.call(&wanted.action, &id, &order, run.deadline).await;
             let outcome = done.clone().map(ActionOutcome::Executed);
             run.settle(&ticket, &outcome).await?;

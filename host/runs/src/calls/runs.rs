@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use agent_host_ledger::RunWrite;
 use agent_host_protocol::{
-    ApiError, ErrorCode, Page, ResultKind, RunEvent, RunId,
+    ApiError, ErrorCode, EventId, Page, ResultKind, RunEvent, RunId,
     child::RunSummary,
     context::Input,
     limits::{MAX_PAGE, MIN_PAGE},
@@ -108,8 +108,14 @@ impl RunCalls {
             ApiError::invalid_argument(format!("the configuration does not fit {id}: {}", problems.join("; ")))
         })?;
         let input = self.with_known_artifacts(input.parse()?)?;
-        // The same call of the same attempt, however often the host dies in it. Keys of clients have no spaces.
-        let key = format!("child {} {} {}", run.run_id, run.attempt, run.journal.calls());
+        // Keys of clients have no spaces.
+        let key = if run.is_outside() {
+            // No execution after this one comes to the same call again.
+            format!("child {} {}", run.run_id, EventId::new())
+        } else {
+            // The same call of the same attempt, however often the host dies in it.
+            format!("child {} {} {}", run.run_id, run.attempt, run.journal.calls())
+        };
         Ok(Wanted { runner, input, objective, config, key })
     }
 

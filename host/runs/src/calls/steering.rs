@@ -1,10 +1,13 @@
 //! `steering`.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use agent_host_ledger::RunWrite;
+use agent_host_ledger::{NewEvent, RunWrite};
 use agent_host_protocol::{
-    ApiError, EventId, ResultKind,
+    ApiError, ErrorCode, EventId, ResultKind,
     context::SteeringInput,
     limits::{MAX_PAGE, MIN_PAGE},
     message::ContentPart,
@@ -12,15 +15,18 @@ use agent_host_protocol::{
 };
 use agent_host_sandbox::SteeringCalls;
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::RunCalls;
 use crate::{
     beginning::fact,
     context::event_context,
     error::ledger_failed,
-    gate::{Call, Entered},
+    gate::{Call, Entered, RunState},
     journal::{Effect, Outcome, Stop, Ticket},
+    line::Taken,
     steering,
 };
 
@@ -28,8 +34,8 @@ use crate::{
 const MAX_PULL_BYTES: usize = 512 * 1024;
 
 impl RunCalls {
-    /// Takes what waits, durably: with the answer in the journal.
-    async fn take_inputs(&self, ticket: &Ticket, limit: usize) -> Result<Vec<SteeringInput>, ApiError> {
+    /// Takes what waits, durably: with the answer in the journal. `untold` is told what was taken.
+    async fn take_inputs(&self, ticket: &Ticket, limit: usize, untold: &Untold<'_>) -> Result<Vec<SteeringInput>, ApiError> {
         let run = &self.run;
         let (mut inputs, mut bytes) = (Vec::new(), 0);
         while inputs.len() < limit
@@ -41,6 +47,7 @@ impl RunCalls {
                 run.taken_before.lock().push_front(event_id);
                 return Ok(inputs);
             }
+            untold.note([event_id]);
             inputs.push(input);
         }
         let (Some(host), Some(key)) = (&self.host, &run.terms.grant.conversation) else { return Ok(inputs) };
@@ -50,7 +57,7 @@ impl RunCalls {
             let record = run.ledger.run_by_no(run_no).ok().flatten();
             record.is_some_and(|record| steering::can_be_taken(&record, binding_id))
         };
-        let (mut taken, mut facts) = (Vec::new(), Vec::new());
+        let (mut taken, mut facts, mut events) = (Vec::new(), Vec::new(), Vec::new());
         for place in lines.take(key, limit - inputs.len(), wanted) {
             let Some(record) = run.ledger.run_by_no(place.run_no).map_err(ledger_failed)? else { continue };
             let Some(input) = self.input(record.run.event_id)? else { continue };
@@ -59,10 +66,16 @@ impl RunCalls {
                 break;
             }
             facts.push(json!({ "event_id": record.run.event_id, "run_id": record.run.run_id }));
+            events.push(record.run.event_id);
             inputs.push(input);
             taken.push(place);
         }
         if taken.is_empty() {
+            return Ok(inputs);
+        }
+        if run.is_outside() {
+            self.receive(taken, facts, events.clone()).await?;
+            untold.note(events);
             return Ok(inputs);
         }
         let answer = serde_json::to_string(&inputs).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
@@ -70,6 +83,24 @@ impl RunCalls {
         // This run does not end before those that it has taken: a host that died in between would let them run.
         taken.into_iter().for_each(|place| drop(run.passing.spawn(place.give_to(run.run_id))));
         Ok(inputs)
+    }
+
+    /// Takes these, whether whoever pulls waits for it or goes away in the middle of it.
+    async fn receive(&self, taken: Vec<Taken>, facts: Vec<Value>, events: Vec<EventId>) -> Result<(), ApiError> {
+        let run = Arc::clone(&self.run);
+        let (told, heard) = oneshot::channel();
+        tokio::spawn(async move {
+            let write = |first| Ok(RunWrite { events: received(first, &facts), ..RunWrite::default() });
+            let written = run.write(None, write).await.map(drop);
+            let is_taken = written.is_ok();
+            if is_taken {
+                taken.into_iter().for_each(|place| drop(run.passing.spawn(place.give_to(run.run_id))));
+            }
+            if told.send(written).is_err() && is_taken {
+                run.taken_before.lock().extend(events);
+            }
+        });
+        heard.await.unwrap_or_else(|_| Err(ApiError::retryable(ErrorCode::RuntimeError, "the host could not take the input")))
     }
 
     fn input(&self, event_id: EventId) -> Result<Option<SteeringInput>, ApiError> {
@@ -92,9 +123,35 @@ impl RunCalls {
 
     fn receipt(&self, ticket: &Ticket, first: u64, facts: &[Value], answer: String) -> RunWrite {
         self.run.journal.settle(ticket, Outcome::Answer(answer), Vec::new());
-        let at = time::now();
-        let events = (first..).zip(facts).map(|(sequence, data)| fact(ResultKind::SteeringReceived, sequence, at, data));
-        RunWrite { events: events.collect(), ..RunWrite::default() }
+        RunWrite { events: received(first, facts), ..RunWrite::default() }
+    }
+}
+
+fn received(first: u64, facts: &[Value]) -> Vec<NewEvent> {
+    let at = time::now();
+    (first..).zip(facts).map(|(sequence, data)| fact(ResultKind::SteeringReceived, sequence, at, data)).collect()
+}
+
+/// Inputs that were taken, until whoever pulls has them. Where they never come there, they are given to the next one.
+struct Untold<'a> {
+    run: &'a RunState,
+    events: Mutex<Vec<EventId>>,
+}
+
+impl Untold<'_> {
+    fn note(&self, events: impl IntoIterator<Item = EventId>) {
+        self.events.lock().extend(events);
+    }
+
+    fn told(self) {
+        self.events.lock().clear();
+    }
+}
+
+impl Drop for Untold<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.run.taken_before.lock();
+        self.events.lock().drain(..).rev().for_each(|event_id| waiting.push_front(event_id));
     }
 }
 
@@ -122,6 +179,7 @@ impl SteeringCalls for RunCalls {
             Entered::Answered(outcome) => return outcome.inspect(|inputs: &Vec<SteeringInput>| self.may_read(inputs)),
             Entered::Live(ticket) => ticket,
         };
+        let untold = Untold { run, events: Mutex::default() };
         let effect = async {
             if wait_ms > 0 {
                 // When the wait began is known to a later execution.
@@ -132,7 +190,7 @@ impl SteeringCalls for RunCalls {
             let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
             loop {
                 let joined = self.host.as_ref().zip(key).and_then(|(host, key)| host.inner().lines.joined(key));
-                let inputs = self.take_inputs(&ticket, limit as usize).await?;
+                let inputs = self.take_inputs(&ticket, limit as usize, &untold).await?;
                 let (left, until) = run.left_of(&ticket, u64::from(wait_ms));
                 if !inputs.is_empty() || left.is_zero() {
                     return Ok(inputs);
@@ -154,6 +212,9 @@ impl SteeringCalls for RunCalls {
                 }
             }
         };
-        run.pass_live(&ticket, &call, allowed, effect).await.inspect(|inputs| self.may_read(inputs))
+        let inputs = run.pass_live(&ticket, &call, allowed, effect).await?;
+        untold.told();
+        self.may_read(&inputs);
+        Ok(inputs)
     }
 }

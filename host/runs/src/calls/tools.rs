@@ -65,7 +65,7 @@ impl RunCalls {
             let call = ToolCall { call_id: call_id.clone(), tool_name: tool_name.clone(), parameters };
             let begun = Begun::tool(run, ticket, &call).await?;
             let outcome = match self.may_be_done(ticket, &call).await {
-                Ok(()) => self.execute(&begun, call).await,
+                Ok(()) => begun.span().within(self.execute(&begun, call)).await,
                 Err(doubt) => Err(doubt),
             };
             run.settle(ticket, &outcome).await?;

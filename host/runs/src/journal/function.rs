@@ -56,6 +56,11 @@ const FUNCTIONS: &[&str] = &[
     "http.wasi-outgoing-handler.handle",
 ];
 
+/// Every function, by name.
+pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
+    FUNCTIONS.iter().copied()
+}
+
 /// A function of the contract, by its place in [`FUNCTIONS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Function(pub(crate) u16);

@@ -32,6 +32,7 @@ pub(crate) use asked::Asked;
 pub(crate) use entry::Unreadable;
 pub(crate) use entry::{Effect, Entry, Outcome};
 use function::Function;
+pub(crate) use function::functions;
 
 /// How much of a journal is read from the ledger at one time.
 const PAGE_BYTES: usize = 1 << 20;

@@ -3,6 +3,7 @@
 use agent_host_ledger::Ledger;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::{
     Entry, Outcome, Source, Stop,
@@ -11,7 +12,7 @@ use super::{
 };
 
 /// One host call of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JournaledCall {
     /// Which call of the guest, counted from 1.
     pub call: u64,
@@ -30,7 +31,7 @@ pub struct JournaledCall {
 }
 
 /// What came of a call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CallOutcome {
     /// Its answer.
