@@ -1,5 +1,7 @@
 //! What every request has at hand, and the table of routes.
 
+use std::{net::SocketAddr, sync::Arc};
+
 use agent_host_ledger::{Ledger, LedgerError};
 use agent_host_runs::Host;
 use axum::{
@@ -7,26 +9,48 @@ use axum::{
     body::Body,
     http::{HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
-    routing::{get, post},
 };
 use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    actions, artifacts, events, health,
+    actions, artifacts, calls, claims, cors, create, deliveries, door, events, executors, health, hooks, keys,
+    metrics::{self, HttpMetrics},
+    openapi, operations,
     problem::{Problem, ProblemCode},
-    replay, runners, runs,
+    replay, runners, runs, schedules, statistics, watch,
 };
 
 /// Cheap to clone: each request has its own.
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) host: Host,
+    pub(crate) http: HttpMetrics,
     /// Fires when the server goes down: streams end, and requests that wait answer at once.
     pub(crate) closing: CancellationToken,
+    /// Where the server listens.
+    pub(crate) local_addr: SocketAddr,
+    /// One permit for each stream of events that may be open.
+    subscribers: Arc<Semaphore>,
 }
 
 impl App {
+    pub(crate) fn new(host: Host, local_addr: SocketAddr, closing: CancellationToken) -> Self {
+        let subscribers = host.config().limits.http_subscribers.min(Semaphore::MAX_PERMITS);
+        Self { host, http: HttpMetrics::default(), closing, local_addr, subscribers: Arc::new(Semaphore::new(subscribers)) }
+    }
+
+    /// A place for one stream of events, held for as long as it is open.
+    pub(crate) fn subscribe(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.subscribers).try_acquire_owned().map_err(|_| {
+            let limit = self.host.config().limits.http_subscribers;
+            let detail = format!("{limit} streams of events are open, which is the most there may be: come back in a moment");
+            Problem::new(ProblemCode::TooManyStreams, detail)
+        })
+    }
+
     /// Reads something of unknown size from the ledger, off the threads that serve.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
@@ -40,34 +64,72 @@ impl App {
     }
 }
 
+/// Every route of the server, with its description: a handler without one does not compile here.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::empty())
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(openapi::document))
+        .routes(routes!(metrics::show))
+        .routes(routes!(events::accept))
+        .routes(routes!(events::show))
+        .routes(routes!(runners::list))
+        .routes(routes!(runs::list, create::create))
+        .routes(routes!(runs::show))
+        .routes(routes!(runs::context))
+        .routes(routes!(runs::grant))
+        .routes(routes!(runs::audit))
+        .routes(routes!(runs::events))
+        .routes(routes!(replay::journal))
+        .routes(routes!(replay::recording))
+        .routes(routes!(replay::fork))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(create::retry))
+        .routes(routes!(create::dead_letters))
+        .routes(routes!(create::requeue))
+        .routes(routes!(executors::list, executors::register))
+        .routes(routes!(executors::show, executors::deregister))
+        .routes(routes!(executors::heartbeat))
+        .routes(routes!(executors::news))
+        .routes(routes!(claims::claim))
+        .routes(routes!(claims::start))
+        .routes(routes!(claims::renew))
+        .routes(routes!(claims::release))
+        .routes(routes!(claims::append))
+        .routes(routes!(claims::finalize))
+        .routes(routes!(calls::call))
+        .routes(routes!(calls::create_artifact))
+        .routes(routes!(calls::artifact))
+        .routes(routes!(actions::of_run))
+        .routes(routes!(actions::open))
+        .routes(routes!(actions::show))
+        .routes(routes!(actions::respond))
+        .routes(routes!(statistics::statistics))
+        .routes(routes!(operations::reload))
+        .routes(routes!(operations::backup))
+        .routes(routes!(artifacts::upload))
+        .routes(routes!(artifacts::content, artifacts::head))
+        .routes(routes!(artifacts::metadata))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(schedules::schedules))
+        .routes(routes!(hooks::webhook_sources))
+        .routes(routes!(hooks::hook))
+        .routes(routes!(deliveries::list))
+        .routes(routes!(deliveries::retry))
+}
+
 /// Every path of the server.
 pub(crate) fn router(app: App) -> Router {
-    Router::new()
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/api/v1/events", post(events::accept))
-        .route("/api/v1/events/{id}", get(events::show))
-        .route("/api/v1/runners", get(runners::list))
-        .route("/api/v1/runs", get(runs::list))
-        .route("/api/v1/runs/{id}", get(runs::show))
-        .route("/api/v1/runs/{id}/context", get(runs::context))
-        .route("/api/v1/runs/{id}/grant", get(runs::grant))
-        .route("/api/v1/runs/{id}/audit", get(runs::audit))
-        .route("/api/v1/runs/{id}/events", get(runs::events))
-        .route("/api/v1/runs/{id}/journal", get(replay::journal))
-        .route("/api/v1/runs/{id}/recording", get(replay::recording))
-        .route("/api/v1/runs/{id}/fork", post(replay::fork))
-        .route("/api/v1/runs/{id}/cancel", post(runs::cancel))
-        .route("/api/v1/runs/{id}/actions", get(actions::of_run))
-        .route("/api/v1/actions", get(actions::open))
-        .route("/api/v1/actions/{id}", get(actions::show))
-        .route("/api/v1/actions/{id}/respond", post(actions::respond))
-        .route("/api/v1/artifacts", post(artifacts::upload))
-        .route("/api/v1/artifacts/{id}", get(artifacts::content))
-        .route("/api/v1/artifacts/{id}/metadata", get(artifacts::metadata))
+    let (routes, _) = routes().split_for_parts();
+    let routes = routes
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(app)
+        .layer(axum::middleware::from_fn_with_state(app.clone(), door::door))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), watch::request));
+    // Before the door: a browser asks whether it may send a key, without one.
+    let routes = if app.host.config().cors_origins.is_empty() { routes } else { routes.layer(cors::layer(&app.host)) };
+    routes.with_state(app)
 }
 
 async fn unknown_path(uri: Uri) -> Problem {

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use agent_host_ledger::{ArtifactRecord, ArtifactScope, BlobReader, BlobWriter, LedgerError, UPLOAD, new_artifact_id};
-use agent_host_protocol::{grant::ConversationKey, time};
+use agent_host_protocol::{PrincipalKind, Scope, artifact::ArtifactMetadata, grant::ConversationKey, time};
 use agent_host_runs::media;
 use axum::{
-    body::{Body, Bytes},
+    body::Body,
     extract::{FromRequestParts, Path, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
@@ -22,14 +22,17 @@ use http_range_header::{EndPosition, StartPosition, parse_range_header};
 use crate::{
     app::{App, json},
     body::DISCARDED_BYTES,
+    caller::Caller,
+    door::is_allowed_origin,
+    openapi::{self, Bytes, Upload, refusals},
     problem::{Problem, ProblemCode},
     query::Query,
 };
 
 /// A client that sends nothing for so long holds a connection for nothing.
-const IDLE: Duration = Duration::from_secs(30);
+pub(crate) const IDLE: Duration = Duration::from_secs(30);
 /// So long an upload may take: 64 MiB at 110 kB a second.
-const ARRIVAL: Duration = Duration::from_secs(600);
+pub(crate) const ARRIVAL: Duration = Duration::from_secs(600);
 /// Pieces of an upload are gathered to so much before they go to disk.
 const WRITE_BYTES: usize = 512 * 1024;
 /// A download is read so much at a time: what a slow reader holds in memory.
@@ -41,6 +44,21 @@ const MAX_ID_BYTES: usize = 256;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+/// How content is shown.
+#[derive(utoipa::ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "the schema of a parameter that is read by hand")]
+enum Disposition {
+    Attachment,
+    Inline,
+}
+
+impl utoipa::IntoParams for ArtifactId {
+    fn into_params(_: impl Fn() -> Option<utoipa::openapi::path::ParameterIn>) -> Vec<utoipa::openapi::path::Parameter> {
+        vec![openapi::named("id", "Names the artifact.")]
+    }
+}
 
 /// The `{id}` of a path. Which ids there are, the ledger knows.
 pub(crate) struct ArtifactId(String);
@@ -56,9 +74,33 @@ impl<S: Send + Sync> FromRequestParts<S> for ArtifactId {
     }
 }
 
-/// `POST /api/v1/artifacts`: the body is the content. It is durable when this answers.
-pub(crate) async fn upload(State(app): State<App>, mut query: Query, request: Request) -> Result<Response, Problem> {
-    let scope = scope(&mut query)?;
+refusals!(UploadRefusals = [WRITE] + [UnsupportedMediaType, PayloadTooLarge, RequestTimeout]);
+
+/// Keeps the body as an artifact
+///
+/// The body is the content. It is durable when this answers.
+#[utoipa::path(post, path = "/api/v1/artifacts", tag = "artifacts", security(("bearer" = ["events:write"])),
+    params(
+        ("name" = Option<String>, Query, description = "A name to show. It may also come in `Content-Disposition`."),
+        ("conversation_id" = Option<String>, Query, description = "Runs of this conversation may see it.", max_length = 256),
+        ("thread_id" = Option<String>, Query, description = "Of that conversation, runs of this thread may see it.", max_length = 256),
+        ("workspace_id" = Option<String>, Query, description = "Runs of this workspace may see it.", max_length = 256),
+        ("expires_in_ms" = Option<u64>, Query, description = "It is gone after so long, whoever refers to it.", minimum = 1),
+    ),
+    request_body(content((Option<Upload> = "application/octet-stream")),
+        description = "The content, of any media type. The one that is named is held against it; without one the content decides."),
+    responses(
+        (status = 201, description = "What is said of it.", body = ArtifactMetadata, headers(("Location" = String, description = "The content."))),
+        UploadRefusals,
+    ))]
+pub(crate) async fn upload(
+    State(app): State<App>,
+    caller: Caller,
+    mut query: Query,
+    request: Request,
+) -> Result<Response, Problem> {
+    caller.may(Scope::EventsWrite)?;
+    let scope = scope(&caller, &mut query)?;
     let name = query.text("name");
     let expires_in_ms: Option<u64> = query.parsed("expires_in_ms")?;
     if expires_in_ms == Some(0) {
@@ -66,9 +108,12 @@ pub(crate) async fn upload(State(app): State<App>, mut query: Query, request: Re
     }
     query.finish()?;
     let (parts, body) = request.into_parts();
+    if caller.0.kind == PrincipalKind::Loopback {
+        refuse_pages(&app, &parts.headers)?;
+    }
     let declared = declared_type(&parts.headers)?;
     let name = name.or_else(|| disposition_name(&parts.headers)).and_then(|name| plain_name(&name));
-    let limits = &app.host.config().limits;
+    let limits = app.host.config().limits.clone();
     let writer = receive(&app, &parts.headers, body, limits.upload_bytes.min(limits.artifact_bytes)).await?;
 
     let media_type =
@@ -96,27 +141,60 @@ pub(crate) async fn upload(State(app): State<App>, mut query: Query, request: Re
     Ok(response)
 }
 
-/// `GET /api/v1/artifacts/{id}/metadata`.
-pub(crate) async fn metadata(State(app): State<App>, ArtifactId(id): ArtifactId, query: Query) -> Result<Response, Problem> {
+refusals!(MetadataRefusals = [NotFound]);
+
+/// What is said of an artifact
+#[utoipa::path(get, path = "/api/v1/artifacts/{id}/metadata", tag = "artifacts", security(("bearer" = ["runs:read"])), params(ArtifactId),
+    responses((status = 200, description = "What is said of it.", body = ArtifactMetadata), MetadataRefusals))]
+pub(crate) async fn metadata(
+    State(app): State<App>,
+    caller: Caller,
+    ArtifactId(id): ArtifactId,
+    query: Query,
+) -> Result<Response, Problem> {
+    caller.may(Scope::RunsRead)?;
     query.finish()?;
-    Ok(json(StatusCode::OK, &find(&app, id).await?.metadata()))
+    Ok(json(StatusCode::OK, &find(&app, &caller, id).await?.metadata()))
 }
 
-/// `GET` and `HEAD /api/v1/artifacts/{id}`: the content, or one range of it.
+refusals!(ContentRefusals = [NotFound, RangeNotSatisfiable]);
+
+/// The content of an artifact, or one range of it
+///
+/// It is a download, under a policy that lets it run nothing.
+#[utoipa::path(get, path = "/api/v1/artifacts/{id}", tag = "artifacts", security(("bearer" = ["runs:read"])),
+    params(
+        ArtifactId,
+        ("disposition" = inline(Option<Disposition>), Query, description = "`inline` shows what is harmless to show: some images, and plain text."),
+        ("Range" = Option<String>, Header, description = "One range of bytes (RFC 9110); several are answered with everything."),
+        ("If-None-Match" = Option<String>, Header, description = "What the client has."),
+        ("If-Range" = Option<String>, Header, description = "The range is wanted only of this content."),
+    ),
+    responses(
+        (status = 200, description = "The content.", content((Bytes = "*/*")),
+            headers(("ETag" = String, description = "Strong: names the content."), ("Accept-Ranges" = String, description = "`bytes`."),
+                ("Content-Disposition" = String, description = "How it is shown, and its name."))),
+        (status = 206, description = "One range of it.", content((Bytes = "*/*")),
+            headers(("ETag" = String, description = "Strong: names the content."), ("Content-Range" = String, description = "Which."))),
+        (status = 304, description = "The client has it already.", headers(("ETag" = String, description = "Strong: names the content."))),
+        ContentRefusals,
+    ))]
 pub(crate) async fn content(
     State(app): State<App>,
+    caller: Caller,
     ArtifactId(id): ArtifactId,
     mut query: Query,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let inline = match query.text("disposition").as_deref() {
+    caller.may(Scope::RunsRead)?;
+    let inline = match query.value("disposition").as_deref() {
         None | Some("attachment") => false,
         Some("inline") => true,
         Some(_) => return Err(Problem::invalid("disposition", "`disposition` must be `attachment` or `inline`")),
     };
     query.finish()?;
-    let record = find(&app, id).await?;
+    let record = find(&app, &caller, id).await?;
     let etag = format!("\"{}\"", record.sha256);
     if matches_etag(&headers, &etag) {
         let mut response = StatusCode::NOT_MODIFIED.into_response();
@@ -128,11 +206,24 @@ pub(crate) async fn content(
     let blob = app.read(move |ledger| ledger.blob(&sha256)).await?;
     let Some(blob) = blob else {
         // It may have been collected between the two looks.
-        find(&app, record.artifact_id.clone()).await?;
+        find(&app, &caller, record.artifact_id.clone()).await?;
         return Err(Problem::internal(format!("the content of artifact {} is not there", record.artifact_id)));
     };
     let size = blob.len();
-    let wanted = if method == Method::GET && may_be_partial(&headers, &etag) { range(&headers, size) } else { Wanted::All };
+    serve(&record, size, &method, &headers, inline, |first, end| body(blob, first, end))
+}
+
+/// Content of so many bytes, or the range of it that is asked for; `body` gives it from one place up to another.
+pub(crate) fn serve(
+    record: &ArtifactRecord,
+    size: u64,
+    method: &Method,
+    headers: &HeaderMap,
+    inline: bool,
+    body: impl FnOnce(u64, u64) -> Body,
+) -> Result<Response, Problem> {
+    let etag = format!("\"{}\"", record.sha256);
+    let wanted = if *method == Method::GET && may_be_partial(headers, &etag) { range(headers, size) } else { Wanted::All };
     let (status, first, end) = match wanted {
         Wanted::All => (StatusCode::OK, 0, size),
         Wanted::Part { first, last } => (StatusCode::PARTIAL_CONTENT, first, last + 1),
@@ -143,10 +234,10 @@ pub(crate) async fn content(
             return Ok(response);
         }
     };
-    let body = if method == Method::HEAD { Body::empty() } else { body(blob, first, end) };
+    let body = if *method == Method::HEAD { Body::empty() } else { body(first, end) };
     let mut response = (status, body).into_response();
     let headers = response.headers_mut();
-    describe(headers, &record, &etag, inline)?;
+    describe(headers, record, &etag, inline)?;
     insert(headers, header::CONTENT_LENGTH, (end - first).to_string())?;
     if status == StatusCode::PARTIAL_CONTENT {
         insert(headers, header::CONTENT_RANGE, format!("bytes {first}-{}/{size}", end - 1))?;
@@ -154,11 +245,38 @@ pub(crate) async fn content(
     Ok(response)
 }
 
-/// The record of an artifact whose time is not over.
-async fn find(app: &App, id: String) -> Result<ArtifactRecord, Problem> {
+refusals!(HeadRefusals = [NotFound]);
+
+/// What comes with the content of an artifact, without it
+#[utoipa::path(head, path = "/api/v1/artifacts/{id}", tag = "artifacts", security(("bearer" = ["runs:read"])),
+    params(
+        ArtifactId,
+        ("disposition" = inline(Option<Disposition>), Query, description = "As for the content."),
+        ("If-None-Match" = Option<String>, Header, description = "What the client has."),
+    ),
+    responses(
+        (status = 200, description = "The content is there.", content((Bytes = "*/*")),
+            headers(("ETag" = String, description = "Strong: names the content."), ("Content-Length" = u64, description = "Its bytes."))),
+        (status = 304, description = "The client has it already.", headers(("ETag" = String, description = "Strong: names the content."))),
+        HeadRefusals,
+    ))]
+pub(crate) async fn head(
+    app: State<App>,
+    caller: Caller,
+    id: ArtifactId,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    content(app, caller, id, query, Method::HEAD, headers).await
+}
+
+/// The record of an artifact that the caller sees and whose time is not over.
+async fn find(app: &App, caller: &Caller, id: String) -> Result<ArtifactRecord, Problem> {
     let wanted = id.clone();
     let record = app.read(move |ledger| ledger.artifact(&wanted)).await?;
-    record.filter(|record| !record.is_expired(time::now())).ok_or_else(|| {
+    let workspace = |record: &ArtifactRecord| Some(record.scope.workspace.clone()).filter(|workspace| !workspace.is_empty());
+    let is_there = |record: &ArtifactRecord| !record.is_expired(time::now()) && caller.sees(workspace(record).as_deref());
+    record.filter(is_there).ok_or_else(|| {
         let id: String = id.chars().filter(|c| !c.is_control()).take(64).collect();
         Problem::not_found(format!("there is no artifact {id}: it never was, or it has been forgotten"))
     })
@@ -173,17 +291,18 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, LedgerErro
     }
 }
 
-fn too_large(limit: u64) -> Problem {
+pub(crate) fn too_large(limit: u64) -> Problem {
     Problem::new(ProblemCode::PayloadTooLarge, format!("the body is larger than {limit} bytes, the limit of an upload"))
 }
 
 /// Where an upload belongs.
-fn scope(query: &mut Query) -> Result<ArtifactScope, Problem> {
+fn scope(caller: &Caller, query: &mut Query) -> Result<ArtifactScope, Problem> {
     let mut id = |name: &'static str| match query.text(name) {
         Some(id) if id.len() > MAX_ID_BYTES => Err(Problem::invalid(name, format!("`{name}` may have {MAX_ID_BYTES} bytes"))),
         id => Ok(id),
     };
-    let (workspace, conversation, thread) = (id("workspace_id")?.unwrap_or_default(), id("conversation_id")?, id("thread_id")?);
+    let (workspace, conversation, thread) = (id("workspace_id")?, id("conversation_id")?, id("thread_id")?);
+    let workspace = caller.workspace("workspace_id", workspace)?.unwrap_or_default();
     let conversation = match (conversation, thread) {
         (None, Some(_)) => return Err(Problem::invalid("thread_id", "a thread needs a `conversation_id`")),
         (None, None) => None,
@@ -194,12 +313,20 @@ fn scope(query: &mut Query) -> Result<ArtifactScope, Problem> {
     Ok(ArtifactScope { workspace, conversation, run_id: None, binding_id: None })
 }
 
-/// What the client says that the content is. Forms are refused: they are how pages of other sites could post here
-/// without asking, and their parts are not the content.
-fn declared_type(headers: &HeaderMap) -> Result<String, Problem> {
-    if headers.get(SEC_FETCH_SITE).is_some_and(|site| site == "cross-site" || site == "same-site") {
+/// Refuses pages of other sites where nobody needs a key, but for those that the configuration names: unlike JSON, they may
+/// send a plain body without asking first.
+fn refuse_pages(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
+    let is_foreign = headers.get(SEC_FETCH_SITE).is_some_and(|site| site == "cross-site" || site == "same-site");
+    let config = app.host.config();
+    if is_foreign && !headers.get(header::ORIGIN).is_some_and(|origin| is_allowed_origin(&config, origin)) {
         return Err(Problem::invalid("Sec-Fetch-Site", "pages of other sites may not upload here"));
     }
+    Ok(())
+}
+
+/// What the client says that the content is. Forms are refused: they are how pages of other sites could post here
+/// without asking, and their parts are not the content.
+pub(crate) fn declared_type(headers: &HeaderMap) -> Result<String, Problem> {
     let declared = match headers.get(header::CONTENT_TYPE) {
         Some(value) => value.to_str().map_err(|_| Problem::invalid("Content-Type", "`Content-Type` is not ASCII"))?.to_owned(),
         None => String::new(),
@@ -258,11 +385,11 @@ async fn append(mut writer: BlobWriter, bytes: Vec<u8>) -> Result<BlobWriter, Pr
 
 /// Of a body that is too large, some is read and thrown away, so that a client which writes all before it reads
 /// still sees the refusal instead of a broken connection.
-async fn refuse(mut body: Body, limit: u64) -> Problem {
+pub(crate) async fn refuse(mut body: Body, limit: u64) -> Problem {
     let discard = async {
         let mut discarded = 0;
         while let Some(Ok(frame)) = body.frame().await {
-            discarded += frame.data_ref().map_or(0, Bytes::len);
+            discarded += frame.data_ref().map_or(0, axum::body::Bytes::len);
             if discarded > DISCARDED_BYTES {
                 break;
             }
@@ -289,7 +416,7 @@ fn body(blob: BlobReader, first: u64, end: u64) -> Body {
         match read.await {
             Ok((blob, Ok(bytes))) if !bytes.is_empty() => {
                 let next = at.saturating_add(bytes.len() as u64);
-                Some((Ok(Bytes::from(bytes)), Some((blob, next))))
+                Some((Ok(axum::body::Bytes::from(bytes)), Some((blob, next))))
             }
             Ok((_, Ok(_))) => Some((Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)), None)),
             Ok((_, Err(error))) => Some((Err(std::io::Error::other(error)), None)),
@@ -347,7 +474,7 @@ fn disposition(shown: bool, name: Option<&str>) -> String {
 
 /// A name without folders, control characters and marks that turn the direction of writing (which make `gpj.exe` look
 /// like `exe.jpg`), or nothing where nothing is left.
-fn plain_name(name: &str) -> Option<String> {
+pub(crate) fn plain_name(name: &str) -> Option<String> {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let kept: String = last.chars().filter(|c| !c.is_control() && !turns(*c)).collect();
@@ -361,7 +488,7 @@ fn plain_name(name: &str) -> Option<String> {
 }
 
 /// The name that a client gives in `Content-Disposition`; `filename*` before `filename`.
-fn disposition_name(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn disposition_name(headers: &HeaderMap) -> Option<String> {
     // Some clients send UTF-8 where the standard has only ASCII.
     let value = std::str::from_utf8(headers.get(header::CONTENT_DISPOSITION)?.as_bytes()).ok()?;
     let parameters = parameters(value);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent_host_protocol::{Event, EventId, Run, RunId, event::Envelope};
+use agent_host_protocol::{Event, EventId, Run, RunId, Scope, event::Envelope, message::Message};
 use agent_host_runs::AcceptedEvent;
 use axum::{
     extract::{Request, State},
@@ -12,42 +12,76 @@ use axum::{
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::{
     app::{App, json},
     body,
+    caller::Caller,
     extract::Id,
-    idempotency, output, prefer,
+    idempotency,
+    openapi::refusals,
+    output, prefer,
     problem::Problem,
     query::Query,
 };
 
-#[derive(Serialize)]
+/// An event that was taken.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AcceptedEvent)]
 struct Accepted {
+    /// It.
     event_id: EventId,
+    /// The runs that answer it: none where no binding matches.
     runs: Vec<AcceptedRun>,
 }
 
 /// A run, with what it said in the end where the client waited for that.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct AcceptedRun {
     #[serde(flatten)]
     run: Run,
     /// Absent while the run goes on; `null` where it ended without a message.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Message>)]
     output: Option<Option<Box<RawValue>>>,
 }
 
-/// `POST /api/v1/events`: the event is durable when this answers.
-pub(crate) async fn accept(State(app): State<App>, query: Query, request: Request) -> Result<Response, Problem> {
+refusals!(AcceptRefusals = [JSON, WRITE] + [NotFound, RunnerNotFound, InvalidConfig, IdempotencyConflict, QueueFull]);
+
+/// Takes an event
+///
+/// The event and its runs are durable when this answers.
+#[utoipa::path(post, path = "/api/v1/events", tag = "events", security(("bearer" = ["events:write"])),
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body gives the same answer, and does nothing."),
+        ("Prefer" = Option<String>, Header, description = "`wait=SECONDS` waits for the end of the runs (RFC 7240)."),
+    ),
+    request_body = Envelope,
+    responses(
+        (status = 200, description = "The client waited, and all runs have ended.", body = Accepted, headers(
+            ("Preference-Applied" = String, description = "How long it waits at most."),
+            ("Idempotency-Replayed" = String, description = "`true` where the same request was made before."),
+        )),
+        (status = 202, description = "Its runs go on, or it has none and nobody waited.", body = Accepted, headers(
+            ("Location" = String, description = "The run, where there is one."),
+            ("Preference-Applied" = String, description = "How long it has waited at most."),
+            ("Idempotency-Replayed" = String, description = "`true` where the same request was made before."),
+        )),
+        AcceptRefusals,
+    ))]
+pub(crate) async fn accept(State(app): State<App>, caller: Caller, query: Query, request: Request) -> Result<Response, Problem> {
+    caller.may(Scope::EventsWrite)?;
     query.finish()?;
     let (parts, body) = request.into_parts();
     body::require_json(&parts.headers)?;
-    let limits = &app.host.config().limits;
+    let config = app.host.config();
+    let limits = &config.limits;
     let body = body::read(body, limits.http_body_bytes).await?;
-    let idempotency = idempotency::of(&parts.headers, &body)?;
-    let envelope: Envelope = body::parse(&body)?;
+    let idempotency = idempotency::of(&caller, &parts.headers, &body)?;
+    let mut envelope: Envelope = body::parse(&body)?;
     envelope.check().map_err(malformed)?;
+    caller.place(&mut envelope)?;
     let wait = prefer::wait(&parts.headers, Duration::from_millis(limits.http_wait_ms));
 
     let accepted = app.host.accept(envelope, idempotency).await?;
@@ -78,7 +112,7 @@ fn current(app: &App, ids: &[RunId]) -> Result<Vec<Run>, Problem> {
 }
 
 /// One run as it is.
-pub(crate) fn run(app: &App, id: RunId) -> Result<Run, Problem> {
+fn run(app: &App, id: RunId) -> Result<Run, Problem> {
     let record = app.host.ledger().run(id)?.ok_or_else(|| Problem::not_found(format!("there is no run {id}")))?;
     Ok(record.run)
 }
@@ -110,7 +144,9 @@ async fn answer(app: &App, accepted: AcceptedEvent, runs: Vec<Run>, wait: Option
     Ok(response)
 }
 
-#[derive(Serialize)]
+/// An event, with what came of it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = EventWithRuns)]
 struct Shown {
     #[serde(flatten)]
     event: Event,
@@ -118,9 +154,16 @@ struct Shown {
     runs: Vec<RunId>,
 }
 
-/// `GET /api/v1/events/{id}`.
-pub(crate) async fn show(State(app): State<App>, Id(id): Id<EventId>, query: Query) -> Result<Response, Problem> {
+refusals!(ShowRefusals = [NotFound]);
+
+/// Shows an event, and names the runs that answer it
+#[utoipa::path(get, path = "/api/v1/events/{id}", tag = "events", security(("bearer" = ["runs:read"])), params(Id<EventId>),
+    responses((status = 200, description = "The event.", body = Shown), ShowRefusals))]
+pub(crate) async fn show(State(app): State<App>, caller: Caller, Id(id): Id<EventId>, query: Query) -> Result<Response, Problem> {
+    caller.may(Scope::RunsRead)?;
     query.finish()?;
-    let record = app.host.ledger().event(id)?.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
+    let workspace = |event: &Event| event.envelope.conversation.as_ref().and_then(|it| it.workspace_id.clone());
+    let record = app.host.ledger().event(id)?.filter(|record| caller.sees(workspace(&record.event).as_deref()));
+    let record = record.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
     Ok(json(StatusCode::OK, &Shown { event: record.event, runs: record.runs }))
 }

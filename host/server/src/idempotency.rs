@@ -4,17 +4,17 @@ use agent_host_runs::Idempotency;
 use axum::http::{HeaderMap, HeaderName};
 use sha2::{Digest, Sha256};
 
-use crate::problem::Problem;
+use crate::{caller::Caller, problem::Problem};
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Set to `true` on the answer to a request that had been done before.
 pub(crate) const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// A UUID has 36 characters and a digest 64; keys are kept in an index of the ledger.
-const MAX_KEY_LEN: usize = 255;
+pub(crate) const MAX_KEY_LEN: usize = 255;
 
-/// The key of a request, with the digest of the body that it stands for.
-pub(crate) fn of(headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>, Problem> {
+/// The key of a request, with the digest of the body that it stands for. Keys of one workspace are none of another.
+pub(crate) fn of(caller: &Caller, headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>, Problem> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(key) = keys.next() else { return Ok(None) };
     let refused = || {
@@ -27,12 +27,27 @@ pub(crate) fn of(headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>
     if keys.next().is_some() || !visible || key.len() > MAX_KEY_LEN {
         return Err(refused());
     }
-    let key = key.to_str().map_err(|_| refused())?.to_owned();
+    let key = key.to_str().map_err(|_| refused())?;
+    let key = match &caller.0.workspace {
+        None => key.to_owned(),
+        Some(workspace) => within(workspace, key),
+    };
     Ok(Some(Idempotency { key, body_hash: Sha256::digest(body).into() }))
+}
+
+/// A key of a workspace, as it is kept: of a length that the ledger takes, and with a space, which no client can send.
+fn within(workspace: &str, key: &str) -> String {
+    let mut digest = Sha256::new();
+    digest.update((workspace.len() as u64).to_be_bytes());
+    digest.update(workspace);
+    digest.update(key);
+    let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("workspace {digest}")
 }
 
 #[cfg(test)]
 mod tests {
+    use agent_host_protocol::Principal;
     use axum::http::HeaderValue;
 
     use super::*;
@@ -41,20 +56,36 @@ mod tests {
         keys.iter().map(|key| (IDEMPOTENCY_KEY, HeaderValue::from_bytes(key).unwrap())).collect()
     }
 
+    fn everyone() -> Caller {
+        Caller(Principal::loopback())
+    }
+
+    #[test]
+    fn a_key_of_one_workspace_is_none_of_another() {
+        let of = |workspace: Option<&str>| {
+            let caller = Caller(Principal { workspace: workspace.map(str::to_owned), ..Principal::loopback() });
+            of(&caller, &headers(&[b"k"]), b"a").unwrap().unwrap().key
+        };
+        assert_eq!(of(Some("a")), of(Some("a")));
+        assert!(of(Some("a")) != of(Some("b")) && of(Some("a")) != of(None));
+        assert!(of(Some("a")).contains(' ') && of(Some("a")).len() <= MAX_KEY_LEN);
+        assert_ne!(within("a", "bc"), within("ab", "c"));
+    }
+
     #[test]
     fn a_key_stands_for_its_body() {
-        let one = of(&headers(&[b"k-1"]), b"a").unwrap().unwrap();
+        let one = of(&everyone(), &headers(&[b"k-1"]), b"a").unwrap().unwrap();
         assert_eq!(one.key, "k-1");
-        assert_ne!(one.body_hash, of(&headers(&[b"k-1"]), b"b").unwrap().unwrap().body_hash);
-        assert!(of(&HeaderMap::new(), b"a").unwrap().is_none());
+        assert_ne!(one.body_hash, of(&everyone(), &headers(&[b"k-1"]), b"b").unwrap().unwrap().body_hash);
+        assert!(of(&everyone(), &HeaderMap::new(), b"a").unwrap().is_none());
     }
 
     #[test]
     fn a_key_that_is_none_is_refused() {
         let long = [b'k'; 256];
         for keys in [&[&b""[..]][..], &[b"a b"], &["ä".as_bytes()], &[&long], &[b"a", b"a"]] {
-            assert!(of(&headers(keys), b"").is_err(), "{keys:?}");
+            assert!(of(&everyone(), &headers(keys), b"").is_err(), "{keys:?}");
         }
-        assert!(of(&headers(&[&long[1..]]), b"").is_ok());
+        assert!(of(&everyone(), &headers(&[&long[1..]]), b"").is_ok());
     }
 }

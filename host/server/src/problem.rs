@@ -1,22 +1,24 @@
 //! Errors as clients see them: problem documents (RFC 9457) with a code.
 
 use agent_host_ledger::LedgerError;
+use agent_host_protocol::{ApiError, ErrorCode};
 use agent_host_runs::{Action, HostError};
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use serde_json::Value;
 
 /// How long a client that met a passing condition should wait, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:ident;)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident = $text:literal, $status:ident;)*) => {
         /// What went wrong, for programs. The list is the documentation: a code keeps its name and status.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum ProblemCode { $($(#[$doc])* $variant),* }
+        pub enum ProblemCode { $($(#[doc = $doc])* $variant),* }
 
         impl ProblemCode {
             /// Every one.
@@ -26,6 +28,12 @@ macro_rules! codes {
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),* }
+            }
+
+            /// What it means, for people.
+            #[must_use]
+            pub fn description(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),*).trim()),* }
             }
 
             /// The HTTP status that goes with it.
@@ -56,6 +64,8 @@ codes! {
     Unauthenticated = "unauthenticated", UNAUTHORIZED;
     /// Who asks may not do this.
     Forbidden = "forbidden", FORBIDDEN;
+    /// What a run may use does not have it: the manifest must ask for it, and the binding must allow it.
+    Unauthorized = "unauthorized", FORBIDDEN;
     /// There is no such thing, or no such path.
     NotFound = "not_found", NOT_FOUND;
     /// No plugin has this runner.
@@ -68,6 +78,10 @@ codes! {
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT;
     /// The thing is in a state in which this cannot be done.
     Conflict = "conflict", CONFLICT;
+    /// The claim does not hold the run any more: stop working on it.
+    ClaimLost = "claim_lost", CONFLICT;
+    /// Results were left out: append what is missing first.
+    SequenceGap = "sequence_gap", CONFLICT;
     /// The action takes no answer any more: `action` shows what was said first.
     AlreadyAnswered = "already_answered", CONFLICT;
     /// The time for an answer is over.
@@ -82,8 +96,22 @@ codes! {
     RangeNotSatisfiable = "range_not_satisfiable", RANGE_NOT_SATISFIABLE;
     /// The idempotency key was used before, with another body.
     IdempotencyConflict = "idempotency_conflict", UNPROCESSABLE_ENTITY;
+    /// The run has been cancelled: nothing more is done for it.
+    Cancelled = "cancelled", CONFLICT;
+    /// The time of the run, or of this call, is over.
+    DeadlineExceeded = "deadline_exceeded", CONFLICT;
+    /// The run does this too often.
+    RateLimited = "rate_limited", TOO_MANY_REQUESTS;
+    /// The service behind a call has failed, or the host has in asking it: `retryable` says whether to try again.
+    RuntimeError = "runtime_error", BAD_GATEWAY;
     /// The conversation has as many waiting runs as it may have.
     QueueFull = "queue_full", TOO_MANY_REQUESTS;
+    /// As many streams of events are open as there may be.
+    TooManyStreams = "too_many_streams", SERVICE_UNAVAILABLE;
+    /// What changed in the configuration is read only when the host starts: `fields` names it.
+    RestartNeeded = "restart_needed", CONFLICT;
+    /// The configuration on the machine of the host cannot be used; the one before still serves.
+    ConfigRefused = "config_refused", UNPROCESSABLE_ENTITY;
     /// The host is at fault: its log says how.
     Internal = "internal", INTERNAL_SERVER_ERROR;
     /// The host cannot do it now.
@@ -96,8 +124,8 @@ codes! {
 
 impl ProblemCode {
     /// Whether the same request may succeed in a moment.
-    const fn passes(self) -> bool {
-        matches!(self, Self::QueueFull | Self::Unavailable | Self::ShuttingDown)
+    pub(crate) const fn passes(self) -> bool {
+        matches!(self, Self::QueueFull | Self::RateLimited | Self::TooManyStreams | Self::Unavailable | Self::ShuttingDown)
     }
 }
 
@@ -109,19 +137,29 @@ impl ProblemCode {
 ///
 /// `type` is `about:blank`, so `title` is the phrase of the status; `code` is what programs decide by, and
 /// `detail` says what happened and what to do. `field` names the parameter, header or member of the body that
-/// is wrong, where one is; `action` is what was answered before, where that is the problem.
+/// is wrong, where one is, `fields` several of a configuration; `action` is what was answered before, where that is the problem. What the gate of a run refuses
+/// also says whether the same may succeed later (`retryable`), and the facts of it (`details`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     code: ProblemCode,
     detail: String,
     field: Option<String>,
+    fields: Vec<String>,
     action: Option<Box<Action>>,
+    refusal: Option<Box<Refusal>>,
+}
+
+/// What the gate of a run says of a refusal, beside its code and what happened.
+#[derive(Debug, Clone, PartialEq)]
+struct Refusal {
+    retryable: bool,
+    details: Option<Value>,
 }
 
 impl Problem {
     /// A problem of this kind.
     pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), field: None, action: None }
+        Self { code, detail: detail.into(), field: None, fields: Vec::new(), action: None, refusal: None }
     }
 
     /// There is no such thing.
@@ -132,6 +170,27 @@ impl Problem {
     /// `field` has a value that it cannot have.
     pub fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..Self::new(ProblemCode::InvalidArgument, detail) }
+    }
+
+    /// Who asks may not set `field` to this.
+    pub fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(ProblemCode::Forbidden, detail) }
+    }
+
+    /// What the kernel refused, whose complaint about a value begins with the field, in backticks.
+    pub fn of_field(error: HostError) -> Self {
+        match &error {
+            HostError::Invalid(complaint) => match complaint.strip_prefix('`').and_then(|rest| rest.split_once('`')) {
+                Some((field, _)) => Self::invalid(field, complaint.clone()),
+                None => error.into(),
+            },
+            _ => error.into(),
+        }
+    }
+
+    /// A problem with several things, which it names.
+    pub(crate) fn with_fields(code: ProblemCode, detail: impl Into<String>, fields: Vec<String>) -> Self {
+        Self { fields, ..Self::new(code, detail) }
     }
 
     /// The host is at fault. What happened goes to its log, not to the client: it may name files of the machine.
@@ -158,8 +217,14 @@ impl Problem {
             code: &'a str,
             #[serde(skip_serializing_if = "Option::is_none")]
             field: Option<&'a str>,
+            #[serde(skip_serializing_if = "<[String]>::is_empty")]
+            fields: &'a [String],
             #[serde(skip_serializing_if = "Option::is_none")]
             action: Option<&'a Action>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            retryable: Option<bool>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            details: Option<&'a Value>,
         }
         let status = self.code.status();
         let document = Document {
@@ -169,7 +234,10 @@ impl Problem {
             detail: &self.detail,
             code: self.code.as_str(),
             field: self.field.as_deref(),
+            fields: &self.fields,
             action: self.action.as_deref(),
+            retryable: self.refusal.as_ref().map(|refusal| refusal.retryable),
+            details: self.refusal.as_ref().and_then(|refusal| refusal.details.as_ref()),
         };
         // Strings and one number: it cannot fail, and an empty object is still a problem document.
         serde_json::to_string(&document).unwrap_or_else(|_| "{}".to_owned())
@@ -195,6 +263,9 @@ impl IntoResponse for Problem {
 
 impl From<HostError> for Problem {
     fn from(error: HostError) -> Self {
+        if let HostError::Refused(refusal) = error {
+            return refusal.into();
+        }
         match ProblemCode::from_name(error.code()) {
             Some(ProblemCode::Internal) | None => Self::internal(error),
             Some(code) => {
@@ -203,6 +274,18 @@ impl From<HostError> for Problem {
                 Self { action, ..Self::new(code, detail) }
             }
         }
+    }
+}
+
+/// A refusal of the gate keeps its code, where that has a status of its own.
+impl From<ApiError> for Problem {
+    fn from(error: ApiError) -> Self {
+        let ApiError { code, message, retryable, details } = error;
+        let code = match code {
+            ErrorCode::RuntimeError => ProblemCode::RuntimeError,
+            code => ProblemCode::from_name(code.as_str()).unwrap_or(ProblemCode::RuntimeError),
+        };
+        Self { refusal: Some(Box::new(Refusal { retryable, details })), ..Self::new(code, message) }
     }
 }
 
@@ -230,6 +313,36 @@ mod tests {
             Problem::invalid("limit", "`limit` must be a number from 1 to 100").to_json(),
             @r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"`limit` must be a number from 1 to 100","code":"invalid_argument","field":"limit"}"#
         );
+    }
+
+    #[test]
+    fn a_refusal_of_the_gate_keeps_its_code() {
+        for (code, status) in [
+            (ErrorCode::Unauthorized, 403),
+            (ErrorCode::NotFound, 404),
+            (ErrorCode::DeadlineExceeded, 409),
+            (ErrorCode::PayloadTooLarge, 413),
+            (ErrorCode::RateLimited, 429),
+            (ErrorCode::InvalidArgument, 400),
+            (ErrorCode::Conflict, 409),
+            (ErrorCode::Cancelled, 409),
+            (ErrorCode::RuntimeError, 502),
+        ] {
+            let problem = Problem::from(ApiError::new(code.clone(), "m"));
+            assert_eq!((problem.code().as_str(), problem.code().status().as_u16()), (code.as_str(), status));
+        }
+        insta::assert_snapshot!(
+            Problem::from(ApiError { retryable: true, ..ApiError::too_large("a batch", 9, 8) }).to_json(),
+            @r#"{"type":"about:blank","title":"Payload Too Large","status":413,"detail":"a batch has 9 bytes; the limit is 8","code":"payload_too_large","retryable":true,"details":{"limit":8,"size":9}}"#
+        );
+    }
+
+    #[test]
+    fn a_refusal_of_the_kernel_names_its_field() {
+        let complaint = "`at` is 9, and the run has 2 calls that were answered".to_owned();
+        let problem = Problem::of_field(HostError::Invalid(complaint));
+        assert!(problem.to_json().contains(r#""field":"at""#), "{}", problem.to_json());
+        assert_eq!(Problem::of_field(HostError::ShuttingDown).code(), ProblemCode::ShuttingDown);
     }
 
     #[test]

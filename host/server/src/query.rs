@@ -35,24 +35,35 @@ impl Query {
         Ok(Self { left, known: Vec::new() })
     }
 
-    /// The value of `name`. An empty value is none.
-    pub(crate) fn text(&mut self, name: &'static str) -> Option<String> {
+    /// The value of `name`, also where it is empty.
+    pub(crate) fn value(&mut self, name: &'static str) -> Option<String> {
         self.known.push(name);
-        self.left.remove(name).filter(|value| !value.is_empty())
+        self.left.remove(name)
     }
 
-    /// The value of `name` as what it stands for.
+    /// The text of `name`. An empty text is none.
+    pub(crate) fn text(&mut self, name: &'static str) -> Option<String> {
+        self.value(name).filter(|value| !value.is_empty())
+    }
+
+    /// The value of `name` as what it stands for. An empty value stands for nothing, and is refused as any other that does
+    /// not fit: a filter that is left empty would otherwise show everything.
     pub(crate) fn parsed<T: FromStr<Err: Display>>(&mut self, name: &'static str) -> Result<Option<T>, Problem> {
-        self.text(name)
+        self.value(name)
             .map(|value| value.parse().map_err(|error| Problem::invalid(name, format!("`{name}`: {error}"))))
             .transpose()
     }
 
     /// The size of the page.
     pub(crate) fn limit(&mut self) -> Result<u32, Problem> {
-        let Some(value) = self.text("limit") else { return Ok(DEFAULT_PAGE) };
+        let Some(value) = self.value("limit") else { return Ok(DEFAULT_PAGE) };
         let limit = value.parse().ok().filter(|limit| (MIN_PAGE..=MAX_PAGE).contains(limit));
         limit.ok_or_else(|| Problem::invalid("limit", format!("`limit` must be a number from {MIN_PAGE} to {MAX_PAGE}")))
+    }
+
+    /// All that is left, for those who take any.
+    pub(crate) fn all(self) -> Vec<(String, String)> {
+        self.left.into_iter().collect()
     }
 
     /// Refuses parameters that nobody read: a misspelt filter would otherwise show everything.
@@ -118,8 +129,9 @@ mod tests {
     #[test]
     fn a_page_has_1_to_100_items() {
         let limit = |text: &str| Query::parse(Some(&format!("limit={text}"))).unwrap().limit();
-        assert_eq!((limit("1").unwrap(), limit("100").unwrap(), limit("").unwrap()), (1, 100, DEFAULT_PAGE));
-        for bad in ["0", "101", "-1", "ten", "4294967297", "1.0"] {
+        assert_eq!((limit("1").unwrap(), limit("100").unwrap()), (1, 100));
+        assert_eq!(Query::parse(None).unwrap().limit().unwrap(), DEFAULT_PAGE);
+        for bad in ["", "0", "101", "-1", "ten", "4294967297", "1.0"] {
             assert!(limit(bad).is_err(), "{bad}");
         }
     }

@@ -1,8 +1,8 @@
 //! What a run leaves for executing it again: its calls, all of it as a file, and runs that branch off from it.
 
 use agent_host_ledger::LedgerError;
-use agent_host_protocol::{Page, RunId};
-use agent_host_runs::{CallOutcome, Fork, HostError, JournaledCall, RecordingError};
+use agent_host_protocol::{Page, Run, RunId, Scope};
+use agent_host_runs::{CallOutcome, Fork, HostError, JournaledCall, Recording, RecordingError};
 use axum::{
     extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
@@ -11,23 +11,37 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use utoipa::ToSchema;
 
 use crate::{
     app::{App, json},
     body,
+    caller::Caller,
     extract::Id,
+    openapi::{PageParams, refusals},
     problem::{Problem, ProblemCode},
     query::Query,
 };
 
-/// `GET /api/v1/runs/{id}/journal`: its host calls in order. `next_cursor` is always there: of a run that goes on, later
-/// calls follow.
-pub(crate) async fn journal(State(app): State<App>, Id(id): Id<RunId>, mut query: Query) -> Result<Response, Problem> {
+refusals!(JournalRefusals = [NotFound, NoJournal, InvalidCursor]);
+
+/// The host calls of a run in order, each with its answer
+///
+/// `next_cursor` is always there: of a run that goes on, later calls follow.
+#[utoipa::path(get, path = "/api/v1/runs/{id}/journal", tag = "runs", security(("bearer" = ["runs:read"])), params(Id<RunId>, PageParams),
+    responses((status = 200, description = "A page of calls.", body = Page<JournaledCall>), JournalRefusals))]
+pub(crate) async fn journal(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<RunId>,
+    mut query: Query,
+) -> Result<Response, Problem> {
+    caller.may(Scope::RunsRead)?;
     let cursor = query.text("cursor");
     let limit = query.limit()?;
     query.finish()?;
     let from = cursor.map(|cursor| position(id, &cursor)).transpose()?.unwrap_or(0);
-    require_journal(&app, id).await?;
+    require_journal(&app, &caller, id).await?;
     let host = app.host.clone();
     // One more tells whether there are more.
     let calls = off_thread(move || host.calls(id, from, u64::from(limit) + 1)).await?;
@@ -64,10 +78,23 @@ fn position(id: RunId, text: &str) -> Result<u64, Problem> {
     })
 }
 
-/// `GET /api/v1/runs/{id}/recording`: all that is needed to execute the run again, as a file.
-pub(crate) async fn recording(State(app): State<App>, Id(id): Id<RunId>, query: Query) -> Result<Response, Problem> {
+refusals!(RecordingRefusals = [NotFound, NoJournal]);
+
+/// All that is needed to execute the run again, as a file
+///
+/// For `agent-host replay`. It has what the run was given and what it was answered: treat it as the conversation.
+#[utoipa::path(get, path = "/api/v1/runs/{id}/recording", tag = "runs", security(("bearer" = ["runs:read"])), params(Id<RunId>),
+    responses((status = 200, description = "The recording.", body = Recording,
+        headers(("Content-Disposition" = String, description = "A download, with a name."))), RecordingRefusals))]
+pub(crate) async fn recording(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<RunId>,
+    query: Query,
+) -> Result<Response, Problem> {
+    caller.may(Scope::RunsRead)?;
     query.finish()?;
-    require_journal(&app, id).await?;
+    require_journal(&app, &caller, id).await?;
     let host = app.host.clone();
     // Making its text takes as long as reading it.
     let mut response = off_thread(move || Ok(json(StatusCode::OK, &host.recording(id)?))).await?;
@@ -76,43 +103,53 @@ pub(crate) async fn recording(State(app): State<App>, Id(id): Id<RunId>, query: 
     Ok(response)
 }
 
-/// `POST /api/v1/runs/{id}/fork`: the new run is durable when this answers, and begins a moment later.
-pub(crate) async fn fork(State(app): State<App>, Id(id): Id<RunId>, query: Query, request: Request) -> Result<Response, Problem> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Wanted {
-        at: u64,
-        #[serde(default)]
-        config: Option<Map<String, Value>>,
-        #[serde(default)]
-        input: Option<String>,
-    }
+/// How a run branches off from another.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Fork)]
+struct Wanted {
+    /// So many first calls are taken over with their answers, and none of them is done again.
+    at: u64,
+    /// Keys of the configuration that are replaced.
+    #[serde(default)]
+    config: Option<Map<String, Value>>,
+    /// The text of the event, replaced.
+    #[serde(default)]
+    input: Option<String>,
+}
+
+refusals!(ForkRefusals = [JSON, WRITE] + [NotFound, NoJournal, InvalidConfig, RunnerNotFound, Conflict, QueueFull]);
+
+/// Makes a run that shares the first calls of another
+///
+/// The new run is durable when this answers, and begins a moment later.
+#[utoipa::path(post, path = "/api/v1/runs/{id}/fork", tag = "runs", security(("bearer" = ["runs:control"])), params(Id<RunId>),
+    request_body = Wanted,
+    responses((status = 202, description = "The new run.", body = Run, headers(("Location" = String, description = "The new run."))), ForkRefusals))]
+pub(crate) async fn fork(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<RunId>,
+    query: Query,
+    request: Request,
+) -> Result<Response, Problem> {
+    caller.may(Scope::RunsControl)?;
     query.finish()?;
     let (parts, body) = request.into_parts();
     body::require_json(&parts.headers)?;
     let body = body::read(body, app.host.config().limits.http_body_bytes).await?;
     let Wanted { at, config, input } = body::parse(&body)?;
-    require_journal(&app, id).await?;
-    let run = app.host.fork(id, Fork { at, config, input }).await.map_err(refused)?;
+    require_journal(&app, &caller, id).await?;
+    let run = app.host.fork(id, Fork { at, config, input }).await.map_err(Problem::of_field)?;
     let location = HeaderValue::try_from(format!("/api/v1/runs/{}", run.run_id)).map_err(Problem::internal)?;
     let mut response = json(StatusCode::ACCEPTED, &run);
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)
 }
 
-/// The kernel's own complaint begins with the field, in backticks.
-fn refused(error: HostError) -> Problem {
-    match &error {
-        HostError::Invalid(complaint) => match complaint.strip_prefix('`').and_then(|rest| rest.split_once('`')) {
-            Some((field, _)) => Problem::invalid(field, complaint.clone()),
-            None => error.into(),
-        },
-        _ => error.into(),
-    }
-}
-
-/// Says apart a run that is not there, and one that has no journal.
-async fn require_journal(app: &App, id: RunId) -> Result<(), Problem> {
+/// Says apart a run that the caller does not see, and one that has no journal.
+async fn require_journal(app: &App, caller: &Caller, id: RunId) -> Result<(), Problem> {
+    caller.run(app, id)?;
     let has_any = move |ledger: &agent_host_ledger::Ledger| -> Result<Option<bool>, LedgerError> {
         let Some(record) = ledger.run(id)? else { return Ok(None) };
         Ok(Some(!ledger.journal_page(record.run_no, 0, 1)?.is_empty()))
@@ -187,12 +224,5 @@ mod tests {
             assert_eq!(position(id, bad).unwrap_err().code(), ProblemCode::InvalidCursor, "{bad}");
         }
         assert!(position(RunId::new(), &text).is_err());
-    }
-
-    #[test]
-    fn a_refusal_of_the_kernel_names_its_field() {
-        let problem = refused(HostError::Invalid("`at` is 9, and the run has 2 calls that were answered".to_owned()));
-        assert!(problem.to_json().contains(r#""field":"at""#), "{}", problem.to_json());
-        assert_eq!(refused(HostError::ShuttingDown).code(), ProblemCode::ShuttingDown);
     }
 }

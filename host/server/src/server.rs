@@ -3,11 +3,13 @@
 use std::{future::Future, io, net::SocketAddr, time::Duration};
 
 use agent_host_runs::Host;
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, router};
+use crate::{
+    app::{App, router},
+    connections::{self, Connections},
+};
 
 /// How long open connections have to take their last bytes once the server goes down. Streams and waiting
 /// requests end by themselves at that moment, so only a client that does not read needs longer; it is cut off.
@@ -58,7 +60,7 @@ impl Server {
     pub async fn bind(host: Host) -> Result<Self, BindError> {
         let listen = host.config().listen;
         let refused = |source| BindError { listen, source };
-        let listener = TcpListener::bind(listen).await.map_err(refused)?;
+        let listener = connections::listen(listen).map_err(refused)?;
         let local_addr = listener.local_addr().map_err(refused)?;
         Ok(Self { host, listener, local_addr })
     }
@@ -79,31 +81,17 @@ impl Server {
     /// [`ServeError`] when the listener fails.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
         let closing = CancellationToken::new();
-        let app = App { host: self.host, closing: closing.clone() };
-        // Without this a small answer waits for the client's acknowledgement: 44 ms instead of 2.
-        let listener = self.listener.tap_io(|connection| {
-            if let Err(error) = connection.set_nodelay(true) {
-                tracing::debug!(%error, "a connection stays without TCP_NODELAY");
-            }
-        });
-        let signal = {
-            let closing = closing.clone();
-            async move {
-                shutdown.await;
-                closing.cancel();
-            }
+        let app = App::new(self.host, self.local_addr, closing.clone());
+        let limits = app.host.config().limits.clone();
+        let connections = Connections::new(router(app), &limits, closing.clone());
+        let served = tokio::select! {
+            error = connections.accept(self.listener) => Err(error.into()),
+            () = shutdown => Ok(()),
         };
-        let serving = axum::serve(listener, router(app)).with_graceful_shutdown(signal);
-        let overdue = async {
-            closing.cancelled().await;
-            tokio::time::sleep(LAST_BYTES).await;
-        };
-        tokio::select! {
-            served = serving => Ok(served?),
-            () = overdue => {
-                tracing::warn!("connections that did not end in time were cut off");
-                Ok(())
-            }
+        closing.cancel();
+        if connections.end(LAST_BYTES).await {
+            tracing::warn!("connections that did not end in time were cut off");
         }
+        served
     }
 }

@@ -26,12 +26,19 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// server goes down. The next event is read from the ledger when the client has taken the one before, so a slow
 /// reader holds one event and nothing in the host.
 pub(crate) fn stream(app: &App, id: RunId, after: u64) -> Result<Response, Problem> {
+    let place = app.subscribe()?;
     let events = app.host.follow(id, after)?;
+    let open = app.http.streaming();
     let events = events.scan(Reading::On, move |reading, event| future::ready(step(reading, id, event)));
     let stream = stream::once(future::ready(Event::default().retry(RETRY)))
         .chain(events)
         .take_until(app.closing.clone().cancelled_owned())
-        .map(Ok::<_, Infallible>);
+        .map(move |event| {
+            let _counts = &open;
+            // Held for as long as the stream is.
+            let _ = &place;
+            Ok::<_, Infallible>(event)
+        });
     let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     // nginx collects answers by default, which would hold back every event.
     response.headers_mut().insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));

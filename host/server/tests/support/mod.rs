@@ -21,6 +21,7 @@ pub(crate) async fn started_with(change: impl FnOnce(&mut Config)) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default_in(dir.path());
     config.listen = "127.0.0.1:0".parse().unwrap();
+    config.loopback_without_key = true;
     std::fs::create_dir_all(&config.plugins_dir).unwrap();
     change(&mut config);
     let host = Host::start(config).await.unwrap();

@@ -1,0 +1,114 @@
+//! What is seen of every request: its id, its line in the log, its span, and its place among the numbers.
+
+use std::time::Instant;
+
+use agent_host_runs::trace::{self, Attribute, Span, SpanKind};
+use axum::{
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method},
+    middleware::Next,
+    response::Response,
+};
+use tracing::Instrument;
+
+use crate::app::App;
+
+/// Names a request, for who looks for it in a log.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest id that is taken from a client.
+const MAX_REQUEST_ID: usize = 128;
+/// The route of a path that is none, as a label.
+const UNKNOWN: &str = "unknown";
+
+/// Goes around every route.
+pub(crate) async fn request(State(app): State<App>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let route = matched.as_ref().map_or(UNKNOWN, MatchedPath::as_str);
+    let method = method(request.method());
+    let id = request_id(request.headers());
+    // What looks after the host is not what it does.
+    let span = if route.starts_with("/api/") { span(&request, route, method) } else { Span::nothing() };
+    let named = tracing::error_span!(target: "agent_host::context", "request", request_id = id.to_str().ok(), method, route);
+    let answering = async {
+        let response = next.run(request).await;
+        tracing::debug!(status = response.status().as_u16(), took_us = microseconds(began), "answered");
+        response
+    };
+    let mut response = span.within(answering.instrument(named)).await;
+    let status = response.status();
+    span.set(|| vec![Attribute::new("http.response.status_code", i64::from(status.as_u16()))]);
+    if status.is_server_error() {
+        span.failed(status.as_str());
+    }
+    app.http.answered(route, method, status.as_u16(), began.elapsed());
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+fn span(request: &Request, route: &str, method: &'static str) -> Span {
+    let parent = trace::remote(trace::of(request.headers()));
+    Span::start_in(
+        &parent,
+        SpanKind::Server,
+        || format!("{method} {route}"),
+        || {
+            vec![
+                Attribute::new("http.request.method", method),
+                Attribute::new("http.route", route.to_owned()),
+                Attribute::new("url.path", request.uri().path().to_owned()),
+                Attribute::new("url.scheme", "http"),
+            ]
+        },
+    )
+}
+
+fn microseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A method as a label: a client can make up any number of them.
+fn method(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "_OTHER",
+    }
+}
+
+/// The id that the client gives, where it can stand in a log as it is; else a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let is_sane = |id: &HeaderValue| {
+        (1..=MAX_REQUEST_ID).contains(&id.len())
+            && id.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte))
+    };
+    if let Some(id) = headers.get(REQUEST_ID).filter(|id| is_sane(id)) {
+        return id.clone();
+    }
+    HeaderValue::try_from(uuid::Uuid::now_v7().to_string()).unwrap_or(HeaderValue::from_static("none"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_could_break_a_log_is_not_taken() {
+        let of = |id: &str| {
+            let headers = [(REQUEST_ID, HeaderValue::from_str(id).unwrap())].into_iter().collect();
+            request_id(&headers).to_str().unwrap().to_owned()
+        };
+        assert_eq!(of("req-7:a/b.c+d=@_"), "req-7:a/b.c+d=@_");
+        for id in ["", "two words", "a\"b", "{}", &"x".repeat(MAX_REQUEST_ID + 1)] {
+            let made = of(id);
+            assert_ne!(made, id);
+            assert_eq!(made.len(), 36, "{made}");
+        }
+        assert_ne!(request_id(&HeaderMap::new()), request_id(&HeaderMap::new()));
+    }
+}
