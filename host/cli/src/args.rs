@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
+use agent_host_runs::LogFormat;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
-use crate::command::{actions, completions, config, fork, inspect, knowledge, ledger, replay, run, runners, runs, serve};
+use crate::command::{
+    actions, completions, config, create, deliveries, executors, fork, inspect, keys, knowledge, ledger, openapi, replay, run,
+    runners, runs, schedules, serve, statistics,
+};
 
 /// Runs agent runners: WebAssembly plugins that answer events.
 #[derive(Debug, Parser)]
@@ -22,7 +26,7 @@ pub(crate) struct Cli {
 }
 
 /// What every command takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
     /// Configuration file [default: ./agent-host.toml if there is one]
     #[arg(long, global = true, value_name = "FILE", env = "AGENT_HOST_CONFIG", help_heading = "Global options")]
@@ -33,6 +37,16 @@ pub(crate) struct Global {
     /// Where the plugins are, instead of [server] plugins_dir
     #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     pub(crate) plugins_dir: Option<PathBuf>,
+    /// The API key that servers are asked with; the environment hides it from other users of the machine
+    #[arg(
+        long,
+        global = true,
+        value_name = "KEY",
+        env = "AGENT_HOST_KEY",
+        hide_env_values = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) key: Option<String>,
     /// Write JSON, on standard output and for errors on standard error
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
@@ -42,6 +56,25 @@ pub(crate) struct Global {
     /// How much to log; AGENT_HOST_LOG takes filters such as `warn,agent_host_runs=debug`
     #[arg(long, global = true, value_name = "LEVEL", help_heading = "Global options")]
     pub(crate) log: Option<LogLevel>,
+    /// How to write the log, instead of [telemetry] log_format
+    #[arg(long, global = true, value_name = "FORMAT", help_heading = "Global options")]
+    pub(crate) log_format: Option<LogForm>,
+}
+
+/// How to write the log.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LogForm {
+    Text,
+    Json,
+}
+
+impl From<LogForm> for LogFormat {
+    fn from(form: LogForm) -> Self {
+        match form {
+            LogForm::Text => Self::Text,
+            LogForm::Json => Self::Json,
+        }
+    }
 }
 
 /// How much to log.
@@ -76,16 +109,29 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     #[command(subcommand)]
     Runs(runs::Runs),
+    Statistics(statistics::Statistics),
     #[command(subcommand)]
     Actions(actions::Actions),
+    #[command(subcommand)]
+    Schedules(schedules::Schedules),
+    #[command(subcommand)]
+    Deliveries(deliveries::Deliveries),
+    #[command(subcommand)]
+    Executors(executors::Executors),
+    #[command(subcommand)]
+    DeadLetters(create::DeadLetters),
     Replay(replay::Replay),
     Fork(fork::Fork),
+    #[command(subcommand)]
+    Keys(keys::Keys),
     #[command(subcommand)]
     Ledger(ledger::LedgerCommand),
     #[command(subcommand)]
     Knowledge(knowledge::KnowledgeCommand),
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    #[command(name = "openapi")]
+    OpenApi(openapi::OpenApi),
     Completions(completions::Completions),
 }
 
@@ -133,16 +179,30 @@ mod tests {
             "agent-host actions show 01890a5d-ac96-774b-bcce-b302099a8057",
             "agent-host actions show 01890a5d-ac96-774b-bcce-b302099a8057.1/../x",
             "agent-host actions list --limit 101",
+            "agent-host deliveries list --state lost",
+            "agent-host deliveries list --limit 101",
+            "agent-host deliveries retry 01890a5d-ac96-774b-bcce-b302099a8057",
+            "agent-host deliveries retry 01890a5d-ac96-774b-bcce-b302099a8057 a/b",
+            "agent-host deliveries retry 7 crm",
+            "agent-host schedules",
             "agent-host actions list --run 01890a5d-ac96-774b-bcce-b302099a8057 --limit 5",
             "agent-host actions respond 01890a5d-ac96-774b-bcce-b302099a8057.1",
             "agent-host actions respond 01890a5d-ac96-774b-bcce-b302099a8057.1 maybe",
             "agent-host actions respond 01890a5d-ac96-774b-bcce-b302099a8057.1 submit --answer {",
             "agent-host serve --listen nowhere",
+            "agent-host keys create",
+            "agent-host keys create --scope everything",
+            "agent-host keys create --scope admin --expires-in 5",
+            "agent-host keys revoke ../runs",
             "agent-host knowledge add docs",
             "agent-host knowledge add docs . --meta year",
             "agent-host knowledge search docs word --top-k 51",
             "agent-host knowledge search docs word --filters [1]",
             "agent-host knowledge remove docs",
+            "agent-host ledger backup",
+            "agent-host ledger restore",
+            "agent-host statistics --by workspace",
+            "agent-host statistics --since yesterday",
             "agent-host -v --log debug runners",
         ] {
             assert!(parse(line).is_err(), "{line}");

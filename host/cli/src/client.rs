@@ -1,6 +1,6 @@
 //! A running server, asked over HTTP.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use agent_host_protocol::{Run, RunEvent, RunId};
 use agent_host_runs::{Config, Recording};
@@ -24,6 +24,20 @@ const PROBE: Duration = Duration::from_secs(1);
 const RECONNECT: Duration = Duration::from_secs(1);
 const RECONNECTS: u32 = 5;
 
+/// What every client of this process sends: a command line has one key for all that it asks.
+static KEY: OnceLock<header::HeaderValue> = OnceLock::new();
+
+/// Lets every client of this process send this key.
+pub(crate) fn use_key(key: Option<String>) -> Result<(), Failure> {
+    let Some(key) = key.filter(|key| !key.is_empty()) else { return Ok(()) };
+    let value = header::HeaderValue::try_from(format!("Bearer {}", key.trim()));
+    let mut value = value.map_err(|_| Failure::new("invalid_key", "the API key has characters that no key has"))?;
+    value.set_sensitive(true);
+    // A second one cannot be: this runs once.
+    let _ = KEY.set(value);
+    Ok(())
+}
+
 /// Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
@@ -42,7 +56,9 @@ impl Client {
             return Err(refused("only http is spoken; write one"));
         }
         // A proxy of the environment knows nothing of this machine.
-        let http = reqwest::Client::builder().connect_timeout(CONNECT).no_proxy().build();
+        let key = KEY.get().map(|key| (header::AUTHORIZATION, key.clone()));
+        let http =
+            reqwest::Client::builder().connect_timeout(CONNECT).no_proxy().default_headers(key.into_iter().collect()).build();
         let http = http.map_err(|error| Failure::new("http", format!("no HTTP client can be made: {error}")))?;
         Ok(Self { base, http })
     }
@@ -79,6 +95,28 @@ impl Client {
         self.json(self.send(request).await?).await
     }
 
+    /// Sends a request, with JSON where there is some, and gives the JSON of the answer.
+    pub(crate) async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&Value>) -> Result<T, Failure> {
+        let request = self.http.request(method, self.at(path, &[])?).timeout(ANSWER);
+        let request = match body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        self.json(self.send(request).await?).await
+    }
+
+    /// What comes of asking for something to be done, within `patience`.
+    pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value, patience: Duration) -> Result<T, Failure> {
+        let request = self.http.request(Method::POST, self.at(path, &[])?).timeout(patience).json(body);
+        self.json(self.send(request).await?).await
+    }
+
+    /// Asks for something to be done that has no answer.
+    pub(crate) async fn tell(&self, method: Method, path: &str) -> Result<(), Failure> {
+        let request = self.http.request(method, self.at(path, &[])?).timeout(ANSWER);
+        self.send(request).await.map(drop)
+    }
+
     /// All that is needed to execute a run again.
     pub(crate) async fn recording(&self, id: RunId) -> anyhow::Result<Recording> {
         let request = self.http.get(self.at(&format!("api/v1/runs/{id}/recording"), &[])?).timeout(RECORDING);
@@ -99,6 +137,12 @@ impl Client {
         let body = serde_json::json!({ "reason": reason });
         let request = self.http.request(Method::POST, url).timeout(ANSWER).json(&body);
         self.json(self.send(request).await?).await
+    }
+
+    /// Has a delivery to a webhook tried again.
+    pub(crate) async fn retry_delivery(&self, run: RunId, webhook: &str) -> Result<Value, Failure> {
+        let url = self.at(&format!("api/v1/deliveries/{run}/{webhook}/retry"), &[])?;
+        self.json(self.send(self.http.request(Method::POST, url).timeout(ANSWER)).await?).await
     }
 
     /// Answers what a run asks people for. `token` says who answers, where the host wants to know.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use agent_host_ledger::{LedgerError, OpenError};
+use agent_host_ledger::{BackupError, LedgerError, OpenError};
 use agent_host_protocol::ApiError;
 use agent_host_runs::{ConfigError, HostError, RecordingError, ReplayError, StartError, knowledge_bases::KnowledgeError};
 use agent_host_server::{BindError, ServeError};
@@ -46,6 +46,16 @@ fn code_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a str> 
     }
     if let Some(error) = cause.downcast_ref::<OpenError>() {
         return Some(open_code(error));
+    }
+    if let Some(error) = cause.downcast_ref::<BackupError>() {
+        return Some(match error {
+            BackupError::AlreadyThere { .. } | BackupError::LedgerThere { .. } => "already_there",
+            BackupError::NotABackup { .. } => "not_a_backup",
+            BackupError::Damaged { .. } => "damaged_backup",
+            BackupError::Open(error) => open_code(error),
+            BackupError::Ledger(error) => ledger_code(error),
+            _ => "backup_failed",
+        });
     }
     if let Some(error) = cause.downcast_ref::<LedgerError>() {
         return Some(ledger_code(error));

@@ -19,13 +19,19 @@ mod settings;
 mod signals;
 mod source;
 mod table;
+mod telemetry;
 mod text;
 
 use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
 
-use crate::{args::Cli, output::Output};
+use crate::{
+    args::{Cli, Command},
+    output::Output,
+    settings::Settings,
+    telemetry::Telemetry,
+};
 
 /// A run allocates many small things on one thread and frees them on another, which the system's allocator is slow at
 /// (docs/PERFORMANCE.md has the difference).
@@ -41,13 +47,26 @@ fn main() -> ExitCode {
         Err(error) => return output::usage(&error),
     };
     let output = Output::new(cli.global.json);
-    logging::start(&cli);
+    // What is wrong with the configuration, the command says.
+    let watched = Settings::load(&cli.global).map(|settings| settings.config.telemetry).unwrap_or_default();
+    logging::start(&cli, &watched);
+    // Only where runs are executed is there something to trace.
+    let traced = if matches!(cli.command, Command::Serve(_) | Command::Run(_)) {
+        Telemetry::start(&watched)
+    } else {
+        Ok(Telemetry::off())
+    };
+    let telemetry = match traced {
+        Ok(telemetry) => telemetry,
+        Err(why) => return output.failed(&anyhow::Error::msg(why)),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return output.failed(&error.into()),
     };
     let done = runtime.block_on(command::execute(cli, &output));
     runtime.shutdown_timeout(LEFTOVERS);
+    telemetry.finish();
     match done {
         Ok(code) => code,
         Err(error) => output.failed(&error),

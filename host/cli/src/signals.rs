@@ -28,6 +28,38 @@ impl Signals {
     }
 }
 
+/// Signals that ask for the configuration to be read again. From when this exists they no longer end the process.
+#[cfg(unix)]
+pub(crate) struct Hangups(tokio::signal::unix::Signal);
+
+#[cfg(unix)]
+impl Hangups {
+    pub(crate) fn listen() -> io::Result<Self> {
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).map(Self)
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) {
+        self.0.recv().await;
+    }
+}
+
+/// There is no such signal here.
+#[cfg(not(unix))]
+pub(crate) struct Hangups;
+
+#[cfg(not(unix))]
+impl Hangups {
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    /// Never.
+    pub(crate) async fn next(&mut self) {
+        std::future::pending().await
+    }
+}
+
 /// Signals that ask the process to end.
 #[cfg(not(unix))]
 pub(crate) struct Signals;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use agent_host_ledger::{Ledger, OpenError, Options, RunFilter};
+use agent_host_ledger::{GroupBy, Ledger, OpenError, Options, RunFilter, Statistics, StatisticsQuery};
 use agent_host_protocol::{Page, Run, RunEvent, RunId, limits::MAX_PAGE};
 use agent_host_runs::{Config, JournaledCall, Recording};
 use serde_json::value::RawValue;
@@ -61,6 +61,29 @@ impl Source {
                     ("limit", Some(limit.to_string())),
                 ];
                 Ok(client.get("api/v1/runs", &query).await?)
+            }
+        }
+    }
+
+    /// Runs, counted.
+    pub(crate) async fn statistics(&self, wanted: &StatisticsQuery) -> anyhow::Result<Statistics> {
+        match self {
+            Self::Ledger(ledger) => Ok(ledger.statistics(wanted)?),
+            Self::Server(client) => {
+                let by = wanted.group_by.map(|by| match by {
+                    GroupBy::Runner => "runner".to_owned(),
+                    GroupBy::Binding => "binding".to_owned(),
+                });
+                let query = [
+                    ("since", wanted.since.map(|at| at.to_string())),
+                    ("until", wanted.until.map(|at| at.to_string())),
+                    ("runner_id", wanted.runner_id.clone()),
+                    ("binding_id", wanted.binding_id.clone()),
+                    ("queue", wanted.queue.clone()),
+                    ("workspace_id", wanted.workspace_id.clone()),
+                    ("group_by", by),
+                ];
+                Ok(client.get("api/v1/statistics", &query).await?)
             }
         }
     }

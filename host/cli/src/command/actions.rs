@@ -73,7 +73,7 @@ pub(crate) struct Respond {
     /// The answer to a question, as JSON
     #[arg(long, value_name = "JSON", value_parser = json_value)]
     answer: Option<Value>,
-    /// Who answers, where the host wants to know: the token of an `[[approvers]]` entry
+    /// Who answers, in place of --key: the token of an `[[approvers]]` entry
     #[arg(long, env = "AGENT_HOST_APPROVER_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,
 }

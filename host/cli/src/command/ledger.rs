@@ -5,19 +5,24 @@ use std::{
     io::{self, BufWriter},
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
-use agent_host_ledger::{CheckReport, ExportReport, JournalStats, Stats};
-use agent_host_runs::Config;
+use agent_host_ledger::{BackupError, BackupManifest, CheckReport, ExportReport, JournalStats, OpenError, RestoreReport, Stats};
+use agent_host_protocol::time;
+use agent_host_runs::{BackupReport, Config};
 use anyhow::Context;
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::{output::Output, progress::Progress, settings::ledger_dir, source::open_existing, table::Table, text};
+use super::runs::Server;
+use crate::{
+    client::Client, output::Output, progress::Progress, settings::ledger_dir, source::open_existing, table::Table, text,
+};
 
-/// Look after the ledger; stop the server first
+/// Look after the ledger; but for `backup`, stop the server first
 ///
-/// Each of these opens the ledger itself, which one process at a time can do.
+/// Each of these opens the ledger itself, which one process at a time can do. `backup` asks the server where one runs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LedgerCommand {
     /// Read all of it and say what is damaged; exits with 1 when something is
@@ -32,10 +37,36 @@ pub(crate) enum LedgerCommand {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
+    /// Make a whole copy of it in a folder that is not there yet, also while the server runs
+    ///
+    /// A running server makes the backup without keeping anyone waiting; it is then moved to the folder. Where the server
+    /// is on another machine, it stays there, and the output says where. Files of content are links on the same disk: for
+    /// a backup that outlives the disk, copy the folder away.
+    Backup {
+        /// Where to
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Put the ledger of a backup where there is none, after checking all of it
+    ///
+    /// The backup stays as it is. A ledger that is there is never overwritten: name another data directory, or move it away.
+    Restore {
+        /// The folder of the backup
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
 }
+
+/// A backup copies the whole store.
+const BACKUP: Duration = Duration::from_secs(6 * 60 * 60);
 
 impl LedgerCommand {
     pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
+        if let Self::Backup { dir, server } = self {
+            return backup(config, dir, &server, output).await;
+        }
         let dir = ledger_dir(config);
         // All of it is disk work, for as long as it takes.
         tokio::task::spawn_blocking(move || self.work(&dir, output)).await?
@@ -47,6 +78,9 @@ impl LedgerCommand {
             Self::Stats => stats(dir, output),
             Self::Compact => compact(dir, output),
             Self::Export { out } => export(dir, out.as_deref(), output),
+            Self::Restore { dir: from } => restore(&from, dir, output),
+            // Asked for before this.
+            Self::Backup { .. } => Ok(ExitCode::FAILURE),
         }
     }
 }
@@ -154,6 +188,76 @@ fn export(dir: &Path, out: Option<&Path>, output: Output) -> anyhow::Result<Exit
     drop(progress);
     let value = json!({ "file": path.display().to_string(), "lines": report.lines, "bytes": report.bytes });
     output.result(&value, || format!("{} in {}\n", export_text(&report), path.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn backup(config: &Config, to: PathBuf, server: &Server, output: Output) -> anyhow::Result<ExitCode> {
+    let to = std::path::absolute(&to).with_context(|| format!("{} is no path", to.display()))?;
+    if to.symlink_metadata().is_ok() {
+        return Err(BackupError::AlreadyThere { path: to }.into());
+    }
+    let progress = Progress::spinner(output, "backing up");
+    let offline = match server.url {
+        Some(_) => None,
+        None => {
+            let (dir, backup) = (ledger_dir(config), config.backup_to(to.clone()));
+            match tokio::task::spawn_blocking(move || agent_host_ledger::backup(dir, &backup)).await? {
+                Err(BackupError::Open(OpenError::AlreadyOpen { .. })) => None,
+                made => Some(made?),
+            }
+        }
+    };
+    let (path, manifest) = match offline {
+        Some(manifest) => (to, manifest),
+        None => {
+            let why = "another process has the ledger open, and only its server can back it up";
+            let client = Client::running(config, server.url.as_deref(), why).await?;
+            let name = format!("cli-{}-{}", time::now(), std::process::id());
+            let made: BackupReport = client.post("api/v1/backup", &json!({ "to": name }), BACKUP).await?;
+            let from = made.path.clone();
+            // On another machine there is nothing to move.
+            let path = if from.join("backup.json").exists() {
+                let target = to.clone();
+                tokio::task::spawn_blocking(move || agent_host_ledger::move_backup(&from, &target)).await??;
+                to
+            } else {
+                from
+            };
+            (path, made.manifest)
+        }
+    };
+    drop(progress);
+    let value = json!({ "path": path.display().to_string(), "backup": manifest });
+    output.result(&value, || backup_text(&path, &manifest))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn backup_text(path: &Path, manifest: &BackupManifest) -> String {
+    let mut shown = text::fields([
+        ("backup", path.display().to_string()),
+        ("rows", manifest.rows.to_string()),
+        ("store", text::bytes(manifest.store_bytes)),
+        ("content", format!("{} files, {}", manifest.blobs, text::bytes(manifest.blob_bytes))),
+    ]);
+    shown.push_str("not in it:\n");
+    shown.extend(manifest.left_out.iter().map(|what| format!("  {what}\n")));
+    shown
+}
+
+fn restore(from: &Path, dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
+    let progress = Progress::percent(output, "restoring");
+    let report = agent_host_ledger::restore(from, dir, |fraction| progress.fraction(fraction))?;
+    drop(progress);
+    output.result(&json!({ "dir": dir.display().to_string(), "restored": report }), || {
+        let RestoreReport { backup, files } = &report;
+        format!(
+            "{} has the ledger of {}: {} rows, {} files of content, {files} components\n",
+            dir.display(),
+            from.display(),
+            backup.rows,
+            backup.blobs
+        )
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,10 +10,10 @@ use clap::{Args, Subcommand};
 use futures_util::StreamExt;
 use serde_json::{json, value::RawValue};
 
-use super::{actions, event_text, journal_text, run_text};
+use super::{actions, create, event_text, journal_text, run_text};
 use crate::{client::Client, output::Output, source::Source, text};
 
-/// Find, show, follow, record and cancel runs
+/// Make, find, show, follow, record, retry and cancel runs
 ///
 /// Asks the server that --server names. Without it, reads the ledger; where another process has that open, asks
 /// the server that the configuration tells of.
@@ -25,16 +25,18 @@ pub(crate) enum Runs {
     Journal(Journal),
     Record(Record),
     Cancel(Cancel),
+    Create(Box<create::Create>),
+    Retry(create::Retry),
     /// Answer what a run asks: the same as `agent-host actions respond`
     Respond(actions::Respond),
 }
 
 /// Which server.
 #[derive(Debug, Args)]
-pub(super) struct Server {
+pub(crate) struct Server {
     /// Ask this server
     #[arg(long = "server", value_name = "URL", env = "AGENT_HOST_SERVER")]
-    pub(super) url: Option<String>,
+    pub(crate) url: Option<String>,
 }
 
 /// List runs, newest first
@@ -162,6 +164,8 @@ impl Runs {
             Self::Journal(journal) => journal.execute(config, output).await?,
             Self::Record(record) => record.execute(config, output).await?,
             Self::Cancel(cancel) => cancel.execute(config, output).await?,
+            Self::Create(create) => create.execute(config, output).await?,
+            Self::Retry(retry) => retry.execute(config, output).await?,
             Self::Respond(respond) => respond.execute(config, output).await?,
         }
         Ok(ExitCode::SUCCESS)

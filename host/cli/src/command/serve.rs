@@ -13,12 +13,15 @@ use clap::Args;
 use serde_json::json;
 
 use crate::{
+    args::Global,
     output::Output,
     progress::Progress,
-    settings::local_url,
-    signals::{INTERRUPTED, Signals},
+    settings::{Settings, local_url},
+    signals::{Hangups, INTERRUPTED, Signals},
 };
 
+/// Files that may be open beside connections: artifacts, components, what runs reach outside.
+const OTHER_FILES: u64 = 4_096;
 /// Runs that are active when the host is asked to end have so long to end by themselves.
 const GRACE: Duration = Duration::from_secs(5);
 /// Ending runs and writing the ledger may take so long. With the last bytes of connections (2 s) a shutdown takes
@@ -32,7 +35,8 @@ const SHUTDOWN: Duration = Duration::from_secs(8);
         Loads the plugins directory and watches it, opens the ledger, goes on with what was left, and prints one \
         line with its address on standard output once it answers. The log goes to standard error.\n\n\
         SIGINT or SIGTERM ends it within 10 seconds: no new events, active runs get 5 seconds, what then still \
-        runs ends as failed with code host_restarted. A second signal ends it at once; nothing acknowledged is lost.",
+        runs ends as failed with code host_restarted. A second signal ends it at once; nothing acknowledged is lost.\n\n\
+        SIGHUP reads the configuration again, as `agent-host config reload` does: all of it is taken, or nothing.",
     after_long_help = "Examples:\n  \
         agent-host serve\n  \
         agent-host serve --listen 8080 --plugins-dir ./plugins\n  \
@@ -54,10 +58,11 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
 }
 
 impl Serve {
-    pub(crate) async fn execute(self, mut config: Config, output: Output) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn execute(self, mut config: Config, global: Global, output: Output) -> anyhow::Result<ExitCode> {
         if let Some(listen) = self.listen {
             config.listen = listen;
         }
+        raise_file_limit(config.limits.http_connections);
         let mut signals = Signals::listen().context("signals cannot be listened for")?;
         let progress = Progress::spinner(output, "opening the ledger and loading plugins");
         let host = tokio::select! {
@@ -65,6 +70,17 @@ impl Serve {
             () = signals.next() => return Ok(ExitCode::SUCCESS),
         };
         drop(progress);
+        if !host.config().loopback_without_key && host.keys().is_empty() {
+            tracing::warn!(
+                "there is no API key, so nobody can use the API: end the host, make a key with `agent-host keys create --scope \
+                 admin`, and start it again (or set [server] loopback_without_key = true)"
+            );
+        }
+        host.set_reload_source(move || {
+            let mut config = Settings::load(&global)?.config;
+            config.listen = self.listen.unwrap_or(config.listen);
+            Ok(config)
+        });
         let server = match Server::bind(host.clone()).await {
             Ok(server) => server,
             Err(error) => {
@@ -75,6 +91,7 @@ impl Serve {
         let url = local_url(server.local_addr());
         output.result(&json!({ "listening": url }), || format!("listening on {url}\n"))?;
 
+        let reloading = tokio::spawn(reload_when_told(host.clone()));
         let ending = host.clone();
         let served = server
             .serve(async move {
@@ -87,11 +104,43 @@ impl Serve {
                 end(&ending).await;
             })
             .await;
+        reloading.abort();
         if served.is_err() {
             end(&host).await;
         }
         served?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Lets the process open as many files as it may where so many connections could need it: shells give 1,024 to each, and
+/// more only to who asks.
+fn raise_file_limit(connections: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = u64::try_from(connections).unwrap_or(u64::MAX).saturating_add(OTHER_FILES);
+    let wanted = maximum.map_or(wanted, |maximum| wanted.min(maximum));
+    if current.is_some_and(|current| current < wanted)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })
+    {
+        tracing::debug!(%error, "the process opens no more files than before");
+    }
+}
+
+/// Reads the configuration again at every SIGHUP. What comes of it is in the log.
+async fn reload_when_told(host: Host) {
+    let mut hangups = match Hangups::listen() {
+        Ok(hangups) => hangups,
+        Err(error) => {
+            tracing::warn!(%error, "SIGHUP cannot be listened for: the configuration is read again by `agent-host config reload`");
+            return;
+        }
+    };
+    loop {
+        hangups.next().await;
+        if let Err(error) = host.reload_again().await {
+            tracing::error!("the configuration before still serves: {error}");
+        }
     }
 }
 

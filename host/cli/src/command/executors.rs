@@ -1,0 +1,95 @@
+//! `agent-host executors`.
+
+use std::process::ExitCode;
+
+use agent_host_protocol::{Page, time};
+use agent_host_runs::{Config, Executor, ExecutorState};
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde_json::Value;
+
+use super::runs::Server;
+use crate::{client::Client, output::Output, table::Table};
+
+/// Why there must be a server.
+const WHY: &str = "executors register with a running host";
+
+/// Show who executes runs outside of the host, and take what somebody holds
+#[derive(Debug, Subcommand)]
+pub(crate) enum Executors {
+    List(List),
+    Show(Show),
+    Deregister(Show),
+}
+
+/// List executors, and whether they are there
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    server: Server,
+}
+
+/// Show one executor, or deregister it: what it holds goes back to the queue
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    #[command(flatten)]
+    server: Server,
+    /// The executor
+    #[arg(value_name = "ID", value_parser = id)]
+    id: String,
+}
+
+/// An id that can stand in a path.
+fn id(text: &str) -> Result<String, String> {
+    let named = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
+    if named { Ok(text.to_owned()) } else { Err("the id of an executor has letters and digits".to_owned()) }
+}
+
+impl Executors {
+    pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::List(List { server }) => {
+                let client = Client::running(config, server.url.as_deref(), WHY).await?;
+                let page: Page<Executor> = client.get("api/v1/executors", &[]).await?;
+                output.result(&page, || table(&page.items))?;
+            }
+            Self::Show(Show { server, id }) => {
+                let client = Client::running(config, server.url.as_deref(), WHY).await?;
+                let executor: Executor = client.get(&format!("api/v1/executors/{id}"), &[]).await?;
+                output.result(&executor, || table(std::slice::from_ref(&executor)))?;
+            }
+            Self::Deregister(Show { server, id }) => {
+                let client = Client::running(config, server.url.as_deref(), WHY).await?;
+                client.tell(Method::DELETE, &format!("api/v1/executors/{id}")).await?;
+                output
+                    .result(&Value::Null, || format!("executor {id} is deregistered; what it held goes back to the queue\n"))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn table(executors: &[Executor]) -> String {
+    if executors.is_empty() {
+        return "no executor is registered\n".to_owned();
+    }
+    let mut table = Table::new(["ID", "NAME", "STATE", "HOLDS", "SLOTS", "QUEUES", "LAST SEEN"]);
+    for executor in executors {
+        let state = match executor.state {
+            ExecutorState::Online => "online",
+            ExecutorState::Stale => "stale",
+            ExecutorState::Gone => "gone",
+        };
+        let queues = if executor.queues.is_empty() { "all".to_owned() } else { executor.queues.join(", ") };
+        table.row([
+            executor.executor_id.clone(),
+            executor.name.clone(),
+            state.to_owned(),
+            executor.held.len().to_string(),
+            executor.slots.to_string(),
+            queues,
+            time::display(executor.last_seen_at),
+        ]);
+    }
+    table.render()
+}

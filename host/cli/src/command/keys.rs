@@ -1,0 +1,284 @@
+//! `agent-host keys`.
+
+use std::{collections::BTreeSet, fs, process::ExitCode};
+
+use agent_host_ledger::{OpenError, Options};
+use agent_host_protocol::{Page, Principal, Scope, limits::MAX_PAGE, time};
+use agent_host_runs::{Config, Key, Keys as KeyRing, NewKey};
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::runs::Server;
+use crate::{client::Client, failure::Failure, output::Output, settings::ledger_dir, source, table::Table};
+
+/// Make, list and revoke API keys
+///
+/// Asks the server that --server names, with the admin key of --key. Without --server, and where no host runs, works on the
+/// ledger itself: this is how the first key is made.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Keys {
+    Create(Create),
+    List(List),
+    Revoke(Revoke),
+}
+
+/// Make a key, and show it this once
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  \
+    agent-host keys create --scope admin\n  \
+    agent-host keys create --name chat --scope events:write --scope runs:read --workspace acme --expires-in 90d\n\n\
+    Scopes: events:write, runs:read, runs:control, runs:execute, actions:respond, admin (all of them).")]
+pub(crate) struct Create {
+    #[command(flatten)]
+    server: Server,
+    /// What it is for; the record says it [default: the scopes]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// What it may do; several may be given
+    #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope)]
+    scopes: Vec<Scope>,
+    /// It sees only this workspace
+    #[arg(long, value_name = "ID")]
+    workspace: Option<String>,
+    /// How long it is good, such as 30m, 12h or 90d
+    #[arg(long, value_name = "DURATION", value_parser = milliseconds)]
+    expires_in: Option<u64>,
+}
+
+/// List keys, the oldest first; no secret is shown
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    server: Server,
+}
+
+/// Take a key back: nobody comes in by it any more, and its streams end
+#[derive(Debug, Args)]
+pub(crate) struct Revoke {
+    #[command(flatten)]
+    server: Server,
+    /// The id of the key, as `keys list` shows it: no secret
+    #[arg(value_name = "ID", value_parser = key_id)]
+    id: String,
+}
+
+fn scope(name: &str) -> Result<Scope, String> {
+    Scope::from_name(name).ok_or_else(|| format!("one of: {}", Scope::ALL.map(Scope::as_str).join(", ")))
+}
+
+/// An id that can stand in a path.
+fn key_id(text: &str) -> Result<String, String> {
+    let is_id = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
+    if is_id { Ok(text.to_owned()) } else { Err("the id of a key has letters and digits: `agent-host keys list`".to_owned()) }
+}
+
+fn milliseconds(text: &str) -> Result<u64, String> {
+    let wrong = || "write a number and a unit, such as 30s, 30m, 12h or 90d".to_owned();
+    let unit = text.chars().next_back().ok_or_else(wrong)?;
+    let factor: u64 = match unit {
+        's' => 1_000,
+        'm' => 60_000,
+        'h' => 3_600_000,
+        'd' => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    let count: u64 = text.strip_suffix(unit).and_then(|count| count.parse().ok()).ok_or_else(wrong)?;
+    count.checked_mul(factor).filter(|ms| *ms > 0).ok_or_else(wrong)
+}
+
+/// A key that was just made.
+#[derive(Deserialize)]
+struct Created {
+    #[serde(flatten)]
+    key: Key,
+    token: String,
+}
+
+impl Keys {
+    pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Create(create) => create.execute(config, output).await?,
+            Self::List(list) => list.execute(config, output).await?,
+            Self::Revoke(revoke) => revoke.execute(config, output).await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Where keys are.
+enum Ring {
+    Server(Client),
+    Ledger(agent_host_ledger::Ledger, KeyRing),
+}
+
+/// Whether there must be a ledger already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ledger {
+    Existing,
+    NewOrExisting,
+}
+
+impl Ring {
+    async fn open(config: &Config, server: &Server, which: Ledger) -> anyhow::Result<Self> {
+        if let Some(url) = &server.url {
+            return Ok(Self::Server(Client::new(url)?));
+        }
+        let dir = ledger_dir(config);
+        let opened = match which {
+            Ledger::Existing => source::open_existing(&dir),
+            // The first key is made before the host has ever run.
+            Ledger::NewOrExisting => {
+                let data = &config.data_dir;
+                fs::create_dir_all(data).with_context(|| format!("{} cannot be made", data.display()))?;
+                Options::new(&dir).open()
+            }
+        };
+        match opened {
+            Ok(ledger) => {
+                let keys = KeyRing::open(&ledger)?;
+                Ok(Self::Ledger(ledger, keys))
+            }
+            Err(OpenError::AlreadyOpen { .. }) => {
+                let why = "another process has the ledger open, so keys are made by its server";
+                Ok(Self::Server(Client::running(config, None, why).await?))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whoever can write the ledger may do everything.
+fn operator() -> Principal {
+    Principal { name: "operator".to_owned(), ..Principal::loopback() }
+}
+
+impl Create {
+    async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+        let scopes: BTreeSet<Scope> = self.scopes.into_iter().collect();
+        let name = self.name.unwrap_or_else(|| name_of(&scopes));
+        let (key, token) = match Ring::open(config, &self.server, Ledger::NewOrExisting).await? {
+            Ring::Server(client) => {
+                let wanted = [
+                    ("name", Some(json!(name))),
+                    ("scopes", Some(json!(scopes))),
+                    ("workspace", self.workspace.map(Value::from)),
+                    ("expires_in_ms", self.expires_in.map(Value::from)),
+                ];
+                let wanted: Map<String, Value> =
+                    wanted.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+                let created: Created = client.ask(Method::POST, "api/v1/keys", Some(&Value::Object(wanted))).await?;
+                (created.key, created.token)
+            }
+            Ring::Ledger(ledger, keys) => {
+                let wanted = NewKey { name, scopes, workspace: self.workspace, expires_in_ms: self.expires_in };
+                let created = keys.create(&ledger, &operator(), wanted).await?;
+                ledger.close().await?;
+                created
+            }
+        };
+        let mut shown = serde_json::to_value(&key)?;
+        if let Some(members) = shown.as_object_mut() {
+            members.insert("token".to_owned(), token.clone().into());
+        }
+        output.remark(&format!("key {} is made; this is the only time that it is shown:", key.key_id));
+        Ok(output.result(&shown, || format!("{token}\n"))?)
+    }
+}
+
+/// A name for a key that was given none: its scopes, as far as they fit.
+fn name_of(scopes: &BTreeSet<Scope>) -> String {
+    let names: Vec<_> = scopes.iter().map(|scope| scope.as_str().replace(':', "-")).collect();
+    names.join(".").chars().take(64).collect()
+}
+
+impl List {
+    async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+        let keys = match Ring::open(config, &self.server, Ledger::Existing).await? {
+            Ring::Ledger(_, keys) => keys.list(&operator(), None, usize::MAX),
+            Ring::Server(client) => {
+                let (mut all, mut cursor) = (Vec::new(), None);
+                loop {
+                    let query = [("cursor", cursor), ("limit", Some(MAX_PAGE.to_string()))];
+                    let page: Page<Key> = client.get("api/v1/keys", &query).await?;
+                    all.extend(page.items);
+                    cursor = page.next_cursor.filter(|_| page.has_more);
+                    if cursor.is_none() {
+                        break all;
+                    }
+                }
+            }
+        };
+        Ok(output.result(&json!({ "items": keys }), || listed(&keys, time::now()))?)
+    }
+}
+
+fn listed(keys: &[Key], now: time::Timestamp) -> String {
+    if keys.is_empty() {
+        return "there is no key: agent-host keys create --scope admin\n".to_owned();
+    }
+    let mut table = Table::new(["ID", "NAME", "SCOPES", "WORKSPACE", "CREATED", "STATE"]);
+    for key in keys {
+        let state = match (key.revoked_at, key.expires_at) {
+            (Some(at), _) => format!("revoked {}", time::display(at)),
+            (None, Some(at)) if at <= now => format!("expired {}", time::display(at)),
+            (None, Some(at)) => format!("good until {}", time::display(at)),
+            (None, None) => "good".to_owned(),
+        };
+        let scopes: Vec<_> = key.scopes.iter().map(|scope| scope.as_str()).collect();
+        let workspace = key.workspace.clone().unwrap_or_else(|| "all".to_owned());
+        table.row([key.key_id.clone(), key.name.clone(), scopes.join(" "), workspace, time::display(key.created_at), state]);
+    }
+    table.render()
+}
+
+impl Revoke {
+    async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
+        let key: Key = match Ring::open(config, &self.server, Ledger::Existing).await? {
+            Ring::Server(client) => client.ask(Method::DELETE, &format!("api/v1/keys/{}", self.id), None).await?,
+            Ring::Ledger(ledger, keys) => {
+                let revoked = keys.revoke(&ledger, &operator(), &self.id).await;
+                let revoked = revoked.map_err(|error| Failure::new(error.code(), error.to_string()))?;
+                ledger.close().await?;
+                revoked
+            }
+        };
+        Ok(output.result(&key, || format!("key {} ({}) is revoked\n", key.key_id, key.name))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_a_unit() {
+        for (text, ms) in [("30s", 30_000), ("5m", 300_000), ("12h", 43_200_000), ("90d", 7_776_000_000)] {
+            assert_eq!(milliseconds(text), Ok(ms), "{text}");
+        }
+        for text in ["", "d", "0d", "-1d", "1.5h", "10", "1w", "99999999999999999999d", "1ä"] {
+            assert!(milliseconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_list_says_which_keys_are_good() {
+        let key = |name: &str, expires_at, revoked_at| Key {
+            key_id: format!("id-{name}"),
+            name: name.to_owned(),
+            scopes: [Scope::RunsRead].into(),
+            workspace: None,
+            created_at: 0,
+            expires_at,
+            revoked_at,
+        };
+        let shown =
+            listed(&[key("a", None, None), key("b", Some(5), None), key("c", Some(50), None), key("d", None, Some(1))], 10);
+        let state = |line: &str| ["good until", "expired", "revoked", "good"].into_iter().find(|state| line.contains(state));
+        let states: Vec<_> = shown.lines().skip(1).map(state).collect();
+        assert_eq!(states, [Some("good"), Some("expired"), Some("good until"), Some("revoked")], "{shown}");
+        assert!(listed(&[], 0).contains("keys create"));
+    }
+}
