@@ -26,6 +26,7 @@ impl Test {
         toolchain::need_wasm_target(workspace)?;
         toolchain::need_lint_tools(workspace)?;
         toolchain::need_node()?;
+        toolchain::need_python()?;
         if self.fix {
             process::run(&mut workspace.cargo(&["fmt", "--all"]))?;
         }

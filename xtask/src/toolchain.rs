@@ -32,21 +32,37 @@ pub(crate) fn need_lint_tools(workspace: &Workspace) -> anyhow::Result<()> {
 
 /// Adds Node.js where it is missing and the system's packages can be installed: some tests run servers from npm.
 pub(crate) fn need_node() -> anyhow::Result<()> {
-    let there = |tool: &str| process::quietly_succeeds(Command::new(tool).arg("--version"));
-    if there("node") && there("npm") {
+    let there = || is_there("node", &["--version"]) && is_there("npm", &["--version"]);
+    if there() || (apt_install(&["nodejs", "npm"])? && there()) {
         return Ok(());
     }
-    // Only root may; for anyone else the first of these fails at once.
-    if there("apt-get") {
-        let mut update = Command::new("apt-get");
-        let mut install = Command::new("apt-get");
-        install.args(["install", "--yes", "--no-install-recommends", "nodejs", "npm"]);
-        let installed = process::succeeds(update.arg("update"))? && process::succeeds(&mut install)?;
-        if installed && there("node") && there("npm") {
-            return Ok(());
-        }
-    }
     bail!("Node.js is missing, and some tests run servers from npm: install Node.js 20 or newer (https://nodejs.org)")
+}
+
+/// Adds Python, with what makes environments of it, in the same way: some tests run programs from PyPI.
+pub(crate) fn need_python() -> anyhow::Result<()> {
+    // Debian has `venv` without what it needs to put pip into an environment.
+    let there = || is_there("python3", &["-c", "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"]);
+    if there() || (apt_install(&["python3", "python3-venv"])? && there()) {
+        return Ok(());
+    }
+    bail!(
+        "Python is missing, or its `venv`, and some tests run programs from PyPI: install Python 3.11 or newer (https://python.org)"
+    )
+}
+
+fn is_there(tool: &str, arguments: &[&str]) -> bool {
+    process::quietly_succeeds(Command::new(tool).args(arguments))
+}
+
+/// Installs packages of the system. Only root may; for anyone else the first of its steps fails at once.
+fn apt_install(packages: &[&str]) -> anyhow::Result<bool> {
+    if !is_there("apt-get", &["--version"]) {
+        return Ok(false);
+    }
+    let mut install = Command::new("apt-get");
+    install.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+    Ok(process::succeeds(Command::new("apt-get").arg("update"))? && process::succeeds(&mut install)?)
 }
 
 fn rustup(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<()> {

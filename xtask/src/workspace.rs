@@ -51,7 +51,7 @@ impl Workspace {
     /// Asks cargo.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let output = Command::new(cargo_binary())
-            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+            .current_dir(here())
             .args(["metadata", "--no-deps", "--format-version", "1"])
             .output()
             .context("cargo cannot be started")?;
@@ -94,6 +94,11 @@ impl Workspace {
         let here = std::env::current_dir().unwrap_or_default();
         path.strip_prefix(here).unwrap_or(path)
     }
+}
+
+/// A folder of the workspace. Cargo says where it is when it runs this; two checkouts may share one build of it.
+fn here() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).into()
 }
 
 fn cargo_binary() -> OsString {

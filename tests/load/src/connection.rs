@@ -28,23 +28,38 @@ enum Length {
 impl Connection {
     pub(crate) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("{address} does not answer"))?;
+        Self::over(stream, address)
+    }
+
+    /// The same on a stream to the host that is there.
+    pub(crate) fn over(stream: TcpStream, address: SocketAddr) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self { stream: BufReader::new(stream), address, line: String::new(), body: Vec::new() })
     }
 
     /// Sends JSON; gives the body of the answer, which must have this status.
     pub(crate) async fn post(&mut self, path: &str, headers: &str, json: &str, status: u16) -> anyhow::Result<&str> {
+        let (got, body) = self.send(path, headers, json).await?;
+        anyhow::ensure!(got == status, "the host answers POST {path} with {got}: {body}");
+        Ok(body)
+    }
+
+    /// Sends JSON; gives the status and the body of the answer.
+    pub(crate) async fn send(&mut self, path: &str, headers: &str, json: &str) -> anyhow::Result<(u16, &str)> {
         let (address, length) = (self.address, json.len());
         let request = format!(
             "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{json}"
         );
         self.stream.write_all(request.as_bytes()).await?;
-        let (got, length) = self.head().await?;
-        let Length::Known(length) = length else { bail!("the host answers POST {path} with a body of unknown length") };
-        self.body.resize(length, 0);
-        self.stream.read_exact(&mut self.body).await?;
-        let body = std::str::from_utf8(&self.body)?;
-        anyhow::ensure!(got == status, "the host answers POST {path} with {got}: {body}");
+        self.answer().await.with_context(|| format!("POST {path}"))
+    }
+
+    /// Reads JSON.
+    pub(crate) async fn get(&mut self, path: &str) -> anyhow::Result<&str> {
+        let address = self.address;
+        self.stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n").as_bytes()).await?;
+        let (got, body) = self.answer().await.with_context(|| format!("GET {path}"))?;
+        anyhow::ensure!(got == 200, "the host answers GET {path} with {got}: {body}");
         Ok(body)
     }
 
@@ -56,11 +71,7 @@ impl Connection {
         );
         self.stream.write_all(request.as_bytes()).await?;
         self.stream.write_all(bytes).await?;
-        let (got, length) = self.head().await?;
-        let Length::Known(length) = length else { bail!("the host answers POST {path} with a body of unknown length") };
-        self.body.resize(length, 0);
-        self.stream.read_exact(&mut self.body).await?;
-        let body = std::str::from_utf8(&self.body)?;
+        let (got, body) = self.answer().await.with_context(|| format!("POST {path}"))?;
         anyhow::ensure!(got == 201, "the host answers POST {path} with {got}: {body}");
         Ok(body)
     }
@@ -85,12 +96,23 @@ impl Connection {
     }
 
     /// Reads server-sent events, line by line, to the end of the stream.
-    pub(crate) async fn stream(&mut self, path: &str, mut each: impl FnMut(&str)) -> anyhow::Result<()> {
+    pub(crate) async fn stream(&mut self, path: &str, each: impl FnMut(&str)) -> anyhow::Result<()> {
+        self.subscribe(path).await?;
+        self.lines(each).await
+    }
+
+    /// Asks for server-sent events, and reads none of them.
+    pub(crate) async fn subscribe(&mut self, path: &str) -> anyhow::Result<()> {
         let address = self.address;
         let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\naccept: text/event-stream\r\n\r\n");
         self.stream.write_all(request.as_bytes()).await?;
         let (status, length) = self.head().await?;
         anyhow::ensure!(status == 200 && length == Length::Chunked, "the host answers GET {path} with {status} and no stream");
+        Ok(())
+    }
+
+    /// Reads what was subscribed to, line by line, to the end of the stream.
+    pub(crate) async fn lines(&mut self, mut each: impl FnMut(&str)) -> anyhow::Result<()> {
         // What of a line the last chunk had.
         self.body.clear();
         loop {
@@ -113,6 +135,20 @@ impl Connection {
             }
             self.body.drain(..used);
         }
+    }
+
+    /// Whether the connection is open, and holds something that was not read.
+    pub(crate) async fn has_unread(&self) -> bool {
+        matches!(self.stream.get_ref().peek(&mut [0]).await, Ok(1..))
+    }
+
+    /// Reads an answer whose length is known: its status and its body.
+    async fn answer(&mut self) -> anyhow::Result<(u16, &str)> {
+        let (status, length) = self.head().await?;
+        let Length::Known(length) = length else { bail!("the host answers with a body of unknown length") };
+        self.body.resize(length, 0);
+        self.stream.read_exact(&mut self.body).await?;
+        Ok((status, std::str::from_utf8(&self.body)?))
     }
 
     /// Reads an answer up to its body.
@@ -163,6 +199,28 @@ mod tests {
         let mut connection = answering(answers).await;
         assert_eq!(connection.post("/", "", "{}", 200).await.unwrap(), "{}");
         assert!(connection.post("/", "", "{}", 200).await.unwrap_err().to_string().ends_with("503: busy"));
+    }
+
+    #[tokio::test]
+    async fn an_answer_may_have_no_body() {
+        let answers =
+            "HTTP/1.1 204 No Content\r\nx: y\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]HTTP/1.1 404 No\r\n\r\n";
+        let mut connection = answering(answers).await;
+        assert_eq!(connection.send("/", "", "{}").await.unwrap(), (204, ""));
+        assert_eq!(connection.get("/").await.unwrap(), "[]");
+        assert!(connection.get("/").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_read_is_seen() {
+        let mut connection = answering("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+        connection.subscribe("/").await.unwrap();
+        let nothing = tokio::time::timeout(std::time::Duration::from_millis(20), connection.has_unread()).await;
+        assert!(nothing.is_err(), "nothing came, and it is open");
+        let mut closed = answering("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+        closed.subscribe("/").await.unwrap();
+        closed.stream.get_mut().shutdown().await.unwrap();
+        assert!(!closed.has_unread().await);
     }
 
     #[tokio::test]

@@ -159,6 +159,7 @@ impl Sample {
             transcript: items.next(),
             artifacts: Vec::new(),
             refers_to: Vec::new(),
+            entries: Vec::new(),
         };
         let Accepted::New { runs, .. } = ledger.accept(accept).await? else {
             anyhow::bail!("an event without a key was repeated")

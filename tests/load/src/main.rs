@@ -9,6 +9,7 @@ mod calls;
 mod commit;
 mod connection;
 mod cpu;
+mod deliveries;
 mod deltas;
 mod documents;
 mod echo;
@@ -22,8 +23,10 @@ mod open;
 mod outside;
 mod parking;
 mod people;
+mod queue;
 mod replay;
 mod stream;
+mod subscribers;
 mod tool_server;
 mod window;
 
@@ -211,6 +214,38 @@ enum Command {
         #[arg(long)]
         config: PathBuf,
     },
+    /// Runs over HTTP that executors outside, as many as are in flight, take from a queue and bring to their end
+    Queue {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// An executor over HTTP that waits for runs, which come one after the other
+    Wake {
+        #[command(flatten)]
+        target: Target,
+        /// How many
+        #[arg(long)]
+        rounds: usize,
+    },
+    /// Clients that follow one run, of whom half never read; says when all are there, and goes with its input
+    Subscribers {
+        #[command(flatten)]
+        target: Target,
+        /// How many
+        #[arg(long)]
+        subscribers: usize,
+    },
+    /// Events whose runs a webhook is told of; prints where that is, then reads where the host is
+    Deliveries {
+        /// How many events
+        #[arg(long)]
+        events: usize,
+        /// How many runs at once
+        #[arg(long)]
+        in_flight: usize,
+    },
     /// A model server that streams tokens; prints where it listens, ends with its input
     #[command(hide = true)]
     ModelServer,
@@ -291,6 +326,10 @@ fn main() -> anyhow::Result<()> {
         | Command::Artifacts { .. }
         | Command::Approval { .. }
         | Command::Steering { .. }
+        | Command::Queue { .. }
+        | Command::Wake { .. }
+        | Command::Subscribers { .. }
+        | Command::Deliveries { .. }
         | Command::ModelServer => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
@@ -326,6 +365,10 @@ async fn execute(command: Command) -> anyhow::Result<()> {
         Command::Steering { target, rounds } => print(&people::steering(target.address, rounds).await?),
         Command::Children { config } => print(&people::children(Config::load(&config)?).await?),
         Command::Egress { config } => print(&outside::measure(Config::load(&config)?).await?),
+        Command::Queue { target, load } => print(&queue::load(target.address, target.pid, load).await?),
+        Command::Wake { target, rounds } => print(&queue::wake(target.address, rounds).await?),
+        Command::Subscribers { target, subscribers } => print(&subscribers::subscribe(target.address, subscribers).await?),
+        Command::Deliveries { events, in_flight } => print(&deliveries::measure(events, in_flight).await?),
         Command::ModelServer => model_server::serve().await,
         // It has no need of a runtime.
         Command::ToolServer => tool_server::serve(),

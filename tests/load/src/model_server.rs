@@ -26,8 +26,8 @@ const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransf
 
 /// Where it answers; the one line that it prints.
 #[derive(Debug, Serialize)]
-struct Listening {
-    address: SocketAddr,
+pub(crate) struct Listening {
+    pub(crate) address: SocketAddr,
 }
 
 /// What the last message of a request asks for, beside the name of a call, which is the guest's.

@@ -4,6 +4,7 @@
 //! and real processes, and is bounded in time. Load comes from `agent-host-load`.
 
 mod artifacts;
+mod beside;
 mod calls;
 mod echo;
 mod journal;
@@ -14,6 +15,7 @@ mod memory;
 mod outside;
 mod parking;
 mod people;
+mod queue;
 mod session;
 mod site;
 mod start;
@@ -29,7 +31,7 @@ use crate::workspace::Workspace;
 use session::Session;
 
 /// Every figure and its unit, in the order of the table.
-const FIGURES: [(&str, &str); 137] = [
+const FIGURES: [(&str, &str); 151] = [
     ("echo.http.1.runs_per_second", "runs/s"),
     ("echo.http.16.runs_per_second", "runs/s"),
     ("echo.http.256.runs_per_second", "runs/s"),
@@ -164,6 +166,20 @@ const FIGURES: [(&str, &str); 137] = [
     ("egress.post.requests_per_second", "requests/s"),
     ("egress.direct.requests_per_second", "requests/s"),
     ("egress.ratio", "x"),
+    ("queue.1", "runs/s"),
+    ("queue.8", "runs/s"),
+    ("queue.64", "runs/s"),
+    ("queue.wake_p50_ms", "ms"),
+    ("queue.wake_p99_ms", "ms"),
+    ("queue.wake_sent_p50_ms", "ms"),
+    ("queue.wake_sent_p99_ms", "ms"),
+    ("subscribers.memory_bytes_each", "bytes"),
+    ("subscribers.honest_p50_ms", "ms"),
+    ("subscribers.honest_p99_ms", "ms"),
+    ("subscribers.alone_p50_ms", "ms"),
+    ("subscribers.alone_p99_ms", "ms"),
+    ("deliveries.requests_per_s", "requests/s"),
+    ("deliveries.events_per_s", "events/s"),
     ("ledger.million.ratio", "x"),
     ("ledger.bytes_per_run", "bytes"),
     ("ledger.open.million.ms", "ms"),
@@ -221,6 +237,7 @@ fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
     parking::measure(session)?;
     people::measure(session)?;
     outside::measure(session)?;
+    queue::measure(session)?;
     ledger::measure(session)
 }
 

@@ -160,12 +160,14 @@ fn send(client: &Client, conversations: &str, runs: u64, task: &Value) -> anyhow
     Ok(())
 }
 
-fn load(session: &Session<'_>, host: &HostProcess, command: &str, arguments: &[&str]) -> anyhow::Result<Report> {
+/// Runs a command of `agent-host-load` on a host that serves.
+pub(crate) fn load(session: &Session<'_>, host: &HostProcess, command: &str, arguments: &[&str]) -> anyhow::Result<Report> {
     let target = target(host);
     let target: Vec<_> = target.iter().map(String::as_str).collect();
     session.load(&[&[command][..], &target, arguments].concat())
 }
 
-fn record(session: &mut Session<'_>, figures: &[(&str, &str)], report: &Report) -> anyhow::Result<()> {
+/// Takes figures, each by its name in the report.
+pub(crate) fn record(session: &mut Session<'_>, figures: &[(&str, &str)], report: &Report) -> anyhow::Result<()> {
     figures.iter().try_for_each(|(figure, name)| session.record(figure, report.number(name)?))
 }

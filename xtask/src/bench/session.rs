@@ -91,7 +91,7 @@ impl<'a> Session<'a> {
 
     /// Runs `agent-host-load`; gives its report.
     pub(crate) fn load(&self, arguments: &[&str]) -> anyhow::Result<Report> {
-        Ok(Report(serde_json::from_str(&process::output(&mut self.load_command(arguments))?)?))
+        Report::of(&process::output(&mut self.load_command(arguments))?)
     }
 
     /// The same as a process that goes on meanwhile.
@@ -149,8 +149,19 @@ impl<'a> Session<'a> {
 pub(crate) struct Report(Value);
 
 impl Report {
+    /// What one line says.
+    pub(crate) fn of(line: &str) -> anyhow::Result<Self> {
+        serde_json::from_str(line).map(Self).with_context(|| format!("agent-host-load says `{}`", line.trim()))
+    }
+
     /// One number of it.
     pub(crate) fn number(&self, name: &str) -> anyhow::Result<f64> {
         self.0.get(name).and_then(Value::as_f64).with_context(|| format!("agent-host-load says nothing of {name}: {}", self.0))
+    }
+
+    /// One text of it.
+    pub(crate) fn text(&self, name: &str) -> anyhow::Result<String> {
+        let text = self.0.get(name).and_then(Value::as_str);
+        text.map(str::to_owned).with_context(|| format!("agent-host-load says nothing of {name}: {}", self.0))
     }
 }

@@ -66,7 +66,10 @@ impl Site {
         write: impl FnOnce(&Path) -> anyhow::Result<usize>,
     ) -> anyhow::Result<Self> {
         let dir = session.dir(name)?;
-        fs::write(dir.join("agent-host.toml"), format!("[server]\nlisten = \"127.0.0.1:0\"\n\n{config}"))?;
+        fs::write(
+            dir.join("agent-host.toml"),
+            format!("[server]\nlisten = \"127.0.0.1:0\"\nloopback_without_key = true\n\n{config}"),
+        )?;
         let plugins = dir.join("plugins");
         fs::create_dir(&plugins)?;
         Ok(Self { plugins: write(&plugins)?, dir })

@@ -157,6 +157,7 @@ fn lay_out(dir: &Path, components: &[PathBuf], tool_server: &Path, root: &Path) 
         r#"# Written by `cargo xtask demo`, anew each time. Paths are relative to this file.
 [server]
 listen = "127.0.0.1:0"
+loopback_without_key = true       # whoever is on this machine; docs/OPERATIONS.md says how to make keys
 data_dir = "data"
 plugins_dir = "plugins"
 
