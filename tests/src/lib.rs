@@ -3,6 +3,7 @@
 pub mod components;
 pub mod npm;
 pub mod outside;
+pub mod pip;
 pub mod process;
 pub mod webhook;
 pub mod world;

@@ -23,20 +23,31 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a host with these components and this configuration (without `[server]`).
+    /// Starts a host with these components and this configuration (without `[server]`). Whoever is on this machine needs no
+    /// key.
     pub fn start(components: &[&str], config: &str) -> Self {
+        Self::start_in(Self::lay_out(components), config)
+    }
+
+    /// Directories with these components.
+    #[must_use]
+    pub fn lay_out(components: &[&str]) -> TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("plugins")).unwrap();
         for name in components {
             fs::copy(component(name), dir.path().join("plugins").join(format!("{name}.wasm"))).unwrap();
         }
-        Self::start_in(dir, config)
+        dir
     }
 
     /// Starts a host on directories that are there.
     pub fn start_in(dir: TempDir, config: &str) -> Self {
-        let text = format!("[server]\nlisten = \"127.0.0.1:0\"\n{config}");
-        fs::write(dir.path().join("agent-host.toml"), text).unwrap();
+        Self::start_as(dir, "loopback_without_key = true", config)
+    }
+
+    /// Starts a host on directories that are there, with more in `[server]`; without any, everybody needs a key.
+    pub fn start_as(dir: TempDir, server: &str, config: &str) -> Self {
+        fs::write(dir.path().join("agent-host.toml"), Self::file(server, config)).unwrap();
         let mut child = command(dir.path()).args(["serve", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -45,10 +56,30 @@ impl Process {
         Self { url: line["listening"].as_str().unwrap().to_owned(), child, dir }
     }
 
+    /// Writes the file anew, as [`Process::start`] does, without telling the host.
+    pub fn write(&self, config: &str) {
+        fs::write(self.dir.path().join("agent-host.toml"), Self::file("loopback_without_key = true", config)).unwrap();
+    }
+
+    fn file(server: &str, config: &str) -> String {
+        format!("[server]\nlisten = \"127.0.0.1:0\"\n{server}\n{config}")
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// An address of the API.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.url)
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::HUP).unwrap();
     }
 
     /// Ends the process as a power failure would, and gives its directories.
@@ -86,7 +117,12 @@ impl Drop for Process {
 /// The binary, in a directory with its configuration.
 pub fn command(dir: &Path) -> Command {
     let mut command = Command::new(binary());
-    command.current_dir(dir).env("AGENT_HOST_LOG", "off").env_remove("AGENT_HOST_CONFIG").env_remove("AGENT_HOST_SERVER");
+    command
+        .current_dir(dir)
+        .env("AGENT_HOST_LOG", "off")
+        .env_remove("AGENT_HOST_CONFIG")
+        .env_remove("AGENT_HOST_SERVER")
+        .env_remove("AGENT_HOST_KEY");
     command
 }
 

@@ -34,7 +34,8 @@ pub fn limits() -> Limits {
 /// The configuration of a host in `dir` with these bindings.
 #[must_use]
 pub fn config(dir: &TempDir, limits: Limits, bindings: Vec<BindingConfig>) -> Config {
-    Config { listen: ([127, 0, 0, 1], 0).into(), limits, bindings, ..Config::default_in(dir.path()) }
+    let listen = ([127, 0, 0, 1], 0).into();
+    Config { listen, loopback_without_key: true, limits, bindings, ..Config::default_in(dir.path()) }
 }
 
 /// A binding of every event to `plugin:…`.
@@ -73,7 +74,7 @@ impl World {
             lay_out(&dir);
             let told = Config::parse(text, &dir).unwrap_or_else(|error| panic!("{error}\n{text}"));
             let limits = Limits { max_live_runs: config.limits.max_live_runs, ..told.limits };
-            Config { listen: config.listen, limits, ..told }
+            Config { listen: config.listen, loopback_without_key: config.loopback_without_key, limits, ..told }
         })
         .await
     }

@@ -256,7 +256,7 @@ text = "At noon [1]."
     fs::write(docs.join("hours.md"), "# Opening hours\n\nThe office opens at nine.\n").unwrap();
     fs::write(docs.join("meals.md"), "# Meals\n\nLunch is served at noon.\n").unwrap();
     // As `agent-host knowledge add` does it while the host serves.
-    let knowledge = agent_host_runs::knowledge(world.host.config()).unwrap();
+    let knowledge = agent_host_runs::knowledge(&world.host.config()).unwrap();
     let report = knowledge.add("handbook", &[docs], AddOptions::default(), &mut |_| {}).await.unwrap();
     drop(knowledge);
 

@@ -21,16 +21,21 @@ struct Told {
     shown: BTreeMap<(String, u64), Value>,
 }
 
+/// The event that a client sends as its `n`th.
+fn message(client: usize, n: usize) -> Value {
+    json!({
+        "event_type": "message.received",
+        "conversation": { "conversation_id": format!("c{client}") },
+        "input": { "text": format!("emit-n {}", 5 + n % 20) },
+    })
+}
+
 /// Sends events and follows their runs until the host is gone.
 async fn client(url: String, round: usize, client: usize, told: Arc<Mutex<Told>>) {
     let http = reqwest::Client::new();
     for n in 0..10_000 {
         let key = format!("{round}-{client}-{n}");
-        let event = json!({
-            "event_type": "message.received",
-            "conversation": { "conversation_id": format!("c{client}") },
-            "input": { "text": format!("emit-n {}", 5 + n % 20) },
-        });
+        let event = message(client, n);
         let sent = http.post(format!("{url}/api/v1/events")).header("idempotency-key", &key).json(&event).send().await;
         let Ok(answer) = sent else { return };
         assert_eq!(answer.status(), 202);
@@ -101,8 +106,8 @@ async fn nothing_that_was_told_is_missing_after_a_kill() {
 
     // The same key again is the same event, also across a crash.
     let (key, (event, _)) = told.acknowledged.iter().next().unwrap();
-    let body =
-        json!({ "event_type": "message.received", "conversation": { "conversation_id": "c0" }, "input": { "text": "emit-n 5" } });
+    let [_, client, n] = key.split('-').map(|part| part.parse().unwrap()).collect::<Vec<usize>>().try_into().unwrap();
+    let body = message(client, n);
     let again = http.post(host.url("/api/v1/events")).header("idempotency-key", key).json(&body).send().await.unwrap();
     assert_eq!(again.headers()["idempotency-replayed"], "true");
     assert_eq!(&again.json::<Value>().await.unwrap()["event_id"], event.as_str());

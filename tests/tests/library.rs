@@ -79,7 +79,7 @@ async fn world() -> World {
 async fn again(world: World, grace: Duration) -> World {
     world.host.shutdown(grace).await;
     let World { host, dir } = world;
-    let config = host.config().clone();
+    let config = (*host.config()).clone();
     drop(host);
     World { host: Host::start(config).await.unwrap(), dir }
 }
@@ -297,7 +297,7 @@ async fn a_host_does_not_start_with_a_library_that_it_cannot_read() {
     let world = world().await;
     world.host.shutdown(PATIENCE).await;
     let World { host, dir } = world;
-    let config = host.config().clone();
+    let config = (*host.config()).clone();
     drop(host);
     let place = |path: &str| dir.path().join(path).display().to_string();
     let refusal = async || match Host::start(config.clone()).await {

@@ -176,7 +176,7 @@ async fn no_secret_is_anywhere_but_where_it_is_sent() {
         fs::write(at("keys").join(name), format!("{key}\n")).unwrap();
     }
 
-    let mut text = String::from("[server]\nlisten = \"127.0.0.1:0\"\n");
+    let mut text = String::from("[server]\nlisten = \"127.0.0.1:0\"\nloopback_without_key = true\n");
     let misdeeds = ["refuses", "denies", "fails", "breaks", "says"];
     for model in misdeeds {
         for (from, reference) in [("file", r#"{ file = "keys/model" }"#), ("env", r#"{ env = "MODEL_KEY" }"#)] {

@@ -253,7 +253,7 @@ async fn a_knowledge_base_is_searched_with_embeddings_of_others() {
     let docs = world.dir.path().join("docs");
     fs::create_dir(&docs).unwrap();
     fs::write(docs.join("boats.md"), "The last boat leaves at nine.\n").unwrap();
-    let knowledge = agent_host_runs::knowledge(world.host.config()).unwrap();
+    let knowledge = agent_host_runs::knowledge(&world.host.config()).unwrap();
     let report = knowledge.add("harbour", &[docs], AddOptions::default(), &mut |_| {}).await.unwrap();
     let deadline = Instant::now() + PATIENCE;
     let hits = knowledge.retrieve("harbour", "boat", 3, None, deadline).await.unwrap();

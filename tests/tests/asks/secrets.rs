@@ -66,6 +66,7 @@ async fn no_secret_is_anywhere_but_where_it_is_sent() {
         r#"
 [server]
 listen = "127.0.0.1:0"
+loopback_without_key = true
 
 [[action_hooks]]
 actions = ["*"]

@@ -82,6 +82,12 @@ impl Host {
         self.process = Some(process);
     }
 
+    /// Tells it something else the next time.
+    #[allow(dead_code, reason = "other tests use it")]
+    pub fn reconfigure(&mut self, change: impl FnOnce(&str) -> String) {
+        self.config = change(&self.config);
+    }
+
     pub fn kill_and_revive(&mut self) {
         self.kill();
         self.revive();
@@ -288,6 +294,13 @@ impl Ended {
     #[track_caller]
     pub fn failed(self, code: &str) -> Self {
         assert_eq!((&self.run["status"], &self.run["failure"]["code"]), (&json!("failed"), &json!(code)), "{self}");
+        self
+    }
+
+    #[track_caller]
+    #[allow(dead_code, reason = "other tests use it")]
+    pub fn cancelled(self) -> Self {
+        assert_eq!(self.run["status"], "cancelled", "{self}");
         self
     }
 

@@ -191,7 +191,7 @@ async fn no_secret_is_in_what_the_host_says_or_keeps() {
     fs::create_dir(at("keys")).unwrap();
     fs::write(at("canary"), FILE).unwrap();
     let text = config("outside/default", &outside, &[&outside.authority], &["*"]);
-    fs::write(at("agent-host.toml"), format!("[server]\nlisten = \"127.0.0.1:0\"\n{text}")).unwrap();
+    fs::write(at("agent-host.toml"), format!("[server]\nlisten = \"127.0.0.1:0\"\nloopback_without_key = true\n{text}")).unwrap();
     let log = at("log.txt");
     let mut command = with_secrets(dir.path());
     command.args(["serve", "--json"]).stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());

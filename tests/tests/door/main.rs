@@ -1,0 +1,9 @@
+//! The door of the HTTP server, with the real binary and real sockets: keys, scopes, workspaces, loopback, limits and CORS.
+
+mod approvers;
+mod cors;
+mod keys;
+mod limits;
+mod local;
+mod routes;
+mod support;

@@ -1,0 +1,16 @@
+//! Runs that are made by name, wait in queues, are claimed, held and given back, and executors that come and go: over HTTP,
+//! on the real binary.
+
+#[path = "../durability/support.rs"]
+#[allow(dead_code, reason = "written for more tests than these")]
+mod support;
+
+mod desk;
+
+mod appends;
+mod bounds;
+mod claims;
+mod create;
+mod crowd;
+mod executors;
+mod restarts;
