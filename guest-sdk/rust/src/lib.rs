@@ -30,8 +30,8 @@
 //! [`models`], [`tools`], [`knowledge`], [`artifacts`], [`history`], [`events`], [`state`] and
 //! [`storage`]; [`memory`] makes of them what a model needs to know of a conversation. [`platform`]
 //! actions and questions to people ([`interactions`]), [`steering`], other [`runs`] and [`http`]
-//! come from it too. [`json`], [`log`] and [`timers`] stand for themselves. The whole contract is in
-//! [`contract`], as it is generated.
+//! come from it too. [`ui`] has results for user interfaces. [`json`], [`log`] and [`timers`] stand
+//! for themselves. The whole contract is in [`contract`], as it is generated.
 //!
 //! On another target than wasm a runner is plain Rust, and [`testing`] is its host. Without one, a
 //! host call panics there.
@@ -61,6 +61,7 @@ pub mod storage;
 pub mod testing;
 pub mod timers;
 pub mod tools;
+pub mod ui;
 
 mod context;
 mod error;

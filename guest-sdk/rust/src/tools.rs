@@ -56,11 +56,11 @@ pub use crate::contract::{ToolDefinition, ToolDetail, ToolOutput};
 /// so; it is confused, or hostile.
 pub const CALLS_AT_ONCE: usize = 32;
 
-/// The tools of the host that this run was granted. Their names are `SERVER__TOOL`. The manifest
-/// must declare [`ToolOperation`]s.
+/// The tools of the host that this run was granted, whose names are `SERVER__TOOL`, and those that
+/// its client brought along and answers for. The manifest must declare [`ToolOperation`]s.
 ///
 /// The host checks the parameters of a call against the schema of the tool, and records its start
-/// and its end: a runner does not.
+/// and its end (of one of the client: what it is asked, and what it says): a runner does not.
 #[derive(Clone, Copy, Debug)]
 pub struct Tools<'a> {
     granted: &'a [ToolResource],

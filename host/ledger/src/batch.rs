@@ -51,7 +51,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) ids: HashSet<[u8; 16]>,
     keys: HashMap<String, IdempotencyRow>,
     /// State and storage that this batch has changed.
-    values: Values,
+    pub(crate) values: Values,
     /// Artifacts of this batch: true where it adds them, false where it forgets them.
     artifacts: HashMap<String, bool>,
     /// Artifacts that this batch refers to.
@@ -104,6 +104,14 @@ impl Outcome {
     }
 }
 
+/// What becomes of an event.
+enum New {
+    /// The same request came before.
+    Repeated(IdempotencyRow),
+    /// It is accepted, and this becomes of values.
+    Allowed(Plan),
+}
+
 /// What a write does, when all of it is known to be allowed.
 #[derive(Default)]
 struct Checked {
@@ -147,9 +155,10 @@ impl<'a> Batch<'a> {
         match operation {
             Operation::Audit(records) => self.put_audit(records),
             Operation::Accept(mut operation) => {
-                let answer = self.check_accept(&operation).map(|repeated| match repeated {
-                    Some(row) => AcceptAnswer::Repeated { event_id: row.event_id },
-                    None => self.put_accept(&mut operation),
+                self.outcome.admitted.extend(operation.state.take());
+                let answer = self.check_accept(&operation).map(|checked| match checked {
+                    New::Repeated(row) => AcceptAnswer::Repeated { event_id: row.event_id },
+                    New::Allowed(plan) => self.put_accept(&mut operation, plan),
                 });
                 self.outcome.answers.push(Answer::Accept(operation.reply, answer));
             }
@@ -171,6 +180,11 @@ impl<'a> Batch<'a> {
             }
             Operation::Forget(operation) => {
                 let answer = self.forget(&operation);
+                self.outcome.answers.push(Answer::Count(operation.reply, answer));
+            }
+            Operation::ForgetConversation(mut operation) => {
+                self.outcome.admitted.extend(operation.state.take());
+                let answer = self.forget_conversation(&operation);
                 self.outcome.answers.push(Answer::Count(operation.reply, answer));
             }
             Operation::AddRun(mut operation) => {
@@ -232,7 +246,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn plan(&mut self, writes: &[ValueRow]) -> Result<Plan, LedgerError> {
+    pub(crate) fn plan(&mut self, writes: &[ValueRow]) -> Result<Plan, LedgerError> {
         if writes.is_empty() {
             return Ok(Plan::default());
         }
@@ -243,13 +257,13 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The earlier request, where this one repeats it.
-    fn check_accept(&mut self, accept: &AcceptOperation) -> Result<Option<IdempotencyRow>, LedgerError> {
+    /// Whether an event can be accepted, and what becomes of values then.
+    fn check_accept(&mut self, accept: &AcceptOperation) -> Result<New, LedgerError> {
         if let Some(idempotency) = &accept.idempotency
             && let Some(row) = self.idempotency(idempotency, accept.received_at)?
         {
             if row.body_hash == idempotency.body_hash {
-                return Ok(Some(row));
+                return Ok(New::Repeated(row));
             }
             return Err(LedgerError::IdempotencyConflict { event_id: row.event_id });
         }
@@ -274,8 +288,9 @@ impl<'a> Batch<'a> {
                 return Err(LedgerError::NotFound(format!("artifact `{id}`: upload it (again) first")));
             }
         }
+        let plan = self.plan(&accept.values)?;
         self.ids.extend(seen);
-        Ok(None)
+        Ok(New::Allowed(plan))
     }
 
     fn idempotency(&mut self, idempotency: &Idempotency, now: Timestamp) -> Result<Option<IdempotencyRow>, LedgerError> {
@@ -288,7 +303,7 @@ impl<'a> Batch<'a> {
         Ok(row.filter(|row| now.saturating_sub(row.at) < IDEMPOTENCY_TTL_MS))
     }
 
-    fn put_accept(&mut self, accept: &mut AcceptOperation) -> AcceptAnswer {
+    fn put_accept(&mut self, accept: &mut AcceptOperation, plan: Plan) -> AcceptAnswer {
         let event_no = self.memory.next_event_no;
         let first_run_no = self.memory.next_run_no;
         self.memory.next_event_no += 1;
@@ -309,6 +324,7 @@ impl<'a> Batch<'a> {
         }
         self.refer_to(std::mem::take(&mut accept.refers_to));
         self.rows.append(&accept.entries);
+        self.values.carry_out(plan, self.rows);
         self.rows
             .put_with(Table::Events, &number(event_no), |bytes| write_event_row(bytes, &runs, transcript_seq, &accept.event));
         if let Some(Idempotency { key, body_hash }) = accept.idempotency.take() {
@@ -392,19 +408,26 @@ impl<'a> Batch<'a> {
                 old.push(record);
             }
         }
-        for record in &old {
-            let id = record.artifact_id.as_bytes();
-            self.rows.delete(Table::Artifacts, id);
-            self.rows.delete(Table::Unreferenced, id);
-            if let Some(at) = record.expires_at {
-                self.rows.delete(Table::ArtifactExpiry, &expiry(at, &record.artifact_id));
-            }
-            if let Some(digest) = parse_hex(&record.sha256) {
-                self.rows.delete(Table::BlobRefs, &blob_ref(&digest, BY_ARTIFACT, id));
-            }
-            self.artifacts.insert(record.artifact_id.clone(), false);
-        }
+        old.iter().for_each(|record| self.delete_artifact(record));
         Ok(old.len() as u64)
+    }
+
+    /// Whether this batch has forgotten an artifact.
+    pub(crate) fn is_forgotten_artifact(&self, id: &str) -> bool {
+        self.artifacts.get(id) == Some(&false)
+    }
+
+    pub(crate) fn delete_artifact(&mut self, record: &ArtifactRecord) {
+        let id = record.artifact_id.as_bytes();
+        self.rows.delete(Table::Artifacts, id);
+        self.rows.delete(Table::Unreferenced, id);
+        if let Some(at) = record.expires_at {
+            self.rows.delete(Table::ArtifactExpiry, &expiry(at, &record.artifact_id));
+        }
+        if let Some(digest) = parse_hex(&record.sha256) {
+            self.rows.delete(Table::BlobRefs, &blob_ref(&digest, BY_ARTIFACT, id));
+        }
+        self.artifacts.insert(record.artifact_id.clone(), false);
     }
 
     fn put_audit(&mut self, records: Vec<AuditRow>) {

@@ -15,6 +15,7 @@ use crate::{
     blobs::{blobs_path, hex, parse_hex, size_of},
     compact::CACHE_BYTES,
     error::{LedgerError, OpenError},
+    forget::FORGOTTEN,
     journal::read_segment,
     operation::{ConversationRow, EventRow, IdempotencyAgeRow, IdempotencyRow, RunEventRow, TranscriptRow},
     read::{Reader, Rows, json, malformed},
@@ -66,7 +67,7 @@ impl fmt::Display for Finding {
 }
 
 /// Reads all of a ledger that no host has open and holds it against its promises: the checksum of every page;
-/// sequences without a gap; exactly one terminal event, at the end, if and only if the run has ended; ids that map
+/// sequences without a gap, but for what was forgotten; exactly one terminal event, at the end, if and only if the run has ended; ids that map
 /// both ways; every row readable; the blob of every artifact and storage value there with its size, and of every journal; what is
 /// said of how much a scope has; parked runs waiting, and listed as they are parked. What only the log holds is taken over first. `progress` is told a fraction.
 ///
@@ -428,6 +429,9 @@ impl<'a> Check<'a> {
                 expected = (run_no, 1);
                 ended = false;
                 check.belongs(&runs, run_no)?;
+                if sequence > 1 && check.is_forgotten(&runs, run_no, sequence)? {
+                    expected.1 = sequence;
+                }
             }
             let wanted = expected.1;
             check.expect(Table::RunEvents, sequence == wanted, || {
@@ -438,6 +442,13 @@ impl<'a> Check<'a> {
             ended |= check.parses::<RunEventRow<'_>>(Table::RunEvents, value).is_some_and(|row| is_terminal(&row));
             Ok(())
         })
+    }
+
+    /// Whether a run was forgotten, and this is the one event that it has left.
+    fn is_forgotten(&self, runs: &Rows, run_no: u64, sequence: u64) -> Result<bool, LedgerError> {
+        let Some(row) = runs.get(number(run_no).as_slice())? else { return Ok(false) };
+        let run: Run = json(Table::Runs, row.value())?;
+        Ok(run.metadata.contains_key(FORGOTTEN) && run.last_sequence == sequence)
     }
 
     fn belongs(&mut self, runs: &Rows, run_no: u64) -> Found {
@@ -464,8 +475,10 @@ impl<'a> Check<'a> {
         let mut used = HashSet::new();
         self.each(Table::Transcript, |check, key, value| {
             let (no, seq) = schema::read_pair(key).ok_or_else(|| malformed(Table::Transcript))?;
+            let row = check.parses::<TranscriptRow>(Table::Transcript, value);
             if no != expected.0 {
-                expected = (no, 1);
+                // What was forgotten is gone up to the item that holds its place.
+                expected = (no, if row.is_some_and(|row| row.is_end()) { seq } else { 1 });
                 used.insert(no);
                 check.expect(Table::Transcript, numbers.binary_search(&no).is_ok(), || format!("conversation {no} is not there"));
             }
@@ -474,7 +487,6 @@ impl<'a> Check<'a> {
                 format!("conversation {no}: item {seq} comes where {wanted} should")
             });
             expected.1 = seq + 1;
-            check.parses::<TranscriptRow>(Table::Transcript, value);
             Ok(())
         })?;
         let mut listed = 0;

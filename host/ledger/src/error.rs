@@ -98,6 +98,12 @@ pub enum LedgerError {
         /// How it ended.
         status: RunStatus,
     },
+    /// A run of the conversation has not ended.
+    #[error("run {run_id} of this conversation has not ended: cancel it, or wait for its end, then do this again")]
+    Active {
+        /// The run.
+        run_id: RunId,
+    },
     /// The machine of run statuses has no such step.
     #[error(transparent)]
     Transition(#[from] IllegalTransition),

@@ -274,8 +274,10 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
             let (no, seq) = schema::read_pair(key).ok_or_else(|| malformed(Table::Transcript))?;
             // A conversation that began after the first pass comes with the next export.
             let Some(conversation) = keys.get(&no) else { return Ok(()) };
-            let item = item(conversation, Sequence::transcript(conversation), seq, value)?;
-            this.write(&Line::Transcript { conversation, item })
+            match item(conversation, Sequence::transcript(conversation), seq, value)? {
+                Some(item) => this.write(&Line::Transcript { conversation, item }),
+                None => Ok(()),
+            }
         })
     }
 

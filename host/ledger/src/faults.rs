@@ -134,6 +134,7 @@ fn accept() -> Accept {
         artifacts: Vec::new(),
         refers_to: Vec::new(),
         entries: Vec::new(),
+        state: Vec::new(),
     }
 }
 

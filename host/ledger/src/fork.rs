@@ -110,7 +110,7 @@ impl Batch<'_> {
     }
 
     /// The number and the row of an event, as this batch has it.
-    fn event_row(&mut self, id: EventId) -> Result<(u64, Vec<u8>), LedgerError> {
+    pub(crate) fn event_row(&mut self, id: EventId) -> Result<(u64, Vec<u8>), LedgerError> {
         let key = id.to_bytes();
         if let Some(WithRun { event_no, row }) = self.forked.get(&key) {
             return Ok((*event_no, row.clone()));
@@ -124,6 +124,12 @@ impl Batch<'_> {
         let event_no = reader.number(Table::EventIds, &key)?.ok_or_else(|| LedgerError::NotFound(format!("event {id}")))?;
         let row = reader.get(Table::Events, &number(event_no), |row| Ok(row.to_vec()))?;
         Ok((event_no, row.ok_or_else(|| malformed(Table::EventIds))?))
+    }
+
+    /// Puts another row in the place of that of an event.
+    pub(crate) fn put_event_row(&mut self, id: EventId, event_no: u64, row: Vec<u8>) {
+        self.rows.put(Table::Events, &number(event_no), &row);
+        self.forked.insert(id.to_bytes(), WithRun { event_no, row });
     }
 
     /// Adds a run that [`Self::check_add_run`] has allowed; gives its number.

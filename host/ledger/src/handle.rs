@@ -24,7 +24,7 @@ use crate::{
     error::{LedgerError, OpenError},
     operation::{AcceptAnswer, AcceptOperation, AuditRow, Operation, WriteOperation, audit_bytes, bounded},
     options::Options,
-    overlay::Overlay,
+    overlay::{Admitted, Overlay},
     queue::Queue,
     record::{Accept, Accepted, AuditRecord, RunRecord, RunWrite, StateWrite},
     store::{Missing, Store, WrapLog, io_error},
@@ -257,13 +257,19 @@ impl Ledger {
     ///
     /// # Errors
     /// [`LedgerError::DiskLow`], [`LedgerError::IdempotencyConflict`], [`LedgerError::Invalid`] where an id is not new,
-    /// a run not fresh or a blob not there, [`LedgerError::NotFound`] where an artifact that it refers to is not there, [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
+    /// a run not fresh or a blob not there, [`LedgerError::NotFound`] where an artifact that it refers to is not there,
+    /// [`LedgerError::Conflict`] where a state value is not what was expected, [`LedgerError::QuotaExceeded`] where its scope
+    /// would have too much, [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
     pub async fn accept(&self, accept: Accept) -> Result<Accepted, LedgerError> {
         let shared = self.shared();
         shared.disk.check(Need::NewEvent)?;
-        let (operation, bytes, answer) = AcceptOperation::prepare(accept, &shared.blobs)?;
+        let (mut operation, bytes, state, answer) = AcceptOperation::prepare(accept, &shared.blobs)?;
         let runs: Vec<_> = operation.runs.iter().map(|new| Arc::clone(&new.run)).collect();
-        self.admit(Operation::Accept(operation), bytes).await?;
+        let admit = |admitted| {
+            operation.state = admitted;
+            Operation::Accept(operation)
+        };
+        self.admit_with_state(state, bytes, admit).await?;
         match answer.await.map_err(|_| shared.unavailable())?? {
             AcceptAnswer::New { event_no, first_run_no, transcript_seq } => {
                 let runs = runs.into_iter().zip(first_run_no..);
@@ -290,23 +296,32 @@ impl Ledger {
     pub async fn submit(&self, write: RunWrite) -> Result<Commit, LedgerError> {
         let shared = self.shared();
         let (mut operation, bytes, state, answer) = WriteOperation::prepare(write, &shared.blobs)?;
+        let admit = |admitted| {
+            operation.state = admitted;
+            Operation::Write(operation)
+        };
+        self.admit_with_state(state, bytes, admit).await?;
+        Ok(Commit { answer, shared: Arc::clone(shared) })
+    }
+
+    /// Admits the operation that `make` makes of what it has in the overlay.
+    pub(crate) async fn admit_with_state(
+        &self,
+        state: Vec<StateWrite>,
+        bytes: usize,
+        make: impl FnOnce(Option<Admitted>) -> Operation,
+    ) -> Result<(), LedgerError> {
+        let shared = self.shared();
         let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
-        let push = |operation| shared.queue.push(Operation::Write(operation), place).map_err(|_| shared.unavailable());
+        let push = |operation| shared.queue.push(operation, place).map_err(|_| shared.unavailable());
         let admitted = if state.is_empty() {
-            push(operation)
+            push(make(None))
         } else {
             let stored = |write: &StateWrite| self.stored_tag(&write.scope_key, &write.key);
-            shared.overlay.admit(state, stored, |admitted| {
-                operation.state = Some(admitted);
-                push(operation)
-            })
+            shared.overlay.admit(state, stored, |admitted| push(make(Some(admitted))))
         };
-        if let Err(error) = admitted {
-            // What was not pushed gives its place back.
-            shared.queue.release(place.units());
-            return Err(error);
-        }
-        Ok(Commit { answer, shared: Arc::clone(shared) })
+        // What was not pushed gives its place back.
+        admitted.inspect_err(|_| shared.queue.release(place.units()))
     }
 
     /// Adds audit records. Returns when they are admitted; they are durable within the next group commit.

@@ -12,6 +12,8 @@
 //! - A run's events are numbered from 1 without a gap, and a run has exactly one terminal event if and only
 //!   if its status is terminal.
 //! - A journal only grows, until its run begins anew or, long after its end, it is pruned.
+//! - A conversation that is forgotten ([`Ledger::forget_conversation`]) leaves of each of its runs the row and the last
+//!   event, without what was said; numbers are not given again.
 //! - A parked run is `waiting`, is found by its time and its keys, and takes no memory; its next step ends that.
 //! - Nobody sees a row before it is durable, with one exception: a state value is seen by readers as soon as
 //!   its write is admitted, so that a run reads what it wrote. Artifacts and storage are there for everyone when
@@ -42,6 +44,7 @@ mod error;
 mod export;
 #[cfg(test)]
 mod faults;
+mod forget;
 mod fork;
 mod garbage;
 mod handle;
@@ -83,8 +86,8 @@ pub use handle::{Commit, Health, Ledger};
 pub use options::Options;
 pub use prune::Pruned;
 pub use record::{
-    Accept, Accepted, AddRun, ArtifactRecord, ArtifactScope, AuditRecord, EntryWrite, EventRecord, Expected, Idempotency,
-    JournalRow, JournalSegment, NewEvent, NewItem, NewRun, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite,
+    Accept, Accepted, AddRun, ArtifactRecord, ArtifactScope, AuditRecord, EntryWrite, EventRecord, Expected, Forget, Forgotten,
+    Idempotency, JournalRow, JournalSegment, NewEvent, NewItem, NewRun, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite,
     STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, Usage,
 };
 pub use restore::{RestoreReport, restore};

@@ -17,6 +17,7 @@ use crate::{
     blobs::Blobs,
     entries::{EntriesOperation, entry_rows},
     error::LedgerError,
+    forget::ForgetConversationOperation,
     fork::AddRunOperation,
     garbage::ForgetOperation,
     journal::NewSegment,
@@ -43,6 +44,7 @@ pub(crate) enum Operation {
     Audit(Vec<AuditRow>),
     Artifact(Box<ArtifactOperation>),
     Forget(Box<ForgetOperation>),
+    ForgetConversation(Box<ForgetConversationOperation>),
     AddRun(Box<AddRunOperation>),
     Prune(Box<PruneOperation>),
     Entries(EntriesOperation),
@@ -61,6 +63,10 @@ pub(crate) struct AcceptOperation {
     pub(crate) artifacts: Vec<NewArtifact>,
     pub(crate) refers_to: Vec<String>,
     pub(crate) entries: Rows,
+    /// State.
+    pub(crate) values: Vec<ValueRow>,
+    /// Its values in the overlay.
+    pub(crate) state: Option<Admitted>,
     pub(crate) reply: oneshot::Sender<Result<AcceptAnswer, LedgerError>>,
 }
 
@@ -235,13 +241,14 @@ impl AuditRow {
 }
 
 impl AcceptOperation {
-    /// Checks and encodes; gives the bytes that the operation holds, and the receiver of its answer.
-    #[allow(clippy::type_complexity, reason = "three things that are taken apart at once by the one caller")]
+    /// Checks and encodes; gives the bytes that the operation holds, the state that is to stand in the overlay, and the
+    /// receiver of its answer.
+    #[allow(clippy::type_complexity, reason = "four things that are taken apart at once by the one caller")]
     pub(crate) fn prepare(
         accept: Accept,
         blobs: &Arc<Blobs>,
-    ) -> Result<(Box<Self>, usize, oneshot::Receiver<Result<AcceptAnswer, LedgerError>>), LedgerError> {
-        let Accept { event, idempotency, runs, transcript, artifacts, refers_to, entries } = accept;
+    ) -> Result<(Box<Self>, usize, Vec<StateWrite>, oneshot::Receiver<Result<AcceptAnswer, LedgerError>>), LedgerError> {
+        let Accept { event, idempotency, runs, transcript, artifacts, refers_to, entries, state } = accept;
         let entries = entry_rows(&entries)?;
         if let Some(Idempotency { key, .. }) = &idempotency
             && (key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES)
@@ -270,7 +277,9 @@ impl AcceptOperation {
             None => None,
         };
         let artifacts = NewArtifact::prepare_all(&artifacts, blobs)?;
-        bytes += artifact_bytes(&artifacts, &refers_to) + entries.bytes().len();
+        let values = state.iter().map(ValueRow::state).collect::<Result<Vec<_>, _>>()?;
+        bytes +=
+            artifact_bytes(&artifacts, &refers_to) + entries.bytes().len() + values.iter().map(ValueRow::bytes).sum::<usize>();
         bounded(bytes)?;
         let (reply, answer) = oneshot::channel();
         let (event_id, received_at) = (event.event_id, event.received_at);
@@ -285,9 +294,11 @@ impl AcceptOperation {
             artifacts,
             refers_to,
             entries,
+            values,
+            state: None,
             reply,
         };
-        Ok((Box::new(operation), bytes, answer))
+        Ok((Box::new(operation), bytes, state, answer))
     }
 }
 

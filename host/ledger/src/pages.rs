@@ -42,11 +42,20 @@ fn cut<T>(items: &mut Vec<T>, limit: usize) -> bool {
     more
 }
 
-/// An item as it was written, with the conversation that it stands in.
-pub(crate) fn item(key: &ConversationKey, cursors: Sequence, seq: u64, bytes: &[u8]) -> Result<TranscriptItem, LedgerError> {
+/// An item as it was written, with the conversation that it stands in; nothing where it only holds the place of what was
+/// forgotten.
+pub(crate) fn item(
+    key: &ConversationKey,
+    cursors: Sequence,
+    seq: u64,
+    bytes: &[u8],
+) -> Result<Option<TranscriptItem>, LedgerError> {
     let row: TranscriptRow = json(Table::Transcript, bytes)?;
+    if row.is_end() {
+        return Ok(None);
+    }
     let some = |id: &String| (!id.is_empty()).then(|| id.clone());
-    Ok(TranscriptItem {
+    Ok(Some(TranscriptItem {
         transcript_id: format!("{:016x}-{seq}", xxh3_64(key.index().as_bytes())),
         event_id: row.event_id,
         run_id: row.run_id,
@@ -59,7 +68,7 @@ pub(crate) fn item(key: &ConversationKey, cursors: Sequence, seq: u64, bytes: &[
         seq,
         cursor: cursors.at(seq),
         created_at: row.created_at,
-    })
+    }))
 }
 
 /// Runs and their numbers, read one by one.
@@ -67,7 +76,7 @@ type Candidates = Box<dyn Iterator<Item = Result<(u64, Run), LedgerError>>>;
 
 impl Reader {
     /// The number of a conversation that has a transcript or an event.
-    fn conversation(&self, key: &ConversationKey) -> Result<Option<u64>, LedgerError> {
+    pub(crate) fn conversation(&self, key: &ConversationKey) -> Result<Option<u64>, LedgerError> {
         let row =
             self.get(Table::Conversations, key.index().as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
         Ok(row.map(|row| row.no))
@@ -204,7 +213,7 @@ impl Ledger {
                 let Some(row) = row else { break };
                 let (place, row) = row?;
                 let (_, seq) = schema::read_pair(place.value()).ok_or_else(|| malformed(Table::Transcript))?;
-                items.push(item(key, cursors, seq, row.value())?);
+                items.extend(item(key, cursors, seq, row.value())?);
             }
         }
         let has_more = cut(&mut items, limit);
@@ -230,7 +239,7 @@ impl Ledger {
         let mut items = Vec::with_capacity(seqs.len());
         for seq in seqs {
             if let Some(row) = rows.get(schema::pair(no, *seq).as_slice())? {
-                items.push(item(key, cursors, *seq, row.value())?);
+                items.extend(item(key, cursors, *seq, row.value())?);
             }
         }
         Ok(items)
@@ -252,12 +261,13 @@ impl Ledger {
         let (start, end) = (schema::pair(no, first), schema::pair(no, u64::MAX));
         let rows = reader.table(Table::Transcript)?;
         rows.range::<&[u8]>(start.as_slice()..=end.as_slice())?
-            .take(limit)
             .map(|row| {
                 let (place, row) = row?;
                 let (_, seq) = schema::read_pair(place.value()).ok_or_else(|| malformed(Table::Transcript))?;
                 item(key, cursors, seq, row.value())
             })
+            .filter_map(Result::transpose)
+            .take(limit)
             .collect()
     }
 
@@ -341,7 +351,7 @@ impl Ledger {
         Sequence::transcript(key).at(seq)
     }
 
-    /// How many items a transcript has.
+    /// How many items a transcript has, those that were forgotten included.
     ///
     /// # Errors
     /// Where the ledger is damaged or not available.

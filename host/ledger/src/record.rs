@@ -29,6 +29,37 @@ pub struct Accept {
     pub refers_to: Vec<String>,
     /// Entries that are put or deleted with it.
     pub entries: Vec<EntryWrite>,
+    /// State that comes with it. Written only where the event is new; readers see it as soon as it is admitted.
+    pub state: Vec<StateWrite>,
+}
+
+/// A conversation to be forgotten ([`crate::Ledger::forget_conversation`]).
+#[derive(Debug, Clone)]
+pub struct Forget {
+    /// Which.
+    pub conversation: ConversationKey,
+    /// Its runs and those that they have started, by number and id: each before the one that has started it. All of them
+    /// have ended.
+    pub runs: Vec<(u64, RunId)>,
+    /// The scopes in which its state is.
+    pub state: Vec<String>,
+    /// What a parked run of it waits for, among other things. Where one does, the conversation is not forgotten.
+    pub waits: String,
+}
+
+/// What was forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Forgotten {
+    /// Values of state.
+    pub values: u64,
+    /// Items of the transcript.
+    pub items: u64,
+    /// Artifacts.
+    pub artifacts: u64,
+    /// Runs whose events, context and journal were deleted.
+    pub runs: u64,
+    /// Events whose content was taken out.
+    pub events: u64,
 }
 
 /// A named JSON value that the ledger keeps and does not look into: an API key, an executor, the state of a delivery.

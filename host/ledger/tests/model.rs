@@ -13,8 +13,8 @@ mod common;
 use std::collections::BTreeMap;
 
 use agent_host_ledger::{
-    Accept, Accepted, AuditRecord, Expected, Idempotency, Ledger, LedgerError, Quota, RunChange, RunFilter, RunWrite, StateWrite,
-    StorageContent, StorageValue, StorageWrite, Usage, check, state_tag,
+    Accept, Accepted, AuditRecord, Expected, Forget, Forgotten, Idempotency, Ledger, LedgerError, Quota, RunChange, RunFilter,
+    RunWrite, StateWrite, StorageContent, StorageValue, StorageWrite, Usage, check, state_tag,
 };
 use agent_host_protocol::{
     EventId, RunId, RunStatus,
@@ -31,6 +31,7 @@ enum Step {
         runs: usize,
         key: Option<(u8, u8)>,
         conversation: Option<u8>,
+        state: Option<(u8, Option<u8>)>,
     },
     Write {
         run: usize,
@@ -42,6 +43,12 @@ enum Step {
         state: Option<(u8, Option<u8>, Expects)>,
         storage: Option<(u8, Option<u8>)>,
         audit: usize,
+    },
+    /// Forgets a conversation, those of these runs that have ended, and the state.
+    Forget {
+        conversation: u8,
+        runs: Vec<usize>,
+        state: bool,
     },
     Reopen,
 }
@@ -60,8 +67,15 @@ enum Expects {
 const QUOTA: Quota = Quota { max_bytes: 20, max_keys: 3 };
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let accept = (0usize..3, prop::option::weighted(0.3, (0u8..3, 0u8..2)), prop::option::of(0u8..3))
-        .prop_map(|(runs, key, conversation)| Step::Accept { runs, key, conversation });
+    let accept = (
+        0usize..3,
+        prop::option::weighted(0.3, (0u8..3, 0u8..2)),
+        prop::option::of(0u8..3),
+        prop::option::weighted(0.4, (0u8..4, prop::option::of(0u8..9))),
+    )
+        .prop_map(|(runs, key, conversation, state)| Step::Accept { runs, key, conversation, state });
+    let forget = (0u8..3, prop::collection::vec(0usize..12, 0..4), prop::bool::weighted(0.3))
+        .prop_map(|(conversation, runs, state)| Step::Forget { conversation, runs, state });
     let write = (
         0usize..12,
         prop::collection::vec(0u8..7, 0..3),
@@ -96,7 +110,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             storage,
             audit,
         });
-    prop::collection::vec(prop_oneof![3 => accept, 8 => write, 1 => Just(Step::Reopen)], 1..60)
+    prop::collection::vec(prop_oneof![3 => accept, 8 => write, 1 => forget, 1 => Just(Step::Reopen)], 1..60)
 }
 
 #[derive(Default)]
@@ -104,6 +118,8 @@ struct Model {
     runs: Vec<ModelRun>,
     keys: BTreeMap<u8, (u8, EventId)>,
     transcripts: BTreeMap<u8, Vec<String>>,
+    /// How many items of a transcript were forgotten.
+    forgotten: BTreeMap<u8, usize>,
     state: BTreeMap<String, Value>,
     storage: BTreeMap<String, Vec<u8>>,
     audit: usize,
@@ -115,6 +131,7 @@ struct ModelRun {
     status: RunStatus,
     sequence: u64,
     ended: bool,
+    forgotten: bool,
 }
 
 fn change(kind: u8) -> RunChange {
@@ -159,7 +176,14 @@ impl Model {
         text
     }
 
-    async fn accept(&mut self, ledger: &Ledger, runs: usize, key: Option<(u8, u8)>, conversation: Option<u8>) {
+    async fn accept(
+        &mut self,
+        ledger: &Ledger,
+        runs: usize,
+        key: Option<(u8, u8)>,
+        conversation: Option<u8>,
+        state_of: Option<(u8, Option<u8>)>,
+    ) {
         let event = agent_host_protocol::Event { received_at: agent_host_protocol::time::now(), ..event() };
         let new: Vec<_> = (0..runs).map(|_| run_of(&event)).collect();
         let known = key.and_then(|(key, hash)| self.keys.get(&key).map(|(first, id)| (*first == hash, *id)));
@@ -167,6 +191,7 @@ impl Model {
         let accept = Accept {
             idempotency: key.map(|(key, hash)| Idempotency { key: format!("k{key}"), body_hash: [hash; 32] }),
             transcript: transcript.as_ref().map(|(c, text)| item(&format!("c{c}"), text, event.event_id)),
+            state: state_of.map(|(key, value)| state(&format!("s{key}"), value.map(|v| json!(v)).as_ref())).into_iter().collect(),
             ..accept(event.clone(), new.clone())
         };
         match (ledger.accept(accept).await, known) {
@@ -176,10 +201,21 @@ impl Model {
                 if let Some((key, hash)) = key {
                     self.keys.insert(key, (hash, event.event_id));
                 }
+                match state_of {
+                    Some((key, Some(value))) => drop(self.state.insert(format!("s{key}"), json!(value))),
+                    Some((key, None)) => drop(self.state.remove(&format!("s{key}"))),
+                    None => {}
+                }
                 assert_eq!(transcript_seq, transcript.map(|(c, _)| self.transcripts[&c].len() as u64));
                 for (record, run) in runs.iter().zip(&new) {
                     assert_eq!(record.run_no, self.runs.len() as u64 + 1);
-                    self.runs.push(ModelRun { id: run.run_id, status: RunStatus::Created, sequence: 0, ended: false });
+                    self.runs.push(ModelRun {
+                        id: run.run_id,
+                        status: RunStatus::Created,
+                        sequence: 0,
+                        ended: false,
+                        forgotten: false,
+                    });
                 }
             }
             (answer, known) => panic!("{answer:?}, but the model knows {known:?}"),
@@ -279,12 +315,40 @@ impl Model {
         self.storage = storage;
     }
 
+    async fn forget(&mut self, ledger: &Ledger, c: u8, runs: &[usize], state: bool) {
+        let mut chosen: Vec<_> = runs.iter().copied().filter(|run| self.runs.get(*run).is_some_and(|run| run.ended)).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        let forget = Forget {
+            conversation: conversation(&format!("c{c}")),
+            runs: chosen.iter().map(|run| (*run as u64 + 1, self.runs[*run].id)).collect(),
+            state: if state { vec!["scope".into()] } else { Vec::new() },
+            waits: "nothing".into(),
+        };
+        let done = ledger.forget_conversation(forget.clone()).await.unwrap();
+        let items = self.transcripts.get(&c).map_or(0, Vec::len);
+        let before = self.forgotten.insert(c, items).unwrap_or(0);
+        // The place of those that were forgotten before goes with them.
+        let place = usize::from(before > 0 && items > before);
+        assert_eq!(done.items as usize, items - before + place);
+        for run in chosen {
+            self.runs[run].forgotten = true;
+        }
+        if state {
+            assert_eq!(done.values as usize, self.state.len());
+            self.state.clear();
+        }
+        assert_eq!(ledger.forget_conversation(forget).await.unwrap(), Forgotten::default());
+    }
+
     fn compare(&self, ledger: &Ledger) {
         for run in &self.runs {
             let record = ledger.run(run.id).unwrap().unwrap();
             assert_eq!((record.run.status, record.run.last_sequence), (run.status, run.sequence));
             let events = ledger.run_events(run.id, None, 100).unwrap().items;
-            assert_eq!(events.len() as u64, run.sequence);
+            let left = if run.forgotten { 1 } else { run.sequence };
+            assert_eq!(events.len() as u64, left);
+            assert_eq!(events.last().map_or(0, |event| event.sequence), run.sequence);
             assert_eq!(events.last().is_some_and(agent_host_protocol::RunEvent::is_terminal), run.ended);
         }
         let active = self.runs.iter().filter(|run| !run.ended).map(|run| run.id).collect::<Vec<_>>();
@@ -299,7 +363,7 @@ impl Model {
                 .iter()
                 .map(|item| serde_json::to_value(item).unwrap()["content"].as_str().unwrap().to_owned())
                 .collect();
-            assert_eq!(&said, texts);
+            assert_eq!(said, texts[self.forgotten.get(c).copied().unwrap_or(0)..]);
         }
         let state: BTreeMap<_, _> = ledger.state_scope("scope", 1 << 20).unwrap().into_iter().collect();
         assert_eq!(state, self.state);
@@ -328,7 +392,10 @@ proptest! {
             let mut model = Model::default();
             for step in steps {
                 match step {
-                    Step::Accept { runs, key, conversation } => model.accept(&ledger, runs, key, conversation).await,
+                    Step::Accept { runs, key, conversation, state } => {
+                        model.accept(&ledger, runs, key, conversation, state).await;
+                    }
+                    Step::Forget { conversation, runs, state } => model.forget(&ledger, conversation, &runs, state).await,
                     Step::Write { run, changes, skip, events, end_event, conversation, state, storage, audit } => {
                         model.write(&ledger, run, &changes, skip, events, end_event, conversation, state, storage, audit).await;
                     }

@@ -11,6 +11,7 @@ use crate::{
     id::RunnerId,
     manifest::{Permissions, RunnerManifest, StateScope, StorageArea},
     message::ArtifactRef,
+    tool::ClientTool,
 };
 
 macro_rules! interfaces {
@@ -196,6 +197,9 @@ pub struct Grant {
     /// Names of the tools that may be used: what was there when the run was created, and no tool that came later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
+    /// Tools of the client that asked for the run, where the binding lets it bring some. None has the name of one above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_tools: Vec<ClientTool>,
     /// Ids of the knowledge bases that may be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knowledge_bases: Vec<String>,
@@ -251,7 +255,7 @@ impl Grant {
         let workspace = self.workspace();
         let owner = match scope {
             StateScope::Conversation => {
-                self.conversation.as_ref().map(|conversation| key(&[&conversation.conversation, &conversation.thread]))?
+                return self.conversation.as_ref().map(|conversation| conversation.state_key(&self.runner_id));
             }
             StateScope::Actor => self.actor.clone()?,
             StateScope::Subject => self.subject.clone()?,
@@ -269,6 +273,12 @@ impl Grant {
         let skills = self.skills.iter().map(|skill| &skill.content);
         let contents = self.static_refs.values().filter_map(|reference| reference.content.as_ref());
         skills.chain(&self.skill_files).chain(contents).any(|artifact| artifact.artifact_id == id)
+    }
+
+    /// The tool of the client with this name.
+    #[must_use]
+    pub fn client_tool(&self, name: &str) -> Option<&ClientTool> {
+        self.client_tools.iter().find(|tool| tool.name == name)
     }
 
     /// The workspace that the run belongs to; empty where the event names none.
@@ -323,6 +333,13 @@ impl ConversationKey {
         })
     }
 
+    /// The key under which a runner keeps its values of state of scope `conversation`.
+    #[must_use]
+    pub fn state_key(&self, runner_id: &RunnerId) -> String {
+        let owner = key(&[&self.conversation, &self.thread]);
+        key(&[runner_id.as_str(), StateScope::Conversation.as_str(), &self.workspace, &owner])
+    }
+
     /// As one string, for an index. Different keys give different strings.
     #[must_use]
     pub fn index(&self) -> String {
@@ -345,6 +362,7 @@ mod tests {
             permissions: Permissions { state: StateScope::ALL.to_vec(), ..Permissions::default() },
             models: Vec::new(),
             tools: Vec::new(),
+            client_tools: Vec::new(),
             knowledge_bases: Vec::new(),
             runners: Vec::new(),
             http_secrets: Vec::new(),

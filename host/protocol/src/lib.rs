@@ -35,6 +35,7 @@ pub mod sent;
 pub mod time;
 pub mod tool;
 pub mod transcript;
+pub mod ui;
 
 pub use auth::{Principal, PrincipalKind, Scope};
 pub use error::{ApiError, ErrorCode, FailureCode};

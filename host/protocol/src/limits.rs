@@ -123,6 +123,10 @@ pub struct Limits {
     pub tool_calls: usize,
     /// Tool calls of one `call-many` that run at the same time; the others wait.
     pub tool_calls_at_once: u32,
+    /// Tools that a client may bring along for one run: more than a model can tell apart.
+    pub client_tools: usize,
+    /// The JSON Schema of one of them, and its description together. Each stands in the grant of the run, which is read with it.
+    pub client_tool_bytes: usize,
     /// Passages of one retrieval.
     pub retrieve_top_k: u32,
     /// Items of one search in the history: what a prompt has room for.
@@ -248,6 +252,8 @@ impl Default for Limits {
             tool_preview_chars: 1_200,
             tool_calls: 64,
             tool_calls_at_once: 16,
+            client_tools: 64,
+            client_tool_bytes: 16 * KIB,
             retrieve_top_k: 50,
             search_top_k: 50,
             embed_texts: 256,

@@ -64,6 +64,8 @@ result_kinds! {
     SteeringReceived = "steering.received",
     /// The run has started another. Host only.
     ChildStarted = "run.child.started",
+    /// A run that the run has started has ended. Host only.
+    ChildEnded = "run.child.ended",
     /// A model call begins. Host only.
     ModelCallStarted = "model.call.started",
     /// A model call has ended. Host only.
@@ -92,6 +94,7 @@ impl ResultKind {
                 | Self::ActionResolved
                 | Self::SteeringReceived
                 | Self::ChildStarted
+                | Self::ChildEnded
                 | Self::ModelCallStarted
                 | Self::ModelCallCompleted
                 | Self::ToolCallProgress

@@ -187,6 +187,23 @@ fn it_is_there_after_a_restart_and_one_process_writes() {
 }
 
 #[test]
+fn a_conversation_that_is_forgotten_is_not_found_and_can_begin_again() {
+    let (dir, index) = index();
+    index.add("c", &[doc(1, "kept word"), doc(2, "another word")]).unwrap();
+    index.add("d", &[doc(1, "word")]).unwrap();
+    index.forget("c").unwrap();
+    index.forget("c").unwrap();
+    index.forget("never").unwrap();
+    assert_eq!((found(&index, "word"), index.indexed("c").unwrap()), (Vec::new(), 0));
+    assert_eq!(index.search("d", "word", &TranscriptFilter::default(), 50).unwrap().len(), 1);
+    index.add("c", &[doc(3, "word")]).unwrap();
+    assert_eq!((found(&index, "word"), index.indexed("c").unwrap()), (vec![3], 3));
+    drop(index);
+    let index = TranscriptIndex::open(dir.path()).unwrap();
+    assert_eq!((found(&index, "word"), index.indexed("c").unwrap()), (vec![3], 3));
+}
+
+#[test]
 fn many_may_add_at_once() {
     let (_dir, index) = index();
     let index = Arc::new(index);

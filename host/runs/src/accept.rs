@@ -13,12 +13,14 @@ use agent_host_protocol::{
     message::{ArtifactRef, ContentPart},
     run::{Execution, QueueEntry},
     time,
+    tool::ClientTool,
 };
 use agent_host_providers::trace::{self, Attribute};
 use agent_host_sandbox::Runner;
 use serde_json::value::to_raw_value;
 
 use crate::{
+    agents::NewEntries,
     binding::{Binding, Serving, conversation_ids},
     config::BindingConfig,
     create::narrow,
@@ -46,12 +48,9 @@ pub struct AcceptedEvent {
 const SMALL_ENTRY_BYTES: usize = 1024;
 
 /// No entries beside an event.
-pub(crate) fn nothing_more(_: EventId) -> Result<Vec<EntryWrite>, HostError> {
+pub(crate) fn nothing_more(_: EventId, _: &[RunId]) -> Result<Vec<EntryWrite>, HostError> {
     Ok(Vec::new())
 }
-
-/// Entries that are put with an event, once it has its id.
-pub(crate) type Entries<'a> = dyn Fn(EventId) -> Result<Vec<EntryWrite>, HostError> + Send + Sync + 'a;
 
 /// A run that is about to be created.
 pub(crate) struct Planned {
@@ -69,6 +68,10 @@ pub(crate) struct Plan {
     pub(crate) serving: Option<Serving>,
     pub(crate) delivery: Option<Delivery>,
     pub(crate) metadata: serde_json::Map<String, serde_json::Value>,
+    /// Tools that the client brings along.
+    pub(crate) client_tools: Vec<ClientTool>,
+    /// Values of state of its conversation that the client sets.
+    pub(crate) state: serde_json::Map<String, serde_json::Value>,
     /// Whether no binding of the configuration stands behind it.
     pub(crate) ad_hoc: bool,
 }
@@ -76,7 +79,16 @@ pub(crate) struct Plan {
 impl Plan {
     /// As the binding says.
     pub(crate) fn of(binding: Arc<Binding>) -> Self {
-        Self { binding, narrowed: None, serving: None, delivery: None, metadata: serde_json::Map::new(), ad_hoc: false }
+        Self {
+            binding,
+            narrowed: None,
+            serving: None,
+            delivery: None,
+            metadata: serde_json::Map::new(),
+            client_tools: Vec::new(),
+            state: serde_json::Map::new(),
+            ad_hoc: false,
+        }
     }
 }
 
@@ -101,7 +113,7 @@ impl Host {
         &self,
         envelope: Envelope,
         idempotency: Option<Idempotency>,
-        entries: &Entries<'_>,
+        entries: &NewEntries<'_>,
     ) -> Result<AcceptedEvent, HostError> {
         let bindings: Vec<_> =
             self.inner().setup().bindings.iter().filter(|binding| binding.matches(&envelope)).cloned().collect();
@@ -135,7 +147,7 @@ impl Host {
         envelope: Envelope,
         idempotency: Option<Idempotency>,
         plans: Vec<Plan>,
-        entries: &Entries<'_>,
+        entries: &NewEntries<'_>,
     ) -> Result<AcceptedEvent, HostError> {
         let span = spans::of_event(&envelope);
         let accepted = span.within(self.take(envelope, idempotency, plans, entries)).await;
@@ -151,7 +163,7 @@ impl Host {
         mut envelope: Envelope,
         idempotency: Option<Idempotency>,
         plans: Vec<Plan>,
-        entries: &Entries<'_>,
+        entries: &NewEntries<'_>,
     ) -> Result<AcceptedEvent, HostError> {
         let inner = self.inner();
         if inner.stopping.is_cancelled() {
@@ -176,12 +188,21 @@ impl Host {
         let event = Event { event_id: EventId::new(), received_at: time::now(), envelope };
         let planned: Vec<_> = plans.iter().map(|plan| self.plan(plan, &event)).collect();
         planned.iter().try_for_each(|planned| self.has_room(planned))?;
+        for (plan, planned) in plans.iter().zip(&planned) {
+            self.check_client_tools(plan, planned).await?;
+        }
+        let mut state = Vec::new();
+        for (plan, planned) in plans.iter().zip(&planned) {
+            state.extend(self.state_of(plan, planned)?);
+        }
+        let ids: Vec<_> = planned.iter().map(|planned| planned.run.run_id).collect();
         let accept = Accept {
             transcript: key.and_then(|key| said(&event, key)),
             idempotency,
             artifacts: payload.iter().map(|(record, _)| record.clone()).collect(),
             refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
-            entries: Self::entries(&planned, entries(event.event_id)?)?,
+            entries: Self::entries(&planned, entries(event.event_id, &ids)?)?,
+            state,
             runs: planned.iter().map(Planned::new_run).collect::<Result<_, _>>()?,
             event: event.clone(),
         };
@@ -222,24 +243,36 @@ impl Host {
     fn with_known_artifacts(&self, mut envelope: Envelope) -> Result<Envelope, HostError> {
         let workspace = envelope.conversation.as_ref().and_then(|it| it.workspace_id.clone()).unwrap_or_default();
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
-        let now = time::now();
         for artifact in envelope.artifacts_mut() {
-            let record = self.inner().ledger.artifact(&artifact.artifact_id)?.filter(|record| {
-                let scope = &record.scope;
-                !record.is_expired(now)
-                    && scope.workspace == workspace
-                    && (scope.conversation.is_none() || scope.conversation == conversation)
-            });
-            let Some(record) = record else {
-                return Err(HostError::Invalid(format!(
-                    "there is no artifact {:?} in this conversation: upload it with POST /api/v1/artifacts, then send the event",
-                    artifact.artifact_id
-                )));
-            };
-            let name = artifact.name.take();
-            *artifact = ArtifactRef { name: name.or(record.name.clone()), ..record.reference() };
+            *artifact = self.known_artifact(artifact, &workspace, conversation.as_ref())?;
         }
         Ok(envelope)
+    }
+
+    /// What the host knows of an artifact that somebody names in a conversation, under their name for it.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub(crate) fn known_artifact(
+        &self,
+        artifact: &ArtifactRef,
+        workspace: &str,
+        conversation: Option<&ConversationKey>,
+    ) -> Result<ArtifactRef, HostError> {
+        let now = time::now();
+        let record = self.inner().ledger.artifact(&artifact.artifact_id)?.filter(|record| {
+            let scope = &record.scope;
+            !record.is_expired(now)
+                && scope.workspace == workspace
+                && (scope.conversation.is_none() || scope.conversation.as_ref() == conversation)
+        });
+        let Some(record) = record else {
+            return Err(HostError::Invalid(format!(
+                "there is no artifact {:?} in this conversation: upload it with POST /api/v1/artifacts, then name it",
+                artifact.artifact_id
+            )));
+        };
+        Ok(ArtifactRef { name: artifact.name.clone().or(record.name.clone()), ..record.reference() })
     }
 
     /// The event without what is too large for the log: the whole of its `data` becomes an artifact, `raw_ref`, and
@@ -309,6 +342,13 @@ impl Host {
         let mut terms = terms_of(binding);
         if let Some(narrowed) = &plan.narrowed {
             narrow(&mut terms.grant, &terms_of(narrowed).grant);
+        }
+        if [Some(binding), plan.narrowed.as_ref()]
+            .into_iter()
+            .flatten()
+            .all(|binding| binding.takes_client_tools(&terms.grant.permissions))
+        {
+            terms.grant.client_tools.clone_from(&plan.client_tools);
         }
         if let Some(delivery) = &plan.delivery {
             terms.delivery.clone_from(delivery);

@@ -15,7 +15,10 @@ use std::{
 };
 
 use agent_host_ledger::{Ledger, LedgerError, NewEvent, Park, RunChange, RunRecord, RunWrite};
-use agent_host_protocol::{ApiError, ErrorCode, Principal, PrincipalKind, ResultKind, RunId, Scope, Timestamp, time};
+use agent_host_protocol::{
+    ApiError, ErrorCode, Principal, PrincipalKind, ResultKind, RunId, Scope, Timestamp, grant::ConversationKey,
+    message::ContentPart, time, tool::ClientToolAnswer,
+};
 use agent_host_providers::tools::validate;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -41,6 +44,8 @@ pub enum AskKind {
     Question,
     /// Is this to be done again?
     EffectInDoubt,
+    /// What does this tool of yours answer? Asked of the client that brought it along.
+    ClientTool,
 }
 
 /// What a person says.
@@ -51,9 +56,9 @@ pub enum Decision {
     Approve,
     /// To an action: do not.
     Deny,
-    /// To a question: this is the answer.
+    /// To a question or a call to a tool of the client: this is the answer.
     Submit,
-    /// To a question: I will not say.
+    /// To a question: I will not say. To a call: I will not do it.
     Decline,
     /// To an effect in doubt: do it again, it did not happen, or twice does no harm.
     Repeat,
@@ -94,7 +99,7 @@ impl AskKind {
     pub const fn decisions(self) -> [Decision; 2] {
         match self {
             Self::PlatformAction => [Decision::Approve, Decision::Deny],
-            Self::Question => [Decision::Submit, Decision::Decline],
+            Self::Question | Self::ClientTool => [Decision::Submit, Decision::Decline],
             Self::EffectInDoubt => [Decision::Repeat, Decision::Skip],
         }
     }
@@ -105,12 +110,13 @@ impl AskKind {
             Self::PlatformAction => "approval",
             Self::Question => "question",
             Self::EffectInDoubt => "effect_in_doubt",
+            Self::ClientTool => "client_tool",
         }
     }
 }
 
 /// An answer, as somebody sends it.
-#[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ActionResponse)]
 pub struct Response {
@@ -119,7 +125,7 @@ pub struct Response {
     /// Why, for the runner and the record.
     #[serde(default)]
     pub reason: Option<String>,
-    /// The answer to a question.
+    /// The answer to a question, or to a call to a tool of the client (there a `ClientToolAnswer`).
     #[serde(default)]
     pub answer: Option<Value>,
 }
@@ -150,6 +156,12 @@ impl Given {
         said.extend(self.answer.clone().map(|answer| ("answer".to_owned(), answer)));
         said.insert("at".to_owned(), self.at.into());
         [(ResultKind::ActionAnswered, Value::Object(said))].into_iter().chain(resolved).collect()
+    }
+
+    /// Artifacts that an answer for something of this kind names: as long as the record is there, they are.
+    fn artifacts(&self, kind: AskKind) -> Vec<String> {
+        let answer = self.answer.clone().filter(|_| kind == AskKind::ClientTool).and_then(client_answer);
+        answer.iter().flat_map(ClientToolAnswer::artifact_ids).map(str::to_owned).collect()
     }
 
     /// From the fact that it was answered.
@@ -277,7 +289,9 @@ fn is_allowed(request: &Value) -> bool {
 }
 
 impl Action {
-    fn kind(&self) -> AskKind {
+    /// What is asked for.
+    #[must_use]
+    pub fn kind(&self) -> AskKind {
         let kind = self.request.get("kind").cloned().and_then(|kind| serde_json::from_value(kind).ok());
         // Ledgers of hosts before had no other.
         kind.unwrap_or(AskKind::EffectInDoubt)
@@ -364,6 +378,13 @@ impl Action {
 
     /// Whether an answer is what the question wants.
     fn fits(&self, answer: &Value) -> Result<(), HostError> {
+        if self.kind() == AskKind::ClientTool {
+            let fits = serde_json::from_value::<ClientToolAnswer>(answer.clone()).map(drop);
+            return fits.map_err(|error| {
+                let form = "{\"content\": TEXT or PARTS, \"error\"?: TEXT, \"message_id\"?: TEXT}";
+                HostError::Invalid(format!("`answer` is what the tool has answered, {form}: {error}"))
+            });
+        }
         match self.request.get("answer_schema") {
             Some(schema) if !schema.is_null() => validate(schema, answer).map_err(|error| {
                 let why = violations(&error).unwrap_or(error.message);
@@ -372,6 +393,11 @@ impl Action {
             _ => Ok(()),
         }
     }
+}
+
+/// What the record keeps of the answer of a client.
+pub(crate) fn client_answer(answer: Value) -> Option<ClientToolAnswer> {
+    serde_json::from_value(answer).ok()
 }
 
 /// Where and how a value breaks its schema.
@@ -455,7 +481,7 @@ impl RunState {
                 while told.is_none()
                     && let Some((letter, _writing)) = self.mail.take(id)
                 {
-                    *told = self.take_letter(id, letter).await.map(Told::Given);
+                    *told = self.take_letter(id, kind, letter).await.map(Told::Given);
                 }
                 if told.is_none() && expires_at.is_some_and(|at| at <= time::now()) {
                     let data = json!({ "action_id": id, "outcome": "expired" });
@@ -499,13 +525,14 @@ impl RunState {
     }
 
     /// Writes an answer that was handed over; nothing where it could not be written, which its giver is told.
-    async fn take_letter(&self, action_id: &str, letter: Letter) -> Option<Given> {
+    async fn take_letter(&self, action_id: &str, kind: AskKind, letter: Letter) -> Option<Given> {
         let Letter { given, taken, .. } = letter;
         let at = time::now();
         let facts = given.facts(action_id);
+        let refers_to = given.artifacts(kind);
         let make = |first: u64| {
             let events = (first..).zip(&facts).map(|(sequence, (kind, data))| fact(*kind, sequence, at, data)).collect();
-            Ok(RunWrite { events, ..RunWrite::default() })
+            Ok(RunWrite { events, refers_to, ..RunWrite::default() })
         };
         let written = match self.write(None, make).await {
             Ok(written) => written.durable().await,
@@ -558,6 +585,16 @@ const ON_ITS_WAY: Duration = Duration::from_secs(10);
 /// Between two looks at such a run.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// How a run stays parked when it is told this; nothing where it goes on. Calls to several tools of the client are asked for
+/// together, and it goes on when all are answered: their client answers one after the other, and sees one run that waits until
+/// the last one is there.
+fn rest_of(park: &Park, reason: &str, action_id: &str) -> Option<Park> {
+    let answered = key(action_id);
+    let keys: Vec<String> = park.keys.iter().filter(|key| **key != answered).cloned().collect();
+    let waits = reason == AskKind::ClientTool.reason() && keys.iter().any(|key| key.starts_with(KEYS));
+    waits.then_some(Park { wake_at: park.wake_at, keys })
+}
+
 /// Where an answer can go now.
 enum Delivered {
     Yes,
@@ -598,6 +635,33 @@ impl Host {
         }
     }
 
+    /// Whether an action takes this response now, from `by`. What it says can change until the answer is given.
+    ///
+    /// # Errors
+    /// As [`Host::respond`].
+    pub fn may_respond(&self, action_id: &str, response: &Response, by: Option<&str>) -> Result<Action, HostError> {
+        let (record, action) = self.find_action(action_id)?;
+        self.admits(&record, &action, response, by)?;
+        Ok(action)
+    }
+
+    fn admits(&self, record: &RunRecord, action: &Action, response: &Response, by: Option<&str>) -> Result<(), HostError> {
+        if let Some(why) = action.closed() {
+            return Err(why);
+        }
+        if record.run.status.is_terminal() {
+            return Err(HostError::Conflict(format!(
+                "run {} does not wait for an answer any more: it is {}",
+                record.run.run_id, record.run.status
+            )));
+        }
+        if action.expires_at().is_some_and(|at| at <= time::now()) {
+            let id = &action.action_id;
+            return Err(HostError::Expired(format!("action {id} has expired: nobody answered it in time")));
+        }
+        action.admit(response, by, &self.inner().setup().limits)
+    }
+
     /// Answers what a run has asked. When it returns, the answer is durable, and the run goes on by it.
     ///
     /// # Errors
@@ -612,27 +676,15 @@ impl Host {
                 // The run has written it in the very moment in which it left memory.
                 return Ok(action);
             }
-            if let Some(why) = action.closed() {
-                return Err(why);
-            }
-            if record.run.status.is_terminal() {
-                return Err(HostError::Conflict(format!(
-                    "run {} does not wait for an answer any more: it is {}",
-                    record.run.run_id, record.run.status
-                )));
-            }
-            if action.expires_at().is_some_and(|at| at <= time::now()) {
-                return Err(HostError::Expired(format!("action {action_id} has expired: nobody answered it in time")));
-            }
-            action.admit(&response, by.as_deref(), &self.inner().setup().limits)?;
+            self.admits(&record, &action, &response, by.as_deref())?;
             let given = Given {
                 decision: response.decision,
                 by: by.clone(),
                 reason: response.reason.clone().filter(|reason| !reason.is_empty()),
-                answer: (response.decision == Decision::Submit).then(|| answer_of(&action, &response)),
+                answer: self.answer_to(&record, &action, &response)?,
                 at: time::now(),
             };
-            match self.deliver(&record, action_id, given).await? {
+            match self.deliver(&record, &action, given).await? {
                 Delivered::Yes => return Ok(self.find_action(action_id)?.1),
                 Delivered::Perhaps(given) => perhaps = Some(given),
                 Delivered::NotYet if tokio::time::Instant::now() >= until => {
@@ -646,13 +698,39 @@ impl Host {
         }
     }
 
-    async fn deliver(&self, record: &RunRecord, action_id: &str, given: Given) -> Result<Delivered, HostError> {
-        let inner = self.inner();
+    /// The answer that the record keeps, where one is given. Artifacts in the answer of a client are those of the run's
+    /// conversation, with what the host knows of them.
+    fn answer_to(&self, record: &RunRecord, action: &Action, response: &Response) -> Result<Option<Value>, HostError> {
+        if response.decision != Decision::Submit {
+            return Ok(None);
+        }
+        let answer = answer_of(action, response);
+        if action.kind() != AskKind::ClientTool {
+            return Ok(Some(answer));
+        }
+        let Some(mut said) = client_answer(answer.clone()) else { return Ok(Some(answer)) };
+        let run = &record.run;
+        let workspace = run.workspace_id.clone().unwrap_or_default();
+        let conversation = run.conversation_id.clone().map(|conversation| ConversationKey {
+            workspace: workspace.clone(),
+            conversation,
+            thread: run.thread_id.clone().unwrap_or_default(),
+        });
+        for part in &mut said.content {
+            if let ContentPart::Artifact(artifact) = part {
+                *artifact = self.known_artifact(artifact, &workspace, conversation.as_ref())?;
+            }
+        }
+        serde_json::to_value(&said).map(Some).map_err(|error| HostError::Internal(error.to_string()))
+    }
+
+    async fn deliver(&self, record: &RunRecord, action: &Action, given: Given) -> Result<Delivered, HostError> {
+        let (inner, action_id) = (self.inner(), &action.action_id);
         let live = inner.live.lock().get(&record.run.run_id).map(|handle| Arc::clone(&handle.mail));
         if let Some(mail) = live {
             let (taken, told) = oneshot::channel();
             let begun = Arc::new(AtomicBool::new(false));
-            let letter = Letter { action_id: action_id.to_owned(), given: given.clone(), begun: Arc::clone(&begun), taken };
+            let letter = Letter { action_id: action_id.clone(), given: given.clone(), begun: Arc::clone(&begun), taken };
             if mail.post(letter).is_err() {
                 return Ok(Delivered::NotYet);
             }
@@ -671,12 +749,16 @@ impl Host {
             .zip(&facts)
             .map(|(sequence, (kind, data))| fact(*kind, sequence, at, data))
             .collect();
-        // From now on its time has come: a host that dies before it wakes the run does so at its next start.
         let reason = record.run.status_reason.clone().unwrap_or_default();
+        let rest = rest_of(&park, &reason, action_id);
+        let goes_on = rest.is_none();
+        // Where it goes on, its time has come from now on: a host that dies before it wakes the run does so at its next start.
+        let park = Some(rest.unwrap_or(Park { wake_at: at, ..park }));
         let changes = vec![RunChange::Resume { at }, RunChange::Wait { at, reason }];
-        let park = Some(Park { wake_at: at, ..park });
-        let write = RunWrite { run_no: record.run_no, changes, events, park, ..RunWrite::default() };
+        let refers_to = given.artifacts(action.kind());
+        let write = RunWrite { run_no: record.run_no, changes, events, park, refers_to, ..RunWrite::default() };
         match inner.ledger.submit(write).await?.await {
+            Ok(_) if !goes_on => Ok(Delivered::Yes),
             Ok(_) => self.wake(record.run_no).await.map(|()| Delivered::Yes),
             // Somebody else has written to the run meanwhile: it is looked at again.
             Err(LedgerError::Sequence { .. } | LedgerError::Terminal { .. } | LedgerError::Transition(_)) => {

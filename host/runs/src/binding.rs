@@ -7,7 +7,7 @@ use agent_host_protocol::{
     context::{Conversation, Delivery},
     event::Envelope,
     grant::ConversationKey,
-    manifest::{Permissions, RunOperation, RunnerManifest, StateScope},
+    manifest::{Permissions, RunOperation, RunnerManifest, StateScope, ToolOperation},
     run::{Execution, RunFailure},
 };
 use agent_host_sandbox::Runner;
@@ -188,8 +188,7 @@ impl Binding {
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         let actor = envelope.actor.as_ref().and_then(|actor| actor.actor_id.clone());
         let subject = envelope.subject.as_ref().and_then(|subject| subject.subject_id.clone());
-        let asked = runner.map(|runner| runner.manifest().permissions.clone()).unwrap_or_default();
-        let mut permissions = asked.intersection(&self.policy);
+        let mut permissions = runner.map(|runner| self.permissions(runner.manifest())).unwrap_or_default();
         if conversation.is_none() {
             permissions.history.clear();
             permissions.events.clear();
@@ -224,6 +223,8 @@ impl Binding {
         Grant {
             models: named.models,
             tools: named.tools,
+            // They come with the request: see `Host::plan`.
+            client_tools: Vec::new(),
             knowledge_bases: named.knowledge_bases,
             runners,
             http_secrets,
@@ -240,6 +241,16 @@ impl Binding {
             actor,
             subject,
         }
+    }
+
+    /// Whether a run with these permissions may have tools of its client.
+    pub(crate) fn takes_client_tools(&self, permissions: &Permissions) -> bool {
+        self.config.resources.client_tools.unwrap_or(true) && permissions.tools.contains(&ToolOperation::Call)
+    }
+
+    /// Manifest ∩ binding: the most that a run of it may be granted.
+    pub(crate) fn permissions(&self, manifest: &RunnerManifest) -> Permissions {
+        manifest.permissions.intersection(&self.policy)
     }
 
     fn delivery(&self) -> Delivery {

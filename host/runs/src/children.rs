@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_ledger::{Accept, Accepted, Idempotency, Ledger, LedgerError, RunRecord};
+use agent_host_ledger::{Accept, Accepted, Idempotency, Ledger, LedgerError, RunRecord, RunWrite};
 use agent_host_protocol::{
     ApiError, ErrorCode, Event, EventId, Grant, ResultKind, Run, RunId,
     context::{Conversation, Input},
@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     accept::{Planned, new_run},
+    beginning::fact,
     error::{HostError, ledger_failed},
     gate::RunState,
     host::Host,
@@ -126,6 +127,8 @@ fn grant(parent: &Grant, runner: &Runner) -> Grant {
         component: runner.component.digest().to_owned(),
         models: of(&parent.models, !permissions.models.is_empty()),
         tools: of(&parent.tools, !permissions.tools.is_empty()),
+        // Whoever asked for the parent carries out what the parent asks for, and knows nothing of a child.
+        client_tools: Vec::new(),
         knowledge_bases: of(&parent.knowledge_bases, !permissions.knowledge_bases.is_empty()),
         runners: of(&parent.runners, permissions.runs.contains(&RunOperation::Start)),
         http_secrets: of(&parent.http_secrets, !permissions.http_hosts.is_empty()),
@@ -139,6 +142,12 @@ fn grant(parent: &Grant, runner: &Runner) -> Grant {
 }
 
 impl RunState {
+    /// The execution is over: waits until nobody has anything to say of its children any more.
+    pub(crate) async fn told_all_ends(&self) {
+        self.tellers.close();
+        self.tellers.wait().await;
+    }
+
     /// What of a parent's terms a child has, and what is its own.
     fn child_terms(&self, wanted: &Wanted) -> Terms {
         let left = self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -206,6 +215,7 @@ impl Host {
             artifacts: Vec::new(),
             refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
             entries: Vec::new(),
+            state: Vec::new(),
             runs: vec![planned.new_run().map_err(|error| host_failed(&error))?],
             event,
         };
@@ -260,6 +270,43 @@ impl Host {
             Ok(_) | Err(HostError::Conflict(_)) => {}
             Err(error) => tracing::error!(run_id = %child, %error, "a child could not be cancelled; its deadline ends it"),
         }
+    }
+
+    /// Says in the record of a run, as long as it is executed, when a run that it has started has ended.
+    ///
+    /// It is for those who read the record. The run itself is told by the calls that wait, and what it does depends on none
+    /// of this: a host that dies before it is said says it at the next execution, or the end of the parent says enough.
+    pub(crate) fn tell_end(&self, parent: &Arc<RunState>, child: RunId) {
+        let (host, run) = (self.clone(), Arc::clone(parent));
+        parent.tellers.spawn(async move {
+            tokio::select! {
+                // As long as the parent is executed; it ends no later than that.
+                _ = host.wait(child, Duration::MAX) => {}
+                () = run.let_go.cancelled() => {}
+            }
+            let Ok(record) = host.record(child) else { return };
+            if !record.run.status.is_terminal() {
+                return;
+            }
+            let data = json!({ "run_id": child, "status": record.run.status });
+            let make = |sequence| {
+                Ok(RunWrite { events: vec![fact(ResultKind::ChildEnded, sequence, time::now(), &data)], ..RunWrite::default() })
+            };
+            if let Err(error) = run.write(None, make).await {
+                tracing::debug!(run_id = %run.run_id, %child, error = error.message, "the end of a child could not be noted");
+            }
+        });
+    }
+
+    /// The same for all that executions before have started, and whose end they have not said.
+    pub(crate) fn tell_ends(&self, parent: &Arc<RunState>) -> Result<(), LedgerError> {
+        let said = parent.ledger.run_events_of(parent.run_no, parent.run_id, &[ResultKind::ChildEnded.as_str()])?;
+        let said: HashSet<RunId> =
+            said.iter().filter_map(|event| event.data_value().get("run_id")?.as_str()?.parse().ok()).collect();
+        for child in parent.children.all().into_iter().filter(|child| !said.contains(child)) {
+            self.tell_end(parent, child);
+        }
+        Ok(())
     }
 
     /// A child has ended: its parent may wait for that, in memory or on disk.

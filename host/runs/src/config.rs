@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
+    agui_config::AguiConfig,
     approval::{ApprovalRule, ApproverConfig},
     library::{SkillConfig, StaticRefConfig},
     queue::QueuePolicy,
@@ -96,6 +97,8 @@ pub struct Config {
     pub external_runners: Vec<ExternalRunnerConfig>,
     /// Where the host says what it does.
     pub telemetry: TelemetryConfig,
+    /// How bindings answer clients of AG-UI.
+    pub agui: AguiConfig,
     /// Events at certain times.
     pub schedules: Vec<ScheduleConfig>,
     /// Systems whose signed requests become events.
@@ -136,6 +139,7 @@ struct File {
     static_refs: Vec<StaticRefConfig>,
     external_runners: Vec<ExternalRunnerConfig>,
     telemetry: TelemetryConfig,
+    agui: AguiConfig,
     schedules: Vec<ScheduleConfig>,
     webhook_sources: Vec<WebhookSourceConfig>,
     webhooks: Vec<ResultHookConfig>,
@@ -380,6 +384,10 @@ pub struct ResourcePolicy {
     /// Default: what the manifest asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<ToolOperation>>,
+    /// Whether a client that asks for a run may bring tools along which it carries out itself. Default: yes, where the manifest
+    /// and `tools` allow to call tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_tools: Option<bool>,
     /// Default: what the manifest asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub knowledge_bases: Option<Vec<KnowledgeOperation>>,
@@ -460,6 +468,7 @@ impl ResourcePolicy {
             storage: or(self.storage, &other.storage),
             interactions: or(self.interactions, &other.interactions),
             steering: or(self.steering, &other.steering),
+            client_tools: or(self.client_tools, &other.client_tools),
             runs: or(self.runs, &other.runs),
             platform_api: or(self.platform_api, &other.platform_api),
             http_hosts: or(self.http_hosts, &other.http_hosts),
@@ -623,6 +632,7 @@ impl Config {
             static_refs: file.static_refs,
             external_runners: file.external_runners,
             telemetry: file.telemetry,
+            agui: file.agui,
             schedules: file.schedules,
             webhook_sources: file.webhook_sources,
             webhooks: file.webhooks,
@@ -656,6 +666,7 @@ impl Config {
             static_refs: Vec::new(),
             external_runners: Vec::new(),
             telemetry: TelemetryConfig::default(),
+            agui: AguiConfig::default(),
             schedules: Vec::new(),
             webhook_sources: Vec::new(),
             webhooks: Vec::new(),
@@ -782,6 +793,7 @@ impl Config {
             }
         }
         self.telemetry.check().map_err(|problem| format!("`telemetry`: {problem}"))?;
+        self.agui.check(&self.bindings).map_err(|problem| format!("`agui`: {problem}"))?;
         self.egress.check().map_err(|problem| format!("`egress`: {problem}"))?;
         for secret in &self.http_secrets {
             secret.check().map_err(|problem| format!("HTTP secret `{}`: {problem}", secret.name))?;

@@ -9,6 +9,7 @@ use agent_host_protocol::{
     context::{Actor, Conversation, Delivery, Input},
     event::Envelope,
     time,
+    tool::ClientTool,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::to_raw_value};
@@ -19,6 +20,7 @@ use crate::{
     config::{BindingConfig, Durability, ResourcePolicy, StatePolicy},
     delivery,
     error::HostError,
+    forget::is_forgotten,
     held::{DEAD, DeadLetter, dead_key},
     host::Host,
     life::{Life, Past},
@@ -65,6 +67,9 @@ pub struct CreateRun {
     /// What the run may use of that which its binding allows.
     #[serde(default)]
     pub resources: Option<ResourcePolicy>,
+    /// Tools that the client brings along: the run asks for what they answer with actions of kind `client_tool`.
+    #[serde(default)]
+    pub client_tools: Vec<ClientTool>,
     /// Scopes of state, likewise.
     #[serde(default)]
     pub state: Option<StatePolicy>,
@@ -247,17 +252,15 @@ impl Host {
             }
         }
         let metadata = std::mem::take(&mut request.metadata);
-        let bytes = serde_json::to_vec(&metadata).map_or(usize::MAX, |json| json.len());
-        if bytes > MAX_METADATA_BYTES || !metadata.values().all(agent_host_protocol::limits::is_shallow) {
-            return Err(invalid(format!("`metadata` has at most {MAX_METADATA_BYTES} bytes, and nests at most 64 levels")));
-        }
+        check_metadata(&metadata)?;
         let checked = |config| Binding::new(config).map(Arc::new).map_err(invalid);
         let binding = checked(config)?;
         if let Some(problem) = binding.report(Some(&serving)).problem {
             return Err(HostError::InvalidConfig(problem));
         }
         let narrowed = narrowed.map(checked).transpose()?;
-        Ok(Plan { binding, narrowed, serving: Some(serving), delivery: request.delivery.take(), metadata, ad_hoc })
+        let (delivery, client_tools) = (request.delivery.take(), std::mem::take(&mut request.client_tools));
+        Ok(Plan { binding, narrowed, serving: Some(serving), delivery, metadata, client_tools, state: Map::new(), ad_hoc })
     }
 
     /// Makes a run for an event that is there.
@@ -274,6 +277,7 @@ impl Host {
         });
         let event = event.ok_or_else(|| HostError::NotFound(format!("there is no event {event_id}")))?;
         let planned = self.plan(&plan, &event.event);
+        self.check_client_tools(&plan, &planned).await?;
         self.add(planned, Vec::new(), caller, idempotency).await
     }
 
@@ -301,6 +305,9 @@ impl Host {
     fn again(&self, run: &Run) -> Result<Planned, HostError> {
         let inner = self.inner();
         let gone = |what: &str| HostError::Conflict(format!("run {} cannot be tried again: {what}", run.run_id));
+        if is_forgotten(run) {
+            return Err(gone("what it answers was forgotten with its conversation"));
+        }
         let terms = inner.ledger.terms(run.run_id)?.ok_or_else(|| gone("its terms are not there"))?;
         let mut terms: Terms = serde_json::from_str(terms.get()).map_err(|error| HostError::Internal(error.to_string()))?;
         let event = inner.ledger.event(run.event_id)?.ok_or_else(|| gone("its event is not there"))?.event;
@@ -315,7 +322,8 @@ impl Host {
             let setup = inner.setup();
             let binding = setup.bindings.iter().find(|binding| binding.config.id == run.binding_id);
             let binding = binding.ok_or_else(|| gone(&format!("its binding `{}` is gone", run.binding_id)))?;
-            let plan = Plan { serving: serving.clone(), ..Plan::of(Arc::clone(binding)) };
+            let client_tools = terms.grant.client_tools.clone();
+            let plan = Plan { serving: serving.clone(), client_tools, ..Plan::of(Arc::clone(binding)) };
             let now = self.plan(&plan, &event).terms;
             narrow(&mut terms.grant, &now.grant);
             terms.grant.component.clone_from(&now.grant.component);
@@ -457,6 +465,15 @@ impl Host {
     }
 }
 
+/// Whether a client may add this to a run.
+pub(crate) fn check_metadata(metadata: &Map<String, Value>) -> Result<(), HostError> {
+    let bytes = serde_json::to_vec(metadata).map_or(usize::MAX, |json| json.len());
+    if bytes > MAX_METADATA_BYTES || !metadata.values().all(agent_host_protocol::limits::is_shallow) {
+        return Err(invalid(format!("`metadata` has at most {MAX_METADATA_BYTES} bytes, and nests at most 64 levels")));
+    }
+    Ok(())
+}
+
 /// Puts an event into the workspace of its sender.
 ///
 /// # Errors
@@ -484,6 +501,7 @@ pub(crate) fn narrow(grant: &mut Grant, by: &Grant) {
     grant.permissions = grant.permissions.intersection(&by.permissions);
     both(&mut grant.models, &by.models);
     both(&mut grant.tools, &by.tools);
+    both(&mut grant.client_tools, &by.client_tools);
     both(&mut grant.knowledge_bases, &by.knowledge_bases);
     both(&mut grant.runners, &by.runners);
     both(&mut grant.http_secrets, &by.http_secrets);

@@ -165,7 +165,7 @@ impl RunState {
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Keys of a parked run; it has one for its conversation as well.
-const MAX_KEYS: usize = 60;
+pub(crate) const MAX_KEYS: usize = 60;
 
 /// The tasks of such actions.
 pub(crate) type Passing = TaskTracker;

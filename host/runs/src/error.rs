@@ -130,7 +130,7 @@ impl From<LedgerError> for HostError {
             LedgerError::InvalidLimit { .. } => Self::Invalid(message),
             LedgerError::NotFound { .. } => Self::NotFound(message),
             LedgerError::Fenced { .. } => Self::ClaimLost(message),
-            LedgerError::Terminal { .. } | LedgerError::Conflict { .. } => Self::Conflict(message),
+            LedgerError::Terminal { .. } | LedgerError::Active { .. } | LedgerError::Conflict { .. } => Self::Conflict(message),
             LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } => Self::Invalid(message),
             LedgerError::DiskLow { .. } => Self::InsufficientStorage(message),
             LedgerError::Storage { .. } | LedgerError::Unavailable { .. } => Self::Unavailable(message),

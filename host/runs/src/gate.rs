@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     calls::blocking,
@@ -73,6 +73,8 @@ pub(crate) struct RunState {
     pub(crate) children: Children,
     /// Platform actions that go on beside the guest.
     pub(crate) passing: Passing,
+    /// Those who wait to say that a run which it has started has ended. They go when the execution is over.
+    pub(crate) tellers: TaskTracker,
     /// Set when the execution is over: what goes on beside the guest stops.
     pub(crate) let_go: CancellationToken,
     /// Which attempt this is.
@@ -185,6 +187,7 @@ impl RunState {
             mail,
             children: Children::default(),
             passing: Passing::new(),
+            tellers: TaskTracker::new(),
             let_go: CancellationToken::new(),
             attempt,
             claim: None,
@@ -244,7 +247,7 @@ impl RunState {
         effect: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
         let began = Instant::now();
-        let admitted = self.is_active().and_then(|()| allowed()).and_then(|()| self.is_not_too_often());
+        let admitted = self.admitted(allowed);
         // What leaves its own trace in the record is too small for one of these.
         let span = if TRACED.contains(&call.action) { Span::nothing() } else { spans::of_host_call(call.action) };
         let outcome = match admitted {
@@ -256,6 +259,11 @@ impl RunState {
         }
         drop(span);
         self.passed(ticket, call, began.elapsed(), outcome).await
+    }
+
+    /// Whether a call may begin. Whoever asks by itself says with [`RunState::passed`] what came of the call.
+    pub(crate) fn admitted(&self, allowed: impl FnOnce() -> Result<(), ApiError>) -> Result<(), ApiError> {
+        self.is_active().and_then(|()| allowed()).and_then(|()| self.is_not_too_often())
     }
 
     /// As [`RunState::pass`], for the next piece of a stream that was granted when it was opened. A guest that reads a
@@ -280,7 +288,8 @@ impl RunState {
         self.passed(ticket, call, began.elapsed(), outcome).await
     }
 
-    async fn passed<T: Serialize>(
+    /// What came of a call that was let through, or not: it is counted, recorded and settled.
+    pub(crate) async fn passed<T: Serialize>(
         &self,
         ticket: &Ticket,
         call: &Call<'_>,

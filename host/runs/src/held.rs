@@ -717,6 +717,7 @@ impl Life {
         begun.state.let_go.cancel();
         begun.state.passing.close();
         begun.state.passing.wait().await;
+        begun.state.told_all_ends().await;
         host.end_children(begun.state.run_id, &begun.state.children).await;
     }
 

@@ -405,6 +405,7 @@ impl Life {
         state.let_go.cancel();
         state.passing.close();
         state.passing.wait().await;
+        state.told_all_ends().await;
         let terminal = match terminal {
             Ok(terminal) => terminal,
             Err(Stop::Park { until, reason, keys }) => {
@@ -425,7 +426,7 @@ impl Life {
     }
 
     /// What executions before have begun, and this one goes on with.
-    async fn take_up(&self, host: &Host, state: &RunState) -> Result<(), HostError> {
+    async fn take_up(&self, host: &Host, state: &Arc<RunState>) -> Result<(), HostError> {
         let ledger = &host.inner().ledger;
         if self.past == Past::Nothing {
             return Ok(());
@@ -438,6 +439,7 @@ impl Life {
                 host.end_children(state.run_id, &children).await;
             } else {
                 state.children.take_from(children);
+                host.tell_ends(state)?;
             }
         }
         if self.terms.grant.steering && is_another_attempt {

@@ -111,6 +111,14 @@ impl Lines {
         self.0.lock().get(key).map_or((0, false), |line| (line.waiting.len(), line.steers))
     }
 
+    /// The runs of a conversation that are in memory, or parked with somebody behind them: the active one, then those that
+    /// wait, in order.
+    pub(crate) fn members(&self, key: &ConversationKey) -> Vec<u64> {
+        let lines = self.0.lock();
+        let Some(line) = lines.get(key) else { return Vec::new() };
+        line.active.into_iter().chain(line.waiting.keys().copied()).collect()
+    }
+
     /// Called when somebody joins the line of a conversation and waits. One who has called before this is asked for counts.
     pub(crate) fn joined(&self, key: &ConversationKey) -> Option<Arc<Notify>> {
         self.0.lock().get(key).map(|line| Arc::clone(&line.joined))
@@ -274,6 +282,7 @@ mod tests {
         let first = lines.join(key(), 1, false, |_| None);
         let second = lines.join(key(), 2, false, |_| None);
         assert_eq!(lines.waiting(&key().unwrap()), (1, false));
+        assert_eq!(lines.members(&key().unwrap()), [1, 2]);
         let waits = tokio::spawn(async move { second.wait().await });
         drop(first);
         waits.await.unwrap();
@@ -305,8 +314,10 @@ mod tests {
         let lines = Arc::new(Lines::default());
         lines.join(key(), 1, false, |_| None).leave_parked();
         assert!(lines.0.lock().is_empty());
+        assert_eq!(lines.members(&key().unwrap()), Vec::<u64>::new(), "the ledger knows it");
         let second = lines.join(key(), 2, false, |_| Some(ParkedTurn { run_no: 1, steers: false }));
         assert!(!second.is_now());
+        assert_eq!(lines.members(&key().unwrap()), [1, 2]);
         let first = lines.join(key(), 1, false, |_| Some(ParkedTurn { run_no: 1, steers: false }));
         assert!(first.is_now());
         first.leave_parked();

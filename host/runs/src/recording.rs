@@ -193,6 +193,7 @@ impl Recording {
             artifacts: Vec::new(),
             refers_to: Vec::new(),
             entries: Vec::new(),
+            state: Vec::new(),
         };
         ledger.accept(accept).await?;
         let run_no = ledger.run(self.run.run_id)?.ok_or(RecordingError::NotFound(self.run.run_id))?.run_no;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::config::schema;
 
 /// Sections in the order in which an operator meets them; any other comes after these.
-const ORDER: [&str; 18] = [
+const ORDER: [&str; 19] = [
     "server",
     "limits",
     "retention",
@@ -25,6 +25,7 @@ const ORDER: [&str; 18] = [
     "schedules",
     "webhook_sources",
     "webhooks",
+    "agui",
     "telemetry",
 ];
 

@@ -6,7 +6,7 @@ use agent_host_protocol::{
     manifest::StateScope,
     message::{ArtifactRef, ContentPart, Message},
     result::host_data,
-    time,
+    time, ui,
 };
 use agent_host_sandbox::Batch;
 use serde_json::{
@@ -184,7 +184,9 @@ fn take_effect(
                     "the type of a result is names joined by dots, such as `acme.progress`, at most 128 characters",
                 ));
             }
-            judged.unknown.push(kind);
+            if !ui::ALL.contains(&kind.as_str()) {
+                judged.unknown.push(kind);
+            }
             Ok(())
         }
     }

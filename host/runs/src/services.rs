@@ -9,6 +9,7 @@ use std::{
 use agent_host_protocol::{
     ApiError, ErrorCode, Grant,
     context::{KnowledgeBaseResource, ModelResource, ToolResource},
+    grant::ConversationKey,
     manifest::Permissions,
     model::RerankHit,
 };
@@ -98,6 +99,20 @@ impl Services {
         Ok(index.get_or_init(|| opened))
     }
 
+    /// Takes a conversation out of the index of transcripts, where there is one. It may block.
+    pub(crate) fn forget_transcript(&self, key: &ConversationKey) -> Result<(), ApiError> {
+        if self.transcripts.index.get().is_none() && !self.transcripts.dir.exists() {
+            return Ok(());
+        }
+        self.transcripts()?.forget(&key.index()).map_err(|error| {
+            tracing::error!(%error, "a conversation cannot be taken out of the index of transcripts");
+            ApiError::retryable(
+                ErrorCode::RuntimeError,
+                "the index of transcripts cannot be written; the log of the host says why",
+            )
+        })
+    }
+
     /// The names of secrets that the policy of a binding names.
     pub(crate) fn secrets(&self, names: &Names) -> Vec<String> {
         names.of(self.egress.secret_names().into_iter())
@@ -122,17 +137,20 @@ impl Services {
         grant.models.iter().filter_map(|id| self.models.get(id)).filter_map(granted).collect()
     }
 
-    /// The tools of a grant.
+    /// The tools of a grant: those of the host, then those of the client.
     pub(crate) fn tool_resources(&self, grant: &Grant) -> Vec<ToolResource> {
         let operations = &grant.permissions.tools;
-        let tools = grant.tools.iter().filter(|_| !operations.is_empty()).filter_map(|name| self.tools.get(name));
-        tools
-            .map(|tool| ToolResource {
-                tool_name: tool.name.clone(),
-                description: tool.detail.description.clone(),
-                operations: operations.clone(),
-            })
-            .collect()
+        if operations.is_empty() {
+            return Vec::new();
+        }
+        let resource = |name: &str, description: Option<&String>| ToolResource {
+            tool_name: name.to_owned(),
+            description: description.cloned(),
+            operations: operations.clone(),
+        };
+        let tools = grant.tools.iter().filter_map(|name| self.tools.get(name));
+        let tools = tools.map(|tool| resource(&tool.name, tool.detail.description.as_ref()));
+        tools.chain(grant.client_tools.iter().map(|tool| resource(&tool.name, tool.description.as_ref()))).collect()
     }
 
     /// The knowledge bases of a grant.

@@ -7,7 +7,7 @@ use agent_host_ledger::{EntryWrite, Ledger};
 use agent_host_protocol::{RunId, auth::LEASE_PREFIX};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use crate::error::HostError;
+use crate::{error::HostError, host::Host};
 
 /// Where the ledger keeps what codes are made with.
 const ENTRY: &str = "secret/lease";
@@ -28,6 +28,13 @@ impl LeaseKey {
         let key = random::<32>()?;
         ledger.put_entries(&[EntryWrite::put(ENTRY, &URL_SAFE_NO_PAD.encode(key))?]).await?;
         Ok(Self(key))
+    }
+
+    /// The signature of a message, by a key that is made from this one for its purpose alone: what is signed for one is
+    /// nothing for another, and no code of a claim.
+    fn signature(&self, purpose: &str, message: &[u8]) -> blake3::Hash {
+        let key = blake3::derive_key(&format!("agent-host 2026-11-22 signatures: {purpose}"), &self.0);
+        blake3::keyed_hash(&key, message)
     }
 
     fn code(&self, run_id: RunId, claim: u32) -> [u8; CODE] {
@@ -57,6 +64,27 @@ impl LeaseKey {
     }
 }
 
+impl Host {
+    /// The signature of a message, which only this host can make, and which is good for as long as its ledger is kept. It
+    /// may stand in a URL. `purpose` is a constant of whoever asks: what is signed for one is nothing for another.
+    #[must_use]
+    pub fn sign(&self, purpose: &'static str, message: &[u8]) -> String {
+        URL_SAFE_NO_PAD.encode(self.inner().lease_key.signature(purpose, message).as_bytes())
+    }
+
+    /// Whether a signature is that of the message for this purpose. It takes as long to say no as to say yes.
+    #[must_use]
+    pub fn is_signed(&self, purpose: &'static str, message: &[u8], signature: &str) -> bool {
+        is_signature(&self.inner().lease_key, purpose, message, signature)
+    }
+}
+
+fn is_signature(key: &LeaseKey, purpose: &str, message: &[u8], signature: &str) -> bool {
+    let given = URL_SAFE_NO_PAD.decode(signature).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    // Hashes compare in constant time.
+    given.is_some_and(|given| blake3::Hash::from_bytes(given) == key.signature(purpose, message))
+}
+
 /// Bytes that nobody can guess.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], HostError> {
     let mut bytes = [0; N];
@@ -82,6 +110,25 @@ mod tests {
         }
         for text in ["", "ahl_", "ahl_AAAA", &token[..token.len() - 2], &format!("{token}AAAA"), "ahk_x"] {
             assert_eq!(key.claim_of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_signature_is_good_for_its_message_and_purpose() {
+        let key = LeaseKey([1; 32]);
+        let signature = URL_SAFE_NO_PAD.encode(key.signature("a", b"message").as_bytes());
+        assert!(is_signature(&key, "a", b"message", &signature));
+        assert!(!is_signature(&LeaseKey([2; 32]), "a", b"message", &signature));
+        assert!(!is_signature(&key, "b", b"message", &signature));
+        assert!(!is_signature(&key, "a", b"messagE", &signature));
+        assert!(!is_signature(&key, "a", b"", &signature));
+        for at in 0..signature.len() {
+            let mut forged = signature.clone().into_bytes();
+            forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
+            assert!(!is_signature(&key, "a", b"message", &String::from_utf8(forged).unwrap()), "{at}");
+        }
+        for text in ["", "A", &signature[1..], &format!("{signature}A"), &format!("{signature}="), "ä"] {
+            assert!(!is_signature(&key, "a", b"message", text), "{text}");
         }
     }
 }

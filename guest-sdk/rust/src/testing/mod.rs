@@ -207,8 +207,9 @@ impl TestHost {
         self
     }
 
-    /// A tool of the host: its name, as `SERVER__TOOL`, the JSON Schema of its parameters, and what
-    /// it answers. The schema is shown and not checked; that the parameters are an object is.
+    /// A tool of the host, or of the client: its name, as `SERVER__TOOL` or as the client has it, the
+    /// JSON Schema of its parameters, and what it answers. The schema is shown and not checked; that
+    /// the parameters are an object is.
     pub fn tool<R: Into<ToolReply>>(mut self, name: &str, schema: Value, mut answer: impl FnMut(Value) -> R + 'static) -> Self {
         let answer = Box::new(move |parameters| answer(parameters).into());
         self.host.tools.push((name.to_owned(), Tool { schema: schema.to_string(), destructive: None, answer }));

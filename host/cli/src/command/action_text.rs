@@ -28,18 +28,31 @@ pub(crate) fn table(page: &Page<Value>) -> String {
     shown
 }
 
-/// What is asked, in short: the title of a question, or the action and its target.
+/// What is asked, in short: the title of a question, the action and its target, or the tool and what it is called with.
 pub(crate) fn what(request: &Value) -> String {
-    match (text::member(request, "/title").as_str(), text::member(request, "/action").as_str()) {
-        (Some(title), _) => title.to_owned(),
-        (None, Some(action)) => format!("{action} {}", value(text::member(request, "/target"))),
-        (None, None) => String::new(),
+    let named = |name| text::member(request, name).as_str();
+    match (named("/title"), named("/action"), named("/tool_name")) {
+        (Some(title), ..) => title.to_owned(),
+        (None, Some(action), _) => format!("{action} {}", value(text::member(request, "/target"))),
+        (None, None, Some(tool)) => format!("{tool} {}", value(text::member(request, "/parameters"))),
+        (None, None, None) => String::new(),
     }
 }
 
 /// What a person must know to decide, a line each, beside the title.
 pub(crate) fn particulars(request: &Value) -> Vec<(&'static str, String)> {
-    let names = ["title", "description", "message", "question", "action", "target", "payload", "answer_schema"];
+    let names = [
+        "title",
+        "description",
+        "message",
+        "question",
+        "action",
+        "target",
+        "payload",
+        "tool_name",
+        "parameters",
+        "answer_schema",
+    ];
     let shown = names.into_iter().filter(|name| !request[*name].is_null());
     shown.map(|name| (label(name), text::one_line(&value(&request[name]), MAX_VALUE))).collect()
 }
@@ -49,6 +62,7 @@ fn label(name: &'static str) -> &'static str {
         "message" => "why",
         "question" => "wants",
         "answer_schema" => "schema",
+        "tool_name" => "tool",
         other => other,
     }
 }

@@ -44,6 +44,7 @@ fn gist(event: &RunEvent) -> String {
             let text = |name: &str| data[name].as_str().unwrap_or("-").to_owned();
             format!("{}: {}", text("runner_id"), text("objective"))
         }),
+        Some(ResultKind::ChildEnded) => about(event, "run_id", |data| data["status"].as_str().unwrap_or("-").to_owned()),
         _ => None,
     };
     said.unwrap_or_else(|| event.data.get().to_owned())
@@ -200,6 +201,7 @@ mod tests {
             event("action.resolved", &json!({ "action_id": "r.3", "outcome": "failed", "error": { "message": "refused" } })),
             event("steering.received", &json!({ "event_id": "e1", "run_id": "r2" })),
             event("run.child.started", &json!({ "run_id": "r3", "runner_id": "plugin:a/b/c", "objective": "count" })),
+            event("run.child.ended", &json!({ "run_id": "r3", "status": "completed" })),
         ]
         .iter()
         .map(line)
@@ -215,6 +217,7 @@ mod tests {
         1  2023-11-14T22:13:20.123Z  action.resolved        r.3  failed: refused
         1  2023-11-14T22:13:20.123Z  steering.received      e1  would have been run r2
         1  2023-11-14T22:13:20.123Z  run.child.started      r3  plugin:a/b/c: count
+        1  2023-11-14T22:13:20.123Z  run.child.ended        r3  completed
         "#);
     }
 }

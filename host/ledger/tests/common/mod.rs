@@ -119,7 +119,16 @@ pub fn run_of(event: &Event) -> Run {
 
 pub fn accept(event: Event, runs: Vec<Run>) -> Accept {
     let runs = runs.into_iter().map(|run| NewRun { run, terms: raw(&serde_json::json!({ "granted": [] })) }).collect();
-    Accept { event, idempotency: None, runs, transcript: None, artifacts: Vec::new(), refers_to: Vec::new(), entries: Vec::new() }
+    Accept {
+        event,
+        idempotency: None,
+        runs,
+        transcript: None,
+        artifacts: Vec::new(),
+        refers_to: Vec::new(),
+        entries: Vec::new(),
+        state: Vec::new(),
+    }
 }
 
 pub async fn new_runs(ledger: &Ledger, count: usize) -> Vec<RunRecord> {

@@ -254,6 +254,25 @@ impl Egress {
         }
     }
 
+    /// Fetches a file for the host itself: a GET without secrets, to these hosts, its redirects too. The response has the
+    /// status of the last of them, whatever it is.
+    ///
+    /// # Errors
+    /// Those in the table of the [module](self).
+    pub async fn fetch(&self, url: &str, hosts: &[String], max_bytes: u64, deadline: Instant) -> Result<Response, ApiError> {
+        // What cannot be read here would be kept as if it were the file.
+        let headers = [("accept", "*/*"), ("accept-encoding", "identity")];
+        let request = HttpRequest {
+            method: Method::GET.to_string(),
+            url: url.to_owned(),
+            headers: headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+            body: Vec::new(),
+            timeout_ms: None,
+        };
+        let bounds = Bounds { deadline, request_bytes: 0, response_bytes: max_bytes };
+        self.send(&request, &Allowed { hosts, secrets: &[] }, &bounds).await
+    }
+
     /// Sends a request whose body comes in pieces, and gives the response as it comes, for `wasi:http`. The rules are the
     /// same, and placeholders of secrets work. A redirect is given back: the library of the guest follows it, with a
     /// request that is judged like this one. Trailers are left out.

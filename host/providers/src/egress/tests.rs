@@ -322,6 +322,45 @@ async fn only_hosts_that_are_allowed_are_reached() {
 }
 
 #[tokio::test]
+async fn a_file_is_fetched_from_the_named_hosts_alone() {
+    let server = serve(|request| match request.split(' ').nth(1) {
+        Some("/file") => ok("content"),
+        Some("/gone") => vec![say("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")],
+        Some("/near") => redirect_to(302, "/file"),
+        Some("/far") => redirect_to(302, "http://localhost:1/file"),
+        Some("/inside") => redirect_to(307, "http://169.254.169.254/latest"),
+        Some("/large") => ok(&"x".repeat(1001)),
+        _ => vec![say("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"), Act::Pause(5_000)],
+    })
+    .await;
+    let egress = open(&local());
+    let only = [format!("127.0.0.1:{}", server.port)];
+    let everywhere = ["*:*".to_owned()];
+    let fetch = async |path: &str, hosts: &[String]| {
+        let deadline = Instant::now() + Duration::from_millis(1_500);
+        let mut response = egress.fetch(&server.url(path), hosts, 1_000, deadline).await?;
+        Ok::<_, ApiError>((response.head().status, body(&mut response).await?))
+    };
+    assert_eq!(fetch("/file", &only).await.unwrap(), (200, "content".to_owned()));
+    let seen = server.last().to_ascii_lowercase();
+    assert!(seen.starts_with("get /file ") && seen.contains("accept-encoding: identity\r\n"), "{seen}");
+    assert_eq!(fetch("/near", &only).await.unwrap(), (200, "content".to_owned()));
+    assert_eq!(fetch("/gone", &only).await.unwrap().0, 404);
+    refused(fetch("/file", &[]).await, "host_not_allowed");
+    refused(fetch("/file", &["example.com".to_owned()]).await, "host_not_allowed");
+    refused(fetch("/far", &only).await, "redirect_not_allowed");
+    refused(fetch("/inside", &everywhere).await, "address_not_allowed");
+    refused(fetch("/large", &only).await, "response_too_large");
+    refused(fetch("/slow", &only).await, "http_timeout");
+    let closed = open(&EgressConfig::default());
+    let deadline = Instant::now() + Duration::from_secs(5);
+    refused(closed.fetch(&server.url("/file"), &everywhere, 1_000, deadline).await, "address_not_allowed");
+    for url in ["file:///etc/passwd", "data:,x", "http://user@127.0.0.1/", "/relative", ""] {
+        refused(egress.fetch(url, &everywhere, 1_000, deadline).await, "invalid_request");
+    }
+}
+
+#[tokio::test]
 async fn addresses_that_are_not_public_are_refused_in_every_spelling() {
     let server = serve(|_| ok("in")).await;
     let (closed, port) = (open(&EgressConfig::default()), server.port);

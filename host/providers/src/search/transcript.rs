@@ -134,6 +134,25 @@ impl TranscriptIndex {
         if items.is_empty() {
             return Ok(());
         }
+        self.write(|writer, searcher| {
+            let mut last = highest(searcher, self.fields, conversation)?;
+            for item in items {
+                let key = format!("{conversation}\0{}", item.seq);
+                if item.seq <= last {
+                    writer.delete_term(Term::from_field_text(self.fields.key, &key));
+                }
+                last = last.max(item.seq);
+                writer.add_document(self.document(conversation, &key, item))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the index; the change is durable and seen when this returns.
+    fn write(
+        &self,
+        change: impl FnOnce(&mut IndexWriter<TantivyDocument>, &Searcher) -> tantivy::Result<()>,
+    ) -> Result<(), SearchError> {
         let mut writer = self.writer.lock();
         let opened = self.opened.read().clone();
         let done = catch_unwind(AssertUnwindSafe(|| {
@@ -143,15 +162,7 @@ impl TranscriptIndex {
             };
             // Another process may have written since.
             opened.reader.reload()?;
-            let mut last = highest(&opened.reader.searcher(), self.fields, conversation)?;
-            for item in items {
-                let key = format!("{conversation}\0{}", item.seq);
-                if item.seq <= last {
-                    writer.delete_term(Term::from_field_text(self.fields.key, &key));
-                }
-                last = last.max(item.seq);
-                writer.add_document(self.document(conversation, &key, item))?;
-            }
+            change(writer, &opened.reader.searcher())?;
             writer.commit()?;
             opened.reader.reload()
         }));
@@ -163,6 +174,22 @@ impl TranscriptIndex {
         // What it had taken in and not committed goes with it.
         *writer = None;
         Err(self.failed(failure, &mut writer))
+    }
+
+    /// Takes all items of a conversation out. They are found no more when it returns; what they took on disk goes when the
+    /// index is next tidied up.
+    ///
+    /// # Errors
+    /// As [`TranscriptIndex::indexed`]; an index that was emptied has none of them either.
+    pub fn forget(&self, conversation: &str) -> Result<(), SearchError> {
+        if self.indexed(conversation)? == 0 {
+            return Ok(());
+        }
+        let term = Term::from_field_text(self.fields.conversation, conversation);
+        self.write(|writer, _| {
+            writer.delete_term(term);
+            Ok(())
+        })
     }
 
     /// The `seq` of the items that fit best, best first and the newest of equals first, and how well.

@@ -19,6 +19,7 @@ use crate::{
 };
 
 mod artifacts;
+mod client_tools;
 mod events;
 mod history;
 mod http;

@@ -168,6 +168,7 @@ impl ChildCalls for RunCalls {
                 Ok(RunWrite { events, ..RunWrite::default() })
             };
             run.write(Some(&ticket), make).await?;
+            self.host()?.tell_end(run, id);
             Ok(id)
         };
         run.pass_live(&ticket, &call, allowed, effect).await

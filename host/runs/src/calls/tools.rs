@@ -12,7 +12,7 @@ use agent_host_providers::tools::{CallOptions, Progress, Tool, ToolContent, Tool
 use agent_host_sandbox::{ToolCalls, ToolRequest};
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{RunCalls, granted, not_found, not_granted, within};
@@ -41,27 +41,34 @@ impl RunCalls {
         if grant.tools.iter().any(|granted| granted == name) { Ok(tool) } else { Err(not_granted("tool", name, POLICY)) }
     }
 
-    fn call_of(&self, request: &ToolRequest) -> Asked {
+    /// What a tool is, whosever it is.
+    fn detail(&self, name: &str) -> Result<ToolDetail, ApiError> {
+        let (grant, function) = (&self.run.terms.grant, "tools.get-detail");
+        match grant.client_tool(name) {
+            Some(tool) => granted(&grant.permissions.tools, &ToolOperation::Detail, function).map(|()| tool.detail()),
+            None => self.tool(name, ToolOperation::Detail, function).map(|tool| tool.detail.clone()),
+        }
+    }
+
+    pub(super) fn call_of(&self, request: &ToolRequest) -> Asked {
         self.run.journal.asked(request)
     }
 
     /// One call through the gate, that no execution before has answered.
     async fn one(&self, ticket: &Ticket, request: ToolRequest, asked: Asked) -> Result<ToolOutput, ApiError> {
         let run = &self.run;
+        if self.is_of_client(&request) {
+            return self.one_of_client(ticket, request, asked).await;
+        }
         let ToolRequest { call_id, tool_name, parameters } = request;
         let bytes = parameters.len();
         let allowed = || {
             self.tool(&tool_name, ToolOperation::Call, "tools.call")?;
-            if call_id.is_empty() || call_id.len() > MAX_CALL_ID {
-                return Err(ApiError::invalid_argument(format!("`call-id` has 1 to {MAX_CALL_ID} bytes")));
-            }
+            is_call_id(&call_id)?;
             within("the parameters of a tool call", bytes, run.limits.tool_parameters_bytes)
         };
         let effect = async {
-            let parameters = agent_host_sandbox::parse_json("the parameters", &parameters)?;
-            if !parameters.is_object() {
-                return Err(ApiError::invalid_argument("the parameters of a tool call are a JSON object"));
-            }
+            let parameters = parsed(&parameters)?;
             let call = ToolCall { call_id: call_id.clone(), tool_name: tool_name.clone(), parameters };
             let begun = Begun::tool(run, ticket, &call).await?;
             let outcome = match self.may_be_done(ticket, &call).await {
@@ -99,7 +106,8 @@ impl RunCalls {
     async fn ask_for_doubts(&self, within: &Ticket, requests: &[ToolRequest]) -> Result<(), ApiError> {
         let doubts = within.doubts();
         let of = |(part, effect): (u32, Effect)| {
-            let request = requests.get((part as usize).checked_sub(1)?)?;
+            // What the client was asked for, it is asked for still.
+            let request = requests.get((part as usize).checked_sub(1)?).filter(|request| !self.is_of_client(request))?;
             let call = ToolCall {
                 call_id: request.call_id.clone(),
                 tool_name: request.tool_name.clone(),
@@ -193,6 +201,23 @@ impl RunCalls {
     }
 }
 
+/// Whether a call can be named so.
+pub(super) fn is_call_id(id: &str) -> Result<(), ApiError> {
+    if id.is_empty() || id.len() > MAX_CALL_ID {
+        return Err(ApiError::invalid_argument(format!("`call-id` has 1 to {MAX_CALL_ID} bytes")));
+    }
+    Ok(())
+}
+
+/// The parameters of a call.
+pub(super) fn parsed(parameters: &str) -> Result<Value, ApiError> {
+    let parameters = agent_host_sandbox::parse_json("the parameters", parameters)?;
+    if !parameters.is_object() {
+        return Err(ApiError::invalid_argument("the parameters of a tool call are a JSON object"));
+    }
+    Ok(parameters)
+}
+
 fn doubt(number: u64, call: &ToolCall) -> Doubt {
     Doubt {
         number,
@@ -216,10 +241,10 @@ impl RunCalls {
 #[async_trait]
 impl ToolCalls for RunCalls {
     async fn tool_detail(&mut self, tool_name: String) -> Result<ToolDetail, ApiError> {
-        let found = self.tool(&tool_name, ToolOperation::Detail, "tools.get-detail");
+        let found = self.detail(&tool_name);
         let asked = self.run.journal.asked(&tool_name);
         let call = Call { action: "tools.get-detail", resource: Some(&tool_name), scope: None, bytes: 0, asked };
-        let effect = async { found.clone().map(|tool| tool.detail.clone()) };
+        let effect = async { found.clone() };
         self.run.pass(call, || found.clone().map(drop), effect).await
     }
 
@@ -264,8 +289,14 @@ impl ToolCalls for RunCalls {
         let effect = async {
             run.journal.started(&ticket, Effect { number: 0 });
             self.ask_for_doubts(&ticket, &calls).await?;
-            let each = stream::iter((1..).zip(calls.clone())).map(|(part, request)| self.part(&ticket, part, request));
-            outcomes = each.buffered((run.limits.tool_calls_at_once as usize).max(1)).collect().await;
+            let (of_client, of_host): (Vec<_>, Vec<_>) =
+                (1..).zip(calls.clone()).partition(|(_, request)| self.is_of_client(request));
+            let each = stream::iter(of_host).map(async |(part, request)| (part, self.part(&ticket, part, request).await));
+            let mut all: Vec<_> = each.buffered((run.limits.tool_calls_at_once as usize).max(1)).collect().await;
+            // The host has nothing left to do when the client is asked, so the run may leave memory.
+            all.extend(self.parts_of_client(&ticket, of_client).await?);
+            all.sort_unstable_by_key(|(part, _)| *part);
+            outcomes = all.into_iter().map(|(_, outcome)| outcome).collect();
             Ok(())
         };
         match run.pass_live(&ticket, &call, allowed, effect).await {

@@ -97,7 +97,12 @@ pub(crate) fn entries(run: &Run, terms: &Terms) -> Result<Vec<EntryWrite>, HostE
 }
 
 fn key(run_id: RunId, webhook: &str) -> String {
-    format!("{ENTRIES}{run_id}/{webhook}")
+    format!("{}{webhook}", of_run(run_id))
+}
+
+/// What the keys of all deliveries of a run begin with.
+pub(crate) fn of_run(run_id: RunId) -> String {
+    format!("{ENTRIES}{run_id}/")
 }
 
 /// The run and the webhook of a key.

@@ -287,7 +287,7 @@ impl Host {
         let idempotency = format!("schedule/{} {tick}", schedule.config.id);
         let idempotency = Idempotency { body_hash: Sha256::digest(idempotency.as_bytes()).into(), key: idempotency };
         let ticked = |event_id| Ticked { last_tick: Some(tick), last_event_id: Some(event_id), ..kept.ticked.clone() };
-        let entry = |event_id| Ok(vec![EntryWrite::put(key(schedule), &ticked(event_id))?]);
+        let entry = |event_id, _: &[_]| Ok(vec![EntryWrite::put(key(schedule), &ticked(event_id))?]);
         let accepted = self.accept_and_put(schedule.tick(tick), Some(idempotency), &entry).await?;
         kept.ticked = ticked(accepted.event_id);
         self.inner().metrics.tick(&schedule.config.id);

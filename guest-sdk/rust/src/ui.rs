@@ -1,0 +1,226 @@
+//! What a user interface shows of a run beside its text: steps, activities, subagents, and how
+//! something looks.
+//!
+//! These are results of types beside those of the contract: the host keeps them, and acts on none.
+//! An interface that knows them (one that speaks AG-UI does) draws them; for all others they are
+//! not there. Send them with [`results::emit`](crate::results::emit) or in a
+//! [`Batch`](crate::results::Batch). Where a text is being written, give them to its
+//! [`MessageWriter`](crate::MessageWriter), which keeps the order.
+//!
+//! ```
+//! use agent_host_sdk::serde_json::json;
+//! use agent_host_sdk::{Completion, Context, Failure, results, ui};
+//!
+//! fn run(ctx: Context) -> Result<Completion, Failure> {
+//!     let plan = ui::step("Plan", || Ok::<_, Failure>(["read", "write"]))?;
+//!     results::emit(&[ui::activity("plan", "PLAN", json!({"todo": plan, "done": []}))])?;
+//!     results::emit(&[ui::activity_delta("plan", "PLAN", json!([{"op": "add", "path": "/done/-", "value": "read"}]))])?;
+//!     ctx.reply("Half of it is done.")?;
+//!     Ok(Completion::stop())
+//! }
+//! ```
+
+use crate::contract::{CustomResult, RunResult};
+use crate::error::ApiError;
+use crate::json::IntoJson;
+use crate::results;
+
+/// Part of the work begins. Whoever begins it ends it, with the same name.
+pub fn step_started(name: &str) -> RunResult {
+    shown("ui.step.started", [("name", text(name))])
+}
+
+/// It has ended, well or not.
+pub fn step_finished(name: &str) -> RunResult {
+    shown("ui.step.finished", [("name", text(name))])
+}
+
+/// Does part of the work as a step, which ends however the work ends.
+///
+/// # Errors
+/// Those of the work, or as the host answers where the step cannot be shown.
+pub fn step<T, E: From<ApiError>>(name: &str, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    results::emit(&[step_started(name)])?;
+    let outcome = work();
+    let shown = results::emit(&[step_finished(name)]);
+    let value = outcome?;
+    shown?;
+    Ok(value)
+}
+
+/// Something to show, as it is now: `content` is a JSON object, and `activity_type` says to the
+/// interface what of. With the id of one that is there it takes its place.
+pub fn activity(activity_id: &str, activity_type: &str, content: impl IntoJson) -> RunResult {
+    let content = ("content", Some(content.into_json()));
+    shown("ui.activity", [("activity_id", text(activity_id)), ("activity_type", text(activity_type)), content])
+}
+
+/// How that changes: `patch` is a JSON Patch (RFC 6902), a list of operations.
+pub fn activity_delta(activity_id: &str, activity_type: &str, patch: impl IntoJson) -> RunResult {
+    let patch = ("patch", Some(patch.into_json()));
+    shown("ui.activity.delta", [("activity_id", text(activity_id)), ("activity_type", text(activity_type)), patch])
+}
+
+/// Somebody who works for the run and is no run of the host. Runs that are started with
+/// [`runs`](crate::runs) are shown by themselves.
+#[derive(Clone, Debug)]
+pub struct Subagent {
+    subagent_id: String,
+    name: String,
+    description: Option<String>,
+    parent_tool_call_id: Option<String>,
+}
+
+impl Subagent {
+    /// One with this id, which no other of the run has.
+    pub fn new(subagent_id: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { subagent_id: subagent_id.into(), name: name.into(), description: None, parent_tool_call_id: None }
+    }
+
+    /// What it is for.
+    #[must_use]
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.description = Some(description.into());
+        self
+    }
+
+    /// The tool call that has started it.
+    #[must_use]
+    pub fn parent_tool_call(mut self, call_id: impl Into<String>) -> Self {
+        self.parent_tool_call_id = Some(call_id.into());
+        self
+    }
+
+    /// It begins.
+    pub fn started(&self) -> RunResult {
+        let maybe = |value: &Option<String>| value.as_deref().and_then(text);
+        shown(
+            "ui.subagent.started",
+            [
+                self.id(),
+                ("name", text(&self.name)),
+                ("description", maybe(&self.description)),
+                ("parent_tool_call_id", maybe(&self.parent_tool_call_id)),
+            ],
+        )
+    }
+
+    /// It has done its work, and this has come of it.
+    pub fn finished(&self, result: impl IntoJson) -> RunResult {
+        shown("ui.subagent.finished", [self.id(), ("result", Some(result.into_json()))])
+    }
+
+    /// It has not, for this reason; `code` is for programs.
+    pub fn failed(&self, message: &str, code: Option<&str>) -> RunResult {
+        shown("ui.subagent.failed", [self.id(), ("message", text(message)), ("code", code.and_then(text))])
+    }
+
+    fn id(&self) -> (&'static str, Option<String>) {
+        ("subagent_id", text(&self.subagent_id))
+    }
+}
+
+/// What a message looks like, in the language of the interface: a JSON object.
+pub fn message_schema(message_id: &str, schema: impl IntoJson) -> RunResult {
+    shown("ui.schema", [("message_id", text(message_id)), ("schema", Some(schema.into_json()))])
+}
+
+/// What a tool call looks like.
+pub fn tool_call_schema(tool_call_id: &str, schema: impl IntoJson) -> RunResult {
+    shown("ui.schema", [("tool_call_id", text(tool_call_id)), ("schema", Some(schema.into_json()))])
+}
+
+fn text(text: &str) -> Option<String> {
+    Some(text.into_json())
+}
+
+/// A result with those of the members that are there.
+fn shown<const N: usize>(kind: &str, members: [(&str, Option<String>); N]) -> RunResult {
+    let mut data = String::from("{");
+    for (name, value) in members.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        if data.len() > 1 {
+            data.push(',');
+        }
+        data.push_str(&name.into_json());
+        data.push(':');
+        data.push_str(&value);
+    }
+    data.push('}');
+    RunResult::Other(CustomResult { type_: kind.to_owned(), data })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::TestHost;
+    use crate::{Completion, Context, Failure, Manifest, Runner};
+
+    #[track_caller]
+    fn check(result: RunResult, kind: &str, data: Value) {
+        let RunResult::Other(custom) = result else { panic!("{result:?}") };
+        assert_eq!((custom.type_.as_str(), serde_json::from_str::<Value>(&custom.data).unwrap()), (kind, data));
+    }
+
+    #[test]
+    fn each_is_a_type_with_its_members() {
+        check(step_started("a \"step\""), "ui.step.started", json!({"name": "a \"step\""}));
+        check(step_finished("b"), "ui.step.finished", json!({"name": "b"}));
+        check(
+            activity("a1", "PLAN", json!({"done": []})),
+            "ui.activity",
+            json!({"activity_id": "a1", "activity_type": "PLAN", "content": {"done": []}}),
+        );
+        let patch = json!([{"op": "add", "path": "/done/-", "value": 1}]);
+        check(
+            activity_delta("a1", "PLAN", patch.clone()),
+            "ui.activity.delta",
+            json!({"activity_id": "a1", "activity_type": "PLAN", "patch": patch}),
+        );
+        let critic = Subagent::new("s1", "critic");
+        check(critic.started(), "ui.subagent.started", json!({"subagent_id": "s1", "name": "critic"}));
+        check(
+            critic.clone().description("Says no.").parent_tool_call("c1").started(),
+            "ui.subagent.started",
+            json!({"subagent_id": "s1", "name": "critic", "description": "Says no.", "parent_tool_call_id": "c1"}),
+        );
+        check(critic.finished("no"), "ui.subagent.finished", json!({"subagent_id": "s1", "result": "no"}));
+        check(critic.failed("asleep", None), "ui.subagent.failed", json!({"subagent_id": "s1", "message": "asleep"}));
+        check(
+            critic.failed("asleep", Some("idle")),
+            "ui.subagent.failed",
+            json!({"subagent_id": "s1", "message": "asleep", "code": "idle"}),
+        );
+        check(message_schema("m1", json!({"card": 1})), "ui.schema", json!({"message_id": "m1", "schema": {"card": 1}}));
+        check(tool_call_schema("c1", json!({})), "ui.schema", json!({"tool_call_id": "c1", "schema": {}}));
+    }
+
+    struct Steps;
+
+    impl Runner for Steps {
+        fn manifest() -> Manifest {
+            Manifest::new("acme", "steps")
+        }
+
+        fn run(ctx: Context) -> Result<Completion, Failure> {
+            step("work", || match ctx.text() {
+                "bad" => Err(Failure::new("acme.bad", "as it was asked to")),
+                text => Ok(ctx.reply(text)?),
+            })?;
+            Ok(Completion::stop())
+        }
+    }
+
+    #[test]
+    fn a_step_ends_however_its_work_ends() {
+        for (text, results, ends_well) in [("good", 3, true), ("bad", 2, false)] {
+            let run = TestHost::new().run::<Steps>(text);
+            assert_eq!(run.completion.is_some(), ends_well);
+            let first = run.results.first().cloned().unwrap();
+            check(first, "ui.step.started", json!({"name": "work"}));
+            check(run.results.last().cloned().unwrap(), "ui.step.finished", json!({"name": "work"}));
+            assert_eq!(run.results.len(), results, "{:?}", run.results);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! `tools`, those of the client: they are called as others are, and the client is asked for what they answer.
+//!
+//! What is asked and answered is in the record as `action.*` of kind `client_tool`; such a call leaves no `tool.call.*`.
+
+use std::time::Instant;
+
+use agent_host_protocol::{
+    ApiError, ErrorCode,
+    manifest::ToolOperation,
+    message::ContentPart,
+    time,
+    tool::{ClientTool, ToolOutput},
+};
+use agent_host_providers::tools::validate;
+use agent_host_sandbox::ToolRequest;
+use serde_json::{Value, json};
+
+use super::{
+    RunCalls, granted,
+    tools::{is_call_id, parsed},
+    within,
+};
+use crate::{
+    asks::{Ask, AskKind, Decision, Told, Wait, action_id, client_answer},
+    detached::MAX_KEYS,
+    facts::Begun,
+    gate::Call,
+    journal::{Asked, Step, Ticket},
+};
+
+/// A call that the client is asked for.
+struct Waiting {
+    part: u32,
+    ticket: Ticket,
+    tool_name: String,
+    asked: Asked,
+    bytes: usize,
+    began: Instant,
+    begun: Begun,
+}
+
+/// What came of one part of many.
+type Outcome = (u32, Result<ToolOutput, ApiError>);
+
+impl RunCalls {
+    /// Whether the client carries out this call.
+    pub(super) fn is_of_client(&self, request: &ToolRequest) -> bool {
+        self.run.terms.grant.client_tool(&request.tool_name).is_some()
+    }
+
+    /// One call through the gate, that no execution before has answered.
+    pub(super) async fn one_of_client(
+        &self,
+        ticket: &Ticket,
+        request: ToolRequest,
+        asked: Asked,
+    ) -> Result<ToolOutput, ApiError> {
+        let run = &self.run;
+        let (name, bytes) = (request.tool_name.clone(), request.parameters.len());
+        let call = Call { action: "tools.call", resource: Some(&name), scope: None, bytes, asked };
+        let effect = async {
+            let begun = self.ask_client(ticket, &request).await?;
+            let id = action_id(run.run_id, begun.number());
+            let told = run.told(&id, AskKind::ClientTool, Wait::of(run)).await?;
+            // The record says so already.
+            begun.ended_before();
+            output(told)
+        };
+        run.pass_live(ticket, &call, || self.may_ask_client(&request), effect).await
+    }
+
+    /// The parts of `tools.call-many` that the client carries out: it is asked for all of them at once, and the run waits until
+    /// all are answered.
+    pub(super) async fn parts_of_client(
+        &self,
+        within: &Ticket,
+        requests: Vec<(u32, ToolRequest)>,
+    ) -> Result<Vec<Outcome>, ApiError> {
+        let run = &self.run;
+        let (mut outcomes, mut waiting) = (Vec::new(), Vec::new());
+        for (part, request) in requests {
+            let asked = self.call_of(&request);
+            match run.journal.enter_part(within, part, "tools.call", &asked) {
+                Step::Answered(answered) => outcomes.push((part, run.answered(answered.outcome).await)),
+                Step::Live(ticket) => match self.part_of_client(part, ticket, request, asked).await {
+                    Ok(asked) => waiting.push(asked),
+                    Err(refusal) => outcomes.push((part, Err(refusal))),
+                },
+            }
+        }
+        if waiting.is_empty() {
+            return Ok(outcomes);
+        }
+        let ids: Vec<String> = waiting.iter().map(|asked| action_id(run.run_id, asked.begun.number())).collect();
+        let wait = match Wait::of(run) {
+            // More than a parked run is found by.
+            Wait::Parks if ids.len() > MAX_KEYS => Wait::InMemory,
+            wait => wait,
+        };
+        let told = run.told_all(&ids, AskKind::ClientTool, wait).await?;
+        for (Waiting { part, ticket, tool_name, asked, bytes, began, begun }, told) in waiting.into_iter().zip(told) {
+            begun.ended_before();
+            let call = Call { action: "tools.call", resource: Some(&tool_name), scope: None, bytes, asked };
+            outcomes.push((part, run.passed(&ticket, &call, began.elapsed(), output(told)).await));
+        }
+        Ok(outcomes)
+    }
+
+    /// Asks for one part.
+    async fn part_of_client(&self, part: u32, ticket: Ticket, request: ToolRequest, asked: Asked) -> Result<Waiting, ApiError> {
+        let (run, began, bytes) = (&self.run, Instant::now(), request.parameters.len());
+        let begun = match run.admitted(|| self.may_ask_client(&request)) {
+            Ok(()) => self.ask_client(&ticket, &request).await,
+            Err(refusal) => Err(refusal),
+        };
+        let tool_name = request.tool_name;
+        match begun {
+            Ok(begun) => Ok(Waiting { part, ticket, tool_name, asked, bytes, began, begun }),
+            Err(refusal) => {
+                let call = Call { action: "tools.call", resource: Some(&tool_name), scope: None, bytes, asked };
+                let refused = run.passed(&ticket, &call, began.elapsed(), Err::<ToolOutput, _>(refusal.clone())).await;
+                Err(refused.err().unwrap_or(refusal))
+            }
+        }
+    }
+
+    /// Steps 3 to 5 of the gate. What is asked stands in the record, so it is as small as what people are asked.
+    fn may_ask_client(&self, request: &ToolRequest) -> Result<(), ApiError> {
+        let run = &self.run;
+        granted(&run.terms.grant.permissions.tools, &ToolOperation::Call, "tools.call")?;
+        is_call_id(&request.call_id)?;
+        let limit = run.limits.ask_bytes.min(run.limits.tool_parameters_bytes);
+        within("the parameters of a call to a tool of the client", request.parameters.len(), limit)
+    }
+
+    /// Asks the client; an execution before may have done that.
+    async fn ask_client(&self, ticket: &Ticket, request: &ToolRequest) -> Result<Begun, ApiError> {
+        let run = &self.run;
+        let parameters = parsed(&request.parameters)?;
+        // Not looked at again where the client was asked already: what it answers is wanted.
+        if ticket.doubt.is_none()
+            && let Some(tool) = run.terms.grant.client_tool(&request.tool_name)
+        {
+            check(tool.clone(), parameters.clone()).await?;
+        }
+        let ask = Ask {
+            kind: AskKind::ClientTool,
+            expires_at: Some(time::now().saturating_add(run.limits.ask_expires_ms)),
+            approvers: Vec::new(),
+            more: json!({
+                "tool_call_id": request.call_id,
+                "tool_name": request.tool_name,
+                "parameters": parameters,
+            }),
+        };
+        Begun::action(run, ticket, ask).await
+    }
+}
+
+/// Whether parameters fit the schema of a tool. Both are of strangers, so it is done where nobody waits for the thread.
+async fn check(tool: ClientTool, parameters: Value) -> Result<(), ApiError> {
+    let checking = tokio::task::spawn_blocking(move || validate(&tool.parameters, &parameters));
+    checking.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "the parameters of a call could not be checked");
+        Err(ApiError::new(ErrorCode::RuntimeError, "the host could not check the parameters; its log says why"))
+    })
+}
+
+/// What the guest gets. That nobody answers, or will not, is an answer of the tool: a model can do something else then.
+fn output(told: Told) -> Result<ToolOutput, ApiError> {
+    let failed = |text: String, structured| ToolOutput {
+        content: vec![ContentPart::Text(text)],
+        structured: Some(structured),
+        is_error: true,
+    };
+    Ok(match told {
+        Told::Expired => failed("the client has not answered in time".to_owned(), json!({ "outcome": "expired" })),
+        Told::Given(given) if given.decision == Decision::Submit => {
+            let answer = given.answer.and_then(client_answer);
+            let lost = || ApiError::new(ErrorCode::RuntimeError, "the answer of the client in the record cannot be read");
+            answer.ok_or_else(lost)?.output()
+        }
+        Told::Given(given) => {
+            let because = given.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            failed(format!("the client has declined to do it{because}"), json!({ "outcome": "declined", "reason": given.reason }))
+        }
+    })
+}

@@ -1,0 +1,888 @@
+//! The pipeline adapter: a query of a chat pipeline, with the configuration of its pipeline, as an event and a binding that is
+//! there for the one run.
+//!
+//! It is: a way in for platforms that still speak in queries. It is not: a concept of the protocol. What has a place there
+//! is put into it, the window of `max-round` becomes a bounded tail of the transcript, and what only a query has stands in
+//! `adapter`, for runners that know of it.
+
+use std::fmt;
+
+use agent_host_ledger::Idempotency;
+use agent_host_protocol::{
+    Principal, RunnerId, Scope, Timestamp,
+    context::{Actor, Conversation, Delivery, Input, Subject},
+    event::{Envelope, MAX_FOREIGN_ID_LEN},
+    limits::is_shallow,
+    manifest::BootstrapMode,
+    message::ContentPart,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{
+    accept::{AcceptedEvent, Plan, nothing_more},
+    binding::Binding,
+    config::{BindingConfig, Bootstrap, Names, ResourcePolicy, is_name},
+    create::in_workspace,
+    error::HostError,
+    host::Host,
+};
+
+/// Where events of queries come from.
+pub const PIPELINE_ADAPTER: &str = "pipeline_adapter";
+/// The binding that stands in runs of pipelines without an id, and what stands before the id of those that have one.
+const BINDING: &str = "pipeline";
+/// Messages of a round: what the user says, and what is answered.
+const OF_A_ROUND: u64 = 2;
+/// Messages of a transcript that a context may bring along.
+const MAX_TAIL: u64 = 100;
+/// Bytes of them.
+const TAIL_BYTES: u32 = 64 * 1024;
+/// Runners that once were built into the pipeline, by the names that configurations still have for them.
+const BUILT_IN: [(&str, &str); 7] = [
+    ("local-agent", "plugin:langbot/local-agent/default"),
+    ("dify-service-api", "plugin:langbot/dify-agent/default"),
+    ("n8n-service-api", "plugin:langbot/n8n-agent/default"),
+    ("coze-api", "plugin:langbot/coze-agent/default"),
+    ("dashscope-app-api", "plugin:langbot/dashscope-agent/default"),
+    ("langflow-api", "plugin:langbot/langflow-agent/default"),
+    ("tbox-app-api", "plugin:langbot/tbox-agent/default"),
+];
+/// What a name has in it whose value nobody is to read.
+const SECRETS: [&str; 6] = ["secret", "token", "password", "credential", "api-key", "apikey"];
+/// Members of events and messages that carry content, or objects of a platform's own.
+const PAYLOADS: [&str; 4] = ["source_platform_object", "message_chain", "base64", "image_base64"];
+/// Times that are smaller are in seconds: as milliseconds they would be in 1970.
+const FIRST_MS: f64 = 100_000_000_000.0;
+
+/// A query of a pipeline.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PipelineQuery {
+    /// The query, as the pipeline has it.
+    #[schema(value_type = Object)]
+    pub query: Map<String, Value>,
+    /// The configuration of its pipeline. It may stand in the query, as `pipeline_config`.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub pipeline_config: Option<Map<String, Value>>,
+    /// The runner that answers. Without it, the one that the configuration names.
+    #[serde(default)]
+    pub runner_id: Option<RunnerId>,
+}
+
+/// What a query becomes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Adapted {
+    /// The event.
+    pub envelope: Envelope,
+    /// The binding of its run. It is nowhere in the configuration of the host.
+    pub binding: BindingConfig,
+}
+
+impl Host {
+    /// Makes a run for a query. When it returns, the event and the run are on disk.
+    ///
+    /// # Errors
+    /// When the query is malformed, no plugin has its runner, or it cannot be taken now; when the caller is not an
+    /// administrator, as nothing in the configuration bounds what the run may use.
+    pub async fn run_pipeline_query(
+        &self,
+        adapted: Adapted,
+        caller: &Principal,
+        idempotency: Option<Idempotency>,
+    ) -> Result<AcceptedEvent, HostError> {
+        if !caller.may(Scope::Admin) {
+            let why = "a query of a pipeline brings its own binding, which needs the scope `admin`";
+            return Err(HostError::Forbidden(why.to_owned()));
+        }
+        let Adapted { mut envelope, mut binding } = adapted;
+        let Some(serving) = self.serving(&binding.runner) else {
+            let known: Vec<_> = self.plugins_handle().runners().iter().map(|runner| runner.manifest.id.to_string()).collect();
+            let hint = format!("Name one as `runner_id`. There are: {}", known.join(", "));
+            return Err(HostError::RunnerNotFound { id: binding.runner, hint });
+        };
+        let form = &serving.manifest().config_schema;
+        if !form.is_empty() {
+            let unknown = unknown_to(&mut binding.config, |key| form.iter().any(|item| item.name == key));
+            if let (Some(Value::Object(adapter)), false) = (&mut envelope.adapter, unknown.is_empty()) {
+                adapter.insert("config".to_owned(), Value::Object(unknown));
+            }
+        }
+        in_workspace(&mut envelope, caller)?;
+        let binding = Binding::new(binding).map_err(HostError::Invalid)?;
+        if let Some(problem) = binding.report(Some(&serving)).problem {
+            return Err(HostError::InvalidConfig(problem));
+        }
+        let plan = Plan { serving: Some(serving), ad_hoc: true, ..Plan::of(std::sync::Arc::new(binding)) };
+        self.accept_planned(envelope, idempotency, vec![plan], &nothing_more).await
+    }
+}
+
+/// Takes out of a configuration what its form does not have. In a pipeline one section served several runners.
+fn unknown_to(config: &mut Map<String, Value>, is_known: impl Fn(&str) -> bool) -> Map<String, Value> {
+    let all = std::mem::take(config);
+    let (known, mut unknown): (Map<_, _>, Map<_, _>) = all.into_iter().partition(|(key, _)| is_known(key));
+    *config = known;
+    unknown.retain(|key, _| !is_secret(key));
+    unknown
+}
+
+impl PipelineQuery {
+    /// The query as an event and a binding.
+    ///
+    /// # Errors
+    /// What is malformed, with its place in front, in backticks; or that no runner is named.
+    pub fn adapt(self) -> Result<Adapted, String> {
+        let Self { mut query, pipeline_config, runner_id } = self;
+        let within = take(&mut query, "pipeline_config");
+        let config = match (pipeline_config, within) {
+            (Some(config), _) => config,
+            (None, within) => object(within, "query.pipeline_config")?,
+        };
+        if !config.values().chain(query.values()).all(is_shallow) {
+            return Err("`query` nests deeper than 64 levels".to_owned());
+        }
+        let settings = Settings::read(config, runner_id)?;
+        adapt(query, settings)
+    }
+}
+
+/// What a pipeline is configured to.
+struct Settings {
+    runner: RunnerId,
+    /// Of the runner.
+    config: Map<String, Value>,
+    bootstrap: Option<Bootstrap>,
+    max_message_size: Option<u32>,
+    /// What the place that shows the answer is told to do with it.
+    output: Map<String, Value>,
+    /// What was decided by before the query was one.
+    rest: Map<String, Value>,
+}
+
+impl Settings {
+    fn read(mut config: Map<String, Value>, named: Option<RunnerId>) -> Result<Self, String> {
+        let mut ai = object(take(&mut config, "ai"), "pipeline_config.ai")?;
+        let mut runner = object(take(&mut ai, "runner"), "pipeline_config.ai.runner")?;
+        let given = match text(take(&mut runner, "id"), "pipeline_config.ai.runner.id")? {
+            Some(id) => Some(id),
+            None => text(take(&mut runner, "runner"), "pipeline_config.ai.runner.runner")?,
+        };
+        let id = match (named, &given) {
+            (Some(id), _) => id,
+            (None, Some(given)) => runner_id(given)?,
+            (None, None) => {
+                return Err(
+                    "`pipeline_config.ai.runner.runner` is missing: it names the runner, and so does `runner_id`".to_owned()
+                );
+            }
+        };
+        let mut own = section(&mut ai, &id, given.as_deref())?;
+        let bootstrap = bootstrap(&mut own, given.as_deref())?;
+        let mut output = object(take(&mut config, "output"), "pipeline_config.output")?;
+        let max_message_size = longest(&output)?;
+        without_secrets(&mut output);
+        without_secrets(&mut config);
+        Ok(Self { runner: id, config: own, bootstrap, max_message_size, output, rest: config })
+    }
+}
+
+/// The runner of a name that a configuration has for it.
+fn runner_id(given: &str) -> Result<RunnerId, String> {
+    let known = BUILT_IN.iter().find(|(name, _)| *name == given).map_or(given, |(_, id)| id);
+    known.parse().map_err(|error| {
+        let given: String = given.chars().filter(|c| !c.is_control()).take(64).collect();
+        format!("`pipeline_config.ai.runner` names {given:?}, which is no runner ({error}): give `runner_id`")
+    })
+}
+
+/// What is configured for a runner: by its id, else by the name that the configuration has for it. Sections of others hold
+/// their keys, and are nobody's here.
+fn section(ai: &mut Map<String, Value>, id: &RunnerId, given: Option<&str>) -> Result<Map<String, Value>, String> {
+    let mut by_id = object(take(ai, "runner_config"), "pipeline_config.ai.runner_config")?;
+    let id = id.to_string();
+    let built_in = BUILT_IN.iter().find(|(_, known)| *known == id).map(|(name, _)| *name);
+    let keys = [Some(id.as_str()), given];
+    for key in keys.into_iter().flatten() {
+        if let Some(found) = by_id.remove(key) {
+            return object(Some(found), &format!("pipeline_config.ai.runner_config.{key}"));
+        }
+    }
+    for key in [given, built_in].into_iter().flatten() {
+        if let Some(found) = ai.remove(key) {
+            return object(Some(found), &format!("pipeline_config.ai.{key}"));
+        }
+    }
+    Ok(Map::new())
+}
+
+/// The tail of the transcript that rounds are. They are taken out of the configuration: the protocol has no such word.
+fn bootstrap(config: &mut Map<String, Value>, given: Option<&str>) -> Result<Option<Bootstrap>, String> {
+    let rounds = [config.remove("max-round"), config.remove("max_round")].into_iter().flatten().find(|value| !value.is_null());
+    let Some(rounds) = rounds else { return Ok(None) };
+    let refused =
+        || format!("`pipeline_config.ai.{}.max-round` must be a whole number from 0 on", given.unwrap_or("runner_config"));
+    let rounds = rounds.as_u64().ok_or_else(refused)?;
+    if rounds == 0 {
+        return Ok(None);
+    }
+    let max_events = u32::try_from(rounds.saturating_mul(OF_A_ROUND).min(MAX_TAIL)).unwrap_or(u32::MAX);
+    Ok(Some(Bootstrap { mode: BootstrapMode::RecentTail, max_events, max_bytes: TAIL_BYTES }))
+}
+
+/// How long a message may be before the pipeline makes something else of it.
+fn longest(output: &Map<String, Value>) -> Result<Option<u32>, String> {
+    let Some(processing) = output.get("long-text-processing") else { return Ok(None) };
+    if processing.get("strategy").and_then(Value::as_str) == Some("none") {
+        return Ok(None);
+    }
+    match processing.get("threshold") {
+        None | Some(Value::Null) => Ok(None),
+        Some(threshold) => {
+            let size = threshold.as_u64().and_then(|size| u32::try_from(size).ok());
+            size.map(|size| Some(size).filter(|size| *size > 0))
+                .ok_or_else(|| "`pipeline_config.output.long-text-processing.threshold` must be a whole number".to_owned())
+        }
+    }
+}
+
+fn adapt(mut query: Map<String, Value>, settings: Settings) -> Result<Adapted, String> {
+    let Settings { runner, config, bootstrap, max_message_size, output, rest } = settings;
+    let mut event = object(take(&mut query, "message_event"), "query.message_event")?;
+    let chain = take(&mut query, "message_chain").or_else(|| take(&mut event, "message_chain")).map(without_payload);
+    let mut variables = object(take(&mut query, "variables"), "query.variables")?;
+    let query_id = id(take(&mut query, "query_id"), "query.query_id")?;
+    let message_id = message_id(chain.as_ref());
+    let launcher_type = id(take(&mut query, "launcher_type"), "query.launcher_type")?;
+    let launcher_id = id(take(&mut query, "launcher_id"), "query.launcher_id")?;
+    let sender_id = id(take(&mut query, "sender_id"), "query.sender_id")?;
+    let bot_id = id(take(&mut query, "bot_uuid"), "query.bot_uuid")?;
+    let pipeline = id(take(&mut query, "pipeline_uuid"), "query.pipeline_uuid")?;
+    let streams = take(&mut query, "is_stream").or_else(|| take(&mut query, "supports_streaming"));
+    let conversation = Conversation {
+        conversation_id: conversation_id(&mut query, &variables, launcher_type.as_deref(), launcher_id.as_deref())?,
+        thread_id: id(take(&mut query, "thread_id"), "query.thread_id")?,
+        launcher_type: launcher_type.clone(),
+        launcher_id: launcher_id.clone(),
+        bot_id: bot_id.clone(),
+        workspace_id: None,
+    };
+    let resources = resources(&mut query, &mut variables)?;
+    let actor = actor(&event, sender_id)?;
+    let envelope = Envelope {
+        event_time: event.get("time").and_then(milliseconds),
+        source_event_type: text(take(&mut event, "type"), "query.message_event.type")?,
+        data: facts(event),
+        conversation: Some(conversation).filter(|conversation| *conversation != Conversation::default()),
+        actor,
+        subject: Some(Subject {
+            subject_type: "message".to_owned(),
+            subject_id: message_id.clone().or_else(|| query_id.clone()),
+            data: Map::new(),
+        }),
+        input: input(take(&mut query, "user_message"), chain)?,
+        delivery: Some(Delivery {
+            surface: "platform".to_owned(),
+            reply_target: message_id.map(|id| Value::Object(Map::from_iter([("message_id".to_owned(), id.into())]))),
+            supports_streaming: streams.as_ref().and_then(Value::as_bool).unwrap_or(true),
+            supports_edit: false,
+            supports_reaction: false,
+            max_message_size,
+            platform_capabilities: Map::from_iter([("output".to_owned(), Value::Object(output))])
+                .into_iter()
+                .filter(|(_, output)| output.as_object().is_some_and(|output| !output.is_empty()))
+                .collect(),
+        }),
+        adapter: Some(Value::Object(adapter(query, variables, query_id, pipeline.clone(), rest))),
+        ..Envelope::message(String::new(), PIPELINE_ADAPTER)
+    };
+    let id = pipeline.map(|pipeline| format!("{BINDING}.{pipeline}")).filter(|id| is_name(id));
+    let binding = BindingConfig {
+        id: id.unwrap_or_else(|| BINDING.to_owned()),
+        config,
+        bootstrap,
+        resources,
+        ..BindingConfig::for_runner(runner)
+    };
+    Ok(Adapted { envelope, binding })
+}
+
+/// What only a query has.
+fn adapter(
+    mut query: Map<String, Value>,
+    mut variables: Map<String, Value>,
+    query_id: Option<String>,
+    pipeline: Option<String>,
+    rest: Map<String, Value>,
+) -> Map<String, Value> {
+    let mut adapter = Map::new();
+    adapter.extend(query_id.map(|id| ("query_id".to_owned(), id.into())));
+    adapter.extend(pipeline.map(|id| ("pipeline_uuid".to_owned(), id.into())));
+    // Those of the pipeline itself say what a plugin may do, and are no parameters.
+    variables.retain(|name, _| !name.starts_with('_'));
+    without_secrets(&mut variables);
+    let prompt = take(&mut query, "prompt").map(|mut prompt| match prompt.get_mut("messages") {
+        Some(messages) => messages.take(),
+        None => prompt,
+    });
+    // The history of a run is that of the host; what was answered is none of the question; the pipeline's own objects are
+    // nothing outside of it.
+    for own in ["messages", "resp_messages", "resp_message_chain", "session", "adapter", "current_stage_name", "current_stage"] {
+        query.remove(own);
+    }
+    query.retain(|name, value| !name.starts_with('_') && !value.is_null());
+    let mut query = without_payload(Value::Object(query));
+    if let Value::Object(query) = &mut query {
+        without_secrets(query);
+    }
+    for (name, value) in [("params", Value::Object(variables)), ("query", query), ("pipeline", Value::Object(rest))] {
+        if value.as_object().is_some_and(|value| !value.is_empty()) {
+            adapter.insert(name.to_owned(), value);
+        }
+    }
+    adapter.extend(prompt.map(|prompt| ("prompt".to_owned(), prompt)));
+    // Whatever it was called by, rounds are not known behind the adapter.
+    without_rounds(&mut adapter);
+    adapter
+}
+
+/// The conversation that a session uses, else the one that a variable names, else that of the place itself.
+fn conversation_id(
+    query: &mut Map<String, Value>,
+    variables: &Map<String, Value>,
+    launcher_type: Option<&str>,
+    launcher_id: Option<&str>,
+) -> Result<Option<String>, String> {
+    let own = id(take(query, "conversation_id"), "query.conversation_id")?;
+    let session = query.get("session").and_then(|session| session.pointer("/using_conversation/uuid")).cloned();
+    let used = id(session.filter(|id| !id.is_null()), "query.session.using_conversation.uuid")?;
+    let named = variables.get("conversation_id").cloned().filter(|id| !id.is_null());
+    let named = id(named, "query.variables.conversation_id")?;
+    let place = launcher_type.zip(launcher_id).map(|(kind, id)| format!("{kind}_{id}"));
+    Ok(own.or(used).or(named).or(place.filter(|place| place.len() <= MAX_FOREIGN_ID_LEN)))
+}
+
+/// What the query was made ready with: models, functions, knowledge.
+fn resources(query: &mut Map<String, Value>, variables: &mut Map<String, Value>) -> Result<ResourcePolicy, String> {
+    let model = text(take(query, "use_llm_model_uuid"), "query.use_llm_model_uuid")?;
+    let fallbacks = texts(variables.remove("_fallback_model_uuids"), "query.variables._fallback_model_uuids")?;
+    let models: Vec<String> = model.into_iter().chain(fallbacks).collect();
+    let functions = match take(query, "use_funcs") {
+        None => Vec::new(),
+        Some(Value::Array(functions)) => functions
+            .into_iter()
+            .map(|function| match function {
+                Value::String(name) => Some(name),
+                function => function.get("name").and_then(Value::as_str).map(str::to_owned),
+            })
+            .collect::<Option<_>>()
+            .ok_or("`query.use_funcs` must be a list of functions, each with a `name`")?,
+        Some(_) => return Err("`query.use_funcs` must be a list of functions, each with a `name`".to_owned()),
+    };
+    let bases = texts(variables.remove("_knowledge_base_uuids"), "query.variables._knowledge_base_uuids")?;
+    // `*` at the end of a name stands for more than a query can name.
+    let names = |names: Vec<String>| {
+        let exact: Vec<String> = names.into_iter().filter(|name| !name.is_empty() && !name.ends_with('*')).collect();
+        (!exact.is_empty()).then_some(Names(exact))
+    };
+    Ok(ResourcePolicy {
+        model_ids: names(models),
+        tool_names: names(functions),
+        kb_ids: names(bases),
+        ..ResourcePolicy::default()
+    })
+}
+
+fn actor(event: &Map<String, Value>, sender_id: Option<String>) -> Result<Option<Actor>, String> {
+    let sender = event.get("sender").and_then(Value::as_object);
+    let of = |name: &str| sender.and_then(|sender| sender.get(name)).filter(|value| !value.is_null()).cloned();
+    let actor_id = id(of("id"), "query.message_event.sender.id")?.or(sender_id);
+    let names = ["nickname", "member_name", "remark", "name"];
+    let actor_name = names.into_iter().find_map(|name| of(name)?.as_str().map(str::to_owned)).filter(|name| !name.is_empty());
+    let is_known = actor_id.is_some() || actor_name.is_some();
+    Ok(is_known.then(|| Actor { actor_type: "user".to_owned(), actor_id, actor_name, metadata: Map::new() }))
+}
+
+/// What the user says: the message that the pipeline has made ready, else the texts of the chain.
+fn input(message: Option<Value>, chain: Option<Value>) -> Result<Input, String> {
+    let content = match message {
+        Some(Value::Object(mut message)) => take(&mut message, "content"),
+        Some(Value::String(text)) => Some(Value::String(text)),
+        None => None,
+        Some(_) => return Err("`query.user_message` must be a message".to_owned()),
+    };
+    let (text, contents) = match content {
+        None => (chain.as_ref().map(plain).filter(|text| !text.is_empty()), Vec::new()),
+        Some(Value::String(text)) => (Some(text), Vec::new()),
+        Some(Value::Array(parts)) => {
+            let parts = parts.into_iter().enumerate().map(|(place, part)| content_part(place, part));
+            let contents: Vec<ContentPart> = parts.collect::<Result<_, _>>()?;
+            let text =
+                contents.iter().filter_map(|part| if let ContentPart::Text(text) = part { Some(text.as_str()) } else { None });
+            (Some(text.collect::<String>()).filter(|text| !text.is_empty()), contents)
+        }
+        Some(_) => return Err("`query.user_message.content` must be a text or a list of parts".to_owned()),
+    };
+    if text.is_none() && contents.is_empty() {
+        return Err("`query` says nothing: it has neither a `user_message` nor a text in its `message_chain`".to_owned());
+    }
+    Ok(Input { text, contents, attachments: Vec::new(), message_chain: chain })
+}
+
+/// A part of a message. Bytes never travel inside an event, so they are uploaded first.
+fn content_part(place: usize, part: Value) -> Result<ContentPart, String> {
+    let at = |what: &str| format!("`query.user_message.content[{place}]` {what}");
+    match part.get("type").and_then(Value::as_str) {
+        Some("image_base64" | "file_base64") => {
+            Err(at("has its bytes within: upload them (POST /api/v1/artifacts), and send a part of type `artifact`"))
+        }
+        Some(_) => serde_json::from_value(part).map_err(|error| at(&format!("is malformed: {error}"))),
+        None => Err(at("is an object with a `type`")),
+    }
+}
+
+/// The components of a chain, in either form that platforms dump one in.
+fn components(chain: &Value) -> &[Value] {
+    let list = chain.as_array().or_else(|| chain.get("root").and_then(Value::as_array));
+    list.map(Vec::as_slice).unwrap_or_default()
+}
+
+fn plain(chain: &Value) -> String {
+    let is_plain = |component: &&Value| component.get("type").and_then(Value::as_str) == Some("Plain");
+    components(chain).iter().filter(is_plain).filter_map(|component| component.get("text")?.as_str()).collect()
+}
+
+/// The id of a message, from its chain. Platforms that have none say -1.
+fn message_id(chain: Option<&Value>) -> Option<String> {
+    let chain = chain?;
+    let source = components(chain).iter().find(|part| part.get("type").and_then(Value::as_str) == Some("Source"));
+    let found = chain.get("message_id").or_else(|| source.and_then(|source| source.get("id")))?;
+    id(Some(found.clone()), "").ok().flatten().filter(|id| id != "-1")
+}
+
+/// What happened, without content and objects of the platform.
+fn facts(event: Map<String, Value>) -> Map<String, Value> {
+    match without_payload(Value::Object(event)) {
+        Value::Object(mut facts) => {
+            without_secrets(&mut facts);
+            facts
+        }
+        _ => Map::new(),
+    }
+}
+
+fn milliseconds(time: &Value) -> Option<Timestamp> {
+    let time = time.as_f64().filter(|time| time.is_finite() && *time > 0.0)?;
+    let ms = if time < FIRST_MS { time * 1000.0 } else { time };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is positive, and the cast saturates")]
+    Some(ms as u64)
+}
+
+/// Without members that carry content.
+fn without_payload(mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(members) => {
+            members.retain(|name, _| !PAYLOADS.contains(&name.as_str()));
+            members.values_mut().for_each(|member| *member = without_payload(member.take()));
+        }
+        Value::Array(entries) => entries.iter_mut().for_each(|entry| *entry = without_payload(entry.take())),
+        _ => {}
+    }
+    value
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase().replace('_', "-");
+    name == "key" || SECRETS.iter().any(|secret| name.contains(secret))
+}
+
+/// Without members that are secrets by their names, at any depth.
+fn without_secrets(members: &mut Map<String, Value>) {
+    members.retain(|name, _| !is_secret(name));
+    each_object(members, &mut without_secrets);
+}
+
+/// Without rounds, at any depth.
+fn without_rounds(members: &mut Map<String, Value>) {
+    members.retain(|name, _| name != "max-round" && name != "max_round");
+    each_object(members, &mut without_rounds);
+}
+
+fn each_object(members: &mut Map<String, Value>, with: &mut dyn FnMut(&mut Map<String, Value>)) {
+    fn within(value: &mut Value, with: &mut dyn FnMut(&mut Map<String, Value>)) {
+        match value {
+            Value::Object(members) => with(members),
+            Value::Array(entries) => entries.iter_mut().for_each(|entry| within(entry, with)),
+            _ => {}
+        }
+    }
+    members.values_mut().for_each(|value| within(value, with));
+}
+
+/// A member that is there: `null` is as good as none.
+fn take(members: &mut Map<String, Value>, name: &str) -> Option<Value> {
+    members.remove(name).filter(|value| !value.is_null())
+}
+
+fn object(value: Option<Value>, at: &str) -> Result<Map<String, Value>, String> {
+    match value {
+        None | Some(Value::Null) => Ok(Map::new()),
+        Some(Value::Object(members)) => Ok(members),
+        Some(_) => Err(format!("`{at}` must be an object")),
+    }
+}
+
+fn text(value: Option<Value>, at: &str) -> Result<Option<String>, String> {
+    match value {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
+        Some(_) => Err(format!("`{at}` must be a text")),
+    }
+}
+
+fn texts(value: Option<Value>, at: impl fmt::Display) -> Result<Vec<String>, String> {
+    match value {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(value) => serde_json::from_value(value).map_err(|_| format!("`{at}` must be a list of texts")),
+    }
+}
+
+/// An id of a platform: a text, or a number.
+fn id(value: Option<Value>, at: &str) -> Result<Option<String>, String> {
+    let text = match value {
+        None => return Ok(None),
+        Some(Value::String(text)) if text.is_empty() => return Ok(None),
+        Some(Value::String(text)) => text,
+        Some(Value::Number(number)) if number.is_i64() || number.is_u64() => number.to_string(),
+        Some(_) => return Err(format!("`{at}` must be a text or a whole number")),
+    };
+    if text.len() > MAX_FOREIGN_ID_LEN || text.chars().any(char::is_control) {
+        return Err(format!("`{at}` has at most {MAX_FOREIGN_ID_LEN} bytes and no control characters"));
+    }
+    Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const LOCAL: &str = "plugin:langbot/local-agent/default";
+
+    fn query() -> Value {
+        json!({
+            "query_id": 7,
+            "launcher_type": "group",
+            "launcher_id": 1001,
+            "sender_id": 2002,
+            "bot_uuid": "bot-1",
+            "pipeline_uuid": "5f0c",
+            "message_event": {
+                "type": "GroupMessage",
+                "time": 1_700_000_000.5,
+                "sender": { "id": 2002, "member_name": "Ada", "group": { "id": 1001, "name": "Engines" } },
+                "message_chain": [{ "type": "Plain", "text": "hi" }],
+                "source_platform_object": { "raw": true },
+            },
+            "message_chain": [
+                { "type": "Source", "id": 31, "time": 1_700_000_000 },
+                { "type": "Plain", "text": "hi " },
+                { "type": "Image", "image_id": "i", "base64": "AAAA" },
+                { "type": "Plain", "text": "there" },
+            ],
+            "session": { "using_conversation": { "uuid": "c-1", "messages": ["long"] } },
+            "user_message": { "role": "user", "content": [{ "type": "text", "text": "hi there" }] },
+            "variables": { "city": "Berlin", "api_key": "sk-1", "_fallback_model_uuids": ["m-2"], "_internal": 1,
+                "_knowledge_base_uuids": ["kb-1"] },
+            "prompt": { "name": "default", "messages": [{ "role": "system", "content": "Be brief." }] },
+            "messages": [{ "role": "user", "content": "earlier" }],
+            "use_llm_model_uuid": "m-1",
+            "use_funcs": [{ "name": "weather", "description": "…" }, "clock"],
+            "resp_messages": [],
+            "adapter": { "object": "of the platform" },
+            "current_stage_name": "PreProcessor",
+            "extensions": { "x": 1, "max_round": 3 },
+        })
+    }
+
+    fn config() -> Value {
+        json!({
+            "trigger": { "group-respond-rules": { "at": true } },
+            "safety": { "rate-limit": { "limitation": 60 } },
+            "ai": {
+                "runner": { "runner": "local-agent", "expire-time": 0 },
+                "local-agent": { "max-round": 10, "model": "m-1", "prompt": [{ "role": "system", "content": "Be brief." }] },
+                "dify-service-api": { "api-key": "app-secret" },
+            },
+            "output": {
+                "long-text-processing": { "threshold": 1000, "strategy": "forward" },
+                "misc": { "at-sender": true, "remove-think": false },
+            },
+        })
+    }
+
+    fn adapted(query: &Value, config: &Value) -> Result<Adapted, String> {
+        adapted_for(query, config, None)
+    }
+
+    fn adapted_for(query: &Value, config: &Value, runner_id: Option<&str>) -> Result<Adapted, String> {
+        let request = json!({ "query": query, "pipeline_config": config, "runner_id": runner_id });
+        serde_json::from_value::<PipelineQuery>(request).unwrap().adapt()
+    }
+
+    fn with(mut value: Value, pointer: &str, new: Value) -> Value {
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
+        let parent = if parent.is_empty() { &mut value } else { value.pointer_mut(parent).unwrap() };
+        parent[name] = new;
+        value
+    }
+
+    #[test]
+    fn a_query_becomes_an_event() {
+        let Adapted { envelope, .. } = adapted(&query(), &config()).unwrap();
+        assert_eq!(envelope.check(), Ok(()));
+        let expected = json!({
+          "event_type": "message.received",
+          "source": "pipeline_adapter",
+          "event_time": 1_700_000_000_500_u64,
+          "source_event_type": "GroupMessage",
+          "data": {
+            "sender": {
+              "group": {
+                "id": 1001,
+                "name": "Engines"
+              },
+              "id": 2002,
+              "member_name": "Ada"
+            },
+            "time": 1700000000.5
+          },
+          "conversation": {
+            "conversation_id": "c-1",
+            "launcher_type": "group",
+            "launcher_id": "1001",
+            "bot_id": "bot-1"
+          },
+          "actor": {
+            "actor_type": "user",
+            "actor_id": "2002",
+            "actor_name": "Ada",
+            "metadata": {}
+          },
+          "subject": {
+            "subject_type": "message",
+            "subject_id": "31",
+            "data": {}
+          },
+          "input": {
+            "text": "hi there",
+            "contents": [
+              {
+                "type": "text",
+                "text": "hi there"
+              }
+            ],
+            "message_chain": [
+              {
+                "id": 31,
+                "time": 1700000000,
+                "type": "Source"
+              },
+              {
+                "text": "hi ",
+                "type": "Plain"
+              },
+              {
+                "image_id": "i",
+                "type": "Image"
+              },
+              {
+                "text": "there",
+                "type": "Plain"
+              }
+            ]
+          },
+          "delivery": {
+            "surface": "platform",
+            "reply_target": {
+              "message_id": "31"
+            },
+            "supports_streaming": true,
+            "supports_edit": false,
+            "supports_reaction": false,
+            "max_message_size": 1000,
+            "platform_capabilities": {
+              "output": {
+                "long-text-processing": {
+                  "strategy": "forward",
+                  "threshold": 1000
+                },
+                "misc": {
+                  "at-sender": true,
+                  "remove-think": false
+                }
+              }
+            }
+          },
+          "adapter": {
+            "params": {
+              "city": "Berlin"
+            },
+            "pipeline": {
+              "safety": {
+                "rate-limit": {
+                  "limitation": 60
+                }
+              },
+              "trigger": {
+                "group-respond-rules": {
+                  "at": true
+                }
+              }
+            },
+            "pipeline_uuid": "5f0c",
+            "prompt": [
+              {
+                "content": "Be brief.",
+                "role": "system"
+              }
+            ],
+            "query": {
+              "extensions": {
+                "x": 1
+              }
+            },
+            "query_id": "7"
+          }
+        });
+        assert_eq!(serde_json::to_value(envelope).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_configuration_becomes_a_binding() {
+        let Adapted { binding, .. } = adapted(&query(), &config()).unwrap();
+        assert_eq!((binding.id.as_str(), binding.runner.to_string().as_str()), ("pipeline.5f0c", LOCAL));
+        assert_eq!(binding.config.keys().collect::<Vec<_>>(), ["model", "prompt"]);
+        assert_eq!(binding.resources.model_ids, Some(Names(vec!["m-1".to_owned(), "m-2".to_owned()])));
+        assert_eq!(binding.resources.tool_names, Some(Names(vec!["weather".to_owned(), "clock".to_owned()])));
+        assert_eq!(binding.resources.kb_ids, Some(Names(vec!["kb-1".to_owned()])));
+        assert!(Binding::new(binding).is_ok());
+    }
+
+    #[test]
+    fn rounds_are_a_bounded_tail() {
+        for (rounds, events) in [(json!(1), 2), (json!(10), 20), (json!(50), 100), (json!(51), 100), (json!(u64::MAX), 100)] {
+            let binding = adapted(&query(), &with(config(), "/ai/local-agent/max-round", rounds)).unwrap().binding;
+            let bootstrap = binding.bootstrap.clone().unwrap();
+            assert_eq!((bootstrap.mode, bootstrap.max_events), (BootstrapMode::RecentTail, events));
+            assert!(Binding::new(binding).is_ok());
+        }
+        for rounds in [json!(0), json!(null)] {
+            let adapted = adapted(&query(), &with(config(), "/ai/local-agent/max-round", rounds)).unwrap();
+            assert_eq!(adapted.binding.bootstrap, None);
+        }
+        for rounds in [json!(-1), json!(1.5), json!("10"), json!([])] {
+            let error = adapted(&query(), &with(config(), "/ai/local-agent/max-round", rounds)).unwrap_err();
+            assert!(error.starts_with("`pipeline_config.ai.local-agent.max-round`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn nothing_behind_the_adapter_speaks_of_rounds_or_has_secrets() {
+        let config = with(config(), "/trigger/max-round", json!(5));
+        let Adapted { envelope, binding } = adapted(&query(), &config).unwrap();
+        let all = format!("{}{}", serde_json::to_string(&envelope).unwrap(), serde_json::to_string(&binding).unwrap());
+        for word in ["max-round", "max_round", "app-secret", "sk-1", "AAAA", "earlier", "_internal"] {
+            assert!(!all.contains(word), "{word}: {all}");
+        }
+    }
+
+    #[test]
+    fn a_runner_is_named_in_several_ways() {
+        let mine = "plugin:acme/bot/default";
+        let runner = |config: &Value, given: Option<&str>| {
+            adapted_for(&query(), config, given).map(|adapted| (adapted.binding.runner.to_string(), adapted.binding.config))
+        };
+        let (id, own) = runner(&config(), Some(mine)).unwrap();
+        assert_eq!((id.as_str(), &own["model"]), (mine, &json!("m-1")), "the section is that of the name which is configured");
+        let newer = json!({ "ai": { "runner": { "id": mine, "runner": "local-agent" },
+            "runner_config": { mine: { "a": 1, "max-round": 2 }, LOCAL: { "b": 2 } } } });
+        let (id, own) = runner(&newer, None).unwrap();
+        assert_eq!((id.as_str(), json!(own)), (mine, json!({ "a": 1 })));
+        let (_, own) = runner(&newer, Some(LOCAL)).unwrap();
+        assert_eq!(json!(own), json!({ "b": 2 }));
+        assert_eq!(
+            runner(&json!({ "ai": { "runner": { "runner": "coze-api" } } }), None).unwrap().0,
+            "plugin:langbot/coze-agent/default"
+        );
+        for (config, says) in [
+            (json!({}), "`pipeline_config.ai.runner.runner` is missing"),
+            (json!({ "ai": { "runner": { "runner": "my-agent" } } }), "my-agent"),
+            (json!({ "ai": { "runner": "local-agent" } }), "`pipeline_config.ai.runner` must be an object"),
+            (json!({ "ai": [] }), "`pipeline_config.ai` must be an object"),
+            (json!({ "ai": { "runner": { "runner": "local-agent" }, "local-agent": 7 } }), "`pipeline_config.ai.local-agent`"),
+        ] {
+            let error = runner(&config, None).unwrap_err();
+            assert!(error.contains(says), "{config}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_configuration_may_stand_in_the_query() {
+        let whole = with(query(), "/pipeline_config", config());
+        let request = json!({ "query": whole });
+        let within = serde_json::from_value::<PipelineQuery>(request).unwrap().adapt().unwrap();
+        assert_eq!(within, adapted(&query(), &config()).unwrap());
+    }
+
+    #[test]
+    fn what_a_query_leaves_out_is_made_up_for() {
+        let small = json!({ "message_chain": { "message_id": -1, "root": [{ "type": "Plain", "text": "hi" }] },
+            "launcher_type": "person", "launcher_id": "42" });
+        let Adapted { envelope, binding } = adapted(&small, &config()).unwrap();
+        let conversation = envelope.conversation.unwrap();
+        assert_eq!(conversation.conversation_id.as_deref(), Some("person_42"));
+        assert_eq!((envelope.input.text.as_deref(), envelope.actor), (Some("hi"), None));
+        let delivery = envelope.delivery.unwrap();
+        assert_eq!((delivery.reply_target, delivery.supports_streaming), (None, true));
+        assert_eq!(binding.id, "pipeline");
+        let quiet = with(small, "/is_stream", json!(false));
+        assert!(!adapted(&quiet, &config()).unwrap().envelope.delivery.unwrap().supports_streaming);
+        let unbounded = with(config(), "/output/long-text-processing/strategy", json!("none"));
+        assert_eq!(adapted(&query(), &unbounded).unwrap().envelope.delivery.unwrap().max_message_size, None);
+    }
+
+    #[test]
+    fn what_is_malformed_is_named() {
+        for (pointer, value, says) in [
+            ("/message_event", json!("x"), "`query.message_event`"),
+            ("/variables", json!([]), "`query.variables`"),
+            ("/query_id", json!({}), "`query.query_id`"),
+            ("/launcher_id", json!("x".repeat(257)), "`query.launcher_id`"),
+            ("/sender_id", json!("a\u{0}b"), "`query.sender_id`"),
+            ("/use_funcs", json!([{}]), "`query.use_funcs`"),
+            ("/use_funcs", json!("weather"), "`query.use_funcs`"),
+            ("/user_message", json!(7), "`query.user_message`"),
+            ("/user_message/content", json!(7), "`query.user_message.content`"),
+            ("/user_message/content", json!([{ "text": "x" }]), "`query.user_message.content[0]`"),
+            ("/user_message/content", json!([{ "type": "image_base64", "image_base64": "AA" }]), "upload"),
+            ("/variables/_knowledge_base_uuids", json!("kb"), "`query.variables._knowledge_base_uuids`"),
+        ] {
+            let error = adapted(&with(query(), pointer, value), &config()).unwrap_err();
+            assert!(error.contains(says), "{pointer}: {error}");
+        }
+        let error = adapted(&json!({ "message_chain": [] }), &config()).unwrap_err();
+        assert!(error.contains("says nothing"), "{error}");
+        let deep = serde_json::from_str(&format!("{}{}", "[".repeat(100), "]".repeat(100))).unwrap();
+        assert!(adapted(&with(query(), "/deep", deep), &config()).unwrap_err().contains("deeper"));
+    }
+
+    #[test]
+    fn a_runner_is_configured_with_what_its_form_has() {
+        let mut config = json!({ "model": "m", "prompt": [], "api-key": "k" }).as_object().unwrap().clone();
+        let unknown = unknown_to(&mut config, |key| key == "model");
+        assert_eq!((json!(config), json!(unknown)), (json!({ "model": "m" }), json!({ "prompt": [] })));
+    }
+}
