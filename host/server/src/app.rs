@@ -16,9 +16,11 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    actions, artifacts, calls, claims, cors, create, deliveries, door, events, executors, health, hooks, keys,
+    actions,
+    agui::{engine::Agui, profile, routes as agui},
+    artifacts, calls, chat, claims, cors, create, deliveries, door, events, executors, health, hooks, keys,
     metrics::{self, HttpMetrics},
-    openapi, operations,
+    openapi, operations, pipeline,
     problem::{Problem, ProblemCode},
     replay, runners, runs, schedules, statistics, watch,
 };
@@ -32,6 +34,7 @@ pub(crate) struct App {
     pub(crate) closing: CancellationToken,
     /// Where the server listens.
     pub(crate) local_addr: SocketAddr,
+    pub(crate) agui: Arc<Agui>,
     /// One permit for each stream of events that may be open.
     subscribers: Arc<Semaphore>,
 }
@@ -39,7 +42,7 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(host: Host, local_addr: SocketAddr, closing: CancellationToken) -> Self {
         let subscribers = host.config().limits.http_subscribers.min(Semaphore::MAX_PERMITS);
-        Self { host, http: HttpMetrics::default(), closing, local_addr, subscribers: Arc::new(Semaphore::new(subscribers)) }
+        Self { host, http: HttpMetrics::default(), closing, local_addr, agui: Arc::default(), subscribers: Arc::new(Semaphore::new(subscribers)) }
     }
 
     /// A place for one stream of events, held for as long as it is open.
@@ -117,6 +120,25 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(hooks::hook))
         .routes(routes!(deliveries::list))
         .routes(routes!(deliveries::retry))
+        .routes(routes!(agui::agents))
+        .routes(routes!(agui::capabilities))
+        .routes(routes!(agui::run))
+        .routes(routes!(agui::connect))
+        .routes(routes!(agui::show, agui::forget))
+        .routes(routes!(agui::events))
+        .routes(routes!(agui::cancel))
+        .routes(routes!(profile::runs::start_agent_run))
+        .routes(routes!(profile::runs::agent_run_events))
+        .routes(routes!(profile::runs::cancel_agent_run))
+        .routes(routes!(profile::runs::delete_agent_thread))
+        .routes(routes!(profile::runs::delete_agent_session))
+        .routes(routes!(profile::history::history))
+        .routes(routes!(profile::attachments::upload_attachment))
+        .routes(routes!(profile::attachments::sign_attachment))
+        .routes(routes!(profile::attachments::attachment_content))
+        .routes(routes!(pipeline::pipeline_query))
+        .routes(routes!(chat::page))
+        .routes(routes!(chat::file))
 }
 
 /// Every path of the server.
@@ -126,6 +148,7 @@ pub(crate) fn router(app: App) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), door::door))
+        .layer(axum::middleware::from_fn(profile::errors::dialect))
         .layer(axum::middleware::from_fn_with_state(app.clone(), watch::request));
     // Before the door: a browser asks whether it may send a key, without one.
     let routes = if app.host.config().cors_origins.is_empty() { routes } else { routes.layer(cors::layer(&app.host)) };

@@ -271,7 +271,7 @@ pub(crate) async fn head(
 }
 
 /// The record of an artifact that the caller sees and whose time is not over.
-async fn find(app: &App, caller: &Caller, id: String) -> Result<ArtifactRecord, Problem> {
+pub(crate) async fn find(app: &App, caller: &Caller, id: String) -> Result<ArtifactRecord, Problem> {
     let wanted = id.clone();
     let record = app.read(move |ledger| ledger.artifact(&wanted)).await?;
     let workspace = |record: &ArtifactRecord| Some(record.scope.workspace.clone()).filter(|workspace| !workspace.is_empty());
@@ -282,7 +282,7 @@ async fn find(app: &App, caller: &Caller, id: String) -> Result<ArtifactRecord, 
     })
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static) -> Result<T, Problem> {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static) -> Result<T, Problem> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(LedgerError::TooLarge { limit })) => Err(too_large(limit)),
@@ -315,7 +315,7 @@ fn scope(caller: &Caller, query: &mut Query) -> Result<ArtifactScope, Problem> {
 
 /// Refuses pages of other sites where nobody needs a key, but for those that the configuration names: unlike JSON, they may
 /// send a plain body without asking first.
-fn refuse_pages(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
+pub(crate) fn refuse_pages(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     let is_foreign = headers.get(SEC_FETCH_SITE).is_some_and(|site| site == "cross-site" || site == "same-site");
     let config = app.host.config();
     if is_foreign && !headers.get(header::ORIGIN).is_some_and(|origin| is_allowed_origin(&config, origin)) {
@@ -401,7 +401,7 @@ pub(crate) async fn refuse(mut body: Body, limit: u64) -> Problem {
 }
 
 /// The content from `first` up to `end`, read piece by piece as the client takes it.
-fn body(blob: BlobReader, first: u64, end: u64) -> Body {
+pub(crate) fn body(blob: BlobReader, first: u64, end: u64) -> Body {
     let pieces = stream::unfold(Some((blob, first)), move |state| async move {
         let (blob, at) = state?;
         let left = end.saturating_sub(at);
@@ -546,7 +546,7 @@ fn extended(value: &str) -> Option<String> {
 }
 
 /// Whether the client has this content already (`If-None-Match`, compared weakly).
-fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
+pub(crate) fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
     headers
         .get_all(header::IF_NONE_MATCH)
         .iter()

@@ -75,7 +75,7 @@ pub(crate) async fn claim(State(app): State<App>, caller: Caller, query: Query, 
             "runs are claimed by executors: register one (POST /api/v1/executors), and send its credential",
         ));
     };
-    let Claim { queues, runner_ids, lease_ms, wait_ms, start } = read(request, MAX_BODY_BYTES).await?.1;
+    let (_, Claim { queues, runner_ids, lease_ms, wait_ms, start }) = read(request).await?;
     let wait = Duration::from_millis(wait_ms.min(app.host.config().limits.claim_wait_ms));
     let claimed = app.host.claim(executor_id, ClaimRequest { queues, runner_ids, lease_ms, start }, wait).await?;
     Ok(match claimed {
@@ -85,14 +85,22 @@ pub(crate) async fn claim(State(app): State<App>, caller: Caller, query: Query, 
 }
 
 /// Headers and body of a request whose body may be left out.
-async fn read<T: DeserializeOwned + Default>(request: Request, limit: usize) -> Result<(HeaderMap, T), Problem> {
+async fn read<T: DeserializeOwned + Default>(request: Request) -> Result<(HeaderMap, T), Problem> {
     let (parts, body) = request.into_parts();
-    let body = body::read(body, limit).await?;
+    let body = body::read(body, MAX_BODY_BYTES).await?;
     if body.is_empty() {
         return Ok((parts.headers, T::default()));
     }
     body::require_json(&parts.headers)?;
     Ok((parts.headers, body::parse(&body)?))
+}
+
+/// The token and the body of a request that writes to a run. Without a token, nothing of the body is read.
+async fn written<T: DeserializeOwned>(request: Request, limit: usize) -> Result<(String, T), Problem> {
+    let (parts, body) = request.into_parts();
+    body::require_json(&parts.headers)?;
+    let token = token(&parts.headers)?.to_owned();
+    Ok((token, body::parse(&body::read(body, limit + MORE_BYTES).await?)?))
 }
 
 /// The token of the claim.
@@ -124,7 +132,7 @@ pub(crate) async fn start(
     request: Request,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let (headers, Nothing {}) = read(request, MAX_BODY_BYTES).await?;
+    let (headers, Nothing {}) = read(request).await?;
     let (run, context) = app.host.start_claimed(id, token(&headers)?).await?;
     Ok(json(StatusCode::OK, &Started { run, context }))
 }
@@ -166,7 +174,7 @@ pub(crate) async fn renew(
     request: Request,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let (headers, Renew { lease_ms }) = read(request, MAX_BODY_BYTES).await?;
+    let (headers, Renew { lease_ms }) = read(request).await?;
     let run = app.host.renew(id, token(&headers)?, lease_ms).await?;
     let lease_expires_at = run.queue.as_ref().and_then(|queue| queue.lease_expires_at);
     let renewed = Renewed { lease_expires_at, cancel_requested_at: run.cancel_requested_at, deadline_at: run.deadline_at };
@@ -194,7 +202,7 @@ pub(crate) async fn release(
     request: Request,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let (headers, Release { reason }) = read(request, MAX_BODY_BYTES).await?;
+    let (headers, Release { reason }) = read(request).await?;
     let reason = reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "released".to_owned());
     if reason.len() > MAX_REASON_BYTES {
         return Err(Problem::invalid("reason", format!("`reason` has {} bytes; the limit is {MAX_REASON_BYTES}", reason.len())));
@@ -228,12 +236,9 @@ pub(crate) async fn append(
     request: Request,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let (parts, body) = request.into_parts();
-    body::require_json(&parts.headers)?;
-    let token = token(&parts.headers)?;
-    let limit = app.host.config().limits.emit_bytes * 2 + MORE_BYTES;
-    let Append { first, results } = body::parse(&body::read(body, limit).await?)?;
-    Ok(json(StatusCode::OK, &app.host.append(id, token, first, results).await?))
+    let limit = app.host.config().limits.emit_bytes * 2;
+    let (token, Append { first, results }) = written(request, limit).await?;
+    Ok(json(StatusCode::OK, &app.host.append(id, &token, first, results).await?))
 }
 
 /// How a run ends.
@@ -291,12 +296,8 @@ pub(crate) async fn finalize(
     request: Request,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let (parts, body) = request.into_parts();
-    body::require_json(&parts.headers)?;
-    let token = token(&parts.headers)?;
-    let limit = app.host.config().limits.result_bytes * 2 + MORE_BYTES;
-    let terminal = terminal(body::parse(&body::read(body, limit).await?)?)?;
-    Ok(json(StatusCode::OK, &app.host.finalize(id, token, terminal).await?))
+    let (token, wanted) = written(request, app.host.config().limits.result_bytes * 2).await?;
+    Ok(json(StatusCode::OK, &app.host.finalize(id, &token, terminal(wanted)?).await?))
 }
 
 fn terminal(finalize: Finalize) -> Result<Terminal, Problem> {

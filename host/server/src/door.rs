@@ -21,9 +21,15 @@ use crate::{
     problem::{Problem, ProblemCode},
 };
 
-/// Paths that need nobody to be known: the health of the process and the description of the API, which have no facts of
-/// runs, and what the routes themselves hold against a signature.
+/// Paths that need nobody to be known: the health of the process, the description of the API and the chat page, which have
+/// no facts of runs, and what the routes themselves hold against a signature.
 const OPEN: &[(Method, &str)] = &[
+    (Method::GET, "/"),
+    (Method::HEAD, "/"),
+    (Method::GET, "/chat/{file}"),
+    (Method::HEAD, "/chat/{file}"),
+    (Method::GET, "/api/v1/agent/attachments/{id}"),
+    (Method::HEAD, "/api/v1/agent/attachments/{id}"),
     (Method::GET, "/api/v1/openapi.json"),
     (Method::HEAD, "/api/v1/openapi.json"),
     (Method::GET, "/healthz"),

@@ -10,11 +10,13 @@
 
 mod accept;
 mod actions;
+mod agui;
 mod app;
 mod artifacts;
 mod body;
 mod caller;
 mod calls;
+mod chat;
 mod claims;
 mod connections;
 mod cors;
@@ -33,6 +35,7 @@ mod openapi;
 mod operations;
 mod output;
 mod paced;
+mod pipeline;
 mod prefer;
 mod problem;
 mod query;

@@ -25,6 +25,7 @@ use utoipa::{
 };
 
 use crate::{
+    agui::profile::errors::AgentProblem,
     app,
     extract::{Id, Named},
     problem::ProblemCode,
@@ -239,6 +240,7 @@ pub(crate) fn empty() -> OpenApi {
         ));
     let mut schemas = vec![(Problem::name().into_owned(), Problem::schema())];
     Problem::schemas(&mut schemas);
+    schemas.push((AgentProblem::name().into_owned(), AgentProblem::schema()));
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(KEYS));
     let components =
         ComponentsBuilder::new().schemas_from_iter(schemas).security_scheme("bearer", SecurityScheme::Http(bearer.build()));
@@ -255,6 +257,9 @@ const KEYS: &str = "An API key (`ahk_…`), the credential of an executor (`ahx_
 /// The parts of the API, in the order in which they are shown.
 const TAGS: &[(&str, &str)] = &[
     ("events", "What happened outside, and what answers it."),
+    ("agents", "Agents that front ends talk to, as AG-UI 1.0 has it."),
+    ("agent", "One agent, in the profile that answers with 202."),
+    ("chat", "A page for trying an agent."),
     ("runs", "One execution of one runner for one event."),
     ("queue", "Runs that executors outside claim and execute."),
     ("actions", "What runs ask people for."),

@@ -86,6 +86,20 @@ codes! {
     AlreadyAnswered = "already_answered", CONFLICT;
     /// The time for an answer is over.
     Expired = "expired", GONE;
+    /// A run of the thread is under way: `details.activeRunId` names it.
+    ThreadBusy = "thread_busy", CONFLICT;
+    /// The id of a run was used before, for something else.
+    RunIdConflict = "run_id_conflict", CONFLICT;
+    /// The run of the thread waits, and the request does not answer all that it asks: `details` has what is open.
+    InterruptsOpen = "interrupts_open", CONFLICT;
+    /// Nobody has asked what this answers.
+    UnknownInterrupt = "unknown_interrupt", UNPROCESSABLE_ENTITY;
+    /// No call waits for this result.
+    UnknownToolCall = "unknown_tool_call", UNPROCESSABLE_ENTITY;
+    /// A client may not speak in this role, or not say this in it.
+    RoleForbidden = "role_forbidden", UNPROCESSABLE_ENTITY;
+    /// There is nothing new that a run could answer.
+    NothingToDo = "nothing_to_do", UNPROCESSABLE_ENTITY;
     /// The run left nothing to execute again.
     NoJournal = "no_journal", CONFLICT;
     /// The body is larger than a request may be.
@@ -108,6 +122,18 @@ codes! {
     QueueFull = "queue_full", TOO_MANY_REQUESTS;
     /// As many streams of events are open as there may be.
     TooManyStreams = "too_many_streams", SERVICE_UNAVAILABLE;
+    /// A part of a message is not what it is said to be: its encoding, its media type or its source.
+    MediaInvalid = "media_invalid", UNPROCESSABLE_ENTITY;
+    /// A part of a message has more bytes than it may have.
+    MediaTooLarge = "media_too_large", UNPROCESSABLE_ENTITY;
+    /// What a part of a message refers to cannot be had: its host is not allowed, or does not give it.
+    MediaUnavailable = "media_unavailable", UNPROCESSABLE_ENTITY;
+    /// In the strict profile: the input of a run is malformed.
+    AgentRunInputInvalid = "AGENT_RUN_INPUT_INVALID", UNPROCESSABLE_ENTITY;
+    /// In the strict profile: the messages of a run are not those that it takes.
+    AgentRunMessagesInvalid = "AGENT_RUN_MESSAGES_INVALID", UNPROCESSABLE_ENTITY;
+    /// In the strict profile: the id of a thread is no UUID.
+    AgentSessionIdInvalid = "AGENT_SESSION_ID_INVALID", UNPROCESSABLE_ENTITY;
     /// What changed in the configuration is read only when the host starts: `fields` names it.
     RestartNeeded = "restart_needed", CONFLICT;
     /// The configuration on the machine of the host cannot be used; the one before still serves.
@@ -188,6 +214,28 @@ impl Problem {
         }
     }
 
+    /// A problem of this kind with `field`.
+    pub(crate) fn at(code: ProblemCode, field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(code, detail) }
+    }
+
+    /// The same as a problem of another kind.
+    pub(crate) fn with_code(self, code: ProblemCode) -> Self {
+        Self { code, ..self }
+    }
+
+    /// The same, with the field that it is about.
+    #[must_use]
+    pub(crate) fn in_field(self, field: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..self }
+    }
+
+    /// The same, with facts for programs.
+    #[must_use]
+    pub(crate) fn with_details(self, details: Value) -> Self {
+        Self { refusal: Some(Box::new(Refusal { retryable: false, details: Some(details) })), ..self }
+    }
+
     /// A problem with several things, which it names.
     pub(crate) fn with_fields(code: ProblemCode, detail: impl Into<String>, fields: Vec<String>) -> Self {
         Self { fields, ..Self::new(code, detail) }
@@ -203,6 +251,17 @@ impl Problem {
     #[must_use]
     pub const fn code(&self) -> ProblemCode {
         self.code
+    }
+
+    #[cfg(test)]
+    /// What happened, and what to do.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The parameter, header or member of the body that is wrong, where one is.
+    pub(crate) fn field(&self) -> Option<&str> {
+        self.field.as_deref()
     }
 
     /// The document.

@@ -1,0 +1,51 @@
+//! What an agent can do, in the form that AG-UI 1.0 has for it.
+
+use agent_host_protocol::manifest::StateScope;
+use agent_host_runs::Agent;
+use serde_json::{Value, json};
+
+/// The capabilities of an agent. How they are asked for is not part of AG-UI; the shape is.
+pub(crate) fn of(agent: &Agent) -> Value {
+    let Agent { capabilities, permissions, .. } = agent;
+    let state = permissions.state.contains(&StateScope::Conversation);
+    let media = capabilities.multimodal_input;
+    json!({
+        "identity": {
+            "name": agent.name,
+            "description": agent.description.clone().unwrap_or_default(),
+            "type": agent.runner_id.to_string(),
+            "provider": "agent-host",
+            "version": env!("CARGO_PKG_VERSION"),
+        },
+        "transport": {
+            "streaming": true,
+            "websocket": false,
+            "httpBinary": true,
+            "pushNotifications": false,
+            "resumable": true,
+        },
+        "tools": { "supported": capabilities.tool_calling, "clientProvided": agent.client_tools, "parallelCalls": true },
+        "output": { "structuredOutput": false },
+        "state": { "snapshots": state, "deltas": state, "memory": true, "persistentState": true },
+        "multiAgent": { "supported": !permissions.runs.is_empty(), "delegation": !permissions.runs.is_empty(), "handoffs": false },
+        "reasoning": { "supported": true, "streaming": true, "encrypted": false },
+        "multimodal": { "input": { "image": media, "audio": media, "video": media, "pdf": media, "file": media } },
+        "execution": { "codeExecution": false, "sandboxed": true },
+        "humanInTheLoop": {
+            "supported": permissions.interactions || !permissions.platform_api.is_empty(),
+            "approvals": !permissions.platform_api.is_empty(),
+            "interventions": false,
+            "interrupts": true,
+            "approveWithEdits": false,
+        },
+        "custom": {
+            "agentHost": {
+                "connect": "connect",
+                "threads": "threads/{threadId}",
+                "events": "threads/{threadId}/runs/{runId}/events",
+                "cancel": "threads/{threadId}/runs/{runId}/cancel",
+                "cursor": "forwardedProps.agentHost.cursor",
+            },
+        },
+    })
+}

@@ -1,0 +1,166 @@
+//! What a host run asks of people and of the client.
+
+use agent_host_protocol::RunId;
+use serde::Deserialize;
+use serde_json::{Map, Value, value::to_raw_value};
+
+use super::{
+    Out, content,
+    ids::Ids,
+    ordered::Ordered,
+    text::Texts,
+    tools::{self, Call, Tools},
+};
+use crate::agui::{
+    event::{Content, Interrupt},
+    interrupts,
+};
+
+/// What a model is told of a call that the client has not made.
+const EXPIRED: &str = "the client did not answer in time";
+const LET_GO: &str = "the run let go of the call before the client answered";
+
+/// What has no answer yet, by the id of its action.
+#[derive(Debug, Default)]
+pub(super) struct Asks(Ordered<Ask>);
+
+#[derive(Debug)]
+struct Ask {
+    request: Value,
+    /// The id on the wire of the call of a frontend tool that it is.
+    call: Option<String>,
+}
+
+/// Something is asked.
+#[derive(Deserialize)]
+pub(super) struct Request {
+    action_id: String,
+    #[serde(flatten)]
+    more: Map<String, Value>,
+}
+
+/// A person or the client has said something to it.
+#[derive(Deserialize)]
+pub(super) struct Answered {
+    action_id: String,
+    decision: String,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    answer: Option<Answer>,
+}
+
+/// What the client says of a call. What people say to a question has any form.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    OfClient {
+        content: Value,
+        #[serde(default)]
+        error: Option<String>,
+        #[serde(default)]
+        message_id: Option<String>,
+    },
+    Other(Value),
+}
+
+/// What came of it.
+#[derive(Deserialize)]
+pub(super) struct Resolved {
+    action_id: String,
+    #[serde(default)]
+    outcome: String,
+}
+
+impl Asks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether somebody is asked: the policy may have said yes before.
+    pub(super) fn requested(
+        &mut self,
+        out: &mut Out,
+        ids: &mut Ids,
+        texts: &mut Texts,
+        tools: &mut Tools,
+        request: Request,
+    ) -> bool {
+        let Request { action_id, more } = request;
+        let text = |name: &str| more.get(name).and_then(Value::as_str);
+        if text("policy") == Some("allow") || self.0.contains(&action_id) {
+            return false;
+        }
+        let call = (text("kind") == Some("client_tool")).then(|| {
+            let parameters = more.get("parameters").and_then(|parameters| to_raw_value(parameters).ok());
+            let call = Call {
+                name: text("tool_call_id").unwrap_or(&action_id),
+                tool: text("tool_name").unwrap_or_default(),
+                parameters: parameters.as_deref(),
+                message: None,
+            };
+            tools.asked_of_client(out, ids, texts, &call)
+        });
+        self.0.get_or_insert_with(&action_id, || Ask { request: Value::Object(more), call });
+        true
+    }
+
+    pub(super) fn answered(&mut self, out: &mut Out, ids: &mut Ids, answered: Answered) {
+        let Some(Ask { call: Some(call), .. }) = self.0.remove(&answered.action_id) else { return };
+        if answered.decision != "submit" {
+            let why = answered.reason.map_or("declined".to_owned(), |reason| format!("declined: {reason}"));
+            return unmade(out, ids, call, &why);
+        }
+        let (said, error, message_id) = match answered.answer {
+            Some(Answer::OfClient { content, error, message_id }) => (content, error, message_id),
+            Some(Answer::Other(said)) => (said, None, None),
+            None => (Value::Null, None, None),
+        };
+        let said = match (content::content(said), error) {
+            (Content::Text(text), Some(error)) if text.is_empty() => Content::Text(error),
+            (said, _) => said,
+        };
+        // Who answers by a message of its own has it; who answers otherwise hears of it.
+        match message_id.filter(|id| !id.is_empty()) {
+            Some(message_id) => out.past(tools::result(message_id, call, said)),
+            None => out.say(tools::result(ids.result(&call), call, said)),
+        }
+    }
+
+    /// Nobody answers any more.
+    pub(super) fn resolved(&mut self, out: &mut Out, ids: &mut Ids, resolved: &Resolved) {
+        let Some(Ask { call: Some(call), .. }) = self.0.remove(&resolved.action_id) else { return };
+        let why = if resolved.outcome == "expired" { EXPIRED } else { LET_GO };
+        unmade(out, ids, call, why);
+    }
+
+    /// Nobody waits for answers any more.
+    pub(super) fn close(&mut self, out: &mut Out, ids: &mut Ids) {
+        for call in self.0.take().into_iter().filter_map(|(_, ask)| ask.call) {
+            unmade(out, ids, call, LET_GO);
+        }
+    }
+
+    /// Calls of frontend tools: the ids of their actions, and theirs on the wire.
+    pub(super) fn calls(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().filter_map(|(action, ask)| Some((action, ask.call.as_deref()?)))
+    }
+
+    /// The calls that the client is to make, where nothing else is asked.
+    pub(super) fn pending(&self) -> Option<Vec<String>> {
+        self.0.iter().map(|(_, ask)| ask.call.clone()).collect()
+    }
+
+    pub(super) fn interrupts(&self, run: RunId) -> Vec<Interrupt> {
+        let interrupt = |(action, ask): (&str, &Ask)| {
+            let interrupt = interrupts::interrupt(run, action, &ask.request);
+            Interrupt { tool_call_id: ask.call.clone(), ..interrupt }
+        };
+        self.0.iter().map(interrupt).collect()
+    }
+}
+
+/// What came of a call that the client has not made.
+fn unmade(out: &mut Out, ids: &mut Ids, call: String, why: &str) {
+    out.say(tools::result(ids.result(&call), call, Content::Text(why.to_owned())));
+}

@@ -1,0 +1,198 @@
+//! Calls to tools, and their results.
+
+use std::collections::HashMap;
+
+use agent_host_protocol::message::Message;
+use serde::Deserialize;
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
+
+use super::{Closing, Out, content, ids::Ids, ordered::Ordered, text::Texts, with};
+use crate::agui::event::{Content, Kind, ToolRole};
+
+/// CUSTOM event: a tool says how far it is.
+const PROGRESS: &str = "agent-host.tool.progress";
+
+/// A tool that nobody names.
+const UNNAMED: &str = "tool";
+
+/// The calls of an attempt, by the ids that the guest or its model gave them.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    /// Without a result, with their ids on the wire.
+    running: Ordered<String>,
+    /// With one, or the client's to make: of the last call under that name.
+    done: HashMap<String, String>,
+    /// Only their id is known yet.
+    named: HashMap<String, String>,
+}
+
+/// A call, as it begins.
+pub(super) struct Call<'a> {
+    /// As the guest or its model has it.
+    pub(super) name: &'a str,
+    pub(super) tool: &'a str,
+    /// Nothing where nobody knows them.
+    pub(super) parameters: Option<&'a RawValue>,
+    /// The message that it belongs to, as the guest names that.
+    pub(super) message: Option<&'a str>,
+}
+
+/// A call has begun.
+#[derive(Deserialize)]
+pub(super) struct Started {
+    tool_call_id: String,
+    #[serde(default)]
+    tool_name: String,
+    /// Nothing where they are too long for the record.
+    #[serde(default)]
+    parameters: Option<Box<RawValue>>,
+    #[serde(default)]
+    message_id: Option<String>,
+}
+
+/// A call has ended.
+#[derive(Deserialize)]
+pub(super) struct Completed {
+    tool_call_id: String,
+    #[serde(default)]
+    tool_name: String,
+    #[serde(default)]
+    result: Value,
+    #[serde(default)]
+    error: Option<Value>,
+}
+
+/// How far a call is.
+#[derive(Deserialize)]
+pub(super) struct Progress {
+    tool_call_id: String,
+    progress: Value,
+    #[serde(default)]
+    total: Option<Value>,
+    #[serde(default)]
+    message: Option<String>,
+}
+
+impl Tools {
+    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, started: Started) {
+        let Started { tool_call_id, tool_name, parameters, message_id } = started;
+        let (parameters, message) = (parameters.as_deref(), message_id.as_deref());
+        self.begin(out, ids, texts, &Call { name: &tool_call_id, tool: &tool_name, parameters, message });
+    }
+
+    /// A call that the client is to make: its id on the wire. Only the client can say what comes of it.
+    pub(super) fn asked_of_client(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, call: &Call<'_>) -> String {
+        let shown = self.running.remove(call.name);
+        let id = shown.unwrap_or_else(|| call.shown(out, ids, texts, &mut self.named));
+        self.done.insert(call.name.to_owned(), id.clone());
+        id
+    }
+
+    /// Shows a call. One that runs is shown already: a guest that says by itself what it calls the host for does not call
+    /// twice.
+    fn begin(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, call: &Call<'_>) {
+        let Self { running, named, .. } = self;
+        running.get_or_insert_with(call.name, || call.shown(out, ids, texts, named));
+    }
+
+    pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, completed: Completed) {
+        let Completed { tool_call_id: call_id, tool_name, result, error } = completed;
+        if !self.running.contains(&call_id) {
+            if self.done.contains_key(&call_id) {
+                return;
+            }
+            self.begin(out, ids, texts, &Call { name: &call_id, tool: &tool_name, parameters: None, message: None });
+        }
+        let said = match error {
+            Some(Value::String(error)) => Content::Text(error),
+            Some(error) if !error.is_null() => Content::Text(error.to_string()),
+            _ => content::content(result),
+        };
+        self.result(out, ids, &call_id, said);
+    }
+
+    /// A guest that makes calls by itself may say what came of them in a message for its history.
+    pub(super) fn answered_in_message(
+        &mut self,
+        out: &mut Out,
+        ids: &mut Ids,
+        texts: &mut Texts,
+        call_id: &str,
+        message: &Message,
+    ) {
+        if !self.running.contains(call_id) {
+            let Some(call) = texts.wanted(call_id).cloned() else { return };
+            let parameters = to_raw_value(&call.parameters).ok();
+            let call = Call { name: call_id, tool: &call.tool_name, parameters: parameters.as_deref(), message: None };
+            self.begin(out, ids, texts, &call);
+        }
+        self.result(out, ids, call_id, content::message_content(&message.content));
+    }
+
+    /// Says what came of a call that runs; nothing where it does not.
+    fn result(&mut self, out: &mut Out, ids: &mut Ids, call_id: &str, said: Content) {
+        if let Some(id) = self.running.remove(call_id) {
+            out.say(result(ids.result(&id), id.clone(), said));
+            self.done.insert(call_id.to_owned(), id);
+        }
+    }
+
+    pub(super) fn progress(&self, out: &mut Out, progress: Progress) {
+        let Progress { tool_call_id, progress, total, message } = progress;
+        let Some(id) = self.running.get(&tool_call_id) else { return };
+        let mut value = json!({ "toolCallId": id, "progress": progress });
+        with(&mut value, "total", total);
+        with(&mut value, "message", message);
+        out.custom(PROGRESS, value);
+    }
+
+    /// The id on the wire of the last call under this name, where one has begun.
+    pub(super) fn known(&self, call_id: &str) -> Option<&str> {
+        self.running.get(call_id).or_else(|| self.done.get(call_id)).map(String::as_str)
+    }
+
+    /// Likewise, of one that may begin later.
+    pub(super) fn id_of(&mut self, ids: &mut Ids, call_id: &str) -> &str {
+        if let Some(id) = self.running.get(call_id).or_else(|| self.done.get(call_id)) {
+            return id;
+        }
+        self.named.entry(call_id.to_owned()).or_insert_with(|| ids.call(call_id))
+    }
+
+    /// Gives every call that has none a result: clients take calls without one for theirs, and models refuse such histories.
+    pub(super) fn close(&mut self, out: &mut Out, ids: &mut Ids, closing: Closing) {
+        let why = match closing {
+            Closing::Retries => "the run began anew before the call had a result",
+            Closing::Waits | Closing::Completes | Closing::Fails => "the run ended before the call had a result",
+        };
+        for (_, id) in self.running.take() {
+            out.say(result(ids.result(&id), id, Content::Text(why.to_owned())));
+        }
+        *self = Self::default();
+    }
+}
+
+impl Call<'_> {
+    /// Shows it, with all of its arguments; gives its id.
+    fn shown(&self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, named: &mut HashMap<String, String>) -> String {
+        let id = named.remove(self.name).unwrap_or_else(|| ids.call(self.name));
+        let wanted = texts.take_wanted(self.name);
+        let said = self.message.and_then(|message| texts.parent(ids, message));
+        let parent_message_id = said.or(wanted).or_else(|| ids.carrier(&id));
+        let tool_call_name = if self.tool.is_empty() { UNNAMED } else { self.tool }.to_owned();
+        out.say(Kind::ToolCallStart { tool_call_id: id.clone(), tool_call_name, parent_message_id });
+        // Clients parse them.
+        let delta = self.parameters.map_or("{}", RawValue::get).to_owned();
+        out.say(Kind::ToolCallArgs { tool_call_id: id.clone(), delta });
+        out.say(Kind::ToolCallEnd { tool_call_id: id.clone() });
+        id
+    }
+}
+
+/// The result of a call.
+pub(super) fn result(message_id: String, tool_call_id: String, content: Content) -> Kind {
+    Kind::ToolCallResult { message_id, tool_call_id, content, role: ToolRole::Tool }
+}

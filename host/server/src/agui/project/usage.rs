@@ -1,0 +1,75 @@
+//! Tokens of a segment, by model.
+
+use std::collections::BTreeMap;
+
+use agent_host_protocol::message::TokenUsage;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::agui::event::Usage;
+
+/// The largest whole number that clients count to: JSON numbers are floating-point there.
+const MAX_COUNT: u64 = (1 << 53) - 1;
+
+/// What the calls to models have used since the segment began.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    by_model: BTreeMap<String, TokenUsage>,
+    /// Whether any call of the run has said what it used: then the sum that the run gives at its end says it again.
+    counted: bool,
+}
+
+/// The end of a call to a model.
+#[derive(Deserialize)]
+pub(super) struct ModelCall {
+    model_id: String,
+    /// The word `unknown` where the model does not say.
+    #[serde(default)]
+    usage: Value,
+}
+
+impl Tally {
+    pub(super) fn count(&mut self, call: ModelCall) {
+        let Ok(used) = serde_json::from_value::<TokenUsage>(call.usage) else { return };
+        self.counted = true;
+        match self.by_model.get_mut(&call.model_id) {
+            Some(sum) => {
+                sum.input = sum.input.saturating_add(used.input);
+                sum.output = sum.output.saturating_add(used.output);
+                sum.cached_input = both(sum.cached_input, used.cached_input);
+                sum.reasoning = both(sum.reasoning, used.reasoning);
+            }
+            None => drop(self.by_model.insert(call.model_id, used)),
+        }
+    }
+
+    /// What the segment has used. `whole` is what the run says that it used in all, at its end.
+    pub(super) fn take(&mut self, whole: Option<TokenUsage>) -> Vec<Usage> {
+        if self.counted {
+            let by_model = std::mem::take(&mut self.by_model);
+            return by_model.into_iter().map(|(model, used)| shown(Some(model), &used)).collect();
+        }
+        whole.map(|used| shown(None, &used)).into_iter().collect()
+    }
+}
+
+/// Unknown is not zero.
+fn both(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+fn shown(model: Option<String>, used: &TokenUsage) -> Usage {
+    let count = |tokens: u64| Some(tokens.min(MAX_COUNT));
+    Usage {
+        provider: None,
+        model,
+        input_tokens: count(used.input),
+        output_tokens: count(used.output),
+        total_tokens: count(used.input.saturating_add(used.output)),
+        reasoning_tokens: used.reasoning.and_then(count),
+        cached_input_tokens: used.cached_input.and_then(count),
+    }
+}

@@ -1,0 +1,478 @@
+//! The routes of AG-UI: an agent for each binding, under `/agents`.
+
+use agent_host_protocol::{RunId, Scope};
+use agent_host_runs::Agent;
+use axum::{
+    extract::{Path, Request, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::{
+    capabilities,
+    cursor::Cursor,
+    engine::{self, Begun},
+    input::{self, RunAgentInput},
+    legacy,
+    store::{RunEntry, Thread},
+    strict,
+    stream::{self, Joining, Marks, Viewer},
+    thread::{self, Asked, Hydrated},
+    wire::{self, Wire},
+};
+use crate::{
+    app::{App, json},
+    body,
+    caller::Caller,
+    openapi::refusals,
+    problem::{Problem, ProblemCode},
+    query::Query,
+    runs::LAST_EVENT_ID,
+};
+
+/// Messages of a thread on a first screen, where the client does not say.
+const FIRST_SCREEN: u32 = 50;
+
+/// The agents that the configuration has.
+#[derive(Serialize, ToSchema)]
+struct Agents {
+    agents: Vec<Listed>,
+}
+
+/// An agent.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AguiAgent)]
+struct Listed {
+    /// Its name in paths: the id of its binding.
+    id: String,
+    /// Its name for people.
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// The runner that answers.
+    runner_id: String,
+}
+
+refusals!(AgentsRefusals = []);
+
+/// Lists the agents
+///
+/// Each binding whose runner is there is one.
+#[utoipa::path(get, path = "/agents", tag = "agents", security(("bearer" = ["runs:read"])),
+    responses((status = 200, description = "The agents.", body = Agents), AgentsRefusals))]
+pub(crate) async fn agents(State(app): State<App>, caller: Caller, query: Query) -> Result<Response, Problem> {
+    caller.may(Scope::RunsRead)?;
+    query.finish()?;
+    let listed = |agent: Agent| Listed {
+        id: agent.id,
+        name: agent.name,
+        description: agent.description,
+        runner_id: agent.runner_id.to_string(),
+    };
+    Ok(json(StatusCode::OK, &Agents { agents: app.host.agents().into_iter().map(listed).collect() }))
+}
+
+refusals!(AgentRefusals = [NotFound]);
+
+/// What an agent can do, in the form of AG-UI 1.0
+#[utoipa::path(get, path = "/agents/{agent}/capabilities", tag = "agents", security(("bearer" = ["runs:read"])),
+    params(("agent" = String, Path, description = "The agent.")),
+    responses((status = 200, description = "Its capabilities.", body = Object), AgentRefusals))]
+pub(crate) async fn capabilities(
+    State(app): State<App>,
+    caller: Caller,
+    Path(agent): Path<String>,
+    query: Query,
+) -> Result<Response, Problem> {
+    caller.may(Scope::RunsRead)?;
+    query.finish()?;
+    Ok(json(StatusCode::OK, &capabilities::of(&app.host.agent(&agent)?)))
+}
+
+refusals!(
+    RunRefusals = [JSON, WRITE]
+        + [
+            NotFound,
+            RunnerNotFound,
+            InvalidConfig,
+            InvalidCursor,
+            Conflict,
+            ThreadBusy,
+            RunIdConflict,
+            InterruptsOpen,
+            AlreadyAnswered,
+            Expired,
+            UnknownInterrupt,
+            UnknownToolCall,
+            RoleForbidden,
+            NothingToDo,
+            QueueFull,
+            TooManyStreams,
+            AgentRunInputInvalid,
+            AgentRunMessagesInvalid,
+            AgentSessionIdInvalid
+        ]
+);
+
+/// Runs an agent, as AG-UI 1.0 has it
+///
+/// Takes a `RunAgentInput`, answers with the stream of the run. The same `runId` again never runs twice: it attaches to the
+/// run as it is. `forwardedProps.agentHost.cursor` attaches after an event. docs/AGUI.md says all of it.
+#[utoipa::path(post, path = "/agents/{agent}/run", tag = "agents",
+    security(("bearer" = ["events:write"]), ("bearer" = ["runs:read"])),
+    params(("agent" = String, Path, description = "The agent.")),
+    request_body(content = Object, description = "A `RunAgentInput` of AG-UI 1.0, or of before."),
+    responses(
+        (status = 200, description = "The events of the run.", content(
+            (String = "text/event-stream"),
+            (String = "application/vnd.ag-ui.event+proto"),
+        )),
+        RunRefusals,
+    ))]
+pub(crate) async fn run(
+    State(app): State<App>,
+    caller: Caller,
+    Path(agent): Path<String>,
+    query: Query,
+    request: Request,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let (headers, input) = read(&app, &agent, request).await?;
+    app.host.agent(&agent)?;
+    let begun = engine::begin(&app, &caller, &agent, &input).await?;
+    follow(&app, begun, &input, &headers).await
+}
+
+/// The body of a request.
+async fn read(app: &App, agent: &str, request: Request) -> Result<(HeaderMap, RunAgentInput), Problem> {
+    let (parts, body) = request.into_parts();
+    body::require_json(&parts.headers)?;
+    let config = app.host.config();
+    let body = body::read(body, config.limits.http_body_bytes).await?;
+    let input = if config.agui.is_strict(agent) { strict::parse(&body)? } else { input::parse(&body)? };
+    Ok((parts.headers, input))
+}
+
+/// The stream of a run that was begun.
+pub(crate) async fn follow(app: &App, begun: Begun, input: &RunAgentInput, headers: &HeaderMap) -> Result<Response, Problem> {
+    let Begun { thread, run, repeated, contradicted, .. } = begun;
+    let asked = Wanted::of(input)?;
+    let joining = match (asked.after, repeated) {
+        (After::Cursor(cursor), true) => Joining::After { cursor: Some(cursor), greeted: asked.marks != Marks::Agno },
+        (_, true) if asked.marks == Marks::Agno => Joining::After { cursor: None, greeted: false },
+        (_, true) => Joining::Attaches,
+        (_, false) => Joining::Begins { contradicted, state: input.state.clone().unwrap_or(Value::Object(Map::new())) },
+    };
+    let viewer = Viewer { marks: asked.marks, ..viewer(&run.run_id, headers, legacy::is_old(input.protocol_version.as_deref())) };
+    stream::open(app, thread, run, joining, viewer).await
+}
+
+fn viewer(run_id: &str, headers: &HeaderMap, is_old: bool) -> Viewer {
+    Viewer {
+        run_id: run_id.to_owned(),
+        attached: None,
+        wire: wire::negotiate(headers),
+        is_old,
+        marks: Marks::Nothing,
+        named: false,
+        idle: None,
+    }
+}
+
+/// What a client asks for in `forwardedProps`.
+struct Wanted {
+    after: After,
+    marks: Marks,
+}
+
+enum After {
+    Nothing,
+    Cursor(Cursor),
+}
+
+impl Wanted {
+    fn of(input: &RunAgentInput) -> Result<Self, Problem> {
+        let props = &input.forwarded_props;
+        if let Some(agno) = props.get("agnoBackground").filter(|agno| agno.get("enabled") == Some(&Value::Bool(true))) {
+            let number = |name: &str| agno.get(name).and_then(Value::as_i64);
+            let wrong = |name: &str, what: &str| {
+                Problem::new(ProblemCode::InvalidCursor, format!("`{name}` is {what}"))
+                    .in_field(format!("forwardedProps.agnoBackground.{name}"))
+            };
+            let after = match number("lastEventIndex") {
+                None if agno.get("lastEventIndex").is_some_and(|index| !index.is_null()) => {
+                    return Err(wrong("lastEventIndex", "a whole number from -1 on"));
+                }
+                None | Some(-1) => After::Nothing,
+                Some(index) => {
+                    let sequence = u64::try_from(index).map_err(|_| wrong("lastEventIndex", "a whole number from -1 on"))?;
+                    let part = number("lastSubIndex").unwrap_or(i64::from(u32::MAX));
+                    let part = u32::try_from(part).map_err(|_| wrong("lastSubIndex", "a whole number from 0 on"))?;
+                    After::Cursor(Cursor { sequence, part })
+                }
+            };
+            return Ok(Self { after, marks: Marks::Agno });
+        }
+        let Some(ours) = props.get("agentHost") else { return Ok(Self { after: After::Nothing, marks: Marks::Nothing }) };
+        let cursor = match ours.get("cursor") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => Some(cursor(text, &input.run_id, "forwardedProps.agentHost.cursor")?),
+            Some(_) => {
+                let problem = Problem::new(ProblemCode::InvalidCursor, "the cursor is a text of `metadata.agentHost.cursor`");
+                return Err(problem.in_field("forwardedProps.agentHost.cursor"));
+            }
+        };
+        let marked = cursor.is_some() || ours.get("cursors") == Some(&Value::Bool(true));
+        Ok(Self {
+            after: cursor.map_or(After::Nothing, After::Cursor),
+            marks: if marked { Marks::Cursors } else { Marks::Nothing },
+        })
+    }
+}
+
+/// A cursor `RUN_ID:SEQUENCE.PART` of this run.
+pub(crate) fn cursor(text: &str, run_id: &str, field: &str) -> Result<Cursor, Problem> {
+    let refused = |why: String| Problem::new(ProblemCode::InvalidCursor, why).in_field(field);
+    let (run, place) = text
+        .rsplit_once(':')
+        .ok_or_else(|| refused(format!("`{}` is no cursor: send one that came with an event", text.escape_debug())))?;
+    if run != run_id {
+        return Err(refused(format!("the cursor is one of the run `{}`", run.escape_debug())));
+    }
+    place.parse().map_err(|error| refused(format!("{error}")))
+}
+
+/// Watches what goes on in a thread, under a `runId` of its own
+///
+/// Nothing is run. The answer has the messages and the state of the thread as snapshots, then the rest of the run that is
+/// under way, where one is.
+#[utoipa::path(post, path = "/agents/{agent}/connect", tag = "agents", security(("bearer" = ["runs:read"])),
+    params(("agent" = String, Path, description = "The agent.")),
+    request_body(content = Object, description = "A `RunAgentInput`; of its messages nothing is taken."),
+    responses(
+        (status = 200, description = "The events.", content(
+            (String = "text/event-stream"),
+            (String = "application/vnd.ag-ui.event+proto"),
+        )),
+        RunRefusals,
+    ))]
+pub(crate) async fn connect(
+    State(app): State<App>,
+    caller: Caller,
+    Path(agent): Path<String>,
+    query: Query,
+    request: Request,
+) -> Result<Response, Problem> {
+    caller.may(Scope::RunsRead)?;
+    query.finish()?;
+    let (parts, body) = request.into_parts();
+    body::require_json(&parts.headers)?;
+    let input = input::parse(&body::read(body, app.host.config().limits.http_body_bytes).await?)?;
+    app.host.agent(&agent)?;
+    let thread = Thread::of(&caller, &input.thread_id);
+    let asked = Wanted::of(&input)?;
+    let viewer = Viewer { marks: asked.marks, ..viewer(&input.run_id, &parts.headers, legacy::is_old(input.protocol_version.as_deref())) };
+    if let Some(run) = thread.run(&app, &input.run_id)? {
+        return stream::open(&app, thread, run, Joining::Attaches, viewer).await;
+    }
+    let active = app.host.active_runs(&thread.key)?.into_iter().next();
+    let last = thread.last(&app)?;
+    let named = |run: RunId| last.as_ref().filter(|last| last.host_run == run).map(|last| last.run_id.clone());
+    let entry = |host_run: RunId, run_id: String| RunEntry {
+        agent: agent.clone(),
+        run_id,
+        host_run,
+        from: 0,
+        taken: Vec::new(),
+        answers: Vec::new(),
+        at: 0,
+    };
+    match active {
+        Some(run) => {
+            let waits = Asked::by(&app, &run)?;
+            let run_id = named(run.run_id).unwrap_or_else(|| run.run_id.to_string());
+            let known = thread.run(&app, &run_id)?;
+            let observed = known.unwrap_or_else(|| entry(run.run_id, run_id.clone()));
+            let viewer = Viewer { attached: Some(run_id), ..viewer };
+            if waits.is_empty() {
+                stream::open(&app, thread, observed, Joining::Attaches, viewer).await
+            } else {
+                stream::rest(&app, thread, Some(observed.host_run), waits, viewer).await
+            }
+        }
+        None => stream::rest(&app, thread, last.map(|last| last.host_run), Asked::default(), viewer).await,
+    }
+}
+
+refusals!(ThreadRefusals = [NotFound]);
+
+/// A thread, for a client that opens it
+///
+/// Its newest messages, its state, what people and the client are asked, and the run that is under way: all of one moment.
+#[utoipa::path(get, path = "/agents/{agent}/threads/{thread}", tag = "agents", security(("bearer" = ["runs:read"])),
+    params(
+        ("agent" = String, Path, description = "The agent."),
+        ("thread" = String, Path, description = "The thread. One that nobody spoke in is empty."),
+        ("limit" = Option<u32>, Query, description = "Messages at least, where there are so many; 50 where it is left out.", minimum = 1, maximum = 100),
+    ),
+    responses((status = 200, description = "The thread.", body = Hydrated), ThreadRefusals))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    Path((agent, id)): Path<(String, String)>,
+    mut query: Query,
+) -> Result<Response, Problem> {
+    caller.may(Scope::RunsRead)?;
+    let limit = query.limit()?.max(1);
+    query.finish()?;
+    app.host.agent(&agent)?;
+    let thread = Thread::of(&caller, named(&id)?);
+    let limit = usize::try_from(limit).unwrap_or(FIRST_SCREEN as usize);
+    let hydrated = tokio::task::spawn_blocking(move || thread::hydrate(&app, &thread, limit)).await.map_err(Problem::internal)??;
+    Ok(json(StatusCode::OK, &hydrated))
+}
+
+/// What can name a thread.
+fn named(id: &str) -> Result<&str, Problem> {
+    if id.is_empty() || id.len() > agent_host_protocol::event::MAX_FOREIGN_ID_LEN || id.chars().any(char::is_control) {
+        return Err(Problem::not_found("the id of a thread has 1 to 256 bytes and no control characters"));
+    }
+    Ok(id)
+}
+
+refusals!(EventsRefusals = [NotFound, InvalidCursor, TooManyStreams]);
+
+/// The events of a run of a thread
+///
+/// From the beginning, or after `Last-Event-ID`; each event has a cursor as `id` and its type as `event`.
+#[utoipa::path(get, path = "/agents/{agent}/threads/{thread}/runs/{run}/events", tag = "agents",
+    security(("bearer" = ["runs:read"])),
+    params(
+        ("agent" = String, Path, description = "The agent."),
+        ("thread" = String, Path, description = "The thread."),
+        ("run" = String, Path, description = "The `runId` of the client, or the id that the host has for it."),
+        ("after" = Option<String>, Query, description = "The `id` of the last event that was seen."),
+        ("Last-Event-ID" = Option<String>, Header, description = "Likewise. It wins over `after`."),
+    ),
+    responses(
+        (status = 200, description = "The events.", content((String = "text/event-stream"))),
+        (status = 204, description = "That was the last event: nothing follows."),
+        EventsRefusals,
+    ))]
+pub(crate) async fn events(
+    State(app): State<App>,
+    caller: Caller,
+    Path((agent, id, run_id)): Path<(String, String, String)>,
+    mut query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    caller.may(Scope::RunsRead)?;
+    let after = query.text("after");
+    query.finish()?;
+    app.host.agent(&agent)?;
+    let thread = Thread::of(&caller, named(&id)?);
+    let last = match headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()).map(|value| value.to_str()) {
+        None => None,
+        Some(Ok(text)) => Some(text.to_owned()),
+        Some(Err(_)) => return Err(Problem::new(ProblemCode::InvalidCursor, "`Last-Event-ID` is not an id that this host gave")),
+    };
+    let cursor = last.or(after).map(|text| cursor(&text, &run_id, "Last-Event-ID")).transpose()?;
+    read_on(&app, thread, &run_id, cursor, None).await
+}
+
+/// The events of a run after a cursor, with their ids.
+pub(crate) async fn read_on(
+    app: &App,
+    thread: Thread,
+    run_id: &str,
+    cursor: Option<Cursor>,
+    idle: Option<std::time::Duration>,
+) -> Result<Response, Problem> {
+    let run = engine::find(app, &thread, run_id)?;
+    let viewer = Viewer {
+        run_id: run_id.to_owned(),
+        attached: None,
+        wire: Wire::Sse,
+        is_old: false,
+        marks: Marks::Nothing,
+        named: true,
+        idle,
+    };
+    stream::open(app, thread, run, Joining::After { cursor, greeted: false }, viewer).await
+}
+
+/// A run of which the end was asked for.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = AguiCancelled)]
+pub(crate) struct Cancelled {
+    pub(crate) thread_id: String,
+    pub(crate) run_id: String,
+    /// Always `true`: a run that has ended stays as it is.
+    pub(crate) accepted: bool,
+}
+
+/// Asks for the end of a run
+///
+/// Whoever receives it sees it end as cancelled. Asking again changes nothing.
+#[utoipa::path(post, path = "/agents/{agent}/threads/{thread}/runs/{run}/cancel", tag = "agents",
+    security(("bearer" = ["runs:control"])),
+    params(
+        ("agent" = String, Path, description = "The agent."),
+        ("thread" = String, Path, description = "The thread."),
+        ("run" = String, Path, description = "The `runId` of the client, or the id that the host has for it."),
+    ),
+    responses((status = 202, description = "It ends in a moment.", body = Cancelled), ThreadRefusals))]
+pub(crate) async fn cancel(
+    State(app): State<App>,
+    caller: Caller,
+    Path((agent, id, run_id)): Path<(String, String, String)>,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    app.host.agent(&agent)?;
+    let thread = Thread::of(&caller, named(&id)?);
+    engine::cancel(&app, &caller, &thread, &run_id).await?;
+    Ok(json(StatusCode::ACCEPTED, &Cancelled { thread_id: id, run_id, accepted: true }))
+}
+
+refusals!(ForgetRefusals = [WRITE] + [NotFound, Conflict]);
+
+/// Deletes a thread
+///
+/// What was said in it, its state and its artifacts. A thread that is not there is deleted already; one with a run under way
+/// is not deleted.
+#[utoipa::path(delete, path = "/agents/{agent}/threads/{thread}", tag = "agents", security(("bearer" = ["runs:control"])),
+    params(
+        ("agent" = String, Path, description = "The agent."),
+        ("thread" = String, Path, description = "The thread."),
+    ),
+    responses((status = 204, description = "It is gone."), ForgetRefusals))]
+pub(crate) async fn forget(
+    State(app): State<App>,
+    caller: Caller,
+    Path((agent, id)): Path<(String, String)>,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    app.host.agent(&agent)?;
+    let thread = Thread::of(&caller, named(&id)?);
+    engine::forget(&app, &caller, &thread).await?;
+    Ok((StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "no-store")]).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_one_of_its_run() {
+        assert_eq!(cursor("r:1:3.2", "r:1", "f").unwrap(), Cursor { sequence: 3, part: 2 });
+        for text in ["3.2", "r:3", "q:3.2", "r:1:3", "r:1:-1.0", "r:1:", ""] {
+            assert_eq!(cursor(text, "r:1", "f").unwrap_err().code(), ProblemCode::InvalidCursor, "{text}");
+        }
+    }
+}

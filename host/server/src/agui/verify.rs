@@ -1,0 +1,1197 @@
+//! What may follow what on a stream of AG-UI events.
+//!
+//! Clients check most of it, and throw: the run is lost to them. What they do not check shows wrong things to people, or
+//! breaks the next request. So the host checks before it sends, and knows at each moment what is open: how to end in
+//! order ([`Verifier::closing`]), and how somebody who joins late gets to the same place ([`Verifier::reopening`]).
+//!
+//! The rules are those of `@ag-ui/client` 1.0.0, and those of the specification that it leaves to the server.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+
+use super::event::{Event, Kind, Message, MessageBody, Outcome, PatchOp, TextRole, Usage};
+
+/// Why an event may not be sent now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    #[error("{event} before RUN_STARTED")]
+    NotStarted { event: &'static str },
+    #[error("RUN_STARTED while a run is active")]
+    StillActive,
+    #[error("{event} after {terminal}")]
+    Over { event: &'static str, terminal: &'static str },
+    #[error("{event}: {item} is open already")]
+    AlreadyOpen { event: &'static str, item: String },
+    #[error("{event}: {item} is not open")]
+    NotOpen { event: &'static str, item: String },
+    #[error("RUN_FINISHED while these are open: {items}")]
+    LeftOpen { items: String },
+    #[error("{event}: tagged with {tag}, but {item} belongs to {owner}")]
+    ForeignTag { event: &'static str, tag: String, item: String, owner: String },
+    #[error("SUBAGENT_STARTED: `{id}` has ended in this run, and an id is of one invocation")]
+    SubagentReused { id: String },
+    #[error("SUBAGENT_STARTED: its parent `{parent}` was not started in this run")]
+    UnknownParent { parent: String },
+    #[error("{event}: {what}")]
+    Malformed { event: &'static str, what: &'static str },
+
+    // What follows, no client checks.
+    #[error("RUN_STARTED without a protocol version")]
+    NoVersion,
+    #[error("RUN_FINISHED of run `{finished}`, but `{started}` is active")]
+    OtherRun { started: String, finished: String },
+    #[error("{event}: it belongs to the run as a whole, and takes no tag of a subagent")]
+    Untaggable { event: &'static str },
+    #[error("{event}: `{id}` is a message of another kind, and ids are unique among all")]
+    TakenId { event: &'static str, id: String },
+    #[error("{event}: it is of {tag}, but {item} belongs to {owner}")]
+    Misattributed { event: &'static str, tag: String, item: String, owner: String },
+    #[error("ACTIVITY_DELTA: there is no activity `{id}` to change")]
+    UnknownActivity { id: String },
+    #[error("TOOL_CALL_RESULT: there is no call `{id}`")]
+    UnknownCall { id: String },
+    #[error("TOOL_CALL_RESULT: call `{id}` has a result")]
+    AnsweredTwice { id: String },
+    #[error("MESSAGES_SNAPSHOT without {item}, which is open")]
+    DroppedOpen { item: String },
+    #[error("RUN_FINISHED: `{id}` is pending, but it is no call without a result, or named twice")]
+    NotPending { id: String },
+    #[error("RUN_FINISHED: call `{id}` has no result, and is not named as pending: clients take it for theirs")]
+    Unanswered { id: String },
+}
+
+impl Violation {
+    /// Whether clients throw. Where they do not, [`Verifier::admit`] has counted the event as sent all the same: better
+    /// a stream with a flaw than none.
+    pub(crate) const fn throws(&self) -> bool {
+        match self {
+            Self::NotStarted { .. }
+            | Self::StillActive
+            | Self::Over { .. }
+            | Self::AlreadyOpen { .. }
+            | Self::NotOpen { .. }
+            | Self::LeftOpen { .. }
+            | Self::ForeignTag { .. }
+            | Self::SubagentReused { .. }
+            | Self::UnknownParent { .. }
+            | Self::Malformed { .. } => true,
+            Self::NoVersion
+            | Self::OtherRun { .. }
+            | Self::Untaggable { .. }
+            | Self::TakenId { .. }
+            | Self::Misattributed { .. }
+            | Self::UnknownActivity { .. }
+            | Self::UnknownCall { .. }
+            | Self::AnsweredTwice { .. }
+            | Self::DroppedOpen { .. }
+            | Self::NotPending { .. }
+            | Self::Unanswered { .. } => false,
+        }
+    }
+}
+
+/// Checks the events of one stream, which may have several runs one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Verifier {
+    phase: Phase,
+    /// Thread and run, as RUN_STARTED said.
+    run: Option<(String, String)>,
+    /// The STARTs of what is open, in order. Subagents apart.
+    open: Vec<Event>,
+    /// Those of this run, in order of their start.
+    subagents: Vec<Subagent>,
+    owners: Owners,
+    /// Calls that this run started, in order, and those of them that have their result.
+    calls: Vec<String>,
+    answered: HashSet<String>,
+    known: Known,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    Before,
+    Active,
+    Finished,
+    Failed,
+}
+
+#[derive(Debug)]
+struct Subagent {
+    id: String,
+    start: Event,
+    end: Option<Event>,
+}
+
+/// Who started what in this run: a subagent, or the agent itself. Kept after the end, and for each kind of thing apart:
+/// a message and a call may have one id.
+#[derive(Debug, Default)]
+struct Owners {
+    messages: HashMap<String, Option<String>>,
+    calls: HashMap<String, Option<String>>,
+    /// Spans too: a span and the message in it belong together.
+    reasoning: HashMap<String, Option<String>>,
+    activities: HashMap<String, Option<String>>,
+    /// Messages that clients made for a call: they have its tag, though nobody started them.
+    made: HashMap<String, Option<String>>,
+}
+
+/// What the client has, of this run and of those before.
+#[derive(Debug, Default)]
+struct Known {
+    messages: HashMap<String, Nature>,
+    calls: HashSet<String>,
+    answered: HashSet<String>,
+    /// Whether that is all. If not, nobody can say that a result belongs to no call.
+    all: bool,
+    all_activities: bool,
+}
+
+/// The kinds of messages that an id may not change between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nature {
+    Text(TextRole),
+    Tool,
+    Reasoning,
+    Activity,
+}
+
+impl Nature {
+    const ASSISTANT: Self = Self::Text(TextRole::Assistant);
+
+    const fn of(body: &MessageBody) -> Self {
+        match body {
+            MessageBody::Developer { .. } => Self::Text(TextRole::Developer),
+            MessageBody::System { .. } => Self::Text(TextRole::System),
+            MessageBody::User { .. } => Self::Text(TextRole::User),
+            MessageBody::Assistant { .. } => Self::ASSISTANT,
+            MessageBody::Tool { .. } => Self::Tool,
+            MessageBody::Reasoning { .. } => Self::Reasoning,
+            MessageBody::Activity { .. } => Self::Activity,
+        }
+    }
+}
+
+/// Something that is open for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Item<'a> {
+    Text(&'a str),
+    Call(&'a str),
+    Span(&'a str),
+    Reasoning(&'a str),
+    /// By its owner and name: a subagent often has steps of the names of its parent's.
+    Step(Option<&'a str>, &'a str),
+    Subagent(&'a str),
+}
+
+impl std::fmt::Display for Item<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(id) => write!(f, "text message `{id}`"),
+            Self::Call(id) => write!(f, "tool call `{id}`"),
+            Self::Span(id) => write!(f, "reasoning span `{id}`"),
+            Self::Reasoning(id) => write!(f, "reasoning message `{id}`"),
+            Self::Step(None, name) => write!(f, "step `{name}`"),
+            Self::Step(Some(owner), name) => write!(f, "step `{name}` of subagent `{owner}`"),
+            Self::Subagent(id) => write!(f, "subagent `{id}`"),
+        }
+    }
+}
+
+/// What an event does to an item.
+enum Act<'a> {
+    Open(Item<'a>),
+    Continue(Item<'a>),
+    Close(Item<'a>),
+    None,
+}
+
+fn act(event: &Event) -> Act<'_> {
+    let owner = event.subagent.as_deref();
+    match &event.kind {
+        Kind::TextMessageStart { message_id, .. } => Act::Open(Item::Text(message_id)),
+        Kind::TextMessageContent { message_id, .. } => Act::Continue(Item::Text(message_id)),
+        Kind::TextMessageEnd { message_id } => Act::Close(Item::Text(message_id)),
+        Kind::ToolCallStart { tool_call_id, .. } => Act::Open(Item::Call(tool_call_id)),
+        Kind::ToolCallArgs { tool_call_id, .. } => Act::Continue(Item::Call(tool_call_id)),
+        Kind::ToolCallEnd { tool_call_id } => Act::Close(Item::Call(tool_call_id)),
+        Kind::ReasoningStart { message_id } => Act::Open(Item::Span(message_id)),
+        Kind::ReasoningEnd { message_id } => Act::Close(Item::Span(message_id)),
+        Kind::ReasoningMessageStart { message_id, .. } => Act::Open(Item::Reasoning(message_id)),
+        Kind::ReasoningMessageContent { message_id, .. } => Act::Continue(Item::Reasoning(message_id)),
+        Kind::ReasoningMessageEnd { message_id } => Act::Close(Item::Reasoning(message_id)),
+        Kind::StepStarted { step_name } => Act::Open(Item::Step(owner, step_name)),
+        Kind::StepFinished { step_name } => Act::Close(Item::Step(owner, step_name)),
+        Kind::SubagentStarted { subagent_run_id, .. } => Act::Open(Item::Subagent(subagent_run_id)),
+        Kind::SubagentFinished { subagent_run_id, .. } | Kind::SubagentError { subagent_run_id, .. } => {
+            Act::Close(Item::Subagent(subagent_run_id))
+        }
+        _ => Act::None,
+    }
+}
+
+/// The item that this START opened.
+fn opened(start: &Event) -> Option<Item<'_>> {
+    match act(start) {
+        Act::Open(item) => Some(item),
+        Act::Continue(_) | Act::Close(_) | Act::None => None,
+    }
+}
+
+impl Verifier {
+    /// Of a stream that has not begun.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    #[cfg(test)]
+    /// The messages that the client has before the stream begins, all of them: results and changes of activities are
+    /// checked against them. A MESSAGES_SNAPSHOT on the stream does the same.
+    pub(crate) fn know(&mut self, messages: &[Message]) {
+        self.known = Known::of(messages);
+        self.known.all_activities = true;
+    }
+
+    #[cfg(test)]
+    /// Whether a run has started.
+    pub(crate) fn is_started(&self) -> bool {
+        self.phase != Phase::Before
+    }
+
+    /// Whether the last run has ended. A stream that stops before it looks complete to clients, and is not.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Finished | Phase::Failed)
+    }
+
+    /// Takes the event as sent, where it may be.
+    ///
+    /// # Errors
+    ///
+    /// The first rule that it breaks. Where [`Violation::throws`], the event is not counted as sent.
+    pub(crate) fn admit(&mut self, event: &Event) -> Result<(), Violation> {
+        self.order(event)?;
+        well_formed(event)?;
+        self.item(event)?;
+        self.tag(event)?;
+        let flaw = self.flaw(event);
+        self.take(event);
+        flaw.map_or(Ok(()), Err)
+    }
+
+    /// The ends of all that is open, so that RUN_FINISHED may follow. What was opened last ends first; subagents end
+    /// after what they may own.
+    pub(crate) fn closing(&self) -> Vec<Event> {
+        if self.phase != Phase::Active {
+            return Vec::new();
+        }
+        let items = self.open.iter().rev().filter_map(|start| self.end_of(start));
+        let subagents = self.subagents.iter().rev().filter(|subagent| subagent.end.is_none()).map(|subagent| {
+            let message = "its run ended before it did".to_owned();
+            Event::from(Kind::SubagentError { subagent_run_id: subagent.id.clone(), message, code: None })
+        });
+        items.chain(subagents).collect()
+    }
+
+    /// What somebody who has RUN_STARTED and the snapshots needs before the next event: the STARTs of all that is open.
+    /// The subagents of the run come first, those that have ended with their end: messages of the snapshot name them, and
+    /// so may subagents that start later.
+    pub(crate) fn reopening(&self) -> Vec<Event> {
+        if self.phase != Phase::Active {
+            return Vec::new();
+        }
+        let subagents = self.subagents.iter().flat_map(|subagent| std::iter::once(&subagent.start).chain(&subagent.end));
+        // Tagged as the snapshot tags them, which may have changed the owner.
+        let items = self.open.iter().map(|start| Event { subagent: self.owner_of(start), ..start.clone() });
+        subagents.cloned().chain(items).collect()
+    }
+
+    /// Before, in, and after a run.
+    fn order(&self, event: &Event) -> Result<(), Violation> {
+        let name = event.kind.name();
+        let starts = matches!(event.kind, Kind::RunStarted { .. });
+        let fails = matches!(event.kind, Kind::RunError { .. });
+        match self.phase {
+            Phase::Before if !starts && !fails => Err(Violation::NotStarted { event: name }),
+            Phase::Active if starts => Err(Violation::StillActive),
+            // A late failure of what had finished is legal.
+            Phase::Finished if !starts && !fails => Err(Violation::Over { event: name, terminal: "RUN_FINISHED" }),
+            Phase::Failed if !starts => Err(Violation::Over { event: name, terminal: "RUN_ERROR" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What must be open, and what must not.
+    fn item(&self, event: &Event) -> Result<(), Violation> {
+        let name = event.kind.name();
+        match act(event) {
+            Act::Open(item) if self.is_open(item) => {
+                return Err(Violation::AlreadyOpen { event: name, item: item.to_string() });
+            }
+            Act::Continue(item) | Act::Close(item) if !self.is_open(item) => {
+                return Err(Violation::NotOpen { event: name, item: item.to_string() });
+            }
+            _ => {}
+        }
+        match &event.kind {
+            Kind::SubagentStarted { subagent_run_id, parent_subagent_run_id, .. } => {
+                if self.subagent(subagent_run_id).is_some() {
+                    return Err(Violation::SubagentReused { id: subagent_run_id.clone() });
+                }
+                match parent_subagent_run_id {
+                    Some(parent) if self.subagent(parent).is_none() => Err(Violation::UnknownParent { parent: parent.clone() }),
+                    _ => Ok(()),
+                }
+            }
+            Kind::RunFinished { .. } => {
+                let live = self.subagents.iter().filter(|subagent| subagent.end.is_none());
+                let items: Vec<_> = self
+                    .open
+                    .iter()
+                    .filter_map(opened)
+                    .chain(live.map(|subagent| Item::Subagent(&subagent.id)))
+                    .map(|item| item.to_string())
+                    .collect();
+                if items.is_empty() { Ok(()) } else { Err(Violation::LeftOpen { items: items.join(", ") }) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A tag may be left out, but what is tagged must agree with whoever started the thing.
+    fn tag(&self, event: &Event) -> Result<(), Violation> {
+        let owners = &self.owners;
+        if let Kind::ToolCallStart { tool_call_id, parent_message_id: Some(parent), .. } = &event.kind
+            && let Some(owner) = owners.messages.get(parent)
+        {
+            // The call belongs to the message that carries it.
+            let item = || Item::Text(parent).to_string();
+            agree(event, owner, item)?;
+            if let (None, Some(known)) = (&event.subagent, owners.calls.get(tool_call_id))
+                && known != owner
+            {
+                return Err(foreign(event, known.as_deref(), item(), owner.as_deref()));
+            }
+        }
+        let (owner, item) = match &event.kind {
+            Kind::TextMessageStart { message_id: id, .. }
+            | Kind::TextMessageContent { message_id: id, .. }
+            | Kind::TextMessageEnd { message_id: id } => (owners.messages.get(id), Item::Text(id)),
+            Kind::ToolCallStart { tool_call_id: id, .. }
+            | Kind::ToolCallArgs { tool_call_id: id, .. }
+            | Kind::ToolCallEnd { tool_call_id: id } => (owners.calls.get(id), Item::Call(id)),
+            Kind::ReasoningStart { message_id: id }
+            | Kind::ReasoningEnd { message_id: id }
+            | Kind::ReasoningMessageStart { message_id: id, .. }
+            | Kind::ReasoningMessageContent { message_id: id, .. }
+            | Kind::ReasoningMessageEnd { message_id: id } => (owners.reasoning.get(id), Item::Reasoning(id)),
+            Kind::ReasoningEncryptedValue { subtype, entity_id: id, .. } if subtype == "tool-call" => {
+                (owners.calls.get(id), Item::Call(id))
+            }
+            Kind::ReasoningEncryptedValue { entity_id: id, .. } => {
+                (owners.messages.get(id).or_else(|| owners.reasoning.get(id)), Item::Reasoning(id))
+            }
+            Kind::ActivityDelta { message_id: id, .. } => {
+                let Some(owner) = owners.activities.get(id) else { return Ok(()) };
+                return agree(event, owner, || format!("activity `{id}`"));
+            }
+            _ => return Ok(()),
+        };
+        let Some(owner) = owner else { return Ok(()) };
+        agree(event, owner, || item.to_string())
+    }
+
+    /// What clients let pass, and should not get.
+    fn flaw(&self, event: &Event) -> Option<Violation> {
+        let name = event.kind.name();
+        if event.subagent.is_some() && !takes_tag(&event.kind) {
+            return Some(Violation::Untaggable { event: name });
+        }
+        match &event.kind {
+            Kind::RunStarted { protocol_version: None, .. } => Some(Violation::NoVersion),
+            Kind::RunFinished { thread_id, run_id, outcome, .. } => {
+                self.other_run(thread_id, run_id).or_else(|| self.pending(outcome.as_ref()))
+            }
+            Kind::TextMessageStart { message_id, role, .. } => {
+                self.taken(event, message_id, Nature::Text(*role)).or_else(|| self.misattributed(event, Some(message_id)))
+            }
+            // In no snapshot, so who joins later could not know.
+            Kind::ReasoningStart { .. } => self.misattributed(event, None),
+            Kind::ReasoningMessageStart { message_id, .. } => {
+                self.taken(event, message_id, Nature::Reasoning).or_else(|| self.misattributed(event, Some(message_id)))
+            }
+            Kind::ActivitySnapshot { message_id, .. } => self.taken(event, message_id, Nature::Activity),
+            Kind::ActivityDelta { message_id, .. } => match self.known.messages.get(message_id) {
+                None if !self.known.all_activities => None,
+                None => Some(Violation::UnknownActivity { id: message_id.clone() }),
+                Some(_) => self.taken(event, message_id, Nature::Activity),
+            },
+            Kind::ToolCallStart { tool_call_id, .. } if self.known.calls.contains(tool_call_id) => None,
+            Kind::ToolCallStart { parent_message_id: Some(parent), .. } => {
+                self.taken(event, parent, Nature::ASSISTANT).or_else(|| self.misattributed(event, Some(parent)))
+            }
+            // It makes a message of its own id.
+            Kind::ToolCallStart { tool_call_id: id, .. } => {
+                let taken = self.known.messages.contains_key(id);
+                taken.then(|| Violation::TakenId { event: name, id: id.clone() }).or_else(|| self.misattributed(event, Some(id)))
+            }
+            Kind::ToolCallResult { message_id, tool_call_id, .. } => self.result(message_id, tool_call_id),
+            Kind::ReasoningEncryptedValue { subtype, entity_id, .. } if subtype == "message" && event.subagent.is_some() => {
+                self.misattributed(event, Some(entity_id))
+            }
+            Kind::MessagesSnapshot { messages } => self.dropped(messages),
+            _ => None,
+        }
+    }
+
+    fn other_run(&self, thread: &str, run: &str) -> Option<Violation> {
+        let (started_thread, started) = self.run.as_ref()?;
+        (started_thread != thread || started != run)
+            .then(|| Violation::OtherRun { started: started.clone(), finished: run.to_owned() })
+    }
+
+    /// A success names exactly the calls that the client is to answer. Where it names none, clients take all calls of the
+    /// run that have no result for those.
+    fn pending(&self, outcome: Option<&Outcome>) -> Option<Violation> {
+        let named: &[String] = match outcome {
+            None => &[],
+            Some(Outcome::Success { pending_tool_call_ids }) => pending_tool_call_ids,
+            Some(Outcome::Interrupt { .. } | Outcome::Cancelled) => return None,
+        };
+        let mut seen = HashSet::new();
+        let wrong = named.iter().find(|id| {
+            let known = self.known.calls.contains(*id) || !self.known.all;
+            !known || self.known.answered.contains(*id) || !seen.insert(id.as_str())
+        });
+        if let Some(id) = wrong {
+            return Some(Violation::NotPending { id: id.clone() });
+        }
+        let unanswered = self.calls.iter().find(|id| !self.answered.contains(*id) && !named.contains(id));
+        unanswered.map(|id| Violation::Unanswered { id: id.clone() })
+    }
+
+    fn taken(&self, event: &Event, id: &str, nature: Nature) -> Option<Violation> {
+        let known = self.known.messages.get(id)?;
+        (*known != nature).then(|| Violation::TakenId { event: event.kind.name(), id: id.to_owned() })
+    }
+
+    /// What clients make at this START, or add to, has one owner for them and another for the stream.
+    fn misattributed(&self, event: &Event, message: Option<&str>) -> Option<Violation> {
+        let made = message.and_then(|message| self.owners.made.get(message));
+        let is_new = message.is_none_or(|message| !self.known.messages.contains_key(message));
+        let owner = match made {
+            Some(owner) => (*owner != event.subagent).then(|| owner.clone())?,
+            None if is_new && event.subagent.is_none() => {
+                let of_parent = || message.and_then(|message| self.owners.messages.get(message)?.clone());
+                Some(self.owner_of(event).or_else(of_parent)?)
+            }
+            None => return None,
+        };
+        let item = opened(event).or_else(|| message.map(Item::Text))?.to_string();
+        let tag = whose(event.subagent.as_deref());
+        Some(Violation::Misattributed { event: event.kind.name(), tag, item, owner: whose(owner.as_deref()) })
+    }
+
+    fn result(&self, message: &str, call: &str) -> Option<Violation> {
+        if self.known.answered.contains(call) {
+            return Some(Violation::AnsweredTwice { id: call.to_owned() });
+        }
+        if self.known.messages.contains_key(message) {
+            return Some(Violation::TakenId { event: "TOOL_CALL_RESULT", id: message.to_owned() });
+        }
+        let known = self.known.calls.contains(call) || !self.known.all;
+        (!known).then(|| Violation::UnknownCall { id: call.to_owned() })
+    }
+
+    /// What is open loses all that follows where the snapshot leaves it out.
+    fn dropped(&self, messages: &[Message]) -> Option<Violation> {
+        let snapshot = Known::of(messages);
+        let item = self.open.iter().filter_map(opened).find(|item| match item {
+            Item::Text(id) => !matches!(snapshot.messages.get(*id), Some(Nature::Text(_))),
+            Item::Call(id) => !snapshot.calls.contains(*id),
+            // Clients keep those that they have, where the snapshot has none.
+            Item::Reasoning(id) => {
+                snapshot.messages.values().any(|nature| *nature == Nature::Reasoning)
+                    && snapshot.messages.get(*id) != Some(&Nature::Reasoning)
+            }
+            Item::Span(_) | Item::Step(..) | Item::Subagent(_) => false,
+        })?;
+        Some(Violation::DroppedOpen { item: item.to_string() })
+    }
+
+    fn take(&mut self, event: &Event) {
+        match act(event) {
+            Act::Open(Item::Subagent(id)) => {
+                self.subagents.push(Subagent { id: id.to_owned(), start: bare(event), end: None });
+            }
+            Act::Close(Item::Subagent(id)) => {
+                if let Some(subagent) = self.subagents.iter_mut().find(|subagent| subagent.id == id) {
+                    subagent.end = Some(bare(event));
+                }
+            }
+            Act::Open(item) => {
+                let mut start = bare(event);
+                if let (Item::Call(id), Kind::ToolCallStart { parent_message_id, .. }) = (item, &mut start.kind)
+                    && self.known.calls.contains(id)
+                {
+                    // It is in a message already, whatever this says.
+                    *parent_message_id = None;
+                }
+                self.open.push(start);
+            }
+            Act::Close(item) => self.open.retain(|start| opened(start) != Some(item)),
+            Act::Continue(_) | Act::None => {}
+        }
+        let tag = || event.subagent.clone();
+        match &event.kind {
+            Kind::RunStarted { thread_id, run_id, .. } => self.begin(thread_id, run_id),
+            Kind::RunFinished { .. } => self.phase = Phase::Finished,
+            Kind::RunError { .. } => self.phase = Phase::Failed,
+            Kind::TextMessageStart { message_id: id, role, .. } => {
+                self.owners.messages.entry(id.clone()).or_insert_with(tag);
+                self.known.messages.entry(id.clone()).or_insert(Nature::Text(*role));
+            }
+            Kind::ReasoningStart { message_id: id } => {
+                self.owners.reasoning.entry(id.clone()).or_insert_with(tag);
+            }
+            Kind::ReasoningMessageStart { message_id: id, .. } => {
+                self.owners.reasoning.entry(id.clone()).or_insert_with(tag);
+                self.known.messages.entry(id.clone()).or_insert(Nature::Reasoning);
+            }
+            Kind::ToolCallStart { tool_call_id, parent_message_id, .. } => {
+                self.take_call(tool_call_id, parent_message_id.as_deref(), tag());
+            }
+            Kind::ToolCallResult { message_id, tool_call_id, .. } => {
+                self.owners.messages.insert(message_id.clone(), tag());
+                self.known.messages.insert(message_id.clone(), Nature::Tool);
+                self.known.answered.insert(tool_call_id.clone());
+                self.answered.insert(tool_call_id.clone());
+            }
+            Kind::ActivitySnapshot { message_id: id, replace, .. } => {
+                if *replace != Some(false) || !self.owners.activities.contains_key(id) {
+                    self.owners.activities.insert(id.clone(), tag());
+                }
+                self.known.messages.entry(id.clone()).or_insert(Nature::Activity);
+            }
+            Kind::MessagesSnapshot { messages } => self.replace(messages),
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, thread: &str, run: &str) {
+        *self = Self {
+            phase: Phase::Active,
+            run: Some((thread.to_owned(), run.to_owned())),
+            // What was said stays.
+            known: std::mem::take(&mut self.known),
+            ..Self::default()
+        };
+    }
+
+    fn take_call(&mut self, id: &str, parent: Option<&str>, tag: Option<String>) {
+        let inherited = parent.and_then(|parent| self.owners.messages.get(parent)).cloned();
+        let owner = self.owners.calls.entry(id.to_owned()).or_insert_with(|| tag.or_else(|| inherited.flatten())).clone();
+        if !self.calls.iter().any(|call| call == id) {
+            self.calls.push(id.to_owned());
+        }
+        if self.known.calls.insert(id.to_owned()) {
+            // The message that clients make for it, where there is none, has its tag.
+            let message = parent.unwrap_or(id);
+            if !self.known.messages.contains_key(message) {
+                self.owners.made.insert(message.to_owned(), owner);
+                self.known.messages.insert(message.to_owned(), Nature::ASSISTANT);
+            }
+        }
+    }
+
+    /// A snapshot says who owns the messages in it, and which there are.
+    fn replace(&mut self, messages: &[Message]) {
+        for message in messages {
+            let owners = match &message.body {
+                MessageBody::Reasoning { .. } => &mut self.owners.reasoning,
+                MessageBody::Activity { .. } => &mut self.owners.activities,
+                _ => &mut self.owners.messages,
+            };
+            owners.insert(message.id.clone(), message.subagent.clone());
+            self.owners.made.remove(&message.id);
+            for call in calls_of(&message.body) {
+                self.owners.calls.insert(call.to_owned(), message.subagent.clone());
+            }
+        }
+        let before = std::mem::replace(&mut self.known, Known::of(messages));
+        // Clients keep the reasoning and the activities that they have, where the snapshot has none.
+        let has = |known: &Known, nature| known.messages.values().any(|other| *other == nature);
+        for nature in [Nature::Reasoning, Nature::Activity] {
+            if !has(&self.known, nature) {
+                let kept = before.messages.iter().filter(|(_, other)| **other == nature);
+                let kept: Vec<_> = kept.map(|(id, nature)| (id.clone(), *nature)).collect();
+                self.known.messages.extend(kept);
+            }
+        }
+        self.known.all_activities = before.all_activities || messages.iter().any(|message| message.body.role() == "activity");
+    }
+
+    fn is_open(&self, item: Item<'_>) -> bool {
+        match item {
+            Item::Subagent(id) => self.subagent(id).is_some_and(|subagent| subagent.end.is_none()),
+            // What is continued was mostly opened last.
+            _ => self.open.iter().rev().any(|start| opened(start) == Some(item)),
+        }
+    }
+
+    fn subagent(&self, id: &str) -> Option<&Subagent> {
+        self.subagents.iter().find(|subagent| subagent.id == id)
+    }
+
+    fn end_of(&self, start: &Event) -> Option<Event> {
+        let kind = match opened(start)? {
+            Item::Text(id) => Kind::TextMessageEnd { message_id: id.to_owned() },
+            Item::Call(id) => Kind::ToolCallEnd { tool_call_id: id.to_owned() },
+            Item::Span(id) => Kind::ReasoningEnd { message_id: id.to_owned() },
+            Item::Reasoning(id) => Kind::ReasoningMessageEnd { message_id: id.to_owned() },
+            Item::Step(_, name) => Kind::StepFinished { step_name: name.to_owned() },
+            Item::Subagent(_) => return None,
+        };
+        Some(Event { subagent: self.owner_of(start), ..Event::from(kind) })
+    }
+
+    /// Who owns what this START opened, now.
+    fn owner_of(&self, start: &Event) -> Option<String> {
+        match opened(start)? {
+            Item::Text(id) => self.owners.messages.get(id)?.clone(),
+            Item::Call(id) => self.owners.calls.get(id)?.clone(),
+            Item::Span(id) | Item::Reasoning(id) => self.owners.reasoning.get(id)?.clone(),
+            Item::Step(owner, _) => owner.map(str::to_owned),
+            Item::Subagent(_) => None,
+        }
+    }
+}
+
+impl Known {
+    fn of(messages: &[Message]) -> Self {
+        let mut known = Self { all: true, ..Self::default() };
+        for message in messages {
+            known.messages.insert(message.id.clone(), Nature::of(&message.body));
+            known.calls.extend(calls_of(&message.body).map(str::to_owned));
+            if let MessageBody::Tool { tool_call_id, .. } = &message.body {
+                known.answered.insert(tool_call_id.clone());
+            }
+        }
+        known
+    }
+}
+
+/// The ids of the calls in a message.
+pub(super) fn calls_of(body: &MessageBody) -> impl Iterator<Item = &str> {
+    let calls = match body {
+        MessageBody::Assistant { tool_calls, .. } => tool_calls.as_slice(),
+        _ => &[],
+    };
+    calls.iter().map(|call| call.id.as_str())
+}
+
+/// What no type of ours rules out, and the schema does.
+fn well_formed(event: &Event) -> Result<(), Violation> {
+    let wrong = match &event.kind {
+        Kind::RunFinished { outcome: Some(Outcome::Interrupt { interrupts }), .. } if interrupts.is_empty() => {
+            "an interrupt without interrupts"
+        }
+        Kind::RunFinished { result: Some(Value::Null), .. } | Kind::SubagentFinished { result: Some(Value::Null), .. } => {
+            "a result of `null`: it is to be left out"
+        }
+        Kind::RunFinished { usage, .. } | Kind::RunError { usage, .. } if !usage.iter().all(countable) => {
+            "more tokens than a JSON number can count"
+        }
+        Kind::ReasoningEncryptedValue { subtype, .. } if !matches!(subtype.as_str(), "tool-call" | "message") => {
+            "its subtype is neither `tool-call` nor `message`"
+        }
+        Kind::StateDelta { delta: patch } | Kind::ActivityDelta { patch, .. } if !patch.iter().all(pointed) => {
+            "a path that is no JSON pointer"
+        }
+        // It would be written twice, the second time over its own id.
+        Kind::SubagentStarted { .. } | Kind::SubagentFinished { .. } | Kind::SubagentError { .. } if event.subagent.is_some() => {
+            "it has its own id, and takes no tag"
+        }
+        _ => return Ok(()),
+    };
+    Err(Violation::Malformed { event: event.kind.name(), what: wrong })
+}
+
+/// The largest whole number that JavaScript keeps.
+const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
+
+fn countable(usage: &Usage) -> bool {
+    let Usage { input_tokens, output_tokens, total_tokens, reasoning_tokens, cached_input_tokens, .. } = usage;
+    let counts = [input_tokens, output_tokens, total_tokens, reasoning_tokens, cached_input_tokens];
+    counts.into_iter().flatten().all(|count| *count <= MAX_SAFE_INTEGER)
+}
+
+fn pointed(op: &PatchOp) -> bool {
+    match op {
+        PatchOp::Add { path, .. } | PatchOp::Remove { path } | PatchOp::Replace { path, .. } | PatchOp::Test { path, .. } => {
+            is_pointer(path)
+        }
+        PatchOp::Move { from, path } | PatchOp::Copy { from, path } => is_pointer(from) && is_pointer(path),
+    }
+}
+
+/// RFC 6901: empty, or tokens that each begin with `/`, in which `~` is always `~0` or `~1`.
+fn is_pointer(path: &str) -> bool {
+    let escaped = path.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    escaped && (path.is_empty() || path.starts_with('/'))
+}
+
+const fn takes_tag(kind: &Kind) -> bool {
+    !matches!(kind, Kind::RunStarted { .. } | Kind::RunFinished { .. } | Kind::RunError { .. } | Kind::MessagesSnapshot { .. })
+}
+
+/// To be said again later, when metadata of the events between has been merged: it would undo them.
+fn bare(event: &Event) -> Event {
+    Event { metadata: serde_json::Map::new(), ..event.clone() }
+}
+
+fn agree(event: &Event, owner: &Option<String>, item: impl FnOnce() -> String) -> Result<(), Violation> {
+    match &event.subagent {
+        Some(tag) if owner.as_ref() != Some(tag) => Err(foreign(event, Some(tag), item(), owner.as_deref())),
+        _ => Ok(()),
+    }
+}
+
+fn foreign(event: &Event, tag: Option<&str>, item: String, owner: Option<&str>) -> Violation {
+    Violation::ForeignTag { event: event.kind.name(), tag: whose(tag), item, owner: whose(owner) }
+}
+
+fn whose(tag: Option<&str>) -> String {
+    tag.map_or_else(|| "the agent itself".to_owned(), |tag| format!("subagent `{tag}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::agui::{
+        event::{Function, Interrupt, ToolCall},
+        fold::View,
+        sample::{event, events, said},
+    };
+
+    fn check(words: &str) -> Result<(), Violation> {
+        let mut verifier = Verifier::new();
+        events(words).iter().try_for_each(|event| verifier.admit(event))
+    }
+
+    /// What clients take, measured with `@ag-ui/client` 1.0.0 where the reference says so.
+    #[test]
+    fn legal_streams_are_admitted() {
+        for words in [
+            "run end",
+            "err",
+            "run err",
+            "run end err",
+            "run end run end",
+            "run err run end",
+            "err run end",
+            "run t[a t.a t]a end",
+            "run t[a t]a t[a t]a end",
+            "run t[a t[b t.a t.b t]a t]b end",
+            "run u[a t.a t]a end",
+            "run t[a c[b<a t.a c.b c]b x.b t]a end",
+            "run c[a c[b c.a c.b c]b c]a x.a x.b end",
+            "run c[a x.a c]a end",
+            "run c[a c]a end=a",
+            "run c[a c]a cancel",
+            "run t[a err",
+            "run m[a m.a m]a end",
+            "run r[a m[a m.a m]a r]a end",
+            "run r[a m[b m]b m[c m]c r]a end",
+            "run s[a s[a@g s]a@g s]a end",
+            "run g[a t[b@a t.b t]b g]a end",
+            "run t[b@ghost t.b@ghost t]b@ghost end",
+            "run g[a g[b<a g]b g]a end",
+            "run g[a g]a g[b<a g!b end",
+            "run g[a g]a end run g[a g]a end",
+            "run t[a@g t]a end run t[a t]a end",
+            "run a=i a.i a?i a=i@g a.i@g end",
+            "run c[a@g c]a e.none f.a@g x.a end",
+            "run t[a@g c[b<a c.b@g c]b x.b t]a end",
+            "run set add add end",
+            "run snap=a,b t[a t.a t]a end",
+            "run snap=old c[a c]a x.a end",
+            "run x.unknown end",
+            "run a.unknown end",
+        ] {
+            assert_eq!(check(words), Ok(()), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_clients_throw_at_is_refused_and_changes_nothing() {
+        for (words, says) in [
+            ("end", "RUN_FINISHED before RUN_STARTED"),
+            ("t[a", "TEXT_MESSAGE_START before RUN_STARTED"),
+            ("run run", "RUN_STARTED while a run is active"),
+            ("run end t[a", "TEXT_MESSAGE_START after RUN_FINISHED"),
+            ("run end end", "RUN_FINISHED after RUN_FINISHED"),
+            ("run err end", "RUN_FINISHED after RUN_ERROR"),
+            ("run err err", "RUN_ERROR after RUN_ERROR"),
+            ("run end err end", "RUN_FINISHED after RUN_ERROR"),
+            ("run t.a", "TEXT_MESSAGE_CONTENT: text message `a` is not open"),
+            ("run t]a", "TEXT_MESSAGE_END: text message `a` is not open"),
+            ("run t[a t]a t.a", "TEXT_MESSAGE_CONTENT: text message `a` is not open"),
+            ("run t[a t[a", "TEXT_MESSAGE_START: text message `a` is open already"),
+            ("run c.a", "TOOL_CALL_ARGS: tool call `a` is not open"),
+            ("run c]a", "TOOL_CALL_END: tool call `a` is not open"),
+            ("run c[a c[a", "TOOL_CALL_START: tool call `a` is open already"),
+            ("run r[a r[a", "REASONING_START: reasoning span `a` is open already"),
+            ("run r]a", "REASONING_END: reasoning span `a` is not open"),
+            ("run r[a m.a", "REASONING_MESSAGE_CONTENT: reasoning message `a` is not open"),
+            ("run m[a r]a", "REASONING_END: reasoning span `a` is not open"),
+            ("run m[a m[a", "REASONING_MESSAGE_START: reasoning message `a` is open already"),
+            ("run s[a s[a", "STEP_STARTED: step `a` is open already"),
+            ("run s]a", "STEP_FINISHED: step `a` is not open"),
+            ("run s[a s]a@g", "STEP_FINISHED: step `a` of subagent `g` is not open"),
+            ("run t[a end", "RUN_FINISHED while these are open: text message `a`"),
+            ("run c[a cancel", "RUN_FINISHED while these are open: tool call `a`"),
+            (
+                "run g[g s[a r[b m[c end",
+                "RUN_FINISHED while these are open: step `a`, reasoning span `b`, reasoning message `c`, subagent `g`",
+            ),
+            ("run t[a@g t.a@h", "TEXT_MESSAGE_CONTENT: tagged with subagent `h`, but text message `a` belongs to subagent `g`"),
+            ("run t[a t.a@g", "TEXT_MESSAGE_CONTENT: tagged with subagent `g`, but text message `a` belongs to the agent itself"),
+            ("run t[a@g t]a t[a@h", "TEXT_MESSAGE_START: tagged with subagent `h`, but text message `a` belongs to subagent `g`"),
+            ("run t[a@g c[b<a@h", "TOOL_CALL_START: tagged with subagent `h`, but text message `a` belongs to subagent `g`"),
+            ("run t[a@g c[b<a c.b@h", "TOOL_CALL_ARGS: tagged with subagent `h`, but tool call `b` belongs to subagent `g`"),
+            (
+                "run t[a@g c[b c]b c[b<a",
+                "TOOL_CALL_START: tagged with the agent itself, but text message `a` belongs to subagent `g`",
+            ),
+            (
+                "run c[a@g c]a f.a@h",
+                "REASONING_ENCRYPTED_VALUE: tagged with subagent `h`, but tool call `a` belongs to subagent `g`",
+            ),
+            (
+                "run m[a@g m]a e.a@h",
+                "REASONING_ENCRYPTED_VALUE: tagged with subagent `h`, but reasoning message `a` belongs to subagent `g`",
+            ),
+            (
+                "run r[a@g m[a@h",
+                "REASONING_MESSAGE_START: tagged with subagent `h`, but reasoning message `a` belongs to subagent `g`",
+            ),
+            ("run a=i@g a.i@h", "ACTIVITY_DELTA: tagged with subagent `h`, but activity `i` belongs to subagent `g`"),
+            (
+                "run snap=a t[a@g",
+                "TEXT_MESSAGE_START: tagged with subagent `g`, but text message `a` belongs to the agent itself",
+            ),
+            ("run g[a g[a", "SUBAGENT_STARTED: subagent `a` is open already"),
+            ("run g[a g]a g[a", "SUBAGENT_STARTED: `a` has ended in this run, and an id is of one invocation"),
+            ("run g[a<b", "SUBAGENT_STARTED: its parent `b` was not started in this run"),
+            ("run g]a", "SUBAGENT_FINISHED: subagent `a` is not open"),
+            ("run g[a g]a g!a", "SUBAGENT_ERROR: subagent `a` is not open"),
+            ("run g[a@b", "SUBAGENT_STARTED: it has its own id, and takes no tag"),
+        ] {
+            let mut all = events(words);
+            let last = all.pop().unwrap();
+            let mut verifier = Verifier::new();
+            for event in &all {
+                assert_eq!(verifier.admit(event), Ok(()), "{words}");
+            }
+            let before = format!("{verifier:?}");
+            let violation = verifier.admit(&last).expect_err(words);
+            assert_eq!(violation.to_string(), says, "{words}");
+            assert!(violation.throws(), "{words}");
+            assert_eq!(format!("{verifier:?}"), before, "{words}");
+        }
+    }
+
+    #[test]
+    fn what_clients_let_pass_is_told_and_counted() {
+        for (words, says) in [
+            ("run t[a@g t]a end@g", "RUN_FINISHED: it belongs to the run as a whole, and takes no tag of a subagent"),
+            ("run m[a m]a t[a", "TEXT_MESSAGE_START: `a` is a message of another kind, and ids are unique among all"),
+            ("run u[a t]a t[a", "TEXT_MESSAGE_START: `a` is a message of another kind, and ids are unique among all"),
+            ("run t[a t]a a=a", "ACTIVITY_SNAPSHOT: `a` is a message of another kind, and ids are unique among all"),
+            ("run u[a t]a c[b<a", "TOOL_CALL_START: `a` is a message of another kind, and ids are unique among all"),
+            ("run t[a t]a c[a", "TOOL_CALL_START: `a` is a message of another kind, and ids are unique among all"),
+            (
+                "run r[a@g m[a",
+                "REASONING_MESSAGE_START: it is of the agent itself, but reasoning message `a` belongs to subagent `g`",
+            ),
+            (
+                "run t[a@g t]a snap=b t[a",
+                "TEXT_MESSAGE_START: it is of the agent itself, but text message `a` belongs to subagent `g`",
+            ),
+            ("run r[a@g r]a r[a", "REASONING_START: it is of the agent itself, but reasoning span `a` belongs to subagent `g`"),
+            ("run a=i snap=a a=j a.k", "ACTIVITY_DELTA: there is no activity `k` to change"),
+            ("run snap=a x.b", "TOOL_CALL_RESULT: there is no call `b`"),
+            ("run c[a c]a x.a x.a", "TOOL_CALL_RESULT: call `a` has a result"),
+            ("run t[xa t]xa c[a c]a x.a", "TOOL_CALL_RESULT: `xa` is a message of another kind, and ids are unique among all"),
+            ("run t[a snap=b", "MESSAGES_SNAPSHOT without text message `a`, which is open"),
+            ("run c[a snap=b", "MESSAGES_SNAPSHOT without tool call `a`, which is open"),
+            ("run c[a c]a end", "RUN_FINISHED: call `a` has no result, and is not named as pending: clients take it for theirs"),
+            (
+                "run c[a c]a c[b c]b end=b",
+                "RUN_FINISHED: call `a` has no result, and is not named as pending: clients take it for theirs",
+            ),
+            ("run c[a c]a x.a end=a", "RUN_FINISHED: `a` is pending, but it is no call without a result, or named twice"),
+            ("run c[a c]a end=a,a", "RUN_FINISHED: `a` is pending, but it is no call without a result, or named twice"),
+            ("run snap=m end=a", "RUN_FINISHED: `a` is pending, but it is no call without a result, or named twice"),
+        ] {
+            // Activities are known where a snapshot has some: here the client was told of them before.
+            let mut verifier = Verifier::new();
+            if words.contains("a.k") {
+                verifier.know(&[]);
+            }
+            let mut all = events(words);
+            let last = all.pop().unwrap();
+            for event in &all {
+                assert_eq!(verifier.admit(event), Ok(()), "{words}");
+            }
+            let before = format!("{verifier:?}");
+            let violation = verifier.admit(&last).expect_err(words);
+            assert_eq!(violation.to_string(), says, "{words}");
+            assert!(!violation.throws(), "{words}");
+            if !matches!(last.kind, Kind::ActivityDelta { .. }) && words != "run c[a c]a x.a x.a" {
+                assert_ne!(format!("{verifier:?}"), before, "{words}");
+            }
+        }
+    }
+
+    #[test]
+    fn runs_are_named_and_versioned() {
+        let mut verifier = Verifier::new();
+        let unversioned =
+            Kind::RunStarted { thread_id: "thread".into(), run_id: "other".into(), protocol_version: None, parent_run_id: None };
+        assert_eq!(verifier.admit(&unversioned.into()), Err(Violation::NoVersion));
+        assert!(verifier.is_started() && !verifier.is_over());
+        let finished = verifier.admit(&event("end"));
+        assert_eq!(finished, Err(Violation::OtherRun { started: "other".into(), finished: "run".into() }));
+        assert!(verifier.is_over());
+    }
+
+    #[test]
+    fn values_that_the_schema_refuses_are_malformed() {
+        let finished = |result, outcome, usage| Kind::RunFinished {
+            thread_id: "thread".into(),
+            run_id: "run".into(),
+            result,
+            outcome,
+            usage,
+        };
+        let patch = |path: &str| Kind::StateDelta { delta: vec![PatchOp::Copy { from: String::new(), path: path.into() }] };
+        let malformed: Vec<Kind> = vec![
+            finished(None, Some(Outcome::Interrupt { interrupts: Vec::new() }), Vec::new()),
+            finished(Some(Value::Null), None, Vec::new()),
+            finished(None, None, vec![Usage { output_tokens: Some(1 << 53), ..Usage::default() }]),
+            Kind::ReasoningEncryptedValue { subtype: "text".into(), entity_id: "a".into(), encrypted_value: "?".into() },
+            patch("a"),
+            patch("/a~2"),
+            patch("/a~"),
+        ];
+        for kind in malformed {
+            let mut verifier = Verifier::new();
+            verifier.admit(&event("run")).unwrap();
+            let violation = verifier.admit(&kind.clone().into()).expect_err(kind.name());
+            assert!(matches!(violation, Violation::Malformed { .. }) && violation.throws(), "{kind:?}");
+        }
+        let interrupt = Interrupt {
+            id: "i".into(),
+            reason: "confirmation".into(),
+            message: None,
+            tool_call_id: None,
+            response_schema: None,
+            expires_at: None,
+            metadata: serde_json::Map::new(),
+        };
+        for kind in [
+            finished(Some(Value::Bool(false)), None, vec![Usage { output_tokens: Some((1 << 53) - 1), ..Usage::default() }]),
+            finished(None, Some(Outcome::Interrupt { interrupts: vec![interrupt] }), Vec::new()),
+            patch("/a~0b~1/"),
+        ] {
+            let mut verifier = Verifier::new();
+            verifier.admit(&event("run")).unwrap();
+            assert_eq!(verifier.admit(&kind.clone().into()), Ok(()), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_before_the_stream_is_checked_against() {
+        let mut known = said("m", "");
+        known.body = MessageBody::Assistant {
+            content: None,
+            name: None,
+            tool_calls: vec![ToolCall {
+                id: "a".into(),
+                kind: Default::default(),
+                function: Function { name: "tool".into(), arguments: "{}".into() },
+            }],
+        };
+        let mut verifier = Verifier::new();
+        verifier.know(std::slice::from_ref(&known));
+        for event in &events("run x.a") {
+            assert_eq!(verifier.admit(event), Ok(()));
+        }
+        assert_eq!(verifier.admit(&event("x.b")), Err(Violation::UnknownCall { id: "b".into() }));
+        // And of a run before.
+        let mut verifier = Verifier::new();
+        for event in &events("run snap=m c[a c]a end=a run x.a end") {
+            assert_eq!(verifier.admit(event), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_is_open_is_closed_inside_out_and_opened_again_outside_in() {
+        let mut verifier = Verifier::new();
+        assert_eq!((verifier.closing(), verifier.reopening()), (Vec::new(), Vec::new()));
+        for event in &events("run g[g g[h<g g]g s[s t[a@h c[b<a r[c m[c m.c t[d t]d") {
+            assert_eq!(verifier.admit(event), Ok(()));
+        }
+        let names = |events: Vec<Event>| {
+            let name = |event: &Event| {
+                let id = match act(event) {
+                    Act::Open(item) | Act::Close(item) => item.to_string(),
+                    Act::Continue(_) | Act::None => String::new(),
+                };
+                format!("{} {id} {}", event.kind.name(), event.subagent.as_deref().unwrap_or("-"))
+            };
+            events.iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(verifier.closing()),
+            [
+                "REASONING_MESSAGE_END reasoning message `c` -",
+                "REASONING_END reasoning span `c` -",
+                "TOOL_CALL_END tool call `b` h",
+                "TEXT_MESSAGE_END text message `a` h",
+                "STEP_FINISHED step `s` -",
+                "SUBAGENT_ERROR subagent `h` -",
+            ]
+        );
+        assert_eq!(
+            names(verifier.reopening()),
+            [
+                "SUBAGENT_STARTED subagent `g` -",
+                "SUBAGENT_FINISHED subagent `g` -",
+                "SUBAGENT_STARTED subagent `h` -",
+                "STEP_STARTED step `s` -",
+                "TEXT_MESSAGE_START text message `a` h",
+                "TOOL_CALL_START tool call `b` h",
+                "REASONING_START reasoning span `c` -",
+                "REASONING_MESSAGE_START reasoning message `c` -",
+            ]
+        );
+        verifier.admit(&event("err")).unwrap();
+        assert_eq!((verifier.closing(), verifier.reopening()), (Vec::new(), Vec::new()));
+    }
+
+    /// What a step of a random stream is: a word, or a snapshot of all that was said.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Event(Event),
+        Snapshot,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let signs = [
+            "t[", "t.", "t]", "u[", "c[", "c.", "c]", "r[", "r]", "m[", "m.", "m]", "e.", "f.", "s[", "s]", "g[", "g]", "g!",
+            "x.", "a=", "a?", "a.",
+        ];
+        let id = prop::sample::select(vec!["a", "b", "c", "d"]);
+        let tag = prop::option::weighted(0.3, prop::sample::select(vec!["a", "b"]));
+        let parent = prop::option::weighted(0.3, prop::sample::select(vec!["a", "b", "c"]));
+        let metadata = prop::option::weighted(0.2, 0..3_u32);
+        let word =
+            (prop::sample::select(signs.to_vec()), id, tag, parent, metadata).prop_map(|(sign, id, tag, parent, metadata)| {
+                let parent =
+                    parent.filter(|_| matches!(sign, "c[" | "g[")).map_or_else(String::new, |parent| format!("<{parent}"));
+                let tag = tag.map_or_else(String::new, |tag| format!("@{tag}"));
+                let mut event = event(&format!("{sign}{id}{parent}{tag}"));
+                event.metadata.extend(metadata.map(|value| ("key".to_owned(), value.into())));
+                Step::Event(event)
+            });
+        let other = prop::sample::select(vec!["set", "add"]).prop_map(|word| Step::Event(event(word)));
+        let step = prop_oneof![30 => word, 2 => other, 1 => Just(Step::Snapshot)];
+        prop::collection::vec(step, 0..120)
+    }
+
+    /// Of the steps, what keeps all rules.
+    fn legal(steps: Vec<Step>) -> Vec<Event> {
+        let mut verifier = of_nothing();
+        let mut view = View::default();
+        let mut legal = events("run");
+        verifier.admit(&event("run")).unwrap();
+        for step in steps {
+            let event = match step {
+                Step::Event(event) => event,
+                Step::Snapshot => Kind::MessagesSnapshot { messages: view.messages.clone() }.into(),
+            };
+            // A flaw is counted, so ask a copy first.
+            let mut copy = of_nothing();
+            if legal.iter().chain([&event]).all(|event| copy.admit(event).is_ok()) {
+                verifier.admit(&event).unwrap();
+                view.apply(&event);
+                legal.push(event);
+            }
+        }
+        legal
+    }
+
+    /// Of a thread without messages.
+    fn of_nothing() -> Verifier {
+        let mut verifier = Verifier::new();
+        verifier.know(&[]);
+        verifier
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn closing_makes_a_whole(steps in steps()) {
+            let events = legal(steps);
+            let mut verifier = of_nothing();
+            for event in &events {
+                verifier.admit(event).unwrap();
+            }
+            for end in verifier.closing() {
+                prop_assert_eq!(verifier.admit(&end), Ok(()));
+            }
+            prop_assert!(verifier.closing().is_empty());
+            let subagents = |event: &Event| matches!(act(event), Act::Open(Item::Subagent(_)) | Act::Close(Item::Subagent(_)));
+            prop_assert!(verifier.reopening().iter().all(subagents));
+            prop_assert_eq!(verifier.admit(&event("cancel")), Ok(()));
+            prop_assert!(verifier.is_over());
+        }
+
+        #[test]
+        fn who_joins_late_gets_to_the_same_place(steps in steps(), at in any::<prop::sample::Index>()) {
+            let events = legal(steps);
+            let (before, rest) = events.split_at(at.index(events.len()) + 1);
+            let mut first = of_nothing();
+            for event in before {
+                first.admit(event).unwrap();
+            }
+            let seen = View::of(before);
+            let mut prelude = vec![
+                event("run"),
+                Kind::StateSnapshot { snapshot: seen.state.clone() }.into(),
+                Kind::MessagesSnapshot { messages: seen.messages.clone() }.into(),
+            ];
+            prelude.extend(first.reopening());
+
+            let mut late = Verifier::new();
+            let mut view = View::default();
+            for event in prelude.iter().chain(rest) {
+                prop_assert_eq!(late.admit(event), Ok(()), "{:?}", event);
+                view.apply(event);
+            }
+            prop_assert_eq!(view, View::of(&events));
+            for event in rest {
+                first.admit(event).unwrap();
+            }
+            // But for tags that were left out after an end, which the late one cannot know.
+            let kinds = |events: Vec<Event>| events.into_iter().map(|event| event.kind).collect::<Vec<_>>();
+            prop_assert_eq!(kinds(late.closing()), kinds(first.closing()));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Queries of chat pipelines, taken as events.
+
+use agent_host_protocol::{EventId, Run, Scope};
+use agent_host_runs::PipelineQuery;
+use axum::{
+    extract::{Request, State},
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    app::{App, json},
+    body,
+    caller::Caller,
+    idempotency,
+    openapi::refusals,
+    problem::Problem,
+    query::Query,
+};
+
+/// A query that was taken.
+#[derive(Serialize, ToSchema)]
+struct AcceptedQuery {
+    /// The event that it became.
+    event_id: EventId,
+    /// The run that answers it.
+    run: Run,
+}
+
+refusals!(QueryRefusals = [JSON, WRITE] + [NotFound, RunnerNotFound, InvalidConfig, IdempotencyConflict, QueueFull]);
+
+/// Takes a query of a chat pipeline
+///
+/// The query becomes an event of source `pipeline_adapter`, and the configuration of its pipeline a binding for the one run.
+/// Both are durable when this answers. As no binding of the host bounds the run, it needs the scope `admin`.
+#[utoipa::path(post, path = "/api/v1/pipeline/queries", tag = "events", security(("bearer" = ["admin"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body gives the same run.")),
+    request_body = PipelineQuery,
+    responses(
+        (status = 202, description = "The event and its run.", body = AcceptedQuery, headers(
+            ("Location" = String, description = "The run."),
+            ("Idempotency-Replayed" = Option<String>, description = "`true` where it was taken before."),
+        )),
+        QueryRefusals,
+    ))]
+pub(crate) async fn pipeline_query(
+    State(app): State<App>,
+    caller: Caller,
+    query: Query,
+    request: Request,
+) -> Result<Response, Problem> {
+    caller.may(Scope::Admin)?;
+    query.finish()?;
+    let (parts, body) = request.into_parts();
+    body::require_json(&parts.headers)?;
+    let body = body::read(body, app.host.config().limits.http_body_bytes).await?;
+    let idempotency = idempotency::of(&caller, &parts.headers, &body)?;
+    let query: PipelineQuery = body::parse(&body)?;
+    let adapted = query.adapt().map_err(malformed)?;
+    let accepted = app.host.run_pipeline_query(adapted, &caller.0, idempotency).await.map_err(Problem::of_field)?;
+    let run = *accepted.runs.first().ok_or_else(|| {
+        let detail = "this idempotency key was used for an event without runs: use a new key for a new query";
+        Problem::invalid("Idempotency-Key", detail)
+    })?;
+    let run = caller.run(&app, run)?;
+    let location = HeaderValue::try_from(format!("/api/v1/runs/{}", run.run_id)).ok();
+    let mut response = json(StatusCode::ACCEPTED, &AcceptedQuery { event_id: accepted.event_id, run });
+    response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
+    if accepted.repeated {
+        response.headers_mut().insert(idempotency::IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// The complaint begins with the field, in backticks.
+fn malformed(complaint: String) -> Problem {
+    let field = complaint.strip_prefix('`').and_then(|rest| rest.split('`').next()).unwrap_or("query").to_owned();
+    Problem::invalid(field, complaint)
+}
