@@ -1,7 +1,8 @@
-//! Servers that others wrote, from npm: installed once, started on free ports, ended with the test.
+//! What others wrote, from npm: installed once, servers started on free ports, ended with the test.
 
 use std::{
     fs::{self, File, OpenOptions},
+    hash::{DefaultHasher, Hash, Hasher},
     io::ErrorKind,
     net::{Ipv4Addr, TcpListener, TcpStream},
     path::PathBuf,
@@ -18,7 +19,7 @@ use crate::{components::target_dir, world::PATIENCE};
 const INSTALLING: Duration = Duration::from_secs(300);
 
 /// What to do on a machine without Node.js.
-const NO_NODE: &str = "these tests run servers from npm: install Node.js 20 or newer (https://nodejs.org), with npm on the PATH";
+const NO_NODE: &str = "these tests run programs from npm: install Node.js 20 or newer (https://nodejs.org), with npm on the PATH";
 
 /// The program `bin` of a package in this version. It is installed below the target directory where it is not there yet,
 /// by one test at a time; what was not installed to its end is not there.
@@ -27,28 +28,45 @@ const NO_NODE: &str = "these tests run servers from npm: install Node.js 20 or n
 /// Without Node.js, or where the package cannot be installed: these tests are not skipped silently.
 #[must_use]
 pub fn program(package: &str, version: &str, bin: &str) -> PathBuf {
-    let cache = target_dir().join("npm");
-    fs::create_dir_all(&cache).unwrap();
     let name = format!("{}-{version}", package.trim_start_matches('@').replace('/', "-"));
-    let lock = OpenOptions::new().create(true).append(true).open(cache.join(format!("{name}.lock"))).unwrap();
-    // Released when the file is closed, also by a crash.
-    lock.lock().unwrap();
-    let installed = cache.join(&name);
-    if !installed.is_dir() {
-        let fresh = tempfile::Builder::new().prefix("installing-").tempdir_in(&cache).unwrap();
-        install(&fresh, &format!("{package}@{version}"));
-        fs::rename(fresh.keep(), &installed).unwrap();
-    }
-    let program = installed.join("node_modules").join(".bin").join(bin);
+    let program = installed(&name, &[&format!("{package}@{version}")]).join(".bin").join(bin);
     assert!(program.exists(), "{package} {version} has no program {bin}: {}", program.display());
     program
 }
 
-fn install(dir: &TempDir, what: &str) {
+/// The `node_modules` of an installation with these packages, each with its version, such as `rxjs@7.8.1`. Packages in other
+/// versions have an installation of their own under another `name`.
+///
+/// # Panics
+/// As [`program`].
+#[must_use]
+pub fn packages(name: &str, packages: &[&str]) -> PathBuf {
+    let mut hash = DefaultHasher::new();
+    packages.hash(&mut hash);
+    installed(&format!("{name}-{:016x}", hash.finish()), packages)
+}
+
+fn installed(name: &str, packages: &[&str]) -> PathBuf {
+    let cache = target_dir().join("npm");
+    fs::create_dir_all(&cache).unwrap();
+    let lock = OpenOptions::new().create(true).append(true).open(cache.join(format!("{name}.lock"))).unwrap();
+    // Released when the file is closed, also by a crash.
+    lock.lock().unwrap();
+    let installed = cache.join(name);
+    if !installed.is_dir() {
+        let fresh = tempfile::Builder::new().prefix("installing-").tempdir_in(&cache).unwrap();
+        install(&fresh, packages);
+        fs::rename(fresh.keep(), &installed).unwrap();
+    }
+    installed.join("node_modules")
+}
+
+fn install(dir: &TempDir, packages: &[&str]) {
+    let what = packages.join(" ");
     let log = dir.path().join("install.log");
     let out = File::create(&log).unwrap();
     let mut npm = Command::new("npm");
-    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]).arg(dir.path()).arg(what);
+    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]).arg(dir.path()).args(packages);
     npm.stdin(Stdio::null()).stderr(out.try_clone().unwrap()).stdout(out);
     let mut npm = Running(spawn(&mut npm));
     let began = Instant::now();

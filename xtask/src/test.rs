@@ -27,6 +27,7 @@ impl Test {
         toolchain::need_lint_tools(workspace)?;
         toolchain::need_node()?;
         toolchain::need_python()?;
+        toolchain::need_chromium()?;
         if self.fix {
             process::run(&mut workspace.cargo(&["fmt", "--all"]))?;
         }

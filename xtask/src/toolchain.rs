@@ -39,6 +39,16 @@ pub(crate) fn need_node() -> anyhow::Result<()> {
     bail!("Node.js is missing, and some tests run servers from npm: install Node.js 20 or newer (https://nodejs.org)")
 }
 
+/// Adds Chromium, in the same way: the chat page is tested in it.
+pub(crate) fn need_chromium() -> anyhow::Result<()> {
+    let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+    let there = || names.iter().any(|name| is_there(name, &["--version"]));
+    if there() || (apt_install(&["chromium"])? && there()) {
+        return Ok(());
+    }
+    bail!("Chromium is missing, and the chat page is tested in it: install Chromium or Chrome (https://www.chromium.org)")
+}
+
 /// Adds Python, with what makes environments of it, in the same way: some tests run programs from PyPI.
 pub(crate) fn need_python() -> anyhow::Result<()> {
     // Debian has `venv` without what it needs to put pip into an environment.

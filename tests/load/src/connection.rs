@@ -101,6 +101,29 @@ impl Connection {
         self.lines(each).await
     }
 
+    /// Sends JSON; reads the server-sent events of the answer, line by line, to the end of the stream.
+    pub(crate) async fn post_stream(&mut self, path: &str, json: &str, each: impl FnMut(&str)) -> anyhow::Result<()> {
+        self.post_subscribe(path, json).await?;
+        self.lines(each).await
+    }
+
+    /// Sends JSON, whose answer are server-sent events, and reads none of them.
+    pub(crate) async fn post_subscribe(&mut self, path: &str, json: &str) -> anyhow::Result<()> {
+        let (address, length) = (self.address, json.len());
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\naccept: text/event-stream\r\ncontent-length: {length}\r\n\r\n{json}"
+        );
+        self.stream.write_all(request.as_bytes()).await?;
+        let (status, length) = self.head().await?;
+        if let (Length::Known(length), true) = (&length, status != 200) {
+            self.body.resize(*length, 0);
+            self.stream.read_exact(&mut self.body).await?;
+            bail!("the host answers POST {path} with {status}: {}", String::from_utf8_lossy(&self.body));
+        }
+        anyhow::ensure!(status == 200 && length == Length::Chunked, "the host answers POST {path} with {status} and no stream");
+        Ok(())
+    }
+
     /// Asks for server-sent events, and reads none of them.
     pub(crate) async fn subscribe(&mut self, path: &str) -> anyhow::Result<()> {
         let address = self.address;
@@ -113,6 +136,15 @@ impl Connection {
 
     /// Reads what was subscribed to, line by line, to the end of the stream.
     pub(crate) async fn lines(&mut self, mut each: impl FnMut(&str)) -> anyhow::Result<()> {
+        self.lines_while(|line| {
+            each(line);
+            true
+        })
+        .await
+    }
+
+    /// Likewise, as long as more is wanted. After that nothing else can be asked on this connection.
+    pub(crate) async fn lines_while(&mut self, mut more: impl FnMut(&str) -> bool) -> anyhow::Result<()> {
         // What of a line the last chunk had.
         self.body.clear();
         loop {
@@ -130,7 +162,9 @@ impl Connection {
             for line in self.body.split_inclusive(|byte| *byte == b'\n') {
                 if let Some(line) = line.strip_suffix(b"\n") {
                     used += line.len() + 1;
-                    each(std::str::from_utf8(line)?);
+                    if !more(std::str::from_utf8(line)?) {
+                        return Ok(());
+                    }
                 }
             }
             self.body.drain(..used);
@@ -238,6 +272,25 @@ mod tests {
         let mut lines = Vec::new();
         answering(answer).await.stream("/", |line| lines.push(line.to_owned())).await.unwrap();
         assert_eq!(lines, ["id: 12", "event: x", ""]);
+    }
+
+    #[tokio::test]
+    async fn an_answer_may_be_a_stream_that_is_read_in_part() {
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\na\nb\nc\r\n1\r\n\n\r\n0\r\n\r\n";
+        let mut lines = Vec::new();
+        answering(answer).await.post_stream("/", "{}", |line| lines.push(line.to_owned())).await.unwrap();
+        assert_eq!(lines, ["a", "b", "c"]);
+        let mut connection = answering(answer).await;
+        connection.post_subscribe("/", "{}").await.unwrap();
+        let mut lines = Vec::new();
+        let two = |line: &str| {
+            lines.push(line.to_owned());
+            lines.len() < 2
+        };
+        connection.lines_while(two).await.unwrap();
+        assert_eq!(lines, ["a", "b"]);
+        let error = answering("HTTP/1.1 409 No\r\ncontent-length: 4\r\n\r\nbusy").await.post_stream("/", "{}", |_| {}).await;
+        assert!(error.unwrap_err().to_string().ends_with("409: busy"));
     }
 
     #[tokio::test]

@@ -160,6 +160,7 @@ impl Sample {
             artifacts: Vec::new(),
             refers_to: Vec::new(),
             entries: Vec::new(),
+            state: Vec::new(),
         };
         let Accepted::New { runs, .. } = ledger.accept(accept).await? else {
             anyhow::bail!("an event without a key was repeated")

@@ -3,6 +3,7 @@
 //! It is not a part of the host. Load over HTTP comes from a process of its own, as a client's would; the other
 //! commands hold a host or a ledger in their own process.
 
+mod agui;
 mod allocations;
 mod artifacts;
 mod calls;
@@ -77,15 +78,8 @@ enum Command {
     Stream {
         #[command(flatten)]
         target: Target,
-        /// How many at once
-        #[arg(long)]
-        in_flight: usize,
-        /// How many tokens in each
-        #[arg(long)]
-        tokens: usize,
-        /// Time between two tokens; 0 is as fast as the model server can
-        #[arg(long, default_value = "0")]
-        pace_us: u64,
+        #[command(flatten)]
+        streams: Streams,
     },
     /// Host calls of a guest in a host in this process
     Calls {
@@ -237,6 +231,42 @@ enum Command {
         #[arg(long)]
         subscribers: usize,
     },
+    /// Runs over AG-UI, one after the other on each connection
+    Agui {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Runs over AG-UI whose model takes its time
+    AguiTokens {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        streams: Streams,
+        /// Runs of each connection
+        #[arg(long)]
+        each: usize,
+    },
+    /// Clients that come back to a run over AG-UI, one after the other
+    AguiReattach {
+        #[command(flatten)]
+        target: Target,
+        /// How many
+        #[arg(long)]
+        rounds: usize,
+    },
+    /// The first screen of a long thread over AG-UI
+    AguiThread {
+        #[command(flatten)]
+        target: Target,
+        /// How many messages it has
+        #[arg(long)]
+        messages: usize,
+        /// How often it is shown
+        #[arg(long)]
+        rounds: usize,
+    },
     /// Events whose runs a webhook is told of; prints where that is, then reads where the host is
     Deliveries {
         /// How many events
@@ -329,6 +359,10 @@ fn main() -> anyhow::Result<()> {
         | Command::Queue { .. }
         | Command::Wake { .. }
         | Command::Subscribers { .. }
+        | Command::Agui { .. }
+        | Command::AguiTokens { .. }
+        | Command::AguiReattach { .. }
+        | Command::AguiThread { .. }
         | Command::Deliveries { .. }
         | Command::ModelServer => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -343,9 +377,7 @@ async fn execute(command: Command) -> anyhow::Result<()> {
         Command::Deltas { target, in_flight, runs, deltas } => {
             print(&deltas::load(target.address, target.pid, in_flight, runs, deltas).await?)
         }
-        Command::Stream { target, in_flight, tokens, pace_us } => {
-            print(&stream::load(target.address, target.pid, Streams { in_flight, tokens, pace_us }).await?)
-        }
+        Command::Stream { target, streams } => print(&stream::load(target.address, target.pid, streams).await?),
         Command::Calls { config, documents, calls } => print(&calls::measure(Config::load(&config)?, &calls, &documents).await?),
         Command::Knowledge { config, documents, passages, measure } => {
             print(&knowledge::measure(&Config::load(&config)?, &documents, passages, measure).await?)
@@ -368,6 +400,10 @@ async fn execute(command: Command) -> anyhow::Result<()> {
         Command::Queue { target, load } => print(&queue::load(target.address, target.pid, load).await?),
         Command::Wake { target, rounds } => print(&queue::wake(target.address, rounds).await?),
         Command::Subscribers { target, subscribers } => print(&subscribers::subscribe(target.address, subscribers).await?),
+        Command::Agui { target, load } => print(&agui::load(target.address, target.pid, load).await?),
+        Command::AguiTokens { target, streams, each } => print(&agui::tokens(target.address, streams, each).await?),
+        Command::AguiReattach { target, rounds } => print(&agui::reattach(target.address, rounds).await?),
+        Command::AguiThread { target, messages, rounds } => print(&agui::thread(target.address, messages, rounds).await?),
         Command::Deliveries { events, in_flight } => print(&deliveries::measure(events, in_flight).await?),
         Command::ModelServer => model_server::serve().await,
         // It has no need of a runtime.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
+use clap::Args;
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -32,13 +33,16 @@ pub(crate) struct Report {
 }
 
 /// How much.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Streams {
-    /// How many runs at once, each once.
+    /// How many at once
+    #[arg(long)]
     pub(crate) in_flight: usize,
-    /// How many tokens in each.
+    /// How many tokens in each
+    #[arg(long)]
     pub(crate) tokens: usize,
-    /// The time between two of them; zero is as fast as it can.
+    /// Time between two tokens; 0 is as fast as the model server can
+    #[arg(long, default_value = "0")]
     pub(crate) pace_us: u64,
 }
 

@@ -9,6 +9,7 @@ mod desk;
 
 mod answers;
 mod approvers;
+mod client_tools;
 mod emitted;
 mod gates;
 mod memory;

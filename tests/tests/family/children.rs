@@ -76,6 +76,8 @@ async fn a_child_answers_and_everybody_can_see_whose_it_is() {
     let [fact] = &*parent.of("run.child.started") else { panic!("{parent}") };
     assert_eq!(fact["run_id"], child.as_str());
     assert_eq!((text(fact, "runner_id"), text(fact, "objective")), ("plugin:test/family/default", "to say it"), "{parent}");
+    let [end] = &*parent.of("run.child.ended") else { panic!("{parent}") };
+    assert_eq!((text(end, "run_id"), text(end, "status")), (child.as_str(), "completed"), "{parent}");
     // That of the child.
     let found = children_of(&host, &run).await;
     assert_eq!(ids(&found), [&child]);

@@ -3,6 +3,7 @@
 //! Each measurement builds its own site (configuration, plugins, data) under `target/bench`, works on release builds
 //! and real processes, and is bounded in time. Load comes from `agent-host-load`.
 
+mod agui;
 mod artifacts;
 mod beside;
 mod calls;
@@ -31,7 +32,7 @@ use crate::workspace::Workspace;
 use session::Session;
 
 /// Every figure and its unit, in the order of the table.
-const FIGURES: [(&str, &str); 151] = [
+const FIGURES: [(&str, &str); 171] = [
     ("echo.http.1.runs_per_second", "runs/s"),
     ("echo.http.16.runs_per_second", "runs/s"),
     ("echo.http.256.runs_per_second", "runs/s"),
@@ -180,6 +181,26 @@ const FIGURES: [(&str, &str); 151] = [
     ("subscribers.alone_p99_ms", "ms"),
     ("deliveries.requests_per_s", "requests/s"),
     ("deliveries.events_per_s", "events/s"),
+    ("agui.runs.1", "runs/s"),
+    ("agui.runs.20", "runs/s"),
+    ("agui.runs.200", "runs/s"),
+    ("agui.first_event.1.p50_ms", "ms"),
+    ("agui.first_event.1.p99_ms", "ms"),
+    ("agui.first_event.20.p50_ms", "ms"),
+    ("agui.first_event.20.p99_ms", "ms"),
+    ("agui.first_event.200.p50_ms", "ms"),
+    ("agui.first_event.200.p99_ms", "ms"),
+    ("agui.token_delay.1.p50_ms", "ms"),
+    ("agui.token_delay.1.p99_ms", "ms"),
+    ("agui.token_delay.20.p50_ms", "ms"),
+    ("agui.token_delay.20.p99_ms", "ms"),
+    ("agui.token_delay.200.p50_ms", "ms"),
+    ("agui.token_delay.200.p99_ms", "ms"),
+    ("agui.reattach.p50_ms", "ms"),
+    ("agui.reattach.p99_ms", "ms"),
+    ("agui.thread_10000.first_ms", "ms"),
+    ("agui.thread_10000.p50_ms", "ms"),
+    ("agui.thread_10000.p99_ms", "ms"),
     ("ledger.million.ratio", "x"),
     ("ledger.bytes_per_run", "bytes"),
     ("ledger.open.million.ms", "ms"),
@@ -238,6 +259,7 @@ fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
     people::measure(session)?;
     outside::measure(session)?;
     queue::measure(session)?;
+    agui::measure(session)?;
     ledger::measure(session)
 }
 

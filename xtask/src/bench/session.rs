@@ -159,6 +159,12 @@ impl Report {
         self.0.get(name).and_then(Value::as_f64).with_context(|| format!("agent-host-load says nothing of {name}: {}", self.0))
     }
 
+    /// A part of it.
+    pub(crate) fn part(&self, name: &str) -> anyhow::Result<Self> {
+        let part = self.0.get(name).cloned();
+        part.map(Self).with_context(|| format!("agent-host-load says nothing of {name}: {}", self.0))
+    }
+
     /// One text of it.
     pub(crate) fn text(&self, name: &str) -> anyhow::Result<String> {
         let text = self.0.get(name).and_then(Value::as_str);

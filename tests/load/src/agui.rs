@@ -1,0 +1,242 @@
+//! Runs over AG-UI, as front ends make them: each a request whose answer are the events of the run.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::{try_join, try_join_all};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    Load,
+    connection::Connection,
+    model_server::{DIGITS, MARK, now_us},
+    stream::Streams,
+    window::{Report, Window, percentile_ms},
+};
+
+/// The agent that passes on what a model streams, and the one that says what it was told.
+const RELAY: &str = "/agents/bench/run";
+const ECHO: &str = "/agents/echo/run";
+const THREADS: &str = "/agents/echo/threads";
+
+/// Runs that keep a run going while clients come back to it: at this pace, and so many tokens that it lasts longer than they
+/// take.
+const REATTACH_PACE_US: u64 = 2_000;
+const REATTACH_TOKENS: usize = 30_000;
+/// Tokens that are there before the first comes back.
+const REATTACH_AFTER: usize = 200;
+
+/// How long things took.
+#[derive(Debug, Serialize)]
+pub(crate) struct Delays {
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+impl Delays {
+    fn of(mut delays: Vec<Duration>) -> Self {
+        delays.sort_unstable();
+        Self { p50_ms: percentile_ms(&delays, 50), p99_ms: percentile_ms(&delays, 99) }
+    }
+}
+
+/// What there was to see of runs that take their time.
+#[derive(Debug, Serialize)]
+pub(crate) struct Seen {
+    /// From the request to the first event.
+    first_event: Delays,
+    /// From the moment in which the model server sends a token to that in which the client has read it.
+    token: Delays,
+}
+
+/// The first screen of a thread.
+#[derive(Debug, Serialize)]
+pub(crate) struct Screen {
+    /// Where nobody has looked at the thread before.
+    first_ms: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+/// A request for a run with one message.
+fn input(thread: &str, run: &str, text: &str) -> String {
+    json!({
+        "threadId": thread, "runId": run, "protocolVersion": "1.0", "state": {},
+        "messages": [{ "id": format!("{run}-user"), "role": "user", "content": text }],
+        "tools": [], "context": [], "forwardedProps": {},
+    })
+    .to_string()
+}
+
+/// What the model of a run is to send.
+fn wanted(tokens: usize, pace_us: u64) -> String {
+    json!({ "call": "relay", "times": tokens, "pace_us": pace_us }).to_string()
+}
+
+/// What a client has seen of a run.
+#[derive(Debug, Default)]
+struct Reading {
+    first: Option<Instant>,
+    tokens: usize,
+    delays: Vec<Duration>,
+    finished: bool,
+    last: String,
+}
+
+impl Reading {
+    fn line(&mut self, line: &str) {
+        let Some(data) = line.strip_prefix("data: ") else { return };
+        self.first.get_or_insert_with(Instant::now);
+        if data.contains("\"TEXT_MESSAGE_CONTENT\"") {
+            let now = now_us();
+            for (at, _) in data.match_indices(MARK) {
+                self.tokens += 1;
+                let sent =
+                    data.get(at + MARK.len_utf8()..).and_then(|rest| rest.get(..DIGITS)).and_then(|digits| digits.parse().ok());
+                self.delays.extend(sent.map(|sent: u64| Duration::from_micros(now.saturating_sub(sent))));
+            }
+        } else {
+            self.finished |= data.contains("\"RUN_FINISHED\"");
+            data.clone_into(&mut self.last);
+        }
+    }
+
+    fn ended(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.finished, "a run did not finish: {}", self.last);
+        Ok(())
+    }
+}
+
+/// Keeps a run going on each connection, each in a thread of its own.
+pub(crate) async fn load(address: SocketAddr, pid: u32, load: Load) -> anyhow::Result<Report> {
+    let window = Window::new(load);
+    let workers = try_join_all((0..load.in_flight).map(|worker| work(address, worker, window)));
+    let (latencies, cpu) = try_join(workers, window.cpu(pid)).await?;
+    window.report(latencies.concat(), cpu)
+}
+
+async fn work(address: SocketAddr, worker: usize, window: Window) -> anyhow::Result<Vec<Duration>> {
+    let mut connection = Connection::open(address).await?;
+    let (mut latencies, mut turn) = (Vec::new(), 0);
+    let text = wanted(0, 0);
+    while window.is_open() {
+        let body = input(&format!("load-{worker}-{turn}"), &format!("run-{worker}-{turn}"), &text);
+        let (started, mut reading) = (Instant::now(), Reading::default());
+        connection.post_stream(RELAY, &body, |line| reading.line(line)).await?;
+        reading.ended()?;
+        latencies.extend(window.latency(started));
+        turn += 1;
+    }
+    Ok(latencies)
+}
+
+/// Runs whose model sends a token at a time. They do not begin all at once: connections are spread over the time of a run.
+pub(crate) async fn tokens(address: SocketAddr, streams: Streams, each: usize) -> anyhow::Result<Seen> {
+    let Streams { in_flight, tokens, pace_us } = streams;
+    let lasts = Duration::from_micros(pace_us).saturating_mul(u32::try_from(tokens)?);
+    let apart = lasts / u32::try_from(in_flight.max(1))?;
+    let workers = (0..in_flight).map(|worker| async move {
+        sleep(apart.saturating_mul(u32::try_from(worker)?)).await;
+        let mut connection = Connection::open(address).await?;
+        let (mut firsts, mut delays) = (Vec::new(), Vec::new());
+        for turn in 0..=each {
+            let body = input(&format!("tokens-{worker}"), &format!("run-{worker}-{turn}"), &wanted(tokens, pace_us));
+            let (started, mut reading) = (Instant::now(), Reading::default());
+            connection.post_stream(RELAY, &body, |line| reading.line(line)).await?;
+            reading.ended()?;
+            anyhow::ensure!(reading.tokens == tokens, "a run showed {} tokens of {tokens}", reading.tokens);
+            // The first run of a connection fills caches.
+            if turn > 0 {
+                firsts.extend(reading.first.map(|first| first - started));
+                delays.extend(reading.delays);
+            }
+        }
+        anyhow::Ok((firsts, delays))
+    });
+    let (firsts, delays): (Vec<_>, Vec<_>) = try_join_all(workers).await?.into_iter().unzip();
+    Ok(Seen { first_event: Delays::of(firsts.concat()), token: Delays::of(delays.concat()) })
+}
+
+/// Clients that ask for a run again in the middle of it, each on a new connection; the time is that until they have read all
+/// that was said before.
+pub(crate) async fn reattach(address: SocketAddr, rounds: usize) -> anyhow::Result<Delays> {
+    let body = input("reattach", "reattach", &wanted(REATTACH_TOKENS, REATTACH_PACE_US));
+    let mut first = Connection::open(address).await?;
+    first.post_subscribe(RELAY, &body).await?;
+    let mut reading = Reading::default();
+    first
+        .lines_while(|line| {
+            reading.line(line);
+            reading.tokens < REATTACH_AFTER
+        })
+        .await?;
+    let mut delays = Vec::new();
+    for _ in 0..rounds {
+        let started = Instant::now();
+        let mut connection = Connection::open(address).await?;
+        connection.post_subscribe(RELAY, &body).await?;
+        let mut whole = false;
+        connection
+            .lines_while(|line| {
+                whole |= line.contains("\"MESSAGES_SNAPSHOT\"");
+                !whole
+            })
+            .await?;
+        anyhow::ensure!(whole, "a client that came back was not told what was said before");
+        delays.push(started.elapsed());
+    }
+    let mut connection = Connection::open(address).await?;
+    connection.post("/agents/bench/threads/reattach/runs/reattach/cancel", "", "", 202).await?;
+    Ok(Delays::of(delays))
+}
+
+/// The first screen of a thread of so many messages.
+pub(crate) async fn thread(address: SocketAddr, messages: usize, rounds: usize) -> anyhow::Result<Screen> {
+    let mut connection = Connection::open(address).await?;
+    // A message of the user, and one of the agent.
+    for turn in 0..messages.div_ceil(2) {
+        let body = input("long", &format!("turn-{turn}"), &format!("message {turn} of a long conversation"));
+        let mut reading = Reading::default();
+        connection.post_stream(ECHO, &body, |line| reading.line(line)).await?;
+        reading.ended()?;
+    }
+    let mut shown = Vec::new();
+    for _ in 0..=rounds {
+        let started = Instant::now();
+        let screen: Value = serde_json::from_str(connection.get(&format!("{THREADS}/long")).await?)?;
+        shown.push(started.elapsed());
+        let count = screen.get("messages").and_then(Value::as_array).map_or(0, Vec::len);
+        let has_more = screen.get("hasMore") == Some(&Value::Bool(true));
+        anyhow::ensure!(count > 0 && has_more, "the thread shows {count} messages, and more: {has_more}");
+    }
+    let first_ms = shown.remove(0).as_secs_f64() * 1e3;
+    let Delays { p50_ms, p99_ms } = Delays::of(shown);
+    Ok(Screen { first_ms, p50_ms, p99_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_those_of_texts() {
+        let mut reading = Reading::default();
+        reading.line(": keep-alive");
+        assert!(reading.first.is_none());
+        for line in [
+            r#"data: {"type":"RUN_STARTED"}"#,
+            r#"data: {"type":"MESSAGES_SNAPSHOT","messages":["@0000000000000001 "]}"#,
+            r#"data: {"type":"TEXT_MESSAGE_CONTENT","delta":"@0000000000000100 @0000000000000200 "}"#,
+        ] {
+            reading.line(line);
+        }
+        assert_eq!((reading.tokens, reading.delays.len(), reading.first.is_some()), (2, 2, true));
+        assert!(reading.ended().is_err());
+        reading.line(r#"data: {"type":"RUN_FINISHED"}"#);
+        assert!(reading.ended().is_ok());
+    }
+}

@@ -1,0 +1,115 @@
+//! AG-UI: whole runs, the delay of what they say, clients that come back, and long threads.
+
+use std::fs;
+
+use super::{
+    calls::{RUNNER, UNLIMITED},
+    echo,
+    people::{load, record},
+    session::Session,
+    site::Site,
+    stream::ModelServer,
+};
+
+/// Connections, and how many runs of each are counted of those that take their time: enough tokens for a p99.
+const CONNECTIONS: [(u32, u32); 3] = [(1, 5), (20, 2), (200, 1)];
+/// Tokens of a run, and letters of each.
+const TOKENS: usize = 200;
+const LETTERS: usize = 6;
+/// The time between two tokens of a model that takes its time: 50 a second.
+const PACE_US: &str = "20000";
+/// Clients that come back to one run, one after the other.
+const CLIENTS: &str = "300";
+/// A long thread, and how often its first screen is shown.
+const MESSAGES: &str = "10000";
+const SCREENS: &str = "200";
+
+pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+    runs(session)?;
+    tokens(session)?;
+    reattach(session)?;
+    thread(session)
+}
+
+/// Runs of a model that answers at once, as many as there are connections.
+fn runs(session: &mut Session<'_>) -> anyhow::Result<()> {
+    for (connections, _) in CONNECTIONS {
+        let figure = format!("agui.runs.{connections}");
+        if !session.wants(&[&figure]) {
+            continue;
+        }
+        let model = "[[models]]\nid = \"chat\"\nprovider = \"scripted\"\nscript = \"script.toml\"\n";
+        let site = Site::told(session, &figure, &session.calls, &config(model))?;
+        let text = "token ".repeat(TOKENS);
+        fs::write(site.file("script.toml"), format!("[[reply]]\ntext = \"{text}\"\nchunk_chars = {LETTERS}\n"))?;
+        let host = site.start(session)?.host;
+        let report = load(session, &host, "agui", &["--in-flight", &connections.to_string()]);
+        host.kill();
+        session.record(&figure, report?.number("runs_per_second")?)?;
+    }
+    Ok(())
+}
+
+/// Runs of a model that takes its time.
+fn tokens(session: &mut Session<'_>) -> anyhow::Result<()> {
+    for (connections, each) in CONNECTIONS {
+        let names = ["first_event", "token_delay"].map(|what| format!("agui.{what}.{connections}"));
+        let figures = names.map(|name| [format!("{name}.p50_ms"), format!("{name}.p99_ms")]);
+        let [first, token] = &figures;
+        if !session.wants(&[&first[0], &first[1], &token[0], &token[1]]) {
+            continue;
+        }
+        let models = ModelServer::start(session)?;
+        let site = Site::told(session, &format!("agui-tokens-{connections}"), &session.calls, &config(&models.config()))?;
+        let host = site.start(session)?.host;
+        let (connections, tokens, each) = (connections.to_string(), TOKENS.to_string(), each.to_string());
+        let arguments = ["--in-flight", &connections, "--tokens", &tokens, "--pace-us", PACE_US, "--each", &each];
+        let report = load(session, &host, "agui-tokens", &arguments);
+        host.kill();
+        let report = report?;
+        for ([p50, p99], what) in figures.iter().zip(["first_event", "token"]) {
+            let delays = report.part(what)?;
+            session.record(p50, delays.number("p50_ms")?)?;
+            session.record(p99, delays.number("p99_ms")?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Clients that come back to a run that is under way.
+fn reattach(session: &mut Session<'_>) -> anyhow::Result<()> {
+    const FIGURES: [(&str, &str); 2] = [("agui.reattach.p50_ms", "p50_ms"), ("agui.reattach.p99_ms", "p99_ms")];
+    if !session.wants(&FIGURES.map(|(figure, _)| figure)) {
+        return Ok(());
+    }
+    let models = ModelServer::start(session)?;
+    let site = Site::told(session, "agui-reattach", &session.calls, &config(&models.config()))?;
+    let host = site.start(session)?.host;
+    let report = load(session, &host, "agui-reattach", &["--rounds", CLIENTS]);
+    host.kill();
+    record(session, &FIGURES, &report?)
+}
+
+/// The first screen of a long thread.
+fn thread(session: &mut Session<'_>) -> anyhow::Result<()> {
+    const FIGURES: [(&str, &str); 3] = [
+        ("agui.thread_10000.first_ms", "first_ms"),
+        ("agui.thread_10000.p50_ms", "p50_ms"),
+        ("agui.thread_10000.p99_ms", "p99_ms"),
+    ];
+    if !session.wants(&FIGURES.map(|(figure, _)| figure)) {
+        return Ok(());
+    }
+    let runner = echo::RUNNER;
+    let config = format!("{UNLIMITED}\n[[bindings]]\nid = \"echo\"\nrunner = \"{runner}\"\n");
+    let site = Site::told(session, "agui-thread", &session.echo, &config)?;
+    let host = site.start(session)?.host;
+    let report = load(session, &host, "agui-thread", &["--messages", MESSAGES, "--rounds", SCREENS]);
+    host.kill();
+    record(session, &FIGURES, &report?)
+}
+
+/// An agent that passes on what this model streams.
+fn config(model: &str) -> String {
+    format!("{UNLIMITED}\n{model}\n[[bindings]]\nid = \"bench\"\nrunner = \"{RUNNER}\"\n")
+}
