@@ -202,6 +202,28 @@ async fn what_is_malformed_or_unknown_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn bytes_of_a_query_become_artifacts() {
+    const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    let host = Host::start();
+    let saying = |part: Value| {
+        let mut body = request("hi", 0);
+        body["query"]["user_message"] = json!({ "role": "user", "content": [{ "type": "text", "text": "look" }, part] });
+        body
+    };
+    let good = saying(json!({ "type": "image_base64", "image_base64": format!("data:image/png;base64,{PNG}") }));
+    let context = host.context(&host.query(&good).await).await;
+    let part = &context["input"]["contents"][1];
+    assert_eq!((&part["type"], &part["artifact"]["media_type"]), (&json!("artifact"), &json!("image/png")), "{context:#}");
+    assert!(!context.to_string().contains(PNG), "the bytes are in the event");
+    for (bytes, status) in
+        [(format!("data:image/jpeg;base64,{PNG}"), 422), (PNG.to_owned(), 400), ("data:image/png;base64,!".to_owned(), 422)]
+    {
+        let (got, problem) = refused(host.post(&saying(json!({ "type": "image_base64", "image_base64": bytes })))).await;
+        assert_eq!((got, problem["field"].as_str()), (status, Some("query.user_message.content[1]")), "{problem:#}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_administrators_bring_bindings_along() {
     let host = Host::start();
     let keys = host.process.url("/api/v1/keys");

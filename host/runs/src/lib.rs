@@ -90,7 +90,7 @@ pub use journal::timeline::{CallOutcome, JournaledCall};
 pub use keys::{Key, Keys, NewKey, Welcome};
 pub use library::{LibraryError, SkillConfig, StaticRefConfig};
 pub use metrics::Metrics;
-pub use pipeline::{Adapted, PIPELINE_ADAPTER, PipelineQuery};
+pub use pipeline::{Adapted, PIPELINE_ADAPTER, PipelineQuery, inline_bytes};
 pub use queue::{OnLost, QueuePolicy};
 pub use recording::{RecordedBlob, RecordedSegment, Recording, RecordingError, journaled_calls};
 pub use reference::config_reference;

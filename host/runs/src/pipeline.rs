@@ -5,7 +5,7 @@
 //! is put into it, the window of `max-round` becomes a bounded tail of the transcript, and what only a query has stands in
 //! `adapter`, for runners that know of it.
 
-use std::fmt;
+mod read;
 
 use agent_host_ledger::Idempotency;
 use agent_host_protocol::{
@@ -19,6 +19,7 @@ use agent_host_protocol::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use self::read::{id, is_secret, object, take, text, texts, without_payload, without_rounds, without_secrets};
 use crate::{
     accept::{AcceptedEvent, Plan, nothing_more},
     binding::Binding,
@@ -48,10 +49,8 @@ const BUILT_IN: [(&str, &str); 7] = [
     ("langflow-api", "plugin:langbot/langflow-agent/default"),
     ("tbox-app-api", "plugin:langbot/tbox-agent/default"),
 ];
-/// What a name has in it whose value nobody is to read.
-const SECRETS: [&str; 6] = ["secret", "token", "password", "credential", "api-key", "apikey"];
-/// Members of events and messages that carry content, or objects of a platform's own.
-const PAYLOADS: [&str; 4] = ["source_platform_object", "message_chain", "base64", "image_base64"];
+/// Types of parts that have their bytes within, each in a member of the same name.
+const INLINE: [&str; 2] = ["image_base64", "file_base64"];
 /// Times that are smaller are in seconds: as milliseconds they would be in 1970.
 const FIRST_MS: f64 = 100_000_000_000.0;
 
@@ -97,6 +96,11 @@ impl Host {
             return Err(HostError::Forbidden(why.to_owned()));
         }
         let Adapted { mut envelope, mut binding } = adapted;
+        // They never travel inside an event.
+        if let Some(place) = envelope.input.contents.iter().position(|part| inline_bytes(part).is_some()) {
+            let what = "has its bytes within: upload them, and send a part of type `artifact`";
+            return Err(HostError::Invalid(format!("`query.user_message.content[{place}]` {what}")));
+        }
         let Some(serving) = self.serving(&binding.runner) else {
             let known: Vec<_> = self.plugins_handle().runners().iter().map(|runner| runner.manifest.id.to_string()).collect();
             let hint = format!("Name one as `runner_id`. There are: {}", known.join(", "));
@@ -430,16 +434,20 @@ fn input(message: Option<Value>, chain: Option<Value>) -> Result<Input, String> 
     Ok(Input { text, contents, attachments: Vec::new(), message_chain: chain })
 }
 
-/// A part of a message. Bytes never travel inside an event, so they are uploaded first.
 fn content_part(place: usize, part: Value) -> Result<ContentPart, String> {
     let at = |what: &str| format!("`query.user_message.content[{place}]` {what}");
     match part.get("type").and_then(Value::as_str) {
-        Some("image_base64" | "file_base64") => {
-            Err(at("has its bytes within: upload them (POST /api/v1/artifacts), and send a part of type `artifact`"))
-        }
         Some(_) => serde_json::from_value(part).map_err(|error| at(&format!("is malformed: {error}"))),
         None => Err(at("is an object with a `type`")),
     }
+}
+
+/// The member of a part that has its bytes within.
+#[must_use]
+pub fn inline_bytes(part: &ContentPart) -> Option<&str> {
+    let ContentPart::Other(part) = part else { return None };
+    let kind = part.get("type")?.as_str().filter(|kind| INLINE.contains(kind))?;
+    Some(part.get(kind).and_then(Value::as_str).unwrap_or_default())
 }
 
 /// The components of a chain, in either form that platforms dump one in.
@@ -475,92 +483,7 @@ fn facts(event: Map<String, Value>) -> Map<String, Value> {
 fn milliseconds(time: &Value) -> Option<Timestamp> {
     let time = time.as_f64().filter(|time| time.is_finite() && *time > 0.0)?;
     let ms = if time < FIRST_MS { time * 1000.0 } else { time };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is positive, and the cast saturates")]
     Some(ms as u64)
-}
-
-/// Without members that carry content.
-fn without_payload(mut value: Value) -> Value {
-    match &mut value {
-        Value::Object(members) => {
-            members.retain(|name, _| !PAYLOADS.contains(&name.as_str()));
-            members.values_mut().for_each(|member| *member = without_payload(member.take()));
-        }
-        Value::Array(entries) => entries.iter_mut().for_each(|entry| *entry = without_payload(entry.take())),
-        _ => {}
-    }
-    value
-}
-
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase().replace('_', "-");
-    name == "key" || SECRETS.iter().any(|secret| name.contains(secret))
-}
-
-/// Without members that are secrets by their names, at any depth.
-fn without_secrets(members: &mut Map<String, Value>) {
-    members.retain(|name, _| !is_secret(name));
-    each_object(members, &mut without_secrets);
-}
-
-/// Without rounds, at any depth.
-fn without_rounds(members: &mut Map<String, Value>) {
-    members.retain(|name, _| name != "max-round" && name != "max_round");
-    each_object(members, &mut without_rounds);
-}
-
-fn each_object(members: &mut Map<String, Value>, with: &mut dyn FnMut(&mut Map<String, Value>)) {
-    fn within(value: &mut Value, with: &mut dyn FnMut(&mut Map<String, Value>)) {
-        match value {
-            Value::Object(members) => with(members),
-            Value::Array(entries) => entries.iter_mut().for_each(|entry| within(entry, with)),
-            _ => {}
-        }
-    }
-    members.values_mut().for_each(|value| within(value, with));
-}
-
-/// A member that is there: `null` is as good as none.
-fn take(members: &mut Map<String, Value>, name: &str) -> Option<Value> {
-    members.remove(name).filter(|value| !value.is_null())
-}
-
-fn object(value: Option<Value>, at: &str) -> Result<Map<String, Value>, String> {
-    match value {
-        None | Some(Value::Null) => Ok(Map::new()),
-        Some(Value::Object(members)) => Ok(members),
-        Some(_) => Err(format!("`{at}` must be an object")),
-    }
-}
-
-fn text(value: Option<Value>, at: &str) -> Result<Option<String>, String> {
-    match value {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
-        Some(_) => Err(format!("`{at}` must be a text")),
-    }
-}
-
-fn texts(value: Option<Value>, at: impl fmt::Display) -> Result<Vec<String>, String> {
-    match value {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(value) => serde_json::from_value(value).map_err(|_| format!("`{at}` must be a list of texts")),
-    }
-}
-
-/// An id of a platform: a text, or a number.
-fn id(value: Option<Value>, at: &str) -> Result<Option<String>, String> {
-    let text = match value {
-        None => return Ok(None),
-        Some(Value::String(text)) if text.is_empty() => return Ok(None),
-        Some(Value::String(text)) => text,
-        Some(Value::Number(number)) if number.is_i64() || number.is_u64() => number.to_string(),
-        Some(_) => return Err(format!("`{at}` must be a text or a whole number")),
-    };
-    if text.len() > MAX_FOREIGN_ID_LEN || text.chars().any(char::is_control) {
-        return Err(format!("`{at}` has at most {MAX_FOREIGN_ID_LEN} bytes and no control characters"));
-    }
-    Ok(Some(text))
 }
 
 #[cfg(test)]
@@ -867,7 +790,6 @@ mod tests {
             ("/user_message", json!(7), "`query.user_message`"),
             ("/user_message/content", json!(7), "`query.user_message.content`"),
             ("/user_message/content", json!([{ "text": "x" }]), "`query.user_message.content[0]`"),
-            ("/user_message/content", json!([{ "type": "image_base64", "image_base64": "AA" }]), "upload"),
             ("/variables/_knowledge_base_uuids", json!("kb"), "`query.variables._knowledge_base_uuids`"),
         ] {
             let error = adapted(&with(query(), pointer, value), &config()).unwrap_err();
@@ -877,6 +799,19 @@ mod tests {
         assert!(error.contains("says nothing"), "{error}");
         let deep = serde_json::from_str(&format!("{}{}", "[".repeat(100), "]".repeat(100))).unwrap();
         assert!(adapted(&with(query(), "/deep", deep), &config()).unwrap_err().contains("deeper"));
+    }
+
+    #[test]
+    fn bytes_within_a_message_are_found() {
+        let content = json!([
+            { "type": "text", "text": "look" },
+            { "type": "image_base64", "image_base64": "data:image/png;base64,AA==" },
+            { "type": "image_url", "image_url": { "url": "https://a.example/x.png" } },
+            { "type": "file_base64" },
+        ]);
+        let adapted = adapted(&with(query(), "/user_message/content", content), &config()).unwrap();
+        let found: Vec<_> = adapted.envelope.input.contents.iter().map(inline_bytes).collect();
+        assert_eq!(found, [None, Some("data:image/png;base64,AA=="), None, Some("")]);
     }
 
     #[test]

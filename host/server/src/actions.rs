@@ -3,7 +3,7 @@
 use agent_host_protocol::{Page, RunId, Scope};
 use agent_host_runs::{Action, Response as Answer};
 use axum::{
-    extract::{Path, Request, State},
+    extract::{Request, State},
     http::StatusCode,
     response::Response,
 };
@@ -12,7 +12,7 @@ use crate::{
     app::{App, json},
     body,
     caller::Caller,
-    extract::Id,
+    extract::{Id, Path},
     openapi::{PageParams, refusals},
     problem::{Problem, ProblemCode},
     query::Query,

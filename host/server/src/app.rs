@@ -42,7 +42,14 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(host: Host, local_addr: SocketAddr, closing: CancellationToken) -> Self {
         let subscribers = host.config().limits.http_subscribers.min(Semaphore::MAX_PERMITS);
-        Self { host, http: HttpMetrics::default(), closing, local_addr, agui: Arc::default(), subscribers: Arc::new(Semaphore::new(subscribers)) }
+        Self {
+            host,
+            http: HttpMetrics::default(),
+            closing,
+            local_addr,
+            agui: Arc::default(),
+            subscribers: Arc::new(Semaphore::new(subscribers)),
+        }
     }
 
     /// A place for one stream of events, held for as long as it is open.

@@ -282,7 +282,9 @@ pub(crate) async fn find(app: &App, caller: &Caller, id: String) -> Result<Artif
     })
 }
 
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static) -> Result<T, Problem> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static,
+) -> Result<T, Problem> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(LedgerError::TooLarge { limit })) => Err(too_large(limit)),

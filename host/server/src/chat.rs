@@ -6,13 +6,12 @@
 use std::sync::LazyLock;
 
 use axum::{
-    extract::Path,
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use sha2::{Digest, Sha256};
 
-use crate::{artifacts::matches_etag, openapi::refusals, problem::Problem};
+use crate::{artifacts::matches_etag, extract::Path, openapi::refusals, problem::Problem};
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";

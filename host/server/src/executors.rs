@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use agent_host_protocol::{Page, PrincipalKind, Scope};
 use agent_host_runs::{Executor, Registration};
 use axum::{
-    extract::{Path, Request, State},
+    extract::{Request, State},
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{
         IntoResponse, Response,
@@ -19,6 +19,7 @@ use crate::{
     app::{App, json},
     body,
     caller::Caller,
+    extract::Path,
     openapi::refusals,
     problem::{Problem, ProblemCode},
     query::Query,

@@ -3,7 +3,7 @@
 use agent_host_protocol::{Page, Scope};
 use agent_host_runs::{Key, NewKey};
 use axum::{
-    extract::{Path, Request, State},
+    extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
     response::Response,
 };
@@ -14,6 +14,7 @@ use crate::{
     app::{App, json},
     body,
     caller::Caller,
+    extract::Path,
     openapi::{PageParams, refusals},
     problem::{Problem, ProblemCode},
     query::Query,

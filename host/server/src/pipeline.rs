@@ -1,7 +1,7 @@
 //! Queries of chat pipelines, taken as events.
 
-use agent_host_protocol::{EventId, Run, Scope};
-use agent_host_runs::PipelineQuery;
+use agent_host_protocol::{EventId, Run, Scope, event::Envelope, message::ContentPart};
+use agent_host_runs::{PipelineQuery, inline_bytes};
 use axum::{
     extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
@@ -11,6 +11,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
+    agui::{
+        event::{Content, Part, Source},
+        media,
+    },
     app::{App, json},
     body,
     caller::Caller,
@@ -29,7 +33,19 @@ struct AcceptedQuery {
     run: Run,
 }
 
-refusals!(QueryRefusals = [JSON, WRITE] + [NotFound, RunnerNotFound, InvalidConfig, IdempotencyConflict, QueueFull]);
+refusals!(
+    QueryRefusals = [JSON, WRITE]
+        + [
+            NotFound,
+            RunnerNotFound,
+            InvalidConfig,
+            IdempotencyConflict,
+            QueueFull,
+            MediaInvalid,
+            MediaTooLarge,
+            MediaUnavailable
+        ]
+);
 
 /// Takes a query of a chat pipeline
 ///
@@ -58,7 +74,8 @@ pub(crate) async fn pipeline_query(
     let body = body::read(body, app.host.config().limits.http_body_bytes).await?;
     let idempotency = idempotency::of(&caller, &parts.headers, &body)?;
     let query: PipelineQuery = body::parse(&body)?;
-    let adapted = query.adapt().map_err(malformed)?;
+    let mut adapted = query.adapt().map_err(malformed)?;
+    keep_bytes(&app, &caller, &mut adapted.envelope).await?;
     let accepted = app.host.run_pipeline_query(adapted, &caller.0, idempotency).await.map_err(Problem::of_field)?;
     let run = *accepted.runs.first().ok_or_else(|| {
         let detail = "this idempotency key was used for an event without runs: use a new key for a new query";
@@ -72,6 +89,32 @@ pub(crate) async fn pipeline_query(
         response.headers_mut().insert(idempotency::IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
+}
+
+/// Bytes within a message become artifacts of its conversation.
+async fn keep_bytes(app: &App, caller: &Caller, envelope: &mut Envelope) -> Result<(), Problem> {
+    let conversation = envelope.conversation.as_ref().filter(|it| it.thread_id.is_none());
+    let Some(id) = conversation.and_then(|it| it.conversation_id.clone()) else { return Ok(()) };
+    for (place, part) in envelope.input.contents.iter_mut().enumerate() {
+        let Some(bytes) = inline_bytes(part) else { continue };
+        let field = format!("query.user_message.content[{place}]");
+        let named = bytes.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+        let Some((mime_type, value)) = named else {
+            let detail = format!("`{field}` has its bytes as `data:image/png;base64,...`, with their own media type");
+            return Err(Problem::invalid(field, detail));
+        };
+        let source = Source::Data { value: value.to_owned(), mime_type: mime_type.to_owned() };
+        let is_image = mime_type.starts_with("image/");
+        let content = Content::Parts(vec![if is_image { Part::Image { source } } else { Part::Document { source } }]);
+        let kept = media::stored(app, caller, &id, 0, &content).await.map_err(|problem| {
+            let detail = problem.detail().replace("messages[0].content[0]", &field);
+            Problem::new(problem.code(), detail).in_field(field.clone())
+        })?;
+        if let Some(artifact @ ContentPart::Artifact(_)) = kept.contents.into_iter().next() {
+            *part = artifact;
+        }
+    }
+    Ok(())
 }
 
 /// The complaint begins with the field, in backticks.

@@ -253,7 +253,6 @@ impl Problem {
         self.code
     }
 
-    #[cfg(test)]
     /// What happened, and what to do.
     pub(crate) fn detail(&self) -> &str {
         &self.detail

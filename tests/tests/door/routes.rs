@@ -8,7 +8,7 @@ use agent_host_tests::world::PATIENCE;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{ASKS, Answer, Guarded};
+use crate::support::{AGENT, Answer, Guarded};
 
 /// What the `{…}` of a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,9 @@ enum Names {
     Artifact,
     Executor,
     Key,
+    /// A thread, and a run of it that has the same id. Each workspace has its own thread of a name, so one of another is not
+    /// refused: nobody has spoken in it.
+    Thread,
 }
 
 /// A route: method, path, what it names, the scope that it needs (none: it is open; [`LEASE`]), a body, and what else than
@@ -92,7 +95,41 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/keys", Names::Nothing, "admin", "", &[]),
     ("POST", "/api/v1/keys", Names::Nothing, "admin", r#"{"name":"made","scopes":["runs:read"]}"#, &[]),
     ("DELETE", "/api/v1/keys/{id}", Names::Key, "admin", "", &[]),
+    ("GET", "/", Names::Nothing, "", "", &[]),
+    ("GET", "/chat/{file}", Names::Nothing, "", "", &[]),
+    ("GET", "/agents", Names::Nothing, "runs:read", "", &[]),
+    ("GET", "/agents/{agent}/capabilities", Names::Nothing, "runs:read", "", &[]),
+    ("POST", "/agents/{agent}/run", Names::Nothing, "events:write", SAYS, &[]),
+    ("POST", "/agents/{agent}/connect", Names::Nothing, "runs:read", LOOKS, &[]),
+    ("GET", "/agents/{agent}/threads/{thread}", Names::Thread, "runs:read", "", &[]),
+    ("GET", "/agents/{agent}/threads/{thread}/runs/{run}/events", Names::Thread, "runs:read", "", &[]),
+    ("POST", "/api/v1/agent/runs", Names::Nothing, "events:write", SAYS_TOO, &[]),
+    ("GET", "/api/v1/agent/runs/{threadId}/events", Names::Thread, "runs:read", "", &[]),
+    ("GET", "/api/v1/agent/history", Names::Nothing, "runs:read", "", &[]),
+    ("POST", "/api/v1/agent/attachments", Names::Nothing, "events:write", IMAGE, &[]),
+    ("GET", "/api/v1/agent/attachments/signed-url", Names::Artifact, "runs:read", "", &[]),
+    // Its signature is its key, and this one is none.
+    ("GET", "/api/v1/agent/attachments/{id}", Names::Artifact, "", "", &[403]),
+    ("POST", "/agents/{agent}/threads/{thread}/runs/{run}/cancel", Names::Thread, "runs:control", "", &[]),
+    ("POST", "/api/v1/agent/runs/{threadId}/cancel", Names::Thread, "runs:control", "", &[]),
+    // The run may not have ended yet.
+    ("DELETE", "/agents/{agent}/threads/{thread}", Names::Thread, "runs:control", "", &[409]),
+    ("DELETE", "/api/v1/agent/threads/{threadId}", Names::Thread, "runs:control", "", &[409]),
+    ("DELETE", "/api/v1/agent/sessions/{threadId}", Names::Thread, "runs:control", "", &[409]),
+    ("POST", "/api/v1/pipeline/queries", Names::Nothing, "admin", QUERY, &[]),
 ];
+
+/// What somebody says to an agent.
+const SAYS: &str = r#"{"threadId":"said","runId":"said-1","messages":[{"id":"m-1","role":"user","content":"say x"}]}"#;
+/// Who looks on, and says nothing.
+const LOOKS: &str = r#"{"threadId":"said","runId":"looked-1","messages":[]}"#;
+const SAYS_TOO: &str = r#"{"threadId":"said-too","runId":"said-1","messages":[{"id":"m-1","role":"user","content":"say x"}]}"#;
+const QUERY: &str = r#"{"query":{"user_message":"say x"},"runner_id":"plugin:test/asks/default"}"#;
+/// A form with an image.
+const IMAGE: &str = concat!(
+    "--edge\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.gif\"\r\ncontent-type: image/gif\r\n\r\n",
+    "GIF89a\x01\0\x01\0\r\n--edge--\r\n",
+);
 
 const SCOPES: [&str; 6] = ["events:write", "runs:read", "runs:control", "runs:execute", "actions:respond", "admin"];
 
@@ -141,6 +178,8 @@ struct Workspace {
     executor: String,
     /// Of a key that does nothing.
     key_id: String,
+    /// In which an agent has asked something.
+    thread: String,
 }
 
 impl Workspace {
@@ -159,7 +198,12 @@ impl Workspace {
         let key_id = made["key_id"].as_str().unwrap().to_owned();
         let executor = host.post(&key, "/api/v1/executors", &json!({ "name": format!("of-{name}") })).await.good();
         let executor = executor["executor_id"].as_str().unwrap().to_owned();
-        Self { name, key, event, run, action, artifact, executor, key_id }
+        let thread = format!("thread-of-{name}");
+        let asked = json!({ "id": "m-1", "role": "user", "content": format!("ask form - what_only_{name}_knows") });
+        let input = json!({ "threadId": thread, "runId": thread, "messages": [asked] });
+        let stream = host.post(&key, "/agents/asks/run", &input).await;
+        assert!(stream.text.contains("RUN_FINISHED"), "{stream:#?}");
+        Self { name, key, event, run, action, artifact, executor, key_id, thread }
     }
 
     fn id(&self, names: Names) -> &str {
@@ -171,11 +215,17 @@ impl Workspace {
             Names::Artifact => &self.artifact,
             Names::Executor => &self.executor,
             Names::Key => &self.key_id,
+            Names::Thread => &self.thread,
         }
     }
 
-    fn ids(&self) -> [&str; 7] {
-        [&self.event, &self.run, &self.action, &self.artifact, &self.executor, &self.key_id, self.name]
+    fn ids(&self) -> [&str; 8] {
+        [&self.event, &self.run, &self.action, &self.artifact, &self.executor, &self.key_id, &self.thread, self.name]
+    }
+
+    /// Its thread, as the workspace sees it.
+    async fn opened(&self, host: &Guarded) -> Value {
+        host.get(&self.key, &format!("/agents/asks/threads/{}", self.thread)).await.good()
     }
 }
 
@@ -186,6 +236,40 @@ fn nobodys(names: Names) -> &'static str {
         Names::Event | Names::Run | Names::Artifact | Names::Executor => "01890a5d-ac96-774b-bcce-b302099a8057",
         Names::Action => "01890a5d-ac96-774b-bcce-b302099a8057.3",
         Names::Key => "0000000000000000",
+        Names::Thread => "thread-of-nobody",
+    }
+}
+
+/// The code of a problem on this path: there are names of their own under `/api/v1/agent`.
+fn code_on(path: &str, code: &'static str) -> &'static str {
+    if !path.starts_with("/api/v1/agent/") {
+        return code;
+    }
+    match code {
+        "unauthenticated" => "AUTH_UNAUTHORIZED",
+        "forbidden" => "AGENT_FORBIDDEN",
+        "not_found" if path.contains("/attachments/") => "AGENT_ATTACHMENT_NOT_FOUND",
+        "not_found" => "AGENT_SESSION_NOT_FOUND",
+        other => other,
+    }
+}
+
+/// What a key is answered about something that is another workspace's, or nobody's.
+#[track_caller]
+fn is_not_there(route: &Route, answer: &Answer) {
+    let (method, path, names, scope, ..) = route;
+    match (*method, *scope, *names) {
+        ("HEAD", LEASE, _) => assert_eq!(answer.status, 401),
+        (_, LEASE, _) => answer.is(401, "unauthenticated"),
+        ("HEAD", ..) => assert_eq!(answer.status, 404),
+        (_, "", Names::Artifact) => answer.is(403, "AGENT_ATTACHMENT_SIGNATURE_INVALID"),
+        // It is another thread, which is empty, or gone.
+        ("DELETE", _, Names::Thread) => assert_eq!(answer.status, 204, "{path}: {answer:#?}"),
+        ("GET", _, Names::Thread) if path.ends_with("{thread}") => {
+            assert_eq!((answer.status, &answer.json["messages"]), (200, &json!([])), "{path}: {answer:#?}");
+            assert_eq!(answer.json["pendingInterrupts"], json!([]), "{path}: {answer:#?}");
+        }
+        _ => answer.is(404, code_on(path, "not_found")),
     }
 }
 
@@ -194,12 +278,21 @@ async fn send(host: &Guarded, key: Option<&str>, route: &Route, id: &str) -> Ans
     let (method, path, _, _, body, _) = route;
     let path = path.replace("{id}", id).replace("{run_id}", id).replace("{function}", "state.get");
     let path = path.replace("{artifact_id}", nobodys(Names::Artifact)).replace("{webhook}", "nobody").replace("{name}", "nobody");
+    let path = path.replace("{agent}", "asks").replace("{thread}", id).replace("{run}", id).replace("{file}", "chat.js");
+    let query = match path.as_str() {
+        path if path.starts_with("/api/v1/agent/runs/{threadId}/") => format!("?runId={id}"),
+        path if path.ends_with("/signed-url") => format!("?bucket=artifacts&path={id}"),
+        path if path.starts_with("/api/v1/agent/attachments/") => "?expires=4102444800000&signature=of-nobody".to_owned(),
+        _ => String::new(),
+    };
+    let path = format!("{}{query}", path.replace("{threadId}", id));
     let mut request = host.http.request(method.parse().unwrap(), host.url(&path)).timeout(PATIENCE);
     if let Some(key) = key {
         request = request.bearer_auth(key);
     }
     if !body.is_empty() {
-        request = request.header("content-type", "application/json").body(*body);
+        let kind = if *body == IMAGE { "multipart/form-data; boundary=edge" } else { "application/json" };
+        request = request.header("content-type", kind).body(*body);
     }
     let answer = request.send().await.unwrap();
     if answer.headers().get("content-type").is_some_and(|kind| kind == "text/event-stream") {
@@ -211,7 +304,7 @@ async fn send(host: &Guarded, key: Option<&str>, route: &Route, id: &str) -> Ans
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_is_of_another_workspace_is_not_there() {
-    let host = Guarded::small(&["asks"], "", ASKS);
+    let host = Guarded::small(&["asks"], "", AGENT);
     let (ours, theirs) = (Workspace::new(&host, "amber-ws").await, Workspace::new(&host, "birch-ws").await);
     // Of no workspace at all: a key of one sees that as little.
     let (event, run) = host.send(&host.root, "say hello").await;
@@ -221,7 +314,7 @@ async fn what_is_of_another_workspace_is_not_there() {
 
     for (own, foreign) in [(&ours, &theirs), (&theirs, &ours)] {
         for route in ROUTES {
-            let (method, path, names, scope, ..) = route;
+            let (method, path, names, ..) = route;
             if *names == Names::Host {
                 send(&host, Some(&own.key), route, "").await.is(403, "forbidden");
                 continue;
@@ -237,12 +330,7 @@ async fn what_is_of_another_workspace_is_not_there() {
                 continue;
             }
             let refused = send(&host, Some(&own.key), route, foreign.id(*names)).await;
-            match (*scope, *method) {
-                (LEASE, "HEAD") => assert_eq!(refused.status, 401),
-                (LEASE, _) => refused.is(401, "unauthenticated"),
-                (_, "HEAD") => assert_eq!(refused.status, 404),
-                _ => refused.is(404, "not_found"),
-            }
+            is_not_there(route, &refused);
             // Nothing tells it from an id that was never given.
             let never = send(&host, Some(&own.key), route, nobodys(*names)).await;
             let of = |answer: &Answer, id: &str| answer.text.replace(id, "ID");
@@ -255,10 +343,25 @@ async fn what_is_of_another_workspace_is_not_there() {
             let page = host.get(&own.key, &format!("/api/v1/runs?{filter}")).await.good();
             assert_eq!(page["items"], json!([]), "{filter}");
         }
+        // Nor does a client that looks on, or asks for what was said, see the thread of that name elsewhere.
+        let looks = json!({ "threadId": foreign.thread, "runId": "looked-on", "messages": [] });
+        let seen = host.post(&own.key, "/agents/asks/connect", &looks).await;
+        assert!(seen.text.contains("RUN_FINISHED") && !seen.text.contains("knows"), "{seen:#?}");
+        let said = format!("/api/v1/agent/history?threadId={}", foreign.thread);
+        host.get(&own.key, &said).await.is(404, "AGENT_SESSION_NOT_FOUND");
+        // What is asked in it, nobody answers from elsewhere.
+        let asked = foreign.opened(&host).await["pendingInterrupts"][0]["id"].clone();
+        let resume = json!([{ "interruptId": asked, "status": "cancelled" }]);
+        let answers = json!({ "threadId": foreign.thread, "runId": "answered", "messages": [], "resume": resume });
+        host.post(&own.key, "/agents/asks/run", &answers).await.is(422, "unknown_interrupt");
+        host.post(&own.key, "/api/v1/agent/runs", &answers).await.is(422, "AGENT_INTERRUPT_UNKNOWN");
     }
     // Nobody has done anything to what is another's.
     for workspace in [&ours, &theirs] {
         host.until(&workspace.run, "waiting").await;
+        let thread = workspace.opened(&host).await;
+        assert!(thread.to_string().contains(&format!("what_only_{}_knows", workspace.name)), "{thread:#}");
+        assert_eq!(thread["pendingInterrupts"].as_array().unwrap().len(), 1, "{thread:#}");
         let keys = host.get(&workspace.key, "/api/v1/keys").await.good();
         let key = keys["items"].as_array().unwrap().iter().find(|key| key["key_id"] == *workspace.key_id).unwrap();
         assert!(key.get("revoked_at").is_none(), "{key}");
@@ -275,7 +378,7 @@ async fn what_is_of_another_workspace_is_not_there() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_comes_in_belongs_to_the_workspace_of_its_key() {
-    let host = Guarded::small(&["asks"], "", ASKS);
+    let host = Guarded::small(&["asks"], "", AGENT);
     let (ours, theirs) = (Workspace::new(&host, "amber-ws").await, Workspace::new(&host, "birch-ws").await);
     let shown = host.get(&ours.key, &format!("/api/v1/runs/{}", ours.run)).await.good();
     assert_eq!(shown["workspace_id"], "amber-ws");
@@ -343,14 +446,14 @@ async fn what_comes_in_belongs_to_the_workspace_of_its_key() {
         }
         cursor = format!("&cursor={}", page["next_cursor"].as_str().unwrap());
     }
-    assert_eq!(seen.len(), 4);
+    assert_eq!(seen.len(), 5);
     let all = host.get(&host.root, "/api/v1/actions?limit=100").await.good();
-    assert_eq!(all["items"].as_array().unwrap().len(), 8);
+    assert_eq!(all["items"].as_array().unwrap().len(), 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_key_does_what_its_scopes_say_and_nothing_else() {
-    let host = Guarded::small(&["asks"], "", ASKS);
+    let host = Guarded::small(&["asks"], "", AGENT);
     let mut keys = Vec::new();
     for scope in SCOPES {
         keys.push((scope, host.key(&[scope], None).await));
@@ -365,20 +468,24 @@ async fn a_key_does_what_its_scopes_say_and_nothing_else() {
             continue;
         }
         for answer in [nobody, guessed] {
-            if *method == "HEAD" { assert_eq!(answer.status, 401) } else { answer.is(401, "unauthenticated") }
+            let code = code_on(path, "unauthenticated");
+            if *method == "HEAD" { assert_eq!(answer.status, 401) } else { answer.is(401, code) }
         }
         for (scope, key) in &keys {
             let answer = send(&host, Some(key), route, id).await;
             if *needs == LEASE {
                 assert_eq!(answer.status, 401, "{method} {path} with {scope}");
             } else if scope == needs || *scope == "admin" {
-                let expected =
-                    if matches!(names, Names::Nothing | Names::Host) { answer.status < 300 } else { answer.status == 404 };
+                let expected = match names {
+                    Names::Nothing | Names::Host => answer.status < 300,
+                    Names::Thread => answer.status < 300 || answer.status == 404,
+                    _ => answer.status == 404,
+                };
                 assert!(expected || or.contains(&answer.status), "{method} {path} with {scope}: {answer:#?}");
             } else if *method == "HEAD" {
                 assert_eq!(answer.status, 403);
             } else {
-                answer.is(403, "forbidden");
+                answer.is(403, code_on(path, "forbidden"));
                 let detail = answer.json["detail"].as_str().unwrap();
                 assert!(detail.contains(needs) || or.contains(&403), "{method} {path}: {detail}");
             }
@@ -386,7 +493,8 @@ async fn a_key_does_what_its_scopes_say_and_nothing_else() {
     }
     // What does not exist is nobody's business who is not known.
     host.ask(None, Method::GET, "/api/v1/nothing", None).await.is(401, "unauthenticated");
-    host.ask(None, Method::GET, "/", None).await.is(401, "unauthenticated");
+    host.ask(None, Method::GET, "/nothing", None).await.is(401, "unauthenticated");
+    host.ask(None, Method::GET, "/api/v1/agent/nothing", None).await.is(401, "unauthenticated");
     host.get(&host.root, "/api/v1/nothing").await.is(404, "not_found");
     host.ask(Some(&host.root), Method::PUT, "/api/v1/runs", None).await.is(405, "method_not_allowed");
 }

@@ -14,6 +14,10 @@ use tempfile::TempDir;
 /// Runs that ask and wait, in whatever conversation.
 pub const ASKS: &str = "[[bindings]]\nid = \"asks\"\nrunner = \"plugin:test/asks/default\"\n";
 
+/// The same runs answer for agents too, in threads of any name.
+pub const AGENT: &str =
+    "[[bindings]]\nid = \"asks\"\nrunner = \"plugin:test/asks/default\"\n[agui.api]\nagent = \"asks\"\nprofile = \"plain\"\n";
+
 /// An answer that was read.
 #[derive(Debug)]
 pub struct Answer {

@@ -12,7 +12,7 @@ use reqwest::{
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::watched::Watched;
+use crate::{agents, watched::Watched};
 
 /// Messages are answered at once, `steps` takes steps, `ask` asks people.
 const CONFIG: &str = r#"
@@ -70,28 +70,31 @@ when = [{ value = "{/action}", matches = "opened" }]
 id = "nightly"
 cron = "0 3 * * *"
 event = { event_type = "nobody" }
+
+[agui.api]
+agent = "echo"
 "#;
 
 const SECRET: &str = "a secret of the tests";
 
-struct Talk {
+pub struct Talk {
     watched: Watched,
     http: Client,
 }
 
 /// What a host answered.
-struct Said {
-    status: u16,
-    headers: HeaderMap,
-    body: Value,
+pub struct Said {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Value,
 }
 
 impl Talk {
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, self.watched.url(path))
     }
 
-    async fn send(&self, request: RequestBuilder) -> Said {
+    pub async fn send(&self, request: RequestBuilder) -> Said {
         let answer = request.send().await.unwrap();
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         let bytes = answer.bytes().await.unwrap();
@@ -99,13 +102,13 @@ impl Talk {
         Said { status, headers, body }
     }
 
-    async fn get(&self, path: &str, status: u16) -> Value {
+    pub async fn get(&self, path: &str, status: u16) -> Value {
         let said = self.send(self.request(Method::GET, path)).await;
         assert_eq!(said.status, status, "{path}: {:#}", said.body);
         said.body
     }
 
-    async fn post(&self, path: &str, body: Value, status: u16) -> Said {
+    pub async fn post(&self, path: &str, body: Value, status: u16) -> Said {
         let said = self.send(self.request(Method::POST, path).json(&body)).await;
         assert_eq!(said.status, status, "{path}: {:#}", said.body);
         said
@@ -130,7 +133,7 @@ impl Talk {
         }
     }
 
-    async fn ended(&self, run: &str) {
+    pub async fn ended(&self, run: &str) {
         let ended = |run: &Value| matches!(run["status"].as_str(), Some("completed" | "failed" | "cancelled" | "timeout"));
         self.until(&format!("/api/v1/runs/{run}"), ended).await;
     }
@@ -150,6 +153,10 @@ async fn every_answer_of_a_conversation_is_as_it_is_described() {
     queue(&talk).await;
     deliveries(&talk).await;
     hooks(&talk).await;
+    agents::agents(&talk).await;
+    agents::profile(&talk).await;
+    agents::pipelines(&talk).await;
+    agents::page(&talk).await;
     keys(&talk).await;
     operations(&talk).await;
     tokio::task::block_in_place(|| command_line(&talk, &host));

@@ -41,6 +41,10 @@ state = ["runner"]
 id = "outside"
 runner = "plugin:test/outside/default"
 match = { event_type = "outside" }
+
+[agui.api]
+agent = "echo"
+profile = "plain"
 "#;
 
 /// Operations that are not tried, each with its reason.
@@ -81,23 +85,28 @@ async fn a_program_that_knows_only_the_description_finds_no_fault_with_the_host(
 
 /// What has the right form may still name what is not there, contradict itself, or say `7.0` for a number of calls: such a
 /// body is answered with 400, and so are a cursor that this host has not made, a thread without a conversation, and a time that
-/// ends before it begins. What an idempotency key was used for before,
-/// a description cannot say. Operations without any of this take all that the description allows.
+/// ends before it begins. What an idempotency key was used for before, or the id of a run, a description cannot say. The profile
+/// under `/api/v1/agent` says 422 to all of it, 415 to an image that is none, and 410 to an address whose time is over.
+/// Operations without any of this take all that the description allows.
 fn told(document: &Value) -> String {
     let mut told = String::new();
-    for operation in document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values()) {
+    let paths = document["paths"].as_object().unwrap().iter();
+    for (path, operation) in paths.flat_map(|(path, item)| item.as_object().unwrap().values().map(move |one| (path, one))) {
         let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
         let has = |name: &str| parameters.iter().any(|parameter| parameter["name"] == name);
         let mut statuses = vec!["2xx", "3xx", "401", "403", "404", "409", "429", "5xx"];
         let body = operation.get("requestBody").is_some();
-        if body || ["cursor", "after", "Last-Event-ID", "since", "thread_id"].into_iter().any(has) {
+        if body || ["cursor", "before", "after", "Last-Event-ID", "since", "thread_id"].into_iter().any(has) {
             statuses.push("400");
         }
         if body {
             statuses.push("410");
         }
-        if has("Idempotency-Key") {
+        if has("Idempotency-Key") || path.starts_with("/agents/") && body {
             statuses.push("422");
+        }
+        if path.starts_with("/api/v1/agent/") {
+            statuses.extend(["410", "415", "422"]);
         }
         if has("Range") {
             statuses.push("416");
@@ -105,6 +114,9 @@ fn told(document: &Value) -> String {
         let id = &operation["operationId"];
         writeln!(told, "[[operations]]\ninclude-operation-id = {id}").unwrap();
         writeln!(told, "checks.positive_data_acceptance.expected-statuses = {}", json!(statuses)).unwrap();
+        // What is too long may be so long that it is not read.
+        let refused = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429", "5xx"];
+        writeln!(told, "checks.negative_data_rejection.expected-statuses = {}", json!(refused)).unwrap();
     }
     told
 }

@@ -79,13 +79,15 @@ impl Description {
     fn check_body(&self, key: &str, kind: &str, schema: &Value, body: &[u8]) -> Result<(), String> {
         match kind {
             "application/json" | "application/problem+json" => self.check_json(key, schema, body),
-            // Each event of a run is one of a page, too; the rest is about the connection.
             "text/event-stream" => {
                 let event = json!({ "$ref": "#/components/schemas/RunEvent" });
                 let text = String::from_utf8_lossy(body);
-                text.lines()
-                    .filter_map(|line| line.strip_prefix("data: "))
-                    .try_for_each(|data| self.check_json(key, &event, data.as_bytes()))
+                let mut events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+                if AGUI.iter().any(|path| key.contains(path)) {
+                    return events.try_for_each(|data| check_agui(key, data));
+                }
+                // Each event of a run is one of a page, too; the rest is about the connection.
+                events.try_for_each(|data| self.check_json(key, &event, data.as_bytes()))
             }
             _ => Ok(()),
         }
@@ -105,6 +107,14 @@ impl Description {
             validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
         if wrong.is_empty() { Ok(()) } else { Err(format!("{key}: {}\n{value:#}", wrong.join("\n"))) }
     }
+}
+
+/// Paths whose streams are those of AG-UI, which has a description of its own.
+const AGUI: [&str; 2] = [" /agents/", " /api/v1/agent/"];
+
+fn check_agui(key: &str, data: &str) -> Result<(), String> {
+    let event: Result<ag_ui::Event, _> = serde_json::from_str(data);
+    event.map(drop).map_err(|error| format!("{key}: no event of AG-UI: {error}\n{data}"))
 }
 
 /// A media type without its parameters.

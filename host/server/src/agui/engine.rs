@@ -43,7 +43,11 @@ pub(crate) struct Agui {
 
 impl Default for Agui {
     fn default() -> Self {
-        Self { locks: (0..STRIPES).map(|_| Mutex::default()).collect(), folded: Folded::default(), watchers: parking_lot::Mutex::default() }
+        Self {
+            locks: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            folded: Folded::default(),
+            watchers: parking_lot::Mutex::default(),
+        }
     }
 }
 
@@ -72,8 +76,8 @@ pub(crate) struct Begun {
 
 /// Begins the run that a client asks for, or finds it where it was begun before. When this returns, it is on disk.
 pub(crate) async fn begin(app: &App, caller: &Caller, agent: &str, input: &RunAgentInput) -> Result<Begun, Problem> {
+    // Who may say something may hear what is said to it.
     caller.may(Scope::EventsWrite)?;
-    caller.may(Scope::RunsRead)?;
     let thread = Thread::of(caller, &input.thread_id);
     let _alone = app.agui.lock(&thread).await;
     if let Some(run) = thread.run(app, &input.run_id)? {
@@ -184,11 +188,12 @@ async fn start(
         return Err(Problem::new(ProblemCode::ThreadBusy, detail).with_details(json!({ "activeRunId": run_id })));
     }
     let thread_created = thread.last(app)?.is_none();
-    let contradicted = judged.left_out || judged.knows_some && {
-        let limit = usize::try_from(config.agui.history_messages).unwrap_or(usize::MAX);
-        let ours = thread::messages(app, &thread.key, limit, None)?;
-        history::contradicts(&input.messages, &ours.messages)
-    };
+    let contradicted = judged.left_out
+        || judged.knows_some && {
+            let limit = usize::try_from(config.agui.history_messages).unwrap_or(usize::MAX);
+            let ours = thread::messages(app, &thread.key, limit, None)?;
+            history::contradicts(&input.messages, &ours.messages)
+        };
     // What the user said before, and nobody answered.
     for message in judged.new.iter().filter(|message| !is_silent(&message.content)) {
         let envelope = envelope(app, caller, &thread, message, None).await?;
@@ -332,7 +337,9 @@ async fn answer(
     let mut answers: Vec<GivenAnswer> = Vec::new();
     let mut taken = Vec::new();
     for (place, resume) in input.resume.iter().enumerate() {
-        let named = |action: &&Action| action.action_id == resume.interrupt_id || asked.call_of(action) == Some(resume.interrupt_id.as_str());
+        let named = |action: &&Action| {
+            action.action_id == resume.interrupt_id || asked.call_of(action) == Some(resume.interrupt_id.as_str())
+        };
         let Some(action) = asked.open.iter().find(named) else {
             stale(app, &thread, place, resume)?;
             continue;
@@ -366,8 +373,7 @@ async fn answer(
             None => Ok(0),
         })
         .await?;
-    let run =
-        RunEntry { agent: agent.to_owned(), run_id: input.run_id.clone(), host_run, from, taken, answers, at: time::now() };
+    let run = RunEntry { agent: agent.to_owned(), run_id: input.run_id.clone(), host_run, from, taken, answers, at: time::now() };
     app.host.ledger().put_entries(&thread.begin(&run)?).await?;
     for given in &run.answers {
         app.host.respond(&given.action_id, given.response.clone(), by.clone()).await?;
@@ -400,15 +406,11 @@ fn waiting(asked: &Asked) -> Problem {
 fn stale(app: &App, thread: &Thread, place: usize, resume: &Resume) -> Result<(), Problem> {
     let id = resume.interrupt_id.escape_debug();
     let field = format!("resume[{place}].interruptId");
-    let unknown = || {
-        Problem::new(ProblemCode::UnknownInterrupt, format!("no run of this thread has asked `{id}`")).in_field(field.clone())
-    };
+    let unknown =
+        || Problem::new(ProblemCode::UnknownInterrupt, format!("no run of this thread has asked `{id}`")).in_field(field.clone());
     let run: RunId = resume.interrupt_id.split_once('.').and_then(|(run, _)| run.parse().ok()).ok_or_else(unknown)?;
     let record = app.host.ledger().run(run)?.ok_or_else(unknown)?;
-    let key = &thread.key;
-    let is_of_thread = record.run.conversation_id.as_deref() == Some(key.conversation.as_str())
-        && record.run.workspace_id.as_deref().unwrap_or_default() == key.workspace;
-    if !is_of_thread {
+    if !thread.has(&record.run) {
         return Err(unknown());
     }
     let action = app.host.action(&resume.interrupt_id).map_err(|_| unknown())?;
@@ -428,10 +430,7 @@ pub(crate) fn find(app: &App, thread: &Thread, run_id: &str) -> Result<RunEntry,
     let missing = || Problem::not_found(format!("this thread has no run `{}`", run_id.escape_debug()));
     let id: RunId = run_id.parse().map_err(|_| missing())?;
     let record = app.host.ledger().run(id)?.ok_or_else(missing)?;
-    let key = &thread.key;
-    let is_of_thread = record.run.conversation_id.as_deref() == Some(key.conversation.as_str())
-        && record.run.workspace_id.as_deref().unwrap_or_default() == key.workspace;
-    if !is_of_thread {
+    if !thread.has(&record.run) {
         return Err(missing());
     }
     let run = record.run;

@@ -410,10 +410,7 @@ pub(crate) enum Part {
 #[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub(crate) enum Source {
     /// Base64.
-    Data {
-        value: String,
-        mime_type: String,
-    },
+    Data { value: String, mime_type: String },
     Url {
         value: String,
         #[serde(skip_serializing_if = "Option::is_none")]

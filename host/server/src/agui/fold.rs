@@ -108,7 +108,8 @@ impl View {
     #[cfg(test)]
     /// The calls that no message answers, in order.
     pub(crate) fn unanswered_calls(&self) -> Vec<&str> {
-        let answered: std::collections::HashSet<&str> = self.messages.iter().filter_map(|message| answers(&message.body)).collect();
+        let answered: std::collections::HashSet<&str> =
+            self.messages.iter().filter_map(|message| answers(&message.body)).collect();
         let calls = self.messages.iter().flat_map(|message| calls_of(&message.body));
         calls.filter(|call| !answered.contains(*call)).collect()
     }

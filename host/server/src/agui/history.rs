@@ -117,7 +117,8 @@ pub(crate) fn judge(
                     judged.knows_some = true;
                 } else {
                     let id = tool_call_id.escape_debug();
-                    let detail = format!("no call `{id}` of this thread waits for an answer: answer calls that were streamed, once");
+                    let detail =
+                        format!("no call `{id}` of this thread waits for an answer: answer calls that were streamed, once");
                     return Err(refused(ProblemCode::UnknownToolCall, detail));
                 }
             }
@@ -154,13 +155,7 @@ impl Known<'_> {
             return Ok(*known);
         }
         let record = self.app.host.ledger().run(run)?;
-        let is_of_thread = record.is_some_and(|record| {
-            let run = record.run;
-            let key = &self.thread.key;
-            run.conversation_id.as_deref() == Some(key.conversation.as_str())
-                && run.workspace_id.unwrap_or_default() == key.workspace
-                && run.thread_id.unwrap_or_default() == key.thread
-        });
+        let is_of_thread = record.is_some_and(|record| self.thread.has(&record.run));
         self.runs.insert(run, is_of_thread);
         Ok(is_of_thread)
     }
@@ -206,7 +201,10 @@ fn says_the_same(theirs: &Message, ours: &Message) -> bool {
             let text = |content: &Option<String>| content.clone().unwrap_or_default();
             text(theirs) == text(ours)
                 && their_calls.len() == our_calls.len()
-                && their_calls.iter().zip(our_calls).all(|(theirs, ours)| theirs.id == ours.id && theirs.function == ours.function)
+                && their_calls
+                    .iter()
+                    .zip(our_calls)
+                    .all(|(theirs, ours)| theirs.id == ours.id && theirs.function == ours.function)
         }
         (MessageBody::Tool { content: theirs, .. }, MessageBody::Tool { content: ours, .. }) => {
             !matches!((theirs, ours), (Content::Text(theirs), Content::Text(ours)) if theirs != ours)

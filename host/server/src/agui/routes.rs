@@ -3,13 +3,16 @@
 use agent_host_protocol::{RunId, Scope};
 use agent_host_runs::Agent;
 use axum::{
-    extract::{Path, Request, State},
+    extract::{Request, State},
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema, schema::SchemaType},
+};
 
 use super::{
     capabilities,
@@ -18,8 +21,8 @@ use super::{
     input::{self, RunAgentInput},
     legacy,
     store::{RunEntry, Thread},
-    strict,
     stream::{self, Joining, Marks, Viewer},
+    strict,
     thread::{self, Asked, Hydrated},
     wire::{self, Wire},
 };
@@ -27,14 +30,12 @@ use crate::{
     app::{App, json},
     body,
     caller::Caller,
+    extract::Path,
     openapi::refusals,
     problem::{Problem, ProblemCode},
     query::Query,
     runs::LAST_EVENT_ID,
 };
-
-/// Messages of a thread on a first screen, where the client does not say.
-const FIRST_SCREEN: u32 = 50;
 
 /// The agents that the configuration has.
 #[derive(Serialize, ToSchema)]
@@ -109,6 +110,9 @@ refusals!(
             UnknownToolCall,
             RoleForbidden,
             NothingToDo,
+            MediaInvalid,
+            MediaTooLarge,
+            MediaUnavailable,
             QueueFull,
             TooManyStreams,
             AgentRunInputInvalid,
@@ -117,17 +121,48 @@ refusals!(
         ]
 );
 
+/// A stream of events, as the schema of an answer. What reads streams takes each event for an object of its own, which AG-UI
+/// describes and this document does not.
+pub(crate) enum EventStream {}
+
+impl PartialSchema for EventStream {
+    fn schema() -> RefOr<Schema> {
+        let what = "Events of AG-UI 1.0 (<https://ag-ui.com/spec/1.0/schema.json>), each the `data` of a server-sent event.";
+        ObjectBuilder::new().schema_type(SchemaType::AnyValue).description(Some(what)).into()
+    }
+}
+
+impl ToSchema for EventStream {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "AguiEventStream".into()
+    }
+}
+
+/// A `RunAgentInput`, for the description.
+pub(crate) fn run_example() -> Value {
+    serde_json::json!({
+        "threadId": "550e8400-e29b-41d4-a716-446655440000",
+        "runId": "run-001",
+        "protocolVersion": "1.0",
+        "state": {},
+        "messages": [{ "id": "message-001", "role": "user", "content": "Hello" }],
+        "tools": [],
+        "context": [],
+        "forwardedProps": {},
+    })
+}
+
 /// Runs an agent, as AG-UI 1.0 has it
 ///
 /// Takes a `RunAgentInput`, answers with the stream of the run. The same `runId` again never runs twice: it attaches to the
 /// run as it is. `forwardedProps.agentHost.cursor` attaches after an event. docs/AGUI.md says all of it.
 #[utoipa::path(post, path = "/agents/{agent}/run", tag = "agents",
-    security(("bearer" = ["events:write"]), ("bearer" = ["runs:read"])),
+    security(("bearer" = ["events:write"])),
     params(("agent" = String, Path, description = "The agent.")),
-    request_body(content = Object, description = "A `RunAgentInput` of AG-UI 1.0, or of before."),
+    request_body(content = Object, description = "A `RunAgentInput` of AG-UI 1.0, or of before.", example = run_example),
     responses(
         (status = 200, description = "The events of the run.", content(
-            (String = "text/event-stream"),
+            (EventStream = "text/event-stream"),
             (String = "application/vnd.ag-ui.event+proto"),
         )),
         RunRefusals,
@@ -139,11 +174,13 @@ pub(crate) async fn run(
     query: Query,
     request: Request,
 ) -> Result<Response, Problem> {
+    caller.may(Scope::EventsWrite)?;
     query.finish()?;
     let (headers, input) = read(&app, &agent, request).await?;
     app.host.agent(&agent)?;
+    let wanted = Wanted::of(&input)?;
     let begun = engine::begin(&app, &caller, &agent, &input).await?;
-    follow(&app, begun, &input, &headers).await
+    follow(&app, begun, &input, wanted, &headers).await
 }
 
 /// The body of a request.
@@ -157,9 +194,14 @@ async fn read(app: &App, agent: &str, request: Request) -> Result<(HeaderMap, Ru
 }
 
 /// The stream of a run that was begun.
-pub(crate) async fn follow(app: &App, begun: Begun, input: &RunAgentInput, headers: &HeaderMap) -> Result<Response, Problem> {
+pub(crate) async fn follow(
+    app: &App,
+    begun: Begun,
+    input: &RunAgentInput,
+    asked: Wanted,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
     let Begun { thread, run, repeated, contradicted, .. } = begun;
-    let asked = Wanted::of(input)?;
     let joining = match (asked.after, repeated) {
         (After::Cursor(cursor), true) => Joining::After { cursor: Some(cursor), greeted: asked.marks != Marks::Agno },
         (_, true) if asked.marks == Marks::Agno => Joining::After { cursor: None, greeted: false },
@@ -171,19 +213,13 @@ pub(crate) async fn follow(app: &App, begun: Begun, input: &RunAgentInput, heade
 }
 
 fn viewer(run_id: &str, headers: &HeaderMap, is_old: bool) -> Viewer {
-    Viewer {
-        run_id: run_id.to_owned(),
-        attached: None,
-        wire: wire::negotiate(headers),
-        is_old,
-        marks: Marks::Nothing,
-        named: false,
-        idle: None,
-    }
+    // Those of before have protobuf of their own, which knows less.
+    let wire = if is_old { Wire::Sse } else { wire::negotiate(headers) };
+    Viewer { run_id: run_id.to_owned(), attached: None, wire, is_old, marks: Marks::Nothing, named: false, idle: None }
 }
 
 /// What a client asks for in `forwardedProps`.
-struct Wanted {
+pub(crate) struct Wanted {
     after: After,
     marks: Marks,
 }
@@ -194,7 +230,7 @@ enum After {
 }
 
 impl Wanted {
-    fn of(input: &RunAgentInput) -> Result<Self, Problem> {
+    pub(crate) fn of(input: &RunAgentInput) -> Result<Self, Problem> {
         let props = &input.forwarded_props;
         if let Some(agno) = props.get("agnoBackground").filter(|agno| agno.get("enabled") == Some(&Value::Bool(true))) {
             let number = |name: &str| agno.get(name).and_then(Value::as_i64);
@@ -245,19 +281,21 @@ pub(crate) fn cursor(text: &str, run_id: &str, field: &str) -> Result<Cursor, Pr
     place.parse().map_err(|error| refused(format!("{error}")))
 }
 
+refusals!(ConnectRefusals = [JSON] + [NotFound, InvalidCursor, TooManyStreams]);
+
 /// Watches what goes on in a thread, under a `runId` of its own
 ///
 /// Nothing is run. The answer has the messages and the state of the thread as snapshots, then the rest of the run that is
 /// under way, where one is.
 #[utoipa::path(post, path = "/agents/{agent}/connect", tag = "agents", security(("bearer" = ["runs:read"])),
     params(("agent" = String, Path, description = "The agent.")),
-    request_body(content = Object, description = "A `RunAgentInput`; of its messages nothing is taken."),
+    request_body(content = Object, description = "A `RunAgentInput`; of its messages nothing is taken.", example = run_example),
     responses(
         (status = 200, description = "The events.", content(
-            (String = "text/event-stream"),
+            (EventStream = "text/event-stream"),
             (String = "application/vnd.ag-ui.event+proto"),
         )),
-        RunRefusals,
+        ConnectRefusals,
     ))]
 pub(crate) async fn connect(
     State(app): State<App>,
@@ -274,7 +312,8 @@ pub(crate) async fn connect(
     app.host.agent(&agent)?;
     let thread = Thread::of(&caller, &input.thread_id);
     let asked = Wanted::of(&input)?;
-    let viewer = Viewer { marks: asked.marks, ..viewer(&input.run_id, &parts.headers, legacy::is_old(input.protocol_version.as_deref())) };
+    let viewer =
+        Viewer { marks: asked.marks, ..viewer(&input.run_id, &parts.headers, legacy::is_old(input.protocol_version.as_deref())) };
     if let Some(run) = thread.run(&app, &input.run_id)? {
         return stream::open(&app, thread, run, Joining::Attaches, viewer).await;
     }
@@ -307,7 +346,7 @@ pub(crate) async fn connect(
     }
 }
 
-refusals!(ThreadRefusals = [NotFound]);
+refusals!(ShowRefusals = [NotFound, InvalidCursor]);
 
 /// A thread, for a client that opens it
 ///
@@ -317,8 +356,9 @@ refusals!(ThreadRefusals = [NotFound]);
         ("agent" = String, Path, description = "The agent."),
         ("thread" = String, Path, description = "The thread. One that nobody spoke in is empty."),
         ("limit" = Option<u32>, Query, description = "Messages at least, where there are so many; 50 where it is left out.", minimum = 1, maximum = 100),
+        ("before" = Option<String>, Query, description = "For older messages: the `before` of the answer with those that follow them."),
     ),
-    responses((status = 200, description = "The thread.", body = Hydrated), ThreadRefusals))]
+    responses((status = 200, description = "The thread.", body = Hydrated), ShowRefusals))]
 pub(crate) async fn show(
     State(app): State<App>,
     caller: Caller,
@@ -326,12 +366,14 @@ pub(crate) async fn show(
     mut query: Query,
 ) -> Result<Response, Problem> {
     caller.may(Scope::RunsRead)?;
-    let limit = query.limit()?.max(1);
+    let limit = query.limit()?;
+    let before = query.text("before");
     query.finish()?;
     app.host.agent(&agent)?;
     let thread = Thread::of(&caller, named(&id)?);
-    let limit = usize::try_from(limit).unwrap_or(FIRST_SCREEN as usize);
-    let hydrated = tokio::task::spawn_blocking(move || thread::hydrate(&app, &thread, limit)).await.map_err(Problem::internal)??;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let hydrated =
+        tokio::task::spawn_blocking(move || thread::hydrate(&app, &thread, limit, before)).await.map_err(Problem::internal)??;
     Ok(json(StatusCode::OK, &hydrated))
 }
 
@@ -358,7 +400,7 @@ refusals!(EventsRefusals = [NotFound, InvalidCursor, TooManyStreams]);
         ("Last-Event-ID" = Option<String>, Header, description = "Likewise. It wins over `after`."),
     ),
     responses(
-        (status = 200, description = "The events.", content((String = "text/event-stream"))),
+        (status = 200, description = "The events.", content((EventStream = "text/event-stream"))),
         (status = 204, description = "That was the last event: nothing follows."),
         EventsRefusals,
     ))]
@@ -415,6 +457,8 @@ pub(crate) struct Cancelled {
     pub(crate) accepted: bool,
 }
 
+refusals!(CancelRefusals = [WRITE] + [NotFound]);
+
 /// Asks for the end of a run
 ///
 /// Whoever receives it sees it end as cancelled. Asking again changes nothing.
@@ -425,13 +469,14 @@ pub(crate) struct Cancelled {
         ("thread" = String, Path, description = "The thread."),
         ("run" = String, Path, description = "The `runId` of the client, or the id that the host has for it."),
     ),
-    responses((status = 202, description = "It ends in a moment.", body = Cancelled), ThreadRefusals))]
+    responses((status = 202, description = "It ends in a moment.", body = Cancelled), CancelRefusals))]
 pub(crate) async fn cancel(
     State(app): State<App>,
     caller: Caller,
     Path((agent, id, run_id)): Path<(String, String, String)>,
     query: Query,
 ) -> Result<Response, Problem> {
+    caller.may(Scope::RunsControl)?;
     query.finish()?;
     app.host.agent(&agent)?;
     let thread = Thread::of(&caller, named(&id)?);
@@ -457,6 +502,7 @@ pub(crate) async fn forget(
     Path((agent, id)): Path<(String, String)>,
     query: Query,
 ) -> Result<Response, Problem> {
+    caller.may(Scope::RunsControl)?;
     query.finish()?;
     app.host.agent(&agent)?;
     let thread = Thread::of(&caller, named(&id)?);

@@ -5,7 +5,7 @@
 //! run of the host. What is kept here is only which is which; what was said is in the record.
 
 use agent_host_ledger::{EntryWrite, LedgerError};
-use agent_host_protocol::{EventId, RunId, Timestamp, grant::ConversationKey};
+use agent_host_protocol::{EventId, Run, RunId, Timestamp, grant::ConversationKey};
 use agent_host_runs::Response;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
@@ -102,6 +102,14 @@ impl Thread {
         Self { id: id.to_owned(), key, digest }
     }
 
+    /// Whether a run of the host is one of this thread.
+    pub(crate) fn has(&self, run: &Run) -> bool {
+        let is = |id: &Option<String>, own: &str| id.as_deref().unwrap_or_default() == own;
+        run.conversation_id.as_ref() == Some(&self.key.conversation)
+            && is(&run.workspace_id, &self.key.workspace)
+            && is(&run.thread_id, &self.key.thread)
+    }
+
     /// Picks one of `of` locks.
     pub(crate) fn stripe(&self, of: usize) -> usize {
         let number = self.digest.bytes().take(8).fold(0_usize, |number, byte| number.wrapping_mul(31).wrapping_add(byte.into()));
@@ -155,8 +163,7 @@ impl Thread {
 
     /// What is written with an AG-UI run.
     pub(crate) fn begin(&self, run: &RunEntry) -> Result<Vec<EntryWrite>, LedgerError> {
-        let last =
-            ThreadEntry { thread_id: self.id.clone(), run_id: run.run_id.clone(), host_run: run.host_run, at: run.at };
+        let last = ThreadEntry { thread_id: self.id.clone(), run_id: run.run_id.clone(), host_run: run.host_run, at: run.at };
         Ok(vec![
             EntryWrite::put(self.of_run(&run.run_id), run)?,
             EntryWrite::put(self.of_thread(), &last)?,

@@ -98,11 +98,21 @@ struct Session {
     out: VecDeque<Stamped>,
     /// The state that the client has now. Nothing where the run has none to share.
     state: Option<Value>,
+    /// Whether the client may have another: then it is told at the end.
+    is_stale: bool,
+    /// The place of the last event that the client has, where it says so.
+    cursor: Option<Cursor>,
     over: bool,
 }
 
 /// Opens the stream of a run.
-pub(crate) async fn open(app: &App, thread: Thread, run: RunEntry, joining: Joining, viewer: Viewer) -> Result<Response, Problem> {
+pub(crate) async fn open(
+    app: &App,
+    thread: Thread,
+    run: RunEntry,
+    joining: Joining,
+    viewer: Viewer,
+) -> Result<Response, Problem> {
     let host_run = run.host_run;
     let record = app.host.ledger().run(host_run)?.ok_or_else(|| Problem::not_found("the run is gone"))?;
     let last = record.run.last_sequence;
@@ -121,6 +131,7 @@ pub(crate) async fn open(app: &App, thread: Thread, run: RunEntry, joining: Join
         Joining::After { .. } => cursor.map_or(0, |cursor| cursor.sequence),
     };
     let mut session = Session {
+        cursor,
         projector: Projector::new(host_run, record.run.execution == Execution::External),
         follow: Box::pin(app.host.follow(host_run, told)?),
         app: app.clone(),
@@ -131,14 +142,15 @@ pub(crate) async fn open(app: &App, thread: Thread, run: RunEntry, joining: Join
         verifier: Verifier::new(),
         out: VecDeque::new(),
         state: None,
+        is_stale: false,
         over: false,
     };
     let session = if matches!(session.joining, Joining::Begins { contradicted: false, .. }) {
         // Two reads of the ledger: not worth another thread.
-        session.join(&record, told, cursor)?;
+        session.join(&record, told)?;
         session
     } else {
-        let joined = tokio::task::spawn_blocking(move || session.join(&record, told, cursor).map(|()| session));
+        let joined = tokio::task::spawn_blocking(move || session.join(&record, told).map(|()| session));
         joined.await.map_err(Problem::internal)??
     };
     if session.over && session.out.is_empty() {
@@ -176,6 +188,8 @@ pub(crate) async fn rest(
         verifier: Verifier::new(),
         out: VecDeque::new(),
         state: None,
+        is_stale: false,
+        cursor: None,
         over: false,
     };
     let session = tokio::task::spawn_blocking(move || {
@@ -194,13 +208,13 @@ pub(crate) async fn rest(
         session.end(end, Cursor { sequence: 0, part: u32::MAX });
         Ok::<_, Problem>(session)
     });
-    session.await.map_err(Problem::internal)??.respond(last)
+    session.await.map_err(Problem::internal)??.respond(None)
 }
 
 impl Session {
     /// Tells what is there already.
-    fn join(&mut self, record: &agent_host_ledger::RunRecord, told: u64, cursor: Option<Cursor>) -> Result<(), Problem> {
-        let (app, from) = (self.app.clone(), self.run.from);
+    fn join(&mut self, record: &agent_host_ledger::RunRecord, told: u64) -> Result<(), Problem> {
+        let (app, from, cursor) = (self.app.clone(), self.run.from, self.cursor);
         self.state = thread::state(&app, self.run.host_run)?.map(Value::Object);
         if let Joining::Begins { contradicted, state } = self.joining.clone() {
             let mut prelude = vec![self.started()];
@@ -266,7 +280,9 @@ impl Session {
                 if ended.is_none() {
                     prelude.extend(seen.reopening());
                 }
-                self.say(prelude, told);
+                // A client that is cut here is where it was.
+                let at = cursor.unwrap_or(Cursor { sequence: from, part: PRELUDE });
+                self.out.extend(prelude.into_iter().map(|event| Stamped { event, at }));
                 if let Some((end, at)) = ended {
                     self.end(end, at);
                 }
@@ -276,9 +292,15 @@ impl Session {
                 if is_new {
                     self.say(vec![started], from);
                 } else {
-                    // It had all of this, and the end as well where there is one.
+                    // It had all of this, and the state as it was then.
                     self.verifier = seen;
-                    self.over = ended.is_some();
+                    self.is_stale = true;
+                    match ended {
+                        // A client of events has the end as well, and does not come again; to a request, there is an answer.
+                        Some(_) if self.viewer.named => self.over = true,
+                        Some((end, at)) => self.end(end, at),
+                        None => {}
+                    }
                 }
             }
         }
@@ -346,10 +368,17 @@ impl Session {
         // What was set otherwise than by a result is in no event.
         if let Some(known) = &self.state
             && let Ok(Some(state)) = thread::state(&self.app, self.run.host_run)
-            && *known != Value::Object(state.clone())
+            && (*known != Value::Object(state.clone()) || self.is_stale && !state.is_empty())
         {
             let event = Kind::StateSnapshot { snapshot: Value::Object(state) }.into();
-            self.out.push_back(Stamped { event, at });
+            // A client that is cut between the two has not seen the end.
+            let before = match at.part.checked_sub(1) {
+                Some(part) => Cursor { part, ..at },
+                None => Cursor { sequence: at.sequence.saturating_sub(1), part: u32::MAX },
+            };
+            if self.cursor.is_none_or(|cursor| cursor < before) {
+                self.out.push_back(Stamped { event, at: before });
+            }
         }
         let (thread_id, run_id) = (self.thread.id.clone(), self.viewer.run_id.clone());
         // A client that watches another's run has used nothing.
@@ -447,24 +476,26 @@ impl Session {
             encode(&viewer, stamped)
         });
         let pieces = Box::pin(encoded.ready_chunks(AT_ONCE).map(joined));
-        let body = stream::unfold((pieces, place, open), move |(mut pieces, place, open)| async move {
-            let mut silent = Duration::ZERO;
-            loop {
-                let wait = idle.map_or(KEEP_ALIVE, |idle| KEEP_ALIVE.min(idle.saturating_sub(silent)));
-                match tokio::time::timeout(wait, pieces.next()).await {
-                    Ok(piece) => return piece.map(|piece| (Ok::<_, Infallible>(piece), (pieces, place, open))),
-                    Err(_) => {
-                        silent += wait;
-                        if idle.is_some_and(|idle| silent >= idle) {
-                            return None;
+        let body =
+            stream::unfold((pieces, place, open, Duration::ZERO), move |(mut pieces, place, open, mut silent)| async move {
+                loop {
+                    let wait = idle.map_or(KEEP_ALIVE, |idle| KEEP_ALIVE.min(idle.saturating_sub(silent)));
+                    match tokio::time::timeout(wait, pieces.next()).await {
+                        Ok(piece) => {
+                            return piece.map(|piece| (Ok::<_, Infallible>(piece), (pieces, place, open, Duration::ZERO)));
                         }
-                        if wire == Wire::Sse {
-                            return Some((Ok(COMMENT), (pieces, place, open)));
+                        Err(_) => {
+                            silent += wait;
+                            if idle.is_some_and(|idle| silent >= idle) {
+                                return None;
+                            }
+                            if wire == Wire::Sse {
+                                return Some((Ok(COMMENT), (pieces, place, open, silent)));
+                            }
                         }
                     }
                 }
-            }
-        });
+            });
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static(wire.media_type())),
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -477,9 +508,7 @@ impl Session {
 
 /// Whether a run waits only for what this AG-UI run answers: it may be told so between one of its answers and the next.
 fn answers(run: &RunEntry, end: &End) -> bool {
-    let has = |id: &str| {
-        run.answers.iter().any(|given| given.action_id == id) || run.taken.iter().any(|taken| taken.id == id)
-    };
+    let has = |id: &str| run.answers.iter().any(|given| given.action_id == id) || run.taken.iter().any(|taken| taken.id == id);
     match end {
         End::Interrupt { interrupts, .. } => interrupts.iter().all(|interrupt| has(&interrupt.id)),
         End::Success { pending, .. } => !pending.is_empty() && pending.iter().all(|id| has(id)),

@@ -4,11 +4,7 @@ use std::{collections::HashMap, num::NonZeroUsize, sync::Arc};
 
 use agent_host_ledger::{Ledger, LedgerError, RunRecord};
 use agent_host_protocol::{
-    Event, Grant, Run, RunId, RunStatus,
-    grant::ConversationKey,
-    limits::MAX_PAGE,
-    manifest::StateScope,
-    run::Execution,
+    Event, Grant, Run, RunId, RunStatus, grant::ConversationKey, limits::MAX_PAGE, manifest::StateScope, run::Execution,
 };
 use agent_host_runs::{Action, ActionStatus, AskKind};
 use lru::LruCache;
@@ -61,12 +57,12 @@ impl Folded {
     }
 }
 
-/// How far the messages of a thread are to go.
+/// How far the messages of a run that is under way are to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Until {
-    /// In this run,
+    /// Of this run,
     pub(crate) run: RunId,
-    /// up to and with this event of its record. Runs that are later are left out.
+    /// up to and with this event of its record.
     pub(crate) sequence: u64,
 }
 
@@ -75,30 +71,35 @@ pub(crate) struct Until {
 pub(crate) struct Messages {
     /// In their order.
     pub(crate) messages: Vec<Message>,
-    /// Whether there are older ones.
-    pub(crate) has_more: bool,
+    /// From where older ones are read, where there are some.
+    pub(crate) older: Option<String>,
 }
 
 /// Reads the newest messages of a thread: whole turns, at least `limit` messages where there are so many.
 pub(crate) fn messages(app: &App, key: &ConversationKey, limit: usize, until: Option<Until>) -> Result<Messages, Problem> {
+    page(app, key, limit, None, until)
+}
+
+/// Likewise, those before `before`, which is the `older` of another page.
+fn page(
+    app: &App,
+    key: &ConversationKey,
+    limit: usize,
+    before: Option<String>,
+    until: Option<Until>,
+) -> Result<Messages, Problem> {
     let ledger = app.host.ledger();
     // Newest first, each with its messages in their order.
     let mut turns: Vec<Vec<Message>> = Vec::new();
-    let (mut count, mut before, mut has_more) = (0, None, false);
-    // Where the end is in the middle, what is later is passed over.
-    let last = until.map(|until| ledger.run(until.run)).transpose()?.flatten().map(|record| record.run.event_id);
-    let mut reached = last.is_none();
+    let (mut count, mut before, mut oldest, mut older) = (0, before, None, None);
     'pages: loop {
         let page = ledger.conversation_events(key, before.as_deref(), &[], MAX_PAGE)?;
         for event in page.items {
-            reached |= Some(event.event_id) == last;
-            if !reached {
-                continue;
-            }
             if count >= limit {
-                has_more = true;
+                older = oldest.map(|id| ledger.conversation_event_cursor(key, id)).transpose()?.flatten();
                 break 'pages;
             }
+            oldest = Some(event.event_id);
             let turn = turn(app, ledger, event, until)?;
             count += turn.len();
             turns.push(turn);
@@ -108,7 +109,7 @@ pub(crate) fn messages(app: &App, key: &ConversationKey, limit: usize, until: Op
             break;
         }
     }
-    Ok(Messages { messages: turns.into_iter().rev().flatten().collect(), has_more })
+    Ok(Messages { messages: turns.into_iter().rev().flatten().collect(), older })
 }
 
 /// What an event said, and what its runs said to it.
@@ -287,6 +288,9 @@ pub(crate) struct Hydrated {
     pub(crate) messages: Vec<Message>,
     /// Whether there are older ones.
     pub(crate) has_more: bool,
+    /// Where there are: `before` of the request for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<String>,
     /// The shared state: an object.
     #[schema(value_type = Object)]
     pub(crate) state: Value,
@@ -316,7 +320,8 @@ pub(crate) struct ActiveRun {
 }
 
 /// Puts a thread together, from one moment of it.
-pub(crate) fn hydrate(app: &App, thread: &Thread, limit: usize) -> Result<Hydrated, Problem> {
+/// With `before`, its messages are older ones.
+pub(crate) fn hydrate(app: &App, thread: &Thread, limit: usize, before: Option<String>) -> Result<Hydrated, Problem> {
     let ledger = app.host.ledger();
     let active = app.host.active_runs(&thread.key)?.into_iter().next();
     let last = thread.last(app)?;
@@ -324,6 +329,7 @@ pub(crate) fn hydrate(app: &App, thread: &Thread, limit: usize) -> Result<Hydrat
         thread_id: thread.id.clone(),
         messages: Vec::new(),
         has_more: false,
+        before: None,
         state: Value::Object(Map::new()),
         pending_interrupts: Vec::new(),
         pending_tool_call_ids: Vec::new(),
@@ -343,16 +349,14 @@ pub(crate) fn hydrate(app: &App, thread: &Thread, limit: usize) -> Result<Hydrat
             let named = last.as_ref().filter(|last| last.host_run == run.run_id).map(|last| last.run_id.clone());
             let run_id = named.unwrap_or_else(|| run.run_id.to_string());
             let at = Cursor { sequence, part: u32::MAX };
-            hydrated.active_run = Some(ActiveRun {
-                cursor: format!("{run_id}:{at}"),
-                run_id,
-                host_run_id: run.run_id,
-                status: record.run.status,
-            });
+            hydrated.active_run =
+                Some(ActiveRun { cursor: format!("{run_id}:{at}"), run_id, host_run_id: run.run_id, status: record.run.status });
         }
     }
-    let messages = messages(app, &thread.key, limit, until)?;
-    (hydrated.messages, hydrated.has_more) = (messages.messages, messages.has_more);
+    let page = page(app, &thread.key, limit, before, until)?;
+    hydrated.messages = page.messages;
+    hydrated.has_more = page.older.is_some();
+    hydrated.before = page.older;
     if let Some(run) = active.map(|run| run.run_id).or(last.map(|last| last.host_run))
         && let Some(state) = state(app, run)?
     {

@@ -7,7 +7,7 @@ use agent_host_ledger::{ArtifactRecord, ArtifactScope, BlobWriter, UPLOAD, new_a
 use agent_host_protocol::{PrincipalKind, Scope, time};
 use agent_host_runs::media;
 use axum::{
-    extract::{Path, Request, State},
+    extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
     response::Response,
 };
@@ -21,6 +21,7 @@ use crate::{
     app::{App, json},
     artifacts::{self, ARRIVAL, IDLE},
     caller::Caller,
+    extract::Path,
     openapi::Bytes,
     query::Query,
 };

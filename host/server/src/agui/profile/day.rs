@@ -159,8 +159,7 @@ mod tests {
     #[test]
     fn every_day_is_reached_and_every_item_is_in_one() {
         // A few items a day, days left out: stepping back by `before` shows each item once.
-        let times: Vec<Timestamp> = (0..500_u64).map(|n| 1_700_000_000_000 + (n * n % 7 + n * 3) * 3_600_000).collect();
-        let mut times = times;
+        let mut times: Vec<Timestamp> = (0..500_u64).map(|n| 1_700_000_000_000 + (n * n % 7 + n * 3) * 3_600_000).collect();
         times.sort_unstable();
         let (mut before, mut seen) = (None, Vec::new());
         loop {

@@ -279,8 +279,11 @@ fn spoken_in(run: RunId, messages: Vec<Message>, at: impl Fn(&str) -> Timestamp)
     let mut spoken = Vec::new();
     for message in messages {
         let (who, text) = match message.body {
-            MessageBody::Assistant { content, .. } => {
-                let (text, ui) = (content.unwrap_or_default(), interfaces.remove(&message.id));
+            MessageBody::Assistant { content, tool_calls, .. } => {
+                // One that was made for a call has its id; the interface is that of the answer.
+                let is_of_call = tool_calls.iter().any(|call| call.id == message.id);
+                let ui = if is_of_call { None } else { interfaces.remove(&message.id) };
+                let text = content.unwrap_or_default();
                 // It only asks for tools.
                 if text.is_empty() && ui.is_none() {
                     continue;
@@ -406,6 +409,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
+    use crate::agui::event::{Function, FunctionType, ToolCall};
 
     fn item(seq: u64, run_id: Option<RunId>, role: &str, text: &str, at: Timestamp) -> TranscriptItem {
         TranscriptItem {
@@ -489,8 +493,15 @@ mod tests {
             tool_call_id: call.to_owned(),
             error: None,
         };
+        let function = Function { name: "f".to_owned(), arguments: "{}".to_owned() };
+        let carrier = MessageBody::Assistant {
+            content: None,
+            name: None,
+            tool_calls: vec![ToolCall { id: "c1".to_owned(), kind: FunctionType::Function, function }],
+        };
         let messages = vec![
             message("a0", assistant(None)),
+            message("c1", carrier),
             message("c1:result", tool("c1")),
             ui("c1", "1"),
             message("a1", assistant(Some("done"))),

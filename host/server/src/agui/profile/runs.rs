@@ -81,6 +81,7 @@ agent_refusals!(
         UnsupportedMediaType,
         RunMessagesInvalid,
         InvalidRunId,
+        InvalidLastEventId,
         SessionIdInvalid,
         UnknownInterrupt,
         SseConnectionLimit,
@@ -95,12 +96,13 @@ agent_refusals!(
 /// The body is a `RunAgentInput` of AG-UI. The run is durable when this answers: with 202, or, where `Accept` names a stream,
 /// with its events. The same `runId` again is the same run.
 #[utoipa::path(post, path = "/api/v1/agent/runs", tag = "agent",
-    security(("bearer" = ["events:write"]), ("bearer" = ["runs:read"])),
+    security(("bearer" = ["events:write"])),
     params(("Accept" = Option<String>, Header, description = "`text/event-stream` streams the events at once.")),
-    request_body(content = Object, description = "A `RunAgentInput` (<https://ag-ui.com/spec/1.0/schema.json>)."),
+    request_body(content = Object, description = "A `RunAgentInput` (<https://ag-ui.com/spec/1.0/schema.json>).",
+        example = routes::run_example),
     responses(
         (status = 200, description = "The events of the run, as a stream.", content(
-            (String = "text/event-stream"),
+            (routes::EventStream = "text/event-stream"),
             (String = "application/vnd.ag-ui.event+proto"),
         )),
         (status = 202, description = "The run.", body = TaskAccepted,
@@ -114,7 +116,6 @@ pub(crate) async fn start_agent_run(
     request: Request,
 ) -> Result<Response, Refusal> {
     caller.may(Scope::EventsWrite)?;
-    caller.may(Scope::RunsRead)?;
     query.finish()?;
     let agent = super::agent(&app)?;
     let (parts, body) = request.into_parts();
@@ -127,9 +128,10 @@ pub(crate) async fn start_agent_run(
         body => body?,
     };
     let input = if strict { strict::parse(&body)? } else { input::parse(&body)? };
+    let wanted = routes::Wanted::of(&input)?;
     let begun = engine::begin(&app, &caller, &agent, &input).await?;
     if names_stream(&parts.headers) {
-        return Ok(routes::follow(&app, begun, &input, &parts.headers).await?);
+        return Ok(routes::follow(&app, begun, &input, wanted, &parts.headers).await?);
     }
     Ok(accepted(&begun))
 }
@@ -190,7 +192,7 @@ agent_refusals!(EventRefusals = [SessionNotFound, InvalidRunId, InvalidLastEvent
         ("Last-Event-ID" = Option<String>, Header, description = "The same as `after`, and wins over it."),
     ),
     responses(
-        (status = 200, description = "The events.", content((String = "text/event-stream"))),
+        (status = 200, description = "The events.", content((routes::EventStream = "text/event-stream"))),
         (status = 204, description = "That was the last event: nothing follows."),
         EventRefusals,
     ))]
