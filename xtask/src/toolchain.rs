@@ -43,7 +43,7 @@ pub(crate) fn need_node() -> anyhow::Result<()> {
 pub(crate) fn need_chromium() -> anyhow::Result<()> {
     let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
     let there = || names.iter().any(|name| is_there(name, &["--version"]));
-    if there() || (apt_install(&["chromium"])? && there()) {
+    if there() || (apt_install(&["chromium", "fonts-liberation"])? && there()) {
         return Ok(());
     }
     bail!("Chromium is missing, and the chat page is tested in it: install Chromium or Chrome (https://www.chromium.org)")

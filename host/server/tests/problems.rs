@@ -100,7 +100,7 @@ async fn what_is_not_there_is_not_found() {
     let refused = async |path: String| problem(server.request(Method::GET, &path).send().await.unwrap()).await;
     let (run, event) = (RunId::new(), EventId::new());
 
-    insta::assert_snapshot!(refused("/".to_owned()).await, @"404 not_found: there is nothing at /; the API is under /api/v1, such as /api/v1/runs");
+    insta::assert_snapshot!(refused("/api".to_owned()).await, @"404 not_found: there is nothing at /api; the API is under /api/v1, such as /api/v1/runs");
     insta::assert_snapshot!(refused("/api/v1/runs/".to_owned()).await, @"404 not_found: there is nothing at /api/v1/runs/; the API is under /api/v1, such as /api/v1/runs");
     insta::assert_snapshot!(refused(format!("/api/v1/events/{event}")).await, @"404 not_found: there is no event ID");
     insta::assert_snapshot!(refused("/api/v1/runs/7".to_owned()).await, @"404 not_found: no run: `7` is not an id: ids are UUIDs as the host gave them, such as ID");
