@@ -115,10 +115,11 @@ async fn again(
     }
     if !run.answers.is_empty() {
         // A host that died while it gave them gives the rest now; who was first stays first.
-        let by = app.host.answers_as(&caller.0)?;
         let open = thread::open_actions(app, run.host_run)?;
         for given in run.answers.iter().filter(|given| open.iter().any(|action| action.action_id == given.action_id)) {
-            match app.host.respond(&given.action_id, given.response.clone(), by.clone()).await {
+            caller.may(Scope::ActionsRespond)?;
+            let by = app.host.answers_as(&caller.0)?;
+            match app.host.respond(&given.action_id, given.response.clone(), by).await {
                 Ok(_) | Err(HostError::Answered { .. } | HostError::Expired(_) | HostError::Conflict(_)) => {}
                 Err(error) => return Err(error.into()),
             }
