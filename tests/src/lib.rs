@@ -5,6 +5,7 @@ pub mod npm;
 pub mod outside;
 pub mod pip;
 pub mod process;
+pub mod support;
 pub mod webhook;
 pub mod world;
 

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The package of guests for tests: each example is a component.
-const TEST_GUESTS: &str = "agent-host-test-guests";
+pub(crate) const TEST_GUESTS: &str = "agent-host-test-guests";
 
 /// Where the components are, as the tests are told by `AGENT_HOST_WASM_DIR`.
 pub(crate) fn dir(workspace: &Workspace) -> PathBuf {
@@ -17,10 +17,19 @@ pub(crate) fn dir(workspace: &Workspace) -> PathBuf {
 
 /// Builds every example runner; gives the component files.
 pub(crate) fn runners(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
-    let packages = workspace.packages_in("example-runners");
+    packages(workspace, &workspace.packages_in("example-runners"))
+}
+
+/// Builds the example runners of these packages; gives the component files.
+pub(crate) fn runners_of(workspace: &Workspace, names: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+    let selected: anyhow::Result<Vec<_>> = names.iter().map(|name| workspace.package(name)).collect();
+    packages(workspace, &selected?)
+}
+
+fn packages(workspace: &Workspace, packages: &[&Package]) -> anyhow::Result<Vec<PathBuf>> {
     let names: Vec<_> = packages.iter().flat_map(|package| ["--package", package.name.as_str()]).collect();
     build(workspace, &names)?;
-    Ok(packages.into_iter().flat_map(|package| components(workspace, package)).collect())
+    Ok(packages.iter().flat_map(|package| components(workspace, package)).collect())
 }
 
 /// Builds every guest for tests; gives the component files.

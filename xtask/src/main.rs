@@ -33,7 +33,6 @@ enum Command {
     /// Build the example runners and the test guests for WebAssembly, and say where they are
     Guests,
     Bench(bench::Bench),
-    McpServer(demo::McpServer),
 }
 
 fn main() -> ExitCode {
@@ -58,7 +57,6 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Bench(bench) => bench.execute(&Workspace::find()?),
-        Command::McpServer(server) => server.execute(),
     }
 }
 
@@ -75,17 +73,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
-        for line in ["xtask", "xtask demo text --file f", "xtask bench a b", "xtask guests x", "xtask mcp-server"] {
+        for line in ["xtask", "xtask demo text --file f", "xtask bench a b", "xtask guests x"] {
             assert!(Command::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
-        for line in [
-            "xtask demo",
-            "xtask demo - --serve",
-            "xtask demo --file f",
-            "xtask test a b",
-            "xtask bench echo.",
-            "xtask mcp-server --root .",
-        ] {
+        for line in ["xtask demo", "xtask demo - --serve", "xtask demo --file f", "xtask test a b", "xtask bench echo."] {
             assert!(Command::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
     }

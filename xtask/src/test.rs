@@ -10,6 +10,9 @@ use clap::Args;
 
 use crate::{guests, process, toolchain, workspace::Workspace};
 
+/// The packages that run on this machine: all but the guests for tests, some 40 examples that only run as WebAssembly.
+const NATIVE: [&str; 3] = ["--workspace", "--exclude", guests::TEST_GUESTS];
+
 /// Check formatting, run clippy and every test, the end-to-end ones with real components included
 #[derive(Debug, Args)]
 #[command(after_help = "The last line is `N passed, N failed`. With FILTER, formatting and clippy are left out.")]
@@ -35,7 +38,7 @@ impl Test {
         guests::runners(workspace)?;
         guests::test_guests(workspace)?;
         // The binary that the tests start, and the tests: built as one, so that nothing is built twice.
-        process::run(&mut workspace.cargo(&["build", "--workspace", "--all-targets"]))?;
+        process::run(workspace.cargo(&["build", "--tests", "--bin", "agent-host"]).args(NATIVE))?;
         let summary = self.test(workspace, &mut failures)?;
         for failure in &failures {
             eprintln!("error: {failure}");
@@ -46,8 +49,10 @@ impl Test {
 
     /// Runs the tests, their output passed on as it comes.
     fn test(&self, workspace: &Workspace, failures: &mut Vec<String>) -> anyhow::Result<Summary> {
-        let mut cargo = workspace.cargo(&["test", "--workspace", "--no-fail-fast", "--"]);
+        let mut cargo = workspace.cargo(&["test", "--no-fail-fast"]);
         cargo
+            .args(NATIVE)
+            .arg("--")
             .args(&self.filter)
             .env("AGENT_HOST_BIN", workspace.target().join("debug").join("agent-host"))
             .env("AGENT_HOST_WASM_DIR", guests::dir(workspace));
@@ -71,9 +76,9 @@ fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let guests = ["--package", "agent-host-sdk", "--package", "agent-host-test-guests", "--lib", "--examples"];
     let runners: Vec<_> =
         workspace.packages_in("example-runners").into_iter().flat_map(|package| ["--package", package.name.as_str()]).collect();
-    let host = ["--workspace", "--all-targets"].as_slice();
+    let host = [NATIVE.as_slice(), &["--all-targets"]].concat();
     let wasm = [&["--target", toolchain::WASM_TARGET][..], &guests, &runners].concat();
-    for what in [host, &wasm] {
+    for what in [host, wasm] {
         if !process::succeeds(workspace.cargo(&["clippy"]).args(what).args(["--", "--deny", "warnings"]))? {
             failures.push("clippy found something: see above".to_owned());
         }

@@ -128,6 +128,7 @@ struct Model {
 
 struct ModelRun {
     id: RunId,
+    event: EventId,
     status: RunStatus,
     sequence: u64,
     ended: bool,
@@ -211,6 +212,7 @@ impl Model {
                     assert_eq!(record.run_no, self.runs.len() as u64 + 1);
                     self.runs.push(ModelRun {
                         id: run.run_id,
+                        event: event.event_id,
                         status: RunStatus::Created,
                         sequence: 0,
                         ended: false,
@@ -316,7 +318,10 @@ impl Model {
     }
 
     async fn forget(&mut self, ledger: &Ledger, c: u8, runs: &[usize], state: bool) {
-        let mut chosen: Vec<_> = runs.iter().copied().filter(|run| self.runs.get(*run).is_some_and(|run| run.ended)).collect();
+        // An event is forgotten with its runs, so all of them have to have ended.
+        let ended = |event| self.runs.iter().filter(|run| run.event == event).all(|run| run.ended);
+        let mut chosen: Vec<_> =
+            runs.iter().copied().filter(|run| self.runs.get(*run).is_some_and(|run| ended(run.event))).collect();
         chosen.sort_unstable();
         chosen.dedup();
         let forget = Forget {

@@ -1,10 +1,14 @@
 //! A run outlives its host: hosts are killed in the middle of what they do, and come back on the same directories.
 
-mod model;
-mod support;
+use agent_host_tests::support;
 
+mod model;
+
+mod crash;
 mod doubts;
+mod family;
 mod kills;
+mod outside;
 mod parking;
 mod policies;
 mod replays;

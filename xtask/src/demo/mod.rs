@@ -5,7 +5,6 @@
 
 mod answer;
 mod input;
-mod mcp_server;
 mod show;
 
 use std::{
@@ -20,7 +19,6 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use self::answer::Answer;
-pub(crate) use self::mcp_server::McpServer;
 use crate::{
     guests,
     host::{Group, HostProcess, Start},
@@ -31,6 +29,10 @@ use crate::{
 
 /// The runner that answers.
 const RUNNER: &str = "plugin:agent-host/local-agent/default";
+/// The packages of the runners: the one that answers, and the one of the commands that are shown at the end.
+const RUNNER_PACKAGES: [&str; 2] = ["local-agent-runner", "echo-runner"];
+/// An estimate of the first build on two cores, for the message before it; README.md has the same figure.
+const FIRST_BUILD_MINUTES: u32 = 15;
 /// What its model says.
 const SCRIPT: &str = include_str!("script.toml");
 /// The knowledge base.
@@ -44,7 +46,7 @@ const START: Duration = Duration::from_secs(120);
 /// A run of the demo takes a moment; this is for a slow machine.
 const RUN: Duration = Duration::from_secs(120);
 
-/// Build everything, start the host, send it a real event, and show what becomes of it
+/// Build what it runs, start the host, send it a real event, and show what becomes of it
 #[derive(Debug, Args)]
 #[command(
     after_help = "What it leaves is in `target/demo`: the configuration, the model's script, the plugins, the knowledge base \
@@ -65,15 +67,11 @@ pub(crate) struct Demo {
 impl Demo {
     pub(crate) fn execute(self, workspace: &Workspace) -> anyhow::Result<ExitCode> {
         let input = input::read(self.text.as_deref(), self.file.as_deref())?;
-        let components = guests::runners(workspace)?;
-        // As the tests build it. Cargo gives a dependency the features that the selected packages ask for, so with a
-        // smaller selection the engine would be built a second time by the first `test`.
-        process::run(&mut workspace.cargo(&["build", "--workspace", "--all-targets"]))?;
+        let components = build(workspace)?;
 
         let dir = workspace.target().join("demo");
         let built = |name: &str| workspace.target().join("debug").join(name);
-        // The tool server is this program, as it has just been built: the file of the one that runs may be gone by that.
-        let config = lay_out(&dir, &components, &built("xtask"), workspace.root())?;
+        let config = lay_out(&dir, &components, &built("demo-tools"), workspace.root())?;
         let binary = built("agent-host");
         process::run(&mut add_knowledge(&binary, &config, workspace.root()))?;
         let log = dir.join("agent-host.log");
@@ -103,6 +101,20 @@ impl Demo {
         anyhow::ensure!(status.success(), "the host ended with {status}");
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Builds the host, the tool server and the runners; gives the components of the runners.
+fn build(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
+    if !workspace.target().join("debug").join("agent-host").exists() {
+        eprintln!(
+            "This builds the host, a tool server and two runners. The first build takes about {FIRST_BUILD_MINUTES} minutes on two cores, \
+             most of them for the WebAssembly compiler."
+        );
+    }
+    // Two binaries of the whole workspace, not two packages: cargo gives a dependency the features that the selected packages
+    // ask for. With another selection than that of `cargo xtask test`, the tests would compile the engine again.
+    process::run(&mut workspace.cargo(&["build", "--workspace", "--bin", "agent-host", "--bin", "demo-tools"]))?;
+    guests::runners_of(workspace, &RUNNER_PACKAGES)
 }
 
 /// Sends the event and shows the answer as it streams; gives the run as it is in the end, and what was seen of it.
@@ -170,7 +182,7 @@ script = "script.toml"
 [[mcp_servers]]
 id = "project"
 command = {}
-args = ["mcp-server", "--root", {}]
+args = ["--root", {}]
 
 [[knowledge_bases]]
 id = "{KNOWLEDGE_BASE}"
@@ -221,7 +233,7 @@ mod tests {
             let config = fs::read_to_string(config).unwrap();
             assert!(config.contains("match = { event_type = 'message\\..*' }"), "{config}");
             assert!(config.contains(r#"command = "/t/x\"task""#), "{config}");
-            assert!(config.contains(r#"args = ["mcp-server", "--root", "/r"]"#), "{config}");
+            assert!(config.contains(r#"args = ["--root", "/r"]"#), "{config}");
             assert_eq!(fs::read_to_string(demo.join("plugins/echo.wasm")).unwrap(), content);
             assert_eq!(fs::read_to_string(demo.join("script.toml")).unwrap(), SCRIPT);
         }

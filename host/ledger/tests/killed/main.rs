@@ -1,0 +1,7 @@
+//! Processes with a ledger that are killed at any moment, with timing of their own: not beside other tests.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod backup;
+mod crash;

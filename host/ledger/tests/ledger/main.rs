@@ -1,0 +1,14 @@
+//! The ledger by its handle: what is written is read back, what breaks a rule is refused, and nothing is lost by reopening.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod artifacts;
+mod forget;
+mod journal;
+mod opening;
+mod pages;
+mod parking;
+mod runs;
+mod statistics;
+mod values;

@@ -1,0 +1,312 @@
+//! Opening, and the verbs of an operator.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
+)]
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use crate::common::*;
+use agent_host_ledger::{JournalSegment, Ledger, OpenError, Options, Park, RunChange, RunWrite, check, compact, export};
+use agent_host_protocol::page::Direction;
+use redb::{Database, ReadableDatabase, TableDefinition};
+use serde_json::{Value, json};
+
+const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
+const CONVERSATIONS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("conversations");
+const RUNS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("runs");
+
+#[tokio::test]
+async fn a_ledger_is_made_for_its_owner_alone_and_reopens() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    assert_eq!(fs::metadata(dir.path().join("ledger")).unwrap().permissions().mode() & 0o777, 0o700);
+    let record = new_run(&ledger).await;
+    drop(ledger);
+    let ledger = open(dir.path());
+    assert_eq!(ledger.run(record.run.run_id).unwrap(), Some(record));
+    assert_eq!(new_run(&ledger).await.run_no, 2);
+}
+
+#[tokio::test]
+async fn a_second_opener_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    let error = options(dir.path()).open().unwrap_err();
+    assert!(
+        matches!(error, OpenError::AlreadyOpen { .. }) && error.to_string().contains("another agent-host process"),
+        "{error}"
+    );
+    assert!(matches!(check(dir.path().join("ledger"), |_| ()), Err(OpenError::AlreadyOpen { .. })));
+    assert!(matches!(compact(dir.path().join("ledger"), |_| ()), Err(OpenError::AlreadyOpen { .. })));
+    new_run(&ledger).await;
+    ledger.close().await.unwrap();
+    open(dir.path());
+}
+
+#[test]
+fn a_file_of_garbage_is_refused_and_left_alone() {
+    for garbage in [
+        b"not a ledger".to_vec(),
+        vec![0x5a; 100_000],
+        b"redb\x1a\x0a\xa9\x0d\x0a".iter().copied().chain(vec![7; 50_000]).collect(),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("ledger")).unwrap();
+        let path = dir.path().join("ledger/ledger.redb");
+        fs::write(&path, &garbage).unwrap();
+        let error = options(dir.path()).open().unwrap_err();
+        assert!(matches!(error, OpenError::NotALedger { .. }) && error.to_string().contains("backup"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), garbage);
+    }
+}
+
+#[test]
+fn another_redb_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("ledger")).unwrap();
+    let database = Database::create(dir.path().join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(TableDefinition::<u64, u64>::new("songs")).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let error = options(dir.path()).open().unwrap_err();
+    assert!(matches!(error, OpenError::NotALedger { .. }) && error.to_string().contains("songs"), "{error}");
+}
+
+#[test]
+fn a_newer_format_is_refused_with_both_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let database = Database::open(dir.path().join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 9u64.to_be_bytes().as_slice()).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let error = options(dir.path()).open().unwrap_err();
+    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 4, .. }), "{error}");
+}
+
+/// Tables that format 2 brought.
+const SECOND: [&str; 7] =
+    ["artifacts", "artifact_expiry", "unreferenced", "blob_refs", "storage", "usage", "conversation_events"];
+/// Tables that format 3 brought.
+const THIRD: [&str; 4] = ["journal", "parked", "wakes", "waits"];
+/// The table that format 4 brought.
+const FOURTH: [&str; 1] = ["entries"];
+
+/// Makes a ledger what format 2 had.
+fn make_second(dir: &Path) {
+    let database = Database::open(dir.join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    for name in THIRD.into_iter().chain(FOURTH) {
+        assert!(transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(name)).unwrap(), "{name}");
+    }
+    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 2u64.to_be_bytes().as_slice()).unwrap();
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn a_ledger_of_format_2_is_brought_to_format_4() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    let usage = ledger.state_usage("scope").unwrap();
+    let active = ledger.active_runs().unwrap();
+    let mut before = Vec::new();
+    ledger.export(&mut before, |_| ()).unwrap();
+    ledger.close().await.unwrap();
+    make_second(dir.path());
+    let report = check(dir.path().join("ledger"), |_| ()).unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+    make_second(dir.path());
+    let ledger = open(dir.path());
+    let mut after = Vec::new();
+    ledger.export(&mut after, |_| ()).unwrap();
+    assert!(before == after && ledger.state_usage("scope").unwrap() == usage && ledger.active_runs().unwrap() == active);
+    let run_no = active[0].run_no;
+    let segment = JournalSegment { first: 1, bytes: b"x".to_vec(), blobs: Vec::new() };
+    let park = Some(Park { wake_at: 7, keys: vec!["k".into()] });
+    let changes = vec![start(), RunChange::Wait { at: 1, reason: "r".into() }];
+    let parking = RunWrite { changes, park, journal: Some(segment), ..write(run_no) };
+    ledger.submit(parking).await.unwrap().await.unwrap();
+    let entry = agent_host_ledger::EntryWrite::put("key/a", &json!({ "name": "a" })).unwrap();
+    ledger.put_entries(&[entry]).await.unwrap();
+    ledger.close().await.unwrap();
+    // It is of format 4 now, and nothing is brought to anything again.
+    let ledger = open(dir.path());
+    assert_eq!((ledger.parked_on("k", 9).unwrap(), ledger.journal_page(run_no, 0, 9).unwrap().len()), (vec![run_no], 1));
+    assert_eq!(ledger.active_runs().unwrap().len() + 1, active.len());
+    assert_eq!(ledger.entries("key/", None, 9).unwrap().len(), 1);
+    assert_eq!(ledger.entry("key/a").unwrap().unwrap().get(), r#"{"name":"a"}"#);
+}
+
+/// Makes a ledger what format 1 had.
+fn make_old(dir: &Path) {
+    fs::remove_dir_all(dir.join("ledger/blobs")).unwrap();
+    let database = Database::open(dir.join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    for name in SECOND.into_iter().chain(THIRD).chain(FOURTH) {
+        assert!(transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(name)).unwrap(), "{name}");
+    }
+    // Format 1 had conversations with a transcript only.
+    let silent = conversation("silent").index();
+    transaction.open_table(CONVERSATIONS).unwrap().remove(silent.as_bytes()).unwrap().unwrap();
+    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 1u64.to_be_bytes().as_slice()).unwrap();
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn a_ledger_of_format_1_is_brought_to_format_4() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    for name in ["c", "silent", "c"] {
+        ledger.accept(accept(event_in(name, "message.received"), Vec::new())).await.unwrap();
+    }
+    let usage = ledger.state_usage("scope").unwrap();
+    assert!(usage.keys == 200 && usage.bytes > 200 * 3, "{usage:?}");
+    ledger.close().await.unwrap();
+    make_old(dir.path());
+
+    // Every way of opening brings it up; here the host does.
+    let ledger = open(dir.path());
+    assert_eq!(ledger.state_usage("scope").unwrap(), usage);
+    let events =
+        |ledger: &Ledger, name: &str| ledger.conversation_events(&conversation(name), None, &[], 100).unwrap().items.len();
+    assert_eq!((events(&ledger, "c"), events(&ledger, "silent"), events(&ledger, "other")), (2, 1, 0));
+    ledger.accept(accept(event_in("other", "message.received"), Vec::new())).await.unwrap();
+    let record = new_run(&ledger).await;
+    ledger.submit(RunWrite { state: vec![state("k1", None)], ..write(record.run_no) }).await.unwrap().await.unwrap();
+    assert_eq!(ledger.state_usage("scope").unwrap().keys, 199);
+    assert_eq!((events(&ledger, "c"), events(&ledger, "silent"), events(&ledger, "other")), (2, 1, 1));
+    ledger.close().await.unwrap();
+    let report = check(dir.path().join("ledger"), |_| ()).unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+    open(dir.path());
+}
+
+#[test]
+fn the_verbs_need_a_ledger_that_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let none = dir.path().join("none");
+    assert!(matches!(check(&none, |_| ()), Err(OpenError::NoLedger { .. })));
+    assert!(matches!(compact(&none, |_| ()), Err(OpenError::NoLedger { .. })));
+    assert!(matches!(export(&none, Vec::new(), |_| ()), Err(OpenError::NoLedger { .. })));
+    assert!(!none.exists());
+}
+
+async fn filled(ledger: &Ledger) {
+    for _ in 0..20 {
+        for record in new_runs(ledger, 10).await {
+            let transcript = vec![item("c", "said", record.run.event_id)];
+            let state = vec![state(&format!("k{}", record.run_no), Some(&json!("v")))];
+            let context = Some(raw(&json!({ "filler": "x".repeat(2_000) })));
+            drop(ledger.submit(RunWrite { transcript, state, context, ..write(record.run_no) }).await.unwrap());
+            if record.run_no % 3 != 0 {
+                finish(ledger, record.run_no, 5).await;
+            }
+        }
+    }
+    ledger.audit(vec![agent_host_ledger::AuditRecord::default()]).await.unwrap();
+    new_runs(ledger, 0).await;
+}
+
+#[tokio::test]
+async fn a_check_finds_nothing_in_a_good_ledger_and_says_what_is_wrong_with_a_bad_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger");
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    ledger.close().await.unwrap();
+    let mut told = Vec::new();
+    let report = check(&path, |fraction| told.push(fraction)).unwrap();
+    assert!(report.is_ok() && report.rows > 1_500, "{:?}", report.findings);
+    assert!(told.is_sorted() && told.first() == Some(&0.0) && told.last() == Some(&1.0), "{told:?}");
+
+    let database = Database::open(path.join("ledger.redb")).unwrap();
+    let row = {
+        let runs = database.begin_read().unwrap().open_table(RUNS).unwrap();
+        runs.get(1u64.to_be_bytes().as_slice()).unwrap().unwrap().value().to_vec()
+    };
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut runs = transaction.open_table(RUNS).unwrap();
+        let row = String::from_utf8(row).unwrap().replace("\"last_sequence\":6", "\"last_sequence\":7");
+        runs.insert(1u64.to_be_bytes().as_slice(), row.as_bytes()).unwrap();
+        runs.insert(2u64.to_be_bytes().as_slice(), b"{".as_slice()).unwrap();
+        runs.remove(5u64.to_be_bytes().as_slice()).unwrap();
+    }
+    transaction.commit().unwrap();
+    drop(database);
+    let report = check(&path, |_| ()).unwrap();
+    let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(!report.is_ok() && report.pages_intact);
+    for wanted in ["run 1 ends with event 6, but says 7", "a row is not what it should be", "6 comes where 5 should"] {
+        assert!(found.iter().any(|finding| finding.contains(wanted)), "{wanted} is not in {found:#?}");
+    }
+}
+
+#[tokio::test]
+async fn an_export_is_one_json_object_a_line_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    let mut live = Vec::new();
+    let report = ledger.export(&mut live, |_| ()).unwrap();
+    ledger.close().await.unwrap();
+    let mut closed = Vec::new();
+    export(dir.path().join("ledger"), &mut closed, |_| ()).unwrap();
+    assert!(live == closed && report.bytes == live.len() as u64);
+    let mut counts = std::collections::BTreeMap::<String, usize>::new();
+    for line in String::from_utf8(live).unwrap().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        *counts.entry(line["table"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    let expected = [("audit", 1), ("event", 21), ("run", 200), ("run_event", 134 * 6), ("state", 200), ("transcript", 200)];
+    assert_eq!(counts.iter().map(|(table, count)| (table.as_str(), *count)).collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn compacting_shrinks_the_file_and_keeps_the_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger");
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    let no = new_run(&ledger).await.run_no;
+    // Nine of ten values go again; the tenth keeps the pages at the end of the file from being given back anyway.
+    for n in 0..1_000 {
+        let value = json!("x".repeat(6_000));
+        drop(ledger.submit(RunWrite { state: vec![state(&format!("churn{n}"), Some(&value))], ..write(no) }).await.unwrap());
+    }
+    for n in (0..1_000).filter(|n| n % 10 != 9) {
+        drop(ledger.submit(RunWrite { state: vec![state(&format!("churn{n}"), None)], ..write(no) }).await.unwrap());
+    }
+    ledger.close().await.unwrap();
+    let mut before = Vec::new();
+    export(&path, &mut before, |_| ()).unwrap();
+    let report = compact(&path, |_| ()).unwrap();
+    assert!(report.after * 2 < report.before, "{report:?}");
+    let mut after = Vec::new();
+    export(&path, &mut after, |_| ()).unwrap();
+    assert!(before == after, "compacting changed the content");
+    assert!(check(&path, |_| ()).unwrap().is_ok());
+    let ledger = open(dir.path());
+    finish(&ledger, no, 1).await;
+    assert_eq!(ledger.transcript(&conversation("c"), None, None, 100, Direction::Backward).unwrap().items.len(), 100);
+}
+
+#[tokio::test]
+async fn stats_count_rows_and_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Options::new(dir.path().join("ledger")).open().unwrap();
+    filled(&ledger).await;
+    let stats = ledger.stats().unwrap();
+    let rows = |name: &str| stats.tables.iter().find(|table| table.name == name).map(|table| table.rows);
+    assert_eq!((rows("runs"), rows("run_events"), rows("active")), (Some(200), Some(134 * 6), Some(66)));
+    assert!(stats.wal_bytes > 400_000 && stats.file_bytes > 0 && stats.batches > 0 && stats.active_runs == 66, "{stats:?}");
+}

@@ -1,0 +1,240 @@
+//! What is counted is what a simple count over all runs gives.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
+)]
+
+use std::collections::BTreeMap;
+
+use crate::common::*;
+use agent_host_ledger::{Group, GroupBy, Ledger, Percentiles, RunChange, RunWrite, StatisticsQuery, Tokens};
+use agent_host_protocol::{
+    Run, RunStatus,
+    message::TokenUsage,
+    run::{QueueEntry, RunCompletion, Terminal},
+};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+struct Spec {
+    runner: u8,
+    binding: u8,
+    workspace: Option<u8>,
+    queue: Option<u8>,
+    /// After the one before it.
+    after: u64,
+    waits: Option<u64>,
+    lasts: Option<u64>,
+    completes: bool,
+    usage: Option<u64>,
+}
+
+fn spec() -> impl Strategy<Value = Spec> {
+    let time = || prop_oneof![0u64..50, 0u64..100_000];
+    (
+        (0u8..3, 0u8..3, prop::option::of(0u8..2), prop::option::of(0u8..2)),
+        (0u64..1_000, prop::option::weighted(0.8, time()), prop::option::weighted(0.8, time())),
+        any::<bool>(),
+        prop::option::of(0u64..1_000),
+    )
+        .prop_map(|((runner, binding, workspace, queue), (after, waits, lasts), completes, usage)| Spec {
+            runner,
+            binding,
+            workspace,
+            queue,
+            after,
+            waits,
+            lasts,
+            completes,
+            usage,
+        })
+}
+
+fn query() -> impl Strategy<Value = StatisticsQuery> {
+    (
+        (prop::option::of(1_000u64..15_000), prop::option::of(1_000u64..15_000)),
+        (prop::option::weighted(0.3, 0u8..3), prop::option::weighted(0.3, 0u8..3)),
+        (prop::option::weighted(0.3, 0u8..2), prop::option::weighted(0.3, 0u8..2)),
+        prop::option::of(any::<bool>()),
+    )
+        .prop_map(|((since, until), (runner, binding), (workspace, queue), group)| StatisticsQuery {
+            since,
+            until,
+            runner_id: runner.map(runner_id),
+            binding_id: binding.map(|n| format!("b{n}")),
+            workspace_id: workspace.map(|n| format!("w{n}")),
+            queue: queue.map(|n| format!("q{n}")),
+            group_by: group.map(|runner| if runner { GroupBy::Runner } else { GroupBy::Binding }),
+        })
+}
+
+fn runner_id(n: u8) -> String {
+    format!("plugin:demo/echo/r{n}")
+}
+
+async fn build(ledger: &Ledger, specs: &[Spec]) -> Vec<Run> {
+    let (mut at, mut runs) = (1_000, Vec::new());
+    for spec in specs {
+        at += spec.after;
+        let event = event();
+        let mut run = run_of(&event);
+        run.created_at = at;
+        run.runner_id = runner_id(spec.runner).parse().unwrap();
+        run.binding_id = format!("b{}", spec.binding);
+        run.workspace_id = spec.workspace.map(|n| format!("w{n}"));
+        run.queue = spec.queue.map(|n| {
+            let queued_at = Some(at + u64::from(n) * 10);
+            Box::new(QueueEntry { queued_at, ..QueueEntry::new(format!("q{n}"), 0) })
+        });
+        let id = run.run_id;
+        ledger.accept(accept(event, vec![run])).await.unwrap();
+        let run_no = ledger.run(id).unwrap().unwrap().run_no;
+        if let Some(waits) = spec.waits {
+            let started = at + waits;
+            let mut changes = vec![RunChange::Start { at: started, deadline_at: None }];
+            let mut events = Vec::new();
+            if let Some(lasts) = spec.lasts {
+                let usage =
+                    spec.usage.map(|n| TokenUsage { input: n, output: n / 2, cached_input: Some(n / 3), reasoning: None });
+                let end = if spec.completes {
+                    events.push(new_event(1, "run.completed"));
+                    Terminal::Completed(RunCompletion { finish_reason: "stop".into(), message: None, usage, metadata: None })
+                } else {
+                    events.push(new_event(1, "run.failed"));
+                    let RunChange::End { terminal, .. } = failed() else { panic!("not an end") };
+                    terminal
+                };
+                changes.push(RunChange::End { at: started + lasts, terminal: end });
+            }
+            drop(ledger.submit(RunWrite { changes, events, ..write(run_no) }).await.unwrap().await.unwrap());
+        }
+        runs.push(ledger.run(id).unwrap().unwrap().run);
+    }
+    runs
+}
+
+/// The smallest value that at least `percent` of 100 do not exceed, by its definition.
+fn percentile(times: &[u64], percent: u64) -> u64 {
+    let enough = |value: u64| times.iter().filter(|time| **time <= value).count() as u64 * 100 >= percent * times.len() as u64;
+    times.iter().copied().filter(|value| enough(*value)).min().unwrap()
+}
+
+fn percentiles(times: &[u64]) -> Option<Percentiles> {
+    let max = *times.iter().max()?;
+    let at = |percent| percentile(times, percent);
+    Some(Percentiles { count: times.len() as u64, p50: at(50), p90: at(90), p95: at(95), p99: at(99), max })
+}
+
+fn naive(key: Option<String>, runs: &[&Run]) -> Group {
+    let mut by_status = BTreeMap::new();
+    let mut tokens = Tokens::default();
+    let (mut durations, mut waits) = (Vec::new(), Vec::new());
+    for run in runs {
+        *by_status.entry(run.status.as_str().to_owned()).or_insert(0) += 1;
+        if let Some(usage) = &run.usage {
+            tokens.input += usage.input;
+            tokens.output += usage.output;
+            tokens.cached_input += usage.cached_input.unwrap_or(0);
+            tokens.reasoning += usage.reasoning.unwrap_or(0);
+        }
+        if let Some(started) = run.started_at {
+            let queued_at = run.queue.as_ref().and_then(|queue| queue.queued_at).filter(|at| *at <= started);
+            waits.push(started - queued_at.unwrap_or(run.created_at));
+            if let Some(finished) = run.finished_at {
+                durations.push(finished - started);
+            }
+        }
+    }
+    let ended = runs.iter().filter(|run| run.status.is_terminal()).count();
+    let completed = runs.iter().filter(|run| run.status == RunStatus::Completed).count();
+    Group {
+        key,
+        runs: runs.len() as u64,
+        by_status,
+        ended: ended as u64,
+        success_rate: (ended > 0).then(|| completed as f64 / ended as f64),
+        duration_ms: percentiles(&durations),
+        queue_wait_ms: percentiles(&waits),
+        tokens,
+    }
+}
+
+fn matches(query: &StatisticsQuery, run: &Run) -> bool {
+    query.since.is_none_or(|since| run.created_at >= since)
+        && query.until.is_none_or(|until| run.created_at < until)
+        && query.runner_id.as_deref().is_none_or(|id| run.runner_id.as_str() == id)
+        && query.binding_id.as_deref().is_none_or(|id| run.binding_id == id)
+        && query.workspace_id.as_deref().is_none_or(|id| run.workspace_id.as_deref() == Some(id))
+        && query.queue.as_deref().is_none_or(|name| run.queue.as_ref().is_some_and(|queue| queue.name == name))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_counts_as_a_simple_count_does(
+        specs in prop::collection::vec(spec(), 0..20),
+        queries in prop::collection::vec(query(), 1..24),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = open(dir.path());
+        let runs = runtime.block_on(build(&ledger, &specs));
+        for query in queries {
+            let found = ledger.statistics(&query).unwrap();
+            let counted: Vec<_> = runs.iter().filter(|run| matches(&query, run)).collect();
+            prop_assert!(!found.truncated);
+            prop_assert_eq!(found.covered_since, counted.iter().map(|run| run.created_at).min());
+            prop_assert_eq!(found.total, naive(None, &counted));
+            let mut groups: BTreeMap<String, Vec<&Run>> = BTreeMap::new();
+            for run in counted {
+                match query.group_by {
+                    Some(GroupBy::Runner) => groups.entry(run.runner_id.to_string()).or_default().push(run),
+                    Some(GroupBy::Binding) => groups.entry(run.binding_id.clone()).or_default().push(run),
+                    None => {}
+                }
+            }
+            let mut expected: Vec<_> = groups.into_iter().map(|(key, runs)| naive(Some(key), &runs)).collect();
+            expected.sort_by_key(|group| std::cmp::Reverse(group.runs));
+            prop_assert_eq!(found.groups, expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_looked_at_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    let spec = Spec {
+        runner: 0,
+        binding: 0,
+        workspace: None,
+        queue: None,
+        after: 10,
+        waits: Some(1),
+        lasts: Some(2),
+        completes: true,
+        usage: None,
+    };
+    build(&ledger, &vec![spec; 10]).await;
+    let all = StatisticsQuery::default();
+    let found = ledger.statistics_within(&all, 10).unwrap();
+    assert_eq!((found.truncated, found.total.runs, found.covered_since), (false, 10, Some(1_010)));
+    let found = ledger.statistics_within(&all, 4).unwrap();
+    assert_eq!((found.truncated, found.total.runs, found.covered_since), (true, 4, Some(1_070)));
+}
+
+#[test]
+fn percentiles_are_exact() {
+    assert_eq!(Percentiles::of(Vec::new()), None);
+    let one = Percentiles::of(vec![7]).unwrap();
+    assert_eq!((one.count, one.p50, one.p90, one.p95, one.p99, one.max), (1, 7, 7, 7, 7, 7));
+    let hundred = Percentiles::of((1..=100).rev().collect()).unwrap();
+    assert_eq!((hundred.p50, hundred.p90, hundred.p95, hundred.p99, hundred.max), (50, 90, 95, 99, 100));
+    let two = Percentiles::of(vec![1, 100]).unwrap();
+    assert_eq!((two.p50, two.p90), (1, 100));
+}

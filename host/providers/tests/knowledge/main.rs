@@ -1,0 +1,5 @@
+//! Knowledge bases and the index of transcripts.
+
+mod crash;
+mod files;
+mod transcripts;

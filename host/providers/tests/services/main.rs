@@ -1,0 +1,5 @@
+//! Models, tool servers and webhooks, against real servers that misbehave.
+
+mod models;
+mod tools;
+mod webhook;

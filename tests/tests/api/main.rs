@@ -1,0 +1,9 @@
+//! The real binary with real sockets: its HTTP API, its command line, what an operator does to it and sees of it.
+
+mod cli;
+mod door;
+mod http;
+mod operations;
+mod pipeline;
+mod secrets;
+mod watch;

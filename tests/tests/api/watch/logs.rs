@@ -1,0 +1,89 @@
+//! The log: whose each line is, and nothing of what is said.
+
+use serde_json::{Value, json};
+
+use crate::watch::{
+    host::Host,
+    services::{Model, Tools, agent},
+};
+
+/// In everything that is said, and in no line of the log.
+const MARK: &str = "quokka-5521";
+
+#[tokio::test]
+async fn nothing_that_is_said_is_in_the_log() {
+    let (model, tools) = (
+        Model::start(json!({ "at": format!("{MARK}-parameter") }), &format!("{MARK}-answer")).await,
+        Tools::start(&format!("{MARK}-result")).await,
+    );
+    for args in [&["--log", "debug", "--log-format", "json"][..], &["--log", "debug"]] {
+        let host = Host::start(&["local_agent"], &agent(&model, &tools, ""), args).await;
+        let run = host.say(&format!("{MARK}-question"), &[]).await;
+        assert_eq!(run["output"]["content"], format!("{MARK}-answer"), "{run:#}");
+        let events = host.get(&format!("/api/v1/runs/{}/events?limit=100", run["run_id"].as_str().unwrap())).await.to_string();
+        for said in ["parameter", "result", "answer"] {
+            assert!(events.contains(&format!("{MARK}-{said}")), "it was said: {events}");
+        }
+        let (_, log) = host.end().await;
+        assert!(log.contains("DEBUG"), "{log}");
+        assert!(!log.contains(MARK), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_quotes_what_it_was_sent_does_not_put_it_in_the_log() {
+    let refusing = axum::Router::new().route(
+        "/v1/chat/completions",
+        axum::routing::post(async |body: String| {
+            (
+                axum::http::StatusCode::SERVICE_UNAVAILABLE,
+                json!({ "error": { "message": format!("too much: {body}") } }).to_string(),
+            )
+        }),
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, refusing).await.unwrap() });
+    let config = format!(
+        "[[models]]\nid = \"chat\"\nprovider = \"openai\"\nbase_url = \"http://{url}/v1\"\nmax_retries = 1\n\
+         [[bindings]]\nid = \"agent\"\nrunner = \"plugin:agent-host/local-agent/default\"\n"
+    );
+    let host = Host::start(&["local_agent"], &config, &["--log", "debug"]).await;
+    assert_eq!(host.say(&format!("{MARK}-question"), &[]).await["status"], "failed");
+    let (_, log) = host.end().await;
+    assert!(log.contains("asking the provider again") && log.contains("provider_unavailable"), "{log}");
+    assert!(!log.contains(MARK), "{log}");
+}
+
+/// The lines of a log in JSON.
+fn lines(log: &str) -> Vec<Value> {
+    // What the command itself says to its operator is no line of the log.
+    let lines = log.lines().filter(|line| !line.starts_with("ending: "));
+    lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+#[tokio::test]
+async fn a_line_says_whose_it_is() {
+    // As the configuration says, without the command line.
+    let config = "[telemetry]\nlog_format = \"json\"\n[[bindings]]\nid = \"hostile\"\nrunner = \"plugin:test/steps/default\"\n";
+    let host = Host::start(&["steps"], config, &["--log", "debug"]).await;
+    let event = json!({ "event_type": "message.received", "input": { "text": "say hello" } });
+    let answer = host.http.post(host.url("/api/v1/events")).header("x-request-id", "req-7").header("prefer", "wait=60");
+    let answer = answer.json(&event).send().await.unwrap();
+    assert_eq!(answer.headers()["x-request-id"], "req-7");
+    let answer: Value = answer.json().await.unwrap();
+    let run = &answer["runs"][0];
+    let other = host.http.get(host.url("/healthz")).header("x-request-id", "not an id").send().await.unwrap();
+    assert_eq!(other.headers()["x-request-id"].len(), 36, "one that could break a log is not taken");
+    let (_, log) = host.end().await;
+    let lines = lines(&log);
+    assert!(lines.iter().all(|line| line["timestamp"].is_string() && line["level"].is_string() && line["target"].is_string()));
+    let answered = lines.iter().find(|line| line["message"] == "answered" && line["request_id"] == "req-7");
+    let answered = answered.unwrap_or_else(|| panic!("{log}"));
+    assert_eq!((&answered["route"], &answered["status"]), (&json!("/api/v1/events"), &json!(200)), "{answered}");
+    let of_run: Vec<_> = lines.iter().filter(|line| line["run_id"] == run["run_id"]).collect();
+    assert!(of_run.iter().any(|line| line["message"] == "the run has ended"), "{log}");
+    for line in of_run {
+        assert_eq!((&line["runner_id"], &line["binding_id"]), (&json!("plugin:test/steps/default"), &json!("hostile")), "{line}");
+    }
+}

@@ -1,0 +1,200 @@
+//! The chat page in a browser, against the real binary: whatever happens in between, who reads it ends with what the agent
+//! said, once.
+
+mod browser;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Child, Stdio},
+};
+
+use agent_host_tests::{Process, process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::chat::browser::Browser;
+
+/// An agent with a scripted model and tools, and a guest that does what it is told.
+fn config() -> String {
+    format!(
+        r#"
+[[models]]
+id = "chat"
+provider = "scripted"
+script = "script.toml"
+
+[[mcp_servers]]
+id = "t"
+command = "{server}"
+
+[[action_hooks]]
+actions = ["message.*"]
+url = "http://127.0.0.1:9/"
+secret = {{ file = "hook" }}
+
+[[bindings]]
+id = "agent"
+runner = "plugin:agent-host/local-agent/default"
+max_attempts = 10
+resources = {{ tool_names = ["t__*"], steering = false }}
+
+[[bindings]]
+id = "stage"
+runner = "plugin:test/stage/default"
+resources = {{ platform_api = ["message.edit"] }}
+state = {{ scopes = ["conversation"] }}
+"#,
+        server = env!("CARGO_BIN_EXE_mcp-server"),
+    )
+}
+
+/// What a long answer is made of: about four seconds of it.
+fn long() -> String {
+    let words: Vec<_> = (0..80).map(|number| format!("word{number}")).collect();
+    words.join(" ")
+}
+
+/// What an answer says that would be bad to believe.
+const MARKUP: &str = r#"<img src=x onerror="document.title = 'owned'"><script>document.title = 'owned'</script><b>bold</b>"#;
+
+fn script() -> String {
+    format!(
+        r#"
+[[reply]]
+when = '^long'
+text = "{long}"
+chunk_chars = 8
+delay_ms = 50
+
+[[reply]]
+when = '^add'
+after_tool = false
+reasoning = "They want a sum, so I use the tool."
+text = "Let me see."
+tool_calls = [{{ name = "t__add", parameters = {{ a = 1, b = 2 }} }}]
+
+[[reply]]
+when = '^add'
+after_tool = true
+text = "It is {{{{tool_results}}}}."
+usage = {{ input = 1200, output = 34 }}
+
+[[reply]]
+when = '^markup'
+text = '''{MARKUP}'''
+chunk_chars = 7
+
+[[reply]]
+when = '^fail'
+text = "I begin, and"
+error = {{ code = "runtime_error", message = "the model broke", retryable = false }}
+
+[[reply]]
+text = "You said: {{{{last_user}}}}"
+"#,
+        long = long(),
+    )
+}
+
+/// The directories of a host with all of this.
+fn lay_out() -> TempDir {
+    let dir = Process::lay_out(&["local_agent", "stage"]);
+    fs::write(dir.path().join("script.toml"), script()).unwrap();
+    fs::write(dir.path().join("hook"), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    dir
+}
+
+fn host() -> Process {
+    Process::start_in(lay_out(), &config())
+}
+
+/// Plays a scenario of the script beside this file to its end.
+fn play(scenario: &str, more: &Value) {
+    let host = host();
+    Browser::open(scenario, &host.url, more).done();
+}
+
+#[test]
+fn an_answer_streams_in_and_tools_are_shown_with_what_they_said() {
+    play("streams", &json!({ "long": long() }));
+}
+
+#[test]
+fn whatever_a_runner_shows_has_its_place() {
+    play("shows", &json!({}));
+}
+
+#[test]
+fn approvals_and_questions_are_answered_on_the_page() {
+    play("asks", &json!({}));
+}
+
+#[test]
+fn a_reload_in_the_middle_of_an_answer_loses_and_doubles_nothing() {
+    play("reloads", &json!({ "long": long() }));
+}
+
+#[test]
+fn markup_in_what_is_said_stays_text() {
+    play("markup", &json!({ "markup": MARKUP }));
+}
+
+#[test]
+fn an_answer_is_stopped_and_a_failure_says_what_to_do() {
+    play("ends", &json!({ "long": long() }));
+}
+
+#[test]
+fn threads_have_addresses_and_the_page_fits_a_phone() {
+    play("threads", &json!({}));
+}
+
+#[test]
+fn a_host_that_dies_in_the_middle_of_an_answer_is_waited_for() {
+    let host = host();
+    let mut browser = Browser::open("dies", &host.url, &json!({ "long": long() }));
+    browser.says("kill");
+    let port = host.url.rsplit(':').next().unwrap().to_owned();
+    let dir = host.kill();
+    browser.tell("dead");
+    browser.says("start");
+    let again = Again::on(&port, &dir);
+    browser.says("kill");
+    drop(again);
+    browser.tell("dead");
+    browser.says("start");
+    let _again = Again::on(&port, &dir);
+    browser.done();
+}
+
+#[test]
+fn the_page_asks_for_a_key_where_the_host_wants_one() {
+    let dir = lay_out();
+    let made = process::command(dir.path()).args(["keys", "create", "--scope", "admin", "--json"]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let host = Process::start_as(dir, "", &config());
+    Browser::open("keys", &host.url, &json!({ "key": made["token"] })).done();
+}
+
+/// A host that was started again where it was before. It is killed when dropped.
+struct Again(Child);
+
+impl Again {
+    fn on(port: &str, dir: &TempDir) -> Self {
+        let mut serve = process::command(dir.path());
+        let mut child = serve.args(["serve", "--json", "--listen", port]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains(&format!(":{port}")), "it does not listen where it did: {line:?}");
+        Self(child)
+    }
+}
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

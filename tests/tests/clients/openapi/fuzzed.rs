@@ -1,0 +1,147 @@
+//! `schemathesis`, a program that knows the description and nothing else, sends what it allows and what it does not, follows
+//! what it is answered to what can be asked next, and holds each answer against the description.
+
+use std::{fmt::Write as _, fs, process::Command};
+
+use agent_host_tests::{Process, process};
+use reqwest::RequestBuilder;
+use serde_json::{Value, json};
+
+use crate::openapi::programs;
+
+/// Every event is answered by a runner, so what is sent has effects. Queues are long enough for all that is sent.
+const CONFIG: &str = r#"
+[limits]
+max_live_runs = 20
+conversation_queue = 100000
+claim_wait_ms = 200
+
+[[bindings]]
+id = "echo"
+runner = "plugin:agent-host/echo/default"
+
+[[bindings]]
+id = "steps"
+runner = "plugin:test/steps/default"
+match = { event_type = "steps" }
+durability = "resume"
+state = { scopes = ["runner"] }
+
+[[bindings]]
+id = "asks"
+runner = "plugin:test/asks/default"
+match = { event_type = "asks" }
+
+[[external_runners]]
+id = "plugin:test/outside/default"
+[external_runners.permissions]
+state = ["runner"]
+
+[[bindings]]
+id = "outside"
+runner = "plugin:test/outside/default"
+match = { event_type = "outside" }
+
+[agui.api]
+agent = "echo"
+profile = "plain"
+"#;
+
+/// Operations that are not tried, each with its reason.
+const NOT_TRIED: &[(&str, &str)] = &[
+    ("keys_revoke", "it finds the key by which it came in, and locks itself out"),
+    ("queue_news", "a stream without end: no answer of it is ever whole"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_knows_only_the_description_finds_no_fault_with_the_host() {
+    let dir = Process::lay_out(&["echo", "steps", "asks"]);
+    // On the ledger, before the host has ever run. Without `loopback_without_key`, nobody gets in without it.
+    let made = process::command(dir.path()).args(["keys", "create", "--scope", "admin", "--json"]).output().unwrap();
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap_or_else(|_| panic!("{made:?}"));
+    let key = made["token"].as_str().unwrap();
+    let host = Process::start_as(dir, "", CONFIG);
+    fill(&host, key).await;
+
+    let document = reqwest::get(host.url("/api/v1/openapi.json")).await.unwrap().json().await.unwrap();
+    fs::write(host.dir.path().join("schemathesis.toml"), told(&document)).unwrap();
+    let mut schemathesis = Command::new(programs().join("schemathesis"));
+    schemathesis.current_dir(host.dir.path()).args(["run", &host.url("/api/v1/openapi.json"), "--checks", "all"]);
+    for (operation, _) in NOT_TRIED {
+        schemathesis.args(["--exclude-operation-id", operation]);
+    }
+    schemathesis.args(["--header", &format!("Authorization: Bearer {key}")]);
+    // A stream would be followed until its run ends.
+    schemathesis.args(["--header", "Accept: application/json"]);
+    schemathesis.args(["--seed", "6", "--max-examples", "60", "--request-timeout", "20", "--workers", "1"]);
+    schemathesis.args(["--no-color", "--continue-on-failure", "--generation-database", "none", "--warnings", "off"]);
+    let said = tokio::task::block_in_place(|| schemathesis.output().unwrap());
+    let text = String::from_utf8_lossy(&said.stdout);
+    assert!(said.status.success(), "{text}\n{}", String::from_utf8_lossy(&said.stderr));
+    // It came in, and did not only look at closed doors.
+    let runs = authorized(reqwest::Client::new().get(host.url("/api/v1/runs?limit=100")), key).await;
+    assert!(runs["items"].as_array().unwrap().len() > 20, "{runs:#}");
+}
+
+/// What has the right form may still name what is not there, contradict itself, or say `7.0` for a number of calls: such a
+/// body is answered with 400, and so are a cursor that this host has not made, a thread without a conversation, and a time that
+/// ends before it begins. What an idempotency key was used for before, or the id of a run, a description cannot say. The profile
+/// under `/api/v1/agent` says 422 to all of it, 415 to an image that is none, and 410 to an address whose time is over.
+/// Operations without any of this take all that the description allows.
+fn told(document: &Value) -> String {
+    let mut told = String::new();
+    let paths = document["paths"].as_object().unwrap().iter();
+    for (path, operation) in paths.flat_map(|(path, item)| item.as_object().unwrap().values().map(move |one| (path, one))) {
+        let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let has = |name: &str| parameters.iter().any(|parameter| parameter["name"] == name);
+        let mut statuses = vec!["2xx", "3xx", "401", "403", "404", "409", "429", "5xx"];
+        let body = operation.get("requestBody").is_some();
+        if body || ["cursor", "before", "after", "Last-Event-ID", "since", "thread_id"].into_iter().any(has) {
+            statuses.push("400");
+        }
+        if body {
+            statuses.push("410");
+        }
+        if has("Idempotency-Key") || path.starts_with("/agents/") && body {
+            statuses.push("422");
+        }
+        if path.starts_with("/api/v1/agent/") {
+            statuses.extend(["410", "415", "422"]);
+        }
+        if has("Range") {
+            statuses.push("416");
+        }
+        let id = &operation["operationId"];
+        writeln!(told, "[[operations]]\ninclude-operation-id = {id}").unwrap();
+        writeln!(told, "checks.positive_data_acceptance.expected-statuses = {}", json!(statuses)).unwrap();
+        // What is too long may be so long that it is not read.
+        let refused = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429", "5xx"];
+        writeln!(told, "checks.negative_data_rejection.expected-statuses = {}", json!(refused)).unwrap();
+    }
+    told
+}
+
+async fn authorized(request: RequestBuilder, key: &str) -> Value {
+    let answer = request.bearer_auth(key).send().await.unwrap();
+    assert!(answer.status().is_success(), "{}", answer.status());
+    answer.json().await.unwrap()
+}
+
+/// Something of everything, so that there is something to find.
+async fn fill(host: &Process, key: &str) {
+    let http = reqwest::Client::new();
+    for (event_type, text) in [
+        ("message.received", "hello"),
+        ("steps", "set a b; write abc 3; finish"),
+        ("steps", "fail"),
+        ("steps", "timer 600000"),
+        ("asks", "ask form - name"),
+        ("outside", "work"),
+    ] {
+        let event = json!({ "event_type": event_type, "input": { "text": text } });
+        authorized(http.post(host.url("/api/v1/events")).json(&event), key).await;
+    }
+    let upload = http.post(host.url("/api/v1/artifacts?name=a.txt")).header("content-type", "text/plain").body("some text");
+    authorized(upload, key).await;
+    authorized(http.post(host.url("/api/v1/executors")).json(&json!({ "name": "one" })), key).await;
+}

@@ -1,0 +1,112 @@
+//! How much, how long, and how many at once.
+
+use std::time::{Duration, Instant};
+
+use agent_host_tests::{Outside, outside::HALF, world::PATIENCE};
+use serde_json::json;
+
+use crate::outside::{is_refused, take, world};
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_not_sent() {
+    let outside = Outside::start().await;
+    let world = world(&outside, "[limits]\nhttp_request_bytes = 100\n").await;
+    let (fits, more) = ("x".repeat(100), "x".repeat(101));
+    let said = take(&world, &format!("post {url} {more}; post {url} {fits}", url = outside.url("echo"))).await;
+    assert_eq!(said[0]["code"], "payload_too_large", "{said:?}");
+    assert_eq!(said[1], 200);
+    assert_eq!(outside.seen().len(), 1);
+    assert_eq!(outside.seen()[0].body, fits);
+    world.host.shutdown(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn a_body_without_end_ends() {
+    let outside = Outside::start().await;
+    let world = world(&outside, "[limits]\nhttp_response_bytes = 100000\n").await;
+    let steps = format!("get {}; rest; rest; get {}; rest", outside.url("endless"), outside.url("bytes/100001"));
+    let said = take(&world, &steps).await;
+    is_refused(&said[1], "payload_too_large", "response_too_large");
+    assert!(said[1]["after"].as_u64().unwrap() <= 100_000, "{said:?}");
+    is_refused(&said[2], "payload_too_large", "response_too_large");
+    is_refused(&said[4], "payload_too_large", "response_too_large");
+    let said = take(&world, &format!("get {}; rest", outside.url("bytes/100000"))).await;
+    assert_eq!(said[1], json!([100_000, 100_000 * u64::from(b'x')]), "to the last byte that it may have");
+    world.host.shutdown(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn who_is_too_slow_is_not_waited_for() {
+    let outside = Outside::start().await;
+    outside.hold();
+    let limited = world(&outside, "[limits]\nhttp_timeout_ms = 400\n").await;
+    let began = Instant::now();
+    let steps = format!(
+        "get {}; get {}; rest; get {}; rest",
+        outside.url("held/head"),
+        outside.url("halves/body"),
+        outside.url("pieces/1000/20")
+    );
+    let said = take(&limited, &steps).await;
+    is_refused(&said[0], "deadline_exceeded", "http_timeout");
+    is_refused(&said[2], "deadline_exceeded", "http_timeout");
+    assert_eq!(said[2]["after"], HALF, "{said:?}");
+    // Each piece comes in time, and all of them do not.
+    is_refused(&said[4], "deadline_exceeded", "http_timeout");
+    assert!(said[4]["after"].as_u64().unwrap() > 0, "{said:?}");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    limited.host.shutdown(PATIENCE).await;
+
+    // The runner may want less time, and cannot have more.
+    let limited = world(&outside, "[limits]\nhttp_timeout_ms = 1500\n").await;
+    let url = outside.url("held/mine");
+    let (began, mut took) = (Instant::now(), Vec::new());
+    for ms in [100, 60_000] {
+        let said = take(&limited, &format!("within {ms} {url}")).await;
+        is_refused(&said[0], "deadline_exceeded", "http_timeout");
+        took.push(began.elapsed());
+    }
+    assert!(took[0] < Duration::from_millis(1_500) && took[1] < Duration::from_secs(15), "{took:?}");
+    limited.host.shutdown(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_is_an_error_and_no_end() {
+    let outside = Outside::start().await;
+    let world = world(&outside, "").await;
+    let steps =
+        format!("get {}; rest; rest; get {}; get {}; rest", outside.url("broken"), outside.url("silent"), outside.url("ok/then"));
+    let said = take(&world, &steps).await;
+    is_refused(&said[1], "runtime_error", "connection_closed");
+    assert_eq!((&said[1]["after"], &said[1]["retryable"]), (&json!(100), &json!(true)), "{said:?}");
+    is_refused(&said[2], "runtime_error", "connection_closed");
+    is_refused(&said[3], "runtime_error", "connection_closed");
+    assert_eq!(said[4..], [json!(200), json!("ok/then")]);
+    assert_eq!(outside.seen().len(), 3, "the host repeats nothing by itself");
+    world.host.shutdown(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn a_run_has_few_requests_open_at_once() {
+    let outside = Outside::start().await;
+    outside.hold();
+    let world = world(&outside, "[limits]\nhttp_requests_at_once = 2\n").await;
+    let (halves, ok) = (outside.url("halves"), outside.url("ok/more"));
+    // Dropped, or read to its end, or broken: then there is room again.
+    let steps = format!(
+        "get {halves}; get {halves}; get {ok}; drop; get {ok}; get {ok}; rest; get {ok}; rest; get {}; rest; get {ok}",
+        outside.url("broken")
+    );
+    let said = take(&world, &steps).await;
+    is_refused(&said[2], "rate_limited", "http_requests_at_once");
+    assert_eq!(said[2]["retryable"], true);
+    assert_eq!(said[4], 200);
+    is_refused(&said[5], "rate_limited", "http_requests_at_once");
+    assert_eq!(said[6..9], [json!("ok/more"), json!(200), json!("ok/more")]);
+    assert_eq!(said[9], 200);
+    is_refused(&said[10], "runtime_error", "connection_closed");
+    assert_eq!(said[11], 200);
+    // What one run has open is not counted against another.
+    assert_eq!(take(&world, &format!("get {halves}; get {halves}")).await, [200, 200]);
+    world.host.shutdown(PATIENCE).await;
+}

@@ -1,0 +1,215 @@
+//! Guests whose libraries know `wasi:http` and nothing else.
+
+use std::time::{Duration, Instant};
+
+use agent_host_protocol::{ImportVerdict, PluginStatus, RefusalCode, event::Envelope};
+use agent_host_tests::{Outside, World, outside::HALF, world::PATIENCE};
+use serde_json::{Value, json};
+
+use crate::outside::{LOCAL, config, outcomes, support::Host, take, world_of};
+
+async fn world(outside: &Outside, more: &str) -> World {
+    world_of("wasi-http/default", &[&outside.authority], &format!("{LOCAL}{more}")).await
+}
+
+fn host(outside: &Outside, limits: &str, binding: &str) -> Host {
+    let limits = format!("{LOCAL}[limits]\nmax_live_runs = 50\n{limits}");
+    let config = config("wasi-http/default", &[&outside.authority], &limits);
+    Host::limited(&["wasi_http"], &format!("{config}{binding}"))
+}
+
+#[track_caller]
+fn is(outcome: &Value, error: &str) {
+    assert!(outcome["error"].as_str().is_some_and(|found| found.contains(error)), "{outcome} is not {error}");
+}
+
+/// What it says at a path, whatever it is.
+async fn answer(host: &Host, path: &str) -> (u16, Value) {
+    let url = format!("{}{path}", *host.urls().borrow());
+    let answer = reqwest::get(url).await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_response_comes_as_it_is_sent() {
+    let outside = Outside::start().await;
+    outside.hold();
+    let host = host(&outside, "", "");
+    let run = host.send(&format!("get {}; read; rest", outside.url("halves/x"))).await;
+    // One half is read while the other is not yet sent.
+    let read = host.until_step(&run, "read").await;
+    assert_eq!(read["data"]["outcome"], "a".repeat(HALF));
+    outside.release();
+    let ended = host.ended(&run).await.completed();
+    assert_eq!(ended.outcomes()[2], "a".repeat(HALF), "{ended}");
+    host.check();
+}
+
+#[tokio::test]
+async fn requests_are_sent_with_headers_and_bodies() {
+    let outside = Outside::start().await;
+    let world = world(&outside, "").await;
+    let steps = [
+        format!("get {}; rest", outside.url("ok/a?q=1")),
+        format!("post {} hello there; rest", outside.url("echo")),
+        format!("send GET {} x-one: 1 & x-two: 2; rest", outside.url("echo")),
+        format!("get {}; rest", outside.url("status/404")),
+        format!("get {}; rest", outside.url(&format!("redirect/302/{}", outside.url("ok/there")))),
+    ];
+    let said = take(&world, &steps.join("; ")).await;
+    assert_eq!(said[..2], [json!(200), json!("ok/a?q=1")]);
+    let seen = outside.seen();
+    assert!(seen[1].method == "POST" && seen[1].body.contains("hello there"), "{:#?}", seen[1]);
+    assert_eq!((seen[2].header("x-one"), seen[2].header("x-two")), (Some("1"), Some("2")));
+    assert_eq!(said[6..8], [json!(404), json!("status/404")]);
+    assert_eq!(said[8], 302, "a redirect is for the library of the guest");
+    assert_eq!(outside.times("ok/there"), 0);
+    world.host.shutdown(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn what_is_not_granted_is_denied() {
+    let (outside, other) = (Outside::start().await, Outside::start().await);
+    let granted = world(&outside, "").await;
+    let by_name = outside.url("ok").replace("127.0.0.1", "localhost");
+    let steps = format!("get {}; get {by_name}; get {}; rest", other.url("ok"), outside.url("ok/granted"));
+    let said = take(&granted, &steps).await;
+    is(&said[0], "HttpRequestDenied");
+    is(&said[1], "HttpRequestDenied");
+    assert_eq!(said[2..], [json!(200), json!("ok/granted")]);
+    granted.host.shutdown(PATIENCE).await;
+
+    // An address that is not open; no host at all.
+    let closed = world_of("wasi-http/default", &["*:*"], "").await;
+    for host in ["127.0.0.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "169.254.169.254"] {
+        let said = take(&closed, &format!("get http://{host}:{}/ok", outside.port())).await;
+        is(&said[0], "DestinationIpProhibited");
+    }
+    closed.host.shutdown(PATIENCE).await;
+    let none = world_of("wasi-http/default", &[], LOCAL).await;
+    is(&take(&none, &format!("get {}", outside.url("ok"))).await[0], "HttpRequestDenied");
+    none.host.shutdown(PATIENCE).await;
+    assert_eq!((outside.seen().len(), other.seen().len()), (1, 0));
+}
+
+#[tokio::test]
+async fn two_requests_are_on_their_way_at_once() {
+    let outside = Outside::start().await;
+    outside.hold();
+    let both = world(&outside, "").await;
+    let steps = format!("two {} {}", outside.url("held/one"), outside.url("held/two"));
+    let run = both.send(Envelope::message(steps, "api")).await;
+    outside.until("held/one", 1).await;
+    outside.until("held/two", 1).await;
+    outside.release();
+    let said = outcomes(&both.ended(run).await);
+    assert_eq!(said[0]["said"], json!(["held/one", "held/two"]), "{said:?}");
+
+    let said = take(&both, &format!("two {} {}", outside.url("after/1500/slow"), outside.url("ok/fast"))).await;
+    assert_eq!(said[0], json!({ "first": [1], "said": ["after/1500/slow", "ok/fast"] }));
+    both.host.shutdown(PATIENCE).await;
+
+    let one = world(&outside, "[limits]\nhttp_requests_at_once = 1\n").await;
+    let said = take(&one, &format!("two {} {}", outside.url("after/300/one"), outside.url("ok/too-many"))).await;
+    assert_eq!(said[0]["said"][0], "after/300/one", "{said:?}");
+    is(&said[0]["said"][1], "ConnectionLimitReached");
+    assert_eq!(outside.times("ok/too-many"), 0);
+    one.host.shutdown(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn bodies_and_times_are_bounded() {
+    let outside = Outside::start().await;
+    outside.hold();
+    let limits = "[limits]\nhttp_response_bytes = 100000\nhttp_request_bytes = 100\nhttp_timeout_ms = 800\n";
+    let world = world(&outside, limits).await;
+    let began = Instant::now();
+    let steps = [
+        format!("get {}; rest", outside.url("endless")),
+        format!("post {} {}", outside.url("echo/large"), "x".repeat(101)),
+        format!("hurry 100 {}", outside.url("held/first-byte")),
+        format!("get {}", outside.url("held/all")),
+        format!("get {}; rest", outside.url("halves")),
+        format!("get {}; rest", outside.url("broken")),
+        format!("get {}; rest", outside.url("ok/then")),
+    ];
+    let said = take(&world, &steps.join("; ")).await;
+    is(&said[1], "HTTP response body size exceeds limit");
+    assert!(said[1]["after"].as_u64().unwrap() <= 100_000, "{}", said[1]);
+    is(&said[2], "HttpRequestBodySize");
+    is(&said[3], "HttpResponseTimeout");
+    is(&said[4], "HttpResponseTimeout");
+    is(&said[6], "HTTP response timeout");
+    assert_eq!(said[6]["after"], HALF);
+    is(&said[8], "connection terminated");
+    assert_eq!(said[9..], [json!(200), json!("ok/then")]);
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert_eq!(outside.times("echo/large"), 0, "no request with half a body arrives");
+    world.host.shutdown(PATIENCE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_run_is_not_resumed_and_says_why() {
+    let outside = Outside::start().await;
+    outside.hold();
+    let mut host = host(&outside, "park_after_ms = 300\n", "");
+    let run = host.send(&format!("get {}; rest; get {}", outside.url("ok/before"), outside.url("held/x"))).await;
+    outside.until("held/x", 1).await;
+    host.kill();
+    outside.release();
+    host.revive();
+    let ended = host.ended(&run).await.failed("host_restarted");
+    let message = ended.run["failure"]["message"].as_str().unwrap();
+    assert!(message.contains("`wasi:http`") && message.contains("not journaled"), "{message}");
+    assert_eq!((outside.times("ok/before"), outside.times("held/x")), (1, 1), "{ended}");
+
+    // There is no journal: nothing to see, to replay, or to fork. It was not parked for its sleep either.
+    let slept = host.take(&format!("get {}; rest; sleep 1200; get {}; rest", outside.url("ok/1"), outside.url("ok/2"))).await;
+    assert_eq!(slept.statuses("timer").len(), 0, "{slept}");
+    assert_eq!(slept.outcomes().len(), 5);
+    for run in [run.as_str(), slept.run["run_id"].as_str().unwrap()] {
+        for path in ["journal", "recording"] {
+            let (status, problem) = answer(&host, &format!("/api/v1/runs/{run}/{path}")).await;
+            assert_eq!((status, &problem["code"]), (409, &json!("no_journal")), "{path}: {problem:#}");
+        }
+        let url = format!("{}/api/v1/runs/{run}/fork", *host.urls().borrow());
+        let answer = reqwest::Client::new().post(url).json(&json!({ "at": 1 })).send().await.unwrap();
+        assert_eq!(answer.status(), 409, "{}", answer.text().await.unwrap());
+    }
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_run_begins_anew_where_the_binding_says_so() {
+    let outside = Outside::start().await;
+    outside.hold();
+    let mut host = host(&outside, "", "durability = \"retry\"\nmax_attempts = 2\n");
+    let run = host.send(&format!("get {}; rest; get {}; rest", outside.url("ok/before"), outside.url("held/x"))).await;
+    outside.until("held/x", 1).await;
+    host.kill();
+    outside.release();
+    host.revive();
+    let ended = host.ended(&run).await.completed();
+    assert_eq!(ended.run["attempt"], 2, "{ended}");
+    assert_eq!(ended.of("message.completed").len(), 1, "{ended}");
+    assert_eq!((outside.times("ok/before"), outside.times("held/x")), (2, 2), "{ended}");
+    host.check();
+}
+
+#[tokio::test]
+async fn a_component_without_hosts_in_its_manifest_is_refused() {
+    let world = World::told(&["wasi_http_undeclared", "wasi_http"], "", |_| {}).await;
+    let report = world.report("wasi_http_undeclared.wasm").unwrap();
+    assert_eq!(report.status, PluginStatus::Refused, "{report:#?}");
+    assert_eq!(report.refusal.as_ref().unwrap().code, RefusalCode::UndeclaredImport, "{report:#?}");
+    let import = report.imports.iter().find(|import| import.name.contains("wasi:http/outgoing-handler")).unwrap();
+    assert_eq!(import.verdict, ImportVerdict::Undeclared);
+    assert!(import.fix.as_ref().unwrap().contains("`http_hosts`"), "{import:?}");
+
+    let report = world.report("wasi_http.wasm").unwrap();
+    assert_eq!(report.status, PluginStatus::Ready, "{report:#?}");
+    let import = report.imports.iter().find(|import| import.name.contains("wasi:http/outgoing-handler")).unwrap();
+    assert_eq!(import.verdict, ImportVerdict::Provided);
+    assert!(import.fix.as_ref().unwrap().contains("cannot be resumed"), "{import:?}");
+    world.host.shutdown(PATIENCE).await;
+}

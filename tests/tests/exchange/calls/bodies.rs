@@ -1,0 +1,114 @@
+//! What cannot be: too large, too deep, misspelt, no JSON, no function.
+
+use reqwest::{Method, header};
+use serde_json::{Value, json};
+
+use crate::calls::outside::{Claimed, EVERYTHING, Outside};
+
+async fn raw(outside: &Outside, held: &Claimed, function: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
+    let request = outside.request(Method::POST, &held.path(&format!("/calls/{function}")), &held.token);
+    let answer = request.header(header::CONTENT_TYPE, "application/json").body(body).send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_cannot_be_is_refused_and_harms_nothing() {
+    let limits = "model_request_bytes = 2000\nhttp_request_bytes = 1000\nstorage_value_bytes = 1000\nask_bytes = 1000\n";
+    let outside = Outside::limited(EVERYTHING, "", limits).await;
+    let held = outside.held().await;
+    let text = |bytes: usize| "x".repeat(bytes);
+    let invoke =
+        |content: &str| json!({ "model_id": "a-chat", "request": { "messages": [{ "role": "user", "content": content }] } });
+
+    // By the gate, which knows what is too large and says so, and before that by the door, whatever it is.
+    let refused = outside.refused(&held, "models.invoke", invoke(&text(3_000)), 413, "payload_too_large").await;
+    assert_eq!(refused["details"]["limit"], 2000, "{refused:#}");
+    outside.refused(&held, "models.invoke", invoke(&text(200_000)), 413, "payload_too_large").await;
+    outside
+        .refused(&held, "models.embed", json!({ "model_id": "a-embed", "texts": [text(3_000)] }), 413, "payload_too_large")
+        .await;
+    let value = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text(1_001));
+    outside
+        .refused(&held, "storage.set", json!({ "area": "plugin", "key": "k", "value": value }), 413, "payload_too_large")
+        .await;
+    let question = json!({ "kind": "form", "title": "t", "description": text(1_001) });
+    outside.refused(&held, "interactions.ask", question, 413, "payload_too_large").await;
+    let send = json!({ "method": "POST", "url": outside.url, "text": text(1_001) });
+    outside.refused(&held, "http.send", send, 413, "payload_too_large").await;
+    // So much more than it may be is still read to its end, that who sends all of it first hears why.
+    let (status, problem) = raw(&outside, &held, "state.list-keys", text(4_000_000)).await;
+    assert_eq!((status, problem["code"].as_str()), (413, Some("payload_too_large")), "{problem:#}");
+
+    // Deep, in a value that is kept and in one that is not.
+    let deep = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+    for (function, body) in [
+        ("state.set", r#"{"scope":"runner","key":"k","value":DEEP}"#),
+        ("tools.call", r#"{"call_id":"1","tool_name":"a__add","parameters":{"a":DEEP}}"#),
+        ("models.invoke", r#"{"model_id":"a-chat","request":{"messages":[{"role":"user","content":[{"type":"x","a":DEEP}]}]}}"#),
+        ("history.search", r#"{"query":"a","top_k":1,"filters":{"roles":DEEP}}"#),
+    ] {
+        for levels in [100, 900] {
+            let (status, problem) = raw(&outside, &held, function, body.replace("DEEP", &deep(levels))).await;
+            assert_eq!((status, problem["code"].as_str()), (400, Some("invalid_argument")), "{function}: {problem:#}");
+        }
+    }
+
+    // Misspelt, missing, of another type.
+    for (function, body) in [
+        ("models.invoke", json!({ "model_id": "a-chat", "request": { "messages": [] }, "temperature": 0 })),
+        ("models.invoke", json!({ "model_id": "a-chat", "request": { "messages": [], "temperature": 0 } })),
+        ("models.invoke", json!({ "model_id": "a-chat", "request": { "messages": [{ "role": "user", "text": "a" }] } })),
+        ("models.invoke", json!({ "model_id": "a-chat" })),
+        ("knowledge.list", json!({ "limit": 1 })),
+        ("state.get", json!({ "scope": "everywhere", "key": "k" })),
+        ("state.set", json!({ "scope": "runner", "key": "k" })),
+        ("storage.set", json!({ "area": "plugin", "key": "k", "value": "not base64!" })),
+        ("tools.call-many", json!({ "calls": [] })),
+        ("tools.call", json!({ "call_id": "1", "tool_name": "a__add", "parameters": [] })),
+        ("runs.start", json!({ "runner_id": "plugin:test/steps/default", "objective": "o", "input": { "txet": "a" } })),
+        ("http.send", json!({ "method": "GET", "url": outside.url, "text": "a", "body": "YQ==" })),
+        ("interactions.ask", json!({ "kind": "riddle", "title": "t" })),
+        ("steering.pull", json!({ "limit": 0 })),
+        ("history.page", json!({ "limit": 1000 })),
+        ("models.invoke", json!([])),
+        ("knowledge.list", json!(null)),
+    ] {
+        outside.refused(&held, function, body, 400, "invalid_argument").await;
+    }
+    for body in ["{", "{} {}", "\u{0}", "nonsense"] {
+        let (status, problem) = raw(&outside, &held, "knowledge.list", body).await;
+        assert_eq!((status, problem["code"].as_str()), (400, Some("invalid_argument")), "{body:?}: {problem:#}");
+    }
+
+    // No such function, no such type of body.
+    for function in ["timers.now", "results.emit", "artifacts.open", "models", "models.think", "%00", "a.b.c"] {
+        let problem = outside.refused(&held, function, json!({}), 404, "not_found").await;
+        assert!(problem["detail"].as_str().unwrap().contains("models.invoke"), "it says what there is: {problem:#}");
+    }
+    let request = outside.request(Method::POST, &held.path("/calls/knowledge.list"), &held.token);
+    assert_eq!(request.body("{}").send().await.unwrap().status(), 415);
+    let query = outside.request(Method::POST, &held.path("/calls/knowledge.list?x=1"), &held.token);
+    assert_eq!(query.json(&json!({})).send().await.unwrap().status(), 400);
+
+    // The run is as it was.
+    outside.answered(&held, "models.invoke", invoke("hello")).await;
+    outside.complete(&held).await;
+    outside.host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_calls_too_often_is_told_to_wait() {
+    let outside = Outside::limited(EVERYTHING, "", "host_calls_per_second = 1\nhost_calls_burst = 3\n").await;
+    let held = outside.held().await;
+    for _ in 0..10 {
+        let request = outside.request(Method::POST, &held.path("/calls/state.list-keys"), &held.token);
+        let answer = request.json(&json!({ "scope": "runner" })).send().await.unwrap();
+        if answer.status() == 429 {
+            assert!(answer.headers().contains_key(header::RETRY_AFTER));
+            let problem: Value = answer.json().await.unwrap();
+            assert_eq!((&problem["code"], &problem["retryable"]), (&json!("rate_limited"), &json!(true)), "{problem:#}");
+            return;
+        }
+    }
+    panic!("ten calls at once, and none was refused");
+}

@@ -1,0 +1,14 @@
+//! Executors outside reach models, tools, history and the rest for their run: everything that a guest reaches, through the
+//! same gate, and nothing once their claim is over.
+
+use crate::support;
+
+mod outside;
+
+mod artifacts;
+mod bodies;
+mod executor;
+mod functions;
+mod going_away;
+mod streams;
+mod tokens;

@@ -1,0 +1,101 @@
+//! Executors register, are heard of, and go.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::queue::{
+    desk::{Desk, host},
+    support::Host,
+};
+
+fn impatient() -> Host {
+    Host::limited(
+        &["steps"],
+        &format!(
+            "{}\n[[bindings]]\nid = \"outside\"\nrunner = \"plugin:test/outside/default\"\nmax_attempts = 3\n[bindings.queue]\nbackoff_ms \
+             = 0\n[limits]\nmax_live_runs = 50\nexecutor_stale_ms = 1000\nexecutor_gone_ms = 3000\n",
+            crate::queue::desk::OUTSIDE
+        ),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_is_online_then_stale_then_gone_and_loses_what_it_holds() {
+    let host = impatient();
+    let desk = Desk::of(&host);
+    let silent = desk.register(json!({ "name": "silent", "version": "1.2", "labels": { "os": "linux" }, "slots": 2 })).await;
+    let state = async || {
+        let (_, list) = desk.get("/api/v1/executors").await;
+        list["items"][0]["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(state().await, "online");
+    let run = desk.job("left alone", json!({})).await;
+    let held = silent.claim().await;
+    let (_, shown) = desk.get(&format!("/api/v1/executors/{}", silent.id)).await;
+    assert_eq!((shown["held"][0].as_str(), shown["slots"].as_u64()), (Some(run.as_str()), Some(2)), "{shown:#}");
+    assert!(!shown.to_string().contains("ahx_"), "no credential is shown again");
+    // Heard of, it stays.
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        let (status, answer) =
+            desk.post(&format!("/api/v1/executors/{}/heartbeat", silent.id), &silent.credential, &json!({})).await;
+        assert_eq!(status, 200, "{answer:#}");
+    }
+    assert_eq!(host.run(&run).await["status"], "running");
+    host.until_status(&run, "queued").await;
+    assert_eq!(state().await, "gone");
+    held.refused("renew", json!({}), 409, "claim_lost").await;
+    // It comes back, and may claim again.
+    let again = silent.claim().await;
+    assert_eq!((again.run.as_str(), state().await.as_str()), (run.as_str(), "online"));
+    again.complete().await;
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_deregisters_gives_back_what_it_holds_and_is_nobody_any_more() {
+    let host = host("", "");
+    let desk = Desk::of(&host);
+    let leaves = desk.executor("leaves").await;
+    let stays = desk.executor("stays").await;
+    let run = desk.job("passed on", json!({})).await;
+    let held = leaves.claim().await;
+    let path = format!("/api/v1/executors/{}", leaves.id);
+    // Nobody deregisters somebody else with a credential.
+    let foreign = desk.try_send(desk.request(Method::DELETE, &path, &stays.credential)).await.unwrap();
+    assert_eq!(foreign.0, 404, "{foreign:?}");
+    let gone = desk.try_send(desk.request(Method::DELETE, &path, &leaves.credential)).await.unwrap();
+    assert_eq!(gone.0, 204);
+    held.refused("renew", json!({}), 409, "claim_lost").await;
+    let (status, problem) = desk.post("/api/v1/claims", &leaves.credential, &json!({})).await;
+    assert_eq!((status, problem["code"].as_str()), (401, Some("unauthenticated")));
+    let held = stays.claim().await;
+    assert_eq!(held.run, run);
+    held.complete().await;
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registration_that_cannot_be_is_refused() {
+    let host = host("", "");
+    let desk = Desk::of(&host);
+    for body in [
+        json!({}),
+        json!({ "name": "" }),
+        json!({ "name": "a\nb" }),
+        json!({ "name": "a", "slots": 0 }),
+        json!({ "name": "a", "queues": ["a b"] }),
+        json!({ "name": "a", "labels": { "": "x" } }),
+        json!({ "name": "a", "runner_ids": ["echo"] }),
+        json!({ "name": "a", "capabilities": { "x": "y".repeat(20_000) } }),
+        json!({ "name": "a", "credential": "mine" }),
+    ] {
+        let (status, problem) = desk.post("/api/v1/executors", "", &body).await;
+        assert_eq!((status, problem["code"].as_str()), (400, Some("invalid_argument")), "{body}: {problem:#}");
+    }
+    assert_eq!(desk.get("/api/v1/executors").await.1["items"], json!([]));
+    assert_eq!(desk.get("/api/v1/executors/nobody").await.0, 404);
+    host.check();
+}

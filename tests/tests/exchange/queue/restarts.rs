@@ -1,0 +1,136 @@
+//! The host is killed with runs that wait, are claimed, run inside and outside, and wait for people: each goes on, or ends as
+//! its policy says.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::queue::desk::{Desk, host, said};
+
+const INSIDE: &str =
+    "[[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\nmatch = { event_type = \"inside\" }\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_run_goes_on_after_a_kill_whoever_executes_it() {
+    let mut host = host("lease_ms = 30000", INSIDE);
+    let desk = Desk::of(&host);
+    let executor = desk.executor("survives").await;
+    let mut inside = json!({ "binding_id": "steps", "event": { "event_type": "inside", "input": { "text": "sleep 2000" } } });
+    let mut made = Vec::new();
+    for text in ["sleep 2000", "sleep 8000"] {
+        inside["event"]["input"]["text"] = text.into();
+        made.push(desk.create(inside.clone()).await["run_id"].as_str().unwrap().to_owned());
+    }
+    let [running, parked] = made.try_into().unwrap();
+    let begun = desk.job("begun", json!({})).await;
+    let held = executor.claim().await;
+    held.does("append", said(1, &["before"])).await;
+    let claimed = desk.job("claimed", json!({})).await;
+    let fresh = executor.claims(json!({ "wait_ms": 10_000 })).await.unwrap();
+    let queued = desk.job("queued", json!({ "priority": 3 })).await;
+    let line = [host.send_in("c", "first in line").await, host.send_in("c", "second in line").await];
+    host.until_status(&parked, "waiting").await;
+    host.until_status(&queued, "queued").await;
+
+    host.kill_and_revive();
+    assert_eq!(host.run(&begun).await["status"], "running");
+    assert_eq!(host.run(&claimed).await["status"], "claimed");
+    // Its token and its numbers are good as before; what it had sent and did not know to be there is there.
+    let again = async || {
+        for _ in 0..200 {
+            match held.try_post("append", &said(1, &["before"])).await {
+                Some((503, _)) | None => tokio::time::sleep(Duration::from_millis(20)).await,
+                Some((status, answer)) => return (status, answer),
+            }
+        }
+        panic!("the host has not brought the run back")
+    };
+    let (status, answer) = again().await;
+    assert_eq!((status, answer["replayed"].as_bool()), (200, Some(true)), "{answer:#}");
+    held.does("append", said(2, &["after"])).await;
+    held.does("calls/state.set", json!({ "scope": "runner", "key": "k", "value": 1 })).await;
+    held.complete().await;
+    assert_eq!(host.ended(&begun).await.completed().said(), ["before", "after"]);
+    assert_eq!(fresh.does("start", json!({})).await["context"]["input"]["text"], "claimed");
+    fresh.complete().await;
+    let mut order = Vec::new();
+    for _ in 0..3 {
+        let held = executor.claim().await;
+        held.complete().await;
+        order.push(held.run);
+    }
+    assert_eq!(order, [queued, line[0].clone(), line[1].clone()]);
+    host.ended(&running).await.completed();
+    host.ended(&parked).await.completed();
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_died_with_the_host_loses_its_claim_a_while_after_the_start() {
+    let mut host = host("lease_ms = 1000", "");
+    let desk = Desk::of(&host);
+    let executor = desk.executor("dies too").await;
+    let run = desk.job("orphan", json!({})).await;
+    let held = executor.claim().await;
+    host.cancel(&desk.job("cancelled while down", json!({})).await).await;
+    host.kill_and_revive();
+    // It has fifteen seconds to be heard of.
+    let next = executor.claims(json!({ "wait_ms": 30_000, "start": true })).await.unwrap();
+    assert_eq!((next.run.as_str(), next.claim), (run.as_str(), held.claim + 1));
+    held.refused("append", said(1, &["too late"]), 409, "claim_lost").await;
+    next.complete().await;
+    host.ended(&run).await.completed();
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_the_moment_of_a_kill_a_job_is_done_once() {
+    let mut host = host("lease_ms = 30000\ndispatch_timeout_ms = 2000", "");
+    let desk = Desk::of(&host);
+    let executor = desk.executor("persistent").await;
+    for round in 0..8_u64 {
+        let run = desk.job("work", json!({})).await;
+        let work = {
+            let executor = executor.clone();
+            tokio::spawn(async move {
+                // A claim whose answer was lost is given back by its dispatch timeout; here the run is not started by it.
+                let held = loop {
+                    match executor.try_claim(&json!({ "wait_ms": 2_000 })).await {
+                        Some(Some(held)) => break held,
+                        _ => tokio::time::sleep(Duration::from_millis(10)).await,
+                    }
+                };
+                let mut n = 0;
+                for (what, body) in [
+                    ("start", json!({})),
+                    ("append", said(1, &["a"])),
+                    ("append", said(2, &["b"])),
+                    ("finalize", json!({ "status": "completed" })),
+                ] {
+                    loop {
+                        n += 1;
+                        assert!(n < 3_000, "{what} is never answered");
+                        match held.try_post(what, &body).await {
+                            Some((200, _)) => break,
+                            Some((503, _)) | None => tokio::time::sleep(Duration::from_millis(10)).await,
+                            Some((status, answer)) => panic!("{what}: {status} {answer:#}"),
+                        }
+                    }
+                }
+            })
+        };
+        // A claim is waited for, so that its answer is not lost: what then happens is tested with moments of its own.
+        for _ in 0..2_000 {
+            let status = host.run(&run).await["status"].clone();
+            if status != "queued" && status != "created" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(round * 3)).await;
+        host.kill_and_revive();
+        work.await.unwrap();
+        assert_eq!(host.ended(&run).await.completed().said(), ["a", "b"], "round {round}");
+    }
+    host.check();
+}

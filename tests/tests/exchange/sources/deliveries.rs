@@ -1,0 +1,198 @@
+//! Results on their way to webhooks.
+
+use std::{fs, time::Duration};
+
+use agent_host_tests::process;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::sources::{
+    receiver::{Receiver, SECRET},
+    support::{Host, Random},
+};
+
+/// A host whose runs are delivered, and who is told.
+struct Told {
+    host: Host,
+    receiver: Receiver,
+    http: reqwest::Client,
+    _secrets: TempDir,
+}
+
+impl Told {
+    async fn new(component: &str, more: &str) -> Self {
+        let receiver = Receiver::start().await;
+        let secrets = tempfile::tempdir().unwrap();
+        let secret = secrets.path().join("secret");
+        fs::write(&secret, SECRET).unwrap();
+        let runner = if component == "echo" { "plugin:agent-host/echo/default" } else { "plugin:test/steps/default" };
+        let config = format!(
+            "[[webhooks]]\nname = \"crm\"\nurl = {:?}\nsecret = {{ file = {secret:?} }}\nfirst_pause_ms = 20\nlongest_pause_ms = 100\n{more}\n\
+             [[bindings]]\nid = \"told\"\nrunner = \"{runner}\"\ndeliver = [\"crm\"]\n",
+            receiver.url
+        );
+        let host = Host::start(&[component], &config);
+        Self { host, receiver, http: reqwest::Client::new(), _secrets: secrets }
+    }
+
+    async fn deliveries(&self, query: &str) -> Vec<Value> {
+        let page = self.host.get(&format!("/api/v1/deliveries{query}")).await;
+        page["items"].as_array().unwrap().clone()
+    }
+
+    /// Waits until nothing is listed.
+    async fn all_delivered(&self) {
+        let began = std::time::Instant::now();
+        loop {
+            let left = self.deliveries("").await;
+            if left.is_empty() {
+                return;
+            }
+            assert!(began.elapsed() < agent_host_tests::world::PATIENCE, "{left:#?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn retry(&self, run: &str, webhook: &str) -> (u16, Value) {
+        let url = format!("{}/api/v1/deliveries/{run}/{webhook}/retry", *self.host.urls().borrow());
+        let answer = self.http.post(url).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+
+    /// What the webhook is to be told of a run.
+    async fn expected(&self, run: &str) -> Vec<u64> {
+        let kinds = ["message.completed", "run.completed", "run.failed", "action.requested", "artifact.created"];
+        let events = self.host.events(run).await;
+        let wanted = events.iter().filter(|event| kinds.contains(&event["type"].as_str().unwrap()));
+        wanted.map(|event| event["sequence"].as_u64().unwrap()).collect()
+    }
+
+    async fn was_told_all(&self, runs: &[String]) {
+        self.receiver.until_ended(runs.len()).await;
+        self.all_delivered().await;
+        let told = self.receiver.told();
+        for run in runs {
+            assert_eq!(told.get(run), Some(&self.expected(run).await), "{run}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_a_run_does_is_told_in_order_and_leaves_nothing() {
+    let told = Told::new("echo", "").await;
+    let mut runs = Vec::new();
+    for nth in 0..20 {
+        runs.push(told.host.send(&format!("hello {nth}")).await);
+    }
+    told.was_told_all(&runs).await;
+    let got = told.receiver.got();
+    let first = got.iter().find(|got| got.run_id() == runs[0]).unwrap().json();
+    assert_eq!(first["type"], "run.events");
+    assert_eq!(
+        (&first["data"]["run"]["binding_id"], &first["data"]["events"][0]["type"]),
+        (&json!("told"), &json!("message.completed"))
+    );
+    assert!(first["timestamp"].as_str().unwrap().ends_with('Z'));
+    told.host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_receiver_that_fails_now_and_then_misses_nothing() {
+    let told = Told::new("echo", "max_attempts = 100\nbatch = 1").await;
+    told.receiver.answers(0);
+    let mut runs = Vec::new();
+    for nth in 0..30 {
+        runs.push(told.host.send(&format!("hello {nth}")).await);
+    }
+    told.was_told_all(&runs).await;
+    assert!(told.receiver.got().iter().any(|got| got.answered >= 400), "it never refused: the test shows nothing");
+    assert!(told.receiver.got().iter().all(|got| got.sequences().len() == 1));
+    told.host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_refused_too_often_is_a_dead_letter_and_can_be_put_back() {
+    let mut told = Told::new("echo", "max_attempts = 3").await;
+    told.receiver.answers(500);
+    let run = told.host.send("hello").await;
+    let other = told.host.send("hello").await;
+    told.receiver.until("three attempts each", |got| got.len() >= 6).await;
+    let dead = loop {
+        let dead = told.deliveries("?state=dead&webhook=crm").await;
+        if dead.len() == 2 {
+            break dead;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!((&dead[0]["run_id"], &dead[0]["attempts"], &dead[0]["binding_id"]), (&json!(run), &json!(3), &json!("told")));
+    assert!(dead[0]["last_error"].as_str().unwrap().contains("500"), "{dead:#?}");
+    assert!(told.deliveries("?state=pending").await.is_empty());
+    assert_eq!(told.deliveries(&format!("?run_id={other}")).await.len(), 1);
+    assert!(told.deliveries("?webhook=other").await.is_empty());
+    // Page by page.
+    let page = told.host.get("/api/v1/deliveries?limit=1").await;
+    assert_eq!(page["has_more"], true);
+    let next = told.deliveries(&format!("?limit=1&cursor={}", page["next_cursor"].as_str().unwrap())).await;
+    assert_eq!(next[0]["run_id"], json!(other));
+
+    // Nothing more is sent, and a restart changes nothing.
+    told.host.kill_and_revive();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(told.receiver.got().len(), 6);
+    told.receiver.answers(410);
+    assert_eq!(told.retry(&other, "crm").await.0, 202);
+    told.receiver.until("one more", |got| got.len() == 7).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(told.receiver.got().len(), 7, "who is gone is not asked again");
+
+    told.receiver.answers(204);
+    let (status, put_back) = told.retry(&run, "crm").await;
+    assert_eq!((status, &put_back["state"], &put_back["attempts"]), (202, &json!("pending"), &json!(0)));
+    assert_eq!(told.retry(&other, "crm").await.0, 202);
+    told.was_told_all(&[run.clone(), other]).await;
+    let (status, problem) = told.retry(&run, "crm").await;
+    assert_eq!((status, &problem["code"]), (404, &json!("not_found")));
+    assert_eq!(told.retry("nonsense", "crm").await.0, 404);
+
+    let url = told.host.urls().borrow().clone();
+    let list = ["deliveries", "list", "--json", "--server", url.as_str()];
+    let cli = process::command(told.host.dir()).args(list).output().unwrap();
+    assert!(cli.status.success(), "{}", String::from_utf8_lossy(&cli.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&cli.stdout).unwrap()["items"], json!([]));
+    told.host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_host_that_is_killed_in_the_middle_tells_the_rest() {
+    let mut told = Told::new("echo", "max_attempts = 100\nbatch = 1\nconcurrency = 2").await;
+    told.receiver.answers(0);
+    let mut random = Random(3);
+    let mut runs = Vec::new();
+    for _ in 0..8 {
+        for _ in 0..6 {
+            runs.push(told.host.send("hello").await);
+        }
+        tokio::time::sleep(Duration::from_millis(random.below(120))).await;
+        told.host.kill_and_revive();
+    }
+    // A run may come back, and say more than once that it did; what it said first stands.
+    for run in &runs {
+        told.host.ended(run).await;
+    }
+    told.was_told_all(&runs).await;
+    told.host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_cannot_be_asked_is_refused() {
+    let told = Told::new("echo", "").await;
+    for (query, field) in [("state=lost", "state"), ("run_id=7", "run_id"), ("limit=0", "limit"), ("colour=red", "colour")] {
+        let url = format!("{}/api/v1/deliveries?{query}", *told.host.urls().borrow());
+        let answer = told.http.get(url).send().await.unwrap();
+        assert_eq!(answer.status(), 400, "{query}");
+        assert_eq!(answer.json::<Value>().await.unwrap()["field"], field);
+    }
+    let url = format!("{}/api/v1/deliveries?cursor=x", *told.host.urls().borrow());
+    let answer = told.http.get(url).send().await.unwrap().json::<Value>().await.unwrap();
+    assert_eq!(answer["code"], "invalid_cursor");
+}

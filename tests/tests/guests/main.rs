@@ -1,0 +1,13 @@
+//! Guests in a host of this process: the contract, what a guest may not do, what outlives its run, and the example runners.
+
+mod agent;
+mod echo;
+mod examples;
+mod gate;
+mod golden;
+mod hostile;
+mod library;
+mod memory;
+mod plugins;
+mod services;
+mod threads;

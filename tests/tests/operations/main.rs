@@ -1,7 +1,0 @@
-//! What an operator does to a host that runs: reads its configuration again, backs it up, counts its runs.
-
-mod backup;
-mod host;
-mod reference;
-mod reload;
-mod statistics;
