@@ -180,6 +180,10 @@ pub enum LedgerError {
 }
 
 impl LedgerError {
+    pub(crate) fn not_json(error: &serde_json::Error) -> Self {
+        Self::invalid(format!("this cannot be written as JSON: {error}"))
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid(message.into())
     }

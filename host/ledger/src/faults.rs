@@ -16,7 +16,7 @@ use serde_json::{Map, value::RawValue};
 
 use crate::{
     Accept, Accepted, AddRun, Health, JournalSegment, Ledger, LedgerError, NewEvent, NewRun, Options, Park, RunChange, RunRecord,
-    RunWrite, StateWrite, check, log::LogFile,
+    RunWrite, StateWrite, check, store::LogFile,
 };
 
 #[derive(Debug, Clone, Copy)]

@@ -1,13 +1,10 @@
-//! The handle that everyone holds.
+//! The handle that everyone holds: opening, writing and closing.
 
 use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, ready},
     thread::{Builder, JoinHandle},
     time::Duration,
@@ -19,17 +16,19 @@ use redb::Database;
 use tokio::sync::oneshot;
 
 use crate::{
-    blobs::Blobs,
-    disk::{Disk, Need},
+    digest::{hex, parse_hex},
     error::{LedgerError, OpenError},
-    operation::{AcceptAnswer, AcceptOperation, AuditRow, Operation, WriteOperation, audit_bytes, bounded},
+    files::{Blob, BlobReader, BlobWriter, Blobs, Disk, Need, size_of, unreadable},
+    operation::{
+        AcceptAnswer, AcceptOperation, AddRunOperation, ArtifactOperation, AuditRow, EntriesOperation, NewArtifact, Operation,
+        WriteOperation, audit_bytes, entry_rows,
+    },
     options::Options,
     overlay::{Admitted, Overlay},
-    queue::Queue,
-    record::{Accept, Accepted, AuditRecord, RunRecord, RunWrite, StateWrite},
+    record::{Accept, Accepted, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
+    rows::{Reader, bounded},
     store::{Missing, Store, WrapLog, io_error},
-    watch::{Watch, Watchers},
-    writer::Writer,
+    writer::{Counters, Ended, Queue, Shared, Watch, Writer},
 };
 
 /// A ledger. Clones are handles to the same one.
@@ -55,110 +54,6 @@ impl Drop for Inner {
             let _ = writer.join();
         }
     }
-}
-
-/// What the handles and the writer share.
-pub(crate) struct Shared {
-    pub(crate) dir: std::path::PathBuf,
-    pub(crate) queue: Queue,
-    pub(crate) overlay: Overlay,
-    pub(crate) watchers: Arc<Watchers>,
-    pub(crate) disk: Disk,
-    pub(crate) counters: Counters,
-    pub(crate) blobs: Arc<Blobs>,
-    pub(crate) artifact_unreferenced_ms: u64,
-    pub(crate) blob_grace_ms: u64,
-    /// Nothing when closed or failed: then every call is refused.
-    database: RwLock<Option<Arc<Database>>>,
-    ended: Mutex<Option<Ended>>,
-    /// Held by the writer; when it is dropped, [`Ledger::close`] returns.
-    done: Mutex<Option<oneshot::Receiver<()>>>,
-}
-
-#[derive(Clone)]
-enum Ended {
-    Closed(Arc<str>),
-    Failed(Arc<str>),
-}
-
-/// What was written since opening.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) batches: AtomicU64,
-    pub(crate) rows: AtomicU64,
-    pub(crate) log_bytes: AtomicU64,
-    pub(crate) checkpoints: AtomicU64,
-    pub(crate) checkpoint_us: AtomicU64,
-    pub(crate) longest_checkpoint_us: AtomicU64,
-    /// Runs that are parked.
-    parked: AtomicU64,
-    /// Runs in the memory of the writer.
-    pub(crate) in_memory: AtomicU64,
-}
-
-impl Counters {
-    pub(crate) fn batch(&self, rows: u64, log_bytes: u64) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.rows.fetch_add(rows, Ordering::Relaxed);
-        self.log_bytes.store(log_bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn parked(&self) -> u64 {
-        self.parked.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_parked(&self, count: u64) {
-        self.parked.store(count, Ordering::Release);
-    }
-
-    pub(crate) fn set_in_memory(&self, count: usize) {
-        self.in_memory.store(count as u64, Ordering::Relaxed);
-    }
-
-    pub(crate) fn checkpoint(&self, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.checkpoints.fetch_add(1, Ordering::Relaxed);
-        self.checkpoint_us.fetch_add(us, Ordering::Relaxed);
-        self.longest_checkpoint_us.fetch_max(us, Ordering::Relaxed);
-        self.log_bytes.store(0, Ordering::Relaxed);
-    }
-}
-
-impl Shared {
-    pub(crate) fn database(&self) -> Result<Arc<Database>, LedgerError> {
-        self.database.read().clone().ok_or_else(|| self.unavailable())
-    }
-
-    pub(crate) fn take_database(&self) -> Option<Arc<Database>> {
-        self.database.write().take()
-    }
-
-    /// Refuses everything from now on.
-    pub(crate) fn fail(&self, reason: &str) {
-        self.finish(Ended::Failed(reason.into()));
-    }
-
-    pub(crate) fn end(&self, reason: &str) {
-        self.finish(Ended::Closed(reason.into()));
-    }
-
-    fn finish(&self, ended: Ended) {
-        self.ended.lock().get_or_insert(ended);
-        drop(self.take_database());
-        self.queue.close();
-        self.watchers.notify_all();
-    }
-
-    pub(crate) fn unavailable(&self) -> LedgerError {
-        match self.ended.lock().clone() {
-            Some(Ended::Closed(reason) | Ended::Failed(reason)) => LedgerError::Unavailable(reason),
-            None => LedgerError::unavailable("it is being closed"),
-        }
-    }
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether the ledger takes what is given to it.
@@ -211,6 +106,27 @@ impl fmt::Debug for Ledger {
     }
 }
 
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Options {
+    /// Opens the ledger, makes it where there is none, and starts its writer thread.
+    ///
+    /// After a crash this takes what the log holds into the store first: time for the log, not for the store.
+    /// It blocks for that long.
+    ///
+    /// # Errors
+    /// [`OpenError`]; see there what to do.
+    pub fn open(self) -> Result<Ledger, OpenError> {
+        self.open_with_log(None)
+    }
+
+    pub(crate) fn open_with_log(self, wrap: Option<WrapLog>) -> Result<Ledger, OpenError> {
+        Ledger::start(self, wrap)
+    }
+}
+
 impl Ledger {
     pub(crate) fn start(options: Options, wrap: Option<WrapLog>) -> Result<Self, OpenError> {
         let store = Store::open(&options.dir, options.cache_bytes, options.checkpoint_wal_bytes, Missing::Create, wrap)?;
@@ -221,7 +137,7 @@ impl Ledger {
             queue: Queue::new(options.queue_bytes),
             overlay: Overlay::default(),
             watchers: Arc::default(),
-            disk: Disk::new(options.dir.clone(), options.min_free_disk_bytes),
+            disk: Arc::new(Disk::new(options.dir.clone(), options.min_free_disk_bytes)),
             counters: Counters::default(),
             blobs: Arc::new(blobs),
             artifact_unreferenced_ms: milliseconds(options.artifact_unreferenced),
@@ -242,6 +158,11 @@ impl Ledger {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner.shared
+    }
+
+    /// The writer's answer to an operation that was admitted.
+    pub(crate) async fn answer<T>(&self, answer: oneshot::Receiver<Result<T, LedgerError>>) -> Result<T, LedgerError> {
+        answer.await.map_err(|_| self.shared().unavailable())?
     }
 
     pub(crate) async fn admit(&self, operation: Operation, bytes: usize) -> Result<(), LedgerError> {
@@ -270,7 +191,7 @@ impl Ledger {
             Operation::Accept(operation)
         };
         self.admit_with_state(state, bytes, admit).await?;
-        match answer.await.map_err(|_| shared.unavailable())?? {
+        match self.answer(answer).await? {
             AcceptAnswer::New { event_no, first_run_no, transcript_seq } => {
                 let runs = runs.into_iter().zip(first_run_no..);
                 let runs = runs.map(|(run, run_no)| RunRecord { run_no, run: Arc::unwrap_or_clone(run) }).collect();
@@ -317,7 +238,7 @@ impl Ledger {
         let admitted = if state.is_empty() {
             push(make(None))
         } else {
-            let stored = |write: &StateWrite| self.stored_tag(&write.scope_key, &write.key);
+            let stored = |write: &StateWrite| self.reader()?.stored_tag(&write.scope_key, &write.key);
             shared.overlay.admit(state, stored, |admitted| push(make(Some(admitted))))
         };
         // What was not pushed gives its place back.
@@ -380,5 +301,99 @@ impl Ledger {
             Err(LedgerError::DiskLow { free, needed }) => Health::DiskLow { free, needed },
             _ => Health::Ok,
         }
+    }
+
+    /// Makes a run for an event that is already in the ledger, with the events and the journal that it begins with. It
+    /// is durable, and listed with its event, when this returns. Where the future is dropped, it may or may not have
+    /// been made.
+    ///
+    /// # Errors
+    /// [`LedgerError::NotFound`] where the event is not there; [`LedgerError::Invalid`] where the id of the run is not
+    /// new, the run not `created`, an event terminal, or their number not what the run says;
+    /// [`LedgerError::Sequence`] where they are not numbered from 1 without a gap; [`LedgerError::DiskLow`],
+    /// [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
+    pub async fn add_run(&self, new: AddRun) -> Result<RunRecord, LedgerError> {
+        let shared = self.shared();
+        shared.disk.check(Need::NewEvent)?;
+        let (operation, bytes, answer) = AddRunOperation::prepare(new)?;
+        let run = Arc::clone(&operation.run);
+        self.admit(Operation::AddRun(operation), bytes).await?;
+        let run_no = self.answer(answer).await?;
+        Ok(RunRecord { run_no, run: Arc::unwrap_or_clone(run) })
+    }
+
+    /// Adds an artifact whose blob is written. It is durable and readable when this returns; hold the
+    /// [`crate::Blob`] until then.
+    ///
+    /// # Errors
+    /// [`LedgerError::Invalid`] where the id is not new or the blob not there, [`LedgerError::DiskLow`],
+    /// [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
+    pub async fn add_artifact(&self, record: ArtifactRecord) -> Result<(), LedgerError> {
+        let shared = self.shared();
+        shared.disk.check(crate::files::Need::NewEvent)?;
+        let artifact = NewArtifact::prepare(&record, &shared.blobs)?;
+        let bytes = artifact.rows.bytes().len();
+        bounded(bytes)?;
+        let (reply, answer) = oneshot::channel();
+        self.admit(Operation::Artifact(Box::new(ArtifactOperation { artifact, reply })), bytes).await?;
+        self.answer(answer).await.map(|_| ())
+    }
+
+    /// Puts and deletes entries, all of them or none. They are durable when this returns.
+    ///
+    /// # Errors
+    /// [`LedgerError::Invalid`], [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
+    pub async fn put_entries(&self, entries: &[EntryWrite]) -> Result<(), LedgerError> {
+        let rows = entry_rows(entries)?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let bytes = rows.bytes().len();
+        bounded(bytes)?;
+        let (reply, answer) = oneshot::channel();
+        self.admit(Operation::Entries(EntriesOperation { rows, reply }), bytes).await?;
+        self.answer(answer).await.map(drop)
+    }
+
+    /// Begins a blob of at most `max_bytes`.
+    ///
+    /// # Errors
+    /// [`LedgerError::DiskLow`], [`LedgerError::Storage`], [`LedgerError::Unavailable`].
+    pub fn blob_writer(&self, max_bytes: u64) -> Result<BlobWriter, LedgerError> {
+        self.database()?;
+        BlobWriter::new(&self.shared().blobs, &self.shared().disk, max_bytes)
+    }
+
+    /// A blob that is there already, so that a write can refer to it; nothing where there is none of this name. It is
+    /// kept for as long as the value lives.
+    ///
+    /// # Errors
+    /// [`LedgerError::Damaged`] where it cannot be looked at, [`LedgerError::Unavailable`].
+    pub fn pin_blob(&self, sha256: &str) -> Result<Option<Blob>, LedgerError> {
+        self.database()?;
+        let Some(digest) = parse_hex(sha256) else { return Ok(None) };
+        let blobs = &self.shared().blobs;
+        // Pinned first: what is there afterwards stays there.
+        let pin = blobs.pin(digest);
+        let size = size_of(blobs.root(), &digest).map_err(|error| unreadable(&error))?;
+        Ok(size.map(|size| Blob { sha256: hex(&digest), size, pin: Arc::new(pin) }))
+    }
+
+    /// Opens a blob; nothing where there is none of this name.
+    ///
+    /// # Errors
+    /// [`LedgerError::Damaged`] where it is there and cannot be opened, [`LedgerError::Unavailable`].
+    pub fn blob(&self, sha256: &str) -> Result<Option<BlobReader>, LedgerError> {
+        self.database()?;
+        let Some(digest) = parse_hex(sha256) else { return Ok(None) };
+        BlobReader::open(self.shared().blobs.root(), &digest)
+    }
+
+    pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
+        Reader::new(&*self.database()?)
+    }
+
+    pub(crate) fn database(&self) -> Result<Arc<Database>, LedgerError> {
+        self.shared().database()
     }
 }

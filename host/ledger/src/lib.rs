@@ -20,6 +20,23 @@
 //!   the [`Commit`] that wrote them has resolved.
 //! - A row never refers to a blob that is not there, at no moment and after no crash.
 //!
+//! # Rooms
+//!
+//! From high to low; a room uses only rooms below it.
+//!
+//! | room | owns |
+//! |---|---|
+//! | `upkeep` | backup, restore, check, compact, export, garbage, pruning, forgetting |
+//! | `read` | what the handle reads: runs, parked runs, pages, values, numbers |
+//! | `handle` | [`Ledger`]: opening, writing, closing |
+//! | `writer` | the writer thread, its queue, what it shares with the handles |
+//! | `apply` | an operation, applied to the batch that is being made |
+//! | `operation` | operations, checked and encoded on the thread that submits them |
+//! | `store`, `overlay` | redb and the log; state that is admitted and not committed yet |
+//! | `rows` | tables, keys, row formats, changes of rows, the reader |
+//! | `record` | the public records |
+//! | `files`, `digest` | blobs, and what the disk has left |
+//!
 //! # How
 //!
 //! ```text
@@ -31,67 +48,44 @@
 //! of which also saves redb's allocator state, so that opening after a crash takes time for the log alone
 //! and never for the size of the store.
 
-mod artifacts;
-mod backup;
-mod batch;
-mod blobs;
-mod check;
-mod compact;
-mod cursor;
-mod disk;
-mod entries;
+mod apply;
+mod digest;
 mod error;
-mod export;
 #[cfg(test)]
 mod faults;
-mod forget;
-mod fork;
-mod garbage;
+mod files;
 mod handle;
-mod journal;
-mod life;
-mod log;
-mod memory;
 mod operation;
 mod options;
 mod overlay;
-mod pages;
-mod park;
-mod prune;
-mod queue;
 mod read;
 mod record;
-mod restore;
 mod rows;
-mod schema;
-mod state;
-mod statistics;
-mod stats;
-mod storage;
 mod store;
-mod upgrade;
-mod values;
-mod watch;
+mod upkeep;
 mod writer;
 
-pub use artifacts::new_artifact_id;
-pub use backup::{Backup, BackupError, BackupManifest, backup, move_backup, remove_unfinished};
-pub use blobs::{Blob, BlobReader, BlobWriter};
-pub use check::{CheckReport, Finding, check};
-pub use compact::{CompactReport, compact};
 pub use error::{LedgerError, OpenError};
-pub use export::{ExportReport, export};
-pub use garbage::Collected;
+pub use files::{Blob, BlobReader, BlobWriter};
 pub use handle::{Commit, Health, Ledger};
+pub use operation::Pruned;
 pub use options::Options;
-pub use prune::Pruned;
+pub use read::{
+    statistics::{Group, GroupBy, Percentiles, Statistics, StatisticsQuery, Tokens},
+    stats::{Activity, JournalStats, Stats, TableStats},
+};
 pub use record::{
     Accept, Accepted, AddRun, ArtifactRecord, ArtifactScope, AuditRecord, EntryWrite, EventRecord, Expected, Forget, Forgotten,
     Idempotency, JournalRow, JournalSegment, NewEvent, NewItem, NewRun, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite,
-    STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, Usage,
+    STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, Usage, new_artifact_id,
 };
-pub use restore::{RestoreReport, restore};
-pub use state::state_tag;
-pub use statistics::{Group, GroupBy, Percentiles, Statistics, StatisticsQuery, Tokens};
-pub use stats::{Activity, JournalStats, Stats, TableStats};
-pub use watch::Watch;
+pub use rows::state_tag;
+pub use upkeep::{
+    backup::{Backup, BackupError, BackupManifest, backup, move_backup, remove_unfinished},
+    check::{CheckReport, Finding, check},
+    compact::{CompactReport, compact},
+    export::{ExportReport, export},
+    garbage::Collected,
+    restore::{RestoreReport, restore},
+};
+pub use writer::Watch;

@@ -4,8 +4,6 @@ use std::{path::PathBuf, time::Duration};
 
 use agent_host_protocol::Limits;
 
-use crate::{error::OpenError, handle::Ledger, store::WrapLog};
-
 const MIB: usize = 1024 * 1024;
 
 /// Options of a ledger. The defaults suit a host; tests make the bounds small.
@@ -53,20 +51,5 @@ impl Options {
             artifact_unreferenced: Duration::from_millis(Limits::default().artifact_unreferenced_ms),
             blob_grace: Duration::from_secs(600),
         }
-    }
-
-    /// Opens the ledger, makes it where there is none, and starts its writer thread.
-    ///
-    /// After a crash this takes what the log holds into the store first: time for the log, not for the store.
-    /// It blocks for that long.
-    ///
-    /// # Errors
-    /// [`OpenError`]; see there what to do.
-    pub fn open(self) -> Result<Ledger, OpenError> {
-        self.open_with_log(None)
-    }
-
-    pub(crate) fn open_with_log(self, wrap: Option<WrapLog>) -> Result<Ledger, OpenError> {
-        Ledger::start(self, wrap)
     }
 }

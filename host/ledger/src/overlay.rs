@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
-use crate::{error::LedgerError, record::StateWrite, state::state_tag, values::is_expected};
+use crate::{
+    error::LedgerError,
+    record::StateWrite,
+    rows::{is_expected, state_tag},
+};
 
 /// Names one admitted operation. Later ones have larger numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

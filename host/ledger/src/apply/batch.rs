@@ -1,0 +1,197 @@
+//! One group commit in the making: operations are carried out one after the other, each whole or not at all.
+//!
+//! Each operation first reads and checks all that it needs, and only then changes anything, so a refusal
+//! leaves no trace. Answers are kept until the batch is durable.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use agent_host_protocol::Run;
+use redb::Database;
+use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
+
+use crate::{
+    apply::{
+        Memory,
+        value::{Plan, Values},
+    },
+    digest::Digest,
+    error::LedgerError,
+    files::Pin,
+    operation::{AcceptAnswer, Pruned, ValueRow},
+    overlay::Admitted,
+    rows::{IdempotencyRow, Reader, Rows, Table, number},
+};
+
+pub(crate) struct Batch<'a> {
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) database: &'a Database,
+    /// Opened by the first operation that has to look something up.
+    pub(crate) reader: Option<Reader>,
+    pub(crate) rows: &'a mut Rows,
+    /// Runs whose row is to be written when the batch is finished: several writes to a run cost one row.
+    pub(crate) dirty: Vec<u64>,
+    pub(crate) ended: FxHashMap<u64, Arc<Run>>,
+    /// Ids and keys of this batch, which the reader does not see yet.
+    pub(crate) ids: HashSet<[u8; 16]>,
+    pub(crate) keys: HashMap<String, IdempotencyRow>,
+    /// State and storage that this batch has changed.
+    pub(crate) values: Values,
+    /// Artifacts of this batch: true where it adds them, false where it forgets them.
+    pub(crate) artifacts: HashMap<String, bool>,
+    /// Artifacts that this batch refers to.
+    pub(crate) referenced: HashSet<String>,
+    /// Segments that this batch has added, with their blobs.
+    pub(crate) journal: FxHashMap<u64, Vec<(u64, Vec<Digest>)>>,
+    /// Segments that this batch has pruned.
+    pub(crate) pruned: HashSet<(u64, u64)>,
+    /// Rows of events that this batch has added runs to.
+    pub(crate) forked: HashMap<[u8; 16], WithRun>,
+    pub(crate) outcome: Outcome,
+}
+
+/// What is to be done when the batch is durable, or is not.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    pub(crate) answers: Vec<Answer>,
+    /// Runs that changed.
+    pub(crate) touched: Vec<u64>,
+    /// State to take from the overlay, whether the batch became durable or not.
+    pub(crate) admitted: Vec<Admitted>,
+    /// Blobs that the batch refers to. Let go when the answers are given.
+    pub(crate) pins: Vec<Arc<Pin>>,
+    /// How many more runs are parked.
+    pub(crate) parked: i64,
+}
+
+/// An answer and who waits for it. Refusals wait too: who is refused must not find the refused state any more.
+pub(crate) enum Answer {
+    Accept(oneshot::Sender<Result<AcceptAnswer, LedgerError>>, Result<AcceptAnswer, LedgerError>),
+    Write(oneshot::Sender<Result<Arc<Run>, LedgerError>>, Result<Arc<Run>, LedgerError>),
+    Count(oneshot::Sender<Result<u64, LedgerError>>, Result<u64, LedgerError>),
+    Pruned(oneshot::Sender<Result<Pruned, LedgerError>>, Result<Pruned, LedgerError>),
+}
+
+/// The row of an event after a run was added to it.
+pub(crate) struct WithRun {
+    pub(crate) event_no: u64,
+    pub(crate) row: Vec<u8>,
+}
+
+impl Outcome {
+    /// Answers everyone. Who has stopped waiting is no error.
+    pub(crate) fn answer(self, durable: Result<(), &LedgerError>) {
+        fn known<T>(answer: Result<T, LedgerError>, durable: Result<(), &LedgerError>) -> Result<T, LedgerError> {
+            answer.and_then(|answer| durable.map(|()| answer).map_err(Clone::clone))
+        }
+        for answer in self.answers {
+            match answer {
+                Answer::Accept(reply, answer) => drop(reply.send(known(answer, durable))),
+                Answer::Write(reply, answer) => drop(reply.send(known(answer, durable))),
+                Answer::Count(reply, answer) => drop(reply.send(known(answer, durable))),
+                Answer::Pruned(reply, answer) => drop(reply.send(known(answer, durable))),
+            }
+        }
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// `rows` is empty and receives the changes.
+    pub(crate) fn new(memory: &'a mut Memory, database: &'a Database, rows: &'a mut Rows) -> Self {
+        Self {
+            memory,
+            database,
+            reader: None,
+            rows,
+            dirty: Vec::new(),
+            ended: FxHashMap::default(),
+            ids: HashSet::new(),
+            keys: HashMap::new(),
+            values: Values::default(),
+            artifacts: HashMap::new(),
+            referenced: HashSet::new(),
+            journal: FxHashMap::default(),
+            pruned: HashSet::new(),
+            forked: HashMap::new(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Bytes of the changes so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.rows.bytes().len()
+    }
+
+    /// Writes the rows of the runs that changed. No operation follows.
+    ///
+    /// The second is an error where a row cannot be encoded; then no row of the batch may be written.
+    pub(crate) fn finish(mut self) -> (Outcome, Result<(), LedgerError>) {
+        let mut result = Ok(());
+        for run_no in &self.dirty {
+            let run = match self.memory.active.get_mut(run_no) {
+                Some(active) => {
+                    active.dirty = false;
+                    &active.run
+                }
+                None => match self.ended.get(run_no) {
+                    Some(run) => run,
+                    None => continue,
+                },
+            };
+            result = result.and_then(|()| self.rows.put_json(Table::Runs, &number(*run_no), &**run));
+        }
+        self.outcome.touched.sort_unstable();
+        self.outcome.touched.dedup();
+        (self.outcome, result)
+    }
+
+    pub(crate) fn reader(&mut self) -> Result<&Reader, LedgerError> {
+        let reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => Reader::new(self.database)?,
+        };
+        Ok(self.reader.insert(reader))
+    }
+
+    pub(crate) fn load_conversation(&mut self, index: &str) -> Result<(), LedgerError> {
+        self.reader()?;
+        match &self.reader {
+            Some(reader) => self.memory.load_conversation(index, reader),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn plan(&mut self, writes: &[ValueRow]) -> Result<Plan, LedgerError> {
+        if writes.is_empty() {
+            return Ok(Plan::default());
+        }
+        self.reader()?;
+        match &self.reader {
+            Some(reader) => self.values.plan(writes, reader),
+            None => Err(LedgerError::damaged("the store cannot be read")),
+        }
+    }
+
+    /// The run, where it has ended; else it is in memory afterwards.
+    pub(crate) fn find_run(&mut self, run_no: u64) -> Result<Option<Arc<Run>>, LedgerError> {
+        if self.memory.active.contains_key(&run_no) {
+            return Ok(None);
+        }
+        if let Some(run) = self.ended.get(&run_no) {
+            return Ok(Some(Arc::clone(run)));
+        }
+        let run = self.reader()?.run(run_no)?.ok_or_else(|| LedgerError::NotFound(format!("run with number {run_no}")))?;
+        if run.status.is_terminal() {
+            return Ok(Some(Arc::new(run)));
+        }
+        // Every run that has not ended is in memory or parked.
+        match &self.reader {
+            Some(reader) => self.memory.load_parked(run_no, run, reader)?,
+            None => return Err(LedgerError::damaged("the store cannot be read")),
+        }
+        Ok(None)
+    }
+}

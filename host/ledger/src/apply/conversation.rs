@@ -1,0 +1,156 @@
+//! Items of transcripts, conversations and audit records; pieces of a forgotten conversation.
+
+use std::collections::HashSet;
+
+use agent_host_protocol::{EventId, Run, grant::ConversationKey};
+
+use crate::{
+    apply::Batch,
+    error::LedgerError,
+    operation::{AuditRow, ForgetConversationOperation, ItemRow, Piece, RunPart},
+    rows::{
+        ConversationRow, EventRow, Reader, Table, audit_run, delete_segment, encode, forgotten_event, forgotten_run, json,
+        malformed, number, pair, read_number, write_event_row,
+    },
+};
+
+impl Batch<'_> {
+    pub(crate) fn put_item(&mut self, item: &ItemRow) -> u64 {
+        let (place, new) = self.memory.place(&item.index);
+        self.put_conversation(&item.index, &item.key, place.no, new);
+        self.rows.put(Table::Transcript, &pair(place.no, place.last_seq), &item.row);
+        place.last_seq
+    }
+
+    pub(crate) fn put_conversation(&mut self, index: &str, key: &ConversationKey, no: u64, new: bool) {
+        if new {
+            self.rows.put_infallible(Table::Conversations, index.as_bytes(), &ConversationRow { no, key: key.clone() });
+        }
+    }
+
+    pub(crate) fn put_audit(&mut self, records: Vec<AuditRow>) {
+        for record in records {
+            let audit_no = self.memory.next_audit_no;
+            self.memory.next_audit_no += 1;
+            self.rows.put(Table::Audit, &number(audit_no), &record.row);
+            if let Some(run_id) = record.run_id {
+                self.rows.put(Table::AuditRuns, &audit_run(run_id, audit_no), &[]);
+            }
+        }
+    }
+}
+
+fn is_in(run: &Run, key: &ConversationKey) -> bool {
+    let same = |id: &Option<String>, wanted: &str| id.as_deref().unwrap_or_default() == wanted;
+    run.conversation_id.as_ref() == Some(&key.conversation)
+        && same(&run.thread_id, &key.thread)
+        && same(&run.workspace_id, &key.workspace)
+}
+
+impl Batch<'_> {
+    /// Deletes a piece of a conversation; gives how many things it was.
+    pub(crate) fn forget_conversation(&mut self, operation: &ForgetConversationOperation) -> Result<u64, LedgerError> {
+        match &operation.piece {
+            Piece::Values { conversation, waits, values } => {
+                self.has_no_active_run(conversation, waits)?;
+                let plan = self.plan(values)?;
+                self.values.carry_out(plan, self.rows);
+                Ok(values.len() as u64)
+            }
+            Piece::Items { no, first, last, end } => {
+                (*first..=*last).for_each(|seq| self.rows.delete(Table::Transcript, &pair(*no, seq)));
+                if let Some(end) = end {
+                    self.rows.put(Table::Transcript, &pair(*no, *last), end);
+                }
+                Ok(last - first + 1)
+            }
+            Piece::Artifacts(records) => {
+                let mut forgotten = 0;
+                for record in records {
+                    // What this batch has collected already is gone.
+                    if !self.is_forgotten_artifact(&record.artifact_id) {
+                        self.delete_artifact(record);
+                        forgotten += 1;
+                    }
+                }
+                Ok(forgotten)
+            }
+            Piece::Runs(parts) => self.forget_runs(parts),
+            Piece::Events(ids) => self.forget_events(ids),
+        }
+    }
+
+    fn has_no_active_run(&mut self, key: &ConversationKey, waits: &str) -> Result<(), LedgerError> {
+        if let Some(active) = self.memory.active.values().find(|active| is_in(&active.run, key)) {
+            return Err(LedgerError::Active { run_id: active.run.run_id });
+        }
+        let reader = self.reader()?;
+        match reader.waits_for(waits)? {
+            Some(run_no) => {
+                let run = reader.run(run_no)?.ok_or_else(|| malformed(Table::Waits))?;
+                Err(LedgerError::Active { run_id: run.run_id })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn forget_runs(&mut self, parts: &[RunPart]) -> Result<u64, LedgerError> {
+        let mut ended = Vec::with_capacity(parts.len());
+        for part in parts {
+            let is_active = self.memory.active.contains_key(&part.run_no);
+            let run = self.reader()?.run(part.run_no)?.filter(|run| !is_active && run.status.is_terminal());
+            let run = forgotten_run(run.ok_or(LedgerError::Active { run_id: part.run_id })?);
+            ended.push((encode(&run)?, run.last_sequence, part));
+        }
+        let mut forgotten = 0;
+        for (row, last, part) in ended {
+            let run_no = part.run_no;
+            for (first, digests) in &part.segments {
+                delete_segment(self.rows, run_no, *first, digests);
+            }
+            part.events.iter().for_each(|sequence| self.rows.delete(Table::RunEvents, &pair(run_no, *sequence)));
+            let Some(end) = &part.end else { continue };
+            self.rows.put(Table::RunEvents, &pair(run_no, last), end);
+            self.rows.delete(Table::Contexts, &number(run_no));
+            self.rows.put(Table::Runs, &number(run_no), &row);
+            self.outcome.touched.push(run_no);
+            forgotten += 1;
+        }
+        Ok(forgotten)
+    }
+
+    fn forget_events(&mut self, ids: &[EventId]) -> Result<u64, LedgerError> {
+        let mut rows = Vec::with_capacity(ids.len());
+        let mut seen = HashSet::with_capacity(ids.len());
+        for id in ids.iter().filter(|id| seen.insert(**id)) {
+            let (event_no, old) = self.event_row(*id)?;
+            let EventRow { runs, transcript_seq, event } = json(Table::Events, &old)?;
+            // A run that was made for it meanwhile needs it.
+            if let Some((_, run_id)) = runs.iter().find(|(run_no, _)| self.memory.active.contains_key(run_no)) {
+                return Err(LedgerError::Active { run_id: *run_id });
+            }
+            let event = forgotten_event(json(Table::Events, event.get().as_bytes())?);
+            let mut row = Vec::with_capacity(old.len());
+            write_event_row(&mut row, &runs, transcript_seq, &encode(&event)?);
+            rows.push((*id, event_no, row));
+        }
+        let forgotten = rows.len() as u64;
+        rows.into_iter().for_each(|(id, event_no, row)| self.put_event_row(id, event_no, row));
+        Ok(forgotten)
+    }
+}
+
+impl Reader {
+    /// Whether a parked run waits for exactly this.
+    fn waits_for(&self, key: &str) -> Result<Option<u64>, LedgerError> {
+        let rows = self.table(Table::Waits)?;
+        for row in rows.range::<&[u8]>(key.as_bytes()..)? {
+            let row = row?.0;
+            let Some(rest) = row.value().strip_prefix(key.as_bytes()) else { return Ok(None) };
+            if let Some(run_no) = read_number(rest) {
+                return Ok(Some(run_no));
+            }
+        }
+        Ok(None)
+    }
+}

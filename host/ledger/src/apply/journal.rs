@@ -1,0 +1,106 @@
+//! Journals that grow, that begin anew, and that are pruned.
+
+use crate::{
+    apply::{Batch, memory::JournalEnd},
+    error::LedgerError,
+    operation::{NewSegment, PrunableRun, PruneOperation, Pruned, WriteOperation},
+    record::RunChange,
+    rows::{BY_JOURNAL, Rows, Table, blob_ref, delete_segment, ended_before, pair},
+};
+
+impl Batch<'_> {
+    /// Whether the journal can go on as a write says; gives what is deleted before it does.
+    pub(crate) fn check_journal(&mut self, write: &WriteOperation) -> Result<Rows, LedgerError> {
+        let run_no = write.run_no;
+        let mut deleted = Rows::default();
+        let last = if write.changes.iter().any(|change| matches!(change, RunChange::Retry { .. })) {
+            self.reader()?.segments(run_no, 0, |first, digests, _| {
+                delete_segment(&mut deleted, run_no, first, digests);
+                true
+            })?;
+            // Those of this batch, which the reader does not see.
+            for (first, digests) in self.journal.get(&run_no).into_iter().flatten() {
+                delete_segment(&mut deleted, run_no, *first, digests);
+            }
+            None
+        } else if write.journal.is_some() {
+            self.journal_end(run_no)?
+        } else {
+            return Ok(deleted);
+        };
+        match (&write.journal, last) {
+            (Some(segment), Some(last)) if segment.first <= last => Err(LedgerError::invalid(format!(
+                "the journal of run {run_no} has a segment that begins with {last}, so the next cannot begin with {}",
+                segment.first
+            ))),
+            _ => Ok(deleted),
+        }
+    }
+
+    fn journal_end(&mut self, run_no: u64) -> Result<Option<u64>, LedgerError> {
+        match self.memory.active.get(&run_no).map(|active| active.journal) {
+            Some(JournalEnd::At(last)) => Ok(last),
+            _ => {
+                let last = self.reader()?.last_segment(run_no)?;
+                self.set_journal_end(run_no, last);
+                Ok(last)
+            }
+        }
+    }
+
+    fn set_journal_end(&mut self, run_no: u64, last: Option<u64>) {
+        if let Some(active) = self.memory.active.get_mut(&run_no) {
+            active.journal = JournalEnd::At(last);
+        }
+    }
+
+    /// Does what [`Self::check_journal`] has allowed.
+    pub(crate) fn put_journal(&mut self, run_no: u64, deleted: &Rows, segment: Option<NewSegment>) {
+        if !deleted.is_empty() {
+            self.rows.append(deleted);
+            self.journal.remove(&run_no);
+            self.set_journal_end(run_no, None);
+        }
+        let Some(NewSegment { first, value, digests, pins }) = segment else { return };
+        let key = pair(run_no, first);
+        self.rows.put(Table::Journal, &key, &value);
+        for digest in &digests {
+            self.rows.put(Table::BlobRefs, &blob_ref(digest, BY_JOURNAL, &key), &[]);
+        }
+        self.outcome.pins.extend(pins);
+        self.journal.entry(run_no).or_default().push((first, digests));
+        self.set_journal_end(run_no, Some(first));
+    }
+}
+
+impl Batch<'_> {
+    /// Deletes what is still to be deleted; gives what was.
+    pub(crate) fn prune(&mut self, prune: &PruneOperation) -> Result<Pruned, LedgerError> {
+        let mut found = Vec::new();
+        for PrunableRun { run_no, ends, segments, .. } in &prune.runs {
+            let reader = self.reader()?;
+            if !reader.run(*run_no)?.is_some_and(|run| ended_before(&run, prune.ended_before)) {
+                continue;
+            }
+            // An ended run takes no segments, so those that are there are those that were found. Some may have been
+            // deleted meanwhile, by another pruning.
+            let journal = reader.table(Table::Journal)?;
+            for (segment, after) in segments.iter().zip((0..segments.len()).rev()) {
+                if journal.get(pair(*run_no, segment.first).as_slice())?.is_some() {
+                    found.push((*run_no, *ends && after == 0, segment));
+                }
+            }
+        }
+        let mut pruned = Pruned::default();
+        for (run_no, is_last, segment) in found {
+            if !self.pruned.insert((run_no, segment.first)) {
+                continue;
+            }
+            delete_segment(self.rows, run_no, segment.first, &segment.digests);
+            pruned.runs += u64::from(is_last);
+            pruned.rows += 1;
+            pruned.bytes += segment.bytes;
+        }
+        Ok(pruned)
+    }
+}

@@ -1,0 +1,143 @@
+//! What the writer keeps in memory: the runs that have not ended and are not parked, the next numbers, and where transcripts end.
+//!
+//! All of it can be read from the store at any time, and is, after a batch that could not be written.
+
+use std::{collections::HashMap, sync::Arc};
+
+use agent_host_protocol::Run;
+use rustc_hash::FxHashMap;
+
+use crate::{
+    error::LedgerError,
+    record::Park,
+    rows::{ConversationRow, Reader, Table, json, read_number, read_pair},
+};
+
+/// Conversations whose end is remembered. About 150 bytes each; one that is forgotten costs two lookups.
+const CONVERSATIONS: usize = 50_000;
+
+pub(crate) struct Memory {
+    pub(crate) active: FxHashMap<u64, ActiveRun>,
+    pub(crate) next_event_no: u64,
+    pub(crate) next_run_no: u64,
+    pub(crate) next_audit_no: u64,
+    next_conversation_no: u64,
+    conversations: HashMap<String, Conversation>,
+    /// Runs that were parked, or loaded because a write named them: those that are parked after the batch leave.
+    leaving: Vec<u64>,
+}
+
+pub(crate) struct ActiveRun {
+    pub(crate) run: Arc<Run>,
+    /// Differs from its row until the batch is finished.
+    pub(crate) dirty: bool,
+    /// Where its journal ends.
+    pub(crate) journal: JournalEnd,
+    /// Its rows in the tables of parked runs, where it has any: only until the batch is written.
+    pub(crate) park: Option<Box<Park>>,
+}
+
+/// Where the journal of a run ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum JournalEnd {
+    /// The store knows.
+    Unknown,
+    /// `first` of its last segment; nothing where it has none.
+    At(Option<u64>),
+}
+
+impl ActiveRun {
+    /// A run that is in the store.
+    fn stored(run: Run) -> Self {
+        Self { run: Arc::new(run), dirty: false, journal: JournalEnd::Unknown, park: None }
+    }
+
+    /// A run that is made.
+    pub(crate) fn new(run: Arc<Run>) -> Self {
+        Self { run, dirty: false, journal: JournalEnd::At(None), park: None }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Conversation {
+    pub(crate) no: u64,
+    pub(crate) last_seq: u64,
+}
+
+impl Memory {
+    pub(crate) fn load(reader: &Reader) -> Result<Self, LedgerError> {
+        let next = |table| Ok::<_, LedgerError>(reader.last_key(table, read_number)?.map_or(1, |last| last + 1));
+        let conversation = |table| reader.last_key(table, |key| read_pair(key).map(|(conversation, _)| conversation));
+        let conversation = conversation(Table::Transcript)?.max(conversation(Table::ConversationEvents)?);
+        let active = reader.active()?.into_iter();
+        Ok(Self {
+            active: active.map(|record| (record.run_no, ActiveRun::stored(record.run))).collect(),
+            next_event_no: next(Table::Events)?,
+            next_run_no: next(Table::Runs)?,
+            next_audit_no: next(Table::Audit)?,
+            next_conversation_no: conversation.map_or(1, |last| last + 1),
+            conversations: HashMap::new(),
+            leaving: Vec::new(),
+        })
+    }
+
+    /// Brings back a run that has not ended and is not in memory: one that was parked by an earlier batch.
+    pub(crate) fn load_parked(&mut self, run_no: u64, run: Run, reader: &Reader) -> Result<(), LedgerError> {
+        let park = reader.park(run_no)?.map(Box::new);
+        self.active.insert(run_no, ActiveRun { park, ..ActiveRun::stored(run) });
+        self.leaving.push(run_no);
+        Ok(())
+    }
+
+    /// The run leaves after the batch, where it is parked then.
+    pub(crate) fn leaves(&mut self, run_no: u64) {
+        self.leaving.push(run_no);
+    }
+
+    /// Remembers where a transcript ends, where the store has it. One that it does not have is made by [`Self::place`].
+    pub(crate) fn load_conversation(&mut self, index: &str, reader: &Reader) -> Result<(), LedgerError> {
+        if self.conversations.contains_key(index) {
+            return Ok(());
+        }
+        let row =
+            reader.get(Table::Conversations, index.as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
+        if let Some(ConversationRow { no, .. }) = row {
+            let last_seq = reader.last_of(Table::Transcript, no)?;
+            self.conversations.insert(index.to_owned(), Conversation { no, last_seq });
+        }
+        Ok(())
+    }
+
+    /// A conversation that was loaded. The second is true where it is new.
+    pub(crate) fn conversation(&mut self, index: &str) -> (Conversation, bool) {
+        self.advance(index, 0)
+    }
+
+    /// Takes the next place in a transcript that was loaded. The second is true where the conversation is new.
+    pub(crate) fn place(&mut self, index: &str) -> (Conversation, bool) {
+        self.advance(index, 1)
+    }
+
+    fn advance(&mut self, index: &str, by: u64) -> (Conversation, bool) {
+        if let Some(conversation) = self.conversations.get_mut(index) {
+            conversation.last_seq += by;
+            return (*conversation, false);
+        }
+        let conversation = Conversation { no: self.next_conversation_no, last_seq: by };
+        self.next_conversation_no += 1;
+        self.conversations.insert(index.to_owned(), conversation);
+        (conversation, true)
+    }
+
+    /// Called between batches, when every place that was taken and every run that was parked is in the store.
+    pub(crate) fn trim(&mut self) {
+        for run_no in self.leaving.drain(..) {
+            if self.active.get(&run_no).is_some_and(|active| active.park.is_some()) {
+                self.active.remove(&run_no);
+            }
+        }
+        if self.conversations.len() > CONVERSATIONS {
+            self.conversations.clear();
+        }
+    }
+}

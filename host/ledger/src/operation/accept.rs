@@ -1,0 +1,180 @@
+//! A new event with its runs, and a run for an event that is already there, checked and encoded.
+
+use std::sync::Arc;
+
+use agent_host_protocol::{EventId, ResultKind, Run, RunStatus, Timestamp, grant::ConversationKey};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+
+use crate::{
+    error::LedgerError,
+    files::Blobs,
+    operation::{
+        ItemRow, NewArtifact, NewSegment, ValueRow, artifact::artifact_bytes, conversation::conversation_index, entry_rows,
+    },
+    overlay::Admitted,
+    record::{Accept, AddRun, Idempotency, StateWrite},
+    rows::{Rows, RunEventRow, bounded, encode},
+};
+
+/// An idempotency key, in bytes: what fits a header comfortably.
+const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
+
+pub(crate) struct AcceptOperation {
+    pub(crate) event_id: EventId,
+    pub(crate) received_at: Timestamp,
+    /// The event as JSON.
+    pub(crate) event: Vec<u8>,
+    pub(crate) runs: Vec<NewRunRow>,
+    pub(crate) idempotency: Option<Idempotency>,
+    pub(crate) transcript: Option<ItemRow>,
+    /// Under which conversation it is listed, and as what.
+    pub(crate) listed: Option<ListedEvent>,
+    pub(crate) artifacts: Vec<NewArtifact>,
+    pub(crate) refers_to: Vec<String>,
+    pub(crate) entries: Rows,
+    /// State.
+    pub(crate) values: Vec<ValueRow>,
+    /// Its values in the overlay.
+    pub(crate) state: Option<Admitted>,
+    pub(crate) reply: oneshot::Sender<Result<AcceptAnswer, LedgerError>>,
+}
+
+pub(crate) struct ListedEvent {
+    pub(crate) index: String,
+    pub(crate) key: ConversationKey,
+    pub(crate) event_type: String,
+}
+
+pub(crate) struct NewRunRow {
+    pub(crate) run: Arc<Run>,
+    pub(crate) row: Vec<u8>,
+    pub(crate) terms: Box<RawValue>,
+}
+
+/// What the writer answers to an accept; the handle has the rest.
+pub(crate) enum AcceptAnswer {
+    /// The runs have this number and the following.
+    New {
+        event_no: u64,
+        first_run_no: u64,
+        transcript_seq: Option<u64>,
+    },
+    Repeated {
+        event_id: EventId,
+    },
+}
+
+impl AcceptOperation {
+    /// Checks and encodes; gives the bytes that the operation holds, the state that is to stand in the overlay, and the
+    /// receiver of its answer.
+    #[allow(clippy::type_complexity, reason = "four things that are taken apart at once by the one caller")]
+    pub(crate) fn prepare(
+        accept: Accept,
+        blobs: &Arc<Blobs>,
+    ) -> Result<(Box<Self>, usize, Vec<StateWrite>, oneshot::Receiver<Result<AcceptAnswer, LedgerError>>), LedgerError> {
+        let Accept { event, idempotency, runs, transcript, artifacts, refers_to, entries, state } = accept;
+        let entries = entry_rows(&entries)?;
+        if let Some(Idempotency { key, .. }) = &idempotency
+            && (key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES)
+        {
+            return Err(LedgerError::invalid(format!("an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes")));
+        }
+        let encoded = encode(&event)?;
+        let mut bytes = encoded.len();
+        let mut rows = Vec::with_capacity(runs.len());
+        for new in runs {
+            if new.run.status != RunStatus::Created || new.run.last_sequence != 0 || new.run.event_id != event.event_id {
+                return Err(LedgerError::invalid(
+                    "a new run is `created`, has no events, and answers the event that it comes with",
+                ));
+            }
+            let row = encode(&new.run)?;
+            bytes += row.len() + new.terms.get().len();
+            rows.push(NewRunRow { run: Arc::new(new.run), row, terms: new.terms });
+        }
+        let transcript = transcript.map(ItemRow::prepare).transpose()?;
+        bytes += transcript.as_ref().map_or(0, |item| item.row.len() + item.index.len());
+        let listed = match event.envelope.conversation.as_ref().and_then(ConversationKey::of) {
+            Some(key) => {
+                Some(ListedEvent { index: conversation_index(&key)?, key, event_type: event.envelope.event_type.clone() })
+            }
+            None => None,
+        };
+        let artifacts = NewArtifact::prepare_all(&artifacts, blobs)?;
+        let values = state.iter().map(ValueRow::state).collect::<Result<Vec<_>, _>>()?;
+        bytes +=
+            artifact_bytes(&artifacts, &refers_to) + entries.bytes().len() + values.iter().map(ValueRow::bytes).sum::<usize>();
+        bounded(bytes)?;
+        let (reply, answer) = oneshot::channel();
+        let (event_id, received_at) = (event.event_id, event.received_at);
+        let operation = Self {
+            event_id,
+            received_at,
+            event: encoded,
+            runs: rows,
+            idempotency,
+            transcript,
+            listed,
+            artifacts,
+            refers_to,
+            entries,
+            values,
+            state: None,
+            reply,
+        };
+        Ok((Box::new(operation), bytes, state, answer))
+    }
+}
+
+/// A run to be added, encoded. Its number is given by the writer, which answers with it.
+pub(crate) struct AddRunOperation {
+    pub(crate) run: Arc<Run>,
+    pub(crate) row: Vec<u8>,
+    pub(crate) terms: Box<RawValue>,
+    pub(crate) context: Option<Box<RawValue>>,
+    /// From 1 on.
+    pub(crate) events: Vec<Vec<u8>>,
+    pub(crate) journal: Option<NewSegment>,
+    pub(crate) entries: Rows,
+    pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
+}
+
+impl AddRunOperation {
+    /// Checks and encodes; gives the bytes that the operation holds, and the receiver of its answer.
+    #[allow(clippy::type_complexity, reason = "three things that are taken apart at once by the one caller")]
+    pub(crate) fn prepare(new: AddRun) -> Result<(Box<Self>, usize, oneshot::Receiver<Result<u64, LedgerError>>), LedgerError> {
+        let AddRun { run, terms, context, events, journal, entries } = new;
+        let entries = entry_rows(&entries)?;
+        if run.status != RunStatus::Created {
+            return Err(LedgerError::invalid(format!("a new run is `created`, not `{}`", run.status)));
+        }
+        for (event, expected) in events.iter().zip(1..) {
+            if event.sequence != expected {
+                return Err(LedgerError::Sequence { expected, found: event.sequence });
+            }
+            if ResultKind::from_name(&event.kind).is_some_and(ResultKind::is_terminal) {
+                return Err(LedgerError::invalid(format!("a new run has not ended, so it has no event `{}`", event.kind)));
+            }
+        }
+        if run.last_sequence != events.len() as u64 {
+            return Err(LedgerError::invalid(format!(
+                "a new run that comes with {} events does not have {}",
+                events.len(),
+                run.last_sequence
+            )));
+        }
+        let row = encode(&run)?;
+        let events = events.iter().map(|event| encode(&RunEventRow::of(event))).collect::<Result<Vec<_>, _>>()?;
+        let journal = journal.map(NewSegment::prepare);
+        let bytes = row.len()
+            + terms.get().len()
+            + context.as_ref().map_or(0, |context| context.get().len())
+            + events.iter().map(Vec::len).sum::<usize>()
+            + journal.as_ref().map_or(0, NewSegment::bytes)
+            + entries.bytes().len();
+        bounded(bytes)?;
+        let (reply, answer) = oneshot::channel();
+        Ok((Box::new(Self { run: Arc::new(run), row, terms, context, events, journal, entries, reply }), bytes, answer))
+    }
+}

@@ -1,0 +1,90 @@
+//! Items of transcripts and audit records, encoded, and a piece of a conversation to be forgotten.
+
+use agent_host_protocol::{EventId, RunId, grant::ConversationKey};
+use tokio::sync::oneshot;
+
+use crate::{
+    digest::Digest,
+    error::LedgerError,
+    operation::ValueRow,
+    overlay::Admitted,
+    record::{ArtifactRecord, AuditRecord, NewItem},
+    rows::{MAX_KEY_BYTES, TranscriptRow, encode},
+};
+
+/// An item of a transcript, without its place.
+pub(crate) struct ItemRow {
+    pub(crate) index: String,
+    pub(crate) key: ConversationKey,
+    pub(crate) row: Vec<u8>,
+}
+
+impl ItemRow {
+    pub(crate) fn prepare(item: NewItem) -> Result<Self, LedgerError> {
+        let index = conversation_index(&item.conversation)?;
+        let NewItem { conversation: key, event_id, run_id, role, item_type, content, artifacts, created_at } = item;
+        let row = encode(&TranscriptRow { event_id, run_id, role, item_type, content, artifacts, created_at })?;
+        Ok(Self { index, key, row })
+    }
+}
+
+/// An audit record, without its number.
+pub(crate) struct AuditRow {
+    pub(crate) run_id: Option<RunId>,
+    pub(crate) row: Vec<u8>,
+}
+
+impl AuditRow {
+    pub(crate) fn prepare(record: &AuditRecord) -> Result<Self, LedgerError> {
+        Ok(Self { run_id: record.run_id, row: encode(record)? })
+    }
+}
+
+pub(crate) fn conversation_index(key: &ConversationKey) -> Result<String, LedgerError> {
+    let index = key.index();
+    if index.len() > MAX_KEY_BYTES {
+        return Err(LedgerError::invalid(format!("the ids of a conversation may have {MAX_KEY_BYTES} bytes together")));
+    }
+    Ok(index)
+}
+
+pub(crate) fn audit_bytes(rows: &[AuditRow]) -> usize {
+    rows.iter().map(|row| row.row.len()).sum()
+}
+
+/// A piece of a conversation to be forgotten. Answers with how many things it was.
+pub(crate) struct ForgetConversationOperation {
+    pub(crate) piece: Piece,
+    /// Its values in the overlay.
+    pub(crate) state: Option<Admitted>,
+    pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
+}
+
+pub(crate) enum Piece {
+    /// State, where no run of the conversation is active.
+    Values { conversation: ConversationKey, waits: String, values: Vec<ValueRow> },
+    /// Items `first..=last`, and what then stands in the place of the last.
+    Items { no: u64, first: u64, last: u64, end: Option<Vec<u8>> },
+    /// Artifacts.
+    Artifacts(Vec<ArtifactRecord>),
+    /// Runs, or parts of them.
+    Runs(Vec<RunPart>),
+    /// Events.
+    Events(Vec<EventId>),
+}
+
+/// A part of what a run has left, small enough for one operation.
+pub(crate) struct RunPart {
+    pub(crate) run_no: u64,
+    pub(crate) run_id: RunId,
+    pub(crate) events: Vec<u64>,
+    pub(crate) segments: Vec<(u64, Vec<Digest>)>,
+    /// The row of its last event, without what it said. With it the rest of the run goes.
+    pub(crate) end: Option<Vec<u8>>,
+}
+
+impl RunPart {
+    pub(crate) fn rows(&self) -> usize {
+        self.events.len() + self.segments.iter().map(|(_, digests)| 1 + digests.len()).sum::<usize>() + 3
+    }
+}

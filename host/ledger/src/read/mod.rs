@@ -1,0 +1,11 @@
+//! Reads: runs, parked runs, pages, values and numbers.
+
+mod cursor;
+mod pages;
+mod runs;
+pub(crate) mod statistics;
+pub(crate) mod stats;
+mod values;
+
+pub(crate) use cursor::Sequence;
+pub(crate) use pages::item;

@@ -1,0 +1,232 @@
+//! Runs, their events and their journals, and the events that they answer.
+//!
+//! Parked runs wait for a time or for something named, and are nowhere but in the store. A parked run has a row in each of
+//! [`Table::Parked`] and [`Table::Wakes`], and one in [`Table::Waits`] for each of its keys. The rows go with the first step
+//! that it makes.
+
+use std::ops::Bound;
+
+use agent_host_protocol::{EventId, RunEvent, RunId, Timestamp};
+use serde_json::value::RawValue;
+
+use crate::{
+    error::LedgerError,
+    handle::Ledger,
+    record::{EventRecord, JournalRow, Park, RunRecord},
+    rows::{RunEventRow, Table, json, malformed, pair, raw, read_number, read_pair, read_wait_key, run_event, schema, wait_key},
+};
+
+impl Ledger {
+    /// A run by its id.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn run(&self, id: RunId) -> Result<Option<RunRecord>, LedgerError> {
+        let reader = self.reader()?;
+        let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
+        Ok(reader.run(run_no)?.map(|run| RunRecord { run_no, run }))
+    }
+
+    /// A run by its number.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn run_by_no(&self, run_no: u64) -> Result<Option<RunRecord>, LedgerError> {
+        Ok(self.reader()?.run(run_no)?.map(|run| RunRecord { run_no, run }))
+    }
+
+    /// The terms that a run was made with.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn terms(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
+        self.beside_run(Table::Terms, id)
+    }
+
+    /// The context that a run was given; nothing before it started.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn context(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
+        self.beside_run(Table::Contexts, id)
+    }
+
+    fn beside_run(&self, table: Table, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
+        let reader = self.reader()?;
+        let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
+        reader.get(table, &schema::number(run_no), |bytes| raw(table, bytes))
+    }
+
+    /// An event by its id.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn event(&self, id: EventId) -> Result<Option<EventRecord>, LedgerError> {
+        self.reader()?.event(id)
+    }
+
+    /// Every run that has not ended and is not parked, oldest first. [`Ledger::due`] and [`Ledger::parked_on`] give
+    /// parked runs.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn active_runs(&self) -> Result<Vec<RunRecord>, LedgerError> {
+        self.reader()?.active()
+    }
+
+    /// Events of a run after `after_seq`, at most `limit`, for one who follows it. A run that is not there has none.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn run_events_after(&self, run_no: u64, id: RunId, after_seq: u64, limit: usize) -> Result<Vec<RunEvent>, LedgerError> {
+        self.reader()?.run_events(run_no, id, after_seq, limit)
+    }
+
+    /// Events of a run of these types, in order. The data of others is not looked at.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn run_events_of(&self, run_no: u64, id: RunId, kinds: &[&str]) -> Result<Vec<RunEvent>, LedgerError> {
+        let rows = self.reader()?.table(Table::RunEvents)?;
+        let (start, end) = (schema::pair(run_no, 1), schema::pair(run_no, u64::MAX));
+        let mut found = Vec::new();
+        for row in rows.range::<&[u8]>(start.as_slice()..=end.as_slice())? {
+            let (key, value) = row?;
+            let (_, sequence) = schema::read_pair(key.value()).ok_or_else(|| malformed(Table::RunEvents))?;
+            let row: RunEventRow<'_> = json(Table::RunEvents, value.value())?;
+            if kinds.contains(&row.kind.as_ref()) {
+                found.push(run_event(id, sequence, value.value())?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Segments of the journal of a run that begin with `from` or later, in order: as many as `max_bytes` hold, and at
+    /// least one where there is one. A run that is not there, or whose journal was pruned, has none.
+    ///
+    /// Only what is committed is seen: the segment of a write when its [`crate::Commit`] has resolved.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn journal_page(&self, run_no: u64, from: u64, max_bytes: usize) -> Result<Vec<JournalRow>, LedgerError> {
+        let mut page = Vec::new();
+        let mut left = max_bytes;
+        self.reader()?.segments(run_no, from, |first, blobs, bytes| {
+            if bytes.len() > left && !page.is_empty() {
+                return false;
+            }
+            left = left.saturating_sub(bytes.len());
+            page.push(JournalRow { first, bytes: bytes.to_vec(), blobs: blobs.to_vec() });
+            true
+        })?;
+        Ok(page)
+    }
+}
+
+impl Ledger {
+    /// Until when a run is parked, and for what; nothing where it is not.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn parked(&self, run_no: u64) -> Result<Option<Park>, LedgerError> {
+        self.reader()?.park(run_no)
+    }
+
+    /// How many runs are parked. It costs nothing.
+    #[must_use]
+    pub fn parked_count(&self) -> u64 {
+        self.shared().counters.parked()
+    }
+
+    /// When the next parked run is to go on; nothing where none is parked. The time may be over.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn next_wake(&self) -> Result<Option<Timestamp>, LedgerError> {
+        let rows = self.reader()?.table(Table::Wakes)?;
+        let Some(row) = rows.range::<&[u8]>(..)?.next() else { return Ok(None) };
+        read_pair(row?.0.value()).map(|(at, _)| Some(at)).ok_or_else(|| malformed(Table::Wakes))
+    }
+
+    /// Parked runs whose time has come, with that time, in its order: at most `limit`, after the one that `after` names.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn due(
+        &self,
+        now: Timestamp,
+        after: Option<(Timestamp, u64)>,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, u64)>, LedgerError> {
+        let after = after.map(|(at, run_no)| pair(at, run_no));
+        let end = pair(now, u64::MAX);
+        if after.is_some_and(|after| after >= end) {
+            return Ok(Vec::new());
+        }
+        let start = after.as_ref().map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_slice()));
+        let rows = self.reader()?.table(Table::Wakes)?;
+        rows.range::<&[u8]>((start, Bound::Included(end.as_slice())))?
+            .take(limit)
+            .map(|row| read_pair(row?.0.value()).ok_or_else(|| malformed(Table::Wakes)))
+            .collect()
+    }
+
+    /// What parked runs wait for among the keys that begin with `prefix`, after `after`, in their order, at most `limit`:
+    /// each key with the number of the run.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn parked_keys(
+        &self,
+        prefix: &str,
+        after: Option<&(String, u64)>,
+        limit: usize,
+    ) -> Result<Vec<(String, u64)>, LedgerError> {
+        let start = match after {
+            Some((key, run_no)) => Bound::Excluded(wait_key(key, *run_no)),
+            None => Bound::Included(prefix.as_bytes().to_vec()),
+        };
+        let rows = self.reader()?.table(Table::Waits)?;
+        let start = match &start {
+            Bound::Excluded(key) => Bound::Excluded(key.as_slice()),
+            Bound::Included(key) => Bound::Included(key.as_slice()),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let mut found = Vec::new();
+        for row in rows.range::<&[u8]>((start, Bound::Unbounded))? {
+            let row = row?.0;
+            if found.len() == limit || !row.value().starts_with(prefix.as_bytes()) {
+                break;
+            }
+            let (key, run_no) = read_wait_key(row.value()).ok_or_else(|| malformed(Table::Waits))?;
+            found.push((key.to_owned(), run_no));
+        }
+        Ok(found)
+    }
+
+    /// Parked runs that wait for exactly this key, by their numbers, oldest first: at most `limit`.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn parked_on(&self, key: &str, limit: usize) -> Result<Vec<u64>, LedgerError> {
+        let reader = self.reader()?;
+        let last = reader.last_key(Table::Runs, read_number)?.unwrap_or(0);
+        // Up to the last number that was given, and not up to the largest that there is: numbers begin with zeros, so
+        // longer keys that begin with this one sort behind, and are not looked at.
+        let (start, end) = (wait_key(key, 0), wait_key(key, last));
+        let rows = reader.table(Table::Waits)?;
+        let mut found = Vec::new();
+        for row in rows.range::<&[u8]>(start.as_slice()..=end.as_slice())? {
+            if found.len() == limit {
+                break;
+            }
+            let row = row?.0;
+            // A longer key with zeros in it may come between.
+            if row.value().len() == start.len() {
+                let run_no = row.value().get(key.len()..).and_then(read_number);
+                found.push(run_no.ok_or_else(|| malformed(Table::Waits))?);
+            }
+        }
+        Ok(found)
+    }
+}

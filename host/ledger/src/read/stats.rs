@@ -1,0 +1,161 @@
+//! Numbers for operators.
+
+use std::sync::atomic::Ordering;
+
+use redb::ReadableTableMetadata;
+use serde::Serialize;
+
+use crate::{
+    error::LedgerError,
+    files::blob_totals,
+    handle::Ledger,
+    rows::Table,
+    store::{database_path, log_path},
+};
+
+/// How large the ledger is and what it did since it was opened.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Each table.
+    pub tables: Vec<TableStats>,
+    /// `ledger.redb`, in bytes. Free space within it is used before it grows.
+    pub file_bytes: u64,
+    /// `ledger.wal`, in bytes. It is set aside once and written again and again.
+    pub wal_file_bytes: u64,
+    /// What of it would be read if the host crashed now, in bytes.
+    pub wal_bytes: u64,
+    /// Files in `blobs`: contents of artifacts and large storage values, each kept once.
+    pub blob_files: u64,
+    /// Their bytes.
+    pub blob_bytes: u64,
+    /// Group commits since opening.
+    pub batches: u64,
+    /// Rows that they put or deleted.
+    pub rows: u64,
+    /// Rows in one of them, on average.
+    pub rows_per_batch: f64,
+    /// Checkpoints since opening.
+    pub checkpoints: u64,
+    /// Time that they took together, in microseconds. Nothing else is written meanwhile.
+    pub checkpoint_us: u64,
+    /// The longest of them, in microseconds.
+    pub longest_checkpoint_us: u64,
+    /// Runs that have not ended.
+    pub active_runs: u64,
+    /// Those of them that are parked.
+    pub parked_runs: u64,
+    /// Runs that the writer has in memory: those that have not ended and are not parked.
+    pub active_in_memory: u64,
+    /// Journals of runs.
+    pub journal: JournalStats,
+}
+
+/// What the journals of runs take.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct JournalStats {
+    /// Segments.
+    pub rows: u64,
+    /// Their keys and values, in bytes. Blobs that they name are not counted: others may need them too.
+    pub bytes: u64,
+    /// Their part of the bytes of all tables, from 0 to 1.
+    pub share: f64,
+}
+
+/// One table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TableStats {
+    /// Its name.
+    pub name: &'static str,
+    /// Its rows.
+    pub rows: u64,
+    /// Keys and values, in bytes.
+    pub bytes: u64,
+}
+
+/// What the ledger has done since it was opened, and what it has to do. Counters, that cost nothing to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Activity {
+    /// Group commits.
+    pub batches: u64,
+    /// Rows that they put or deleted.
+    pub rows: u64,
+    /// What of the log would be read if the host crashed now, in bytes.
+    pub log_bytes: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Time that they took together, in microseconds.
+    pub checkpoint_us: u64,
+    /// The longest of them, in microseconds.
+    pub longest_checkpoint_us: u64,
+    /// Operations that wait for the writer.
+    pub waiting: usize,
+    /// What the disk has left, in bytes, where the file system says.
+    pub disk_free: Option<u64>,
+}
+
+impl Ledger {
+    /// What it does. It reads no page of the store, and asks the file system at most a few times a second.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        let shared = self.shared();
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &shared.counters;
+        Activity {
+            batches: count(&counters.batches),
+            rows: count(&counters.rows),
+            log_bytes: count(&counters.log_bytes),
+            checkpoints: count(&counters.checkpoints),
+            checkpoint_us: count(&counters.checkpoint_us),
+            longest_checkpoint_us: count(&counters.longest_checkpoint_us),
+            waiting: shared.queue.waiting(),
+            disk_free: shared.disk.left(),
+        }
+    }
+
+    /// Counts everything. It reads every page of the store, so it is for an operator and not for a timer.
+    ///
+    /// # Errors
+    /// Where the ledger is damaged or not available.
+    pub fn stats(&self) -> Result<Stats, LedgerError> {
+        let mut tables = Vec::with_capacity(Table::ALL.len());
+        for table in Table::ALL {
+            // A transaction of its own for each, so that none is held for long.
+            let rows = self.reader()?.table(*table)?;
+            tables.push(TableStats { name: table.name(), rows: rows.len()?, bytes: rows.stats()?.stored_bytes() });
+        }
+        let shared = self.shared();
+        let size = |path: std::path::PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let (batches, rows) = (count(&shared.counters.batches), count(&shared.counters.rows));
+        let (blob_files, blob_bytes) = blob_totals(&shared.blobs)
+            .map_err(|error| LedgerError::damaged(format!("the folder `blobs` cannot be read: {error}")))?;
+        let of = |wanted: Table| tables.iter().find(|table| table.name == wanted.name());
+        let active_runs = of(Table::Active).map_or(0, |table| table.rows);
+        let (journal_rows, journal_bytes) = of(Table::Journal).map_or((0, 0), |table| (table.rows, table.bytes));
+        let all_bytes: u64 = tables.iter().map(|table| table.bytes).sum();
+        let journal = JournalStats {
+            rows: journal_rows,
+            bytes: journal_bytes,
+            share: if all_bytes == 0 { 0.0 } else { journal_bytes as f64 / all_bytes as f64 },
+        };
+        Ok(Stats {
+            tables,
+            file_bytes: size(database_path(&shared.dir)),
+            wal_file_bytes: size(log_path(&shared.dir)),
+            wal_bytes: count(&shared.counters.log_bytes),
+            blob_files,
+            blob_bytes,
+            batches,
+            rows,
+            rows_per_batch: if batches == 0 { 0.0 } else { rows as f64 / batches as f64 },
+            checkpoints: count(&shared.counters.checkpoints),
+            checkpoint_us: count(&shared.counters.checkpoint_us),
+            longest_checkpoint_us: count(&shared.counters.longest_checkpoint_us),
+            active_runs,
+            parked_runs: shared.counters.parked(),
+            active_in_memory: count(&shared.counters.in_memory),
+            journal,
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! What is kept by name or id: state, storage, entries and artifacts.
+
+use agent_host_protocol::{EventId, RunId, Timestamp, artifact::ArtifactMetadata, grant::ConversationKey, message::ArtifactRef};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{error::LedgerError, files::Blob};
+
+/// A named JSON value that the ledger keeps and does not look into: an API key, an executor, the state of a delivery.
+#[derive(Debug, Clone)]
+pub struct EntryWrite {
+    /// `KIND/ID`: 1 to 1,024 bytes.
+    pub key: String,
+    /// Nothing deletes it.
+    pub value: Option<Box<RawValue>>,
+}
+
+impl EntryWrite {
+    /// Puts a value.
+    ///
+    /// # Errors
+    /// [`crate::LedgerError::Invalid`] where it cannot be JSON.
+    pub fn put(key: impl Into<String>, value: &impl Serialize) -> Result<Self, LedgerError> {
+        let value = serde_json::value::to_raw_value(value).map_err(|error| LedgerError::not_json(&error))?;
+        Ok(Self { key: key.into(), value: Some(value) })
+    }
+
+    /// Deletes a value.
+    #[must_use]
+    pub fn delete(key: impl Into<String>) -> Self {
+        Self { key: key.into(), value: None }
+    }
+}
+
+/// Sets or deletes one state value.
+#[derive(Debug, Clone, Default)]
+pub struct StateWrite {
+    /// Whose state: `Grant::state_key`.
+    pub scope_key: String,
+    /// Which value.
+    pub key: String,
+    /// Nothing deletes it.
+    pub value: Option<Box<RawValue>>,
+    /// What the value must be now, else nothing of the whole write happens.
+    pub expected: Option<Expected>,
+    /// How much the scope may have. The writer decides, so a refusal comes from the [`crate::Commit`]; until then
+    /// readers see the value, as with every write that is admitted and then refused.
+    pub quota: Option<Quota>,
+}
+
+/// What a state value must be for a write to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// There is none.
+    Absent,
+    /// There is one with this tag: [`crate::state_tag`] of its JSON text as it is stored.
+    Value(u64),
+}
+
+/// How much a scope of state or an area of storage may have. What is already over it can still shrink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Keys and values together.
+    pub max_bytes: u64,
+    /// Keys.
+    pub max_keys: u64,
+}
+
+/// How much a scope of state or an area of storage has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Keys and values together.
+    pub bytes: u64,
+    /// Keys.
+    pub keys: u64,
+}
+
+/// A storage value that is larger than this is a blob: a page of redb has 4 KiB, and a batch of the writer 4 MiB.
+pub const STORAGE_INLINE_BYTES: usize = 32 * 1024;
+
+/// Keeps or deletes the bytes of one key.
+#[derive(Debug, Clone)]
+pub struct StorageWrite {
+    /// Whose storage.
+    pub area_key: String,
+    /// Which value.
+    pub key: String,
+    /// Nothing deletes it.
+    pub value: Option<StorageValue>,
+    /// How much the area may have.
+    pub quota: Option<Quota>,
+}
+
+/// Bytes to keep.
+#[derive(Debug, Clone)]
+pub enum StorageValue {
+    /// At most [`STORAGE_INLINE_BYTES`].
+    Inline(Vec<u8>),
+    /// Any number of them, already written.
+    Blob(Blob),
+}
+
+/// Bytes that are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StorageContent {
+    /// Themselves.
+    Inline(Vec<u8>),
+    /// In a blob. Where [`crate::Ledger::blob`] no longer has it, the value was replaced meanwhile: get it again.
+    Blob {
+        /// Name of the blob.
+        sha256: String,
+        /// Bytes.
+        size: u64,
+    },
+}
+
+impl StorageContent {
+    /// How many bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Blob { size, .. } => *size,
+        }
+    }
+}
+
+/// [`ArtifactRecord::source`] of what a client sent by itself.
+pub const UPLOAD: &str = "upload";
+
+/// What is said of an artifact. Its bytes are the blob with its digest; several artifacts may share one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactRecord {
+    /// A UUIDv7 as text: 1 to 64 letters, digits and `-`. It must be new.
+    pub artifact_id: String,
+    /// Digest of its bytes, 64 hexadecimal digits in lower case.
+    pub sha256: String,
+    /// How many bytes it has.
+    pub size: u64,
+    /// Its media type, as the host has judged it.
+    pub media_type: String,
+    /// Its name, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// When the host took it.
+    pub created_at: Timestamp,
+    /// When it is forgotten, where it is. Until it is collected, readers compare this with the time themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// Who may see it. The ledger does not look into it.
+    pub scope: ArtifactScope,
+    /// `upload`, `run`, `tool`, `event`, `skill` or `static`. Uploads are collected where nothing refers to them; all others are referred
+    /// to from the start.
+    pub source: String,
+}
+
+/// An id for a new artifact: a UUIDv7, so ids of later artifacts sort later.
+#[must_use]
+pub fn new_artifact_id() -> String {
+    // Every id of the protocol is one; this one belongs to no event.
+    EventId::new().to_string()
+}
+
+impl ArtifactRecord {
+    /// Whether its time is over.
+    #[must_use]
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// How messages and events refer to it.
+    #[must_use]
+    pub fn reference(&self) -> ArtifactRef {
+        ArtifactRef {
+            artifact_id: self.artifact_id.clone(),
+            media_type: self.media_type.clone(),
+            name: self.name.clone(),
+            size: Some(self.size),
+            sha256: Some(self.sha256.clone()),
+        }
+    }
+
+    /// What is said of it to guests and clients.
+    #[must_use]
+    pub fn metadata(&self) -> ArtifactMetadata {
+        ArtifactMetadata { artifact: self.reference(), created_at: self.created_at, expires_at: self.expires_at }
+    }
+}
+
+/// Where an artifact belongs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ArtifactScope {
+    /// The workspace; empty where there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub workspace: String,
+    /// The conversation that it came up in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationKey>,
+    /// The run that made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// The binding of that run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding_id: Option<String>,
+}

@@ -1,0 +1,84 @@
+//! What stays of rows when a conversation is forgotten.
+
+use agent_host_protocol::{
+    Event, ResultKind, Run,
+    event::Envelope,
+    run::{RunCompletion, RunFailure},
+};
+use serde_json::{Map, Value};
+
+use crate::{
+    error::LedgerError,
+    rows::{RunEventRow, Table, TranscriptRow, encode, json},
+};
+
+/// Stands in the metadata of a run, and in the data of an event, that has been forgotten.
+pub(crate) const FORGOTTEN: &str = "forgotten";
+
+/// Type of the item that stands at the end of a forgotten transcript.
+const END: &str = "forgotten";
+
+/// What stands in place of the message of a failure.
+const NO_MESSAGE: &str = "what the run said was forgotten with its conversation";
+
+impl TranscriptRow {
+    /// Whether it only holds the place of what was forgotten.
+    pub(crate) fn is_end(&self) -> bool {
+        self.item_type == END && self.role.is_empty()
+    }
+
+    /// The item that holds the place of this one, the last that was forgotten.
+    pub(crate) fn ended(self) -> Self {
+        Self {
+            item_type: END.to_owned(),
+            role: String::new(),
+            run_id: None,
+            content: Vec::new(),
+            artifacts: Vec::new(),
+            event_id: self.event_id,
+            created_at: self.created_at,
+        }
+    }
+}
+
+fn marked() -> Map<String, Value> {
+    Map::from_iter([(FORGOTTEN.to_owned(), true.into())])
+}
+
+fn without_words(failure: RunFailure) -> RunFailure {
+    RunFailure { message: NO_MESSAGE.to_owned(), details: None, ..failure }
+}
+
+/// A run without what was said in it.
+pub(crate) fn forgotten_run(run: Run) -> Run {
+    Run {
+        failure: run.failure.map(without_words),
+        cancel_reason: run.cancel_reason.map(|_| String::new()),
+        metadata: marked(),
+        ..run
+    }
+}
+
+/// An event without what was said by it.
+pub(crate) fn forgotten_event(event: Event) -> Event {
+    let Envelope { event_type, source, event_time, conversation, trace_id, .. } = event.envelope;
+    let mut envelope = Envelope::message(String::new(), &source);
+    envelope.input = agent_host_protocol::context::Input::default();
+    Event { envelope: Envelope { event_type, event_time, conversation, trace_id, data: marked(), ..envelope }, ..event }
+}
+
+/// The last event of a run without what it said.
+pub(crate) fn forgotten_end(bytes: &[u8], run: &Run) -> Result<Vec<u8>, LedgerError> {
+    let row: RunEventRow<'_> = json(Table::RunEvents, bytes)?;
+    let data = row.data.get();
+    let data = if ResultKind::from_name(&row.kind) == Some(ResultKind::RunCompleted) {
+        let said = serde_json::from_str::<RunCompletion>(data);
+        let (finish_reason, usage) = said.map_or_else(|_| (String::new(), None), |said| (said.finish_reason, said.usage));
+        encode(&RunCompletion { finish_reason, message: None, usage, metadata: None })
+    } else {
+        let failure = serde_json::from_str(data).ok().or_else(|| run.failure.clone());
+        let none = || RunFailure { code: run.status.to_string(), message: String::new(), retryable: false, details: None };
+        encode(&without_words(failure.unwrap_or_else(none)))
+    }?;
+    encode(&RunEventRow { kind: row.kind, timestamp: row.timestamp, data: json(Table::RunEvents, &data)? })
+}

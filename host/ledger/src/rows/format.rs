@@ -1,0 +1,134 @@
+//! Rows of JSON, as their tables hold them, and the bound of one operation.
+
+use agent_host_protocol::{
+    EventId, RunId, Timestamp,
+    grant::ConversationKey,
+    message::{ArtifactRef, ContentPart, content},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{error::LedgerError, record::NewEvent, rows::Table};
+
+/// A key is remembered so long: clients repeat requests within minutes, queues within a day.
+pub(crate) const IDEMPOTENCY_TTL_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// A row of [`Table::RunEvents`]. Run and sequence are in the key.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RunEventRow<'a> {
+    #[serde(rename = "t", borrow)]
+    pub(crate) kind: std::borrow::Cow<'a, str>,
+    #[serde(rename = "at")]
+    pub(crate) timestamp: Timestamp,
+    #[serde(rename = "d", borrow)]
+    pub(crate) data: &'a RawValue,
+}
+
+impl<'a> RunEventRow<'a> {
+    pub(crate) fn of(event: &'a NewEvent) -> Self {
+        Self { kind: event.kind.as_str().into(), timestamp: event.timestamp, data: &event.data }
+    }
+}
+
+/// A row of [`Table::Transcript`]. Conversation and place are in the key.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct TranscriptRow {
+    pub(crate) event_id: EventId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) run_id: Option<RunId>,
+    pub(crate) role: String,
+    pub(crate) item_type: String,
+    #[serde(default, with = "content")]
+    pub(crate) content: Vec<ContentPart>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) artifacts: Vec<ArtifactRef>,
+    pub(crate) created_at: Timestamp,
+}
+
+/// A row of [`Table::Conversations`].
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ConversationRow {
+    pub(crate) no: u64,
+    pub(crate) key: ConversationKey,
+}
+
+/// A row of [`Table::Events`].
+#[derive(Serialize, Deserialize)]
+pub(crate) struct EventRow<'a> {
+    /// Number and id of each run.
+    #[serde(default)]
+    pub(crate) runs: Vec<(u64, RunId)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transcript_seq: Option<u64>,
+    #[serde(borrow)]
+    pub(crate) event: &'a RawValue,
+}
+
+/// A row of [`Table::Idempotency`].
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct IdempotencyRow {
+    pub(crate) body_hash: [u8; 32],
+    pub(crate) event_id: EventId,
+    pub(crate) event_no: u64,
+    pub(crate) at: Timestamp,
+}
+
+/// A row of [`Table::IdempotencyAge`].
+#[derive(Serialize, Deserialize)]
+pub(crate) struct IdempotencyAgeRow<'a> {
+    #[serde(borrow)]
+    pub(crate) key: std::borrow::Cow<'a, str>,
+    pub(crate) at: Timestamp,
+}
+
+/// The row of an event whose JSON is already there. See [`EventRow`].
+pub(crate) fn write_event_row(
+    bytes: &mut Vec<u8>,
+    runs: &[(u64, agent_host_protocol::RunId)],
+    transcript_seq: Option<u64>,
+    event: &[u8],
+) {
+    use std::io::Write;
+    // Writing to a vector does not fail.
+    let mut write = |text: std::fmt::Arguments<'_>| drop(bytes.write_fmt(text));
+    write(format_args!("{{\"runs\":["));
+    for (place, (run_no, id)) in runs.iter().enumerate() {
+        let comma = if place == 0 { "" } else { "," };
+        write(format_args!("{comma}[{run_no},\"{id}\"]"));
+    }
+    write(format_args!("]"));
+    if let Some(seq) = transcript_seq {
+        write(format_args!(",\"transcript_seq\":{seq}"));
+    }
+    write(format_args!(",\"event\":"));
+    bytes.extend_from_slice(event);
+    bytes.push(b'}');
+}
+
+/// One operation may be so large: more than any limit of the protocol adds up to (a batch of results, a state
+/// value and a context are some hundred KiB each), and small beside the queue and a frame of the log.
+const MAX_OPERATION_BYTES: usize = 32 * 1024 * 1024;
+
+pub(crate) fn encode(value: &impl Serialize) -> Result<Vec<u8>, LedgerError> {
+    serde_json::to_vec(value).map_err(|error| LedgerError::not_json(&error))
+}
+
+/// Reads a row of JSON.
+pub(crate) fn json<'a, T: Deserialize<'a>>(table: Table, bytes: &'a [u8]) -> Result<T, LedgerError> {
+    serde_json::from_slice(bytes).map_err(|error| LedgerError::damaged(format!("a row of `{}`: {error}", table.name())))
+}
+
+pub(crate) fn raw(table: Table, bytes: &[u8]) -> Result<Box<RawValue>, LedgerError> {
+    json(table, bytes)
+}
+
+pub(crate) fn malformed(table: Table) -> LedgerError {
+    LedgerError::damaged(format!("a key or number of `{}` has a wrong length", table.name()))
+}
+
+pub(crate) fn bounded(bytes: usize) -> Result<(), LedgerError> {
+    if bytes > MAX_OPERATION_BYTES {
+        return Err(LedgerError::invalid(format!("one write has {bytes} bytes; the limit is {MAX_OPERATION_BYTES}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Reading rows: a short look at what is committed.
+
+use agent_host_protocol::{EventId, Run, RunEvent, RunId, grant::ConversationKey};
+use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable};
+
+use crate::{
+    digest::Digest,
+    error::LedgerError,
+    record::{EventRecord, Park, RunRecord},
+    rows::{ConversationRow, EventRow, RunEventRow, Table, json, malformed, number, schema},
+};
+
+pub(crate) type StoredRows = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+/// The committed rows at one moment. Kept open it makes the file grow, so it lives for one call.
+pub(crate) struct Reader {
+    transaction: ReadTransaction,
+}
+
+/// A row of [`Table::RunEvents`] as the event that it was.
+pub(crate) fn run_event(run_id: RunId, sequence: u64, bytes: &[u8]) -> Result<RunEvent, LedgerError> {
+    let row: RunEventRow<'_> = json(Table::RunEvents, bytes)?;
+    Ok(RunEvent { run_id, kind: row.kind.into_owned(), data: row.data.to_owned(), sequence, timestamp: row.timestamp })
+}
+
+impl Reader {
+    pub(crate) fn new(database: &Database) -> Result<Self, LedgerError> {
+        Ok(Self { transaction: database.begin_read()? })
+    }
+
+    pub(crate) fn table(&self, table: Table) -> Result<StoredRows, LedgerError> {
+        Ok(self.transaction.open_table(table.definition())?)
+    }
+
+    /// One row, where it is there.
+    pub(crate) fn get<T>(
+        &self,
+        table: Table,
+        key: &[u8],
+        read: impl FnOnce(&[u8]) -> Result<T, LedgerError>,
+    ) -> Result<Option<T>, LedgerError> {
+        self.table(table)?.get(key)?.map(|guard| read(guard.value())).transpose()
+    }
+
+    /// The number that a row holds.
+    pub(crate) fn number(&self, table: Table, key: &[u8]) -> Result<Option<u64>, LedgerError> {
+        self.get(table, key, |bytes| schema::read_number(bytes).ok_or_else(|| malformed(table)))
+    }
+
+    /// Whether there is such a row.
+    pub(crate) fn has(&self, table: Table, key: &[u8]) -> Result<bool, LedgerError> {
+        Ok(self.table(table)?.get(key)?.is_some())
+    }
+
+    /// The last key of a table, where it has any.
+    pub(crate) fn last_key<T>(&self, table: Table, read: impl FnOnce(&[u8]) -> Option<T>) -> Result<Option<T>, LedgerError> {
+        let rows = self.table(table)?;
+        rows.last()?.map(|(key, _)| read(key.value()).ok_or_else(|| malformed(table))).transpose()
+    }
+
+    /// The last number of the keys `(first, number)`; 0 where there is none.
+    pub(crate) fn last_of(&self, table: Table, first: u64) -> Result<u64, LedgerError> {
+        let rows = self.table(table)?;
+        let range = schema::pair(first, 0)..=schema::pair(first, u64::MAX);
+        match rows.range::<&[u8]>(range.start().as_slice()..=range.end().as_slice())?.next_back() {
+            Some(row) => schema::read_pair(row?.0.value()).map(|(_, last)| last).ok_or_else(|| malformed(table)),
+            None => Ok(0),
+        }
+    }
+
+    pub(crate) fn run(&self, run_no: u64) -> Result<Option<Run>, LedgerError> {
+        self.get(Table::Runs, &schema::number(run_no), |bytes| json(Table::Runs, bytes))
+    }
+
+    pub(crate) fn run_no(&self, id: RunId) -> Result<Option<u64>, LedgerError> {
+        self.number(Table::RunIds, &id.to_bytes())
+    }
+
+    pub(crate) fn existing_run_no(&self, id: RunId) -> Result<u64, LedgerError> {
+        self.run_no(id)?.ok_or_else(|| LedgerError::NotFound(format!("run {id}")))
+    }
+
+    pub(crate) fn event(&self, id: EventId) -> Result<Option<EventRecord>, LedgerError> {
+        let Some(event_no) = self.number(Table::EventIds, &id.to_bytes())? else { return Ok(None) };
+        self.get(Table::Events, &schema::number(event_no), |bytes| {
+            let row: EventRow<'_> = json(Table::Events, bytes)?;
+            let event = json(Table::Events, row.event.get().as_bytes())?;
+            let runs = row.runs.into_iter().map(|(_, id)| id).collect();
+            Ok(EventRecord { event_no, event, runs, transcript_seq: row.transcript_seq })
+        })
+    }
+
+    /// Runs that have not ended and are not parked.
+    pub(crate) fn active(&self) -> Result<Vec<RunRecord>, LedgerError> {
+        let runs = self.table(Table::Runs)?;
+        let mut active = Vec::new();
+        // Both tables are sorted by the number of the run.
+        let parked = self.table(Table::Parked)?;
+        let mut parked = parked.iter()?;
+        let mut next_parked = || parked.next().transpose().map(|row| row.map(|(key, _)| key.value().to_vec()));
+        let mut skip = next_parked()?;
+        for row in self.table(Table::Active)?.iter()? {
+            let key = row?.0;
+            while skip.as_deref().is_some_and(|skip| skip < key.value()) {
+                skip = next_parked()?;
+            }
+            if skip.as_deref() == Some(key.value()) {
+                continue;
+            }
+            let run_no = schema::read_number(key.value()).ok_or_else(|| malformed(Table::Active))?;
+            let Some(row) = runs.get(key.value())? else {
+                return Err(LedgerError::damaged(format!("run {run_no} is active but not there")));
+            };
+            active.push(RunRecord { run_no, run: json(Table::Runs, row.value())? });
+        }
+        Ok(active)
+    }
+
+    pub(crate) fn run_events(&self, run_no: u64, id: RunId, after: u64, limit: usize) -> Result<Vec<RunEvent>, LedgerError> {
+        let Some(first) = after.checked_add(1) else { return Ok(Vec::new()) };
+        let rows = self.table(Table::RunEvents)?;
+        let (start, end) = (schema::pair(run_no, first), schema::pair(run_no, u64::MAX));
+        rows.range::<&[u8]>(start.as_slice()..=end.as_slice())?
+            .take(limit)
+            .map(|row| {
+                let (key, value) = row?;
+                let (_, sequence) = schema::read_pair(key.value()).ok_or_else(|| malformed(Table::RunEvents))?;
+                run_event(id, sequence, value.value())
+            })
+            .collect()
+    }
+
+    /// The number of a conversation that has a transcript or an event.
+    pub(crate) fn conversation(&self, key: &ConversationKey) -> Result<Option<u64>, LedgerError> {
+        let row =
+            self.get(Table::Conversations, key.index().as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
+        Ok(row.map(|row| row.no))
+    }
+
+    pub(crate) fn park(&self, run_no: u64) -> Result<Option<Park>, LedgerError> {
+        self.get(Table::Parked, &number(run_no), |row| json(Table::Parked, row))
+    }
+
+    /// Whether a row refers to a blob.
+    pub(crate) fn needs_blob(&self, digest: &Digest) -> Result<bool, LedgerError> {
+        let rows = self.table(Table::BlobRefs)?;
+        let first = rows.range::<&[u8]>(digest.as_slice()..)?.next().transpose()?;
+        Ok(first.is_some_and(|(key, _)| key.value().starts_with(digest)))
+    }
+}

@@ -1,0 +1,84 @@
+//! Bringing a ledger of an older format to this one.
+//!
+//! It happens when the ledger is opened, after the log was taken over, in one durable transaction: a crash leaves the
+//! old format, which is brought up the next time. It takes about a second for each million events and state
+//! values.
+
+use std::collections::HashMap;
+
+use agent_host_protocol::{Event, grant::ConversationKey};
+use redb::{Database, ReadableTable, WriteTransaction};
+
+use crate::{
+    error::LedgerError,
+    record::Usage,
+    rows::{ConversationRow, EventRow, FORMAT, Table, encode, json, malformed, meta, number, pair, schema},
+};
+
+/// From format 1 to 2: the new tables, the usage of each scope of state, and the events of each conversation. From 2 to
+/// 3 and from 3 to 4: the new tables.
+pub(crate) fn upgrade(database: &Database, from: u32) -> Result<(), LedgerError> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_quick_repair(true);
+    for table in Table::ALL {
+        transaction.open_table(table.definition())?;
+    }
+    if from < 2 {
+        count_state(&transaction)?;
+        list_events(&transaction)?;
+    }
+    transaction.open_table(Table::Meta.definition())?.insert(meta::FORMAT, number(u64::from(FORMAT)).as_slice())?;
+    transaction.commit()?;
+    tracing::info!(from, to = FORMAT, "the ledger was brought to the format of this version");
+    Ok(())
+}
+
+fn count_state(transaction: &WriteTransaction) -> Result<(), LedgerError> {
+    let mut usages: HashMap<Vec<u8>, Usage> = HashMap::new();
+    for row in transaction.open_table(Table::State.definition())?.iter()? {
+        let (row_key, value) = row?;
+        let (scope, key) = schema::read_state_key(row_key.value()).ok_or_else(|| malformed(Table::State))?;
+        let usage = usages.entry(schema::usage_key(Table::State, scope)).or_default();
+        usage.bytes += (key.len() + value.value().len()) as u64;
+        usage.keys += 1;
+    }
+    let mut table = transaction.open_table(Table::Usage.definition())?;
+    for (key, usage) in usages {
+        table.insert(key.as_slice(), pair(usage.bytes, usage.keys).as_slice())?;
+    }
+    Ok(())
+}
+
+fn list_events(transaction: &WriteTransaction) -> Result<(), LedgerError> {
+    let mut conversations = transaction.open_table(Table::Conversations.definition())?;
+    let mut numbers: HashMap<String, u64> = HashMap::new();
+    for row in conversations.iter()? {
+        let row: ConversationRow = json(Table::Conversations, row?.1.value())?;
+        numbers.insert(row.key.index(), row.no);
+    }
+    let mut next = numbers.values().max().map_or(1, |last| last + 1);
+    let mut listed = transaction.open_table(Table::ConversationEvents.definition())?;
+    for row in transaction.open_table(Table::Events.definition())?.iter()? {
+        let (event_no, row) = row?;
+        let event_no = schema::read_number(event_no.value()).ok_or_else(|| malformed(Table::Events))?;
+        let row: EventRow<'_> = json(Table::Events, row.value())?;
+        let event: Event = json(Table::Events, row.event.get().as_bytes())?;
+        let Some(key) = event.envelope.conversation.as_ref().and_then(ConversationKey::of) else { continue };
+        let index = key.index();
+        if index.len() > schema::MAX_KEY_BYTES {
+            continue;
+        }
+        let no = match numbers.get(&index) {
+            Some(no) => *no,
+            None => {
+                let no = next;
+                next += 1;
+                conversations.insert(index.as_bytes(), encode(&ConversationRow { no, key })?.as_slice())?;
+                numbers.insert(index, no);
+                no
+            }
+        };
+        listed.insert(pair(no, event_no).as_slice(), event.envelope.event_type.as_bytes())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,316 @@
+//! Everything as JSON Lines, for people and for other programs.
+
+use std::{collections::HashMap, io::Write, ops::Bound, path::Path};
+
+use agent_host_protocol::{RunEvent, RunId, grant::ConversationKey, transcript::TranscriptItem};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use redb::ReadableTableMetadata;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    digest::hex,
+    error::{LedgerError, OpenError},
+    handle::Ledger,
+    read::{Sequence, item},
+    record::{AuditRecord, StorageContent},
+    rows::{ConversationRow, EventRow, Reader, Table, json, malformed, raw, read_segment, read_stored, run_event, schema},
+    store::{Missing, Store},
+    upkeep::compact::CACHE_BYTES,
+};
+
+/// Rows that are read in one transaction: some milliseconds, so that an export of a running host does not make its
+/// file grow.
+const ROWS_AT_ONCE: usize = 500;
+
+/// What an export wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExportReport {
+    /// Lines, each a JSON object.
+    pub lines: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A line. `table` says which kind.
+#[derive(Serialize)]
+#[serde(tag = "table", rename_all = "snake_case")]
+enum Line<'a> {
+    Event {
+        event_no: u64,
+        runs: Vec<RunId>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        transcript_seq: Option<u64>,
+        event: &'a RawValue,
+    },
+    Run {
+        run_no: u64,
+        run: Box<RawValue>,
+        terms: Option<Box<RawValue>>,
+        context: Option<Box<RawValue>>,
+        /// Where it is parked: until when, and for what.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        park: Option<Box<RawValue>>,
+    },
+    RunEvent {
+        event: RunEvent,
+    },
+    Journal {
+        run_id: RunId,
+        /// Number of the first entry of the segment.
+        first: u64,
+        base64: String,
+        /// Digests of the blobs that the segment names.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        blobs: Vec<String>,
+    },
+    Transcript {
+        conversation: &'a ConversationKey,
+        item: TranscriptItem,
+    },
+    State {
+        scope_key: &'a str,
+        key: &'a str,
+        value: Box<RawValue>,
+    },
+    Storage {
+        area_key: &'a str,
+        key: &'a str,
+        /// Nothing where the value is a blob.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        base64: Option<String>,
+        /// The blob that has the value.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sha256: Option<String>,
+        size: u64,
+    },
+    Artifact {
+        artifact: Box<RawValue>,
+    },
+    Audit {
+        audit_no: u64,
+        record: AuditRecord,
+    },
+}
+
+/// Exports a ledger that no host has open. See [`Ledger::export`].
+///
+/// # Errors
+/// [`OpenError::NoLedger`], [`OpenError::AlreadyOpen`], those of `out` and of a damaged ledger.
+pub fn export(dir: impl AsRef<Path>, out: impl Write, progress: impl FnMut(f64)) -> Result<ExportReport, OpenError> {
+    let store = Store::open(dir.as_ref(), CACHE_BYTES, 0, Missing::Refuse, None)?;
+    let report = Export::run(&|| Reader::new(&store.database), out, progress)?;
+    store.close()?;
+    Ok(report)
+}
+
+impl Ledger {
+    /// Writes events, runs (with terms, context and where they are parked), run events, journals, transcripts, state, storage, artifacts and audit records as
+    /// JSON Lines. What is in blobs is named by its digest; the folder `blobs` has the bytes.
+    /// `progress` is told a fraction from 0 to 1. It blocks for as long as reading everything takes.
+    ///
+    /// It reads in small steps, so what happens meanwhile may be in it or not, and a run may lack events that
+    /// came after it was written.
+    ///
+    /// # Errors
+    /// Those of `out`, and of a ledger that is damaged or not available.
+    pub fn export(&self, out: impl Write, progress: impl FnMut(f64)) -> Result<ExportReport, OpenError> {
+        Export::run(&|| self.reader(), out, progress)
+    }
+}
+
+struct Export<'a, W, P> {
+    open: &'a dyn Fn() -> Result<Reader, LedgerError>,
+    out: W,
+    progress: P,
+    report: ExportReport,
+    line: Vec<u8>,
+    rows: u64,
+    all_rows: u64,
+}
+
+impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
+    fn run(open: &'a dyn Fn() -> Result<Reader, LedgerError>, out: W, progress: P) -> Result<ExportReport, OpenError> {
+        let tables = [
+            Table::Events,
+            Table::Runs,
+            Table::RunEvents,
+            Table::Journal,
+            Table::Transcript,
+            Table::State,
+            Table::Storage,
+            Table::Artifacts,
+            Table::Audit,
+        ];
+        let mut all_rows = 0;
+        for table in tables {
+            all_rows += open()?.table(table)?.len().map_err(LedgerError::from)?;
+        }
+        let mut export = Self { open, out, progress, report: ExportReport::default(), line: Vec::new(), rows: 0, all_rows };
+        export.events()?;
+        export.runs()?;
+        export.run_events()?;
+        export.journal()?;
+        export.transcript()?;
+        export.state()?;
+        export.storage()?;
+        export.artifacts()?;
+        export.audit()?;
+        export.out.flush().map_err(cannot_write)?;
+        (export.progress)(1.0);
+        Ok(export.report)
+    }
+
+    fn write(&mut self, line: &Line<'_>) -> Result<(), OpenError> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, line).map_err(|error| LedgerError::invalid(error.to_string()))?;
+        self.line.push(b'\n');
+        self.report.lines += 1;
+        self.report.bytes += self.line.len() as u64;
+        self.out.write_all(&self.line).map_err(cannot_write)
+    }
+
+    /// Every row of a table, in short transactions.
+    fn each(
+        &mut self,
+        table: Table,
+        mut row: impl FnMut(&mut Self, &Reader, &[u8], &[u8]) -> Result<(), OpenError>,
+    ) -> Result<(), OpenError> {
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            let reader = (self.open)()?;
+            let start = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let rows = reader.table(table)?.range::<&[u8]>((start, Bound::Unbounded)).map_err(LedgerError::from)?;
+            let mut count = 0;
+            let mut key = None;
+            for entry in rows.take(ROWS_AT_ONCE) {
+                let (k, value) = entry.map_err(LedgerError::from)?;
+                row(self, &reader, k.value(), value.value())?;
+                count += 1;
+                key = Some(k.value().to_vec());
+            }
+            self.rows += count;
+            (self.progress)((self.rows as f64 / self.all_rows.max(1) as f64).min(1.0));
+            match key {
+                Some(key) if count == ROWS_AT_ONCE as u64 => last = Some(key),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn events(&mut self) -> Result<(), OpenError> {
+        self.each(Table::Events, |this, _, key, value| {
+            let row: EventRow<'_> = json(Table::Events, value)?;
+            let runs = row.runs.into_iter().map(|(_, id)| id).collect();
+            this.write(&Line::Event {
+                event_no: number(Table::Events, key)?,
+                runs,
+                transcript_seq: row.transcript_seq,
+                event: row.event,
+            })
+        })
+    }
+
+    fn runs(&mut self) -> Result<(), OpenError> {
+        self.each(Table::Runs, |this, reader, key, value| {
+            let terms = reader.get(Table::Terms, key, |bytes| raw(Table::Terms, bytes))?;
+            let context = reader.get(Table::Contexts, key, |bytes| raw(Table::Contexts, bytes))?;
+            let park = reader.get(Table::Parked, key, |bytes| raw(Table::Parked, bytes))?;
+            this.write(&Line::Run { run_no: number(Table::Runs, key)?, run: raw(Table::Runs, value)?, terms, context, park })
+        })
+    }
+
+    fn run_events(&mut self) -> Result<(), OpenError> {
+        self.of_runs(Table::RunEvents, |this, id, sequence, value| {
+            this.write(&Line::RunEvent { event: run_event(id, sequence, value)? })
+        })
+    }
+
+    fn journal(&mut self) -> Result<(), OpenError> {
+        self.of_runs(Table::Journal, |this, run_id, first, value| {
+            let (digests, bytes) = read_segment(value).ok_or_else(|| malformed(Table::Journal))?;
+            let blobs = digests.iter().map(hex).collect();
+            this.write(&Line::Journal { run_id, first, base64: BASE64_STANDARD.encode(bytes), blobs })
+        })
+    }
+
+    /// Every row of a table whose key is the number of a run and a number.
+    fn of_runs(
+        &mut self,
+        table: Table,
+        mut row: impl FnMut(&mut Self, RunId, u64, &[u8]) -> Result<(), OpenError>,
+    ) -> Result<(), OpenError> {
+        let mut current: Option<(u64, RunId)> = None;
+        self.each(table, |this, reader, key, value| {
+            let (run_no, number) = schema::read_pair(key).ok_or_else(|| malformed(table))?;
+            let id = match current {
+                Some((no, id)) if no == run_no => id,
+                _ => match reader.run(run_no)? {
+                    Some(run) => run.run_id,
+                    None => {
+                        let reason = format!("run {run_no} has rows in `{}` but is not there", table.name());
+                        return Err(LedgerError::damaged(reason).into());
+                    }
+                },
+            };
+            current = Some((run_no, id));
+            row(this, id, number, value)
+        })
+    }
+
+    fn transcript(&mut self) -> Result<(), OpenError> {
+        let mut keys = HashMap::new();
+        self.each(Table::Conversations, |_, _, _, value| {
+            let row: ConversationRow = json(Table::Conversations, value)?;
+            keys.insert(row.no, row.key);
+            Ok(())
+        })?;
+        self.each(Table::Transcript, |this, _, key, value| {
+            let (no, seq) = schema::read_pair(key).ok_or_else(|| malformed(Table::Transcript))?;
+            // A conversation that began after the first pass comes with the next export.
+            let Some(conversation) = keys.get(&no) else { return Ok(()) };
+            match item(conversation, Sequence::transcript(conversation), seq, value)? {
+                Some(item) => this.write(&Line::Transcript { conversation, item }),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn state(&mut self) -> Result<(), OpenError> {
+        self.each(Table::State, |this, _, key, value| {
+            let (scope_key, key) = schema::read_state_key(key).ok_or_else(|| malformed(Table::State))?;
+            this.write(&Line::State { scope_key, key, value: raw(Table::State, value)? })
+        })
+    }
+
+    fn storage(&mut self) -> Result<(), OpenError> {
+        self.each(Table::Storage, |this, _, key, value| {
+            let (area_key, key) = schema::read_state_key(key).ok_or_else(|| malformed(Table::Storage))?;
+            let content = read_stored(value).ok_or_else(|| malformed(Table::Storage))?.content();
+            let size = content.size();
+            let (base64, sha256) = match content {
+                StorageContent::Inline(bytes) => (Some(BASE64_STANDARD.encode(bytes)), None),
+                StorageContent::Blob { sha256, .. } => (None, Some(sha256)),
+            };
+            this.write(&Line::Storage { area_key, key, base64, sha256, size })
+        })
+    }
+
+    fn artifacts(&mut self) -> Result<(), OpenError> {
+        self.each(Table::Artifacts, |this, _, _, value| this.write(&Line::Artifact { artifact: raw(Table::Artifacts, value)? }))
+    }
+
+    fn audit(&mut self) -> Result<(), OpenError> {
+        self.each(Table::Audit, |this, _, key, value| {
+            this.write(&Line::Audit { audit_no: number(Table::Audit, key)?, record: json(Table::Audit, value)? })
+        })
+    }
+}
+
+fn number(table: Table, key: &[u8]) -> Result<u64, LedgerError> {
+    schema::read_number(key).ok_or_else(|| malformed(table))
+}
+
+fn cannot_write(source: std::io::Error) -> OpenError {
+    OpenError::Io { action: "write", path: "the export".into(), source }
+}

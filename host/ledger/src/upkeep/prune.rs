@@ -1,0 +1,121 @@
+//! Pruning: the journals of runs that ended long enough ago.
+//!
+//! Journals are keyed by the number of their run, and numbers grow with the time of creation, so what can be pruned
+//! stands at the start of the table and no index is needed. It is looked for beside the writer; the writer checks again
+//! that each run has ended, and deletes a bounded number of rows at once.
+
+use agent_host_protocol::Timestamp;
+use tokio::sync::oneshot;
+
+use crate::{
+    error::LedgerError,
+    handle::Ledger,
+    operation::{Operation, PrunableRun, PrunableSegment, PruneOperation, Pruned},
+    rows::{Reader, Table, ended_before, malformed, pair, read_pair},
+    upkeep::blocking,
+};
+
+/// Rows that the writer deletes in one operation, give or take one segment: a few milliseconds.
+const PRUNE_AT_ONCE: usize = 500;
+
+/// Runs that are looked at in one transaction: some milliseconds.
+const SCAN_RUNS: usize = 1_000;
+
+/// A piece of the journals.
+#[derive(Default)]
+struct Piece {
+    runs: Vec<PrunableRun>,
+    /// Rows that it takes to delete them.
+    rows: usize,
+    /// Where to go on, where there may be more.
+    next: Option<(u64, u64)>,
+    /// More runs than were asked for could be pruned.
+    more: bool,
+}
+
+impl Ledger {
+    /// Deletes the journals of runs that ended before a time, oldest runs first, at most `max_runs` of them; never that
+    /// of a run that has not ended. Blobs that they alone needed are garbage afterwards. Runs that were created at or
+    /// after that time are not looked at.
+    ///
+    /// It can run beside everything else, and may be interrupted at any point: what is left is pruned the next time. A
+    /// journal that is pruned in part lacks its beginning. Two at once do no harm.
+    ///
+    /// # Errors
+    /// Those of the writer. What was deleted until then stays deleted.
+    pub async fn prune_journals(&self, ended_before: Timestamp, max_runs: usize) -> Result<Pruned, LedgerError> {
+        let mut pruned = Pruned::default();
+        let mut next = Some((0, 0));
+        let mut left = max_runs;
+        while let Some(from) = next {
+            let ledger = self.clone();
+            let piece = blocking(move || ledger.prunable(from, ended_before, left)).await?;
+            left = left.saturating_sub(piece.runs.iter().filter(|run| run.begins).count());
+            if !piece.runs.is_empty() {
+                let (reply, answer) = oneshot::channel();
+                let operation = PruneOperation { ended_before, runs: piece.runs, reply };
+                self.admit(Operation::Prune(Box::new(operation)), piece.rows * 64).await?;
+                let done = self.answer(answer).await?;
+                pruned.runs += done.runs;
+                pruned.rows += done.rows;
+                pruned.bytes += done.bytes;
+            }
+            pruned.more = piece.more;
+            next = piece.next;
+        }
+        Ok(pruned)
+    }
+
+    /// Segments that can be pruned, from a run and a segment on: those of one operation.
+    fn prunable(&self, from: (u64, u64), time: Timestamp, max_runs: usize) -> Result<Piece, LedgerError> {
+        let reader = self.reader()?;
+        let rows = reader.table(Table::Journal)?;
+        let mut piece = Piece::default();
+        let (mut at, mut begun) = (from, 0);
+        for _ in 0..SCAN_RUNS {
+            let start = pair(at.0, at.1);
+            let Some(row) = rows.range::<&[u8]>(start.as_slice()..)?.next() else { return Ok(piece) };
+            let (run_no, first) = read_pair(row?.0.value()).ok_or_else(|| malformed(Table::Journal))?;
+            match reader.run(run_no)? {
+                Some(run) if run.created_at >= time => return Ok(piece),
+                Some(run) if ended_before(&run, time) => {
+                    // It goes on in the middle of a run only where the piece before has ended there.
+                    let begins = from.0 != run_no || from.1 == 0;
+                    if begins && begun == max_runs {
+                        return Ok(Piece { more: true, ..piece });
+                    }
+                    begun += usize::from(begins);
+                    if let Some(rest) = piece.take(&reader, run_no, first, begins)? {
+                        return Ok(Piece { next: Some((run_no, rest)), ..piece });
+                    }
+                }
+                _ => {}
+            }
+            let Some(next) = run_no.checked_add(1) else { return Ok(piece) };
+            at = (next, 0);
+            if piece.rows >= PRUNE_AT_ONCE {
+                break;
+            }
+        }
+        Ok(Piece { next: Some(at), ..piece })
+    }
+}
+
+impl Piece {
+    /// Adds segments of a run; gives the first that is left for the next piece, where one is.
+    fn take(&mut self, reader: &Reader, run_no: u64, from: u64, begins: bool) -> Result<Option<u64>, LedgerError> {
+        let mut segments = Vec::new();
+        let mut rest = None;
+        reader.segments(run_no, from, |first, digests, bytes| {
+            if self.rows >= PRUNE_AT_ONCE {
+                rest = Some(first);
+                return false;
+            }
+            self.rows += 1 + digests.len();
+            segments.push(PrunableSegment { first, bytes: bytes.len() as u64, digests: digests.to_vec() });
+            true
+        })?;
+        self.runs.push(PrunableRun { run_no, begins, ends: rest.is_none(), segments });
+        Ok(rest)
+    }
+}

@@ -1,0 +1,11 @@
+//! The writer thread, its queue, and what it shares with the handles.
+
+mod queue;
+mod shared;
+mod thread;
+mod watch;
+
+pub(crate) use queue::Queue;
+pub(crate) use shared::{Counters, Ended, Shared};
+pub(crate) use thread::Writer;
+pub use watch::Watch;

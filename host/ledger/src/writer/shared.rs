@@ -1,0 +1,120 @@
+//! What the handles and the writer share.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Mutex, RwLock};
+use redb::Database;
+use tokio::sync::oneshot;
+
+use crate::{
+    error::LedgerError,
+    files::{Blobs, Disk},
+    overlay::Overlay,
+    writer::{Queue, watch::Watchers},
+};
+
+/// What the handles and the writer share.
+pub(crate) struct Shared {
+    pub(crate) dir: std::path::PathBuf,
+    pub(crate) queue: Queue,
+    pub(crate) overlay: Overlay,
+    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) disk: Arc<Disk>,
+    pub(crate) counters: Counters,
+    pub(crate) blobs: Arc<Blobs>,
+    pub(crate) artifact_unreferenced_ms: u64,
+    pub(crate) blob_grace_ms: u64,
+    /// Nothing when closed or failed: then every call is refused.
+    pub(crate) database: RwLock<Option<Arc<Database>>>,
+    pub(crate) ended: Mutex<Option<Ended>>,
+    /// Held by the writer; when it is dropped, [`crate::Ledger::close`] returns.
+    pub(crate) done: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Ended {
+    Closed(Arc<str>),
+    Failed(Arc<str>),
+}
+
+/// What was written since opening.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) batches: AtomicU64,
+    pub(crate) rows: AtomicU64,
+    pub(crate) log_bytes: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) checkpoint_us: AtomicU64,
+    pub(crate) longest_checkpoint_us: AtomicU64,
+    /// Runs that are parked.
+    parked: AtomicU64,
+    /// Runs in the memory of the writer.
+    pub(crate) in_memory: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn batch(&self, rows: u64, log_bytes: u64) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.rows.fetch_add(rows, Ordering::Relaxed);
+        self.log_bytes.store(log_bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn parked(&self) -> u64 {
+        self.parked.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_parked(&self, count: u64) {
+        self.parked.store(count, Ordering::Release);
+    }
+
+    pub(crate) fn set_in_memory(&self, count: usize) {
+        self.in_memory.store(count as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn checkpoint(&self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.checkpoint_us.fetch_add(us, Ordering::Relaxed);
+        self.longest_checkpoint_us.fetch_max(us, Ordering::Relaxed);
+        self.log_bytes.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    pub(crate) fn database(&self) -> Result<Arc<Database>, LedgerError> {
+        self.database.read().clone().ok_or_else(|| self.unavailable())
+    }
+
+    pub(crate) fn take_database(&self) -> Option<Arc<Database>> {
+        self.database.write().take()
+    }
+
+    /// Refuses everything from now on.
+    pub(crate) fn fail(&self, reason: &str) {
+        self.finish(Ended::Failed(reason.into()));
+    }
+
+    pub(crate) fn end(&self, reason: &str) {
+        self.finish(Ended::Closed(reason.into()));
+    }
+
+    fn finish(&self, ended: Ended) {
+        self.ended.lock().get_or_insert(ended);
+        drop(self.take_database());
+        self.queue.close();
+        self.watchers.notify_all();
+    }
+
+    pub(crate) fn unavailable(&self) -> LedgerError {
+        match self.ended.lock().clone() {
+            Some(Ended::Closed(reason) | Ended::Failed(reason)) => LedgerError::Unavailable(reason),
+            None => LedgerError::unavailable("it is being closed"),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The one thread that writes.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use redb::ReadableTableMetadata;
+
+use crate::{
+    apply::{Batch, Memory, Outcome, apply},
+    error::LedgerError,
+    files::Need,
+    options::Options,
+    rows::{Reader, Rows, Table},
+    store::{Store, WriteError},
+    writer::{
+        Shared,
+        queue::{Queued, Taken},
+    },
+};
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    store: Store,
+    memory: Memory,
+    rows: Rows,
+    bounds: Bounds,
+}
+
+struct Bounds {
+    batch_operations: usize,
+    batch_bytes: usize,
+    checkpoint_wal_bytes: u64,
+    checkpoint_interval: Duration,
+}
+
+/// The writer has failed; the reason is in [`Shared`].
+struct Stopped;
+
+impl Writer {
+    pub(crate) fn new(options: &Options, shared: Arc<Shared>, store: Store) -> Result<Self, LedgerError> {
+        let reader = Reader::new(&store.database)?;
+        let memory = Memory::load(&reader)?;
+        shared.counters.set_parked(reader.table(Table::Parked)?.len()?);
+        shared.counters.set_in_memory(memory.active.len());
+        drop(reader);
+        let bounds = Bounds {
+            batch_operations: options.batch_operations.max(1),
+            batch_bytes: options.batch_bytes,
+            checkpoint_wal_bytes: options.checkpoint_wal_bytes,
+            checkpoint_interval: options.checkpoint_interval,
+        };
+        Ok(Self { shared, store, memory, rows: Rows::default(), bounds })
+    }
+
+    /// Works until the queue is closed and empty, or the store fails.
+    pub(crate) fn run(mut self) {
+        // However this thread ends, nobody waits for it in vain.
+        let shared = Arc::clone(&self.shared);
+        let mut last_words = LastWords { shared: &shared, ended: false };
+        let mut operations = Vec::new();
+        let stopped = loop {
+            match self.shared.queue.take(&mut operations, self.checkpoint_due()) {
+                Taken::Closed => break self.checkpoint(),
+                Taken::TimedOut => {}
+                Taken::Operations => {
+                    if let Err(stopped) = self.carry_out(&mut operations) {
+                        break Err(stopped);
+                    }
+                }
+            }
+            if self.is_checkpoint_due()
+                && let Err(stopped) = self.checkpoint()
+            {
+                break Err(stopped);
+            }
+        };
+        drop(operations);
+        drop(self.shared.take_database());
+        let closed = self.store.close();
+        match (stopped, closed) {
+            (Ok(()), Ok(())) => self.shared.end("it was closed"),
+            (Ok(()), Err(error)) => self.shared.end(&format!("it could not be closed: {error}")),
+            // The reason is already known.
+            (Err(Stopped), _) => {}
+        }
+        last_words.ended = true;
+    }
+
+    fn checkpoint_due(&self) -> Option<Instant> {
+        self.store.behind_since().map(|since| since + self.bounds.checkpoint_interval)
+    }
+
+    fn is_checkpoint_due(&self) -> bool {
+        self.store.log_bytes() > self.bounds.checkpoint_wal_bytes
+            || self.checkpoint_due().is_some_and(|due| due <= Instant::now())
+    }
+
+    fn checkpoint(&mut self) -> Result<(), Stopped> {
+        if self.store.behind_since().is_none() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        self.store.checkpoint().map_err(|error| self.fail(&error))?;
+        self.shared.counters.checkpoint(began.elapsed());
+        Ok(())
+    }
+
+    fn carry_out(&mut self, operations: &mut Vec<Queued>) -> Result<(), Stopped> {
+        let mut waiting = operations.drain(..).peekable();
+        while waiting.peek().is_some() {
+            let mut units = 0;
+            let mut count = 0;
+            let mut batch = Batch::new(&mut self.memory, &self.store.database, &mut self.rows);
+            while count < self.bounds.batch_operations
+                && batch.bytes() < self.bounds.batch_bytes
+                && let Some(queued) = waiting.next()
+            {
+                units += queued.place.units();
+                count += 1;
+                apply(&mut batch, queued.operation);
+            }
+            let (mut outcome, finished) = batch.finish();
+            let written = match finished {
+                Ok(()) => self.write(),
+                Err(error) => Err(WriteError::Log(std::io::Error::other(error))),
+            };
+            self.rows.clear();
+            let result = match written {
+                Ok(()) => Ok(()),
+                Err(WriteError::Log(error)) => self.refuse(&error),
+                Err(WriteError::Store(error)) => Err(Err(self.fail(&error))),
+            };
+            self.shared.overlay.settle(std::mem::take(&mut outcome.admitted));
+            self.shared.queue.release(units);
+            if result.is_ok() {
+                let parked = self.shared.counters.parked().saturating_add_signed(outcome.parked);
+                self.shared.counters.set_parked(parked);
+            }
+            self.memory.trim();
+            self.shared.counters.set_in_memory(self.memory.active.len());
+            self.answer(outcome, result)?;
+            if self.is_checkpoint_due() {
+                self.checkpoint()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the rows of a batch. A batch that changes nothing costs nothing.
+    fn write(&mut self) -> Result<(), WriteError> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.shared.disk.check(Need::AnyWrite) {
+            return Err(WriteError::Log(std::io::Error::other(error)));
+        }
+        self.store.write(&self.rows)?;
+        self.shared.counters.batch(self.rows.count(), self.store.log_bytes());
+        Ok(())
+    }
+
+    /// After a batch that was not written: the store is as before the batch, so memory is read from it again.
+    #[allow(clippy::type_complexity, reason = "refused, or refused and stopped")]
+    fn refuse(&mut self, error: &std::io::Error) -> Result<(), Result<LedgerError, Stopped>> {
+        tracing::error!(%error, "a batch could not be written; nothing of it was");
+        match Reader::new(&self.store.database).and_then(|reader| Memory::load(&reader)) {
+            Ok(memory) => {
+                self.memory = memory;
+                Err(Ok(LedgerError::Storage(error.to_string().into())))
+            }
+            Err(error) => Err(Err(self.fail(&error))),
+        }
+    }
+
+    fn answer(&self, outcome: Outcome, result: Result<(), Result<LedgerError, Stopped>>) -> Result<(), Stopped> {
+        match result {
+            Ok(()) => {
+                self.shared.watchers.notify(&outcome.touched);
+                outcome.answer(Ok(()));
+                Ok(())
+            }
+            Err(Ok(error)) => {
+                outcome.answer(Err(&error));
+                Ok(())
+            }
+            Err(Err(stopped)) => {
+                outcome.answer(Err(&self.shared.unavailable()));
+                Err(stopped)
+            }
+        }
+    }
+
+    fn fail(&self, error: &LedgerError) -> Stopped {
+        tracing::error!(%error, "the ledger has failed");
+        self.shared.fail(&error.to_string());
+        Stopped
+    }
+}
+
+struct LastWords<'a> {
+    shared: &'a Shared,
+    ended: bool,
+}
+
+impl Drop for LastWords<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.shared.fail("its writer thread has died");
+        }
+    }
+}
+
+impl std::fmt::Debug for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stopped")
+    }
+}
