@@ -27,7 +27,7 @@ pub struct ToolDetail {
     pub destructive: Option<bool>,
 }
 
-/// A tool of whoever asks for a run: not the host calls it but the client, which is asked to (`asks.rs`), and its answer is
+/// A tool of whoever asks for a run: not the host calls it but the client, which is asked to, and its answer is
 /// that of the tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClientTool {

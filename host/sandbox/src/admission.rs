@@ -13,18 +13,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_protocol::{ImportReport, InterfaceSet, PluginReport, PluginStatus, Refusal, RefusalCode, RunnerManifest, time};
+use agent_host_protocol::{
+    ImportReport, InterfaceSet, Limits, PluginReport, PluginStatus, Refusal, RefusalCode, RunnerManifest, hex, time,
+};
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 use crate::{
+    cache::CodeCache,
     component::{Component, link},
+    components::Components,
+    engine::{ADMISSIONS_AT_ONCE, GuestEngine},
     imports::{self, Refused},
     manifests,
-    sandbox::Inner,
 };
 
-/// Components that are admitted at one time. Compiling takes a core each, and the host has others to serve.
-pub(crate) const AT_ONCE: usize = 2;
+/// Admits components, a bounded number at one time.
+pub(crate) struct Admissions {
+    pub(crate) components: Components,
+    pub(crate) limits: Limits,
+    engine: Arc<GuestEngine>,
+    cache: Option<CodeCache>,
+    /// One permit for each component that is being admitted, compiler included.
+    permits: Arc<Semaphore>,
+}
+
+impl Admissions {
+    pub(crate) fn new(engine: Arc<GuestEngine>, cache: Option<CodeCache>, components: Components, limits: Limits) -> Self {
+        Self { components, limits, engine, cache, permits: Arc::new(Semaphore::new(ADMISSIONS_AT_ONCE)) }
+    }
+}
 
 /// What came of a file.
 pub(crate) struct Admission {
@@ -43,15 +61,15 @@ struct Findings {
 }
 
 /// Admits the file at `path`, or says why not.
-pub(crate) async fn admit(sandbox: &Arc<Inner>, path: &Path) -> Admission {
+pub(crate) async fn admit(admissions: &Arc<Admissions>, path: &Path) -> Admission {
     let began = Instant::now();
     let mut findings = Findings::default();
-    let result = try_admit(sandbox, path, &mut findings).await;
+    let result = try_admit(admissions, path, &mut findings).await;
     let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let (status, component, refusal) = match result {
         Ok(component) => {
             let component = Arc::new(component);
-            sandbox.components.note(&component);
+            admissions.components.note(&component);
             (PluginStatus::Ready, Some(component), None)
         }
         Err((code, message, fix)) => (PluginStatus::Refused, None, Some(Refusal { code, message, fix })),
@@ -72,14 +90,14 @@ pub(crate) async fn admit(sandbox: &Arc<Inner>, path: &Path) -> Admission {
     Admission { report, component }
 }
 
-async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -> Result<Component, Refused> {
-    let permit = Arc::clone(&sandbox.admissions).acquire_owned().await.ok();
+async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Findings) -> Result<Component, Refused> {
+    let permit = Arc::clone(&admissions.permits).acquire_owned().await.ok();
 
-    let limit = sandbox.limits.component_bytes;
+    let limit = admissions.limits.component_bytes;
     let owned = path.to_owned();
     let (bytes, digest) = off_thread(move || {
         let bytes = Arc::new(read(&owned, limit)?);
-        let digest = format!("sha256:{}", crate::hex(&Sha256::digest(bytes.as_slice())));
+        let digest = format!("sha256:{}", hex::encode(&Sha256::digest(bytes.as_slice())));
         Ok((bytes, digest))
     })
     .await?;
@@ -94,16 +112,17 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
     }
 
     let cached = {
-        let (sandbox, digest) = (Arc::clone(sandbox), digest.clone());
-        off_thread(move || Ok(sandbox.cache.as_ref().and_then(|cache| cache.load(&sandbox.engine.wasmtime, &digest)))).await?
+        let (admissions, digest) = (Arc::clone(admissions), digest.clone());
+        off_thread(move || Ok(admissions.cache.as_ref().and_then(|cache| cache.load(&admissions.engine.wasmtime, &digest))))
+            .await?
     };
     findings.from_cache = cached.is_some();
     let code = match cached {
         Some(code) => code,
-        None => compile(sandbox, Arc::clone(&bytes), digest.clone(), permit).await?,
+        None => compile(admissions, Arc::clone(&bytes), digest.clone(), permit).await?,
     };
 
-    let pre = link(&sandbox.engine, &code, InterfaceSet::default()).map_err(|error| {
+    let pre = link(&admissions.engine, &code, InterfaceSet::default()).map_err(|error| {
         let problem = format!("{error:#}");
         imports::mark_mismatch(&mut findings.imports, &problem);
         imports::refusal(&findings.imports).unwrap_or_else(|| {
@@ -114,21 +133,21 @@ async fn try_admit(sandbox: &Arc<Inner>, path: &Path, findings: &mut Findings) -
             )
         })
     })?;
-    let runners = manifests::ask(&pre, &sandbox.limits).await?;
+    let runners = manifests::ask(&pre, &admissions.limits).await?;
     findings.imports = imports::judge(&surface.imports, Some(manifests::declared(&runners)));
     findings.runners.clone_from(&runners);
     if let Some(refused) = imports::refusal(&findings.imports) {
         return Err(refused);
     }
-    if sandbox.components.keeps_files() {
-        let (sandbox, digest) = (Arc::clone(sandbox), digest.clone());
-        let kept = tokio::task::spawn_blocking(move || sandbox.components.keep(&digest, &bytes)).await;
+    if admissions.components.keeps_files() {
+        let (admissions, digest) = (Arc::clone(admissions), digest.clone());
+        let kept = tokio::task::spawn_blocking(move || admissions.components.keep(&digest, &bytes)).await;
         if let Ok(Err(error)) = kept {
             tracing::warn!(%error, "a component could not be kept: runs of it cannot be resumed once its file is gone");
         }
     }
     let uses_wasi_http = imports::uses_wasi_http(&surface.imports);
-    Ok(Component::new(Arc::clone(&sandbox.engine), code, digest, runners, uses_wasi_http))
+    Ok(Component::new(Arc::clone(&admissions.engine), code, digest, runners, uses_wasi_http))
 }
 
 /// Runs what takes a core or a disk where nobody is served.
@@ -145,12 +164,12 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refused>
 /// Compiles. Where that takes too long the file is refused; the thread ends by itself some time later, and no
 /// other admission takes its place before.
 async fn compile(
-    sandbox: &Arc<Inner>,
+    admissions: &Arc<Admissions>,
     bytes: Arc<Vec<u8>>,
     digest: String,
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
 ) -> Result<wasmtime::component::Component, Refused> {
-    let this = Arc::clone(sandbox);
+    let this = Arc::clone(admissions);
     let compiling = off_thread(move || {
         let code = wasmtime::component::Component::from_binary(&this.engine.wasmtime, bytes.as_slice())
             .map_err(|error| invalid(&error))?;
@@ -160,7 +179,7 @@ async fn compile(
         drop(permit);
         Ok(code)
     });
-    let allowed = sandbox.limits.compile_ms;
+    let allowed = admissions.limits.compile_ms;
     tokio::time::timeout(Duration::from_millis(allowed), compiling).await.unwrap_or_else(|_| {
         Err((
             RefusalCode::CompileTimeout,

@@ -5,7 +5,11 @@ use std::sync::Arc;
 use agent_host_protocol::{InterfaceSet, RunnerManifest};
 use parking_lot::Mutex;
 
-use crate::{bindings::AgentRunnerPre, engine::GuestEngine, guest::Guest, wasi::Waiting};
+use crate::{
+    bindings::AgentRunnerPre,
+    engine::GuestEngine,
+    guest::{Guest, Waiting},
+};
 
 /// A component that was admitted: compiled, asked for its manifests, and ready to run.
 ///

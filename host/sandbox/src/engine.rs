@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use agent_host_protocol::{Interface, InterfaceSet, Limits};
+use agent_host_protocol::{Interface, InterfaceSet, Limits, hex};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, component::Linker};
@@ -20,6 +20,9 @@ use crate::{
 
 /// How long a guest computes before it gives way to others, and how late at most it is stopped.
 const EPOCH: Duration = Duration::from_millis(10);
+
+/// Components that are admitted at one time. Compiling takes a core each, and the host has others to serve.
+pub(crate) const ADMISSIONS_AT_ONCE: usize = 2;
 
 /// Core instances in one component. A Rust guest has four, Python and JavaScript about ten.
 const MAX_CORE_INSTANCES: u32 = 20;
@@ -68,7 +71,7 @@ impl GuestEngine {
         let mut sink = Sink(Sha256::new());
         self.wasmtime.precompile_compatibility_hash().hash(&mut sink);
         // Half of it tells engines apart as well, and keeps file names short.
-        crate::hex(sink.0.finalize().get(..16).unwrap_or_default())
+        hex::encode(sink.0.finalize().get(..16).unwrap_or_default())
     }
 
     /// The linker for what `granted` opens. There are few different grants, so all linkers are kept.
@@ -114,7 +117,7 @@ fn config(limits: &Limits) -> Config {
     config.parallel_compilation(false);
 
     // Besides the runs, each admission asks one component for its manifests.
-    let live = limits.max_live_runs.saturating_add(u32::try_from(crate::admission::AT_ONCE).unwrap_or(1));
+    let live = limits.max_live_runs.saturating_add(u32::try_from(ADMISSIONS_AT_ONCE).unwrap_or(1));
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(live);
     pool.max_core_instances_per_component(MAX_CORE_INSTANCES);

@@ -1,17 +1,52 @@
-//! What stands behind the handles that a guest holds.
+//! Resources of the contract: the object of the kernel behind each handle of a guest.
 
 #![allow(unreachable_pub, reason = "named by the generated traits, which are public")]
 
-use crate::calls::{ArtifactReader, ArtifactWriter, HttpResponse, ResponseStream};
+use agent_host_protocol::{ApiError, http::HttpHead, message::ArtifactRef, model::ModelChunk};
+use async_trait::async_trait;
 
-/// `models.response-stream`.
-pub struct Responses(pub(crate) Box<dyn ResponseStream>);
+/// `models.response-stream`. Dropping it ends the call.
+#[async_trait]
+pub trait ResponseStream: Send {
+    /// `next`: waits for the next chunks and gives all that have arrived; none is the end.
+    async fn next(&mut self) -> Result<Vec<ModelChunk>, ApiError>;
+}
 
 /// `artifacts.reader`.
+#[async_trait]
+pub trait ArtifactReader: Send {
+    /// `read`: at most `max_bytes`; none is the end.
+    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError>;
+}
+
+/// `artifacts.writer`. Dropping it forgets what was written.
+#[async_trait]
+pub trait ArtifactWriter: Send {
+    /// `write`.
+    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), ApiError>;
+
+    /// `finish`: keeps the content and gives the reference.
+    async fn finish(self: Box<Self>) -> Result<ArtifactRef, ApiError>;
+}
+
+/// `http.response`. Dropping it ends the request.
+#[async_trait]
+pub trait HttpResponse: Send {
+    /// The beginning of the response; it does not change.
+    fn head(&self) -> &HttpHead;
+
+    /// `read`: at most `max_bytes`; none is the end.
+    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError>;
+}
+
+/// The handle of a [`ResponseStream`].
+pub struct Responses(pub(crate) Box<dyn ResponseStream>);
+
+/// The handle of an [`ArtifactReader`].
 pub struct Reader(pub(crate) Box<dyn ArtifactReader>);
 
-/// `artifacts.writer`.
+/// The handle of an [`ArtifactWriter`].
 pub struct Writer(pub(crate) Box<dyn ArtifactWriter>);
 
-/// `http.response`.
+/// The handle of an [`HttpResponse`].
 pub struct Response(pub(crate) Box<dyn HttpResponse>);

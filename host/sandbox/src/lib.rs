@@ -24,28 +24,21 @@ mod plugins;
 mod run;
 mod sandbox;
 mod wasi;
+mod wasi_context;
 mod wasi_http;
 mod world;
 
 pub use calls::{
-    ActionRequest, ArtifactCalls, ArtifactReader, ArtifactWriter, AskedQuestion, Batch, ChatMessages, ChatRequest, ChildCalls,
-    EventCalls, HistoryCalls, HostCalls, HttpBody, HttpCalls, HttpResponse, InteractionCalls, KnowledgeCalls, LogSource,
-    ModelCalls, PageRequest, PlatformCalls, Refusals, ResponseStream, ResultCalls, RunLog, SharedLog, StartInput, StartRequest,
-    StateCalls, SteeringCalls, StorageCalls, TimeCalls, ToolCalls, ToolRequest,
+    ActionRequest, ArtifactCalls, AskedQuestion, Batch, ChatMessages, ChatRequest, ChildCalls, EventCalls, HistoryCalls,
+    HostCalls, HttpBody, HttpCalls, InteractionCalls, KnowledgeCalls, LogSource, ModelCalls, PageRequest, PlatformCalls,
+    Refusals, ResultCalls, RunLog, SharedLog, StartInput, StartRequest, StateCalls, SteeringCalls, StorageCalls, TimeCalls,
+    ToolCalls, ToolRequest,
 };
 pub use component::Component;
 pub use convert::json as parse_json;
 pub use engine::EngineError;
+pub use handles::{ArtifactReader, ArtifactWriter, HttpResponse, ResponseStream};
 pub use plugins::{Plugins, PluginsError, Runner};
 pub use run::Outcome;
 pub use sandbox::{Options, Place, Sandbox, SandboxError};
 pub use world::{GuestClock, World};
-
-/// Lower-case hexadecimal.
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}

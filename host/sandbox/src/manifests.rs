@@ -8,10 +8,9 @@ use crate::{
     bindings::AgentRunnerPre,
     calls::Nobody,
     convert,
-    guest::Guest,
+    guest::{Guest, Waiting},
     imports::Refused,
     run::{self, Breakage},
-    wasi::Waiting,
     world::{GuestClock, World},
 };
 

@@ -206,10 +206,10 @@ impl Directory {
         for name in &gone {
             tracing::info!(file = %name, "plugin removed");
         }
-        let sandbox = self.sandbox.inner();
+        let shared = &self.sandbox.admissions;
         let admissions = changed.into_iter().map(|(name, stamp)| {
-            let (sandbox, path) = (Arc::clone(sandbox), self.path.join(&name));
-            (name, stamp, tokio::spawn(async move { admission::admit(&sandbox, &path).await }))
+            let (shared, path) = (Arc::clone(shared), self.path.join(&name));
+            (name, stamp, tokio::spawn(async move { admission::admit(&shared, &path).await }))
         });
         for (name, stamp, admission) in admissions.collect::<Vec<_>>() {
             let Ok(admission) = admission.await else { continue };

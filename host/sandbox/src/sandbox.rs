@@ -6,7 +6,7 @@ use agent_host_protocol::{InterfaceSet, Limits, PluginReport, context::RunContex
 use tokio::sync::Semaphore;
 
 use crate::{
-    admission,
+    admission::{self, Admissions},
     cache::CodeCache,
     calls::{HostCalls, SharedLog},
     component::Component,
@@ -47,17 +47,10 @@ pub enum SandboxError {
 
 /// An engine, its cache, and the places for guests. Cheap to clone.
 #[derive(Clone)]
-pub struct Sandbox(Arc<Inner>);
-
-pub(crate) struct Inner {
-    pub(crate) engine: Arc<GuestEngine>,
-    pub(crate) cache: Option<CodeCache>,
-    pub(crate) components: Components,
-    pub(crate) limits: Limits,
+pub struct Sandbox {
+    pub(crate) admissions: Arc<Admissions>,
     /// One permit for each guest in memory, so that the pool is never asked for more than it has.
     places: Arc<Semaphore>,
-    /// One permit for each component that is being admitted, compiler included.
-    pub(crate) admissions: Arc<Semaphore>,
 }
 
 impl Options {
@@ -76,8 +69,7 @@ impl Options {
         let components = Components::open(self.components.clone())
             .map_err(|source| SandboxError::Directory { path: self.components.unwrap_or_default(), source })?;
         let places = Arc::new(Semaphore::new(self.limits.max_live_runs as usize));
-        let admissions = Arc::new(Semaphore::new(admission::AT_ONCE));
-        Ok(Sandbox(Arc::new(Inner { engine, cache, components, limits: self.limits, places, admissions })))
+        Ok(Sandbox { admissions: Arc::new(Admissions::new(engine, cache, components, self.limits)), places })
     }
 }
 
@@ -85,7 +77,7 @@ impl Sandbox {
     /// Waits for a place for one guest. A host that is full delays runs and refuses none, and what a run waits
     /// here is not counted against its deadline.
     pub async fn place(&self) -> Place {
-        Place { _permit: Arc::clone(&self.0.places).acquire_owned().await.ok() }
+        Place { _permit: Arc::clone(&self.places).acquire_owned().await.ok() }
     }
 
     /// Runs a runner of `component` once, linked to what is `granted`; everything else can only refuse.
@@ -105,8 +97,8 @@ impl Sandbox {
     ) -> Outcome {
         let outcome = match component.linked(granted) {
             Ok(pre) => {
-                let guest = Guest::new(&self.0.limits, component.waiting(), world, calls, log);
-                run::run(&pre, &self.0.limits, runner, context, guest).await
+                let guest = Guest::new(&self.admissions.limits, component.waiting(), world, calls, log);
+                run::run(&pre, &self.admissions.limits, runner, context, guest).await
             }
             Err(error) => Outcome::Broken {
                 code: agent_host_protocol::FailureCode::RunnerStart,
@@ -120,12 +112,12 @@ impl Sandbox {
     /// How many guests are in memory.
     #[must_use]
     pub fn live(&self) -> usize {
-        (self.0.limits.max_live_runs as usize).saturating_sub(self.0.places.available_permits())
+        (self.admissions.limits.max_live_runs as usize).saturating_sub(self.places.available_permits())
     }
 
     /// Looks at a file as admission does, and gives the report; nothing is kept or served.
     pub async fn inspect(&self, path: &std::path::Path) -> PluginReport {
-        admission::admit(&self.0, path).await.report
+        admission::admit(&self.admissions, path).await.report
     }
 
     /// A component that was admitted once, by its digest: from memory, or from what is kept on disk.
@@ -133,7 +125,7 @@ impl Sandbox {
     /// # Errors
     /// When it is not kept any more, or this host does not accept it any more; the text says which.
     pub async fn component(&self, digest: &str) -> Result<Arc<Component>, String> {
-        let components = &self.0.components;
+        let components = &self.admissions.components;
         if let Some(component) = components.loaded(digest) {
             return Ok(component);
         }
@@ -151,7 +143,7 @@ impl Sandbox {
     /// # Errors
     /// When it is not admitted; the text says why.
     pub async fn load(&self, path: &std::path::Path, digest: Option<&str>) -> Result<Arc<Component>, String> {
-        let admission = admission::admit(&self.0, path).await;
+        let admission = admission::admit(&self.admissions, path).await;
         let refusal = admission.report.refusal.map(|refusal| refusal.message).unwrap_or_default();
         let component = admission.component.ok_or_else(|| format!("{} is not admitted: {refusal}", path.display()))?;
         if digest.is_some_and(|digest| digest != component.digest()) {
@@ -162,17 +154,13 @@ impl Sandbox {
 
     /// Removes kept components that are neither `needed` (by digest) nor in memory, and were not for so long.
     pub async fn forget_components(&self, needed: HashSet<String>, unused_for: Duration) {
-        let this = Arc::clone(&self.0);
+        let this = Arc::clone(&self.admissions);
         let forgotten = tokio::task::spawn_blocking(move || this.components.forget(&needed, unused_for)).await;
         match forgotten {
             Ok(Ok(removed)) => tracing::debug!(removed, "components that no run needs were removed"),
             Ok(Err(error)) => tracing::warn!(%error, "components that no run needs could not be removed"),
             Err(error) => tracing::warn!(%error, "components that no run needs could not be removed"),
         }
-    }
-
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.0
     }
 }
 

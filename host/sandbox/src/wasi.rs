@@ -1,55 +1,20 @@
-//! WASI with nothing in it: no environment, no arguments, no files, no sockets.
-//!
-//! Guests in every language import WASI even where they use none of it, so it is there. What is left of it are the
-//! clocks and random bytes of the run's [`World`], and standard output and error, which go to the log of the run.
+//! WASI: the interfaces of `wasmtime-wasi`, and timers on the clock of the run.
 //!
 //! Clocks stand still between host calls. To sleep is a host call: `wasi:clocks/monotonic-clock` and `wasi:io/poll` are
 //! linked to what is here instead of to the implementation of `wasmtime-wasi`, whose timers run in real time. Everything
 //! else that can be polled (standard streams) is always ready; only a component that imports `wasi:http` has more to wait
 //! for, and then really waits for it.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
-use bytes::Bytes;
 use wasmtime::component::{HasData, Linker, Resource};
-use wasmtime_wasi::{
-    WasiCtx, WasiCtxBuilder,
-    cli::{IsTerminal, StdoutStream},
-    p2::{
-        DynPollable, OutputStream, Pollable, StreamResult,
-        bindings::{clocks::monotonic_clock, io::poll},
-        subscribe,
-    },
+use wasmtime_wasi::p2::{
+    DynPollable, Pollable,
+    bindings::{clocks::monotonic_clock, io::poll},
+    subscribe,
 };
 
-use crate::{
-    calls::{LogSource, SharedLog},
-    guest::Guest,
-    world::{Purpose, World},
-};
-
-/// Random bytes in one call. More is asked only by who wants the host to work.
-const MAX_RANDOM_BYTES: u64 = 64 * 1024;
-
-/// Bytes that a guest may write to a standard stream in one call: the log bounds the total.
-const STREAM_PERMIT: usize = 64 * 1024;
-
-/// A context of WASI with nothing in it but clocks, randomness and the log.
-pub(crate) fn inert(world: &World, log: &SharedLog) -> WasiCtx {
-    WasiCtxBuilder::new()
-        .stdout(LogStream { log: Arc::clone(log), source: LogSource::Stdout })
-        .stderr(LogStream { log: Arc::clone(log), source: LogSource::Stderr })
-        .wall_clock(world.clock.clone())
-        .monotonic_clock(world.clock.clone())
-        .secure_random(world.random(Purpose::Secure))
-        .insecure_random(world.random(Purpose::Insecure))
-        .insecure_random_seed(world.insecure_seed())
-        .max_random_size(MAX_RANDOM_BYTES)
-        .allow_tcp(false)
-        .allow_udp(false)
-        .allow_ip_name_lookup(false)
-        .build()
-}
+use crate::guest::{Guest, Waiting};
 
 /// Links WASI: that of `wasmtime-wasi`, and over it the timers of this module.
 pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
@@ -59,15 +24,6 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     monotonic_clock::add_to_linker::<_, Timers>(linker, |guest| Poller(guest))?;
     linker.allow_shadowing(false);
     Ok(())
-}
-
-/// What a guest that polls waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// Moments of its own clock. Everything else is ready, so two executions of one run poll alike.
-    ForTimers,
-    /// Those, and what really becomes ready: responses, and streams of bodies.
-    ForReadiness,
 }
 
 struct Timers;
@@ -216,58 +172,18 @@ pub(crate) async fn block(guest: &mut Guest, pollable: Resource<DynPollable>) ->
     poll::HostPollable::block(&mut Poller(guest), pollable).await
 }
 
-/// A standard stream that ends in the log of the run.
-#[derive(Clone)]
-struct LogStream {
-    log: SharedLog,
-    source: LogSource,
-}
-
-impl IsTerminal for LogStream {
-    fn is_terminal(&self) -> bool {
-        false
-    }
-}
-
-impl StdoutStream for LogStream {
-    fn p2_stream(&self) -> Box<dyn OutputStream> {
-        Box::new(self.clone())
-    }
-
-    fn async_stream(&self) -> Box<dyn tokio::io::AsyncWrite + Send + Sync> {
-        Box::new(tokio::io::sink())
-    }
-}
-
-#[async_trait::async_trait]
-impl Pollable for LogStream {
-    async fn ready(&mut self) {}
-}
-
-impl OutputStream for LogStream {
-    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.log.write(self.source, &bytes);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> StreamResult<()> {
-        Ok(())
-    }
-
-    fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(STREAM_PERMIT)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
     use agent_host_protocol::Limits;
     use wasmtime_wasi::p2::bindings::io::poll::{Host as _, HostPollable as _};
 
     use super::*;
-    use crate::{calls::Nobody, world::GuestClock};
+    use crate::{
+        calls::Nobody,
+        world::{GuestClock, World},
+    };
 
     /// Ready after a while, or never.
     struct Later(Option<Duration>);

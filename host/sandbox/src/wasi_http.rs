@@ -20,7 +20,7 @@ use wasmtime::{
     component::{Linker, Resource},
 };
 use wasmtime_wasi_http::{
-    Error, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks, WasiHttpView,
+    Error, RequestOptions, WasiBody, WasiHttp, WasiHttpHooks, WasiHttpView,
     p2::bindings::http::{
         outgoing_handler,
         types::{
@@ -39,9 +39,6 @@ use crate::{
 const TYPES: &str = "wasi:http/types@0.2.12";
 const HANDLER: &str = "wasi:http/outgoing-handler@0.2.12";
 
-/// Names and values of one set of headers. Servers commonly take 8 to 16 KiB; a guest can hold as many sets as it can
-/// hold handles.
-const MAX_FIELDS_BYTES: usize = 32 * 1024;
 /// A method of a guest's own.
 const MAX_METHOD_BYTES: usize = 64;
 /// Host and port. A name has at most 253 bytes.
@@ -50,13 +47,6 @@ const MAX_AUTHORITY_BYTES: usize = 512;
 const MAX_PATH_BYTES: usize = 16 * 1024;
 /// What a guest writes to a body at once. Two such pieces wait at most until the request takes them.
 const BODY_CHUNK_BYTES: usize = 64 * 1024;
-
-/// The bounds of what a guest builds.
-pub(crate) fn context() -> WasiHttpCtx {
-    let mut context = WasiHttpCtx::new();
-    context.set_field_size_limit(MAX_FIELDS_BYTES);
-    context
-}
 
 /// Whether there is anything behind `wasi:http` for a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,7 +231,7 @@ mod tests {
     use crate::{
         calls::Nobody,
         engine::GuestEngine,
-        wasi::Waiting,
+        guest::Waiting,
         world::{GuestClock, World},
     };
 

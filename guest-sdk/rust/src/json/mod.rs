@@ -4,6 +4,12 @@
 //! [`from_str`] reads any type that `serde` can build, and its errors name the field. [`IntoJson`]
 //! writes the values that cannot fail to have a JSON form. `serde_json` (re-exported by this crate)
 //! does everything else, at the price of its size.
+//!
+//! Measured against `serde_json` with `alloc` (release components, profile `guest`): `echo` has 145 KB with this reader, 162 KB
+//! with `serde_json`, and 185 KB with its `float_roundtrip`, without which the last digit of a long number may be read wrong;
+//! `local-agent`, which needs `serde_json` anyway, has 353, 339 and 361 KB. A context of 16 KB is read in 201 to 228 µs here, in
+//! 83 to 115 µs there. The reader stays because a small component stays small (`echo` below 150 KiB, which a test holds) and
+//! numbers are exact; it goes where size no longer counts.
 
 mod error;
 mod read;

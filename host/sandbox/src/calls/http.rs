@@ -1,13 +1,12 @@
 //! `http`, and `wasi:http`: the two ways to the outside, and one gate behind both.
 
-use agent_host_protocol::{
-    ApiError,
-    http::{HttpHead, HttpRequest},
-};
+use agent_host_protocol::{ApiError, http::HttpRequest};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http_body_util::combinators::UnsyncBoxBody;
+
+use crate::handles::HttpResponse;
 
 /// `http`, and what is under `wasi:http/outgoing-handler`.
 #[async_trait]
@@ -24,16 +23,6 @@ pub trait HttpCalls: Send {
         &mut self,
         request: http::Request<HttpBody>,
     ) -> BoxFuture<'static, Result<http::Response<HttpBody>, ApiError>>;
-}
-
-/// `http.response`. Dropping it ends the request.
-#[async_trait]
-pub trait HttpResponse: Send {
-    /// The beginning of the response; it does not change.
-    fn head(&self) -> &HttpHead;
-
-    /// `read`: at most `max_bytes`; none is the end.
-    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError>;
 }
 
 /// A body that arrives, or leaves, in pieces.

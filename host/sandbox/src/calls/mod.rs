@@ -11,8 +11,7 @@ use agent_host_protocol::{
     context::{EventContext, KnowledgeBaseResource, SteeringInput},
     knowledge::KnowledgeHit,
     manifest::{StateScope, StorageArea},
-    message::ArtifactRef,
-    model::{ModelChunk, ModelResponse, RerankHit},
+    model::{ModelResponse, RerankHit},
     page::Direction,
     tool::{ToolDetail, ToolOutput},
     transcript::TranscriptItem,
@@ -21,11 +20,13 @@ use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::handles::{ArtifactReader, ArtifactWriter, ResponseStream};
+
 mod http;
 mod nobody;
 mod unparsed;
 
-pub use http::{HttpBody, HttpCalls, HttpResponse};
+pub use http::{HttpBody, HttpCalls};
 pub(crate) use nobody::Nobody;
 pub use unparsed::{Batch, ChatMessages, ChatRequest, StartInput};
 
@@ -105,13 +106,6 @@ pub trait ModelCalls: Send {
 
     /// `models.count-tokens`.
     async fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> Result<u64, ApiError>;
-}
-
-/// `models.response-stream`. Dropping it ends the call.
-#[async_trait]
-pub trait ResponseStream: Send {
-    /// `next`: waits for the next chunks and gives all that have arrived; none is the end.
-    async fn next(&mut self) -> Result<Vec<ModelChunk>, ApiError>;
 }
 
 /// `tools`.
@@ -215,23 +209,6 @@ pub trait ArtifactCalls: Send {
 
     /// `artifacts.create`.
     async fn artifact_create(&mut self, media_type: String, name: Option<String>) -> Result<Box<dyn ArtifactWriter>, ApiError>;
-}
-
-/// `artifacts.reader`.
-#[async_trait]
-pub trait ArtifactReader: Send {
-    /// `read`: at most `max_bytes`; none is the end.
-    async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError>;
-}
-
-/// `artifacts.writer`. Dropping it forgets what was written.
-#[async_trait]
-pub trait ArtifactWriter: Send {
-    /// `write`.
-    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), ApiError>;
-
-    /// `finish`: keeps the content and gives the reference.
-    async fn finish(self: Box<Self>) -> Result<ArtifactRef, ApiError>;
 }
 
 /// `state`.

@@ -18,11 +18,11 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::{
-    ActionRequest, ArtifactCalls, ArtifactReader, ArtifactWriter, AskedQuestion, Batch, ChatMessages, ChatRequest, ChildCalls,
-    EventCalls, HistoryCalls, HttpBody, HttpCalls, HttpResponse, InteractionCalls, KnowledgeCalls, LogSource, ModelCalls,
-    PageRequest, PlatformCalls, Refusals, ResponseStream, ResultCalls, RunLog, StartRequest, StateCalls, SteeringCalls,
-    StorageCalls, TimeCalls, ToolCalls, ToolRequest,
+    ActionRequest, ArtifactCalls, AskedQuestion, Batch, ChatMessages, ChatRequest, ChildCalls, EventCalls, HistoryCalls,
+    HttpBody, HttpCalls, InteractionCalls, KnowledgeCalls, LogSource, ModelCalls, PageRequest, PlatformCalls, Refusals,
+    ResultCalls, RunLog, StartRequest, StateCalls, SteeringCalls, StorageCalls, TimeCalls, ToolCalls, ToolRequest,
 };
+use crate::handles::{ArtifactReader, ArtifactWriter, HttpResponse, ResponseStream};
 
 /// Nobody calls.
 pub(crate) struct Nobody;

@@ -2,12 +2,9 @@
 
 use agent_host_protocol::ask::{ActionOutcome, Answer, QuestionKind};
 
-use crate::{
-    bindings::{interactions as wi, platform as wp},
-    calls::AskedQuestion,
-};
+use crate::bindings::{interactions as wi, platform as wp};
 
-same!(kind, kind_out, wi::QuestionKind, QuestionKind, { Confirmation, Choice, Form, PlanReview });
+same!(question_kind, question_kind_out, wi::QuestionKind, QuestionKind, { Confirmation, Choice, Form, PlanReview });
 
 pub(crate) fn action_outcome_out(outcome: ActionOutcome) -> wp::ActionOutcome {
     match outcome {
@@ -15,11 +12,6 @@ pub(crate) fn action_outcome_out(outcome: ActionOutcome) -> wp::ActionOutcome {
         ActionOutcome::Denied(reason) => wp::ActionOutcome::Denied(reason),
         ActionOutcome::Expired => wp::ActionOutcome::Expired,
     }
-}
-
-pub(crate) fn question(question: wi::Question) -> AskedQuestion {
-    let wi::Question { kind: asked, title, description, answer_schema, expires_at } = question;
-    AskedQuestion { kind: kind(asked), title, description, answer_schema, expires_at }
 }
 
 pub(crate) fn answer_out(answer: Answer) -> wi::Answer {

@@ -3,15 +3,7 @@
 use agent_host_protocol::{Page, RunEvent, RunStatus, child::RunSummary, context::SteeringInput};
 
 use super::context::{event_out, input_out};
-use crate::{
-    bindings::{runs as wr, steering as ws},
-    calls::{StartInput, StartRequest},
-};
-
-pub(crate) fn start_request(request: wr::StartRequest) -> StartRequest {
-    let wr::StartRequest { runner_id, input, objective, config } = request;
-    StartRequest { runner_id, input: StartInput::new(input), objective, config }
-}
+use crate::bindings::{runs as wr, steering as ws};
 
 fn status_out(status: RunStatus) -> wr::RunStatus {
     match status {
@@ -56,31 +48,11 @@ pub(crate) fn steering_out(steering: &SteeringInput) -> ws::SteeringInput {
 
 #[cfg(test)]
 mod tests {
-    use agent_host_protocol::{ErrorCode, context::Input, message::ContentPart};
+    use agent_host_protocol::{context::Input, message::ContentPart};
     use serde_json::json;
 
     use super::*;
-    use crate::{bindings::context as wc, convert};
-
-    fn request(message_chain: Option<&str>) -> StartRequest {
-        let input = wc::Input {
-            text: Some("four".to_owned()),
-            contents: Vec::new(),
-            attachments: Vec::new(),
-            message_chain: message_chain.map(str::to_owned),
-        };
-        let (runner_id, objective) = ("runner".to_owned(), "goal".to_owned());
-        start_request(wr::StartRequest { runner_id, input, objective, config: Some("{}".to_owned()) })
-    }
-
-    #[test]
-    fn the_input_of_a_child_is_measured_before_it_is_parsed() {
-        let malformed = request(Some("[1"));
-        assert_eq!(malformed.bytes(), "runner".len() + "goal".len() + "{}".len() + "four".len() + "[1".len());
-        assert_eq!(malformed.input.parse().unwrap_err().code, ErrorCode::InvalidArgument);
-        let input = request(Some("[1]")).input.parse().unwrap();
-        assert_eq!((input.text.as_deref(), input.message_chain), (Some("four"), Some(json!([1]))));
-    }
+    use crate::convert;
 
     #[test]
     fn an_input_reads_back_as_it_was_given() {

@@ -2,19 +2,8 @@
 
 use agent_host_protocol as p;
 
-use super::{artifact_out, context::event_out, direction};
+use super::{artifact_out, context::event_out};
 use crate::bindings::{events as we, history as wh};
-
-pub(crate) fn page_request(request: wh::PageRequest) -> crate::calls::PageRequest {
-    crate::calls::PageRequest {
-        conversation_id: request.conversation_id,
-        before: request.before,
-        after: request.after,
-        limit: request.limit,
-        direction: direction(request.direction),
-        include_artifacts: request.include_artifacts,
-    }
-}
 
 pub(crate) fn transcript_item_out(item: p::transcript::TranscriptItem) -> wh::TranscriptItem {
     let (text, content) = match item.content.as_slice() {

@@ -4,7 +4,7 @@ use agent_host_protocol as p;
 use p::{ApiError, ErrorCode};
 use serde_json::{Map, Value};
 
-use crate::bindings::{history as wh, log as wl, manifest as wm, types as wt};
+use crate::bindings::{history as wh, manifest as wm, types as wt};
 
 /// Maps enums of the contract to those of the protocol, variant by variant.
 macro_rules! same {
@@ -32,16 +32,16 @@ mod manifest;
 mod result;
 mod service;
 
-pub(crate) use ask::{action_outcome_out, answer_out, question};
-pub(crate) use child::{run_event_page_out, run_summary_out, start_request, steering_out};
+pub(crate) use ask::{action_outcome_out, answer_out, question_kind};
+pub(crate) use child::{run_event_page_out, run_summary_out, steering_out};
 pub(crate) use context::{context_out, event_out, input, input_bytes};
-pub(crate) use history::{event_page_out, page_out, page_request, transcript_item_out};
+pub(crate) use history::{event_page_out, page_out, transcript_item_out};
 pub(crate) use http::http_request;
 pub(crate) use manifest::manifest;
 pub(crate) use result::{completion, failure, result, result_bytes};
 pub(crate) use service::{
     chunk_out, hit_out, knowledge_base_out, message_bytes, messages, request, request_bytes, rerank_out, response_out,
-    tool_detail_out, tool_output_out, tool_request,
+    tool_detail_out, tool_output_out,
 };
 
 same!(role, role_out, wt::Role, p::message::Role, { System, Developer, User, Assistant, Tool });
@@ -57,17 +57,6 @@ same!(run_op, run_op_out, wm::RunOperation, p::manifest::RunOperation, { Start, 
 same!(ownership, ownership_out, wm::ContextOwnership, p::manifest::ContextOwnership, { SelfManaged, HostBootstrap, Hybrid });
 same!(bootstrap_mode, bootstrap_mode_out, wm::BootstrapMode, p::manifest::BootstrapMode, { None, CurrentEvent, RecentTail, SummaryTail });
 same!(direction, direction_out, wh::Direction, p::page::Direction, { Backward, Forward });
-
-pub(crate) fn log_level(level: wl::Level) -> crate::calls::LogSource {
-    use crate::calls::LogSource;
-    match level {
-        wl::Level::Trace => LogSource::Trace,
-        wl::Level::Debug => LogSource::Debug,
-        wl::Level::Info => LogSource::Info,
-        wl::Level::Warn => LogSource::Warn,
-        wl::Level::Error => LogSource::Error,
-    }
-}
 
 // ---- JSON ----
 

@@ -91,10 +91,6 @@ pub(crate) fn rerank_out(hit: p::model::RerankHit) -> wm::RerankHit {
     wm::RerankHit { index: hit.index, score: hit.score }
 }
 
-pub(crate) fn tool_request(call: wt::ToolCall) -> crate::calls::ToolRequest {
-    crate::calls::ToolRequest { call_id: call.call_id, tool_name: call.tool_name, parameters: call.parameters }
-}
-
 pub(crate) fn tool_detail_out(detail: p::tool::ToolDetail) -> wl::ToolDetail {
     wl::ToolDetail {
         name: detail.name,

@@ -1,6 +1,9 @@
 //! The state behind one guest: what its host calls reach.
 
-use agent_host_protocol::{ApiError, Interface, Limits};
+mod closed;
+mod requests;
+
+use agent_host_protocol::{ApiError, Limits};
 use rustc_hash::FxHashMap;
 use wasmtime::component::{HasData, Resource, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
@@ -11,12 +14,11 @@ use crate::{
         artifacts, events, history, http, interactions, knowledge, log, manifest, models, platform, results, runs, state,
         steering, storage, timers, tools, types,
     },
-    calls::{ActionRequest, Batch, ChatMessages, ChatRequest, HostCalls, LogSource, SharedLog},
+    calls::{ActionRequest, Batch, ChatMessages, ChatRequest, HostCalls, SharedLog},
     convert,
     handles::{Reader, Response, Responses, Writer},
     limits::GuestLimits,
-    wasi::{self, Waiting},
-    wasi_http,
+    wasi_context,
     world::World,
 };
 
@@ -34,12 +36,21 @@ pub(crate) struct Guest {
     log: SharedLog,
 }
 
+/// What a guest that polls waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// Moments of its own clock. Everything else is ready, so two executions of one run poll alike.
+    ForTimers,
+    /// Those, and what really becomes ready: responses, and streams of bodies.
+    ForReadiness,
+}
+
 impl Guest {
     pub(crate) fn new(limits: &Limits, waiting: Waiting, world: World, calls: Box<dyn HostCalls>, log: SharedLog) -> Self {
         let mut handles = ResourceTable::new();
         handles.set_max_capacity(limits.guest_handles);
-        let (wasi, limits) = (wasi::inert(&world, &log), GuestLimits::new(&world));
-        Self { wasi, http: wasi_http::context(), handles, timers: FxHashMap::default(), waiting, limits, world, calls, log }
+        let (wasi, limits) = (wasi_context::inert(&world, &log), GuestLimits::new(&world));
+        Self { wasi, http: wasi_context::http(), handles, timers: FxHashMap::default(), waiting, limits, world, calls, log }
     }
 
     /// An open door to an interface that the run was granted.
@@ -99,7 +110,7 @@ impl results::Host for OpenDoor<'_> {
 
 impl log::Host for OpenDoor<'_> {
     async fn write(&mut self, level: log::Level, message: String) -> wasmtime::Result<()> {
-        let source: LogSource = convert::log_level(level);
+        let source = requests::log_level(level);
         self.0.log.write(source, message.as_bytes());
         self.0.log.write(source, b"\n");
         Ok(())
@@ -170,14 +181,14 @@ impl tools::Host for OpenDoor<'_> {
     }
 
     async fn call(&mut self, call: types::ToolCall) -> Answer<tools::ToolOutput> {
-        answer(self.0.calls.tool_call(convert::tool_request(call)).await.map(convert::tool_output_out))
+        answer(self.0.calls.tool_call(requests::tool_request(call)).await.map(convert::tool_output_out))
     }
 
     async fn call_many(
         &mut self,
         calls: Vec<types::ToolCall>,
     ) -> wasmtime::Result<Vec<Result<tools::ToolOutput, types::ApiError>>> {
-        let calls = calls.into_iter().map(convert::tool_request).collect();
+        let calls = calls.into_iter().map(requests::tool_request).collect();
         let outcomes = self.0.calls.tool_call_many(calls).await;
         Ok(outcomes.into_iter().map(|outcome| outcome.map(convert::tool_output_out).map_err(convert::error_out)).collect())
     }
@@ -201,7 +212,7 @@ impl knowledge::Host for OpenDoor<'_> {
 
 impl history::Host for OpenDoor<'_> {
     async fn page(&mut self, request: history::PageRequest) -> Answer<history::TranscriptPage> {
-        answer(self.0.calls.history_page(convert::page_request(request)).await.map(convert::page_out))
+        answer(self.0.calls.history_page(requests::page_request(request)).await.map(convert::page_out))
     }
 
     async fn search(&mut self, query: String, filters: Option<String>, top_k: u32) -> Answer<Vec<history::TranscriptItem>> {
@@ -323,7 +334,7 @@ impl platform::Host for OpenDoor<'_> {
 
 impl interactions::Host for OpenDoor<'_> {
     async fn ask(&mut self, question: interactions::Question) -> Answer<interactions::Answer> {
-        answer(self.0.calls.interaction_ask(convert::question(question)).await.map(convert::answer_out))
+        answer(self.0.calls.interaction_ask(requests::question(question)).await.map(convert::answer_out))
     }
 }
 
@@ -335,7 +346,7 @@ impl steering::Host for OpenDoor<'_> {
 
 impl runs::Host for OpenDoor<'_> {
     async fn start(&mut self, request: runs::StartRequest) -> Answer<String> {
-        answer(self.0.calls.run_start(convert::start_request(request)).await.map(|run_id| run_id.to_string()))
+        answer(self.0.calls.run_start(requests::start_request(request)).await.map(|run_id| run_id.to_string()))
     }
 
     async fn wait_any(&mut self, run_ids: Vec<String>, wait_ms: u32) -> Answer<Option<runs::RunSummary>> {
@@ -384,172 +395,5 @@ impl http::HostResponse for OpenDoor<'_> {
     async fn drop(&mut self, response: Resource<Response>) -> wasmtime::Result<()> {
         self.0.handles.delete(response)?;
         Ok(())
-    }
-}
-
-// ---- closed doors ----
-
-impl ClosedDoor<'_> {
-    async fn refuse<T>(&mut self, interface: Interface, function: &'static str) -> Answer<T> {
-        answer(Err(self.0.calls.refuse(interface, function).await))
-    }
-}
-
-/// Every function of an interface, each refused under its name in the contract.
-macro_rules! closed {
-    ($($interface:ident: $trait:path { $($name:ident = $function:literal ($($argument:ty),*) -> $answer:ty;)* })*) => {$(
-        impl $trait for ClosedDoor<'_> {$(
-            async fn $name(&mut self, $(_: $argument),*) -> Answer<$answer> {
-                self.refuse(Interface::$interface, $function).await
-            }
-        )*}
-    )*};
-}
-
-closed! {
-    Models: models::Host {
-        invoke = "invoke"(String, models::Request) -> models::Response;
-        stream = "stream"(String, models::Request) -> Resource<Responses>;
-        rerank = "rerank"(String, String, Vec<String>, Option<u32>) -> Vec<models::RerankHit>;
-        embed = "embed"(String, Vec<String>) -> Vec<Vec<f32>>;
-        count_tokens = "count-tokens"(String, Vec<types::Message>) -> u64;
-    }
-    Knowledge: knowledge::Host {
-        list = "list"() -> Vec<knowledge::KnowledgeBaseResource>;
-        retrieve = "retrieve"(String, String, u32, Option<String>) -> Vec<knowledge::Hit>;
-    }
-    History: history::Host {
-        page = "page"(history::PageRequest) -> history::TranscriptPage;
-        search = "search"(String, Option<String>, u32) -> Vec<history::TranscriptItem>;
-    }
-    Events: events::Host {
-        get = "get"(String) -> events::Event;
-        page = "page"(Option<String>, Vec<String>, u32) -> events::EventPage;
-    }
-    Artifacts: artifacts::Host {
-        metadata = "metadata"(String) -> artifacts::ArtifactMetadata;
-        read_range = "read-range"(String, u64, u32) -> Vec<u8>;
-        open = "open"(String) -> Resource<Reader>;
-        create = "create"(String, Option<String>) -> Resource<Writer>;
-    }
-    State: state::Host {
-        get = "get"(state::StateScope, String) -> Option<String>;
-        set = "set"(state::StateScope, String, String) -> ();
-        delete = "delete"(state::StateScope, String) -> ();
-        list_keys = "list-keys"(state::StateScope, Option<String>, u32) -> Vec<String>;
-    }
-    Storage: storage::Host {
-        get = "get"(storage::StorageArea, String) -> Option<Vec<u8>>;
-        set = "set"(storage::StorageArea, String, Vec<u8>) -> ();
-        delete = "delete"(storage::StorageArea, String) -> ();
-        list = "list"(storage::StorageArea, Option<String>, u32) -> Vec<String>;
-    }
-    Platform: platform::Host {
-        request_action = "request-action"(String, String, String) -> platform::ActionOutcome;
-    }
-    Interactions: interactions::Host {
-        ask = "ask"(interactions::Question) -> interactions::Answer;
-    }
-    Steering: steering::Host {
-        pull = "pull"(u32, u32) -> Vec<steering::SteeringInput>;
-    }
-    Runs: runs::Host {
-        start = "start"(runs::StartRequest) -> String;
-        wait_any = "wait-any"(Vec<String>, u32) -> Option<runs::RunSummary>;
-        get = "get"(String) -> runs::RunSummary;
-        list = "list"(Option<String>, u32) -> Vec<runs::RunSummary>;
-        events_page = "events-page"(String, Option<String>, u32) -> runs::RunEventPage;
-        cancel = "cancel"(String, String) -> ();
-    }
-    Http: http::Host {
-        send = "send"(http::Request) -> Resource<Response>;
-    }
-}
-
-impl tools::Host for ClosedDoor<'_> {
-    async fn get_detail(&mut self, _: String) -> Answer<tools::ToolDetail> {
-        self.refuse(Interface::Tools, "get-detail").await
-    }
-
-    async fn call(&mut self, _: types::ToolCall) -> Answer<tools::ToolOutput> {
-        self.refuse(Interface::Tools, "call").await
-    }
-
-    /// One refusal for each call, so that the guest finds its outcomes where it looks for them.
-    async fn call_many(
-        &mut self,
-        calls: Vec<types::ToolCall>,
-    ) -> wasmtime::Result<Vec<Result<tools::ToolOutput, types::ApiError>>> {
-        let refusal = convert::error_out(self.0.calls.refuse(Interface::Tools, "call-many").await);
-        Ok(calls.iter().map(|_| Err(refusal.clone())).collect())
-    }
-}
-
-impl timers::Host for ClosedDoor<'_> {
-    /// The time is no secret, and the function has no way to refuse.
-    async fn now(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.0.calls.now().await)
-    }
-
-    async fn sleep_until(&mut self, _: u64) -> Answer<()> {
-        self.refuse(Interface::Timers, "sleep-until").await
-    }
-}
-
-/// Methods of resources that a closed door never hands out. The engine refuses a forged handle before it gets
-/// here; were one to arrive, it means nothing.
-fn no_such_handle<T>() -> wasmtime::Result<T> {
-    Err(wasmtime::Error::msg("the guest used a handle that the host never gave"))
-}
-
-impl models::HostResponseStream for ClosedDoor<'_> {
-    async fn next(&mut self, _: Resource<Responses>) -> Answer<Vec<models::Chunk>> {
-        no_such_handle()
-    }
-
-    async fn drop(&mut self, _: Resource<Responses>) -> wasmtime::Result<()> {
-        no_such_handle()
-    }
-}
-
-impl artifacts::HostReader for ClosedDoor<'_> {
-    async fn read(&mut self, _: Resource<Reader>, _: u32) -> Answer<Vec<u8>> {
-        no_such_handle()
-    }
-
-    async fn drop(&mut self, _: Resource<Reader>) -> wasmtime::Result<()> {
-        no_such_handle()
-    }
-}
-
-impl artifacts::HostWriter for ClosedDoor<'_> {
-    async fn write(&mut self, _: Resource<Writer>, _: Vec<u8>) -> Answer<()> {
-        no_such_handle()
-    }
-
-    async fn finish(&mut self, _: Resource<Writer>) -> Answer<types::ArtifactRef> {
-        no_such_handle()
-    }
-
-    async fn drop(&mut self, _: Resource<Writer>) -> wasmtime::Result<()> {
-        no_such_handle()
-    }
-}
-
-impl http::HostResponse for ClosedDoor<'_> {
-    async fn status(&mut self, _: Resource<Response>) -> wasmtime::Result<u16> {
-        no_such_handle()
-    }
-
-    async fn headers(&mut self, _: Resource<Response>) -> wasmtime::Result<Vec<(String, String)>> {
-        no_such_handle()
-    }
-
-    async fn read(&mut self, _: Resource<Response>, _: u32) -> Answer<Vec<u8>> {
-        no_such_handle()
-    }
-
-    async fn drop(&mut self, _: Resource<Response>) -> wasmtime::Result<()> {
-        no_such_handle()
     }
 }
