@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use agent_host_config::network;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 const fn v4(a: u8, b: u8, c: u8, d: u8, length: u8) -> Ipv4Net {
@@ -58,7 +59,7 @@ pub(super) struct AddressRules {
 impl AddressRules {
     /// `texts` are what the operator allows: networks as `10.0.0.0/8`, or single addresses.
     pub(super) fn new(texts: &[String]) -> Result<Self, String> {
-        let allowed = texts.iter().map(|text| parse(text)).collect::<Result<_, _>>()?;
+        let allowed = texts.iter().map(|text| network(text)).collect::<Result<_, _>>()?;
         Ok(Self { allowed })
     }
 
@@ -86,15 +87,6 @@ impl AddressRules {
     fn allows(&self, address: IpAddr) -> bool {
         self.allowed.iter().any(|net| net.contains(&address))
     }
-}
-
-fn parse(text: &str) -> Result<IpNet, String> {
-    let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    let net = net.map_err(|_| format!("\"{}\" is neither an address nor a network such as `10.0.0.0/8`", text.escape_debug()))?;
-    if matches!(net, IpNet::V6(net) if net.addr().to_ipv4_mapped().is_some()) {
-        return Err(format!("\"{text}\" is IPv4 within IPv6: write it as IPv4"));
-    }
-    Ok(net)
 }
 
 /// The IPv4 address within a public IPv6 address, where it holds one: what a translator or a tunnel connects to.

@@ -37,6 +37,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use agent_host_config::{EgressConfig, HttpSecretConfig};
 use agent_host_protocol::{
     ApiError,
     http::{HttpHead, HttpRequest},
@@ -50,6 +51,7 @@ use hyper::body::Body as _;
 use reqwest::{Client, redirect, retry};
 use tokio::time::timeout_at;
 
+pub use self::body::{Body, Response};
 use self::{
     address::AddressRules,
     body::{Incoming, State, Upload},
@@ -58,15 +60,10 @@ use self::{
     resolve::{Lookup, Purpose, Resolver, System},
     secrets::{Secrets, Sent},
 };
-pub use self::{
-    body::{Body, Response},
-    config::{EgressConfig, HttpSecretConfig},
-};
 use crate::redact::stream::{CleanStream, Cleaner};
 
 mod address;
 mod body;
-mod config;
 mod failure;
 mod request;
 mod resolve;

@@ -1,12 +1,13 @@
 //! The secrets that the host puts into headers.
 
+use agent_host_config::HttpSecretConfig;
 use std::{collections::BTreeSet, sync::Arc};
 
 use agent_host_protocol::{ApiError, hosts::HostPattern};
 use http::HeaderValue;
 use parking_lot::Mutex;
 
-use super::{Allowed, config::HttpSecretConfig, failure::Category};
+use super::{Allowed, failure::Category};
 use crate::{
     redact::stream::{Cleaner, Forms, MIN_SECRET},
     secret::Secret,
@@ -57,7 +58,7 @@ impl Secrets {
             if secrets.iter().any(|secret| secret.name == name) {
                 return Err(format!("there are two HTTP secrets `{name}`"));
             }
-            let value = match config.value.resolve() {
+            let value = match Secret::read(&config.value) {
                 Err(error) => Err(error.to_string()),
                 Ok(secret) => problem(&secret).map_or(Ok(secret), Err),
             };

@@ -808,7 +808,7 @@ async fn a_server_that_repeats_a_secret_does_not_give_it_to_the_guest() {
         CANARY.to_owned(),
         STANDARD.encode(CANARY),
         basic,
-        CANARY.bytes().map(|byte| format!("{byte:02x}")).collect(),
+        agent_host_protocol::hex::encode(CANARY.as_bytes()),
         format!("{{\"{CANARY}\":\"{CANARY}\"}}"),
     ];
     let echoed = forms.join(" ");

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use agent_host_protocol::{ApiError, ErrorCode};
+use agent_host_config::KnowledgeBaseConfig;
+use agent_host_protocol::{ApiError, ErrorCode, hex};
 use futures_util::{StreamExt, stream};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -16,7 +17,6 @@ use sha2::{Digest, Sha256};
 use super::{
     Embedder,
     base::Base,
-    config::KnowledgeBaseConfig,
     error::KnowledgeError,
     extract::{self, MAX_FILE_BYTES, extract, one_line},
     guard,
@@ -82,7 +82,7 @@ impl Settings {
             self.config.overlap_chars,
             self.embedding.as_deref().unwrap_or_default()
         );
-        scan::hex(&Sha256::new().chain_update(settings.as_bytes()).chain_update([0]).chain_update(content).finalize())
+        hex::encode(&Sha256::new().chain_update(settings.as_bytes()).chain_update([0]).chain_update(content).finalize())
     }
 }
 
@@ -112,6 +112,22 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, KnowledgeError> + Send + 'static,
 ) -> Result<T, KnowledgeError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| KnowledgeError::Internal(error.to_string()))?
+}
+
+/// A prepared file with the vectors of its passages, where the knowledge base has an embedding model. An error is one of
+/// the model; a file that the model refuses is a failed file.
+async fn with_vectors(prepared: Prepared, embedder: Option<&dyn Embedder>) -> Result<Prepared, ApiError> {
+    let (document, embedder) = match (prepared, embedder) {
+        (Prepared::Ready(document), Some(embedder)) => (document, embedder),
+        (prepared, _) => return Ok(prepared),
+    };
+    match embed(*document, embedder).await {
+        Ok(document) => Ok(Prepared::Ready(Box::new(document))),
+        Err(error) if matches!(error.code, ErrorCode::InvalidArgument | ErrorCode::PayloadTooLarge) => {
+            Ok(Prepared::Failed(format!("the embedding model refuses it: {error}")))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Takes files in; see [`super::Knowledge::add`].
@@ -156,30 +172,15 @@ pub(crate) async fn add(
         .buffered(READERS);
     let mut done = 0;
     while let Some((path, prepared)) = prepared.next().await {
-        let prepared = match (prepared, &embedder) {
-            (Prepared::Ready(document), Some(embedder)) => match embed(*document, embedder.as_ref()).await {
-                Ok(document) => Prepared::Ready(Box::new(document)),
-                Err(error) if matches!(error.code, ErrorCode::InvalidArgument | ErrorCode::PayloadTooLarge) => {
-                    Prepared::Failed(format!("the embedding model refuses it: {error}"))
-                }
-                Err(source) => {
-                    adding.commit().await?;
-                    adding.finish().await?;
-                    return Err(KnowledgeError::Embedding { source, done, files });
-                }
-            },
-            (prepared, _) => prepared,
-        };
-        let outcome = match prepared {
-            Prepared::Unchanged => FileOutcome::Unchanged,
-            Prepared::Ignored => FileOutcome::Ignored,
-            Prepared::Failed(reason) => FileOutcome::Failed { reason },
-            Prepared::Ready(document) => {
-                let (passages, replaces) = (document.record.passages, document.replaces);
-                adding.put(*document).await?;
-                if replaces { FileOutcome::Updated { passages } } else { FileOutcome::Added { passages } }
+        let prepared = match with_vectors(prepared, embedder.as_deref()).await {
+            Ok(prepared) => prepared,
+            Err(source) => {
+                adding.commit().await?;
+                adding.finish().await?;
+                return Err(KnowledgeError::Embedding { source, done, files });
             }
         };
+        let outcome = adding.store(prepared).await?;
         report.count(&path, &outcome);
         done += 1;
         progress(AddProgress::File { done, files, path, outcome });
@@ -231,6 +232,20 @@ struct Adding {
 }
 
 impl Adding {
+    /// Stores a prepared file.
+    async fn store(&mut self, prepared: Prepared) -> Result<FileOutcome, KnowledgeError> {
+        Ok(match prepared {
+            Prepared::Unchanged => FileOutcome::Unchanged,
+            Prepared::Ignored => FileOutcome::Ignored,
+            Prepared::Failed(reason) => FileOutcome::Failed { reason },
+            Prepared::Ready(document) => {
+                let (passages, replaces) = (document.record.passages, document.replaces);
+                self.put(*document).await?;
+                if replaces { FileOutcome::Updated { passages } } else { FileOutcome::Added { passages } }
+            }
+        })
+    }
+
     async fn with(
         &mut self,
         work: impl FnOnce(&mut Writer) -> Result<(), KnowledgeError> + Send + 'static,

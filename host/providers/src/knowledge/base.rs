@@ -1,10 +1,11 @@
 //! One knowledge base: its configuration, its models, its index.
 
+use agent_host_config::KnowledgeBaseConfig;
 use std::{path::PathBuf, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::{Services, config::KnowledgeBaseConfig, error::KnowledgeError, report::KnowledgeBaseInfo, store::Store};
+use super::{Services, error::KnowledgeError, report::KnowledgeBaseInfo, store::Store};
 
 /// One knowledge base.
 pub(crate) struct Base {

@@ -16,7 +16,6 @@ use serde_json::Value;
 
 mod add;
 mod base;
-mod config;
 mod error;
 mod extract;
 mod filter;
@@ -28,8 +27,8 @@ mod scan;
 mod store;
 mod vectors;
 
+pub use agent_host_config::KnowledgeBaseConfig;
 use base::Base;
-pub use config::KnowledgeBaseConfig;
 pub use error::KnowledgeError;
 pub use report::{AddOptions, AddProgress, AddReport, DocumentInfo, FileFailure, FileOutcome, KnowledgeBaseInfo, RemoveReport};
 

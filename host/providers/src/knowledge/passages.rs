@@ -1,9 +1,10 @@
 //! Text into passages.
 
+use agent_host_config::KnowledgeBaseConfig;
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use text_splitter::{ChunkConfig, MarkdownSplitter, TextSplitter};
 
-use super::{config::KnowledgeBaseConfig, extract::one_line};
+use super::extract::one_line;
 
 /// What is cut at once.
 const BLOCK_BYTES: usize = 32 * 1024;

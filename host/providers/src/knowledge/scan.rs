@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use agent_host_protocol::hex;
 use sha2::{Digest, Sha256};
 use walkdir::WalkDir;
 
@@ -108,14 +109,5 @@ pub(crate) fn document_id(kb_id: &str, source: &Path) -> String {
     digest.update(kb_id.as_bytes());
     digest.update([0]);
     digest.update(source.as_os_str().as_encoded_bytes());
-    hex(&digest.finalize()).chars().take(32).collect()
-}
-
-/// Hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex::encode(digest.finalize().get(..16).unwrap_or_default())
 }

@@ -1,5 +1,6 @@
 //! Requests in the form of OpenAI's chat completions.
 
+use agent_host_config::ModelConfig;
 use agent_host_protocol::{
     ApiError,
     limits::is_shallow,
@@ -11,7 +12,6 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::{
-    config::ModelConfig,
     failure::{Category, quote},
     names::ToolNames,
 };

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use agent_host_config::ModelConfig;
 use agent_host_protocol::ApiError;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
@@ -19,7 +20,6 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
 use super::{
-    config::ModelConfig,
     failure::{Category, ProviderMessage, deadline_exceeded, quote, remaining},
     milliseconds,
 };

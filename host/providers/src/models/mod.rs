@@ -78,19 +78,17 @@ use tokio::{
 
 mod assemble;
 mod chat;
-mod config;
 mod failure;
 mod http;
 mod names;
 mod pieces;
 mod scripted;
-mod sse;
 mod stream;
 mod template;
 mod tokens;
 mod vectors;
 
-pub use config::{DEFAULT_EXTRA_ARGS, ModelConfig, ProviderKind};
+pub use agent_host_config::{DEFAULT_EXTRA_ARGS, ModelConfig, ProviderKind};
 pub use failure::not_ready;
 pub use stream::ModelStream;
 
@@ -184,7 +182,11 @@ impl Backend {
     fn open(config: &ModelConfig) -> Result<Self, String> {
         match (config.url()?, &config.script) {
             (Some(base), _) => {
-                let key = config.api_key.as_ref().map(|key| key.resolve().map_err(|error| error.to_string())).transpose()?;
+                let key = config
+                    .api_key
+                    .as_ref()
+                    .map(|key| crate::secret::Secret::read(key).map_err(|error| error.to_string()))
+                    .transpose()?;
                 Endpoint::new(config, base, key).map(|endpoint| Self::Http(Arc::new(endpoint)))
             }
             (None, Some(path)) => Script::read(path).map(|script| Self::Script(Arc::new(script))),

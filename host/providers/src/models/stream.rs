@@ -5,7 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_protocol::{ApiError, model::ModelChunk};
+use agent_host_protocol::{
+    ApiError,
+    model::ModelChunk,
+    sse::{EventReader, EventTooLarge},
+};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -13,7 +17,6 @@ use super::{
     http::Answer,
     names::ToolNames,
     scripted::{Playing, Reply},
-    sse::{Events, TooLarge},
 };
 
 /// A stream has this many times the bytes of what it says: about 300 bytes frame each token of about 4. What is held in
@@ -47,7 +50,7 @@ enum Source {
 /// The connection, and what was made of it so far.
 struct Wire {
     answer: Answer,
-    events: Events,
+    events: EventReader,
     assembler: Assembler,
     /// Bytes that may still come.
     left: usize,
@@ -69,7 +72,7 @@ impl ModelStream {
         let limit = answer.endpoint.max_bytes;
         let mut assembler = Assembler::new(names, answer.endpoint.redactor.clone(), turn, limit);
         if answer.is_event_stream() {
-            let (events, left) = (Events::new(limit), limit.saturating_mul(FRAME_FACTOR));
+            let (events, left) = (EventReader::new(limit), limit.saturating_mul(FRAME_FACTOR));
             let wire = Wire { answer, events, assembler, left };
             return Ok(Self { source: Source::Http(Box::new(wire)), arrived: Vec::new(), failed: None, place: Some(place) });
         }
@@ -169,7 +172,7 @@ impl Wire {
     fn take(&mut self, bytes: &[u8], out: &mut Vec<ModelChunk>) -> Result<bool, ApiError> {
         self.left = self.left.checked_sub(bytes.len()).ok_or_else(|| self.answer.endpoint.too_large())?;
         let assembler = &mut self.assembler;
-        let pushed = self.events.push(bytes, |data| assembler.event(data, out).map_err(Stop::Failed));
+        let pushed = self.events.push(bytes, |event| assembler.event(event.data, out).map_err(Stop::Failed));
         match pushed {
             Ok(()) => Ok(self.assembler.has_ended()),
             Err(Stop::TooLarge) => Err(self.answer.endpoint.too_large()),
@@ -184,8 +187,8 @@ enum Stop {
     Failed(ApiError),
 }
 
-impl From<TooLarge> for Stop {
-    fn from(_: TooLarge) -> Self {
+impl From<EventTooLarge> for Stop {
+    fn from(_: EventTooLarge) -> Self {
         Self::TooLarge
     }
 }

@@ -53,11 +53,6 @@ impl Encoding {
         ENCODINGS.into_iter().find(|encoding| encoding.name == name)
     }
 
-    /// Every name.
-    pub(super) fn names() -> Vec<&'static str> {
-        ENCODINGS.map(|encoding| encoding.name).to_vec()
-    }
-
     /// By the name of the model; the newest common encoding for one that is not known.
     pub(super) fn of_model(model: &str) -> Self {
         let [newest, ..] = ENCODINGS;
@@ -157,6 +152,11 @@ mod tests {
 
     fn encoding() -> Encoding {
         Encoding::named("o200k_base").unwrap()
+    }
+
+    #[test]
+    fn the_configuration_knows_every_encoding() {
+        assert_eq!(ENCODINGS.map(|encoding| encoding.name), agent_host_config::TOKENIZERS);
     }
 
     #[test]

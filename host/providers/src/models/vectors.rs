@@ -6,18 +6,13 @@ use std::{
     time::Instant,
 };
 
+use agent_host_config::{ModelConfig, ProviderKind};
 use agent_host_protocol::{ApiError, message::TokenUsage, model::RerankHit};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{
-    Embeddings,
-    assemble::plausible_usage,
-    config::{ModelConfig, ProviderKind},
-    failure::Category,
-    http::Endpoint,
-};
+use super::{Embeddings, assemble::plausible_usage, failure::Category, http::Endpoint};
 
 /// Texts or documents of one call. Cohere takes 1,000 documents at most; embeddings go in batches.
 const MAX_TEXTS: usize = 1_000;

@@ -5,6 +5,7 @@
 
 use std::{fmt, fmt::Write, sync::Arc};
 
+use agent_host_protocol::hex;
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 use base64::{
     Engine as _, alphabet,
@@ -81,17 +82,8 @@ fn forms(secret: &str) -> Vec<Vec<u8>> {
     for (double, single) in [("\"", "'"), ("&quot;", "'"), ("&quot;", "&#39;"), ("&#34;", "&#39;"), ("&quot;", "&#x27;")] {
         forms.push(html.replace('"', double).replace('\'', single).into_bytes());
     }
-    for upper in [true, false] {
-        forms.push(
-            bytes
-                .iter()
-                .fold(String::new(), |mut hex, byte| {
-                    _ = if upper { write!(hex, "{byte:02X}") } else { write!(hex, "{byte:02x}") };
-                    hex
-                })
-                .into_bytes(),
-        );
-    }
+    let hex = hex::encode(bytes);
+    forms.extend([hex.to_ascii_uppercase(), hex].map(String::into_bytes));
     forms
 }
 
@@ -251,7 +243,7 @@ mod tests {
     #[test]
     fn every_form_is_found_however_the_pieces_are_cut() {
         let cleaner = cleaner(&[("api", SECRET)]);
-        let hex = SECRET.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hex = hex::encode(SECRET.as_bytes());
         for form in [
             SECRET.to_owned(),
             STANDARD.encode(SECRET),

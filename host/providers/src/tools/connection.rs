@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, error::Error, sync::Arc, time::Duration};
 
+use agent_host_config::McpServerConfig;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::{
     ClientHandler, ErrorData, Peer, RoleClient, ServiceError,
@@ -27,7 +28,6 @@ use url::Url;
 
 use super::{
     Tool,
-    config::{McpServerConfig, Resolved},
     failure::MAX_SERVER_WORDS,
     inbox::{ELICIT, Inbox},
     names::full_names,
@@ -36,6 +36,7 @@ use super::{
     schema::MAX_SCHEMA,
     server::{Link, ToolMap},
     transport::{Http, Stdio},
+    value::Resolved,
     web::Web,
 };
 use crate::redact::Redactor;
@@ -143,7 +144,7 @@ impl Connection {
 
     async fn connect(config: &McpServerConfig, lifecycle: ClientLifecycleMode) -> Result<Self, Failed> {
         let values = if config.url.is_some() { &config.headers } else { &config.env };
-        let values = values.iter().map(|(name, value)| Ok((name.clone(), value.resolve()?)));
+        let values = values.iter().map(|(name, value)| Ok((name.clone(), Resolved::of(value)?)));
         let values: Vec<(String, Resolved)> =
             values.collect::<Result<_, _>>().map_err(|error: crate::secret::SecretError| Failed::new(error.to_string()))?;
         let redactor = Redactor::new(secrets(config, &values));

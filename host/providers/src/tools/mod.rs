@@ -14,7 +14,6 @@
 //! Not guaranteed: what a tool did before its call failed, and that a server stops when it is told to.
 
 mod call;
-mod config;
 mod connection;
 mod failure;
 mod inbox;
@@ -24,6 +23,7 @@ mod process;
 mod schema;
 mod server;
 mod transport;
+mod value;
 mod web;
 
 use std::{
@@ -33,6 +33,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use agent_host_config::{EnvValue, McpServerConfig};
 use agent_host_protocol::{ApiError, tool::ToolDetail};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -40,7 +41,6 @@ use serde_json::Value;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use config::{EnvValue, McpServerConfig};
 pub use inbox::Progress;
 pub use output::{ToolContent, ToolResult};
 pub use schema::{check_schema, validate};

@@ -1,7 +1,8 @@
 //! Names of tools for runners and models: `SERVER__TOOL`.
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::collections::HashMap;
 
+use agent_host_protocol::hex;
 use sha2::{Digest, Sha256};
 
 /// What the APIs of models accept.
@@ -35,10 +36,7 @@ fn replaced(name: &str) -> String {
 fn with_hash(name: &str, tool: &str) -> String {
     let mut short: String = name.chars().take(MAX_NAME - HASH_DIGITS - 1).collect();
     short.push('_');
-    for byte in Sha256::digest(tool.as_bytes()).iter().take(HASH_DIGITS / 2) {
-        // Writing to a string cannot fail.
-        let _ = write!(short, "{byte:02x}");
-    }
+    short.push_str(&hex::encode(Sha256::digest(tool.as_bytes()).get(..HASH_DIGITS / 2).unwrap_or_default()));
     short
 }
 

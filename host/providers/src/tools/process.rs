@@ -2,6 +2,7 @@
 
 use std::{env, process::Stdio, time::Duration};
 
+use agent_host_config::McpServerConfig;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, BufReader},
@@ -9,10 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    config::{McpServerConfig, Resolved},
-    inbox::Inbox,
-};
+use super::{inbox::Inbox, value::Resolved};
 use crate::redact::Redactor;
 
 /// What of the host's environment every server gets. The rest may hold secrets.

@@ -10,6 +10,7 @@ use std::{
 
 use agent_host_protocol::ApiError;
 use jsonschema::{PatternOptions, Validator};
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
 
 use super::{failure, output::json_bytes};
@@ -234,7 +235,7 @@ impl<'a> Count<'a> {
         if !(pointer.is_empty() || pointer.starts_with('/')) {
             return Err("a `$ref` in it uses a name instead of a path".into());
         }
-        let decoded = percent_decoded(pointer).ok_or("a `$ref` in it cannot be read")?;
+        let decoded = percent_decode_str(pointer).decode_utf8().map_err(|_| "a `$ref` in it cannot be read")?;
         self.root.pointer(&decoded).ok_or_else(|| "a `$ref` in it leads nowhere".into())
     }
 }
@@ -277,22 +278,6 @@ fn own_steps(value: &Value, keywords: &Map<String, Value>) -> u64 {
         });
     }
     steps
-}
-
-/// `%2F` and the like, as a `$ref` may have them.
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_host_config::McpServerConfig;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use parking_lot::Mutex;
 use rmcp::{Peer, RoleClient, service::ClientLifecycleMode};
@@ -19,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Tool,
-    config::McpServerConfig,
     connection::{Connection, Ended},
     inbox::Inbox,
 };

@@ -33,88 +33,23 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use agent_host_config::{ActionHookConfig, ResultHookConfig};
 use agent_host_protocol::{ApiError, limits, time};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use url::Url;
 
-use self::send::{Answer, Failure, MAX_ID, MAX_TIMEOUT_MS, Message, Sender, error};
+use self::send::{Answer, Failure, MAX_ID, Message, Sender, error};
 pub use self::{
-    results::{NotDelivered, ResultHook, ResultHookConfig, ResultHooks},
+    results::{NotDelivered, ResultHook, ResultHooks},
     sign::{key, sign, verify, verify_bytes},
 };
-use crate::{redact::cut, secret::SecretRef};
+use crate::redact::cut;
 
-/// Attempts of one call, whatever the configuration says.
-const MAX_ATTEMPTS: u32 = 20;
 /// First pause before a request is sent again; it doubles each time, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause that the host chooses by itself.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The longest answer: it becomes a part of the run.
 const MAX_ANSWER: usize = 256 << 10;
-
-/// A webhook that carries out actions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ActionHookConfig {
-    /// The actions that it carries out: names, such as `message.edit`, or all that begin alike: `message.*`, `*`.
-    pub actions: Vec<String>,
-    /// Where it is.
-    pub url: String,
-    /// What requests are signed with: `whsec_` and base64, as Standard Webhooks has it, or any other text.
-    pub secret: SecretRef,
-    /// How long one attempt may take, in milliseconds.
-    #[serde(default = "timeout_ms")]
-    pub timeout_ms: u64,
-    /// How often a request is sent at most.
-    #[serde(default = "max_attempts")]
-    pub max_attempts: u32,
-}
-
-const fn timeout_ms() -> u64 {
-    10_000
-}
-
-const fn max_attempts() -> u32 {
-    5
-}
-
-impl ActionHookConfig {
-    /// Whether it can be used at all. It reads no secret.
-    ///
-    /// # Errors
-    /// What is wrong, and with which webhook, for the person who wrote the file.
-    pub fn check(&self) -> Result<(), String> {
-        self.parse().map(|_| ())
-    }
-
-    fn parse(&self) -> Result<Url, String> {
-        let problem = |problem: String| format!("the action hook for {}: {problem}", self.name());
-        if self.actions.is_empty() {
-            return Err(problem("its `actions` are empty: name what it carries out".into()));
-        }
-        if let Some(action) = self.actions.iter().find(|action| {
-            let name = action.strip_suffix('*').unwrap_or(action);
-            action.is_empty() || name.contains('*') || name.chars().any(|c| c.is_whitespace() || c.is_control())
-        }) {
-            let action = action.escape_debug();
-            return Err(problem(format!("`actions` has \"{action}\": name an action; `*` may stand at the end")));
-        }
-        let url = send::url(&self.url).map_err(problem)?;
-        if !(1..=MAX_TIMEOUT_MS).contains(&self.timeout_ms) {
-            return Err(problem(format!("`timeout_ms` is from 1 to {MAX_TIMEOUT_MS}")));
-        }
-        if !(1..=MAX_ATTEMPTS).contains(&self.max_attempts) {
-            return Err(problem(format!("`max_attempts` is from 1 to {MAX_ATTEMPTS}")));
-        }
-        Ok(url)
-    }
-
-    fn name(&self) -> String {
-        self.actions.iter().map(|action| format!("`{}`", action.escape_debug())).collect::<Vec<_>>().join(", ")
-    }
-}
 
 /// The webhooks that carry out actions. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -144,8 +79,8 @@ impl ActionHooks {
         let (mut opened, mut problems) = (Vec::new(), Vec::new());
         for config in hooks {
             let timeout = Duration::from_millis(config.timeout_ms);
-            let (sender, problem) = Sender::new(http.clone(), config.parse()?, &config.secret, timeout);
-            problems.extend(problem.map(|problem| format!("the action hook for {} cannot sign: {problem}", config.name())));
+            let (sender, problem) = Sender::new(http.clone(), config.address()?, &config.secret, timeout);
+            problems.extend(problem.map(|problem| format!("the action hook for {} cannot sign: {problem}", config.label())));
             opened.push(Hook { actions: config.actions.clone(), sender, attempts: config.max_attempts });
         }
         Ok(Self(Arc::new(Inner { hooks: opened, problems })))

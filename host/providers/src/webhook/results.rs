@@ -2,125 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use agent_host_protocol::ResultKind;
+use agent_host_config::{MAX_PAUSE_MS, ResultHookConfig};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use url::Url;
 
-use super::send::{self, Failure, MAX_TIMEOUT_MS, Message, Sender};
-use crate::secret::SecretRef;
+use super::send::{self, Failure, Message, Sender};
 
-/// The most attempts that a configuration may allow.
-const MAX_ATTEMPTS: u32 = 100;
-/// The longest pause that a configuration may set: a day.
-const MAX_PAUSE_MS: u64 = 24 * 60 * 60 * 1000;
-/// The most events in one request.
-const MAX_BATCH: usize = 1_000;
-/// The most requests at one time.
-const MAX_CONCURRENCY: usize = 256;
 /// Of an answer, this much is read, so that the connection can be used again. Nobody looks into it.
 const MAX_ANSWER: usize = 16 << 10;
-
-/// A webhook that is told what runs have done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ResultHookConfig {
-    /// What `deliver` of a binding names: 1 to 64 letters, digits, `.`, `_` or `-`.
-    pub name: String,
-    /// Where it is.
-    pub url: String,
-    /// What requests are signed with: `whsec_` and base64, as Standard Webhooks has it, or any other text.
-    pub secret: SecretRef,
-    /// Types of the results that it is told of.
-    #[serde(default = "events")]
-    pub events: Vec<String>,
-    /// How often one request is sent at most, before it is a dead letter.
-    #[serde(default = "max_attempts")]
-    pub max_attempts: u32,
-    /// How long one attempt may take, in milliseconds.
-    #[serde(default = "timeout_ms")]
-    pub timeout_ms: u64,
-    /// Pause before a request is sent again, in milliseconds. It doubles each time, with jitter.
-    #[serde(default = "first_pause_ms")]
-    pub first_pause_ms: u64,
-    /// The longest pause that the host chooses by itself, in milliseconds.
-    #[serde(default = "longest_pause_ms")]
-    pub longest_pause_ms: u64,
-    /// The most events in one request.
-    #[serde(default = "batch")]
-    pub batch: usize,
-    /// The most requests at one time. Those of one run come one after the other.
-    #[serde(default = "concurrency")]
-    pub concurrency: usize,
-}
-
-fn events() -> Vec<String> {
-    let kinds = [
-        ResultKind::MessageCompleted,
-        ResultKind::RunCompleted,
-        ResultKind::RunFailed,
-        ResultKind::ActionRequested,
-        ResultKind::ArtifactCreated,
-    ];
-    kinds.iter().map(|kind| kind.as_str().to_owned()).collect()
-}
-
-const fn max_attempts() -> u32 {
-    12
-}
-
-const fn timeout_ms() -> u64 {
-    10_000
-}
-
-const fn first_pause_ms() -> u64 {
-    1_000
-}
-
-const fn longest_pause_ms() -> u64 {
-    60 * 60 * 1000
-}
-
-const fn batch() -> usize {
-    100
-}
-
-const fn concurrency() -> usize {
-    32
-}
-
-impl ResultHookConfig {
-    /// Whether it can be used at all. It reads no secret.
-    ///
-    /// # Errors
-    /// What is wrong, for the person who wrote the file.
-    pub fn check(&self) -> Result<(), String> {
-        self.parse().map(|_| ())
-    }
-
-    fn parse(&self) -> Result<Url, String> {
-        let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(named) {
-            return Err("`name` must have 1 to 64 letters, digits, `.`, `_` or `-`".to_owned());
-        }
-        if self.events.is_empty() {
-            return Err("its `events` are empty: name the types of results that it is told of".to_owned());
-        }
-        if let Some(event) = self.events.iter().find(|event| event.is_empty() || !event.bytes().all(|b| b.is_ascii_graphic())) {
-            return Err(format!("`events` has \"{}\": name a type, such as `message.completed`", event.escape_debug()));
-        }
-        let within = |name: &str, value: u64, least: u64, most: u64| {
-            if (least..=most).contains(&value) { Ok(()) } else { Err(format!("`{name}` is from {least} to {most}")) }
-        };
-        within("max_attempts", self.max_attempts.into(), 1, MAX_ATTEMPTS.into())?;
-        within("timeout_ms", self.timeout_ms, 1, MAX_TIMEOUT_MS)?;
-        within("first_pause_ms", self.first_pause_ms, 1, MAX_PAUSE_MS)?;
-        within("longest_pause_ms", self.longest_pause_ms, self.first_pause_ms, MAX_PAUSE_MS)?;
-        within("batch", self.batch as u64, 1, MAX_BATCH as u64)?;
-        within("concurrency", self.concurrency as u64, 1, MAX_CONCURRENCY as u64)?;
-        send::url(&self.url)
-    }
-}
 
 /// The webhooks that are told what runs have done. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -154,7 +42,7 @@ impl ResultHooks {
     pub fn open(hooks: &[ResultHookConfig]) -> Result<Self, String> {
         let http = send::client()?;
         let opened = hooks.iter().map(|config| {
-            let url = config.parse().map_err(|problem| format!("webhook `{}`: {problem}", config.name))?;
+            let url = config.address().map_err(|problem| format!("webhook `{}`: {problem}", config.name))?;
             let (sender, problem) = Sender::new(http.clone(), url, &config.secret, Duration::from_millis(config.timeout_ms));
             Ok(Arc::new(ResultHook { config: config.clone(), sender, problem }))
         });
@@ -221,25 +109,6 @@ mod tests {
         let text = format!("name = \"crm\"\nurl = \"https://crm.example/hook\"\nsecret = {{ env = \"CRM\" }}\n{more}");
         let config: ResultHookConfig = toml::from_str(&text).map_err(|error| error.to_string())?;
         config.check().map(|()| config)
-    }
-
-    #[test]
-    fn what_cannot_be_is_named() {
-        assert_eq!(config("").unwrap().max_attempts, 12);
-        for (more, says) in [
-            ("events = []", "events"),
-            ("events = [\"\"]", "events"),
-            ("max_attempts = 0", "max_attempts"),
-            ("timeout_ms = 0", "timeout_ms"),
-            ("first_pause_ms = 0", "first_pause_ms"),
-            ("longest_pause_ms = 999", "longest_pause_ms"),
-            ("batch = 0", "batch"),
-            ("concurrency = 1000", "concurrency"),
-            ("colour = 1", "colour"),
-        ] {
-            let error = config(more).expect_err(more);
-            assert!(error.contains(says), "{more}: {error}");
-        }
     }
 
     #[test]

@@ -31,8 +31,6 @@ const MAX_REFUSAL: usize = 4 << 10;
 const MAX_REFUSAL_SHOWN: usize = 300;
 /// The longest id of a delivery.
 pub(super) const MAX_ID: usize = 256;
-/// The longest time that a configuration may set, in ms.
-pub(super) const MAX_TIMEOUT_MS: u64 = 10 * 60 * 1000;
 
 /// The client of all webhooks of one kind: connections are kept, nothing is followed, nothing is sent twice by itself.
 pub(super) fn client() -> Result<Client, String> {
@@ -46,18 +44,6 @@ pub(super) fn client() -> Result<Client, String> {
         .user_agent(concat!("agent-host/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(|error| format!("the HTTP client cannot be set up: {error}"))
-}
-
-/// The address of a webhook, as the operator wrote it.
-pub(super) fn url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("its `url` cannot be read: {error}"))?;
-    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err("its `url` must begin with http:// or https://".into());
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err("its `url` has a password: requests are signed with `secret` instead".into());
-    }
-    Ok(url)
 }
 
 /// Pauses between attempts: each twice as long as the one before, up to a longest one, with jitter.
@@ -127,7 +113,7 @@ impl fmt::Debug for Sender {
 impl Sender {
     /// A sender, and why it cannot sign, where it cannot.
     pub(super) fn new(http: Client, url: Url, secret: &SecretRef, timeout: Duration) -> (Self, Option<String>) {
-        let secret = secret.resolve().map_err(|error| error.to_string());
+        let secret = Secret::read(secret).map_err(|error| error.to_string());
         let key = secret.as_ref().map_err(Clone::clone).and_then(key);
         let secrets = secret.iter().flat_map(|secret| {
             let bare = secret.expose().strip_prefix(SECRET_PREFIX).map(Secret::new);

@@ -93,8 +93,7 @@ mod tests {
     fn the_example_of_github_is_verified() {
         // https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
         let expect = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
-        let bytes: Vec<u8> =
-            (0..expect.len()).step_by(2).map(|at| u8::from_str_radix(&expect[at..at + 2], 16).unwrap()).collect();
+        let bytes = agent_host_protocol::hex::decode(expect).unwrap();
         assert!(verify_bytes(b"It's a Secret to Everybody", &[b"Hello, ", b"World!"], &bytes));
         assert!(!verify_bytes(b"It's a Secret to Everybody", &[b"Hello, World"], &bytes));
     }

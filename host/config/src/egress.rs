@@ -1,9 +1,11 @@
 //! `[egress]` and `[[http_secrets]]` of agent-host.toml.
 
+use std::net::IpAddr;
+
 use agent_host_protocol::hosts::HostPattern;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::address::AddressRules;
 use crate::secret::SecretRef;
 
 /// The longest name of a secret.
@@ -39,7 +41,9 @@ impl EgressConfig {
     /// # Errors
     /// What is wrong, for the person who wrote the file.
     pub fn check(&self) -> Result<(), String> {
-        AddressRules::new(&self.allow_addresses).map_err(|problem| format!("`egress.allow_addresses`: {problem}"))?;
+        for text in &self.allow_addresses {
+            network(text).map_err(|problem| format!("`egress.allow_addresses`: {problem}"))?;
+        }
         if self.max_redirects > MAX_REDIRECTS {
             return Err(format!("`egress.max_redirects` is at most {MAX_REDIRECTS}"));
         }
@@ -72,7 +76,10 @@ impl HttpSecretConfig {
     }
 
     /// Where it may go.
-    pub(super) fn patterns(&self) -> Result<Vec<HostPattern>, String> {
+    ///
+    /// # Errors
+    /// As [`check`](Self::check) has them.
+    pub fn patterns(&self) -> Result<Vec<HostPattern>, String> {
         let name_is_fine = (1..=MAX_NAME).contains(&self.name.len())
             && self.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
         let problem = |problem: &str| format!("the HTTP secret `{}`: {problem}", self.name.escape_debug());
@@ -89,6 +96,19 @@ impl HttpSecretConfig {
         }
         Ok(hosts)
     }
+}
+
+/// Reads a network as `10.0.0.0/8`, or a single address.
+///
+/// # Errors
+/// It is neither.
+pub fn network(text: &str) -> Result<IpNet, String> {
+    let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    let net = net.map_err(|_| format!("\"{}\" is neither an address nor a network such as `10.0.0.0/8`", text.escape_debug()))?;
+    if matches!(net, IpNet::V6(net) if net.addr().to_ipv4_mapped().is_some()) {
+        return Err(format!("\"{text}\" is IPv4 within IPv6: write it as IPv4"));
+    }
+    Ok(net)
 }
 
 #[cfg(test)]

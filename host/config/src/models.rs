@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::tokens;
 use crate::secret::SecretRef;
 
 /// Who answers for a model.
@@ -88,6 +87,9 @@ const RESERVED_ARGS: [&str; 13] = [
     "tools",
     "top_n",
 ];
+
+/// Encodings for counting tokens.
+pub const TOKENIZERS: [&str; 5] = ["o200k_base", "o200k_harmony", "cl100k_base", "p50k_base", "r50k_base"];
 
 /// One entry of `[[models]]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -238,8 +240,8 @@ impl ModelConfig {
         if let Some(key) = self.extra_args.iter().chain(self.defaults.keys()).find(|key| RESERVED_ARGS.contains(&key.as_str())) {
             return Err(format!("`{key}` is said by the host and cannot be in `extra_args` or `defaults`"));
         }
-        if let Some(name) = self.tokenizer.as_deref().filter(|name| tokens::Encoding::named(name).is_none()) {
-            return Err(format!("`tokenizer` = \"{name}\" is not known: use one of {}", tokens::Encoding::names().join(", ")));
+        if let Some(name) = self.tokenizer.as_deref().filter(|name| !TOKENIZERS.contains(name)) {
+            return Err(format!("`tokenizer` = \"{name}\" is not known: use one of {}", TOKENIZERS.join(", ")));
         }
         for (name, value) in [
             ("max_concurrent", self.max_concurrent as u64),
@@ -271,13 +273,17 @@ impl ModelConfig {
     }
 
     /// The provider's name for it.
-    pub(super) fn model_name(&self) -> &str {
+    #[must_use]
+    pub fn model_name(&self) -> &str {
         self.model.as_deref().unwrap_or(&self.id)
     }
 
     /// Where the provider is; none for one that needs no network. Never part of a message: the operator knows it, and
     /// nobody else should.
-    pub(super) fn url(&self) -> Result<Option<Url>, String> {
+    ///
+    /// # Errors
+    /// It is no address of a provider.
+    pub fn url(&self) -> Result<Option<Url>, String> {
         let Some(text) = self.base_url.as_deref().or(self.provider.default_url()) else { return Ok(None) };
         let example = "`base_url` must look like https://api.openai.com/v1";
         let url = Url::parse(text).map_err(|error| format!("{example}: {error}"))?;

@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use reqwest::header::{HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::secret::{Secret, SecretError, SecretRef};
+use crate::secret::SecretRef;
 
 /// The longest id of a server. With `__`, at least half of a tool's full name stays for the tool itself.
 const MAX_ID: usize = 32;
@@ -41,30 +41,6 @@ pub enum EnvValue {
     Plain(String),
     /// Where the secret is.
     Secret(SecretRef),
-}
-
-impl EnvValue {
-    pub(super) fn resolve(&self) -> Result<Resolved, SecretError> {
-        Ok(match self {
-            Self::Plain(text) => Resolved::Plain(text.clone()),
-            Self::Secret(secret) => Resolved::Secret(secret.resolve()?),
-        })
-    }
-}
-
-/// An [`EnvValue`] with its content.
-pub(super) enum Resolved {
-    Plain(String),
-    Secret(Secret),
-}
-
-impl Resolved {
-    pub(super) fn expose(&self) -> &str {
-        match self {
-            Self::Plain(text) => text,
-            Self::Secret(secret) => secret.expose(),
-        }
-    }
 }
 
 /// A tool server that speaks MCP: a program that the host starts (`command`), or a service (`url`).
@@ -247,7 +223,8 @@ impl McpServerConfig {
     }
 
     /// Whether the tool that the server calls `name` is offered.
-    pub(super) fn offers(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn offers(&self, name: &str) -> bool {
         self.tools.as_ref().is_none_or(|allowed| {
             allowed.iter().any(|pattern| match pattern.strip_suffix('*') {
                 Some(start) => name.starts_with(start.trim_end_matches('*')),
@@ -256,11 +233,15 @@ impl McpServerConfig {
         })
     }
 
-    pub(super) fn start_timeout(&self) -> Duration {
+    /// How long starting may take.
+    #[must_use]
+    pub const fn start_timeout(&self) -> Duration {
         Duration::from_millis(self.start_timeout_ms)
     }
 
-    pub(super) fn call_timeout(&self) -> Duration {
+    /// How long one call may take.
+    #[must_use]
+    pub const fn call_timeout(&self) -> Duration {
         Duration::from_millis(self.call_timeout_ms)
     }
 }

@@ -1,0 +1,252 @@
+//! `[agui]` of the configuration: how agents answer clients of AG-UI.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{bindings::BindingConfig, name::is_name};
+
+/// Milliseconds that adjacent pieces of an answer are held at most, to be sent as one: more would be seen as stuttering.
+const MAX_COALESCE_MS: u64 = 1_000;
+/// Messages of a thread that one snapshot may have. It is built in memory.
+const MAX_HISTORY_MESSAGES: u32 = 10_000;
+/// Bytes of a file that a message names by its address.
+const MAX_FETCH_BYTES: u64 = 1 << 30;
+/// How long fetching such a file may take: whoever sends the message waits for it.
+const MAX_FETCH_MS: u64 = 10 * 60 * 1000;
+/// How long a signed address may be valid: a week, as stores of objects have it.
+const MAX_URL_TTL_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+
+/// How bindings answer clients of the AG-UI protocol. Each binding that has a runner is an agent, by its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AguiConfig {
+    /// What becomes of a run of a thread whose active run has not ended.
+    pub busy: BusyThread,
+    /// What becomes of a run whose client goes away while it streams.
+    pub on_disconnect: OnDisconnect,
+    /// What becomes of messages that a client sends as history, and that this host has not seen in the thread.
+    pub foreign_history: ForeignHistory,
+    /// Adjacent pieces of one message are sent as one where they come within so many milliseconds, 0 to 1000. The first
+    /// piece is never held; 0 holds none.
+    pub coalesce_ms: u64,
+    /// Messages that a snapshot of a thread has at most, the newest ones, 1 to 10000.
+    pub history_messages: u32,
+    /// Hosts whose files messages may name by their address, such as `media.example.com` or `*.example.com`. The host
+    /// fetches them when a message comes, over public addresses alone. Without any, messages carry their files in them or
+    /// name uploads.
+    pub fetch_hosts: Vec<String>,
+    /// Bytes of such a file at most, up to 1 GiB. `limits.artifact_bytes` counts as well.
+    pub fetch_bytes: u64,
+    /// Milliseconds that fetching such a file may take, up to 10 minutes.
+    pub fetch_ms: u64,
+    /// Agents, by the ids of their bindings, whose `/agents/{agent}/run` takes and gives what the strict profile of
+    /// `/api/v1/agent` does.
+    pub strict_agents: Vec<String>,
+    /// The one agent of `/api/v1/agent`.
+    pub api: AgentApiConfig,
+}
+
+impl Default for AguiConfig {
+    fn default() -> Self {
+        Self {
+            busy: BusyThread::default(),
+            on_disconnect: OnDisconnect::default(),
+            foreign_history: ForeignHistory::default(),
+            coalesce_ms: 25,
+            history_messages: 1_000,
+            fetch_hosts: Vec::new(),
+            fetch_bytes: 8 << 20,
+            fetch_ms: 10_000,
+            strict_agents: Vec::new(),
+            api: AgentApiConfig::default(),
+        }
+    }
+}
+
+/// What becomes of a run of a thread whose active run has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BusyThread {
+    /// It is refused, with the run that is active.
+    #[default]
+    Reject,
+    /// It waits in line behind the active one, as events do.
+    Queue,
+}
+
+/// What becomes of a run whose client goes away while it streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDisconnect {
+    /// It goes on, and the client can come back to it.
+    #[default]
+    Detach,
+    /// It is cancelled, where no other client watches it.
+    Cancel,
+}
+
+/// What becomes of messages that a client sends as history, and that the host has not seen in the thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ForeignHistory {
+    /// The request is refused: what a client says that an agent has said is not history.
+    #[default]
+    Refuse,
+    /// They are left out.
+    Ignore,
+}
+
+/// The one agent of `/api/v1/agent`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentApiConfig {
+    /// The binding that answers `/api/v1/agent`. Without it those routes say how to turn them on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// How strictly its requests are held against the profile.
+    pub profile: AgentProfile,
+    /// Milliseconds that the signed address of an attachment is valid, from a second to a week.
+    pub url_ttl_ms: u64,
+}
+
+impl Default for AgentApiConfig {
+    fn default() -> Self {
+        Self { agent: None, profile: AgentProfile::default(), url_ttl_ms: 15 * 60 * 1000 }
+    }
+}
+
+/// How strictly requests are held against the profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AgentProfile {
+    /// Each rule of the profile counts.
+    #[default]
+    Strict,
+    /// What AG-UI allows is taken.
+    Plain,
+}
+
+impl AguiConfig {
+    /// How long adjacent pieces of one message are held at most.
+    #[must_use]
+    pub const fn coalesce(&self) -> Duration {
+        Duration::from_millis(self.coalesce_ms)
+    }
+
+    /// Whether requests to an agent are held against the strict profile, at `/agents/{agent}/run`.
+    #[must_use]
+    pub fn is_strict(&self, agent: &str) -> bool {
+        self.strict_agents.iter().any(|strict| strict == agent)
+    }
+
+    /// Checks what the shape alone does not say.
+    pub(crate) fn check(&self, bindings: &[BindingConfig]) -> Result<(), String> {
+        if self.coalesce_ms > MAX_COALESCE_MS {
+            return Err(format!("`coalesce_ms` must be between 0 and {MAX_COALESCE_MS}"));
+        }
+        if !(1..=MAX_HISTORY_MESSAGES).contains(&self.history_messages) {
+            return Err(format!("`history_messages` must be between 1 and {MAX_HISTORY_MESSAGES}"));
+        }
+        for host in &self.fetch_hosts {
+            agent_host_protocol::hosts::check(host).map_err(|problem| format!("`fetch_hosts`: {problem}"))?;
+        }
+        if !(1..=MAX_FETCH_BYTES).contains(&self.fetch_bytes) {
+            return Err(format!("`fetch_bytes` must be between 1 and {MAX_FETCH_BYTES} (1 GiB)"));
+        }
+        if !(1..=MAX_FETCH_MS).contains(&self.fetch_ms) {
+            return Err(format!("`fetch_ms` must be between 1 and {MAX_FETCH_MS} (10 minutes)"));
+        }
+        if !(1_000..=MAX_URL_TTL_MS).contains(&self.api.url_ttl_ms) {
+            return Err(format!("`api.url_ttl_ms` must be between 1000 and {MAX_URL_TTL_MS} (a week)"));
+        }
+        let strict = self.strict_agents.iter().map(|agent| ("strict_agents", agent));
+        let named = strict.chain(self.api.agent.iter().map(|agent| ("api.agent", agent)));
+        for (key, agent) in named {
+            if !is_name(agent) || !bindings.iter().any(|binding| binding.id == *agent) {
+                return Err(format!("`{key}` names the agent `{agent}`, and no `[[bindings]]` entry has that id"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::Config;
+
+    const BINDING: &str = "[[bindings]]\nid = \"support\"\nrunner = \"plugin:a/b/c\"\n";
+
+    fn parse(agui: &str) -> Result<AguiConfig, String> {
+        let text = format!("{agui}\n{BINDING}");
+        Config::parse(&text, Path::new("/etc")).map(|config| config.agui).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_has_the_defaults() {
+        let config = parse("").unwrap();
+        assert_eq!(config, AguiConfig::default());
+        assert_eq!((config.coalesce(), config.history_messages, config.fetch_ms), (Duration::from_millis(25), 1_000, 10_000));
+        assert_eq!((config.busy, config.on_disconnect), (BusyThread::Reject, OnDisconnect::Detach));
+        assert_eq!((config.foreign_history, config.api.profile), (ForeignHistory::Refuse, AgentProfile::Strict));
+        assert_eq!((config.fetch_bytes, config.api.url_ttl_ms, config.api.agent), (8_388_608, 900_000, None));
+    }
+
+    #[test]
+    fn a_full_section_is_read() {
+        let config = parse(
+            r#"
+            [agui]
+            busy = "queue"
+            on_disconnect = "cancel"
+            foreign_history = "ignore"
+            coalesce_ms = 0
+            history_messages = 10000
+            fetch_hosts = ["*.example.com", "media.example.com:8443"]
+            fetch_bytes = 1
+            fetch_ms = 600000
+            strict_agents = ["support"]
+
+            [agui.api]
+            agent = "support"
+            profile = "plain"
+            url_ttl_ms = 1000
+            "#,
+        )
+        .unwrap();
+        assert_eq!((config.busy, config.on_disconnect), (BusyThread::Queue, OnDisconnect::Cancel));
+        assert_eq!((config.foreign_history, config.api.profile), (ForeignHistory::Ignore, AgentProfile::Plain));
+        assert!(config.is_strict("support") && !config.is_strict("other"));
+        assert_eq!(config.api.agent.as_deref(), Some("support"));
+        assert_eq!(config.fetch_hosts.len(), 2);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, says) in [
+            ("busy = \"wait\"", "busy"),
+            ("on_disconnect = \"stop\"", "on_disconnect"),
+            ("foreign_history = \"trust\"", "foreign_history"),
+            ("coalesce_ms = 1001", "coalesce_ms"),
+            ("history_messages = 0", "history_messages"),
+            ("history_messages = 10001", "history_messages"),
+            ("fetch_hosts = [\"https://example.com/\"]", "fetch_hosts"),
+            ("fetch_bytes = 0", "fetch_bytes"),
+            ("fetch_bytes = 1073741825", "fetch_bytes"),
+            ("fetch_ms = 0", "fetch_ms"),
+            ("fetch_ms = 600001", "fetch_ms"),
+            ("strict_agents = [\"nobody\"]", "`nobody`"),
+            ("api = { agent = \"nobody\" }", "api.agent"),
+            ("api = { profile = \"loose\" }", "profile"),
+            ("api = { url_ttl_ms = 999 }", "api.url_ttl_ms"),
+            ("api = { url_ttl_ms = 604800001 }", "api.url_ttl_ms"),
+            ("agents = []", "agents"),
+        ] {
+            let error = parse(&format!("[agui]\n{text}")).expect_err(text);
+            assert!(error.contains(says), "{text}\n→ {error}");
+        }
+    }
+}

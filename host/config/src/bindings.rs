@@ -1,0 +1,236 @@
+//! `[[bindings]]`: which runner answers which event, and on what terms.
+
+use agent_host_protocol::{RunnerId, manifest::BootstrapMode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    approval::{ApprovalRule, ApproverConfig},
+    name::is_name,
+    pattern::{Match, Pattern},
+    queue::QueuePolicy,
+    resources::{ResourcePolicy, StatePolicy},
+    webhooks::ResultHookConfig,
+};
+
+/// A run may be given a day, for runs that wait for people.
+const MAX_DEADLINE_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Which runner answers which event, and on what terms.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BindingConfig {
+    /// Names the binding; state of scope `binding` belongs to it.
+    pub id: String,
+    /// The runner.
+    #[schemars(with = "String")]
+    pub runner: RunnerId,
+    /// Bindings with a higher one come first where several match.
+    #[serde(default)]
+    pub priority: i32,
+    /// Which events it answers. Without it: all.
+    #[serde(default, rename = "match")]
+    pub matches: Match,
+    /// Configuration of the runner, held against its form.
+    #[serde(default)]
+    pub config: Map<String, Value>,
+    /// What the runner may use of what it asks for.
+    #[serde(default)]
+    pub resources: ResourcePolicy,
+    /// Scopes of state that the runner may use. Without it: all that it asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<StatePolicy>,
+    /// What the place that shows the answer can do, where the event does not say.
+    #[serde(default)]
+    pub delivery: DeliveryPolicy,
+    /// Deadline of a run. Without it: `limits.run_deadline_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// What of the transcript a simple runner finds in its context. Without it: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<Bootstrap>,
+    /// What becomes of a run when the host stops while it is active.
+    #[serde(default)]
+    pub durability: Durability,
+    /// How often a run may be tried (`retry`), or brought back without getting any further (`resume`), 1 to 100.
+    #[serde(default = "default_max_attempts")]
+    pub max_attempts: u32,
+    /// What becomes of an effect whose outcome nobody knows, since the host stopped in the middle of it, and that could
+    /// do harm if it were repeated.
+    #[serde(default)]
+    pub in_doubt: InDoubt,
+    /// What of that which runs want is done at once, asked of people, or refused. The first rule that fits counts; where
+    /// none does, people are asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<ApprovalRule>,
+    /// How its runs wait for their turn, and for executors outside. Without it nothing is bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueuePolicy>,
+    /// The webhooks that are told what its runs do, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deliver: Vec<String>,
+}
+
+/// What becomes of an effect whose outcome nobody knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InDoubt {
+    /// The runner is told so, by an error with `details.code` `effect_in_doubt`.
+    #[default]
+    Error,
+    /// The run waits until a person says whether to repeat it.
+    Ask,
+}
+
+/// What becomes of a run when the host stops while it is active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// It goes on where it was: nothing that it did is done again.
+    #[default]
+    Resume,
+    /// It begins anew, as another attempt; what it did is done again.
+    Retry,
+    /// It fails with code `host_restarted`.
+    Fail,
+}
+
+/// How often a run may be tried where its binding does not say.
+#[must_use]
+pub const fn default_max_attempts() -> u32 {
+    3
+}
+
+/// What the place that shows the answer can do, where the event does not say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeliveryPolicy {
+    /// What it is, such as `chat` or `api`.
+    pub surface: String,
+    /// Whether it shows an answer as it comes.
+    pub supports_streaming: bool,
+    /// Whether it can change what it has shown.
+    pub supports_edit: bool,
+    /// Whether it can show reactions.
+    pub supports_reaction: bool,
+    /// How long a message may be that it shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_message_size: Option<u32>,
+}
+
+impl Default for DeliveryPolicy {
+    fn default() -> Self {
+        Self {
+            surface: "api".to_owned(),
+            supports_streaming: true,
+            supports_edit: false,
+            supports_reaction: false,
+            max_message_size: None,
+        }
+    }
+}
+
+/// What of the transcript a simple runner finds in its context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Bootstrap {
+    /// `recent_tail` brings the newest messages before this event; `none` and `current_event` bring none.
+    pub mode: BootstrapMode,
+    /// At most so many messages, 1 to 100.
+    #[serde(default = "default_bootstrap_events")]
+    pub max_events: u32,
+    /// At most so many bytes of them.
+    #[serde(default = "default_bootstrap_bytes")]
+    pub max_bytes: u32,
+}
+
+fn default_bootstrap_events() -> u32 {
+    20
+}
+
+fn default_bootstrap_bytes() -> u32 {
+    32 * 1024
+}
+
+impl BindingConfig {
+    /// A binding of every event to this runner, with nothing configured.
+    #[must_use]
+    pub fn for_runner(runner: RunnerId) -> Self {
+        Self {
+            id: "default".to_owned(),
+            runner,
+            priority: 0,
+            matches: Match::default(),
+            config: Map::new(),
+            resources: ResourcePolicy::default(),
+            state: None,
+            delivery: DeliveryPolicy::default(),
+            deadline_ms: None,
+            bootstrap: None,
+            durability: Durability::default(),
+            max_attempts: default_max_attempts(),
+            in_doubt: InDoubt::default(),
+            approvals: Vec::new(),
+            queue: None,
+            deliver: Vec::new(),
+        }
+    }
+}
+
+impl BindingConfig {
+    /// Checks what the shape alone does not say.
+    ///
+    /// # Errors
+    /// The first value that cannot be, and what could.
+    pub fn check(&self) -> Result<(), String> {
+        if !is_name(&self.id) {
+            return Err("`id` must have 1 to 64 letters, digits, `.`, `_` or `-`".to_owned());
+        }
+        if self.deadline_ms.is_some_and(|deadline| deadline == 0 || deadline > MAX_DEADLINE_MS) {
+            return Err(format!("`deadline_ms` must be between 1 and {MAX_DEADLINE_MS} (a day)"));
+        }
+        if !(1..=100).contains(&self.max_attempts) {
+            return Err("`max_attempts` must be between 1 and 100".to_owned());
+        }
+        if let Some(queue) = &self.queue {
+            queue.check()?;
+        }
+        if let Some(bootstrap) = &self.bootstrap {
+            if bootstrap.mode == BootstrapMode::SummaryTail {
+                return Err("`bootstrap.mode` cannot be `summary_tail`: the host makes no summaries, runners do".to_owned());
+            }
+            if !(1..=100).contains(&bootstrap.max_events) {
+                return Err("`bootstrap.max_events` must be between 1 and 100".to_owned());
+            }
+        }
+        for (place, rule) in self.approvals.iter().enumerate() {
+            rule.check().map_err(|problem| format!("`approvals`, rule {}: {problem}", place + 1))?;
+        }
+        for host in self.resources.http_hosts.iter().flatten() {
+            agent_host_protocol::hosts::check(host).map_err(|problem| format!("`resources.http_hosts`: {problem}"))?;
+        }
+        Pattern::new(&self.matches).map(drop)
+    }
+
+    /// Whether every webhook is known that is told what its runs do.
+    pub(crate) fn check_deliver(&self, known: &[ResultHookConfig]) -> Result<(), String> {
+        for (place, name) in self.deliver.iter().enumerate() {
+            if !known.iter().any(|hook| hook.name == *name) {
+                return Err(format!("`deliver` names the webhook `{name}`, and no `[[webhooks]]` entry has that name"));
+            }
+            if self.deliver.iter().take(place).any(|other| other == name) {
+                return Err(format!("`deliver` names the webhook `{name}` twice"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether everyone is known who may answer.
+    pub(crate) fn check_approvers(&self, known: &[ApproverConfig]) -> Result<(), String> {
+        let named = self.approvals.iter().flat_map(|rule| &rule.approvers);
+        match named.into_iter().find(|id| !known.iter().any(|approver| approver.id == **id)) {
+            Some(id) => Err(format!("`approvals` names the approver `{id}`, and no `[[approvers]]` entry has that id")),
+            None => Ok(()),
+        }
+    }
+}

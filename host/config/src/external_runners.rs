@@ -1,0 +1,67 @@
+//! `[[external_runners]]`.
+
+use agent_host_protocol::{
+    RunnerId,
+    manifest::{Capabilities, ContextPolicy, FormItem, Permissions, RunnerManifest},
+    message::LocalizedText,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A runner whose runs executors outside take. What a component says of itself, the operator says of it here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExternalRunnerConfig {
+    /// `plugin:AUTHOR/PLUGIN/NAME`.
+    #[schemars(with = "String")]
+    pub id: RunnerId,
+    /// Its version, as records show it.
+    #[serde(default = "first_version")]
+    #[schemars(with = "String")]
+    pub version: semver::Version,
+    /// What people read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// What it can do.
+    #[serde(default)]
+    pub capabilities: Capabilities,
+    /// The most that it can ever use.
+    #[serde(default)]
+    pub permissions: Permissions,
+    /// The form of a binding's configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    pub config_schema: Vec<FormItem>,
+}
+
+fn first_version() -> semver::Version {
+    semver::Version::new(1, 0, 0)
+}
+
+impl ExternalRunnerConfig {
+    /// What a component would say of itself.
+    #[must_use]
+    pub fn manifest(&self) -> RunnerManifest {
+        let label = self.label.clone().unwrap_or_else(|| self.id.name().to_owned());
+        RunnerManifest {
+            id: self.id.clone(),
+            name: self.id.name().to_owned(),
+            author: self.id.author().to_owned(),
+            plugin: self.id.plugin().to_owned(),
+            version: self.version.clone(),
+            label: LocalizedText::from_pairs([("en".to_owned(), label)]),
+            description: None,
+            capabilities: self.capabilities.clone(),
+            permissions: self.permissions.clone(),
+            context: ContextPolicy::default(),
+            config_schema: self.config_schema.clone(),
+            metadata: Value::Null,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.permissions.http_hosts.iter().try_for_each(|host| {
+            agent_host_protocol::hosts::check(host).map_err(|problem| format!("`permissions.http_hosts`: {problem}"))
+        })
+    }
+}

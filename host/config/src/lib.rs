@@ -1,0 +1,55 @@
+//! What `agent-host.toml` says: types, validation, and the reference of its keys.
+//!
+//! It is: one file for each section, from text to values that can be used. It is not: behaviour; nothing here opens,
+//! connects, reads a secret or looks at a run.
+
+mod agui;
+mod approval;
+mod bindings;
+mod egress;
+mod external_runners;
+mod file;
+mod knowledge_bases;
+mod library;
+mod mcp_servers;
+mod models;
+mod name;
+mod pattern;
+mod queue;
+mod reference;
+mod resources;
+mod retention;
+mod schedules;
+mod secret;
+mod server;
+mod signature;
+mod telemetry;
+mod template;
+mod webhook_sources;
+mod webhooks;
+
+pub use self::{
+    agui::{AgentApiConfig, AgentProfile, AguiConfig, BusyThread, ForeignHistory, OnDisconnect},
+    approval::{ApprovalPolicy, ApprovalRule, ApproverConfig, QUESTION},
+    bindings::{BindingConfig, Bootstrap, DeliveryPolicy, Durability, InDoubt, default_max_attempts},
+    egress::{EgressConfig, HttpSecretConfig, network},
+    external_runners::ExternalRunnerConfig,
+    file::{Config, ConfigError, section_names},
+    knowledge_bases::KnowledgeBaseConfig,
+    library::{SkillConfig, StaticRefConfig},
+    mcp_servers::{EnvValue, McpServerConfig},
+    models::{DEFAULT_EXTRA_ARGS, ModelConfig, ProviderKind, TOKENIZERS},
+    name::is_name,
+    pattern::{Match, Pattern, whole},
+    queue::{MIN_LEASE_MS, OnLost, QueuePolicy, check_labels, is_queue_name},
+    reference::config_reference,
+    resources::{Names, ResourcePolicy, StatePolicy},
+    retention::Retention,
+    schedules::{Missed, ScheduleConfig, TickRule},
+    secret::SecretRef,
+    signature::{Algorithm, CustomSignature, Encoding, NamedSignature, Part, SignatureConfig, SignatureScheme},
+    telemetry::{LogFormat, TelemetryConfig},
+    template::{Piece, Template},
+    webhook_sources::{Condition, EventMapping, WebhookSourceConfig},
+    webhooks::{ActionHookConfig, MAX_PAUSE_MS, ResultHookConfig},
+};
