@@ -1,106 +1,81 @@
 //! The kernel: from an event to runs, and each run from its creation to its one end.
 //!
-//! It is: bindings, grants, the gate, the life of a run, the line of a conversation, recovery. It is not: HTTP,
-//! WebAssembly, or a file format; those are the houses beside and below.
+//! It is: bindings, grants, the gate, the life cycle of a run, the line of a conversation, recovery. It is not: HTTP,
+//! WebAssembly, or a file format; those are the crates beside and below.
 //!
-//! [`Host`] is the running thing. The way of an event through it:
+//! Its rooms, lowest first. A room knows those below it, and nothing above:
 //!
 //! ```text
-//! accept.rs ──► binding.rs ──► ledger (committed) ──► line.rs ──► life.rs ──► sandbox
-//!                                                                   │  calls/ ──► gate.rs ──► services.rs, ledger
-//!                                                                   └► the end, committed, then told
+//! record     what is written about a run: pure values, facts, wait keys, the journal
+//! policy     what a run may do: binding × manifest × event → terms; services opened from the configuration
+//! execution  one execution and its gate: writer, waits, family, registry
+//! calls      the contract, one file for each interface, for guests and for executors
+//! lifecycle  created → end: line, turn, place, claim, park, wake, recover
+//! intake     what becomes a run, and the webhooks that receive what it did
+//! host       the assembly, and a facade that only delegates
 //! ```
+//!
+//! [`Host`] is the running thing.
 
-mod accept;
-mod agents;
-mod agui_config;
-mod approval;
-mod asks;
-mod backup;
-mod beginning;
-mod binding;
 mod calls;
-mod children;
-mod client_tools;
-mod config;
-mod context;
-mod create;
-mod delivery;
-mod detached;
-mod doubt;
-mod error;
-mod executors;
-mod facts;
-mod fetch;
-mod follow;
-mod forget;
-mod fork;
-mod gate;
-mod held;
+mod execution;
 mod host;
-mod journal;
-mod keys;
-mod library;
-mod life;
-mod line;
-mod log;
-mod mail;
-pub mod media;
-mod memory;
-pub mod metrics;
-mod pattern;
-mod pipeline;
-mod queue;
-mod recording;
-mod recovery;
-mod reference;
-mod reload;
-mod remote;
-mod replay;
-mod results;
-mod services;
-mod sources;
-mod spans;
-mod steering;
-mod telemetry;
-mod terms;
-mod token;
+mod intake;
+mod lifecycle;
+mod policy;
+mod record;
 
-pub use accept::AcceptedEvent;
+pub use agent_host_config::{
+    AgentApiConfig, AgentProfile, AguiConfig, Algorithm, ApprovalPolicy, ApprovalRule, ApproverConfig, BindingConfig, Bootstrap,
+    BusyThread, Condition, Config, ConfigError, CustomSignature, DeliveryPolicy, Durability, Encoding, ExternalRunnerConfig,
+    ForeignHistory, InDoubt, LogFormat, Match, Missed, NamedSignature, Names, OnDisconnect, OnLost, QueuePolicy, ResourcePolicy,
+    Retention, ScheduleConfig, SignatureConfig, SkillConfig, StaticRefConfig, TelemetryConfig, WebhookSourceConfig,
+    config_reference,
+};
 pub use agent_host_ledger::{EntryWrite, Forgotten, Idempotency};
 pub use agent_host_providers::{egress, knowledge as knowledge_bases, models, secret, tools, trace, webhook};
-pub use agents::{Agent, AgentRun, NewEntries};
-pub use agui_config::{AgentApiConfig, AgentProfile, AguiConfig, BusyThread, ForeignHistory, OnDisconnect};
-pub use approval::{ApprovalPolicy, ApprovalRule, ApproverConfig};
-pub use asks::{Action, ActionStatus, AskKind, Decision, Response};
-pub use backup::BackupReport;
-pub use binding::BindingReport;
-pub use config::{
-    BindingConfig, Bootstrap, Config, ConfigError, DeliveryPolicy, Durability, ExternalRunnerConfig, InDoubt, Match, Names,
-    ResourcePolicy, Retention,
+
+pub use crate::{
+    calls::remote::{Answer, CallError, Calls, Chunks, NewArtifact, call_functions},
+    execution::metrics::{self, Metrics},
+    host::{
+        BackupReport, Host, Readiness, backup_to, inspect,
+        recording::{RecordedBlob, RecordedSegment, Recording, journaled_calls},
+        records::{
+            ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, RecordWriter,
+            Records, RunFilter, RunRecord, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
+        },
+        reload::{ReloadError, ReloadReport, SectionChange},
+        replay::{Ending, Replay, ReplayError, ReplayReport, replay},
+    },
+    intake::{
+        accept::{AcceptedEvent, NewEntries},
+        agents::{Agent, AgentRun},
+        create::{AD_HOC, CreateRun, CreatedRun, QueueRequest, StartMode, in_workspace},
+        delivery::{Delivery, DeliveryFilter, DeliveryState},
+        fork::Fork,
+        hooks::{HookOutcome, WebhookSourceReport},
+        pipeline::{Adapted, PIPELINE_ADAPTER, PipelineQuery, inline_bytes},
+        scheduler::ScheduleReport,
+    },
+    lifecycle::{
+        claims::{Appended, ClaimRequest, ClaimedRun as Claimed},
+        dead_letters::DeadLetter,
+        executors::{Executor, ExecutorNews, ExecutorState, Registration},
+    },
+    policy::{
+        StartError,
+        binding::BindingReport,
+        keys::{Key, Keys, NewKey, Welcome},
+        library::LibraryError,
+        media,
+        services::knowledge,
+        sources::{HookError, HookRequest},
+    },
+    record::{
+        HostError, RecordingError,
+        action::{Action, ActionStatus, AskKind, Decision, Response},
+        journal::timeline::{CallOutcome, JournaledCall},
+        terms::Terms,
+    },
 };
-pub use create::{AD_HOC, CreateRun, CreatedRun, QueueRequest, StartMode, in_workspace};
-pub use delivery::{Delivery, DeliveryFilter, DeliveryState};
-pub use error::{HostError, StartError};
-pub use executors::{Executor, ExecutorNews, ExecutorState, Registration};
-pub use fork::Fork;
-pub use held::{Appended, ClaimRequest, Claimed, DeadLetter};
-pub use host::{Host, Readiness, inspect};
-pub use journal::timeline::{CallOutcome, JournaledCall};
-pub use keys::{Key, Keys, NewKey, Welcome};
-pub use library::{LibraryError, SkillConfig, StaticRefConfig};
-pub use metrics::Metrics;
-pub use pipeline::{Adapted, PIPELINE_ADAPTER, PipelineQuery, inline_bytes};
-pub use queue::{OnLost, QueuePolicy};
-pub use recording::{RecordedBlob, RecordedSegment, Recording, RecordingError, journaled_calls};
-pub use reference::config_reference;
-pub use reload::{ReloadError, ReloadReport, SectionChange};
-pub use remote::{Answer, CallError, Calls, Chunks, NewArtifact, call_functions};
-pub use replay::{Ending, Replay, ReplayError, ReplayReport, replay};
-pub use services::knowledge;
-pub use sources::{
-    Algorithm, Condition, CustomSignature, Encoding, HookError, HookOutcome, HookRequest, Missed, NamedSignature, ScheduleConfig,
-    ScheduleReport, SignatureConfig, WebhookSourceConfig, WebhookSourceReport,
-};
-pub use telemetry::{LogFormat, TelemetryConfig};
-pub use terms::Terms;

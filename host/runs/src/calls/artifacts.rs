@@ -12,12 +12,17 @@ use agent_host_sandbox::{ArtifactCalls, ArtifactReader, ArtifactWriter};
 use async_trait::async_trait;
 use serde_json::json;
 
-use super::{RunCalls, blocking, granted, kept::Kept, not_found, within};
+use super::{RunCalls, granted, kept::Kept, not_found, within};
 use crate::{
-    error::ledger_failed,
-    gate::{Call, Entered, RunState},
-    journal::{Asked, Outcome, Ticket, asked},
-    media,
+    execution::{
+        Execution, blocking,
+        gate::{Call, Entered},
+    },
+    policy::media,
+    record::{
+        journal::{Asked, Outcome, Ticket, asked},
+        ledger_failed,
+    },
 };
 
 /// A name to show.
@@ -26,7 +31,7 @@ const MAX_NAME_BYTES: usize = 255;
 /// The artifacts that one run may know of.
 #[derive(Clone)]
 pub(crate) struct RunArtifacts {
-    pub(crate) run: Arc<RunState>,
+    pub(crate) run: Arc<Execution>,
     pub(crate) event: Arc<Event>,
 }
 
@@ -49,11 +54,11 @@ impl RunArtifacts {
         if scope.run_id == Some(self.run.run_id) || self.event.envelope.artifact_ids().any(|id| id == record.artifact_id) {
             return true;
         }
-        if self.run.given.lock().contains(&record.artifact_id) {
+        if self.run.knowledge.input_artifacts.lock().contains(&record.artifact_id) {
             return true;
         }
         // A child's own things are its parent's as well, and nobody else's.
-        if scope.run_id.is_some_and(|made_by| self.run.children.has(made_by)) {
+        if scope.run_id.is_some_and(|made_by| self.run.family.children.has(made_by)) {
             return true;
         }
         match (&scope.conversation, &grant.conversation) {
@@ -81,7 +86,7 @@ impl RunArtifacts {
     /// Counts bytes that the run writes, before they are written.
     fn take(&self, bytes: usize) -> Result<(), ApiError> {
         let limit = self.run.limits.run_artifact_bytes;
-        let before = self.run.artifact_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let before = self.run.knowledge.artifact_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if before.saturating_add(bytes as u64) > limit {
             let message = format!("a run writes at most {limit} bytes of artifacts");
             return Err(ApiError::new(ErrorCode::PayloadTooLarge, message));
@@ -142,7 +147,7 @@ impl RunArtifacts {
             }
             Ok(RunWrite { events: vec![event], artifacts: vec![record], ..RunWrite::default() })
         };
-        self.run.write(ticket, write).await?.durable().await?;
+        self.run.writer.append(ticket, write).await?.durable().await?;
         drop(blob);
         Ok(reference)
     }

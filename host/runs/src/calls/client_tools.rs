@@ -21,11 +21,16 @@ use super::{
     within,
 };
 use crate::{
-    asks::{Ask, AskKind, Decision, Told, Wait, action_id, client_answer},
-    detached::MAX_KEYS,
-    facts::Begun,
-    gate::Call,
-    journal::{Asked, Step, Ticket},
+    execution::{
+        answers::{Resolution, WaitMode},
+        background::MAX_KEYS,
+        gate::Call,
+        open_calls::OpenCall,
+    },
+    record::{
+        action::{Ask, AskKind, Decision, action_id, client_answer},
+        journal::{Asked, Step, Ticket},
+    },
 };
 
 /// A call that the client is asked for.
@@ -36,7 +41,7 @@ struct Waiting {
     asked: Asked,
     bytes: usize,
     began: Instant,
-    begun: Begun,
+    begun: OpenCall,
 }
 
 /// What came of one part of many.
@@ -61,7 +66,7 @@ impl RunCalls {
         let effect = async {
             let begun = self.ask_client(ticket, &request).await?;
             let id = action_id(run.run_id, begun.number());
-            let told = run.told(&id, AskKind::ClientTool, Wait::of(run)).await?;
+            let told = run.await_answer(&id, AskKind::ClientTool, WaitMode::of(run)).await?;
             // The record says so already.
             begun.ended_before();
             output(told)
@@ -92,12 +97,12 @@ impl RunCalls {
             return Ok(outcomes);
         }
         let ids: Vec<String> = waiting.iter().map(|asked| action_id(run.run_id, asked.begun.number())).collect();
-        let wait = match Wait::of(run) {
+        let wait = match WaitMode::of(run) {
             // More than a parked run is found by.
-            Wait::Parks if ids.len() > MAX_KEYS => Wait::InMemory,
+            WaitMode::Park if ids.len() > MAX_KEYS => WaitMode::InMemory,
             wait => wait,
         };
-        let told = run.told_all(&ids, AskKind::ClientTool, wait).await?;
+        let told = run.await_answers(&ids, AskKind::ClientTool, wait).await?;
         for (Waiting { part, ticket, tool_name, asked, bytes, began, begun }, told) in waiting.into_iter().zip(told) {
             begun.ended_before();
             let call = Call { action: "tools.call", resource: Some(&tool_name), scope: None, bytes, asked };
@@ -134,7 +139,7 @@ impl RunCalls {
     }
 
     /// Asks the client; an execution before may have done that.
-    async fn ask_client(&self, ticket: &Ticket, request: &ToolRequest) -> Result<Begun, ApiError> {
+    async fn ask_client(&self, ticket: &Ticket, request: &ToolRequest) -> Result<OpenCall, ApiError> {
         let run = &self.run;
         let parameters = parsed(&request.parameters)?;
         // Not looked at again where the client was asked already: what it answers is wanted.
@@ -153,7 +158,7 @@ impl RunCalls {
                 "parameters": parameters,
             }),
         };
-        Begun::action(run, ticket, ask).await
+        OpenCall::action(run, ticket, ask).await
     }
 }
 
@@ -167,20 +172,20 @@ async fn check(tool: ClientTool, parameters: Value) -> Result<(), ApiError> {
 }
 
 /// What the guest gets. That nobody answers, or will not, is an answer of the tool: a model can do something else then.
-fn output(told: Told) -> Result<ToolOutput, ApiError> {
+fn output(resolution: Resolution) -> Result<ToolOutput, ApiError> {
     let failed = |text: String, structured| ToolOutput {
         content: vec![ContentPart::Text(text)],
         structured: Some(structured),
         is_error: true,
     };
-    Ok(match told {
-        Told::Expired => failed("the client has not answered in time".to_owned(), json!({ "outcome": "expired" })),
-        Told::Given(given) if given.decision == Decision::Submit => {
+    Ok(match resolution {
+        Resolution::Expired => failed("the client has not answered in time".to_owned(), json!({ "outcome": "expired" })),
+        Resolution::Answered(given) if given.decision == Decision::Submit => {
             let answer = given.answer.and_then(client_answer);
             let lost = || ApiError::new(ErrorCode::RuntimeError, "the answer of the client in the record cannot be read");
             answer.ok_or_else(lost)?.output()
         }
-        Told::Given(given) => {
+        Resolution::Answered(given) => {
             let because = given.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             failed(format!("the client has declined to do it{because}"), json!({ "outcome": "declined", "reason": given.reason }))
         }

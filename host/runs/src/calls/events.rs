@@ -7,7 +7,7 @@ use agent_host_sandbox::EventCalls;
 use async_trait::async_trait;
 
 use super::{RunCalls, granted, not_found};
-use crate::{context::event_context, error::ledger_failed, gate::Call};
+use crate::{execution::gate::Call, policy::context::event_context, record::ledger_failed};
 
 /// Types that a page can be narrowed to at a time.
 const MAX_TYPES: usize = 50;

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 
 use super::{RunCalls, granted, top_k, within};
-use crate::{error::ledger_failed, gate::Call};
+use crate::{execution::gate::Call, record::ledger_failed};
 
 /// A question, and what narrows it.
 const MAX_QUERY_BYTES: usize = 32 * 1024;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use agent_host_protocol::{
-    ApiError, ErrorCode,
+    ApiError, ErrorCode, hex,
     http::{HttpHead, HttpRequest},
 };
 use agent_host_providers::egress::{Allowed, AllowedOwned, Bounds, Response};
@@ -23,13 +23,16 @@ use sha2::{Digest, Sha256};
 
 use super::{RunCalls, kept::Kept, within};
 use crate::{
-    doubt::{Doubt, in_doubt},
-    facts::{Begun, Streaming},
-    gate::{Call, Entered, READ, RunState, SEND, WASI},
-    journal::{Asked, hex},
+    execution::{
+        Execution,
+        doubt::{Doubt, in_doubt},
+        gate::{Call, Entered, READ, SEND, WASI},
+        open_calls::{OpenCall, Streaming},
+    },
+    record::journal::Asked,
 };
 
-impl RunState {
+impl Execution {
     fn allowed(&self) -> Allowed<'_> {
         let grant = &self.terms.grant;
         Allowed { hosts: &grant.permissions.http_hosts, secrets: &grant.http_secrets }
@@ -57,7 +60,7 @@ impl RunState {
     }
 
     fn asked_of_host(&self, request: &HttpRequest) -> Asked {
-        let body = hex(&Sha256::digest(&request.body));
+        let body = hex::encode(&Sha256::digest(&request.body));
         let HttpRequest { method, url, headers, body: bytes, timeout_ms } = request;
         self.journal.asked(&json!({
             "method": method,
@@ -126,7 +129,7 @@ impl HttpCalls for RunCalls {
         let effect = async {
             let streaming = run.one_more()?;
             if !is_harmless(&request) {
-                let number = Begun::request(run, &ticket).await?;
+                let number = OpenCall::request(run, &ticket).await?;
                 let doubt = || Doubt {
                     number,
                     what: format!("{} {origin}", request.method),

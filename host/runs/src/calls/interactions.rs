@@ -13,11 +13,16 @@ use serde_json::{Value, json};
 
 use super::{RunCalls, within};
 use crate::{
-    approval::{self, ApprovalPolicy, QUESTION, Ruling},
-    asks::{Ask, AskKind, Decision, Told, Wait, action_id},
-    facts::Begun,
-    gate::{Call, Entered, RunState},
+    execution::{
+        Execution,
+        answers::{Resolution, WaitMode},
+        gate::{Call, Entered},
+        open_calls::OpenCall,
+    },
+    policy::approval::{self, Ruling},
+    record::action::{Ask, AskKind, Decision, action_id},
 };
+use agent_host_config::{ApprovalPolicy, QUESTION};
 
 /// Longest title: it is shown in one line.
 const MAX_TITLE_CHARS: usize = 300;
@@ -46,7 +51,7 @@ fn parsed(question: &AskedQuestion) -> Result<Question, ApiError> {
     })
 }
 
-impl RunState {
+impl Execution {
     /// What the approval rules say of a question: who may answer, and until when.
     fn may_ask(&self, question: &Question) -> Result<Ruling, ApiError> {
         let target = json!({ "kind": question.kind, "title": question.title });
@@ -91,16 +96,18 @@ impl InteractionCalls for RunCalls {
         let effect = async {
             let question = parsed(&question)?;
             let ruling = run.may_ask(&question)?;
-            let begun = Begun::action(run, &ticket, run.asked(question, ruling)).await?;
+            let begun = OpenCall::action(run, &ticket, run.asked(question, ruling)).await?;
             let id = action_id(run.run_id, begun.number());
-            let wait = Wait::of(run);
-            let told = run.told(&id, AskKind::Question, wait).await?;
+            let wait = WaitMode::of(run);
+            let told = run.await_answer(&id, AskKind::Question, wait).await?;
             // The record says so already.
             begun.ended_before();
             Ok(match told {
-                Told::Expired => Answer::Expired,
-                Told::Given(given) if given.decision == Decision::Submit => Answer::Submitted(given.answer.unwrap_or_default()),
-                Told::Given(given) => Answer::Declined(given.reason),
+                Resolution::Expired => Answer::Expired,
+                Resolution::Answered(given) if given.decision == Decision::Submit => {
+                    Answer::Submitted(given.answer.unwrap_or_default())
+                }
+                Resolution::Answered(given) => Answer::Declined(given.reason),
             })
         };
         run.pass_live(&ticket, &call, allowed, effect).await

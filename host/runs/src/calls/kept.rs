@@ -4,11 +4,12 @@ use agent_host_protocol::ApiError;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 
-use super::blocking;
 use crate::{
-    error::ledger_failed,
-    gate::RunState,
-    journal::{Outcome, Stop, Ticket},
+    execution::{Execution, blocking},
+    record::{
+        journal::{Outcome, Stop, Ticket},
+        ledger_failed,
+    },
 };
 
 /// Bytes that stand in the journal themselves.
@@ -24,7 +25,7 @@ pub(super) enum Kept {
     Blob { sha256: String, offset: u64, bytes: usize },
 }
 
-impl RunState {
+impl Execution {
     /// Records bytes that a call gives. `blob` says which blob has them, and where in it.
     pub(super) fn settle_bytes(&self, ticket: &Ticket, bytes: &[u8], blob: Option<(&str, u64)>) -> Result<(), ApiError> {
         if !self.journal.is_recording() {

@@ -5,7 +5,7 @@ use agent_host_sandbox::{KnowledgeCalls, parse_json};
 use async_trait::async_trait;
 
 use super::{RunCalls, granted, not_found, not_granted, top_k, within};
-use crate::gate::Call;
+use crate::execution::gate::Call;
 
 /// Where an operator says which knowledge bases a binding may use.
 const POLICY: &str = "resources.kb_ids";

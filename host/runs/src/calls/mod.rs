@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
-use agent_host_ledger::{LedgerError, RunChange, RunWrite};
+use agent_host_ledger::{RunChange, RunWrite};
 use agent_host_protocol::{ApiError, ErrorCode, Event, Interface, RunResult, message::ArtifactRef};
 use agent_host_sandbox::{Batch, Refusals, ResultCalls};
 use async_trait::async_trait;
 
 use crate::{
-    detached::Detached,
-    error::ledger_failed,
-    gate::{Call, EMIT, Entered, RunState, Written},
-    host::Host,
-    journal::Outcome,
-    memory::{self, left_by},
-    results::{self, Speaker},
-    services::Services,
+    execution::{
+        Execution,
+        background::BackgroundActions,
+        gate::{Call, EMIT, Entered},
+        neighbours::Neighbours,
+        writer::PendingWrite,
+    },
+    policy::{platform_action::PlatformAction, services::Services},
+    record::{
+        facts::shortened,
+        journal::Outcome,
+        results::{self, Speaker},
+        seen,
+    },
 };
 
 mod artifacts;
@@ -28,6 +34,7 @@ mod kept;
 mod knowledge;
 mod models;
 mod platform;
+pub(crate) mod remote;
 mod runs;
 mod state;
 mod steering;
@@ -36,16 +43,14 @@ mod timers;
 mod tools;
 
 pub(crate) use artifacts::RunArtifacts;
-pub(crate) use platform::{Wanted, not_approved};
 
 /// The host calls of one run.
 #[derive(Clone)]
 pub(crate) struct RunCalls {
-    pub(crate) run: Arc<RunState>,
+    pub(crate) run: Arc<Execution>,
     pub(crate) event: Arc<Event>,
     pub(crate) services: Arc<Services>,
-    /// Nothing where a run is only replayed.
-    pub(crate) host: Option<Host>,
+    pub(crate) neighbours: Arc<dyn Neighbours>,
 }
 
 impl RunCalls {
@@ -80,7 +85,7 @@ fn not_found(what: &str, id: &str) -> ApiError {
 
 /// An id as a guest gave it.
 fn shown(id: &str) -> String {
-    crate::facts::shortened(id, 128).escape_debug().to_string()
+    shortened(id, 128).escape_debug().to_string()
 }
 
 /// Step 5 of the gate.
@@ -96,19 +101,6 @@ fn top_k(asked: u32, most: u32) -> Result<usize, ApiError> {
     Err(ApiError::invalid_argument(format!("`top-k` is between 1 and {most}, not {asked}")))
 }
 
-/// Work on files, off the threads that serve. Where the call is given up meanwhile, it is done all the same.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static,
-) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome.map_err(ledger_failed),
-        Err(error) => {
-            tracing::error!(%error, "work on files failed");
-            Err(ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why"))
-        }
-    }
-}
-
 impl RunCalls {
     /// An execution before has emitted these: the run knows the state that they left.
     fn note_state(&self, results: Vec<RunResult>) {
@@ -116,7 +108,7 @@ impl RunCalls {
         for result in results {
             let RunResult::StateUpdated { scope, key, value } = result else { continue };
             let Ok(scope_key) = results::granted_scope(&run.terms, scope) else { continue };
-            run.seen.note(&scope_key, &key, Some(memory::tag_of(&value)));
+            run.knowledge.seen.note(&scope_key, &key, Some(seen::tag_of(&value)));
         }
     }
 }
@@ -130,13 +122,13 @@ impl ResultCalls for RunCalls {
 
 impl RunCalls {
     /// `results.emit`, with changes of the run in the same commit.
-    pub(crate) async fn emit_with(&mut self, batch: Batch, changes: Vec<RunChange>) -> Result<Written, ApiError> {
+    pub(crate) async fn emit_with(&mut self, batch: Batch, changes: Vec<RunChange>) -> Result<PendingWrite, ApiError> {
         let run = &*self.run;
         let (count, bytes) = (batch.len(), batch.bytes().sum());
         let sized = results::check_size(&batch, &run.limits);
         let allowed = || {
             sized?;
-            if run.next_sequence() - 1 + count as u64 > run.limits.run_events {
+            if run.writer.next_sequence() - 1 + count as u64 > run.limits.run_events {
                 return Err(ApiError::new(
                     ErrorCode::PayloadTooLarge,
                     format!("a run has at most {} events", run.limits.run_events),
@@ -152,7 +144,7 @@ impl RunCalls {
                 if outcome.is_ok() && batch.sets_state() {
                     self.note_state(batch.parse()?);
                 }
-                return outcome.map(Written::before);
+                return outcome.map(PendingWrite::done);
             }
         };
         let mut written_to = None;
@@ -162,14 +154,18 @@ impl RunCalls {
             let speaker = self.speaker();
             let known = |artifact: &ArtifactRef| artifacts.visible(&artifact.artifact_id).map(|record| record.reference());
             let (mut written, mut actions) = (Vec::new(), Vec::new());
-            let wanted = |action, target, payload| Wanted::judge(&run.terms, &self.services, action, target, payload);
+            let judge_action = |action, target, payload| {
+                let action = PlatformAction::judge(&run.terms, &self.services, action, target, payload)?;
+                Ok((action.ask(&run.limits), action))
+            };
             let make = |first| {
-                let judged = results::judge(results, first, &speaker, &known, &wanted, &run.seen, &run.limits)?;
+                let judged = results::judge(results, first, &speaker, &known, &judge_action, &run.knowledge.seen, &run.limits)?;
                 actions = judged.actions;
                 for kind in &judged.unknown {
                     tracing::warn!(run_id = %run.run_id, kind, "a result of unknown type is kept and has no effect");
                 }
-                written.extend(judged.state.iter().map(|write| (write.scope_key.clone(), write.key.clone(), left_by(write))));
+                written
+                    .extend(judged.state.iter().map(|write| (write.scope_key.clone(), write.key.clone(), seen::left_by(write))));
                 let last = first + judged.events.len() as u64 - 1;
                 run.journal.settle(&ticket, Outcome::Answer(last.to_string()), Vec::new());
                 Ok(RunWrite {
@@ -181,24 +177,24 @@ impl RunCalls {
                     ..RunWrite::default()
                 })
             };
-            let commit = run.write(Some(&ticket), make).await?;
+            let commit = run.writer.append(Some(&ticket), make).await?;
             let last = commit.last;
             if let Some(metrics) = &run.metrics {
                 metrics.emitted(count as u64);
             }
-            written.iter().for_each(|(scope_key, key, tag)| run.seen.note(scope_key, key, *tag));
+            written.iter().for_each(|(scope_key, key, tag)| run.knowledge.seen.note(scope_key, key, *tag));
             if actions.is_empty() {
                 written_to = Some(commit);
             } else {
                 // Nothing is done that the record does not say.
                 commit.durable().await?;
-                let detached = Detached::new(&self.run, &self.services);
-                actions.into_iter().for_each(|(id, wanted)| detached.spawn(id, Ok(wanted)));
+                let background = BackgroundActions::new(&self.run, &self.services);
+                actions.into_iter().for_each(|(id, action)| background.spawn(id, Ok(action)));
             }
             Ok(last)
         };
         let last = run.pass_live(&ticket, &call, allowed, effect).await?;
-        Ok(written_to.unwrap_or_else(|| Written::before(last)))
+        Ok(written_to.unwrap_or_else(|| PendingWrite::done(last)))
     }
 }
 

@@ -15,10 +15,12 @@ use serde_json::json;
 
 use super::{RunCalls, granted, not_found, not_granted, within};
 use crate::{
-    facts::Begun,
-    gate::{Call, Entered, NEXT},
-    journal::Asked,
-    spans,
+    execution::{
+        gate::{Call, Entered, NEXT},
+        open_calls::OpenCall,
+        spans,
+    },
+    record::journal::Asked,
 };
 
 /// Where an operator says which models a binding may use.
@@ -70,7 +72,7 @@ impl ModelCalls for RunCalls {
         };
         let effect = async {
             let (model, request) = (found.clone()?, request.parse()?);
-            let begun = Begun::model(run, &ticket, &model, ModelOperation::Invoke).await?;
+            let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Invoke).await?;
             spans::asked(begun.span(), &request);
             let outcome = begun.span().within(model.invoke(&request, &self.artifacts(), run.deadline)).await;
             if let Ok(response) = &outcome {
@@ -97,14 +99,14 @@ impl ModelCalls for RunCalls {
             Entered::Live(ticket) => ticket,
             Entered::Answered((outcome, number)) => {
                 outcome?;
-                let begun = Begun::model_before(run, number, &model_id, ModelOperation::Stream);
+                let begun = OpenCall::model_before(run, number, &model_id, ModelOperation::Stream);
                 return Ok(responses(Some(request), None, begun));
             }
         };
         let mut opened = None;
         let effect = async {
             let (model, request) = (found.clone()?, request.parse()?);
-            let begun = Begun::model(run, &ticket, &model, ModelOperation::Stream).await?;
+            let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Stream).await?;
             spans::asked(begun.span(), &request);
             match begun.span().within(model.stream(&request, &self.artifacts(), run.deadline)).await {
                 Ok(stream) => {
@@ -149,7 +151,7 @@ impl ModelCalls for RunCalls {
         };
         let effect = async {
             let model = found.clone()?;
-            let begun = Begun::model(run, &ticket, &model, ModelOperation::Rerank).await?;
+            let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Rerank).await?;
             let outcome = begun.span().within(model.rerank(&query, &documents, top_k, run.deadline)).await;
             run.settle(&ticket, &outcome).await?;
             begun.used(outcome.as_ref().map(|_| None)).await;
@@ -174,7 +176,7 @@ impl ModelCalls for RunCalls {
         };
         let effect = async {
             let model = found.clone()?;
-            let begun = Begun::model(run, &ticket, &model, ModelOperation::Embed).await?;
+            let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Embed).await?;
             let (vectors, usage) = match begun.span().within(model.embed(&texts, run.deadline)).await {
                 Ok(answer) => (Ok(answer.vectors), Ok(answer.usage)),
                 Err(error) => (Err(error.clone()), Err(error)),
@@ -225,7 +227,7 @@ struct Responses {
     /// Nothing until then.
     stream: Option<ModelStream>,
     /// Until its end is recorded.
-    begun: Option<Begun>,
+    begun: Option<OpenCall>,
     given: Given,
 }
 

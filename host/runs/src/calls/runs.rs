@@ -18,12 +18,16 @@ use serde_json::{Map, Value, json};
 
 use super::{RunCalls, granted, not_found, not_granted, within};
 use crate::{
-    beginning::fact,
-    children::{Wanted, key, too_many},
-    error::{HostError, ledger_failed},
-    gate::{Call, Entered},
-    host::Host,
-    journal::{Asked, Effect, Outcome, Stop},
+    execution::{
+        gate::{Call, Entered},
+        neighbours::ChildRequest,
+    },
+    record::{
+        HostError, WaitKey,
+        facts::fact,
+        journal::{Asked, Effect, Outcome, Stop},
+        ledger_failed,
+    },
 };
 
 /// Longest objective and reason: they are shown in one line.
@@ -42,6 +46,15 @@ fn page_size(limit: u32) -> Result<usize, ApiError> {
     Err(ApiError::invalid_argument(format!("`limit` is between {MIN_PAGE} and {MAX_PAGE}, not {limit}")))
 }
 
+/// A limit of what runs may start.
+fn too_many(code: &str, retryable: bool, message: String, limit: usize) -> ApiError {
+    ApiError {
+        retryable,
+        details: Some(json!({ "code": code, "limit": limit })),
+        ..ApiError::new(if retryable { ErrorCode::RateLimited } else { ErrorCode::Unauthorized }, message)
+    }
+}
+
 impl RunCalls {
     fn may(&self, operation: RunOperation, action: &str) -> Result<(), ApiError> {
         granted(&self.run.terms.grant.permissions.runs, &operation, action)
@@ -49,12 +62,8 @@ impl RunCalls {
 
     /// One of the run's own children. Whether there are other runs is not for it to know.
     fn child(&self, id: &str) -> Result<RunId, ApiError> {
-        let child = id.parse().ok().filter(|child| self.run.children.has(*child));
+        let child = id.parse().ok().filter(|child| self.run.family.children.has(*child));
         child.ok_or_else(|| not_found("run that this run has started:", id))
-    }
-
-    fn host(&self) -> Result<&Host, ApiError> {
-        self.host.as_ref().ok_or_else(|| ApiError::new(ErrorCode::RuntimeError, "there is no host to start runs in"))
     }
 
     fn summary(&self, id: RunId) -> Result<RunSummary, ApiError> {
@@ -76,11 +85,11 @@ impl RunCalls {
             let message = format!("{} runs stand above this one already: it may start none", run.terms.depth);
             return Err(too_many("child_depth", false, message, limits.child_depth as usize));
         }
-        if run.children.all().len() >= limits.child_runs {
+        if run.family.children.all().len() >= limits.child_runs {
             let message = format!("a run starts at most {} others", limits.child_runs);
             return Err(too_many("child_runs", false, message, limits.child_runs));
         }
-        if run.children.active(&run.ledger).map_err(ledger_failed)?.len() >= limits.child_runs_at_once {
+        if run.family.children.active(&run.ledger).map_err(ledger_failed)?.len() >= limits.child_runs_at_once {
             let message = format!(
                 "a run has at most {} others under way at one time: wait for one of them (`runs.wait-any`)",
                 limits.child_runs_at_once
@@ -91,10 +100,10 @@ impl RunCalls {
     }
 
     /// A run that is to be started, parsed.
-    fn wanted(&self, request: StartRequest) -> Result<Wanted, ApiError> {
+    fn wanted(&self, request: StartRequest) -> Result<ChildRequest, ApiError> {
         let run = &self.run;
         let StartRequest { runner_id, input, objective, config } = request;
-        let runner = runner_id.parse().ok().and_then(|id| self.host().ok()?.plugins_handle().runner(&id));
+        let runner = runner_id.parse().ok().and_then(|id| self.neighbours.runner(&id));
         let runner = runner.ok_or_else(|| not_found("runner", &runner_id))?;
         let config = match config {
             None => Map::new(),
@@ -109,14 +118,14 @@ impl RunCalls {
         })?;
         let input = self.with_known_artifacts(input.parse()?)?;
         // Keys of clients have no spaces.
-        let key = if run.is_outside() {
+        let key = if run.is_external() {
             // No execution after this one comes to the same call again.
             format!("child {} {}", run.run_id, EventId::new())
         } else {
             // The same call of the same attempt, however often the host dies in it.
             format!("child {} {} {}", run.run_id, run.attempt, run.journal.calls())
         };
-        Ok(Wanted { runner, input, objective, config, key })
+        Ok(ChildRequest { runner, input, objective, config, idempotency_key: key })
     }
 
     /// The input with what the host knows of the artifacts that it names: those that the parent may know of.
@@ -160,15 +169,15 @@ impl ChildCalls for RunCalls {
         let effect = async {
             let objective = request.objective.clone();
             let wanted = self.wanted(request.clone())?;
-            let id = self.host()?.start_child(run, &self.event, wanted).await?;
+            let id = self.neighbours.start_child(run, &self.event, wanted).await?;
             let data = json!({ "run_id": id, "runner_id": runner_id, "objective": objective });
             let make = |sequence| {
                 run.journal.settle(&ticket, Outcome::Answer(json!(id).to_string()), Vec::new());
                 let events = vec![fact(ResultKind::ChildStarted, sequence, time::now(), &data)];
                 Ok(RunWrite { events, ..RunWrite::default() })
             };
-            run.write(Some(&ticket), make).await?;
-            self.host()?.tell_end(run, id);
+            run.writer.append(Some(&ticket), make).await?;
+            self.neighbours.report_end(run, id);
             Ok(id)
         };
         run.pass_live(&ticket, &call, allowed, effect).await
@@ -195,20 +204,20 @@ impl ChildCalls for RunCalls {
                 // When the wait began is known to a later execution.
                 run.journal.started(&ticket, Effect { number: 0 });
             }
-            let mut mail = run.mail.watch();
+            let mut arrivals = run.waits.mail.arrivals();
             // A wait that could be parked is waited in memory a moment first: coming back costs more than a moment.
             let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
             loop {
-                mail.mark_unchanged();
+                arrivals.mark_unchanged();
                 let mut active = Vec::new();
                 for id in &ids {
                     let summary = self.summary(*id)?;
                     if summary.status.is_terminal() {
                         return Ok(Some(summary));
                     }
-                    active.push(key(*id));
+                    active.push(WaitKey::Child(*id));
                 }
-                let (left, until) = run.left_of(&ticket, u64::from(wait_ms));
+                let (left, until) = run.time_left(&ticket, u64::from(wait_ms));
                 if left.is_zero() {
                     return Ok(None);
                 }
@@ -219,7 +228,7 @@ impl ChildCalls for RunCalls {
                 }
                 let moment = if patience.is_zero() { left } else { left.min(patience) };
                 tokio::select! {
-                    _ = mail.changed() => {}
+                    _ = arrivals.changed() => {}
                     () = tokio::time::sleep(moment) => {}
                 }
             }
@@ -247,7 +256,7 @@ impl ChildCalls for RunCalls {
         };
         let asked = run.journal.asked(&(&parent_run_id, limit));
         let effect = async {
-            let newest_first = run.children.all().into_iter().rev().take(page_size(limit)?);
+            let newest_first = run.family.children.all().into_iter().rev().take(page_size(limit)?);
             newest_first.map(|id| self.summary(id)).collect()
         };
         run.pass(call("runs.list", parent_run_id.as_deref(), 0, asked), allowed, effect).await
@@ -273,7 +282,7 @@ impl ChildCalls for RunCalls {
         let asked = run.journal.asked(&(&run_id, &reason));
         let effect = async {
             let reason = if reason.is_empty() { "cancelled by the run that had started it".to_owned() } else { reason.clone() };
-            self.host()?.cancel(found.clone()?, reason).await.map(drop).map_err(of_host)
+            self.neighbours.cancel(found.clone()?, reason).await.map_err(of_host)
         };
         run.pass(call("runs.cancel", Some(&run_id), 0, asked), || found.clone().map(drop), effect).await
     }

@@ -11,10 +11,11 @@ use serde_json::Value;
 
 use super::{RunCalls, within};
 use crate::{
-    error::ledger_failed,
-    gate::{Call, Entered},
-    journal::{Outcome, Ticket},
-    memory, results,
+    execution::gate::{Call, Entered},
+    record::{
+        journal::{Outcome, Ticket},
+        ledger_failed, results, seen,
+    },
 };
 
 impl RunCalls {
@@ -49,19 +50,19 @@ impl RunCalls {
             }
         };
         // Whichever execution has asked: the run knows now what is there.
-        outcome.inspect(|answer| run.seen.note(&scope_key, key, left(answer)))
+        outcome.inspect(|answer| run.knowledge.seen.note(&scope_key, key, left(answer)))
     }
 
     async fn put_state(&self, place: &Place<'_>, scope: StateScope, key: &str, value: Option<&Value>) -> Result<(), ApiError> {
         let run = &*self.run;
         let value = value.map(results::raw).transpose()?;
-        let write = memory::state_write(&run.seen, &run.limits, scope, place.scope_key, key, value);
+        let write = seen::state_write(&run.knowledge.seen, &run.limits, scope, place.scope_key, key, value);
         // Not waited for: whoever reads next finds it already.
         let make = |_| {
             run.journal.settle(place.ticket, Outcome::Answer("null".to_owned()), Vec::new());
             Ok(RunWrite { state: vec![write], ..RunWrite::default() })
         };
-        run.write(Some(place.ticket), make).await.map(drop)
+        run.writer.append(Some(place.ticket), make).await.map(drop)
     }
 }
 
@@ -76,7 +77,7 @@ impl StateCalls for RunCalls {
     async fn state_get(&mut self, scope: StateScope, key: String) -> Result<Option<Value>, ApiError> {
         let run = &*self.run;
         let get = async |place: &Place<'_>| run.ledger.state_get(place.scope_key, &key).map_err(ledger_failed);
-        let left = |found: &Option<Value>| found.as_ref().map(memory::tag_of);
+        let left = |found: &Option<Value>| found.as_ref().map(seen::tag_of);
         self.on_state("state.get", scope, &key, None, get, left).await
     }
 
@@ -85,7 +86,7 @@ impl StateCalls for RunCalls {
         let parsed = OnceLock::new();
         let parse = || parsed.get_or_init(|| agent_host_sandbox::parse_json("the value", &value)).as_ref();
         let set = async |place: &Place<'_>| self.put_state(place, scope, &key, Some(parse().map_err(Clone::clone)?)).await;
-        let left = |(): &()| parse().ok().map(memory::tag_of);
+        let left = |(): &()| parse().ok().map(seen::tag_of);
         self.on_state("state.set", scope, &key, Some(&value), set, left).await
     }
 

@@ -21,13 +21,18 @@ use tokio::sync::oneshot;
 
 use super::RunCalls;
 use crate::{
-    beginning::fact,
-    context::event_context,
-    error::ledger_failed,
-    gate::{Call, Entered, RunState},
-    journal::{Effect, Outcome, Stop, Ticket},
-    line::Taken,
-    steering,
+    execution::{
+        Execution,
+        gate::{Call, Entered},
+        neighbours::WaitingRun,
+    },
+    policy::context::event_context,
+    record::{
+        WaitKey,
+        facts::fact,
+        journal::{Effect, Outcome, Stop, Ticket},
+        ledger_failed, steering,
+    },
 };
 
 /// Inputs of one pull, as JSON: a guest has 64 MiB, and a journal keeps them. One is given however large it is.
@@ -39,27 +44,26 @@ impl RunCalls {
         let run = &self.run;
         let (mut inputs, mut bytes) = (Vec::new(), 0);
         while inputs.len() < limit
-            && let Some(event_id) = { run.taken_before.lock().pop_front() }
+            && let Some(event_id) = { run.knowledge.pending_inputs.lock().pop_front() }
         {
             let Some(input) = self.input(event_id)? else { continue };
             bytes += weight(&input);
             if bytes > MAX_PULL_BYTES && !inputs.is_empty() {
-                run.taken_before.lock().push_front(event_id);
+                run.knowledge.pending_inputs.lock().push_front(event_id);
                 return Ok(inputs);
             }
             untold.note([event_id]);
             inputs.push(input);
         }
-        let (Some(host), Some(key)) = (&self.host, &run.terms.grant.conversation) else { return Ok(inputs) };
-        let lines = &host.inner().lines;
+        let Some(key) = &run.terms.grant.conversation else { return Ok(inputs) };
         let binding_id = &run.terms.grant.binding_id;
         let wanted = |run_no| {
             let record = run.ledger.run_by_no(run_no).ok().flatten();
             record.is_some_and(|record| steering::can_be_taken(&record, binding_id))
         };
         let (mut taken, mut facts, mut events) = (Vec::new(), Vec::new(), Vec::new());
-        for place in lines.take(key, limit - inputs.len(), wanted) {
-            let Some(record) = run.ledger.run_by_no(place.run_no).map_err(ledger_failed)? else { continue };
+        for waiting in self.neighbours.take_waiting(key, limit - inputs.len(), &wanted) {
+            let Some(record) = run.ledger.run_by_no(waiting.run_no()).map_err(ledger_failed)? else { continue };
             let Some(input) = self.input(record.run.event_id)? else { continue };
             bytes += weight(&input);
             if bytes > MAX_PULL_BYTES && !inputs.is_empty() {
@@ -68,36 +72,36 @@ impl RunCalls {
             facts.push(json!({ "event_id": record.run.event_id, "run_id": record.run.run_id }));
             events.push(record.run.event_id);
             inputs.push(input);
-            taken.push(place);
+            taken.push(waiting);
         }
         if taken.is_empty() {
             return Ok(inputs);
         }
-        if run.is_outside() {
+        if run.is_external() {
             self.receive(taken, facts, events.clone()).await?;
             untold.note(events);
             return Ok(inputs);
         }
         let answer = serde_json::to_string(&inputs).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
-        run.write(Some(ticket), |first| Ok(self.receipt(ticket, first, &facts, answer))).await?;
+        run.writer.append(Some(ticket), |first| Ok(self.receipt(ticket, first, &facts, answer))).await?;
         // This run does not end before those that it has taken: a host that died in between would let them run.
-        taken.into_iter().for_each(|place| drop(run.passing.spawn(place.give_to(run.run_id))));
+        taken.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
         Ok(inputs)
     }
 
     /// Takes these, whether whoever pulls waits for it or goes away in the middle of it.
-    async fn receive(&self, taken: Vec<Taken>, facts: Vec<Value>, events: Vec<EventId>) -> Result<(), ApiError> {
+    async fn receive(&self, taken: Vec<Box<dyn WaitingRun>>, facts: Vec<Value>, events: Vec<EventId>) -> Result<(), ApiError> {
         let run = Arc::clone(&self.run);
         let (told, heard) = oneshot::channel();
         tokio::spawn(async move {
             let write = |first| Ok(RunWrite { events: received(first, &facts), ..RunWrite::default() });
-            let written = run.write(None, write).await.map(drop);
+            let written = run.writer.append(None, write).await.map(drop);
             let is_taken = written.is_ok();
             if is_taken {
-                taken.into_iter().for_each(|place| drop(run.passing.spawn(place.give_to(run.run_id))));
+                taken.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
             }
             if told.send(written).is_err() && is_taken {
-                run.taken_before.lock().extend(events);
+                run.knowledge.pending_inputs.lock().extend(events);
             }
         });
         heard.await.unwrap_or_else(|_| Err(ApiError::retryable(ErrorCode::RuntimeError, "the host could not take the input")))
@@ -110,7 +114,7 @@ impl RunCalls {
 
     /// What comes with an input, the run may read.
     fn may_read(&self, inputs: &[SteeringInput]) {
-        let mut given = self.run.given.lock();
+        let mut given = self.run.knowledge.input_artifacts.lock();
         for SteeringInput { event, input } in inputs {
             let within = input.contents.iter().filter_map(|part| match part {
                 ContentPart::Artifact(artifact) => Some(artifact),
@@ -134,7 +138,7 @@ fn received(first: u64, facts: &[Value]) -> Vec<NewEvent> {
 
 /// Inputs that were taken, until whoever pulls has them. Where they never come there, they are given to the next one.
 struct Untold<'a> {
-    run: &'a RunState,
+    run: &'a Execution,
     events: Mutex<Vec<EventId>>,
 }
 
@@ -150,7 +154,7 @@ impl Untold<'_> {
 
 impl Drop for Untold<'_> {
     fn drop(&mut self) {
-        let mut waiting = self.run.taken_before.lock();
+        let mut waiting = self.run.knowledge.pending_inputs.lock();
         self.events.lock().drain(..).rev().for_each(|event_id| waiting.push_front(event_id));
     }
 }
@@ -189,15 +193,15 @@ impl SteeringCalls for RunCalls {
             // People answer soon or late: a wait that could be parked is waited in memory a moment first.
             let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
             loop {
-                let joined = self.host.as_ref().zip(key).and_then(|(host, key)| host.inner().lines.joined(key));
+                let joined = key.and_then(|key| self.neighbours.joined(key));
                 let inputs = self.take_inputs(&ticket, limit as usize, &untold).await?;
-                let (left, until) = run.left_of(&ticket, u64::from(wait_ms));
+                let (left, until) = run.time_left(&ticket, u64::from(wait_ms));
                 if !inputs.is_empty() || left.is_zero() {
                     return Ok(inputs);
                 }
                 let patience = patient_until.saturating_duration_since(Instant::now());
                 if patience.is_zero() && run.parks_for(left) {
-                    let keys = key.map(steering::key).into_iter().collect();
+                    let keys = key.map(WaitKey::steering).into_iter().collect();
                     run.stop(Stop::Park { until: Some(until), reason: "steering", keys }).await
                 }
                 let came = async {

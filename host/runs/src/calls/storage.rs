@@ -5,12 +5,16 @@ use agent_host_protocol::{ApiError, ErrorCode, manifest::StorageArea};
 use agent_host_sandbox::StorageCalls;
 use async_trait::async_trait;
 
-use super::{RunCalls, blocking, granted, kept::Kept, within};
+use super::{RunCalls, granted, kept::Kept, within};
 use crate::{
-    error::ledger_failed,
-    gate::{Call, Entered},
-    journal::{Asked, Outcome, Ticket, asked},
-    results,
+    execution::{
+        blocking,
+        gate::{Call, Entered},
+    },
+    record::{
+        journal::{Asked, Outcome, Ticket, asked},
+        ledger_failed, results,
+    },
 };
 
 /// Tries to read a value that others replace.
@@ -66,7 +70,7 @@ impl RunCalls {
             run.journal.settle(ticket, Outcome::Answer("null".to_owned()), Vec::new());
             Ok(RunWrite { storage: vec![write], ..RunWrite::default() })
         };
-        run.write(Some(ticket), make).await?.durable().await
+        run.writer.append(Some(ticket), make).await?.durable().await
     }
 }
 

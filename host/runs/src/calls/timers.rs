@@ -5,9 +5,9 @@ use agent_host_sandbox::TimeCalls;
 use async_trait::async_trait;
 
 use super::RunCalls;
-use crate::gate::{Call, Entered};
+use crate::execution::gate::{Call, Entered};
 
-fn call<'a>(action: &'a str, asked: crate::journal::Asked) -> Call<'a> {
+fn call<'a>(action: &'a str, asked: crate::record::journal::Asked) -> Call<'a> {
     Call { action, resource: None, scope: None, bytes: 0, asked }
 }
 
@@ -20,7 +20,7 @@ impl TimeCalls for RunCalls {
             // It has no way to refuse, so the rate is kept by making it wait.
             run.is_not_faster_than_allowed().await;
             let _ = run.settle(&ticket, &Ok(())).await;
-            run.flush().await;
+            run.writer.flush_if_full().await;
         }
         run.journal.clock().now_ms()
     }
@@ -40,7 +40,7 @@ impl TimeCalls for RunCalls {
             run.is_not_faster_than_allowed().await;
             run.wait_until(elapsed_us).await;
             let _ = run.settle(&ticket, &Ok(())).await;
-            run.flush().await;
+            run.writer.flush_if_full().await;
         }
     }
 }

@@ -17,10 +17,12 @@ use tokio::sync::mpsc;
 
 use super::{RunCalls, granted, not_found, not_granted, within};
 use crate::{
-    doubt::{Doubt, in_doubt},
-    facts::Begun,
-    gate::{Call, Entered},
-    journal::{Asked, Effect, Step, Ticket},
+    execution::{
+        doubt::{Doubt, in_doubt},
+        gate::{Call, Entered},
+        open_calls::OpenCall,
+    },
+    record::journal::{Asked, Effect, Step, Ticket},
 };
 
 /// Where an operator says which tools a binding may use.
@@ -70,7 +72,7 @@ impl RunCalls {
         let effect = async {
             let parameters = parsed(&parameters)?;
             let call = ToolCall { call_id: call_id.clone(), tool_name: tool_name.clone(), parameters };
-            let begun = Begun::tool(run, ticket, &call).await?;
+            let begun = OpenCall::tool(run, ticket, &call).await?;
             let outcome = match self.may_be_done(ticket, &call).await {
                 Ok(()) => begun.span().within(self.execute(&begun, call)).await,
                 Err(doubt) => Err(doubt),
@@ -120,7 +122,7 @@ impl RunCalls {
     }
 
     /// The effect itself: progress is recorded while the tool works.
-    async fn execute(&self, begun: &Begun, call: ToolCall) -> Result<ToolOutput, ApiError> {
+    async fn execute(&self, begun: &OpenCall, call: ToolCall) -> Result<ToolOutput, ApiError> {
         let run = &self.run;
         let (reports, mut waiting) = mpsc::channel::<Progress>(PROGRESS_WAITING);
         let report = |progress: Progress| drop(reports.try_send(progress));
@@ -130,7 +132,7 @@ impl RunCalls {
         let recorded = async |progress: Progress| {
             let Progress { progress, total, message } = progress;
             match begun.progress(progress, total, message.as_deref()) {
-                Some(data) => run.record_fact(ResultKind::ToolCallProgress, &data).await,
+                Some(data) => run.writer.record_fact(ResultKind::ToolCallProgress, &data).await,
                 None => Ok(()),
             }
         };
@@ -223,7 +225,7 @@ fn doubt(number: u64, call: &ToolCall) -> Doubt {
         number,
         what: format!("`{}`", call.tool_name),
         target: json!({ "tool_name": call.tool_name, "tool_call_id": call.call_id }),
-        payload: json!({ "parameters": crate::facts::shortened(&call.parameters.to_string(), 4096) }),
+        payload: json!({ "parameters": crate::record::facts::shortened(&call.parameters.to_string(), 4096) }),
     }
 }
 

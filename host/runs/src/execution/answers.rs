@@ -1,0 +1,207 @@
+//! Awaiting answers: how a run waits for people, or for the client that brought a tool along.
+//!
+//! The run is parked while it waits, so a restart of the host changes nothing for it. A run that cannot be parked (it has no
+//! journal, or something streams) waits in memory, with the same facts in its record.
+
+use std::time::Duration;
+
+use agent_host_ledger::{RunChange, RunWrite};
+use agent_host_protocol::{ApiError, ErrorCode, ResultKind, Timestamp, ask::ActionOutcome, time};
+use serde_json::{Value, json};
+
+use super::{Execution, registry::Letter};
+use crate::record::{
+    HostError, WaitKey,
+    action::{Action, AskKind, Decision, Given, actions_of},
+    facts::{fact, status_event, waiting_data},
+    journal::Stop,
+    ledger_failed,
+};
+
+/// How what a run asked was resolved.
+pub(crate) enum Resolution {
+    /// Somebody answered.
+    Answered(Given),
+    /// The question expired.
+    Expired,
+}
+
+impl Resolution {
+    /// The outcome of a platform action that was not approved; `None` where it was.
+    pub(crate) fn refusal(self) -> Option<ActionOutcome> {
+        match self {
+            Self::Expired => Some(ActionOutcome::Expired),
+            Self::Answered(given) if given.decision == Decision::Approve => None,
+            Self::Answered(given) => Some(ActionOutcome::Denied(given.reason.unwrap_or_default())),
+        }
+    }
+}
+
+/// How a run waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitMode {
+    /// Its guest waits, and the run leaves memory where it can.
+    Park,
+    /// Its guest waits, and something of the run is under way that would end with the execution.
+    InMemory,
+    /// Its guest goes on meanwhile.
+    Background,
+}
+
+impl WaitMode {
+    /// How a run waits for the answer to one of its calls.
+    pub(crate) fn of(run: &Execution) -> Self {
+        if run.is_external() {
+            // Its executor goes on meanwhile, and the caller may go away: the status of the run says nothing of the wait.
+            Self::Background
+        } else if run.open.any() {
+            Self::InMemory
+        } else {
+            Self::Park
+        }
+    }
+}
+
+impl Execution {
+    /// Waits for the answer to what the run has asked, as its record says. A run that can be parked is: then this does not
+    /// return, and the next execution finds the answer in the record.
+    pub(crate) async fn await_answer(&self, action_id: &str, kind: AskKind, mode: WaitMode) -> Result<Resolution, ApiError> {
+        let resolutions = self.await_answers(&[action_id.to_owned()], kind, mode).await?;
+        resolutions.into_iter().next().ok_or_else(|| ApiError::new(ErrorCode::RuntimeError, "the host lost an answer"))
+    }
+
+    /// As [`Execution::await_answer`], of several: in their order, once all are answered.
+    pub(crate) async fn await_answers(&self, ids: &[String], kind: AskKind, mode: WaitMode) -> Result<Vec<Resolution>, ApiError> {
+        let mail = &self.waits.mail;
+        let _awaited: Vec<_> = ids.iter().map(|id| mail.await_action(id)).collect();
+        let mut arrivals = mail.arrivals();
+        let (mut resolutions, expires) = self.recorded_resolutions(ids).await?;
+        let mut waits = false;
+        loop {
+            arrivals.mark_unchanged();
+            for ((id, resolution), expires_at) in ids.iter().zip(&mut resolutions).zip(&expires) {
+                if resolution.is_none() {
+                    *resolution = self.resolution(id, kind, *expires_at).await?;
+                }
+                if resolution.is_some() {
+                    mail.refuse(id);
+                }
+            }
+            let open = || ids.iter().zip(&expires).zip(&resolutions).filter(|(_, it)| it.is_none()).map(|(asked, _)| asked);
+            if open().next().is_none() {
+                if waits {
+                    self.record_resume().await?;
+                }
+                return Ok(resolutions.into_iter().flatten().collect());
+            }
+            let until = open().filter_map(|(_, expires_at)| *expires_at).min();
+            if mode == WaitMode::Park && self.journal.can_resume() {
+                let keys = open().map(|(id, _)| WaitKey::action(id)).collect();
+                self.stop(Stop::Park { until, reason: kind.reason(), keys }).await
+            }
+            if !waits && mode != WaitMode::Background {
+                self.record_wait(kind.reason(), until).await?;
+                waits = true;
+            }
+            let left = until.map_or(Duration::MAX, |at| Duration::from_millis(at.saturating_sub(time::now())));
+            tokio::select! {
+                _ = arrivals.changed() => {}
+                () = tokio::time::sleep(left) => {}
+            }
+        }
+    }
+
+    /// What the record says of these actions already, and when each expires.
+    async fn recorded_resolutions(&self, ids: &[String]) -> Result<(Vec<Option<Resolution>>, Vec<Option<Timestamp>>), ApiError> {
+        let mut resolutions = Vec::with_capacity(ids.len());
+        let mut expires = Vec::with_capacity(ids.len());
+        for id in ids {
+            let mut action = self.action(id)?;
+            if action.is_none() {
+                // What a run without a journal asks is not waited for when it is written, and may be on its way.
+                self.writer.flush().await?;
+                action = self.action(id)?;
+            }
+            expires.push(action.as_ref().and_then(Action::expires_at));
+            resolutions.push(action.and_then(|action| match action.given() {
+                Some(given) => Some(Resolution::Answered(given)),
+                None => action.resolved.map(|_| Resolution::Expired),
+            }));
+        }
+        Ok((resolutions, expires))
+    }
+
+    /// How an action is resolved now: by a letter, or because it has expired. `None` where it is open.
+    async fn resolution(
+        &self,
+        action_id: &str,
+        kind: AskKind,
+        expires_at: Option<Timestamp>,
+    ) -> Result<Option<Resolution>, ApiError> {
+        while let Some((letter, _writing)) = self.waits.mail.take(action_id) {
+            if let Some(given) = self.record_answer(action_id, kind, letter).await {
+                return Ok(Some(Resolution::Answered(given)));
+            }
+        }
+        if expires_at.is_some_and(|at| at <= time::now()) {
+            let data = json!({ "action_id": action_id, "outcome": "expired" });
+            self.writer.record_fact(ResultKind::ActionResolved, &data).await?;
+            return Ok(Some(Resolution::Expired));
+        }
+        Ok(None)
+    }
+
+    /// What the record says of something that the run has asked.
+    pub(crate) fn action(&self, action_id: &str) -> Result<Option<Action>, ApiError> {
+        let record = self.ledger.run_by_no(self.run_no).map_err(ledger_failed)?;
+        let Some(record) = record else { return Ok(None) };
+        let actions = actions_of(&self.ledger, &record).map_err(ledger_failed)?;
+        Ok(actions.into_iter().find(|action| action.action_id == action_id))
+    }
+
+    /// Writes an answer that was posted. `None` where it could not be written, which its sender is told.
+    async fn record_answer(&self, action_id: &str, kind: AskKind, letter: Letter) -> Option<Given> {
+        let Letter { given, receipt, .. } = letter;
+        let at = time::now();
+        let facts = given.facts(action_id);
+        let refers_to = given.artifacts(kind);
+        let make = |first: u64| {
+            let events = (first..).zip(&facts).map(|(sequence, (kind, data))| fact(*kind, sequence, at, data)).collect();
+            Ok(RunWrite { events, refers_to, ..RunWrite::default() })
+        };
+        let written = match self.writer.append(None, make).await {
+            Ok(written) => written.durable().await,
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(()) => {
+                let _ = receipt.send(Ok(()));
+                Some(given)
+            }
+            Err(error) => {
+                let _ = receipt.send(Err(HostError::Unavailable(error.message)));
+                None
+            }
+        }
+    }
+
+    /// Records that the run waits, in memory.
+    async fn record_wait(&self, reason: &str, until: Option<Timestamp>) -> Result<(), ApiError> {
+        let data = waiting_data(reason, until);
+        self.record_status(|at| RunChange::Wait { at, reason: reason.to_owned() }, &data).await
+    }
+
+    /// Records that the run goes on.
+    async fn record_resume(&self) -> Result<(), ApiError> {
+        self.record_status(|at| RunChange::Resume { at }, &json!({ "status": "running", "reason": "answered" })).await
+    }
+
+    async fn record_status(&self, change: impl FnOnce(Timestamp) -> RunChange, data: &Value) -> Result<(), ApiError> {
+        let at = time::now();
+        let make = |sequence| {
+            let events = vec![status_event(sequence, at, data)];
+            Ok(RunWrite { changes: vec![change(at)], events, ..RunWrite::default() })
+        };
+        self.writer.append(None, make).await.map(drop)
+    }
+}

@@ -1,0 +1,88 @@
+//! Effects whose outcome is in doubt: the host died between their start and their end.
+//!
+//! One that is harmless to repeat is repeated. Of any other the guest is told, or a person decides (`answers.rs`), as the
+//! binding says.
+
+use agent_host_config::InDoubt;
+use agent_host_protocol::{ApiError, ErrorCode, ResultKind, time};
+use serde_json::{Value, json};
+
+use super::{
+    Execution,
+    answers::{Resolution, WaitMode},
+};
+use crate::{
+    policy::approval,
+    record::action::{Ask, AskKind, Decision, action_id},
+};
+
+/// The action that is asked for.
+const ACTION: &str = "effect.repeat";
+
+/// An effect in doubt, for whoever decides on it.
+pub(crate) struct Doubt {
+    /// Number of the call among those with effects.
+    pub(crate) number: u64,
+    /// What was called, for the sentence.
+    pub(crate) what: String,
+    /// The same for programs.
+    pub(crate) target: Value,
+    /// What was asked of it.
+    pub(crate) payload: Value,
+}
+
+impl Execution {
+    /// For each effect in doubt whether it is to be repeated. Where a person is to say and has not, this does not return:
+    /// the run is parked until then.
+    pub(crate) async fn may_repeat(&self, doubts: &[Doubt]) -> Result<Vec<bool>, ApiError> {
+        if self.terms.in_doubt == InDoubt::Error || !self.journal.can_resume() {
+            return Ok(vec![false; doubts.len()]);
+        }
+        let mut ids = Vec::new();
+        for doubt in doubts {
+            let id = action_id(self.run_id, doubt.number);
+            if self.action(&id)?.is_none() {
+                self.writer.record_fact(ResultKind::ActionRequested, &self.asked_about(&id, doubt)).await?;
+            }
+            ids.push(id);
+        }
+        let resolutions = self.await_answers(&ids, AskKind::EffectInDoubt, WaitMode::Park).await?;
+        let repeat = |it: Resolution| matches!(it, Resolution::Answered(given) if given.decision == Decision::Repeat);
+        Ok(resolutions.into_iter().map(repeat).collect())
+    }
+
+    fn asked_about(&self, id: &str, doubt: &Doubt) -> Value {
+        let ruling = approval::judge(&self.terms.approvals, ACTION, &doubt.target);
+        let message = format!(
+            "the host stopped while {} was called, and nobody knows what came of it: find out, and say whether to call it again",
+            doubt.what
+        );
+        let ask = Ask {
+            kind: AskKind::EffectInDoubt,
+            expires_at: ruling.expires_ms.map(|ms| time::now().saturating_add(ms)),
+            approvers: ruling.approvers,
+            more: json!({
+                "action_id": id,
+                "action": ACTION,
+                "target": doubt.target,
+                "payload": doubt.payload,
+                "message": message,
+            }),
+        };
+        ask.data()
+    }
+}
+
+/// What the guest is told of an effect that is not repeated.
+pub(crate) fn in_doubt(what: &str) -> ApiError {
+    ApiError {
+        details: Some(json!({ "code": "effect_in_doubt" })),
+        ..ApiError::new(
+            ErrorCode::RuntimeError,
+            format!(
+                "the host stopped while {what} was called, and nobody knows what came of it; it was not called again, since \
+                 doing it twice could do harm: find out what it did, or ask somebody"
+            ),
+        )
+    }
+}

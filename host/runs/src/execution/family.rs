@@ -1,0 +1,100 @@
+//! The family of an execution: the runs that it has started, and the tasks that go on beside its guest.
+
+use std::collections::HashSet;
+
+use agent_host_ledger::{Ledger, LedgerError, RunRecord};
+use agent_host_protocol::{ResultKind, RunId};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// The runs and tasks that belong to one execution.
+#[derive(Default)]
+pub(crate) struct Family {
+    pub(crate) children: Children,
+    /// Background actions, and calls that outlive their caller.
+    pub(crate) background: TaskTracker,
+    /// Tasks that record the ends of children.
+    pub(crate) reporters: TaskTracker,
+    /// Cancelled when the execution is over: what goes on beside the guest stops.
+    pub(crate) released: CancellationToken,
+}
+
+impl Family {
+    /// Stops what goes on beside the guest, and waits until it has stopped.
+    pub(crate) async fn release(&self) {
+        self.released.cancel();
+        self.background.close();
+        self.background.wait().await;
+        self.reporters.close();
+        self.reporters.wait().await;
+    }
+}
+
+/// The runs that one run has started.
+#[derive(Default)]
+pub(crate) struct Children(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    all: Vec<RunId>,
+    ended: HashSet<RunId>,
+    /// Their parent has come to its end.
+    closed: bool,
+}
+
+impl Children {
+    /// What the record of a run says that it has started.
+    pub(crate) fn of(ledger: &Ledger, record: &RunRecord) -> Result<Self, LedgerError> {
+        let events = ledger.run_events_of(record.run_no, record.run.run_id, &[ResultKind::ChildStarted.as_str()])?;
+        let id = |data: Value| data.get("run_id")?.as_str()?.parse::<RunId>().ok();
+        let mut all = Vec::new();
+        for child in events.iter().filter_map(|event| id(event.data_value())) {
+            // A fork has the facts of another run, and none of its children.
+            if ledger.run(child)?.is_some_and(|child| child.run.parent_run_id == Some(record.run.run_id)) {
+                all.push(child);
+            }
+        }
+        Ok(Self(Mutex::new(Known { all, ..Known::default() })))
+    }
+
+    pub(crate) fn inherit(&self, other: Self) {
+        *self.0.lock() = other.0.into_inner();
+    }
+
+    /// Whether their parent still looks after one more.
+    pub(crate) fn add(&self, id: RunId) -> bool {
+        let mut known = self.0.lock();
+        if !known.all.contains(&id) {
+            known.all.push(id);
+        }
+        !known.closed
+    }
+
+    pub(crate) fn close(&self) {
+        self.0.lock().closed = true;
+    }
+
+    pub(crate) fn has(&self, id: RunId) -> bool {
+        self.0.lock().all.contains(&id)
+    }
+
+    /// In the order in which they were started.
+    pub(crate) fn all(&self) -> Vec<RunId> {
+        self.0.lock().all.clone()
+    }
+
+    /// Those that have not ended.
+    pub(crate) fn active(&self, ledger: &Ledger) -> Result<Vec<RunId>, LedgerError> {
+        let mut known = self.0.lock();
+        let maybe: Vec<_> = known.all.iter().filter(|id| !known.ended.contains(*id)).copied().collect();
+        let mut active = Vec::new();
+        for id in maybe {
+            match ledger.run(id)? {
+                Some(record) if !record.run.status.is_terminal() => active.push(id),
+                _ => drop(known.ended.insert(id)),
+            }
+        }
+        Ok(active)
+    }
+}

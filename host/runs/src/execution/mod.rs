@@ -1,0 +1,159 @@
+//! One execution of a run: its data, its writer, its gate, what it waits for, and the runs that it starts.
+
+pub(crate) mod answers;
+pub(crate) mod background;
+pub(crate) mod doubt;
+pub(crate) mod family;
+pub(crate) mod gate;
+pub(crate) mod log;
+pub mod metrics;
+pub(crate) mod neighbours;
+pub(crate) mod open_calls;
+pub(crate) mod registry;
+pub(crate) mod shared;
+pub(crate) mod spans;
+pub(crate) mod waits;
+pub(crate) mod writer;
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::{Arc, atomic::AtomicU64},
+    time::Instant,
+};
+
+use agent_host_ledger::{Ledger, LedgerError};
+use agent_host_protocol::{ApiError, ErrorCode, EventId, Limits, RunId};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::shared::Shared;
+use self::{
+    family::Family,
+    gate::Rates,
+    metrics::Metrics,
+    open_calls::OpenCalls,
+    registry::Mailbox,
+    waits::Waits,
+    writer::{ExecutionWriter, RunWriter},
+};
+use crate::record::{journal::Journal, ledger_failed, seen::Seen, terms::Terms};
+
+/// One execution of a run. Its parts are shared by the calls of the run and by what goes on in its background.
+pub(crate) struct Execution {
+    pub(crate) run_id: RunId,
+    pub(crate) run_no: u64,
+    pub(crate) attempt: u32,
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) limits: Arc<Limits>,
+    /// For reading. [`Execution::writer`] writes.
+    pub(crate) ledger: Ledger,
+    /// Cancelled once the request to cancel the run is committed.
+    pub(crate) cancelled: CancellationToken,
+    /// When the execution must be over.
+    pub(crate) deadline: Instant,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) writer: ExecutionWriter,
+    /// Calls of effects that have begun and not ended.
+    pub(crate) open: OpenCalls,
+    pub(crate) rates: Rates,
+    pub(crate) waits: Waits,
+    pub(crate) family: Family,
+    pub(crate) knowledge: Knowledge,
+    /// `None` during offline replay.
+    pub(crate) metrics: Option<Metrics>,
+}
+
+/// What a run has behind it when its task begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resumption {
+    /// Nothing: it has not begun.
+    New,
+    /// The host stopped while it was active.
+    Interrupted,
+    /// It was parked.
+    Parked,
+    /// It has the first calls of another run.
+    Forked,
+}
+
+/// What an execution knows of the world that its calls depend on.
+#[derive(Default)]
+pub(crate) struct Knowledge {
+    /// State values that it has read or written.
+    pub(crate) seen: Seen,
+    /// Bytes of artifacts that it has written.
+    pub(crate) artifact_bytes: AtomicU64,
+    /// Artifacts that came with input which it has taken.
+    pub(crate) input_artifacts: Mutex<HashSet<String>>,
+    /// Events that an earlier attempt has taken as input: they are given again, oldest first.
+    pub(crate) pending_inputs: Mutex<VecDeque<EventId>>,
+}
+
+/// What an execution is made of.
+pub(crate) struct NewExecution<'a> {
+    pub(crate) run_id: RunId,
+    pub(crate) run_no: u64,
+    pub(crate) attempt: u32,
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) cancelled: CancellationToken,
+    pub(crate) deadline: Instant,
+    /// Sequence of the last event of the run.
+    pub(crate) last_sequence: u64,
+    pub(crate) journal: Journal,
+    pub(crate) mail: Arc<Mailbox>,
+    /// The claim under which an executor outside of the host executes the run.
+    pub(crate) claim: Option<u32>,
+    /// `None` during offline replay.
+    pub(crate) metrics: Option<Metrics>,
+}
+
+impl Execution {
+    pub(crate) fn new(parts: NewExecution<'_>) -> Self {
+        let NewExecution { run_id, run_no, attempt, terms, limits, ledger, cancelled, deadline, last_sequence, .. } = parts;
+        let writer = RunWriter::new(ledger, run_id, run_no);
+        let writer = match parts.claim {
+            Some(claim) => writer.fenced(claim),
+            None => writer,
+        };
+        let journal = Arc::new(parts.journal);
+        Self {
+            run_id,
+            run_no,
+            attempt,
+            terms,
+            ledger: ledger.clone(),
+            cancelled,
+            deadline,
+            writer: ExecutionWriter::new(writer, Arc::clone(&journal), last_sequence),
+            journal,
+            open: OpenCalls::of_attempt(attempt),
+            rates: Rates::new(&limits),
+            waits: Waits::new(parts.mail),
+            family: Family::default(),
+            knowledge: Knowledge::default(),
+            metrics: parts.metrics,
+            limits,
+        }
+    }
+
+    /// Whether an executor outside of the host executes the run. Its calls come side by side, and the caller of one may go
+    /// away while the run goes on.
+    pub(crate) fn is_external(&self) -> bool {
+        self.writer.claim().is_some()
+    }
+}
+
+/// Work on files, off the threads that serve. A call that is given up meanwhile does not stop it.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LedgerError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome.map_err(ledger_failed),
+        Err(error) => {
+            tracing::error!(%error, "work on files failed");
+            Err(ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why"))
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the calls of one run reach of the other runs of its cell.
+
+use std::sync::Arc;
+
+use agent_host_protocol::{ApiError, ErrorCode, Event, RunId, RunnerId, context::Input, grant::ConversationKey};
+use agent_host_sandbox::Runner;
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
+
+use super::Execution;
+use crate::record::HostError;
+
+/// The other runs of a cell, as a run sees them.
+#[async_trait]
+pub(crate) trait Neighbours: Send + Sync {
+    /// The runner that serves under this id.
+    fn runner(&self, id: &RunnerId) -> Option<Runner>;
+
+    /// Starts a child of a run. It is durable when this returns, and the same one where the call is repeated.
+    async fn start_child(&self, parent: &Arc<Execution>, event: &Event, request: ChildRequest) -> Result<RunId, ApiError>;
+
+    /// Records the end of a child in the record of its parent, as long as the parent is executed.
+    fn report_end(&self, parent: &Arc<Execution>, child: RunId);
+
+    /// Requests the cancellation of a run, durably.
+    async fn cancel(&self, run_id: RunId, reason: String) -> Result<(), HostError>;
+
+    /// Takes runs that wait in the line of a conversation and that `wanted` accepts by their number: oldest first, at most
+    /// `limit`.
+    fn take_waiting(
+        &self,
+        conversation: &ConversationKey,
+        limit: usize,
+        wanted: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Vec<Box<dyn WaitingRun>>;
+
+    /// Notified when a run joins the line of a conversation and waits. One that joined before this call counts.
+    fn joined(&self, conversation: &ConversationKey) -> Option<Arc<Notify>>;
+}
+
+/// A run that was taken out of its line. Dropping it puts the run back into its place.
+pub(crate) trait WaitingRun: Send {
+    fn run_no(&self) -> u64;
+
+    /// The event of the run becomes input of the run `taker`. Resolves when the end of the taken run is durable.
+    fn give_to(self: Box<Self>, taker: RunId) -> BoxFuture<'static, ()>;
+}
+
+/// A child run that a run wants to start.
+pub(crate) struct ChildRequest {
+    pub(crate) runner: Runner,
+    pub(crate) input: Input,
+    pub(crate) objective: String,
+    pub(crate) config: Map<String, Value>,
+    /// Makes a repetition of the same call of the same parent harmless.
+    pub(crate) idempotency_key: String,
+}
+
+/// No other runs: offline replay.
+pub(crate) struct NoNeighbours;
+
+#[async_trait]
+impl Neighbours for NoNeighbours {
+    fn runner(&self, _: &RunnerId) -> Option<Runner> {
+        None
+    }
+
+    async fn start_child(&self, _: &Arc<Execution>, _: &Event, _: ChildRequest) -> Result<RunId, ApiError> {
+        Err(ApiError::new(ErrorCode::RuntimeError, "there is no host to start runs in"))
+    }
+
+    fn report_end(&self, _: &Arc<Execution>, _: RunId) {}
+
+    async fn cancel(&self, _: RunId, _: String) -> Result<(), HostError> {
+        Err(HostError::Unavailable("there is no host to cancel runs in".to_owned()))
+    }
+
+    fn take_waiting(&self, _: &ConversationKey, _: usize, _: &(dyn Fn(u64) -> bool + Sync)) -> Vec<Box<dyn WaitingRun>> {
+        Vec::new()
+    }
+
+    fn joined(&self, _: &ConversationKey) -> Option<Arc<Notify>> {
+        None
+    }
+}

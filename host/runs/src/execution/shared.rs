@@ -1,0 +1,71 @@
+//! What a process has once, whatever ledgers it owns.
+
+use std::sync::Arc;
+
+use agent_host_protocol::{Limits, RunnerId};
+use agent_host_sandbox::{Plugins, Sandbox};
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::Metrics;
+use crate::policy::{binding::Serving, keys::Keys, setup::Setup};
+
+/// What a process has once: every cell and every run of it holds this.
+pub(crate) struct Shared {
+    /// What the configuration says now; a reload replaces it.
+    setup: ArcSwap<Setup>,
+    /// Counts the reloads.
+    pub(crate) reloads: watch::Sender<u64>,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) plugins: Plugins,
+    /// API keys.
+    pub(crate) keys: Keys,
+    pub(crate) metrics: Metrics,
+    /// Cancelled when the process stops: no new events, and no run starts.
+    pub(crate) stopping: CancellationToken,
+    /// Cancelled when the grace of a stop is over: what still runs is suspended or ended.
+    pub(crate) ending: CancellationToken,
+}
+
+impl Shared {
+    pub(crate) fn new(setup: Setup, sandbox: Sandbox, plugins: Plugins, keys: Keys) -> Self {
+        Self {
+            setup: ArcSwap::from_pointee(setup),
+            reloads: watch::Sender::new(0),
+            sandbox,
+            plugins,
+            keys,
+            metrics: Metrics::default(),
+            stopping: CancellationToken::new(),
+            ending: CancellationToken::new(),
+        }
+    }
+
+    /// The present setup.
+    pub(crate) fn setup(&self) -> Arc<Setup> {
+        self.setup.load_full()
+    }
+
+    pub(crate) fn replace_setup(&self, setup: Setup) {
+        self.setup.store(Arc::new(setup));
+    }
+
+    /// The limits of the present setup.
+    pub(crate) fn limits(&self) -> Arc<Limits> {
+        Arc::clone(&self.setup.load().limits)
+    }
+
+    /// What executes the runs of a runner now. External runners of the configuration come before the plugins directory.
+    pub(crate) fn serving(&self, id: &RunnerId) -> Option<Serving> {
+        match self.setup.load().external(id) {
+            Some(manifest) => Some(Serving::Outside { manifest, component: String::new() }),
+            None => self.plugins.runner(id).map(Serving::Guest),
+        }
+    }
+
+    /// Ids of the runners that plugins hold, for messages.
+    pub(crate) fn runner_ids(&self) -> Vec<String> {
+        self.plugins.runners().iter().map(|runner| runner.manifest.id.to_string()).collect()
+    }
+}

@@ -1,0 +1,314 @@
+//! Writing to a run that exists. Nothing else in the kernel submits a write of such a run to the ledger.
+//!
+//! - [`RunWriter`] writes to the record of any run: one write, or a transaction that is made anew when another writer was
+//!   faster.
+//! - [`ExecutionWriter`] is the writer of one execution: it numbers the events, and each write takes along the journal
+//!   entries and audit records that wait.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, RunRecord, RunWrite, StateWrite};
+use agent_host_protocol::{ApiError, ResultKind, Run, RunId, run::Terminal, time};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::record::{
+    HostError,
+    facts::fact,
+    journal::{Journal, Ticket},
+    ledger_failed,
+    terminal::results_lost,
+};
+
+/// Pause between two tries of a write that the disk refused.
+const STORAGE_PAUSE: Duration = Duration::from_secs(1);
+/// Audit records that wait for a write to travel with; more go by themselves.
+const MAX_AUDIT_WAITING: usize = 64;
+
+/// The writer of one run.
+#[derive(Clone)]
+pub(crate) struct RunWriter {
+    ledger: Ledger,
+    run_id: RunId,
+    run_no: u64,
+    /// The claim that fences the writes: the ledger refuses them once the run has another claim.
+    claim: Option<u32>,
+}
+
+/// What a transaction does when the disk refuses its write.
+#[derive(Clone, Copy)]
+pub(crate) enum OnStorageError<'a> {
+    /// It fails.
+    Fail,
+    /// It tries again until this token is cancelled: a disk that is full now may have room later.
+    Retry(&'a CancellationToken),
+}
+
+impl RunWriter {
+    pub(crate) fn new(ledger: &Ledger, run_id: RunId, run_no: u64) -> Self {
+        Self { ledger: ledger.clone(), run_id, run_no, claim: None }
+    }
+
+    pub(crate) fn of(ledger: &Ledger, record: &RunRecord) -> Self {
+        Self::new(ledger, record.run.run_id, record.run_no)
+    }
+
+    /// The same writer, fenced by a claim.
+    pub(crate) fn fenced(&self, claim: u32) -> Self {
+        Self { claim: Some(claim), ..self.clone() }
+    }
+
+    /// Admits a write. It is durable when the commit resolves; every later write of the run is behind it.
+    pub(crate) async fn append(&self, write: RunWrite) -> Result<Commit, LedgerError> {
+        self.ledger.submit(RunWrite { run_no: self.run_no, claim: self.claim, ..write }).await
+    }
+
+    /// Writes durably; gives the run as it is then.
+    pub(crate) async fn commit(&self, write: RunWrite) -> Result<Run, LedgerError> {
+        self.append(write).await?.await
+    }
+
+    /// Writes durably what `make` makes of the record; `record` is the record as the caller has read it. Where another
+    /// writer has changed it since, `make` is called again with the new one.
+    pub(crate) async fn transact(
+        &self,
+        record: &RunRecord,
+        on_storage_error: OnStorageError<'_>,
+        mut make: impl FnMut(&RunRecord) -> Result<RunWrite, HostError>,
+    ) -> Result<Run, HostError> {
+        let mut record = record.clone();
+        loop {
+            match self.commit(make(&record)?).await {
+                Ok(run) => return Ok(run),
+                // A refusal arrives after the write that caused it is visible.
+                Err(error @ (LedgerError::Sequence { .. } | LedgerError::Transition(_))) => {
+                    let now = self.record()?;
+                    if now == record {
+                        return Err(error.into());
+                    }
+                    record = now;
+                }
+                Err(LedgerError::Storage(reason)) if on_storage_error.retries() => {
+                    tracing::error!(run_id = %self.run_id, %reason, "a write of a run was refused by the disk; trying again");
+                    tokio::time::sleep(STORAGE_PAUSE).await;
+                    record = self.record()?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn record(&self) -> Result<RunRecord, HostError> {
+        let record = self.ledger.run_by_no(self.run_no)?;
+        record.ok_or_else(|| HostError::NotFound(format!("there is no run {}", self.run_id)))
+    }
+}
+
+impl OnStorageError<'_> {
+    fn retries(self) -> bool {
+        match self {
+            Self::Fail => false,
+            Self::Retry(until) => !until.is_cancelled(),
+        }
+    }
+}
+
+/// A write that was admitted.
+pub(crate) struct PendingWrite {
+    /// Sequence of the last event of the run.
+    pub(crate) last: u64,
+    /// `None` where it is durable already.
+    commit: Option<Commit>,
+}
+
+impl PendingWrite {
+    /// A write that is durable already.
+    pub(crate) fn done(last: u64) -> Self {
+        Self { last, commit: None }
+    }
+
+    /// Waits until it is durable.
+    pub(crate) async fn durable(self) -> Result<(), ApiError> {
+        match self.commit {
+            Some(commit) => commit.await.map(drop).map_err(ledger_failed),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The writer of one execution.
+pub(crate) struct ExecutionWriter {
+    writer: RunWriter,
+    ledger: Ledger,
+    journal: Arc<Journal>,
+    /// Sequence of the last event that was admitted.
+    last_sequence: AtomicU64,
+    /// Held while a sequence is taken and used.
+    turn: tokio::sync::Mutex<()>,
+    /// Audit records that travel with the next write.
+    audit: Mutex<Vec<AuditRecord>>,
+}
+
+impl ExecutionWriter {
+    pub(crate) fn new(writer: RunWriter, journal: Arc<Journal>, last_sequence: u64) -> Self {
+        let ledger = writer.ledger.clone();
+        Self {
+            writer,
+            ledger,
+            journal,
+            last_sequence: AtomicU64::new(last_sequence),
+            turn: tokio::sync::Mutex::default(),
+            audit: Mutex::default(),
+        }
+    }
+
+    /// The claim under which the run is executed outside of the host.
+    pub(crate) fn claim(&self) -> Option<u32> {
+        self.writer.claim
+    }
+
+    pub(crate) fn last_sequence(&self) -> u64 {
+        self.last_sequence.load(Ordering::Acquire)
+    }
+
+    /// The sequence of the next event.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.last_sequence() + 1
+    }
+
+    /// Writes to the record of the run: `make` is given the sequence of the first event.
+    ///
+    /// Only the ledger's writer can tell whether a quota of state is met. Where that is not out of the question, its
+    /// answer is waited for; a refusal leaves nothing of the write.
+    ///
+    /// Journal entries that wait go with it. Where `ticket` is given, `make` settles it: its entry and its effect are one
+    /// commit.
+    pub(crate) async fn append(
+        &self,
+        ticket: Option<&Ticket>,
+        make: impl FnOnce(u64) -> Result<RunWrite, ApiError>,
+    ) -> Result<PendingWrite, ApiError> {
+        let _turn = self.turn.lock().await;
+        let first = self.next_sequence();
+        let write = make(first)?;
+        let last = first + write.events.len() as u64 - 1;
+        let in_doubt = self.may_meet_a_quota(&write.state)?;
+        let (journal, taken) = self.journal.take().split();
+        let write = RunWrite { audit: std::mem::take(&mut *self.audit.lock()), journal, ..write };
+        let commit = match self.writer.append(write).await {
+            Ok(commit) => commit,
+            Err(error) => {
+                self.journal.put_back(taken, ticket);
+                return Err(ledger_failed(error));
+            }
+        };
+        // Nothing is awaited between the admission and this line, so a guest that is dropped leaves no gap.
+        self.last_sequence.store(last, Ordering::Release);
+        if !in_doubt {
+            return Ok(PendingWrite { last, commit: Some(commit) });
+        }
+        match commit.await {
+            Ok(_) => Ok(PendingWrite { last, commit: None }),
+            Err(error) => {
+                // Other writes of the run wait for the turn, so none has counted on.
+                self.last_sequence.store(first - 1, Ordering::Release);
+                self.journal.put_back(taken, ticket);
+                Err(ledger_failed(error))
+            }
+        }
+    }
+
+    /// Adds a fact to the record of the run.
+    pub(crate) async fn record_fact(&self, kind: ResultKind, data: &Value) -> Result<(), ApiError> {
+        let make = |sequence| Ok(RunWrite { events: vec![fact(kind, sequence, time::now(), data)], ..RunWrite::default() });
+        self.append(None, make).await.map(drop)
+    }
+
+    /// Writes what waits, durably.
+    pub(crate) async fn flush(&self) -> Result<(), ApiError> {
+        self.append(None, |_| Ok(RunWrite::default())).await?.durable().await
+    }
+
+    /// Writes what waits for a write to travel with, if it is much.
+    pub(crate) async fn flush_if_full(&self) {
+        if let Some(limit) = self.journal.just_full() {
+            let data = json!({ "limit": "journal_bytes", "value": limit, "effect": "the run cannot be resumed any more" });
+            if let Err(error) = self.record_fact(ResultKind::LimitReached, &data).await {
+                tracing::error!(run_id = %self.writer.run_id, %error, "a full journal could not be recorded");
+            }
+        }
+        if self.audit.lock().len() < MAX_AUDIT_WAITING && !self.journal.has_many_waiting() {
+            return;
+        }
+        if let Err(error) = self.append(None, |_| Ok(RunWrite::default())).await {
+            tracing::error!(run_id = %self.writer.run_id, %error, "audit records and journal entries could not be written");
+        }
+    }
+
+    /// Keeps an audit record for the next write.
+    pub(crate) fn audit(&self, record: AuditRecord) {
+        self.audit.lock().push(record);
+    }
+
+    /// Brings the run to its one end: status and terminal event in one commit. `make` is given the terminal and the sequence
+    /// of the first event.
+    ///
+    /// The write is tried again while the disk refuses it, until `stopping` is cancelled. Where earlier results of the run
+    /// were lost to such a disk, the run ends as failed.
+    pub(crate) async fn end(
+        &self,
+        terminal: Terminal,
+        stopping: &CancellationToken,
+        make: impl Fn(&Terminal, u64) -> RunWrite,
+    ) -> Result<Run, HostError> {
+        let audit = std::mem::take(&mut *self.audit.lock());
+        let (journal, _) = self.journal.take().split();
+        // An end is not fenced: a run whose claim was lost in this moment ends all the same.
+        let writer = RunWriter { claim: None, ..self.writer.clone() };
+        let (mut terminal, mut sequence) = (terminal, self.next_sequence());
+        loop {
+            let write = RunWrite { audit: audit.clone(), journal: journal.clone(), ..make(&terminal, sequence) };
+            match writer.commit(write).await {
+                Ok(run) => {
+                    self.last_sequence.store(run.last_sequence, Ordering::Release);
+                    return Ok(run);
+                }
+                Err(LedgerError::Storage(reason)) if !stopping.is_cancelled() => {
+                    tracing::error!(run_id = %writer.run_id, %reason, "the end of the run could not be written; trying again");
+                    tokio::time::sleep(STORAGE_PAUSE).await;
+                }
+                Err(LedgerError::Sequence { expected, .. }) if sequence != expected => {
+                    sequence = expected;
+                    terminal = Terminal::Failed(results_lost());
+                }
+                Err(LedgerError::Transition(_)) if matches!(terminal, Terminal::Completed(_)) => {
+                    terminal = Terminal::Failed(results_lost());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Whether a write of state comes near a quota: half of it is more than what waits for its commit at any time.
+    fn may_meet_a_quota(&self, state: &[StateWrite]) -> Result<bool, ApiError> {
+        // All that is written together counts, whichever scope it goes to.
+        let (mut bytes, mut keys) = (0, 0);
+        for write in state {
+            let (Some(quota), Some(value)) = (write.quota, &write.value) else { continue };
+            let used = self.ledger.state_usage(&write.scope_key).map_err(ledger_failed)?;
+            bytes += (write.key.len() + value.get().len()) as u64;
+            keys += 1;
+            if used.bytes + bytes > quota.max_bytes / 2 || used.keys + keys > quota.max_keys / 2 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,50 @@
+//! A cell: everything that belongs to one ledger.
+
+use std::{sync::Arc, time::Duration};
+
+use agent_host_ledger::Ledger;
+
+use crate::{execution::Shared, intake::Intake, lifecycle::Runs, record::HostError};
+
+/// One ledger with its runs, and the way into it. The embedded host has one cell. Nothing outside of a cell refers to its
+/// runs, so a cell that was closed can be dropped with everything in it.
+#[derive(Clone)]
+pub(crate) struct Cell {
+    pub(crate) ledger: Ledger,
+    pub(crate) runs: Runs,
+    pub(crate) intake: Intake,
+}
+
+impl Cell {
+    /// Opens the cell of a ledger: runs that waited go on, what a crash left comes to its end, and the clocks begin.
+    pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger) -> Result<Self, HostError> {
+        let runs = Runs::open(shared, ledger.clone()).await?;
+        let intake = Intake::new(&runs);
+        let cell = Self { ledger, runs, intake };
+        cell.runs.recover().await?;
+        cell.runs.watch_executors();
+        cell.runs.keep_time();
+        cell.intake.keep_schedules();
+        cell.intake.keep_delivering();
+        Ok(cell)
+    }
+
+    /// Closes the cell: it takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
+    /// are still active go on at the next start where their binding lets them, and end as `host_restarted` where it does not;
+    /// runs that wait stay where they are.
+    pub(crate) async fn close(&self, grace: Duration) {
+        let runs = &self.runs;
+        runs.stopping.cancel();
+        runs.tasks.close();
+        if tokio::time::timeout(grace, runs.tasks.wait()).await.is_err() {
+            runs.ending.cancel();
+            // What is left to do is one commit each. A disk that hangs must not keep the process.
+            if tokio::time::timeout(Duration::from_secs(10), runs.tasks.wait()).await.is_err() {
+                tracing::error!("some runs could not be brought to their end; they will be when the host starts again");
+            }
+        }
+        if let Err(error) = self.ledger.clone().close().await {
+            tracing::error!(%error, "the ledger could not be closed cleanly; nothing that was acknowledged is lost");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Following a run: its committed events, in order, without a gap, as they come.
+
+use agent_host_ledger::{Ledger, LedgerError};
+use agent_host_protocol::{RunEvent, RunId};
+use futures_util::{Stream, stream};
+use tokio_util::sync::CancellationToken;
+
+use crate::{lifecycle::Runs, record::HostError};
+
+/// Events read at one time, at first and at most. A follower holds one such piece and nothing else, however slow it is.
+const FIRST_PIECE: usize = 16;
+const PIECE: usize = 256;
+/// So large a piece should be: thousands of followers that stand still must not take the memory of the host.
+const PIECE_BYTES: usize = 64 * 1024;
+
+struct Follower {
+    ledger: Ledger,
+    run_id: RunId,
+    run_no: u64,
+    after: u64,
+    read: std::vec::IntoIter<RunEvent>,
+    /// How many to read next: fewer where they are large.
+    piece: usize,
+    watch: agent_host_ledger::Watch,
+    ended: bool,
+    stopping: CancellationToken,
+}
+
+/// The committed events of a run after sequence `after`, as they come. The stream ends after the terminal event, or when
+/// the host goes down.
+///
+/// It is pulled: a reader that is slow, or stops, holds up nobody and nothing but itself.
+pub(crate) fn follow(
+    runs: &Runs,
+    id: RunId,
+    after: u64,
+) -> Result<impl Stream<Item = Result<RunEvent, HostError>> + Send + 'static + use<>, HostError> {
+    let ledger = runs.ledger.clone();
+    let record = runs.record(id)?;
+    // A run that has ended has nothing to wait for, even when all of it was read.
+    let ended = record.run.status.is_terminal() && after >= record.run.last_sequence;
+    let follower = Follower {
+        watch: ledger.watch(record.run_no),
+        ledger,
+        run_id: id,
+        run_no: record.run_no,
+        after,
+        read: Vec::new().into_iter(),
+        piece: FIRST_PIECE,
+        ended,
+        stopping: runs.stopping.clone(),
+    };
+    Ok(stream::try_unfold(follower, |mut follower| async move { Ok(follower.next().await?.map(|event| (event, follower))) }))
+}
+
+impl Follower {
+    async fn next(&mut self) -> Result<Option<RunEvent>, HostError> {
+        loop {
+            if self.ended {
+                return Ok(None);
+            }
+            if let Some(event) = self.read.next() {
+                self.after = event.sequence;
+                self.ended = event.is_terminal();
+                return Ok(Some(event));
+            }
+            let read = match self.ledger.run_events_after(self.run_no, self.run_id, self.after, self.piece) {
+                Ok(read) => read,
+                // The host goes down, and the run goes on when it is back: who follows it connects again.
+                Err(LedgerError::Unavailable(_)) if self.stopping.is_cancelled() => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            if read.is_empty() {
+                self.watch.changed().await;
+            }
+            if let Some(largest) = read.iter().map(|event| event.data.get().len()).max() {
+                self.piece = (PIECE_BYTES / largest.max(1)).clamp(1, PIECE);
+            }
+            self.read = read.into_iter();
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The host: the assembly of the rooms, and a facade that only delegates.
+
+mod api;
+mod backup;
+mod cell;
+mod follow;
+mod forget;
+mod principals;
+mod readiness;
+pub(crate) mod recording;
+pub(crate) mod records;
+pub(crate) mod reload;
+pub(crate) mod replay;
+mod upkeep;
+
+use std::{
+    fmt,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent_host_config::{Config, ConfigError};
+use agent_host_ledger::Ledger;
+use agent_host_protocol::{ApiError, Limits, PluginReport, Principal, RunnerId, RunnerManifest};
+use agent_host_providers::egress::Response;
+use agent_host_sandbox::{Plugins, Sandbox, SandboxError};
+use tokio::sync::{Mutex, watch};
+
+pub use self::{
+    backup::{BackupReport, backup_to},
+    readiness::Readiness,
+};
+use self::{
+    cell::Cell,
+    records::{RecordWriter, Records},
+    reload::{ReloadError, ReloadReport, Reloading},
+};
+use crate::{
+    execution::{Shared, metrics::Metrics},
+    lifecycle::lease::is_signature,
+    policy::{
+        StartError,
+        binding::BindingReport,
+        keys::{Key, Keys, NewKey, Welcome},
+        setup::Setup,
+    },
+    record::HostError,
+};
+
+/// The running kernel. Cheap to clone; [`Host::shutdown`] stops it for all clones.
+#[derive(Clone)]
+pub struct Host(Arc<Assembly>);
+
+/// A process with its one cell.
+struct Assembly {
+    shared: Arc<Shared>,
+    cell: Cell,
+    reloading: Reloading,
+    /// Held while a backup is made.
+    backing_up: Arc<Mutex<()>>,
+}
+
+impl Host {
+    /// Opens the ledger, starts the engine, admits the plugins, brings what a crash left to its end, and lets runs
+    /// that waited go on.
+    ///
+    /// # Errors
+    /// When any of it cannot be done. A plugin or binding that does not work is no error: it is reported.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        config.check()?;
+        for dir in [&config.data_dir, &config.plugins_dir] {
+            std::fs::create_dir_all(dir).map_err(|source| StartError::Directory { path: dir.clone(), source })?;
+        }
+        let options = agent_host_ledger::Options {
+            min_free_disk_bytes: config.limits.min_free_disk_bytes,
+            artifact_unreferenced: Duration::from_millis(config.limits.artifact_unreferenced_ms),
+            ..agent_host_ledger::Options::new(config.data_dir.join("ledger"))
+        };
+        let ledger = tokio::task::spawn_blocking(move || options.open())
+            .await
+            .map_err(|error| HostError::Internal(error.to_string()))??;
+        let sandbox = agent_host_sandbox::Options {
+            limits: config.limits.clone(),
+            code_cache: Some(config.data_dir.join("code")),
+            components: Some(config.data_dir.join("components")),
+        }
+        .build()?;
+        let plugins = Plugins::open(&config.plugins_dir, sandbox.clone()).await?;
+        let setup = Setup::new(config, &ledger, None).await?;
+        let keys = Keys::open(&ledger)?;
+        let shared = Arc::new(Shared::new(setup, sandbox, plugins, keys));
+        let bindings = readiness::bindings(&shared);
+        for (id, problem) in bindings.into_iter().filter_map(|report| report.problem.map(|problem| (report.id, problem))) {
+            tracing::warn!(binding = id, "{problem}");
+        }
+        for problem in shared.setup().problems() {
+            tracing::warn!("{problem}");
+        }
+        let cell = Cell::open(&shared, ledger).await?;
+        cell.keep_clean(&shared);
+        Ok(Self(Arc::new(Assembly { shared, cell, reloading: Reloading::default(), backing_up: Arc::default() })))
+    }
+
+    /// Ends the host: takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
+    /// are active still go on at the next start where their binding lets them, and end as `host_restarted` where it does
+    /// not; runs that wait stay where they are.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.0.shared.stopping.cancel();
+        self.0.cell.close(grace).await;
+        self.0.shared.setup().services.tools.shutdown().await;
+    }
+
+    /// What the host was told.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.0.shared.setup().config)
+    }
+
+    /// The ledger, for reading. Everything that writes goes through the kernel.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.0.cell.ledger
+    }
+
+    /// The read port of the kernel.
+    #[must_use]
+    pub fn records(&self) -> Records {
+        Records::new(self.0.cell.ledger.clone())
+    }
+
+    /// The writes of a face that belong to no run.
+    #[must_use]
+    pub fn record_writer(&self) -> RecordWriter {
+        RecordWriter::new(self.0.cell.ledger.clone())
+    }
+
+    /// What is said of each file of the plugins directory, by name.
+    #[must_use]
+    pub fn plugins(&self) -> Vec<PluginReport> {
+        self.0.shared.plugins.reports()
+    }
+
+    /// What the runner with this id says of itself, if it serves now.
+    #[must_use]
+    pub fn runner(&self, id: &RunnerId) -> Option<RunnerManifest> {
+        self.0.shared.plugins.runner(id).map(|runner| (*runner.manifest).clone())
+    }
+
+    /// What is said of each binding, in the order in which they are asked.
+    #[must_use]
+    pub fn bindings(&self) -> Vec<BindingReport> {
+        readiness::bindings(&self.0.shared)
+    }
+
+    /// How the host is.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        self.0.cell.readiness(&self.0.shared)
+    }
+
+    /// How many bytes a file may have that is fetched (`agui.fetch_bytes`, `limits.artifact_bytes`).
+    #[must_use]
+    pub fn fetch_limit(&self) -> u64 {
+        let config = self.config();
+        config.agui.fetch_bytes.min(config.limits.artifact_bytes)
+    }
+
+    /// Fetches a file that a client names, from a host of `agui.fetch_hosts`, at an address that is public or that the
+    /// operator allows; its redirects are judged alike. The response has the status of the last of them, and no more than
+    /// [`Host::fetch_limit`] bytes until `deadline`.
+    ///
+    /// # Errors
+    /// Those of [`agent_host_providers::egress`].
+    pub async fn fetch(&self, url: &str, deadline: Instant) -> Result<Response, ApiError> {
+        let setup = self.0.shared.setup();
+        setup.services.egress.fetch(url, &setup.config.agui.fetch_hosts, self.fetch_limit(), deadline).await
+    }
+
+    /// Says where the configuration is read from again ([`Host::reload_again`]). To be called once.
+    pub fn set_reload_source(&self, source: impl Fn() -> Result<Config, ConfigError> + Send + Sync + 'static) {
+        self.0.reloading.set_source(source);
+    }
+
+    /// Reads the configuration again, from where the host was started with, and takes it as [`Host::reload`] does.
+    ///
+    /// # Errors
+    /// As [`Host::reload`]; also when there is nothing to read it from, or it cannot be read.
+    pub async fn reload_again(&self) -> Result<ReloadReport, ReloadError> {
+        self.0.reloading.reload_again(&self.0.shared, &self.0.cell).await
+    }
+
+    /// Takes another configuration. Runs that have begun go on with the setup that they began with.
+    ///
+    /// # Errors
+    /// When any of it does not work, or cannot change while the host runs. Then nothing has changed.
+    pub async fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
+        self.0.reloading.reload(&self.0.shared, &self.0.cell, config).await
+    }
+
+    /// Counts the reloads.
+    #[must_use]
+    pub fn reloaded(&self) -> watch::Receiver<u64> {
+        self.0.shared.reloads.subscribe()
+    }
+
+    /// The setup was replaced: what follows from it is looked at anew.
+    pub fn setup_changed(&self) {
+        self.0.cell.intake.setup_changed();
+    }
+
+    /// All keys.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        &self.0.shared.keys
+    }
+
+    /// Makes a key: [`Keys::create`].
+    ///
+    /// # Errors
+    /// As [`Keys::create`].
+    pub async fn create_key(&self, by: &Principal, wanted: NewKey) -> Result<(Key, String), HostError> {
+        self.keys().create(&self.0.cell.ledger, by, wanted).await
+    }
+
+    /// Takes a key back: [`Keys::revoke`].
+    ///
+    /// # Errors
+    /// As [`Keys::revoke`].
+    pub async fn revoke_key(&self, by: &Principal, id: &str) -> Result<Key, HostError> {
+        self.keys().revoke(&self.0.cell.ledger, by, id).await
+    }
+
+    /// Who comes with this token: a key, the credential of an executor, the token of a lease or that of an approver.
+    ///
+    /// # Errors
+    /// [`HostError::Unauthenticated`] when it is nobody's, was revoked or has expired.
+    pub fn principal_of(&self, token: &str) -> Result<Principal, HostError> {
+        principals::principal_of(&self.0.shared, &self.0.cell, token)
+    }
+
+    /// How long a principal is welcome, where that has an end.
+    #[must_use]
+    pub fn welcome(&self, principal: &Principal) -> Option<Welcome> {
+        self.keys().welcome(principal)
+    }
+
+    /// The numbers of this host, to count with.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.shared.metrics
+    }
+
+    /// Writes all numbers in the text format of OpenMetrics, without the line that ends it. It may read from the disk.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn write_metrics(&self, page: &mut String) -> fmt::Result {
+        self.metrics().write(self.0.cell.numbers(&self.0.shared), page)
+    }
+
+    /// Makes a backup of what is committed now, in a folder of this name where backups are ([`Config::backups`]). Nobody
+    /// is kept waiting meanwhile. It goes on where the caller does not wait for it.
+    ///
+    /// # Errors
+    /// [`HostError::Invalid`] for a name that cannot be, [`HostError::Conflict`] where there is one of this name or
+    /// another backup is being made, [`HostError::InsufficientStorage`], [`HostError::Unavailable`].
+    pub async fn backup(&self, name: &str) -> Result<BackupReport, HostError> {
+        self.0.cell.backup(self.config(), &self.0.backing_up, name).await
+    }
+
+    /// Until when what one request names is to be fetched (`agui.fetch_ms`).
+    #[must_use]
+    pub fn fetch_deadline(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.config().agui.fetch_ms)
+    }
+
+    /// The signature of a message, which only this host can make, and which is good for as long as its ledger is kept. It
+    /// may stand in a URL. `purpose` is a constant of whoever asks: what is signed for one is nothing for another.
+    #[must_use]
+    pub fn sign(&self, purpose: &'static str, message: &[u8]) -> String {
+        self.0.cell.runs.lease_key.sign(purpose, message)
+    }
+
+    /// Whether a signature is that of the message for this purpose. It takes as long to say no as to say yes.
+    #[must_use]
+    pub fn is_signed(&self, purpose: &'static str, message: &[u8], signature: &str) -> bool {
+        is_signature(&self.0.cell.runs.lease_key, purpose, message, signature)
+    }
+}
+
+/// Looks at a component file as admission does, without serving it.
+///
+/// # Errors
+/// When the engine cannot be started. A file that would be refused is no error: the report says why.
+pub async fn inspect(path: &Path, limits: &Limits) -> Result<PluginReport, SandboxError> {
+    // One guest is enough to ask for manifests, and starts faster than a pool for thousands.
+    let limits = Limits { max_live_runs: 1, ..limits.clone() };
+    let sandbox: Sandbox = agent_host_sandbox::Options { limits, code_cache: None, components: None }.build()?;
+    Ok(sandbox.inspect(path).await)
+}

@@ -1,0 +1,27 @@
+//! Principals: who comes with a token.
+
+use std::collections::BTreeSet;
+
+use agent_host_protocol::{
+    Principal, PrincipalKind,
+    auth::{EXECUTOR_PREFIX, KEY_PREFIX, LEASE_PREFIX},
+};
+
+use super::cell::Cell;
+use crate::{execution::Shared, record::HostError};
+
+/// Who comes with this token: a key, the credential of an executor, the token of a lease or that of an approver.
+pub(crate) fn principal_of(shared: &Shared, cell: &Cell, token: &str) -> Result<Principal, HostError> {
+    if token.starts_with(LEASE_PREFIX) {
+        // Whether it is good, the run knows that it is for.
+        let (kind, name) = (PrincipalKind::Lease, "lease".to_owned());
+        return Ok(Principal { kind, name, scopes: BTreeSet::new(), workspace: None });
+    }
+    if token.starts_with(EXECUTOR_PREFIX) {
+        return cell.runs.executor_principal(token);
+    }
+    let key = if token.starts_with(KEY_PREFIX) { shared.keys.who(token) } else { cell.runs.approver_principal(token) };
+    key.ok_or_else(|| {
+        HostError::Unauthenticated("the token of this request is nobody's: it is wrong, revoked or expired".to_owned())
+    })
+}

@@ -1,0 +1,99 @@
+//! How a host is: for operators, and for `/metrics`.
+
+use agent_host_ledger::Health;
+use agent_host_protocol::PluginStatus;
+use serde::Serialize;
+
+use super::cell::Cell;
+use crate::{
+    execution::{Shared, metrics::Now},
+    policy::binding::BindingReport,
+    record::WaitKey,
+};
+
+/// Open questions are counted up to here: more than that is as much as to say.
+const MAX_OPEN_ACTIONS: usize = 10_000;
+
+/// How the host is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Readiness {
+    /// Whether it takes events.
+    pub ready: bool,
+    /// `ok`, or what is wrong with the ledger.
+    pub ledger: String,
+    /// Files of the plugins directory that serve.
+    pub plugins_ready: usize,
+    /// Files that were refused.
+    pub plugins_refused: usize,
+    /// Runs whose guest is in memory.
+    pub live_runs: usize,
+    /// Runs that wait behind another of their conversation.
+    pub waiting_runs: usize,
+    /// Runs that wait on disk for a time or an answer, and take no memory.
+    pub parked_runs: u64,
+    /// What an operator should look at. None of it keeps the host from taking events for other bindings.
+    pub problems: Vec<String>,
+}
+
+/// What is said of each binding, in the order in which they are asked.
+pub(crate) fn bindings(shared: &Shared) -> Vec<BindingReport> {
+    let setup = shared.setup();
+    setup.bindings.iter().map(|binding| binding.report(shared.serving(&binding.config.runner).as_ref())).collect()
+}
+
+impl Cell {
+    /// How the cell is.
+    pub(crate) fn readiness(&self, shared: &Shared) -> Readiness {
+        let ledger = match self.ledger.health() {
+            Health::Ok => "ok".to_owned(),
+            Health::DiskLow { free, needed } => format!("the disk has {free} bytes left and needs {needed}: free some space"),
+            Health::Failed(reason) => format!("{reason}: restart the host"),
+            other => format!("{other:?}"),
+        };
+        let stopping = self.runs.stopping.is_cancelled();
+        let plugins = shared.plugins.reports();
+        let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
+        let mut problems: Vec<_> = bindings(shared).into_iter().filter_map(|binding| binding.problem).collect();
+        problems.extend(shared.setup().problems());
+        if stopping {
+            problems.push("the host is shutting down".to_owned());
+        }
+        Readiness {
+            ready: ledger == "ok" && !stopping,
+            ledger,
+            plugins_ready: count(PluginStatus::Ready),
+            plugins_refused: count(PluginStatus::Refused),
+            live_runs: shared.sandbox.live(),
+            waiting_runs: self.runs.lines.waiting_in_all(),
+            parked_runs: self.ledger.parked_count(),
+            problems,
+        }
+    }
+
+    /// The numbers that nobody counts: they are read now.
+    pub(crate) fn numbers(&self, shared: &Shared) -> Now {
+        for (queue, depth) in self.runs.waiting.depths() {
+            shared.metrics.queued(&queue, depth);
+        }
+        let plugins = shared.plugins.reports();
+        let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
+        Now {
+            live: shared.sandbox.live(),
+            waiting: self.runs.lines.waiting_in_all(),
+            parked: self.ledger.parked_count(),
+            ready: count(PluginStatus::Ready),
+            refused: count(PluginStatus::Refused),
+            actions: self.count_open_actions(),
+            ledger: self.ledger.activity(),
+        }
+    }
+
+    /// Actions that wait for an answer now: of runs in memory, and of parked runs.
+    fn count_open_actions(&self) -> usize {
+        let awaited = self.runs.registry.awaited_count();
+        if self.ledger.parked_count() == 0 {
+            return awaited;
+        }
+        awaited + self.ledger.parked_keys(WaitKey::ACTIONS, None, MAX_OPEN_ACTIONS).map_or(0, |keys| keys.len())
+    }
+}

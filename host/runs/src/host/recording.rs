@@ -1,0 +1,209 @@
+//! A run with all that is needed to execute it again, anywhere: its context, its journal and what that refers to, and what
+//! it said. A file of it beside the source of a runner is a regression test.
+
+use std::path::Path;
+
+use agent_host_ledger::{Accept, JournalSegment, Ledger, NewRun, Options, RunWrite};
+use agent_host_protocol::{Event, Run, RunEvent, RunId, RunStatus, hex};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+use utoipa::ToSchema;
+
+use crate::{
+    execution::writer::RunWriter,
+    record::{
+        RecordingError,
+        journal::timeline::{self, JournaledCall},
+    },
+};
+
+/// The version of this form.
+const FORMAT: u32 = 1;
+
+/// How much of a journal is read at one time.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// A run as it can be executed again.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recording {
+    /// 1.
+    pub format: u32,
+    /// Its record.
+    pub run: Run,
+    /// The event that it answers.
+    pub event: Event,
+    /// What it was granted and configured with.
+    #[schema(value_type = Value)]
+    pub terms: Box<RawValue>,
+    /// What its runner was given.
+    #[schema(value_type = Value)]
+    pub context: Box<RawValue>,
+    /// What it said, and what the host recorded of it.
+    pub events: Vec<RunEvent>,
+    /// Its host calls.
+    pub journal: Vec<RecordedSegment>,
+    /// What the journal refers to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blobs: Vec<RecordedBlob>,
+}
+
+/// A piece of a journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedSegment {
+    /// Number of its first entry.
+    pub first: u64,
+    /// The entries, as Base64.
+    pub entries: String,
+}
+
+/// Content that is too long for the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedBlob {
+    /// Its digest, lower-case hexadecimal.
+    pub sha256: String,
+    /// The content, as Base64.
+    pub content: String,
+}
+
+impl Recording {
+    /// What a ledger has of a run.
+    ///
+    /// # Errors
+    /// [`RecordingError::NotFound`], [`RecordingError::NoJournal`], or that the ledger cannot be read.
+    pub fn read(ledger: &Ledger, id: RunId) -> Result<Self, RecordingError> {
+        let record = ledger.run(id)?.ok_or(RecordingError::NotFound(id))?;
+        let event = ledger.event(record.run.event_id)?.ok_or(RecordingError::NotFound(id))?.event;
+        let (Some(terms), Some(context)) = (ledger.terms(id)?, ledger.context(id)?) else {
+            return Err(RecordingError::NoJournal(id));
+        };
+        let (mut journal, mut blobs, mut from) = (Vec::new(), Vec::new(), 0);
+        loop {
+            let rows = ledger.journal_page(record.run_no, from, PAGE_BYTES)?;
+            let Some(last) = rows.last() else { break };
+            from = last.first + 1;
+            for row in rows {
+                journal.push(RecordedSegment { first: row.first, entries: STANDARD.encode(&row.bytes) });
+                for digest in row.blobs {
+                    let sha256 = hex::encode(&digest);
+                    if blobs.iter().any(|blob: &RecordedBlob| blob.sha256 == sha256) {
+                        continue;
+                    }
+                    let Some(blob) = ledger.blob(&sha256)? else { continue };
+                    let content = STANDARD.encode(blob.read_at(0, usize::MAX)?);
+                    blobs.push(RecordedBlob { sha256, content });
+                }
+            }
+        }
+        if journal.is_empty() {
+            return Err(RecordingError::NoJournal(id));
+        }
+        let events = ledger.run_events_after(record.run_no, id, 0, usize::MAX)?;
+        Ok(Self { format: FORMAT, run: record.run, event, terms, context, events, journal, blobs })
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// [`RecordingError::Malformed`].
+    pub fn parse(text: &str) -> Result<Self, RecordingError> {
+        let recording: Self = serde_json::from_str(text).map_err(|error| RecordingError::Malformed(error.to_string()))?;
+        if recording.format != FORMAT {
+            return Err(RecordingError::Malformed(format!("its format is {}, not {FORMAT}", recording.format)));
+        }
+        Ok(recording)
+    }
+
+    /// `sha256:HEX` of the component that the run was of.
+    #[must_use]
+    pub fn component(&self) -> Option<String> {
+        let terms: Value = serde_json::from_str(self.terms.get()).ok()?;
+        Some(terms.get("grant")?.get("component")?.as_str()?.to_owned())
+    }
+
+    /// Its host calls in order.
+    ///
+    /// # Errors
+    /// [`RecordingError::Malformed`].
+    pub fn calls(&self) -> Result<Vec<JournaledCall>, RecordingError> {
+        let mut segments = Vec::with_capacity(self.journal.len());
+        for segment in &self.journal {
+            segments.push(decoded(&segment.entries)?);
+        }
+        timeline::of(segments.iter().map(Vec::as_slice)).map_err(|error| RecordingError::Malformed(error.to_string()))
+    }
+
+    /// Puts it into an empty ledger in `dir`, as a run that was interrupted; gives the ledger and the number of the run.
+    pub(crate) async fn unpack(&self, dir: &Path) -> Result<(Ledger, u64), RecordingError> {
+        // It holds one run, for a moment: what is set aside for a host that serves would take longer to make than to use.
+        let options = Options { checkpoint_wal_bytes: 1 << 20, cache_bytes: 4 << 20, ..Options::new(dir.join("ledger")) };
+        let failed = |error: &dyn std::fmt::Display| {
+            RecordingError::Ledger(agent_host_ledger::LedgerError::Unavailable(error.to_string().into()))
+        };
+        let ledger = tokio::task::spawn_blocking(move || options.open()).await.map_err(|error| failed(&error))?;
+        let ledger = ledger.map_err(|error| failed(&error))?;
+        let run = Run {
+            status: RunStatus::Created,
+            status_reason: None,
+            failure: None,
+            finished_at: None,
+            cancel_requested_at: None,
+            cancel_reason: None,
+            last_sequence: 0,
+            ..self.run.clone()
+        };
+        let accept = Accept {
+            event: self.event.clone(),
+            idempotency: None,
+            runs: vec![NewRun { run, terms: self.terms.clone() }],
+            transcript: None,
+            artifacts: Vec::new(),
+            refers_to: Vec::new(),
+            entries: Vec::new(),
+            state: Vec::new(),
+        };
+        ledger.accept(accept).await?;
+        let run_no = ledger.run(self.run.run_id)?.ok_or(RecordingError::NotFound(self.run.run_id))?.run_no;
+        let mut blobs = Vec::with_capacity(self.blobs.len());
+        for blob in &self.blobs {
+            let content = decoded(&blob.content)?;
+            let mut writer = ledger.blob_writer(content.len() as u64)?;
+            writer.write(&content)?;
+            let written = writer.finish()?;
+            if written.sha256 != blob.sha256 {
+                return Err(RecordingError::Malformed(format!("blob {} has another content", blob.sha256)));
+            }
+            blobs.push(written);
+        }
+        // All of them in as few commits as can be.
+        let writer = RunWriter::new(&ledger, self.run.run_id, run_no);
+        let mut commits = Vec::with_capacity(self.journal.len());
+        for segment in &self.journal {
+            let bytes = decoded(&segment.entries)?;
+            let segment = JournalSegment { first: segment.first, bytes, blobs: std::mem::take(&mut blobs) };
+            commits.push(writer.append(RunWrite { journal: Some(segment), ..RunWrite::default() }).await?);
+        }
+        for commit in commits {
+            commit.await?;
+        }
+        Ok((ledger, run_no))
+    }
+}
+
+fn decoded(text: &str) -> Result<Vec<u8>, RecordingError> {
+    STANDARD.decode(text).map_err(|error| RecordingError::Malformed(error.to_string()))
+}
+
+/// The host calls of a run, as a ledger has them: those after call `after`, at most `limit`.
+///
+/// # Errors
+/// When there is no such run, it has no journal, or that cannot be read.
+pub fn journaled_calls(ledger: &Ledger, id: RunId, after: u64, limit: u64) -> Result<Vec<JournaledCall>, RecordingError> {
+    let record = ledger.run(id)?.ok_or(RecordingError::NotFound(id))?;
+    let calls = timeline::timeline(ledger, record.run_no, after, limit);
+    let calls = calls.map_err(|stop| RecordingError::Malformed(stop.failure().message))?;
+    calls.ok_or(RecordingError::NoJournal(id))
+}

@@ -1,0 +1,239 @@
+//! The read port of the kernel: runs, events and everything recorded beside them, for a face of the host such as HTTP.
+//!
+//! Reading takes no part in what a run does, so [`Records`] knows the ledger and not the host. [`RecordWriter`] has the few
+//! writes of a face that belong to no run.
+
+pub use agent_host_ledger::{
+    ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, RunFilter, RunRecord,
+    Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
+};
+use agent_host_ledger::{EntryWrite, Ledger};
+use agent_host_protocol::{Event, EventId, Page, Run, RunEvent, RunId, grant::ConversationKey, transcript::TranscriptItem};
+use serde_json::{Map, Value, value::RawValue};
+
+/// Reads the records of a host. Cheap to clone. Every read blocks for as long as the disk takes.
+///
+/// The errors of all reads are those of the ledger: a cursor or a limit that is not valid, or a ledger that is damaged or not
+/// available.
+#[derive(Debug, Clone)]
+pub struct Records(Ledger);
+
+/// Writes what belongs to no run: uploads of clients, and the entries of an API. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct RecordWriter(Ledger);
+
+impl Records {
+    pub(crate) const fn new(ledger: Ledger) -> Self {
+        Self(ledger)
+    }
+
+    /// A run with its number; `None` where there is no such run.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn run(&self, id: RunId) -> Result<Option<RunRecord>, LedgerError> {
+        self.0.run(id)
+    }
+
+    /// A page of runs, newest first.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn runs(&self, filter: &RunFilter, cursor: Option<&str>, limit: u32) -> Result<Page<Run>, LedgerError> {
+        self.0.runs_page(filter, cursor, limit)
+    }
+
+    /// The terms that a run was created with.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn terms(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
+        self.0.terms(id)
+    }
+
+    /// The context of a run; `None` before its first start.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn context(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
+        self.0.context(id)
+    }
+
+    /// A page of the events of a run, oldest first, after the cursor `after`.
+    ///
+    /// # Errors
+    /// See [`Records`], and [`LedgerError::NotFound`] where there is no such run.
+    pub fn run_events(&self, id: RunId, after: Option<&str>, limit: u32) -> Result<Page<RunEvent>, LedgerError> {
+        self.0.run_events(id, after, limit)
+    }
+
+    /// At most `limit` events of a run after the sequence number `after`.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn run_events_after(&self, record: &RunRecord, after: u64, limit: usize) -> Result<Vec<RunEvent>, LedgerError> {
+        self.0.run_events_after(record.run_no, record.run.run_id, after, limit)
+    }
+
+    /// The cursor of an event of a run.
+    #[must_use]
+    pub fn run_cursor(id: RunId, sequence: u64) -> String {
+        Ledger::run_cursor(id, sequence)
+    }
+
+    /// The sequence number of a cursor of [`Records::run_cursor`].
+    ///
+    /// # Errors
+    /// [`LedgerError::InvalidCursor`] where the cursor is not one of this run.
+    pub fn run_sequence(id: RunId, cursor: &str) -> Result<u64, LedgerError> {
+        Ledger::parse_run_cursor(id, cursor)
+    }
+
+    /// A page of the audit records of a run, oldest first.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn audit(&self, id: RunId, cursor: Option<&str>, limit: u32) -> Result<Page<AuditRecord>, LedgerError> {
+        self.0.audit_page(Some(id), cursor, limit)
+    }
+
+    /// Whether a run has a journal; `None` where there is no such run.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn has_journal(&self, id: RunId) -> Result<Option<bool>, LedgerError> {
+        let Some(record) = self.0.run(id)? else { return Ok(None) };
+        Ok(Some(!self.0.journal_page(record.run_no, 0, 1)?.is_empty()))
+    }
+
+    /// The counts of runs. Blocks for as long as the scan takes.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn statistics(&self, query: &StatisticsQuery) -> Result<Statistics, LedgerError> {
+        self.0.statistics(query)
+    }
+
+    /// An event with its runs.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn event(&self, id: EventId) -> Result<Option<EventRecord>, LedgerError> {
+        self.0.event(id)
+    }
+
+    /// A page of the events of a conversation, newest first, before the cursor `before`.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn conversation_events(
+        &self,
+        key: &ConversationKey,
+        before: Option<&str>,
+        limit: u32,
+    ) -> Result<Page<Event>, LedgerError> {
+        self.0.conversation_events(key, before, &[], limit)
+    }
+
+    /// The cursor of an event of a conversation; `None` where the event is of another one.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn conversation_event_cursor(&self, key: &ConversationKey, id: EventId) -> Result<Option<String>, LedgerError> {
+        self.0.conversation_event_cursor(key, id)
+    }
+
+    /// The number of the last item of a transcript, deleted items included; 0 where there is none.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn transcript_len(&self, key: &ConversationKey) -> Result<u64, LedgerError> {
+        self.0.transcript_len(key)
+    }
+
+    /// One item of a transcript by its number.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn transcript_item(&self, key: &ConversationKey, seq: u64) -> Result<Option<TranscriptItem>, LedgerError> {
+        Ok(self.0.transcript_items(key, &[seq])?.into_iter().next())
+    }
+
+    /// At most `limit` items of a transcript after the number `after`, oldest first.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn transcript_after(&self, key: &ConversationKey, after: u64, limit: usize) -> Result<Vec<TranscriptItem>, LedgerError> {
+        self.0.transcript_range(key, after, limit)
+    }
+
+    /// The values of a state scope by key, as far as they fit into `max_bytes`.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn state(&self, scope_key: &str, max_bytes: usize) -> Result<Map<String, Value>, LedgerError> {
+        self.0.state_scope(scope_key, max_bytes)
+    }
+
+    /// An artifact, also one that has expired.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn artifact(&self, id: &str) -> Result<Option<ArtifactRecord>, LedgerError> {
+        self.0.artifact(id)
+    }
+
+    /// The content with this SHA-256 digest.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn blob(&self, sha256: &str) -> Result<Option<BlobReader>, LedgerError> {
+        self.0.blob(sha256)
+    }
+
+    /// An entry by its key.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn entry(&self, key: &str) -> Result<Option<Box<RawValue>>, LedgerError> {
+        self.0.entry(key)
+    }
+
+    /// The first `limit` entries whose keys begin with `prefix`, in the order of their keys.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<(String, Box<RawValue>)>, LedgerError> {
+        self.0.entries(prefix, None, limit)
+    }
+}
+
+impl RecordWriter {
+    pub(crate) const fn new(ledger: Ledger) -> Self {
+        Self(ledger)
+    }
+
+    /// Opens the content of a new artifact, at most `max_bytes` long.
+    ///
+    /// # Errors
+    /// Where the disk is nearly full, or the ledger not available.
+    pub fn blob_writer(&self, max_bytes: u64) -> Result<BlobWriter, LedgerError> {
+        self.0.blob_writer(max_bytes)
+    }
+
+    /// Adds an artifact. Durable when this returns; the caller holds the finished blob until then.
+    ///
+    /// # Errors
+    /// Where the blob is missing, the id in use, the disk nearly full, or the ledger not available.
+    pub async fn add_artifact(&self, record: ArtifactRecord) -> Result<(), LedgerError> {
+        self.0.add_artifact(record).await
+    }
+
+    /// Puts and deletes entries, all of them or none. Durable when this returns.
+    ///
+    /// # Errors
+    /// Where an entry is too large, the disk full, or the ledger not available.
+    pub async fn put_entries(&self, entries: &[EntryWrite]) -> Result<(), LedgerError> {
+        self.0.put_entries(entries).await
+    }
+}

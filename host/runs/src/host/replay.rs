@@ -1,0 +1,260 @@
+//! Executing a run again, offline: its calls are answered from its journal, without effect and without a network.
+//!
+//! It is the way by which a run is resumed, in an empty ledger of its own and with nothing behind the gate: a call that the
+//! journal does not answer stops the execution.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use agent_host_config::Config;
+use agent_host_protocol::{FailureCode, Limits, ResultKind, RunEvent, context::RunContext, run::RunFailure};
+use agent_host_sandbox::{Component, Outcome, Sandbox};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::recording::Recording;
+use crate::{
+    calls::RunCalls,
+    execution::{Execution, NewExecution, log::GuestLog, neighbours::NoNeighbours, registry::Mailbox},
+    policy::{StartError, library::Library, services::Services},
+    record::{
+        RecordingError,
+        journal::{Asked, Divergence, Journal, Mode, Recorded, Stop, asked::first_difference},
+        terms::Terms,
+    },
+};
+
+/// How long an execution may compute. Its calls take no time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How to execute a run again.
+#[derive(Debug, Clone)]
+pub struct Replay {
+    /// The component: the one that the run was of, or another build of its runner.
+    pub component: Arc<Component>,
+    /// Only so many of its calls.
+    pub until: Option<u64>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReplayReport {
+    /// Calls that were answered as they were recorded.
+    pub calls: u64,
+    /// How it came to its end.
+    pub ending: Ending,
+}
+
+impl ReplayReport {
+    /// Whether the execution did what the recorded one did.
+    #[must_use]
+    pub fn is_same(&self) -> bool {
+        matches!(self.ending, Ending::Same { .. } | Ending::Until | Ending::Recorded)
+    }
+}
+
+/// How an execution came to its end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ending", rename_all = "snake_case")]
+pub enum Ending {
+    /// As the recorded one did.
+    Same {
+        /// The terminal event.
+        end: Value,
+    },
+    /// After as many calls as were wanted.
+    Until,
+    /// Where the recorded one was ended from outside (cancelled, too late, or not over yet): everything that is recorded
+    /// was the same.
+    Recorded,
+    /// It asked for something else.
+    Diverged {
+        /// Which call, counted from 1.
+        call: u64,
+        /// What the recorded one asked for: its function and its request.
+        recorded: Value,
+        /// What this one asks for.
+        now: Value,
+        /// Where the two differ first, with both values.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        difference: Option<Value>,
+    },
+    /// It asked for more than the recorded one.
+    Longer {
+        /// What it asks for.
+        now: Value,
+    },
+    /// It returned something else, or sooner.
+    Otherwise {
+        /// How the recorded one ended.
+        recorded: Value,
+        /// How this one does.
+        now: Value,
+    },
+}
+
+/// Why a run cannot be executed again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The recording.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// The component does not hold the runner.
+    #[error("the component does not hold {0}: name the build of the plugin that has it")]
+    Runner(String),
+    /// The surroundings.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The journal.
+    #[error("the run cannot be executed again: {0}")]
+    Journal(String),
+    /// The guest computes for ever.
+    #[error("the runner computed for longer than {} s without ending", PATIENCE.as_secs())]
+    Endless,
+}
+
+/// Executes a recorded run again, in the folder `scratch`, which is to be empty.
+///
+/// # Errors
+/// When it cannot be executed at all. An execution that differs is no error: the report says where.
+pub async fn replay(
+    sandbox: &Sandbox,
+    recording: &Recording,
+    replay: &Replay,
+    limits: &Limits,
+    scratch: &Path,
+) -> Result<ReplayReport, ReplayError> {
+    let malformed = |error: serde_json::Error| RecordingError::Malformed(error.to_string());
+    let terms: Terms = serde_json::from_str(recording.terms.get()).map_err(malformed)?;
+    let context: RunContext = serde_json::from_str(recording.context.get()).map_err(malformed)?;
+    let id = &recording.run.runner_id;
+    let manifest = replay.component.runners().iter().find(|manifest| manifest.id == *id);
+    let manifest = manifest.ok_or_else(|| ReplayError::Runner(id.to_string()))?;
+    let services = Arc::new(Services::open(&Config::default_in(scratch), Library::default(), None).await?);
+    let (ledger, run_no) = recording.unpack(scratch).await?;
+
+    let failed = |stop: Stop| ReplayError::Journal(stop.failure().message);
+    let recorded = Recorded::read(&ledger, run_no, limits).map_err(failed)?;
+    let recorded = recorded.ok_or(RecordingError::NoJournal(recording.run.run_id))?;
+    let world = recorded.world.clone();
+    let mode = Mode::Offline { calls: replay.until.unwrap_or(u64::MAX) };
+    let journal = Journal::resume(mode, recorded, limits).map_err(failed)?;
+    let deadline = Instant::now() + PATIENCE;
+    let run_id = recording.run.run_id;
+    let execution = Arc::new(Execution::new(NewExecution {
+        run_id,
+        run_no,
+        attempt: recording.run.attempt,
+        terms: Arc::new(terms),
+        limits: Arc::new(limits.clone()),
+        ledger: &ledger,
+        cancelled: CancellationToken::new(),
+        deadline: deadline.into_std(),
+        last_sequence: 0,
+        journal,
+        mail: Mailbox::unreachable(run_id),
+        claim: None,
+        metrics: None,
+    }));
+    let log = Arc::new(GuestLog::new(recording.run.run_id, limits, Arc::default()));
+    let calls = Box::new(RunCalls {
+        run: Arc::clone(&execution),
+        event: Arc::new(recording.event.clone()),
+        services: Arc::clone(&services),
+        neighbours: Arc::new(NoNeighbours),
+    });
+    let place = sandbox.place().await;
+    let granted = execution.terms.grant.interfaces();
+    let stopped = {
+        let guest = sandbox.run(place, &replay.component, granted, &manifest.name, &context, world, calls, log);
+        tokio::select! {
+            biased;
+            stop = execution.waits.stopped() => Err(stop),
+            outcome = guest => Ok(outcome),
+            () = tokio::time::sleep_until(deadline) => return Err(ReplayError::Endless),
+        }
+    };
+    let calls = execution.journal.calls();
+    let unasked = execution.journal.has_more();
+    drop(execution);
+    let _ = ledger.close().await;
+    services.tools.shutdown().await;
+    let (calls, ending) = match stopped {
+        Err(Stop::Diverged(divergence)) => (divergence.call - 1, diverged(recording, &divergence)),
+        Err(Stop::Over { calls, .. }) if replay.until.is_some_and(|until| calls >= until) => (calls, Ending::Until),
+        Err(Stop::Over { calls, now }) => {
+            (calls, if ended_by_itself(recording) { Ending::Longer { now } } else { Ending::Recorded })
+        }
+        Err(stop) => return Err(failed(stop)),
+        Ok(outcome) => (calls, compared(recording, outcome, unasked)),
+    };
+    Ok(ReplayReport { calls, ending })
+}
+
+/// Whether the recorded execution came to its end without help.
+fn ended_by_itself(recording: &Recording) -> bool {
+    let host = [FailureCode::Cancelled, FailureCode::DeadlineExceeded, FailureCode::HostRestarted, FailureCode::HostError];
+    match end(recording) {
+        Some(end) => !host.iter().any(|code| code_of(&end) == Some(code.as_str())),
+        None => false,
+    }
+}
+
+/// The code of a failure.
+fn code_of(end: &Value) -> Option<&str> {
+    end.pointer("/data/code")?.as_str()
+}
+
+/// The terminal event.
+fn end(recording: &Recording) -> Option<Value> {
+    let event = recording.events.last().filter(|event| event.is_terminal())?;
+    let data: Value = serde_json::from_str(event.data.get()).ok()?;
+    Some(json!({ "type": event.kind, "data": data }))
+}
+
+fn compared(recording: &Recording, outcome: Outcome, unasked: bool) -> Ending {
+    let failure = |failure: &RunFailure| json!({ "type": ResultKind::RunFailed.as_str(), "data": failure });
+    let now = match outcome {
+        Outcome::Completed(completion) => json!({ "type": ResultKind::RunCompleted.as_str(), "data": completion }),
+        Outcome::Failed(failed) => failure(&failed),
+        Outcome::Broken { code, message } => failure(&RunFailure::host(code, message)),
+    };
+    let recorded = end(recording);
+    // The host adds the end of the log to the details of a failure, and cuts what is long.
+    let failed = |event: &Value| event.get("type").and_then(Value::as_str) == Some(ResultKind::RunFailed.as_str());
+    let is_same = |recorded: &Value| {
+        if failed(recorded) { failed(&now) && code_of(recorded) == code_of(&now) } else { *recorded == now }
+    };
+    match recorded {
+        Some(recorded) if !unasked && is_same(&recorded) => Ending::Same { end: recorded },
+        Some(_) if !unasked && !ended_by_itself(recording) => Ending::Recorded,
+        Some(recorded) => Ending::Otherwise { recorded, now },
+        None => Ending::Recorded,
+    }
+}
+
+fn diverged(recording: &Recording, divergence: &Divergence) -> Ending {
+    let (mut recorded, now) = (divergence.recorded.to_json(), divergence.now.to_json());
+    let mut difference = divergence.difference.clone();
+    // What was emitted is in the events, not in the journal.
+    if let Some((after, last)) = divergence.emitted {
+        let of_the_runner = |event: &&RunEvent| {
+            (after + 1..=last).contains(&event.sequence)
+                && !ResultKind::from_name(&event.kind).is_some_and(ResultKind::is_host_only)
+        };
+        let emitted = recording.events.iter().filter(of_the_runner);
+        let request: Value = emitted.map(|event| json!({ "type": event.kind, "data": event.data })).collect();
+        // As long as what it is compared with.
+        let outline = Asked::of(&request).outline.unwrap_or_default();
+        if divergence.now.function == divergence.recorded.function {
+            difference = Some(first_difference(&outline, &divergence.now.request.to_string()));
+        }
+        if let Some(recorded) = recorded.as_object_mut() {
+            recorded.insert("request".to_owned(), serde_json::from_str(&outline).unwrap_or_default());
+        }
+    }
+    let difference = difference.map(|(at, recorded, now)| json!({ "at": at, "recorded": recorded, "now": now }));
+    Ending::Diverged { call: divergence.call, recorded, now, difference }
+}

@@ -1,0 +1,83 @@
+//! Upkeep of a cell: what nothing refers to any more, and what has expired, is removed from time to time.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use agent_host_protocol::time;
+use serde::Deserialize;
+
+use super::cell::Cell;
+use crate::execution::Shared;
+
+/// Runs whose journals are removed in one go.
+const PRUNED_AT_ONCE: usize = 256;
+
+/// The component that a run was created for, read from its terms without the rest of them.
+fn component_of(terms: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Terms {
+        grant: Grant,
+    }
+    #[derive(Deserialize)]
+    struct Grant {
+        component: String,
+    }
+    serde_json::from_str::<Terms>(terms).ok().map(|terms| terms.grant.component)
+}
+
+impl Cell {
+    /// Removes from time to time what nothing refers to any more, and what has expired.
+    pub(crate) fn keep_clean(&self, shared: &Arc<Shared>) {
+        let (cell, shared) = (self.clone(), Arc::clone(shared));
+        let mut ticks = tokio::time::interval(Duration::from_millis(shared.limits().gc_interval_ms.max(1_000)));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = cell.runs.stopping.cancelled() => return,
+                    _ = ticks.tick() => {}
+                }
+                cell.prune_journals(&shared).await;
+                if let Err(error) = cell.intake.forget_created().await {
+                    tracing::warn!(%error, "old idempotency keys could not be removed");
+                }
+                match cell.ledger.collect_garbage(time::now()).await {
+                    Ok(collected) => tracing::debug!(?collected, "artifacts that nothing refers to were removed"),
+                    Err(error) => tracing::warn!(%error, "artifacts that nothing refers to could not be removed"),
+                }
+            }
+        });
+    }
+
+    /// Removes journals of runs that ended long ago, and components that no run needs any more.
+    async fn prune_journals(&self, shared: &Shared) {
+        let ledger = &self.ledger;
+        let kept_ms = shared.setup().config.retention.journals_ms;
+        loop {
+            match ledger.prune_journals(time::now().saturating_sub(kept_ms), PRUNED_AT_ONCE).await {
+                Ok(pruned) if pruned.more && !self.runs.stopping.is_cancelled() => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "old journals could not be removed");
+                    return;
+                }
+            }
+        }
+        // Runs that have not ended need theirs; those that ended lately may be replayed.
+        let mut needed = HashSet::new();
+        let unended = ledger.active_runs().map(|runs| runs.into_iter().map(|record| record.run.run_id).collect::<Vec<_>>());
+        let digests = unended.and_then(|runs| {
+            runs.into_iter().try_for_each(|run_id| {
+                needed.extend(ledger.terms(run_id)?.and_then(|terms| component_of(terms.get())));
+                Ok(())
+            })
+        });
+        match digests {
+            Ok(()) if ledger.parked_count() == 0 => {
+                shared.sandbox.forget_components(needed, Duration::from_millis(kept_ms)).await;
+            }
+            // Parked runs are not read one by one: as long as there are any, components stay.
+            Ok(()) => {}
+            Err(error) => tracing::warn!(%error, "components that no run needs could not be looked for"),
+        }
+    }
+}

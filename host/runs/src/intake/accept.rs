@@ -1,0 +1,474 @@
+//! Accepting an event: which bindings answer it, on what terms, committed before anyone hears of it.
+
+use std::sync::Arc;
+
+use agent_host_config::{BindingConfig, BusyThread, QueuePolicy};
+use agent_host_ledger::{
+    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, EntryWrite, Idempotency, NewItem, NewRun, RunRecord, new_artifact_id,
+};
+use agent_host_protocol::{
+    Event, EventId, Run, RunId, RunStatus, RunnerId,
+    context::Delivery,
+    event::Envelope,
+    grant::ConversationKey,
+    message::ContentPart,
+    run::{Execution, QueueEntry},
+    time,
+    tool::ClientTool,
+};
+use agent_host_providers::trace::{self, Attribute};
+use agent_host_sandbox::Runner;
+use serde_json::value::to_raw_value;
+
+use super::{Intake, delivery};
+use crate::{
+    execution::{Resumption, spans},
+    lifecycle::{
+        StoredRun,
+        lines::{Busy, Reservation},
+    },
+    policy::{
+        binding::{Binding, Serving, conversation_ids, narrow},
+        client_tools,
+    },
+    record::{HostError, artifacts::known_artifact, terms::Terms},
+};
+
+/// An event that was accepted, and the runs that answer it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AcceptedEvent {
+    /// The event.
+    pub event_id: EventId,
+    /// Its runs, in the order of their bindings. None where no binding matches.
+    pub runs: Vec<RunId>,
+    /// Whether it was accepted before, under the same idempotency key.
+    pub repeated: bool,
+}
+
+/// An entry of `data` that stays in an event whose `data` is large: an id, a name, a flag.
+const SMALL_ENTRY_BYTES: usize = 1024;
+
+/// No entries beside an event.
+pub(crate) fn no_entries(_: EventId, _: &[RunId]) -> Result<Vec<EntryWrite>, HostError> {
+    Ok(Vec::new())
+}
+
+/// Entries that are put in the ledger in the commit of an event, once the event and its runs have their ids.
+pub type NewEntries<'a> = dyn Fn(EventId, &[RunId]) -> Result<Vec<EntryWrite>, HostError> + Send + Sync + 'a;
+
+/// The payload of an event that is kept as an artifact, until the event refers to it.
+type Payload = (ArtifactRecord, Blob);
+
+/// A run that is about to be created.
+pub(crate) struct PlannedRun {
+    pub(crate) run: Run,
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) runner: Option<Runner>,
+}
+
+/// How a run is to be made: its binding, and what somebody changed of that.
+pub(crate) struct RunPlan {
+    pub(crate) binding: Arc<Binding>,
+    /// The same with less to use.
+    pub(crate) narrowed: Option<Arc<Binding>>,
+    /// Who executes it. Nothing: who serves now.
+    pub(crate) serving: Option<Serving>,
+    pub(crate) delivery: Option<Delivery>,
+    pub(crate) metadata: serde_json::Map<String, serde_json::Value>,
+    /// Tools that the client brings along.
+    pub(crate) client_tools: Vec<ClientTool>,
+    /// Values of state of its conversation that the client sets.
+    pub(crate) state: serde_json::Map<String, serde_json::Value>,
+    /// Whether no binding of the configuration stands behind it.
+    pub(crate) ad_hoc: bool,
+    /// What becomes of the run while another run of its conversation is active.
+    pub(crate) busy: BusyThread,
+}
+
+impl RunPlan {
+    /// As the binding says.
+    pub(crate) fn of(binding: Arc<Binding>) -> Self {
+        Self {
+            binding,
+            narrowed: None,
+            serving: None,
+            delivery: None,
+            metadata: serde_json::Map::new(),
+            client_tools: Vec::new(),
+            state: serde_json::Map::new(),
+            ad_hoc: false,
+            busy: BusyThread::Queue,
+        }
+    }
+}
+
+impl Intake {
+    /// Accepts an event for the bindings that match it. When it returns, the event and its runs are on disk; where no binding
+    /// matches, the event has no runs.
+    pub(crate) async fn accept(
+        &self,
+        envelope: Envelope,
+        idempotency: Option<Idempotency>,
+        entries: &NewEntries<'_>,
+    ) -> Result<AcceptedEvent, HostError> {
+        let setup = self.shared.setup();
+        let matching = setup.bindings.iter().filter(|binding| binding.matches(&envelope));
+        let plans = matching.cloned().map(RunPlan::of).collect();
+        self.accept_with_plans(envelope, idempotency, plans, entries).await
+    }
+
+    /// Accepts an event for one runner, whatever the configuration binds.
+    pub(crate) async fn accept_for(&self, binding: BindingConfig, envelope: Envelope) -> Result<AcceptedEvent, HostError> {
+        let Some(runner) = self.shared.plugins.runner(&binding.runner) else {
+            let known = self.shared.runner_ids();
+            let hint = if known.is_empty() {
+                "The plugins directory holds no runner.".to_owned()
+            } else {
+                format!("There are: {}", known.join(", "))
+            };
+            return Err(HostError::RunnerNotFound { id: binding.runner, hint });
+        };
+        let binding = Binding::new(binding).map_err(HostError::InvalidConfig)?;
+        if let Some(problem) = binding.report(Some(&Serving::Guest(runner))).problem {
+            return Err(HostError::InvalidConfig(problem));
+        }
+        self.accept_with_plans(envelope, None, vec![RunPlan::of(Arc::new(binding))], &no_entries).await
+    }
+
+    /// Accepts an event for these runs.
+    pub(crate) async fn accept_with_plans(
+        &self,
+        envelope: Envelope,
+        idempotency: Option<Idempotency>,
+        plans: Vec<RunPlan>,
+        entries: &NewEntries<'_>,
+    ) -> Result<AcceptedEvent, HostError> {
+        let span = spans::of_event(&envelope);
+        let accepted = span.within(self.accept_event(envelope, idempotency, plans, entries)).await;
+        match &accepted {
+            Ok(accepted) => span.set(|| vec![Attribute::new("agent_host.event.id", accepted.event_id.to_string())]),
+            Err(_) => span.failed("refused"),
+        }
+        accepted
+    }
+
+    /// The steps of accepting an event: admit it, bound it, plan its runs, commit all of it, and begin the runs.
+    async fn accept_event(
+        &self,
+        envelope: Envelope,
+        idempotency: Option<Idempotency>,
+        plans: Vec<RunPlan>,
+        entries: &NewEntries<'_>,
+    ) -> Result<AcceptedEvent, HostError> {
+        self.runs.check_running()?;
+        envelope.check().map_err(HostError::Invalid)?;
+        let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
+        // Held until the runs have joined the line: a run that wants an idle conversation sees them before.
+        let _reservation = self.reserve_line(conversation.as_ref(), &plans).await?;
+        let (event, payload) = self.bounded_event(envelope).await?;
+        let planned = self.plan_all(&plans, &event).await?;
+        let accept = self.assemble(&event, conversation, idempotency, &payload, &plans, &planned, entries)?;
+        let accepted = self.ledger.accept(accept).await?;
+        // Until here nothing referred to the content, and the collector left it alone.
+        drop(payload);
+        match accepted {
+            Accepted::New { event_no, runs, transcript_seq } => {
+                Ok(self.begin_accepted(event, event_no, transcript_seq, runs, planned))
+            }
+            Accepted::Repeated { event_id } => {
+                let event = self.ledger.event(event_id)?;
+                Ok(AcceptedEvent { event_id, runs: event.map(|event| event.runs).unwrap_or_default(), repeated: true })
+            }
+        }
+    }
+
+    /// Reserves a place in the line of the conversation. Refused where the line is full, or where a run wants an idle
+    /// conversation and this one is not.
+    async fn reserve_line(
+        &self,
+        conversation: Option<&ConversationKey>,
+        plans: &[RunPlan],
+    ) -> Result<Option<Reservation>, HostError> {
+        let Some(key) = conversation.filter(|_| !plans.is_empty()) else { return Ok(None) };
+        let (waiting, steers) = self.runs.lines.waiting(key);
+        let limits = self.shared.limits();
+        let most = if steers { limits.steering_queue.min(limits.conversation_queue) } else { limits.conversation_queue };
+        if waiting >= most {
+            return Err(HostError::QueueFull { waiting });
+        }
+        let wants_idle = plans.iter().any(|plan| plan.busy == BusyThread::Reject);
+        let reserved = if wants_idle {
+            self.runs.lines.reserve_idle(key, |key| self.runs.parked_turn(key))
+        } else {
+            Ok(self.runs.lines.reserve(key).await)
+        };
+        reserved.map(Some).map_err(|Busy { active }| {
+            let active = active.and_then(|run_no| self.ledger.run_by_no(run_no).ok().flatten());
+            HostError::Busy { run_id: active.map(|record| record.run.run_id) }
+        })
+    }
+
+    /// Whether the client tools of a plan can be tools of its run.
+    pub(crate) async fn check_client_tools(&self, plan: &RunPlan, planned: &PlannedRun) -> Result<(), HostError> {
+        if plan.client_tools.is_empty() {
+            return Ok(());
+        }
+        let (tools, limits, terms) = (plan.client_tools.clone(), self.shared.limits(), Arc::clone(&planned.terms));
+        // Schemas of strangers are compiled: some milliseconds, in the worst case.
+        let checking = tokio::task::spawn_blocking(move || client_tools::check(&tools, &terms.grant.tools, &limits));
+        let checked = checking.await.map_err(|error| HostError::Internal(error.to_string()))?;
+        checked.map_err(HostError::Invalid)
+    }
+
+    /// The event as it is stored: with its trace, with what the host knows of its artifacts, and with a payload that is too
+    /// large for the log as an artifact.
+    async fn bounded_event(&self, mut envelope: Envelope) -> Result<(Event, Option<Payload>), HostError> {
+        if envelope.trace_id.is_none() {
+            envelope.trace_id = trace::current().map(|context| context.trace_id().to_string());
+        }
+        let envelope = self.with_known_artifacts(envelope)?;
+        let (envelope, payload) = self.with_small_payload(envelope).await?;
+        Ok((Event { event_id: EventId::new(), received_at: time::now(), envelope }, payload))
+    }
+
+    /// Plans the runs of an event, and checks that each may be created.
+    async fn plan_all(&self, plans: &[RunPlan], event: &Event) -> Result<Vec<PlannedRun>, HostError> {
+        let planned: Vec<_> = plans.iter().map(|plan| self.plan(plan, event)).collect();
+        planned.iter().try_for_each(|planned| self.has_room(planned))?;
+        for (plan, planned) in plans.iter().zip(&planned) {
+            self.check_client_tools(plan, planned).await?;
+        }
+        Ok(planned)
+    }
+
+    /// Everything that an event writes: one commit.
+    #[allow(clippy::too_many_arguments, reason = "each is one part of the commit, made by the step before")]
+    fn assemble(
+        &self,
+        event: &Event,
+        conversation: Option<ConversationKey>,
+        idempotency: Option<Idempotency>,
+        payload: &Option<Payload>,
+        plans: &[RunPlan],
+        planned: &[PlannedRun],
+        entries: &NewEntries<'_>,
+    ) -> Result<Accept, HostError> {
+        let mut state = Vec::new();
+        for (plan, planned) in plans.iter().zip(planned) {
+            state.extend(self.state_of(plan, planned)?);
+        }
+        let ids: Vec<_> = planned.iter().map(|planned| planned.run.run_id).collect();
+        let mut entries = entries(event.event_id, &ids)?;
+        for planned in planned {
+            entries.extend(delivery::entries(&planned.run, &planned.terms)?);
+        }
+        Ok(Accept {
+            transcript: conversation.and_then(|conversation| transcript_item(event, conversation)),
+            idempotency,
+            artifacts: payload.iter().map(|(record, _)| record.clone()).collect(),
+            refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
+            entries,
+            state,
+            runs: planned.iter().map(PlannedRun::new_run).collect::<Result<_, _>>()?,
+            event: event.clone(),
+        })
+    }
+
+    /// Begins the runs of an event that was committed.
+    fn begin_accepted(
+        &self,
+        event: Event,
+        event_no: u64,
+        transcript_seq: Option<u64>,
+        records: Vec<RunRecord>,
+        planned: Vec<PlannedRun>,
+    ) -> AcceptedEvent {
+        let metrics = &self.shared.metrics;
+        metrics.accepted();
+        records.iter().for_each(|record| metrics.created(&record.run));
+        let event = Arc::new(event);
+        let ids = records.iter().map(|record| record.run.run_id).collect();
+        for (record, PlannedRun { terms, runner, .. }) in records.into_iter().zip(planned) {
+            self.deliveries.begin(&record, &terms.deliver);
+            let event = Arc::clone(&event);
+            let resumption = Resumption::New;
+            self.runs.begin(StoredRun { record, event, event_no, transcript_seq, terms, runner, resumption, waking: None });
+        }
+        AcceptedEvent { event_id: event.event_id, runs: ids, repeated: false }
+    }
+
+    /// The event with what the host knows of the artifacts that it names. One that is not there is refused: nobody could
+    /// read it later.
+    fn with_known_artifacts(&self, mut envelope: Envelope) -> Result<Envelope, HostError> {
+        let workspace = envelope.conversation.as_ref().and_then(|it| it.workspace_id.clone()).unwrap_or_default();
+        let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
+        for artifact in envelope.artifacts_mut() {
+            *artifact = known_artifact(&self.ledger, artifact, &workspace, conversation.as_ref())?;
+        }
+        Ok(envelope)
+    }
+
+    /// The event without what is too large for the log: the whole of its `data` becomes an artifact, `raw_ref`, and
+    /// those of its entries stay that are small.
+    async fn with_small_payload(&self, mut envelope: Envelope) -> Result<(Envelope, Option<Payload>), HostError> {
+        let limit = self.shared.limits().event_inline_bytes;
+        let internal = |error: String| HostError::Internal(error);
+        let whole = serde_json::to_vec(&envelope.data).map_err(|error| internal(error.to_string()))?;
+        if whole.len() <= limit {
+            return Ok((envelope, None));
+        }
+        if envelope.raw_ref.is_some() {
+            let bytes = whole.len();
+            return Err(HostError::Invalid(format!(
+                "`data` has {bytes} bytes; the limit is {limit} where `raw_ref` names the raw payload: leave one of them out"
+            )));
+        }
+        let mut writer = self.ledger.blob_writer(whole.len() as u64)?;
+        let written = tokio::task::spawn_blocking(move || {
+            writer.write(&whole)?;
+            writer.finish()
+        });
+        let blob = written.await.map_err(|error| internal(error.to_string()))??;
+        let conversation = envelope.conversation.as_ref();
+        let record = ArtifactRecord {
+            artifact_id: new_artifact_id(),
+            sha256: blob.sha256.clone(),
+            size: blob.size,
+            media_type: "application/json".to_owned(),
+            name: Some("data.json".to_owned()),
+            created_at: time::now(),
+            expires_at: None,
+            scope: ArtifactScope {
+                workspace: conversation.and_then(|it| it.workspace_id.clone()).unwrap_or_default(),
+                conversation: conversation.and_then(ConversationKey::of),
+                run_id: None,
+                binding_id: None,
+            },
+            source: "event".to_owned(),
+        };
+        envelope.raw_ref = Some(record.reference());
+        envelope.data.retain(|_, value| value.to_string().len() <= SMALL_ENTRY_BYTES);
+        // Many small ones are large as well.
+        if serde_json::to_vec(&envelope.data).is_ok_and(|rest| rest.len() > limit) {
+            envelope.data.clear();
+        }
+        Ok((envelope, Some((record, blob))))
+    }
+
+    /// The run that a plan makes of an event, with its terms.
+    pub(crate) fn plan(&self, plan: &RunPlan, event: &Event) -> PlannedRun {
+        let setup = self.shared.setup();
+        let binding = &plan.binding;
+        let runner = plan.serving.clone().or_else(|| self.shared.serving(&binding.config.runner));
+        let installed = || self.shared.plugins.runners().iter().map(|runner| runner.manifest.id.clone()).collect();
+        let terms_of = |binding: &Binding| {
+            binding.terms(&event.envelope, runner.as_ref(), &setup.services, &installed, setup.limits.run_deadline_ms)
+        };
+        let mut terms = terms_of(binding);
+        if let Some(narrowed) = &plan.narrowed {
+            narrow(&mut terms.grant, &terms_of(narrowed).grant);
+        }
+        if [Some(binding), plan.narrowed.as_ref()]
+            .into_iter()
+            .flatten()
+            .all(|binding| binding.takes_client_tools(&terms.grant.permissions))
+        {
+            terms.grant.client_tools.clone_from(&plan.client_tools);
+        }
+        if let Some(delivery) = &plan.delivery {
+            terms.delivery.clone_from(delivery);
+        }
+        terms.ad_hoc = plan.ad_hoc;
+        let version = runner.as_ref().map(|runner| runner.manifest().version.to_string()).unwrap_or_default();
+        let mut run = new_run(event, &binding.config.id, &binding.config.runner, version, &terms);
+        run.metadata.extend(plan.metadata.clone());
+        PlannedRun { run, terms: Arc::new(terms), runner: runner.and_then(Serving::guest) }
+    }
+
+    /// Whether the queue of a run takes one more.
+    pub(crate) fn has_room(&self, planned: &PlannedRun) -> Result<(), HostError> {
+        let Some(queue) = planned.run.queue.as_ref().filter(|_| planned.run.execution == Execution::External) else {
+            return Ok(());
+        };
+        let waiting = self.runs.waiting.depth(&queue.name);
+        if waiting >= self.shared.limits().queue_length {
+            return Err(HostError::QueueFull { waiting });
+        }
+        Ok(())
+    }
+}
+
+impl PlannedRun {
+    pub(crate) fn new_run(&self) -> Result<NewRun, HostError> {
+        let terms = to_raw_value(&*self.terms).map_err(|error| HostError::Internal(error.to_string()))?;
+        Ok(NewRun { run: self.run.clone(), terms })
+    }
+}
+
+/// A run that answers an event, as it is before anything has happened to it.
+pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, runner_version: String, terms: &Terms) -> Run {
+    let mut metadata = serde_json::Map::new();
+    spans::note(&mut metadata);
+    let [conversation_id, thread_id, workspace_id, bot_id] = conversation_ids(event.envelope.conversation.as_ref());
+    Run {
+        run_id: RunId::new(),
+        parent_run_id: None,
+        retry_of: None,
+        execution: terms.execution,
+        queue: place(terms),
+        event_id: event.event_id,
+        binding_id: binding_id.to_owned(),
+        runner_id: runner_id.clone(),
+        runner_version,
+        conversation_id,
+        thread_id,
+        workspace_id,
+        bot_id,
+        status: RunStatus::Created,
+        status_reason: None,
+        failure: None,
+        attempt: 1,
+        resumes: 0,
+        created_at: event.received_at,
+        started_at: None,
+        finished_at: None,
+        updated_at: event.received_at,
+        deadline_at: None,
+        cancel_requested_at: None,
+        cancel_reason: None,
+        last_sequence: 0,
+        usage: None,
+        metadata,
+    }
+}
+
+/// The place of a new run in a queue, where it may have to wait in one.
+fn place(terms: &Terms) -> Option<Box<QueueEntry>> {
+    match (&terms.queue, terms.execution) {
+        (Some(policy), _) => Some(policy.entry()),
+        (None, Execution::External) => Some(QueuePolicy::default().entry()),
+        (None, Execution::Host) => None,
+    }
+}
+
+/// The transcript item of an event that says something in its conversation.
+fn transcript_item(event: &Event, conversation: ConversationKey) -> Option<NewItem> {
+    let input = &event.envelope.input;
+    let mut content = input.contents.clone();
+    if content.is_empty() {
+        content.extend(input.text.clone().map(ContentPart::Text));
+    }
+    if content.is_empty() && input.attachments.is_empty() {
+        return None;
+    }
+    Some(NewItem {
+        conversation,
+        event_id: event.event_id,
+        run_id: None,
+        role: "user".to_owned(),
+        item_type: "message".to_owned(),
+        content,
+        artifacts: input.attachments.clone(),
+        created_at: event.received_at,
+    })
+}

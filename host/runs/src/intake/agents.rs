@@ -1,0 +1,207 @@
+//! Agents: what a client talks to by name, thread by thread. An agent is a binding, a thread a conversation.
+//!
+//! It is: what there is to talk to, a run of one agent for one message whatever the bindings match, what a thread has
+//! going on, and its end. It is not: a protocol of clients; that is built on this.
+
+use agent_host_config::BusyThread;
+use agent_host_ledger::{Idempotency, Quota, StateWrite, state_tag};
+use agent_host_protocol::{
+    Limits, Run, RunnerId,
+    event::Envelope,
+    grant::ConversationKey,
+    limits::is_shallow,
+    manifest::{Capabilities, Permissions, StateScope},
+    tool::ClientTool,
+};
+use serde_json::{Map, Value, value::to_raw_value};
+
+use super::{
+    Intake,
+    accept::{AcceptedEvent, NewEntries, PlannedRun, RunPlan},
+    create::check_metadata,
+};
+use crate::{
+    policy::binding::{Binding, Serving},
+    record::{HostError, WaitKey, results::check_key},
+};
+
+/// What a client can talk to: a binding that has a runner.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Agent {
+    /// That of the binding.
+    pub id: String,
+    /// Who answers.
+    pub runner_id: RunnerId,
+    /// What people read, as the runner calls itself.
+    pub name: String,
+    /// What it does, in its own words.
+    pub description: Option<String>,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// What it may use: of what its manifest asks for, what the binding allows.
+    pub permissions: Permissions,
+    /// Whether its runs take tools of the client.
+    pub client_tools: bool,
+}
+
+/// A run of an agent that is to begin.
+#[derive(Debug, Clone)]
+pub struct AgentRun {
+    /// The agent.
+    pub binding_id: String,
+    /// What the run answers. Its `conversation` is the thread.
+    pub envelope: Envelope,
+    /// Tools that the client brings along.
+    pub client_tools: Vec<ClientTool>,
+    /// Values of state of scope `conversation` that the client sets, written in the commit that makes the run. They are left
+    /// out where the run is not granted that scope.
+    pub state: Map<String, Value>,
+    /// More of the run, kept with it.
+    pub metadata: Map<String, Value>,
+}
+
+impl Intake {
+    /// What clients can talk to: the bindings that have a runner now, in the order in which they are asked. Why another
+    /// has none, [`Host::bindings`] says.
+    #[must_use]
+    pub(crate) fn agents(&self) -> Vec<Agent> {
+        self.shared.setup().bindings.iter().filter_map(|binding| self.agent_of(binding)).collect()
+    }
+
+    /// The agent with this id.
+    pub(crate) fn agent(&self, id: &str) -> Result<Agent, HostError> {
+        let (binding, _) = self.agent_binding(id)?;
+        self.agent_of(&binding).ok_or_else(|| self.no_agent(id))
+    }
+
+    fn agent_of(&self, binding: &Binding) -> Option<Agent> {
+        let serving = self.shared.serving(&binding.config.runner)?;
+        let manifest = serving.manifest();
+        let permissions = binding.permissions(manifest);
+        let label = manifest.label.fallback();
+        let described = manifest.description.as_ref().map(|text| text.fallback().to_owned());
+        Some(Agent {
+            id: binding.config.id.clone(),
+            runner_id: manifest.id.clone(),
+            name: if label.is_empty() { binding.config.id.clone() } else { label.to_owned() },
+            description: described.filter(|text| !text.is_empty()),
+            capabilities: manifest.capabilities.clone(),
+            client_tools: binding.takes_client_tools(&permissions),
+            permissions,
+        })
+    }
+
+    fn agent_binding(&self, id: &str) -> Result<(std::sync::Arc<Binding>, Serving), HostError> {
+        let setup = self.shared.setup();
+        let binding = setup.binding(id).cloned();
+        let found = binding.and_then(|binding| self.shared.serving(&binding.config.runner).map(|serving| (binding, serving)));
+        found.ok_or_else(|| self.no_agent(id))
+    }
+
+    fn no_agent(&self, id: &str) -> HostError {
+        let setup = self.shared.setup();
+        if let Some(binding) = setup.binding(id) {
+            let problem = binding.report(None).problem.unwrap_or_default();
+            return HostError::NotFound(format!("there is no agent {id:?} now: {problem}"));
+        }
+        let known: Vec<_> = self.agents().into_iter().map(|agent| format!("{:?}", agent.id)).collect();
+        HostError::NotFound(match known.as_slice() {
+            [] => format!("there is no agent {id:?}, nor any other: no binding has a runner"),
+            known => format!("there is no agent {id:?}: there are {}", known.join(", ")),
+        })
+    }
+
+    /// Makes a run of an agent for what a client says to it, whatever the `match` of its binding says, with entries in
+    /// the same commit. When it returns, all of it is on disk.
+    pub(crate) async fn begin_agent_run(
+        &self,
+        run: AgentRun,
+        idempotency: Option<Idempotency>,
+        entries: &NewEntries<'_>,
+        busy: BusyThread,
+    ) -> Result<AcceptedEvent, HostError> {
+        let AgentRun { binding_id, envelope, client_tools, state, metadata } = run;
+        let (binding, serving) = self.agent_binding(&binding_id)?;
+        if let Some(problem) = binding.report(Some(&serving)).problem {
+            return Err(HostError::InvalidConfig(problem));
+        }
+        check_metadata(&metadata)?;
+        check_state(&state, &self.shared.limits())?;
+        let plan = RunPlan { serving: Some(serving), client_tools, metadata, state, busy, ..RunPlan::of(binding) };
+        self.accept_with_plans(envelope, idempotency, vec![plan], entries).await
+    }
+
+    /// Takes what somebody says in a conversation without having anybody answer it: it joins the transcript.
+    pub(crate) async fn note_message(
+        &self,
+        envelope: Envelope,
+        idempotency: Option<Idempotency>,
+        entries: &NewEntries<'_>,
+    ) -> Result<AcceptedEvent, HostError> {
+        if envelope.conversation.as_ref().and_then(ConversationKey::of).is_none() {
+            return Err(HostError::Invalid("a message without a `conversation` joins no transcript".to_owned()));
+        }
+        let input = &envelope.input;
+        if input.contents.is_empty() && input.text.is_none() && input.attachments.is_empty() {
+            return Err(HostError::Invalid("a message has `text`, `contents` or `attachments`".to_owned()));
+        }
+        self.accept_with_plans(envelope, idempotency, Vec::new(), entries).await
+    }
+
+    /// The runs of a conversation that have not ended: the one that has its turn, parked or not, and then those that wait
+    /// behind it, in order.
+    pub(crate) fn active_runs(&self, key: &ConversationKey) -> Result<Vec<Run>, HostError> {
+        let mut numbers = self.runs.lines.members(key);
+        if numbers.is_empty() && self.ledger.parked_count() > 0 {
+            numbers = self.ledger.parked_on(&WaitKey::conversation(key).to_string(), 1)?;
+        }
+        let mut runs = Vec::with_capacity(numbers.len());
+        for run_no in numbers {
+            let record = self.ledger.run_by_no(run_no)?;
+            runs.extend(record.map(|record| record.run).filter(|run| !run.status.is_terminal()));
+        }
+        Ok(runs)
+    }
+
+    /// The writes of state that come with a run, where it is granted the state of its conversation. Values that are as
+    /// they are stay as they are.
+    pub(crate) fn state_of(&self, plan: &RunPlan, planned: &PlannedRun) -> Result<Vec<StateWrite>, HostError> {
+        let Some(scope_key) = planned.terms.grant.state_key(StateScope::Conversation) else { return Ok(Vec::new()) };
+        let limits = self.shared.limits();
+        let mut writes = Vec::new();
+        for (key, value) in &plan.state {
+            let value = to_raw_value(value).map_err(|error| HostError::Internal(error.to_string()))?;
+            let is_there = self.ledger.state_get_tagged(&scope_key, key)?.is_some_and(|(_, tag)| tag == state_tag(value.get()));
+            if !is_there {
+                writes.push(StateWrite {
+                    scope_key: scope_key.clone(),
+                    key: key.clone(),
+                    value: Some(value),
+                    expected: None,
+                    quota: Some(Quota { max_bytes: limits.state_scope_bytes, max_keys: limits.state_scope_keys }),
+                });
+            }
+        }
+        Ok(writes)
+    }
+}
+
+/// Whether these can be values of state.
+fn check_state(state: &Map<String, Value>, limits: &Limits) -> Result<(), HostError> {
+    let mut all = 0;
+    for (key, value) in state {
+        check_key("a key of `state`", key, limits).map_err(|error| HostError::Invalid(error.message))?;
+        let bytes = value.to_string().len();
+        if bytes > limits.state_value_bytes || !is_shallow(value) {
+            return Err(HostError::Invalid(format!(
+                "`state` has {bytes} bytes at {key:?}; a value has at most {}, and nests at most 64 levels",
+                limits.state_value_bytes
+            )));
+        }
+        all += (key.len() + bytes) as u64;
+    }
+    if all > limits.state_scope_bytes {
+        return Err(HostError::Invalid(format!("`state` has {all} bytes; the limit is {}", limits.state_scope_bytes)));
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Children: runs that a run starts, and what else a run reaches of its neighbours.
+
+use std::{sync::Arc, time::Instant};
+
+use agent_host_ledger::{Accept, Accepted, Idempotency};
+use agent_host_protocol::{
+    ApiError, ErrorCode, Event, EventId, Run, RunId, RunnerId, context::Conversation, event::Envelope, grant::ConversationKey,
+    time,
+};
+use agent_host_sandbox::Runner;
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use super::{
+    IntakeOfCell,
+    accept::{PlannedRun, new_run},
+};
+use crate::{
+    execution::{
+        Execution, Resumption,
+        neighbours::{ChildRequest, Neighbours, WaitingRun},
+    },
+    lifecycle::{Runs, StoredRun},
+    policy::child,
+    record::{HostError, ledger_failed},
+};
+
+/// The type of the event that starts a child.
+const EVENT_TYPE: &str = "run.requested";
+
+#[async_trait]
+impl Neighbours for IntakeOfCell {
+    fn runner(&self, id: &RunnerId) -> Option<Runner> {
+        self.shared.plugins.runner(id)
+    }
+
+    async fn start_child(&self, parent: &Arc<Execution>, event: &Event, request: ChildRequest) -> Result<RunId, ApiError> {
+        if self.runs.stopping.is_cancelled() {
+            return Err(ApiError::retryable(ErrorCode::RuntimeError, "the host is shutting down"));
+        }
+        let (accept, planned) = plan_child(parent, event, request)?;
+        // The parent may end in the middle of this, and its call with it; the child is on its way to the disk then.
+        let (runs, parent) = (self.runs.clone(), Arc::clone(parent));
+        let started = self.runs.tasks.spawn(async move {
+            let id = accept_child(&runs, accept, planned).await?;
+            if !parent.family.children.add(id) {
+                runs.end_child(parent.run_id, id).await;
+            }
+            Ok(id)
+        });
+        started.await.map_err(|error| host_failed(&error))?
+    }
+
+    fn report_end(&self, parent: &Arc<Execution>, child: RunId) {
+        self.runs.report_end(parent, child);
+    }
+
+    async fn cancel(&self, run_id: RunId, reason: String) -> Result<(), HostError> {
+        self.runs.cancel(run_id, reason).await.map(drop)
+    }
+
+    fn take_waiting(
+        &self,
+        conversation: &ConversationKey,
+        limit: usize,
+        wanted: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Vec<Box<dyn WaitingRun>> {
+        let taken = self.runs.lines.take(conversation, limit, wanted);
+        taken.into_iter().map(|run| Box::new(run) as Box<dyn WaitingRun>).collect()
+    }
+
+    fn joined(&self, conversation: &ConversationKey) -> Option<Arc<Notify>> {
+        self.runs.lines.joined(conversation)
+    }
+}
+
+/// The event and the run of a child.
+fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Result<(Accept, PlannedRun), ApiError> {
+    let ChildRequest { runner, input, objective, config, idempotency_key } = request;
+    let grant = &parent.terms.grant;
+    let envelope = Envelope {
+        event_type: EVENT_TYPE.to_owned(),
+        conversation: grant.workspace.clone().map(|id| Conversation { workspace_id: Some(id), ..Conversation::default() }),
+        actor: event.envelope.actor.clone(),
+        subject: event.envelope.subject.clone(),
+        data: [
+            ("parent_run_id".to_owned(), parent.run_id.to_string().into()),
+            ("objective".to_owned(), objective.clone().into()),
+        ]
+        .into_iter()
+        .collect(),
+        trace_id: Some(event.envelope.trace_id.clone().unwrap_or_else(|| parent.run_id.to_string())),
+        locale: event.envelope.locale.clone(),
+        timezone: event.envelope.timezone.clone(),
+        input,
+        ..Envelope::message(String::new(), "run")
+    };
+    envelope.check().map_err(ApiError::invalid_argument)?;
+    let event = Event { event_id: EventId::new(), received_at: time::now(), envelope };
+    let time_left = parent.deadline.saturating_duration_since(Instant::now());
+    let terms = Arc::new(child::terms(&parent.terms, &runner, config, time_left));
+    let version = runner.manifest.version.to_string();
+    let mut run =
+        Run { parent_run_id: Some(parent.run_id), ..new_run(&event, &grant.binding_id, &runner.manifest.id, version, &terms) };
+    run.metadata.insert("objective".to_owned(), objective.into());
+    let planned = PlannedRun { run, terms, runner: Some(runner) };
+    let accept = Accept {
+        transcript: None,
+        idempotency: Some(Idempotency { key: idempotency_key, body_hash: [0; 32] }),
+        artifacts: Vec::new(),
+        refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
+        entries: Vec::new(),
+        state: Vec::new(),
+        runs: vec![planned.new_run().map_err(|error| host_failed(&error))?],
+        event,
+    };
+    Ok((accept, planned))
+}
+
+async fn accept_child(runs: &Runs, accept: Accept, planned: PlannedRun) -> Result<RunId, ApiError> {
+    let event = accept.event.clone();
+    match runs.ledger.accept(accept).await.map_err(ledger_failed)? {
+        Accepted::New { event_no, runs: records, transcript_seq } => {
+            let PlannedRun { terms, runner, .. } = planned;
+            let record = records.into_iter().next().ok_or_else(|| host_failed(&"a child was not made"))?;
+            let id = record.run.run_id;
+            runs.shared.metrics.created(&record.run);
+            let event = Arc::new(event);
+            let resumption = Resumption::New;
+            runs.begin(StoredRun { record, event, event_no, transcript_seq, terms, runner, resumption, waking: None });
+            Ok(id)
+        }
+        // The host has died right after this, and the child has a task again.
+        Accepted::Repeated { event_id } => {
+            let event = runs.ledger.event(event_id).map_err(ledger_failed)?;
+            let id = event.and_then(|event| event.runs.first().copied());
+            id.ok_or_else(|| host_failed(&"a child is not there"))
+        }
+    }
+}
+
+fn host_failed(error: &dyn std::fmt::Display) -> ApiError {
+    tracing::error!(%error, "a run could not start another");
+    ApiError::retryable(ErrorCode::RuntimeError, "the host could not start the run; its log says why")
+}

@@ -1,0 +1,196 @@
+//! A new run that shares the first calls of another, and is live after them.
+
+use agent_host_ledger::{AddRun, JournalSegment, NewEvent};
+use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, context::RunContext, hex, time};
+use serde_json::{Map, Value, value::to_raw_value};
+
+use super::Intake;
+use crate::{
+    execution::{Resumption, spans},
+    record::{
+        FORKED_FROM, HostError, RecordingError,
+        journal::{Entry, Outcome, Source, entry, function::Function},
+        terms::Terms,
+    },
+};
+
+/// How a fork is made.
+#[derive(Debug, Clone, Default)]
+pub struct Fork {
+    /// How many host calls it shares.
+    pub at: u64,
+    /// Another configuration, in place of keys of the run's.
+    pub config: Option<Map<String, Value>>,
+    /// Another text of the event.
+    pub input: Option<String>,
+}
+
+/// The part of a journal that a fork shares.
+struct SharedCalls {
+    bytes: Vec<u8>,
+    /// Sequence of the last result that it emitted.
+    emitted: u64,
+    /// Calls to models and tools in it: the largest number, and the ids of the tools.
+    number: u64,
+    tool_calls: Vec<String>,
+}
+
+impl Intake {
+    /// Makes a run that shares the first calls of another, with what that was given but for the changes, and lets it live.
+    ///
+    /// The runner sees the context of the other run, its ids included, so that it asks for the same; the effects of the
+    /// shared calls are not done again. A change that makes the runner ask for something else within them fails the fork
+    /// with `replay_diverged`.
+    pub(crate) async fn fork(&self, id: RunId, fork: Fork) -> Result<Run, HostError> {
+        self.runs.check_running()?;
+        let record = self.runs.record(id)?;
+        let ledger = &self.ledger;
+        let no_journal = || HostError::from(RecordingError::NoJournal(id));
+        let unreadable = |error: serde_json::Error| HostError::Internal(error.to_string());
+        let mut terms: Terms = serde_json::from_str(ledger.terms(id)?.ok_or_else(no_journal)?.get()).map_err(unreadable)?;
+        let mut context: RunContext =
+            serde_json::from_str(ledger.context(id)?.ok_or_else(no_journal)?.get()).map_err(unreadable)?;
+        let shared = self.shared(id, record.run_no, fork.at)?;
+        if let Some(config) = fork.config {
+            let mut config: Map<_, _> = terms.config.clone().into_iter().chain(config).collect();
+            if let Ok(component) = self.shared.sandbox.component(&terms.grant.component).await
+                && let Some(manifest) = component.runners().iter().find(|manifest| manifest.id == record.run.runner_id)
+            {
+                config = manifest.check_config(config).map_err(|problems| {
+                    HostError::InvalidConfig(format!("the configuration does not fit {}: {}", manifest.id, problems.join("; ")))
+                })?;
+            }
+            terms.config.clone_from(&config);
+            context.config = config;
+        }
+        if let Some(text) = fork.input {
+            context.input.contents.clear();
+            context.input.text = Some(text);
+        }
+        let events = shared.events(&ledger.run_events_after(record.run_no, id, 0, usize::MAX)?);
+        let mut blobs = Vec::new();
+        for row in ledger.journal_page(record.run_no, 0, usize::MAX)? {
+            for digest in row.blobs {
+                blobs.extend(ledger.pin_blob(&hex::encode(&digest))?);
+            }
+        }
+        let mut metadata = record.run.metadata.clone();
+        spans::note(&mut metadata);
+        metadata.insert(FORKED_FROM.to_owned(), id.to_string().into());
+        metadata.insert("forked_at".to_owned(), fork.at.into());
+        let at = time::now();
+        let run = Run {
+            run_id: RunId::new(),
+            status: RunStatus::Created,
+            status_reason: None,
+            failure: None,
+            attempt: 1,
+            resumes: 0,
+            created_at: at,
+            started_at: None,
+            finished_at: None,
+            updated_at: at,
+            deadline_at: None,
+            cancel_requested_at: None,
+            cancel_reason: None,
+            last_sequence: events.len() as u64,
+            usage: None,
+            metadata,
+            ..record.run
+        };
+        let add = AddRun {
+            run,
+            terms: to_raw_value(&Terms { deliver: Vec::new(), ..terms }).map_err(unreadable)?,
+            context: Some(to_raw_value(&context).map_err(unreadable)?),
+            events,
+            journal: Some(JournalSegment { first: 1, bytes: shared.bytes, blobs }),
+            entries: Vec::new(),
+        };
+        let record = ledger.add_run(add).await?;
+        let run = record.run.clone();
+        self.shared.metrics.created(&run);
+        self.runs.begin(self.runs.stored(record, Resumption::Forked)?);
+        Ok(run)
+    }
+
+    /// The first `calls` calls of a journal, each with its answer.
+    fn shared(&self, id: RunId, run_no: u64, calls: u64) -> Result<SharedCalls, HostError> {
+        let mut source = Source::new(&self.ledger, run_no);
+        let mut kept = Vec::new();
+        let (mut seen, mut open) = (0, false);
+        'read: while let Some(page) = source.more().map_err(|error| HostError::Internal(error.to_string()))? {
+            for entry in page.entries {
+                let begins = matches!(&entry, Entry::Call(call, _) | Entry::Started(call, _) if call.part == 0);
+                if begins {
+                    if seen == calls {
+                        break 'read;
+                    }
+                    seen += 1;
+                    open = matches!(entry, Entry::Started(..));
+                }
+                match &entry {
+                    Entry::Ended { part: 0, .. } => open = false,
+                    Entry::Resumed { .. } | Entry::Full | Entry::Suspended => continue,
+                    _ => {}
+                }
+                kept.push(entry);
+            }
+        }
+        if kept.is_empty() {
+            return Err(RecordingError::NoJournal(id).into());
+        }
+        if seen < calls || open {
+            let answered = seen - u64::from(open);
+            return Err(HostError::Invalid(format!("`at` is {calls}, and the run has {answered} calls that were answered")));
+        }
+        Ok(SharedCalls::of(&kept))
+    }
+}
+
+impl SharedCalls {
+    fn of(entries: &[Entry]) -> Self {
+        let mut shared = Self { bytes: Vec::new(), emitted: 0, number: 0, tool_calls: Vec::new() };
+        let (emit, tool) = (Function::named("results.emit").0, Function::named("tools.call").0);
+        for each in entries {
+            entry::write(&mut shared.bytes, each);
+            match each {
+                Entry::Call(call, Outcome::Answer(text)) if call.function == emit => {
+                    shared.emitted = text.parse().unwrap_or(shared.emitted);
+                }
+                Entry::Started(call, effect) => {
+                    shared.number = shared.number.max(effect.number);
+                    let asked = call.asked.as_deref().filter(|_| call.function == tool);
+                    let asked: Option<Value> = asked.and_then(|text| serde_json::from_str(text).ok());
+                    shared.tool_calls.extend(asked.and_then(|asked| Some(asked.get("call_id")?.as_str()?.to_owned())));
+                }
+                _ => {}
+            }
+        }
+        shared
+    }
+
+    /// The events that belong to these calls: what they emitted, and what the host recorded of them.
+    fn events(&self, all: &[RunEvent]) -> Vec<NewEvent> {
+        all.iter().take_while(|event| event.sequence <= self.emitted || self.is_fact_of(event)).map(copied).collect()
+    }
+
+    fn is_fact_of(&self, event: &RunEvent) -> bool {
+        let data: Value = serde_json::from_str(event.data.get()).unwrap_or_default();
+        match ResultKind::from_name(&event.kind) {
+            Some(ResultKind::ModelCallStarted | ResultKind::ModelCallCompleted) => {
+                let number =
+                    data.get("model_call_id").and_then(Value::as_str).and_then(|id| id.strip_prefix('c')?.parse::<u64>().ok());
+                number.is_some_and(|number| number <= self.number)
+            }
+            Some(ResultKind::ToolCallStarted | ResultKind::ToolCallProgress | ResultKind::ToolCallCompleted) => {
+                let id = data.get("tool_call_id").and_then(Value::as_str);
+                self.tool_calls.iter().any(|kept| Some(kept.as_str()) == id)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn copied(event: &RunEvent) -> NewEvent {
+    NewEvent { sequence: event.sequence, kind: event.kind.clone(), data: event.data.clone(), timestamp: event.timestamp }
+}

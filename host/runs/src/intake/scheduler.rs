@@ -1,0 +1,311 @@
+//! The clock of the schedules.
+//!
+//! A tick is one commit: its event, the runs of that, and the entry `schedule/ID`, which says how far the schedule is. So a
+//! host that dies either has a tick whole or not at all, and goes on behind the last one that it has. A clock that is set
+//! back makes no tick again: none is at or before the last one.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use agent_host_ledger::{EntryWrite, Idempotency};
+use agent_host_protocol::{EventId, Timestamp, time};
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::{sync::Notify, time::sleep};
+
+use agent_host_config::Missed;
+
+use super::Intake;
+use crate::{policy::sources::Schedule, record::HostError};
+
+/// Keys of entries.
+const ENTRIES: &str = "schedule/";
+/// Entries that are read at one time.
+const PAGE: usize = 256;
+/// A tick that is taken later than this was missed, though the host was not down: the machine slept, or its clock jumped.
+const LATE_MS: u64 = 60_000;
+/// A last tick that lies further ahead was made by a clock that was wrong, and holds up nothing any more.
+const AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
+/// The clock is looked at this often at least: it may have been set.
+const LOOK: Duration = Duration::from_secs(10);
+/// Pauses between attempts to take a tick that could not be taken.
+const FIRST_PAUSE_MS: u64 = 500;
+const LONGEST_PAUSE_MS: u64 = 30_000;
+/// Schedules whose ticks are taken at one time.
+const AT_ONCE: usize = 16;
+
+/// What is known of schedules in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Scheduler {
+    /// There is another setup.
+    pub(crate) changed: Notify,
+    /// Why the last tick could not be taken, by schedule.
+    problems: Mutex<HashMap<String, String>>,
+}
+
+/// How far a schedule is, as the ledger has it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Ticked {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_tick: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_event_id: Option<EventId>,
+    /// It had no ticks before.
+    since: Timestamp,
+    /// What it stood for.
+    rule: String,
+}
+
+impl Ticked {
+    /// Its next tick is after this.
+    fn base(&self) -> Timestamp {
+        self.since.max(self.last_tick.unwrap_or_default())
+    }
+}
+
+/// A schedule that the clock looks after.
+struct Kept {
+    schedule: Arc<Schedule>,
+    ticked: Ticked,
+    /// Ticks up to this are done with, taken or skipped.
+    base: Timestamp,
+    /// Ticks before this passed while nobody looked.
+    awake_since: Timestamp,
+    failures: u32,
+    /// Nothing is tried before this.
+    not_before: Timestamp,
+}
+
+/// What is said of a schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[schema(as = Schedule)]
+pub struct ScheduleReport {
+    /// Its id.
+    pub id: String,
+    /// Whether it ticks.
+    pub enabled: bool,
+    /// Its crontab expression, or nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cron: Option<String>,
+    /// The time zone of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
+    /// Its interval, or nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_ms: Option<u64>,
+    /// What becomes of ticks that passed while the host was down.
+    pub missed: Missed,
+    /// The workspace of its events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace_id: Option<String>,
+    /// When it ticks next.
+    pub next_tick_at: Option<Timestamp>,
+    /// The last tick that was taken.
+    pub last_tick_at: Option<Timestamp>,
+    /// The event of that.
+    pub last_event_id: Option<EventId>,
+    /// Why a tick could not be taken. It is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl Intake {
+    /// What is said of each schedule.
+    pub(crate) fn schedules(&self) -> Result<Vec<ScheduleReport>, HostError> {
+        let now = time::now();
+        let report = |schedule: &Arc<Schedule>| {
+            let ticked = self.ticked(schedule)?.unwrap_or_default();
+            let config = &schedule.config;
+            Ok(ScheduleReport {
+                id: config.id.clone(),
+                enabled: config.enabled,
+                cron: config.cron.clone(),
+                timezone: config.cron.as_ref().map(|_| config.timezone.clone().unwrap_or_else(|| "UTC".to_owned())),
+                every_ms: config.every_ms,
+                missed: config.missed,
+                workspace_id: schedule.workspace().map(ToOwned::to_owned),
+                next_tick_at: schedule.next(ticked.base().max(now)).filter(|_| config.enabled),
+                last_tick_at: ticked.last_tick,
+                last_event_id: ticked.last_event_id,
+                problem: self.scheduler.problems.lock().get(&config.id).cloned(),
+            })
+        };
+        self.shared.setup().schedules.iter().map(report).collect()
+    }
+
+    /// Lets schedules tick, as long as the host lives.
+    pub(crate) fn keep_schedules(&self) {
+        let intake = self.clone();
+        tokio::spawn(async move {
+            let mut kept: HashMap<String, Kept> = HashMap::new();
+            loop {
+                intake.take_up(&mut kept).await;
+                let due: Vec<&mut Kept> = kept.values_mut().filter(|kept| kept.not_before <= time::now()).collect();
+                stream::iter(due).for_each_concurrent(AT_ONCE, |kept| intake.tick(kept)).await;
+                let now = time::now();
+                let left =
+                    kept.values().filter_map(|kept| kept.next(now)).min().map_or(u64::MAX, |next| next.saturating_sub(now));
+                tokio::select! {
+                    () = intake.runs.stopping.cancelled() => return,
+                    () = intake.scheduler.changed.notified() => {}
+                    () = sleep(Duration::from_millis(left).min(LOOK)) => {}
+                }
+            }
+        });
+    }
+
+    fn ticked(&self, schedule: &Schedule) -> Result<Option<Ticked>, HostError> {
+        let entry = self.ledger.entry(&key(schedule))?;
+        let read = |entry: Box<serde_json::value::RawValue>| serde_json::from_str(entry.get());
+        entry.map(read).transpose().map_err(|error| HostError::Internal(error.to_string()))
+    }
+
+    /// Goes over to the schedules of the setup. What is the same as before goes on as it was.
+    async fn take_up(&self, kept: &mut HashMap<String, Kept>) {
+        let setup = self.shared.setup();
+        let is_known =
+            |schedule: &Arc<Schedule>| kept.get(&schedule.config.id).is_some_and(|kept| Arc::ptr_eq(&kept.schedule, schedule));
+        if setup.schedules.len() == kept.len() && setup.schedules.iter().all(is_known) {
+            return;
+        }
+        let ids: HashSet<_> = setup.schedules.iter().map(|schedule| schedule.config.id.as_str()).collect();
+        kept.retain(|id, _| ids.contains(id.as_str()));
+        self.scheduler.problems.lock().retain(|id, _| ids.contains(id.as_str()));
+        if let Err(error) = self.forget_others(&ids).await {
+            tracing::warn!(%error, "schedules that are no more cannot be forgotten");
+        }
+        for schedule in &setup.schedules {
+            let id = &schedule.config.id;
+            if let Some(kept) = kept.get_mut(id).filter(|kept| kept.ticked.rule == schedule.rule_text()) {
+                kept.schedule = Arc::clone(schedule);
+                continue;
+            }
+            match self.begin_schedule(schedule).await {
+                Ok(new) => drop(kept.insert(id.clone(), new)),
+                // It is tried again when the clock is looked at next.
+                Err(error) => self.failed(id, &error),
+            }
+        }
+    }
+
+    /// A schedule that is taken out and put back later has not missed what was in between.
+    async fn forget_others(&self, ids: &HashSet<&str>) -> Result<(), HostError> {
+        let ledger = &self.ledger;
+        let mut after: Option<String> = None;
+        loop {
+            let entries = ledger.entries(ENTRIES, after.as_deref(), PAGE)?;
+            let Some((last, _)) = entries.last() else { return Ok(()) };
+            after = Some(last.clone());
+            let gone = entries.iter().filter(|(key, _)| !ids.contains(key.trim_start_matches(ENTRIES)));
+            let gone: Vec<_> = gone.map(|(key, _)| EntryWrite::delete(key.clone())).collect();
+            ledger.put_entries(&gone).await?;
+        }
+    }
+
+    async fn begin_schedule(&self, schedule: &Arc<Schedule>) -> Result<Kept, HostError> {
+        let now = time::now();
+        let rule = schedule.rule_text();
+        let known = self.ticked(schedule)?;
+        let ticked = match known {
+            Some(ticked) if ticked.rule == rule && ticked.base() <= now.saturating_add(AHEAD_MS) => ticked,
+            // It is new, or another one than before: its time begins now.
+            known => {
+                let ticked = Ticked { since: now, rule, ..known.unwrap_or_default() };
+                let ticked = Ticked { last_tick: ticked.last_tick.filter(|tick| *tick <= now), ..ticked };
+                self.ledger.put_entries(&[EntryWrite::put(key(schedule), &ticked)?]).await?;
+                ticked
+            }
+        };
+        let base = ticked.base();
+        Ok(Kept { schedule: Arc::clone(schedule), ticked, base, awake_since: now, failures: 0, not_before: 0 })
+    }
+
+    /// Takes the ticks of a schedule whose time has come.
+    async fn tick(&self, kept: &mut Kept) {
+        let config = &kept.schedule.config;
+        if !config.enabled {
+            return;
+        }
+        let now = time::now();
+        if kept.base > now.saturating_add(AHEAD_MS) {
+            tracing::warn!(schedule = config.id, "the clock was set back by more than a day: the schedule goes on from now");
+            (kept.base, kept.awake_since) = (now, now);
+        }
+        let passed = kept.schedule.passed(kept.base, now);
+        let Some(newest) = passed.ticks.last().copied() else { return };
+        let in_time = |tick: &Timestamp| *tick >= kept.awake_since && now.saturating_sub(*tick) <= LATE_MS;
+        let missed = passed.ticks.iter().filter(|tick| !in_time(tick)).count();
+        let made_up = match config.missed {
+            Missed::Skip => 0,
+            Missed::Once => missed.min(1),
+            Missed::All => missed,
+        };
+        if missed > made_up || passed.more {
+            let skipped = missed - made_up;
+            tracing::warn!(
+                schedule = config.id,
+                skipped,
+                and_older = passed.more,
+                "ticks passed while nobody looked, and are skipped"
+            );
+        }
+        // Missed ones are the oldest.
+        for tick in passed.ticks.into_iter().skip(missed - made_up) {
+            match self.take_tick(kept, tick).await {
+                Ok(()) => kept.base = tick,
+                Err(HostError::ShuttingDown) => return,
+                Err(error) => {
+                    self.failed(&kept.schedule.config.id, &error);
+                    let pause = FIRST_PAUSE_MS.saturating_mul(1 << kept.failures.min(10)).min(LONGEST_PAUSE_MS);
+                    kept.failures = kept.failures.saturating_add(1);
+                    kept.not_before = now.saturating_add(pause);
+                    return;
+                }
+            }
+        }
+        kept.base = newest;
+        kept.failures = 0;
+        self.scheduler.problems.lock().remove(&kept.schedule.config.id);
+    }
+
+    async fn take_tick(&self, kept: &mut Kept, tick: Timestamp) -> Result<(), HostError> {
+        let schedule = &kept.schedule;
+        // A client's own key has no spaces, so no client can be in the way of a tick.
+        let idempotency = format!("schedule/{} {tick}", schedule.config.id);
+        let idempotency = Idempotency { body_hash: Sha256::digest(idempotency.as_bytes()).into(), key: idempotency };
+        let ticked = |event_id| Ticked { last_tick: Some(tick), last_event_id: Some(event_id), ..kept.ticked.clone() };
+        let entry = |event_id, _: &[_]| Ok(vec![EntryWrite::put(key(schedule), &ticked(event_id))?]);
+        let accepted = self.accept(schedule.tick(tick), Some(idempotency), &entry).await?;
+        kept.ticked = ticked(accepted.event_id);
+        self.shared.metrics.tick(&schedule.config.id);
+        tracing::debug!(schedule = schedule.config.id, tick, event_id = %accepted.event_id, "a schedule ticked");
+        Ok(())
+    }
+
+    fn failed(&self, id: &str, error: &HostError) {
+        tracing::warn!(schedule = id, %error, "a tick cannot be taken now; trying again");
+        self.scheduler.problems.lock().insert(id.to_owned(), error.to_string());
+    }
+}
+
+impl Kept {
+    /// When there is something to do for it.
+    fn next(&self, now: Timestamp) -> Option<Timestamp> {
+        if !self.schedule.config.enabled {
+            return None;
+        }
+        let next = if self.failures > 0 { Some(now) } else { self.schedule.next(self.base.max(now)) };
+        // Ticks that passed in the meantime are due at once.
+        let due = self.schedule.next(self.base).filter(|tick| *tick <= now);
+        Some(due.or(next)?.max(self.not_before))
+    }
+}
+
+fn key(schedule: &Schedule) -> String {
+    format!("{ENTRIES}{}", schedule.config.id)
+}

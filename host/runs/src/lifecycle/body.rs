@@ -1,0 +1,157 @@
+//! The body of a run: what executes it. [`RunTask`] is the same for both bodies.
+
+use std::{sync::Arc, time::Duration};
+
+use agent_host_ledger::{RunChange, RunWrite};
+use agent_host_protocol::{
+    Run, Timestamp,
+    context::RunContext,
+    run::{RunFailure, Terminal},
+    time,
+};
+use agent_host_sandbox::World;
+
+use super::{
+    executor::Requeue,
+    start::{Start, StartKind},
+    task::{Interruption, RunOutcome, RunTask},
+};
+use crate::{
+    calls::RunCalls,
+    execution::{Execution, NewExecution, Resumption, background::BackgroundActions, family::Children, log::GuestLog},
+    record::{HostError, WaitKey, steering},
+};
+
+/// What executes a run.
+pub(crate) trait Body: Send {
+    /// Whether a request to cancel the run ends it while it waits for its turn. An executor that holds the run hears of the
+    /// request first.
+    fn takes_cancel(&self) -> bool;
+
+    /// Waits for what executes the run, a place or a claim. A guest's execution begins here.
+    fn start(&mut self, task: &mut RunTask) -> impl Future<Output = Result<Ready, HostError>> + Send;
+
+    /// Executes the run until something ends that.
+    fn run(&mut self, task: &mut RunTask) -> impl Future<Output = Result<Exit, HostError>> + Send;
+
+    /// Stops what is under way for the run; gives the execution. `None` where it has not begun.
+    fn stop(&mut self) -> impl Future<Output = Option<Running>> + Send;
+
+    /// What becomes of the execution when the host stops and the grace of the stop is over.
+    fn on_host_stop(&self, task: &RunTask, running: &Running) -> Exit;
+
+    /// The claim under which an executor holds the run.
+    fn claim(&self) -> Option<u32>;
+
+    /// Answers the request that ended the execution. `None` where the run waits in its queue again.
+    fn answer(&mut self, run: &Run, outcome: Option<&RunOutcome>);
+}
+
+/// What a body is ready for.
+pub(crate) enum Ready {
+    /// To execute the run.
+    Started,
+    /// The run ends before it is executed.
+    Ends(Terminal),
+    /// The run has no attempts left, or nobody executes it in time: it ends as failed and is a dead letter.
+    Fails(RunFailure),
+    /// The wait was interrupted.
+    Interrupted(Interruption),
+}
+
+/// Why an execution is over.
+pub(crate) enum Exit {
+    /// The run ends.
+    End(Terminal),
+    /// The run leaves memory until then, or until somebody comes with one of the keys.
+    Park { until: Option<Timestamp>, reason: &'static str, keys: Vec<WaitKey> },
+    /// The host stops, and the run goes on when it starts again.
+    Suspend,
+    /// The run waits in its queue again, or ends where it has no attempts left.
+    Requeue(Requeue),
+}
+
+/// An execution that has begun.
+pub(crate) struct Running {
+    pub(crate) execution: Arc<Execution>,
+    pub(crate) log: Arc<GuestLog>,
+    pub(crate) deadline_at: Timestamp,
+}
+
+/// An execution, with what its body is given.
+pub(crate) struct Assembled {
+    pub(crate) running: Running,
+    pub(crate) calls: RunCalls,
+    pub(crate) context: RunContext,
+    pub(crate) world: World,
+}
+
+impl RunTask {
+    /// Makes the execution that a start has prepared, with what earlier executions have left to it.
+    pub(crate) async fn assemble(&self, start: Start, claim: Option<u32>) -> Result<Assembled, HostError> {
+        let (runs, setup) = (&self.runs, self.runs.shared.setup());
+        let run_id = self.run_id();
+        let execution = Arc::new(Execution::new(NewExecution {
+            run_id,
+            run_no: self.run.record.run_no,
+            attempt: start.attempt,
+            terms: Arc::clone(&self.run.terms),
+            limits: Arc::clone(&setup.limits),
+            ledger: &runs.ledger,
+            cancelled: self.cancelled.clone(),
+            deadline: start.deadline,
+            last_sequence: start.last_sequence,
+            journal: start.journal,
+            mail: Arc::clone(&self.mail),
+            claim,
+            metrics: Some(runs.shared.metrics.clone()),
+        }));
+        self.inherit(&execution, start.kind).await?;
+        if start.kind == StartKind::Resumed {
+            let actions = BackgroundActions::new(&execution, &setup.services);
+            actions.resume().map_err(|error| HostError::Unavailable(error.message))?;
+        }
+        execution.knowledge.seen.note_snapshot(&self.run.terms, &start.context.state);
+        let log = Arc::new(GuestLog::new(run_id, &setup.limits, execution.journal.replaying()));
+        let calls = RunCalls {
+            run: Arc::clone(&execution),
+            event: Arc::clone(&self.run.event),
+            services: Arc::clone(&setup.services),
+            neighbours: runs.neighbours(),
+        };
+        let running = Running { execution, log, deadline_at: start.deadline_at };
+        Ok(Assembled { running, calls, context: start.context, world: start.world })
+    }
+
+    /// What earlier executions leave to this one. An execution that goes on keeps their children and reports their ends; a new
+    /// attempt knows nothing of them, and is given the input again that they had taken.
+    async fn inherit(&self, execution: &Arc<Execution>, kind: StartKind) -> Result<(), HostError> {
+        if self.run.resumption == Resumption::New && kind == StartKind::First {
+            return Ok(());
+        }
+        let (ledger, terms) = (&self.runs.ledger, &self.run.terms);
+        if !terms.grant.permissions.runs.is_empty() {
+            let children = Children::of(ledger, &self.run.record)?;
+            if kind == StartKind::Resumed {
+                execution.family.children.inherit(children);
+                self.runs.report_ends(execution)?;
+            } else {
+                self.runs.end_children(execution.run_id, &children).await;
+            }
+        }
+        if terms.grant.steering && kind == StartKind::Retry {
+            *execution.knowledge.pending_inputs.lock() = steering::taken_before(ledger, &self.run.record)?;
+        }
+        Ok(())
+    }
+}
+
+/// When a lease or a pause that ends at `at` is over.
+pub(crate) fn instant_of(at: Timestamp) -> tokio::time::Instant {
+    tokio::time::Instant::now() + Duration::from_millis(at.saturating_sub(time::now()))
+}
+
+/// A write with nothing but these changes.
+pub(crate) fn changes(change: RunChange) -> RunWrite {
+    RunWrite { changes: vec![change], ..RunWrite::default() }
+}

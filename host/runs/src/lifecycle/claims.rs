@@ -1,0 +1,262 @@
+//! Claims: the requests of executors about runs that they hold.
+//!
+//! A held run has the gate of a guest, and what its executor does goes through that. Whatever it writes is fenced by the
+//! number of its claim, in the ledger itself: an executor that comes back too late writes nothing.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use agent_host_ledger::RunChange;
+use agent_host_protocol::{Run, RunId, RunnerId, SentResult, Timestamp, run::Terminal};
+use agent_host_sandbox::Batch;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use super::{Runs, queue::waiting::Offer};
+use crate::{
+    calls::{
+        RunCalls,
+        remote::{Calls, ClaimScope},
+    },
+    record::HostError,
+};
+
+/// A run that an executor has claimed.
+#[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
+#[schema(as = Claimed)]
+pub struct ClaimedRun {
+    /// The run.
+    pub run: Run,
+    /// What proves the claim, for this run alone and as long as the claim counts.
+    pub lease_token: String,
+    /// When the claim is lost unless it is renewed.
+    pub lease_expires_at: Timestamp,
+    /// What the runner is given, where the run has begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<agent_host_protocol::context::RunContext>)]
+    pub context: Option<Box<RawValue>>,
+}
+
+/// What came of an append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Appended {
+    /// Number of the last result that the host has of this claim, as the executor counts.
+    pub appended: u64,
+    /// Sequence of the last event of the run.
+    pub last_sequence: u64,
+    /// Whether the same results were appended before.
+    pub replayed: bool,
+}
+
+/// Where the answer to a request goes.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, HostError>>;
+
+/// How requests reach a run that an executor holds.
+pub(crate) struct ClaimHandle {
+    run_id: RunId,
+    pub(crate) claim: u32,
+    pub(crate) executor_id: String,
+    pub(crate) orders: mpsc::Sender<Order>,
+    /// Set once the run has begun.
+    pub(crate) calls: OnceLock<RunCalls>,
+    /// What is under way for the claim.
+    pub(crate) scope: Arc<ClaimScope>,
+    /// Number of the last result that was appended. Appends come one after the other.
+    appended: Mutex<u64>,
+}
+
+/// A request about the claim itself. The task of the run carries it out.
+pub(crate) enum Order {
+    Start(Reply<(Run, Box<RawValue>)>),
+    Renew(Option<u64>, Reply<Run>),
+    Finish(Box<Terminal>, Reply<Run>),
+    Release(String, Reply<Run>),
+}
+
+impl ClaimHandle {
+    pub(crate) fn new(run: &Run, claim: u32, executor_id: String, orders: mpsc::Sender<Order>) -> Self {
+        Self {
+            run_id: run.run_id,
+            claim,
+            executor_id,
+            orders,
+            calls: OnceLock::new(),
+            scope: Arc::new(ClaimScope::new(run.run_id)),
+            appended: Mutex::new(run.queue.as_ref().map_or(0, |queue| queue.appended)),
+        }
+    }
+
+    /// The host calls of the run, to be made within [`ClaimHandle::scope`].
+    fn calls(&self) -> Result<RunCalls, HostError> {
+        let not_begun =
+            || HostError::Conflict(format!("run {} has not begun: start it first (POST /api/v1/runs/{{id}}/start)", self.run_id));
+        self.calls.get().cloned().ok_or_else(not_begun)
+    }
+
+    async fn order<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, HostError> {
+        let (reply, answer) = oneshot::channel();
+        self.orders.send(order(reply)).await.map_err(|_| self.scope.lost())?;
+        answer.await.map_err(|_| self.scope.lost())?
+    }
+}
+
+impl Runs {
+    /// The handle of a run that an executor holds, by the token of its claim.
+    fn claim_handle(&self, run_id: RunId, token: &str) -> Result<Arc<ClaimHandle>, HostError> {
+        let of = self.lease_key.claim_of(token);
+        let Some((_, claim)) = of.filter(|(of, _)| *of == run_id) else {
+            return Err(HostError::Unauthenticated("this is not the lease token of a claim of this run".to_owned()));
+        };
+        let handle = self.claims.lock().get(&run_id).cloned();
+        match handle {
+            Some(handle) if handle.claim == claim => {
+                self.executors.seen(&handle.executor_id);
+                Ok(handle)
+            }
+            _ => {
+                let run = self.record(run_id)?.run;
+                let queue = run.queue.as_ref();
+                if !run.status.is_terminal() && queue.is_some_and(|queue| queue.claims == claim && queue.executor_id.is_some()) {
+                    self.check_running()?;
+                    return Err(HostError::Unavailable("the host is bringing the run back: try again in a moment".to_owned()));
+                }
+                Err(HostError::ClaimLost(format!(
+                    "run {run_id} is not held by this claim any more (it is {}): stop working on it",
+                    run.status
+                )))
+            }
+        }
+    }
+
+    /// Claims the first run that fits, waiting for one at most `wait`. Nothing where none came.
+    pub(crate) async fn claim(
+        &self,
+        executor_id: &str,
+        request: ClaimRequest,
+        wait: Duration,
+    ) -> Result<Option<ClaimedRun>, HostError> {
+        let until = tokio::time::Instant::now() + wait;
+        let ClaimRequest { queues, runner_ids, lease_ms, start } = request;
+        let wanted = Arc::new(self.wanted_by(executor_id, queues, runner_ids)?);
+        loop {
+            self.check_running()?;
+            let found = match self.waiting.claim(&wanted) {
+                Ok(found) => found,
+                Err(mut ticket) => tokio::select! {
+                    found = &mut ticket.found => match found {
+                        Ok(found) => found,
+                        Err(_) => continue,
+                    },
+                    () = tokio::time::sleep_until(until) => return Ok(None),
+                    () = self.stopping.cancelled() => return Err(HostError::ShuttingDown),
+                },
+            };
+            tracing::trace!(run_id = %found.run_id, executor_id, "a run is offered");
+            let (reply, answer) = oneshot::channel();
+            let offer = Offer { executor_id: executor_id.to_owned(), lease_ms, start, reply };
+            if found.offer.send(offer).is_err() {
+                // It was cancelled, or the host stops, in this very moment.
+                continue;
+            }
+            match answer.await {
+                Ok(claimed) => return claimed.map(Some),
+                Err(_) => continue,
+            }
+        }
+    }
+
+    /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
+    pub(crate) async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Run, Box<RawValue>), HostError> {
+        self.claim_handle(run_id, token)?.order(Order::Start).await
+    }
+
+    /// Makes a claim last longer; gives the run as it is.
+    pub(crate) async fn renew(&self, run_id: RunId, token: &str, lease_ms: Option<u64>) -> Result<Run, HostError> {
+        self.claim_handle(run_id, token)?.order(|reply| Order::Renew(lease_ms, reply)).await
+    }
+
+    /// Gives a claim back: the run waits for another executor.
+    pub(crate) async fn release(&self, run_id: RunId, token: &str, reason: String) -> Result<Run, HostError> {
+        self.claim_handle(run_id, token)?.order(|reply| Order::Release(reason, reply)).await
+    }
+
+    /// Brings a run that was claimed to its end. Where it failed in a way that may pass, and it has attempts left, it goes
+    /// back to the queue instead.
+    pub(crate) async fn finalize(&self, run_id: RunId, token: &str, terminal: Terminal) -> Result<Run, HostError> {
+        let handle = match self.claim_handle(run_id, token) {
+            Ok(handle) => handle,
+            // The answer to the first one may have been lost.
+            Err(HostError::ClaimLost(lost)) => return self.finalized(run_id, token, &terminal).ok_or(HostError::ClaimLost(lost)),
+            Err(error) => return Err(error),
+        };
+        handle.order(|reply| Order::Finish(Box::new(terminal), reply)).await
+    }
+
+    /// The run, where it has ended by this very claim, in this way.
+    fn finalized(&self, run_id: RunId, token: &str, terminal: &Terminal) -> Option<Run> {
+        let (_, claim) = self.lease_key.claim_of(token)?;
+        let run = self.record(run_id).ok()?.run;
+        let queue = run.queue.as_ref()?;
+        let same = queue.claims == claim && queue.executor_id.is_some() && run.status == terminal.status();
+        let same = same
+            && run.cancel_requested_at.is_none()
+            && run.failure.as_ref().map(|failure| &failure.code) == terminal.failure().as_ref().map(|failure| &failure.code);
+        same.then_some(run)
+    }
+
+    /// Appends results to a run that was claimed. `first` is the number of the first of them, as the executor counts from 1 in
+    /// each claim: those that the host has already are not appended again. They are durable when this returns.
+    pub(crate) async fn append(
+        &self,
+        run_id: RunId,
+        token: &str,
+        first: u64,
+        results: Vec<SentResult>,
+    ) -> Result<Appended, HostError> {
+        let handle = self.claim_handle(run_id, token)?;
+        let mut calls = handle.calls()?;
+        if first == 0 || results.is_empty() {
+            return Err(HostError::Invalid("`first` counts from 1, and `results` has at least one".to_owned()));
+        }
+        let through = first.saturating_add(results.len() as u64 - 1);
+        let run = Arc::clone(&calls.run);
+        let mut appended = handle.appended.lock().await;
+        let answer = |appended, replayed| Appended { appended, last_sequence: run.writer.last_sequence(), replayed };
+        if through <= *appended {
+            return Ok(answer(*appended, true));
+        }
+        if first != *appended + 1 {
+            return Err(HostError::SequenceGap { expected: *appended + 1, first });
+        }
+        let batch = Batch::sent(results);
+        let work = async {
+            let written = calls.emit_with(batch, vec![RunChange::Append { through }]).await?;
+            written.durable().await
+        };
+        handle.scope.call(work).await?.map_err(HostError::Refused)?;
+        *appended = through;
+        Ok(answer(through, false))
+    }
+
+    /// The host calls of a run that an executor holds.
+    pub(crate) fn held_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
+        let handle = self.claim_handle(run_id, token)?;
+        Ok(Calls::new(handle.calls()?, Arc::clone(&handle.scope)))
+    }
+}
+
+/// What an executor asks for.
+#[derive(Debug, Clone, Default)]
+pub struct ClaimRequest {
+    /// Of these queues. None: all that it has registered for.
+    pub queues: Vec<String>,
+    /// Of these runners. None: all that it has registered for.
+    pub runner_ids: Vec<RunnerId>,
+    /// How long the claim lasts unless it is renewed. The policy of the run says how long at most.
+    pub lease_ms: Option<u64>,
+    /// Whether the run begins at once.
+    pub start: bool,
+}

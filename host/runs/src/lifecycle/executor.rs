@@ -1,0 +1,583 @@
+//! The executor body: a run that a program outside of the host executes under a claim.
+//!
+//! The run waits in its queue, is claimed, and held under a lease. It comes to the same end as every other run.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent_host_config::{MIN_LEASE_MS, OnLost, QueuePolicy};
+use agent_host_ledger::{LedgerError, RunChange, RunWrite};
+use agent_host_protocol::{
+    FailureCode, ResultKind, Run, RunId, RunStatus, Timestamp,
+    run::{RunFailure, Terminal},
+    time,
+};
+use agent_host_sandbox::{GuestClock, World};
+use serde_json::{json, value::RawValue};
+use tokio::sync::mpsc;
+
+use super::{
+    Runs,
+    body::{Body, Exit, Ready, Running, changes, instant_of},
+    claims::{ClaimHandle, ClaimedRun, Order, Reply},
+    executors::{ExecutorNews, Holding},
+    queue::{
+        admission::{Admission, AdmissionPlace},
+        waiting::{Kind, Offer},
+    },
+    start::{Start, StartKind},
+    task::{Interruption, RunOutcome, RunTask, retryable},
+};
+use crate::{
+    execution::{Resumption, writer::OnStorageError},
+    record::{
+        HostError,
+        action::is_background,
+        facts::{fact, unended},
+        journal::{Journal, Mode},
+        terminal::timed_out,
+    },
+};
+
+/// After a restart of the host, an executor has so long to be heard of, however little was left of its lease.
+const RECONNECT_MS: u64 = 15_000;
+/// Pause before another claim, where the disk refused the write of one.
+const CLAIM_PAUSE: Duration = Duration::from_secs(1);
+/// Requests about one claim that wait for each other.
+const ORDERS: usize = 16;
+
+/// An executor that holds the run under a claim.
+pub(crate) struct ExecutorBody {
+    policy: QueuePolicy,
+    /// The claim under which the run was held when the host stopped.
+    kept: Option<Claim>,
+    /// Held as long as the run counts as executed.
+    admission: Option<Admission>,
+    held: Option<HeldClaim>,
+    /// Set where the claim has ended before anything else happened.
+    exit: Option<Exit>,
+    running: Option<Running>,
+    /// Where the answer to the request goes that ended the claim.
+    reply: Option<Reply<Run>>,
+}
+
+/// A claim.
+struct Claim {
+    number: u32,
+    executor_id: String,
+    lease_expires_at: Timestamp,
+    /// Whether the run begins at once.
+    start: bool,
+    /// Where the claimed run goes.
+    reply: Option<Reply<ClaimedRun>>,
+}
+
+/// A claim that requests can find.
+struct HeldClaim {
+    listed: ListedClaim,
+    orders: mpsc::Receiver<Order>,
+    /// Takes a slot of the executor.
+    holding: Option<Holding>,
+    lease_expires: tokio::time::Instant,
+    /// When the claim is lost unless the run has begun.
+    dispatch_expires: tokio::time::Instant,
+}
+
+/// As long as it lives, requests find the claim.
+struct ListedClaim {
+    runs: Runs,
+    run_id: RunId,
+    handle: Arc<ClaimHandle>,
+}
+
+impl Drop for ListedClaim {
+    fn drop(&mut self) {
+        let mut claims = self.runs.claims.lock();
+        if claims.get(&self.run_id).is_some_and(|listed| Arc::ptr_eq(listed, &self.handle)) {
+            claims.remove(&self.run_id);
+        }
+    }
+}
+
+/// The run goes back to its queue, or ends where it has no attempts left.
+pub(crate) struct Requeue {
+    reason: String,
+    /// Whether this counts as an attempt.
+    attempted: bool,
+    /// How the run ends where there are no attempts left.
+    failure: RunFailure,
+    /// Whether the claim was lost, not given back.
+    lost: bool,
+    /// The executor that is told, where no request of its own ended the claim.
+    told: Option<String>,
+}
+
+/// How a wait for a claim is over.
+enum Wait {
+    Claimed(Claim),
+    Overdue(RunFailure),
+    Interrupted(Interruption),
+}
+
+impl ExecutorBody {
+    pub(crate) fn new(task: &RunTask) -> Self {
+        Self {
+            policy: task.run.terms.queue.as_deref().cloned().unwrap_or_default(),
+            kept: kept_claim(task),
+            admission: None,
+            held: None,
+            exit: None,
+            running: None,
+            reply: None,
+        }
+    }
+}
+
+/// The claim under which the run was held when the host stopped.
+fn kept_claim(task: &RunTask) -> Option<Claim> {
+    let run = &task.run.record.run;
+    let was_held = task.run.resumption == Resumption::Interrupted && run.status != RunStatus::Queued;
+    let queue = run.queue.as_ref().filter(|_| was_held)?;
+    Some(Claim {
+        number: queue.claims,
+        executor_id: queue.executor_id.clone()?,
+        lease_expires_at: queue.lease_expires_at.unwrap_or(0).max(time::now().saturating_add(RECONNECT_MS)),
+        start: false,
+        reply: None,
+    })
+}
+
+impl Body for ExecutorBody {
+    fn takes_cancel(&self) -> bool {
+        self.kept.is_none()
+    }
+
+    async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
+        if let Some(failure) = &task.run.terms.refusal {
+            return Ok(Ready::Ends(Terminal::Failed(failure.clone())));
+        }
+        let claim = match self.kept.take() {
+            Some(claim) => claim,
+            None => {
+                self.admission = None;
+                let admission = async {
+                    match task.enter_admission(&self.policy) {
+                        Ok(admission) => admission,
+                        Err(mut place) => place.wait().await,
+                    }
+                };
+                match task.unless_interrupted(admission).await {
+                    Ok(admission) => self.admission = Some(admission),
+                    Err(interruption) => return Ok(Ready::Interrupted(interruption)),
+                }
+                match self.await_claim(task).await? {
+                    Wait::Claimed(claim) => claim,
+                    Wait::Overdue(failure) => return Ok(Ready::Fails(failure)),
+                    Wait::Interrupted(interruption) => return Ok(Ready::Interrupted(interruption)),
+                }
+            }
+        };
+        self.hold(task, claim).await?;
+        Ok(Ready::Started)
+    }
+
+    async fn run(&mut self, task: &mut RunTask) -> Result<Exit, HostError> {
+        let Some(mut held) = self.held.take() else {
+            return Err(HostError::Internal("a run is executed that no executor holds".to_owned()));
+        };
+        let exit = self.serve(task, &mut held).await;
+        self.held = Some(held);
+        exit
+    }
+
+    async fn stop(&mut self) -> Option<Running> {
+        if let Some(held) = &mut self.held {
+            held.listed.handle.scope.close().await;
+            held.orders.close();
+            while held.orders.try_recv().is_ok() {}
+            // Before anybody is answered: an executor that is done with one run has a slot for the next.
+            held.holding = None;
+        }
+        self.running.take()
+    }
+
+    /// The executor outlives the host.
+    fn on_host_stop(&self, _: &RunTask, _: &Running) -> Exit {
+        Exit::Suspend
+    }
+
+    fn claim(&self) -> Option<u32> {
+        self.held.as_ref().map(|held| held.listed.handle.claim)
+    }
+
+    fn answer(&mut self, run: &Run, outcome: Option<&RunOutcome>) {
+        self.held = None;
+        let run = match outcome {
+            None => run,
+            Some(RunOutcome::Ended(run)) => run,
+            Some(RunOutcome::Parked | RunOutcome::Suspended) => return drop(self.reply.take()),
+        };
+        if let Some(reply) = self.reply.take() {
+            drop(reply.send(Ok(run.clone())));
+        }
+    }
+}
+
+impl ExecutorBody {
+    async fn await_claim(&self, task: &mut RunTask) -> Result<Wait, HostError> {
+        let (runs, policy) = (task.runs.clone(), &self.policy);
+        let run = &task.run.record.run;
+        let (run_id, run_no) = (run.run_id, task.run.record.run_no);
+        let Some(queue) = run.queue.clone() else {
+            return Err(HostError::Internal(format!("run {run_id} is to be executed outside and has no place in a queue")));
+        };
+        let overdue = policy.claim_timeout_ms.map(|ms| queue.queued_at.unwrap_or(run.created_at).saturating_add(ms));
+        let overdue = async move {
+            match overdue {
+                Some(at) => tokio::time::sleep_until(instant_of(at)).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut overdue = std::pin::pin!(overdue);
+        let kind = Kind {
+            queue: queue.name.clone(),
+            runner_id: run.runner_id.clone(),
+            labels: queue.labels.clone(),
+            workspace: run.workspace_id.clone(),
+        };
+        let mut pause = std::pin::pin!(tokio::time::sleep_until(instant_of(queue.not_before.unwrap_or(0))));
+        let mut paused = queue.not_before.is_some_and(|at| at > time::now());
+        let mut place = None;
+        loop {
+            if !paused && place.is_none() {
+                place = Some(runs.waiting.enter(kind.clone(), queue.priority, run_no, run_id));
+            }
+            let offered = async {
+                match &mut place {
+                    Some(place) => (&mut place.offered).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let offer = tokio::select! {
+                biased;
+                () = runs.stopping.cancelled() => return Ok(Wait::Interrupted(Interruption::Stopping)),
+                () = task.cancelled.cancelled() => return Ok(Wait::Interrupted(Interruption::Cancelled)),
+                () = &mut overdue => {
+                    let waited = policy.claim_timeout_ms.unwrap_or_default();
+                    let message = format!("no executor has claimed the run within {waited} ms: start one for queue `{}`", queue.name);
+                    return Ok(Wait::Overdue(retryable(RunFailure::host(FailureCode::ClaimTimeout, message))));
+                }
+                () = &mut pause, if paused => {
+                    paused = false;
+                    continue;
+                }
+                offer = offered => offer,
+            };
+            place = None;
+            // The executor that was given the run has gone: the next one.
+            let Ok(offer) = offer else { continue };
+            if offer.reply.is_closed() {
+                continue;
+            }
+            if let Some(claim) = self.write_claim(task, offer).await? {
+                return Ok(Wait::Claimed(claim));
+            }
+        }
+    }
+
+    /// Writes that the run was claimed. `None` where that cannot be written now.
+    async fn write_claim(&self, task: &mut RunTask, offer: Offer) -> Result<Option<Claim>, HostError> {
+        let Offer { executor_id, lease_ms, start, reply } = offer;
+        let at = time::now();
+        let lease_expires_at = at.saturating_add(lease_of(&self.policy, lease_ms));
+        let change = RunChange::Claim { at, executor_id: executor_id.clone(), lease_expires_at };
+        match task.writer().commit(changes(change)).await {
+            Ok(run) => {
+                let number = run.queue.as_ref().map_or(0, |queue| queue.claims);
+                task.runs.shared.metrics.claimed(run.queue.as_ref().map_or("", |queue| &queue.name));
+                task.run.record.run = run;
+                Ok(Some(Claim { number, executor_id, lease_expires_at, start, reply: Some(reply) }))
+            }
+            Err(error @ LedgerError::Storage(_)) => {
+                drop(reply.send(Err(error.into())));
+                tokio::time::sleep(CLAIM_PAUSE).await;
+                Ok(None)
+            }
+            Err(error) => {
+                drop(reply.send(Err(HostError::Unavailable(error.to_string()))));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Lists the claim, and gives the run to its executor. An execution that was under way when the host stopped goes on.
+    async fn hold(&mut self, task: &mut RunTask, claim: Claim) -> Result<(), HostError> {
+        let runs = task.runs.clone();
+        let run_id = task.run_id();
+        let Claim { number, executor_id, lease_expires_at, start, reply } = claim;
+        let holding = runs.executors.hold(&executor_id, run_id);
+        let (sender, orders) = mpsc::channel(ORDERS);
+        let handle = Arc::new(ClaimHandle::new(&task.run.record.run, number, executor_id, sender));
+        if task.run.record.run.status != RunStatus::Claimed {
+            self.running = Some(resume_claimed(task, &handle).await?);
+        }
+        runs.claims.lock().insert(run_id, Arc::clone(&handle));
+        self.held = Some(HeldClaim {
+            listed: ListedClaim { runs: runs.clone(), run_id, handle: Arc::clone(&handle) },
+            orders,
+            holding: Some(holding),
+            lease_expires: instant_of(lease_expires_at),
+            dispatch_expires: tokio::time::Instant::now() + Duration::from_millis(self.policy.dispatch_timeout_ms),
+        });
+        let Some(reply) = reply else { return Ok(()) };
+        let mut context = None;
+        if start && self.running.is_none() {
+            let (running, given) = start_claimed(task, &handle).await?;
+            (self.running, context) = (Some(running), Some(given));
+        }
+        let lease_token = runs.lease_key.token(run_id, number);
+        let claimed = ClaimedRun { run: task.run.record.run.clone(), lease_token, lease_expires_at, context };
+        if reply.send(Ok(claimed)).is_err() {
+            // The executor had gone before it heard of its claim: nothing was done.
+            let lost = lost(&handle, "executor_gone", "the executor that had claimed the run was gone");
+            self.exit = Some(Exit::Requeue(Requeue { attempted: false, lost: false, ..lost }));
+        }
+        Ok(())
+    }
+
+    /// Carries out the requests of the executor until the claim ends.
+    async fn serve(&mut self, task: &mut RunTask, held: &mut HeldClaim) -> Result<Exit, HostError> {
+        let runs = task.runs.clone();
+        let (run_id, handle) = (task.run_id(), Arc::clone(&held.listed.handle));
+        let grace = Duration::from_millis(runs.shared.limits().cancel_grace_ms);
+        let gone = held.holding.as_ref().map(|holding| holding.gone.clone()).unwrap_or_default();
+        // When the run ends whose executor was told of the request to cancel it.
+        let mut cancel_expires: Option<tokio::time::Instant> = None;
+        loop {
+            if let Some(exit) = self.exit.take() {
+                return Ok(exit);
+            }
+            let deadline = self.running.as_ref().map(|running| running.execution.deadline);
+            let order = tokio::select! {
+                biased;
+                () = runs.stopping.cancelled() => return Ok(Exit::Suspend),
+                () = task.cancelled.cancelled(), if cancel_expires.is_none() => {
+                    cancel_expires = Some(tokio::time::Instant::now() + grace);
+                    if let Terminal::Cancelled { reason } = task.cancelled_terminal()? {
+                        runs.executors.tell(&handle.executor_id, ExecutorNews::CancelRequested { run_id, reason });
+                    }
+                    continue;
+                }
+                () = tokio::time::sleep_until(cancel_expires.unwrap_or(held.lease_expires)), if cancel_expires.is_some() => {
+                    return Ok(Exit::End(task.cancelled_terminal()?));
+                }
+                () = gone.cancelled() => {
+                    return Ok(Exit::Requeue(lost(&handle, "executor_gone", "the executor that held the run is gone")));
+                }
+                () = tokio::time::sleep_until(held.lease_expires) => {
+                    let message = "the executor that held the run did not renew its lease";
+                    return Ok(Exit::Requeue(lost(&handle, "lease_expired", message)));
+                }
+                () = tokio::time::sleep_until(held.dispatch_expires), if self.running.is_none() => {
+                    let within = self.policy.dispatch_timeout_ms;
+                    let message = format!("the executor that had claimed the run did not start it within {within} ms");
+                    return Ok(Exit::Requeue(lost(&handle, "dispatch_timeout", &message)));
+                }
+                () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now).into()), if deadline.is_some() => {
+                    return Ok(Exit::End(timed_out(task.run.terms.deadline_ms)));
+                }
+                order = held.orders.recv() => order,
+            };
+            // The handle keeps the sender.
+            let Some(order) = order else { return Ok(Exit::Suspend) };
+            self.carry_out(task, held, order).await;
+        }
+    }
+
+    /// Carries out one request. One that ends the claim sets [`ExecutorBody::exit`].
+    async fn carry_out(&mut self, task: &mut RunTask, held: &mut HeldClaim, order: Order) {
+        let handle = &held.listed.handle;
+        match order {
+            Order::Start(reply) => {
+                let started = match &self.running {
+                    None => start_claimed(task, handle).await.map(|(running, context)| {
+                        self.running = Some(running);
+                        (task.run.record.run.clone(), context)
+                    }),
+                    Some(_) => context_of(task),
+                };
+                drop(reply.send(started));
+            }
+            Order::Renew(lease_ms, reply) => {
+                let renewed = self.renew(task, handle.claim, lease_ms).await;
+                if let Ok(at) = &renewed {
+                    held.lease_expires = instant_of(*at);
+                }
+                drop(reply.send(renewed.and_then(|_| Ok(task.runs.record(task.run_id())?.run))));
+            }
+            Order::Finish(terminal, reply) => match (*terminal, &self.running) {
+                (Terminal::Failed(failure), _)
+                    if failure.retryable && task.run.record.run.attempt < task.run.terms.max_attempts =>
+                {
+                    let reason = failure.code.clone();
+                    self.end_claim(Exit::Requeue(Requeue { reason, attempted: true, failure, lost: false, told: None }), reply);
+                }
+                (Terminal::Completed(_), None) => {
+                    let problem = format!("run {} has not begun, so it cannot be completed: start it first", task.run_id());
+                    drop(reply.send(Err(HostError::Conflict(problem))));
+                }
+                (terminal, _) => self.end_claim(Exit::End(terminal), reply),
+            },
+            Order::Release(reason, reply) => {
+                let failure = retryable(RunFailure::host(FailureCode::LeaseLost, reason.clone()));
+                let attempted = self.running.is_some();
+                self.end_claim(Exit::Requeue(Requeue { reason, attempted, failure, lost: false, told: None }), reply);
+            }
+        }
+    }
+
+    fn end_claim(&mut self, exit: Exit, reply: Reply<Run>) {
+        (self.exit, self.reply) = (Some(exit), Some(reply));
+    }
+
+    async fn renew(&self, task: &RunTask, claim: u32, lease_ms: Option<u64>) -> Result<Timestamp, HostError> {
+        let at = time::now();
+        let lease_expires_at = at.saturating_add(lease_of(&self.policy, lease_ms));
+        task.writer().fenced(claim).commit(changes(RunChange::Renew { at, lease_expires_at })).await?;
+        Ok(lease_expires_at)
+    }
+}
+
+/// Begins the execution of a claimed run, durably; gives its context.
+async fn start_claimed(task: &mut RunTask, handle: &ClaimHandle) -> Result<(Running, Box<RawValue>), HostError> {
+    let start = task.start_anew(task.run.record.run.attempt, false).await?;
+    let assembled = task.assemble(start, Some(handle.claim)).await?;
+    drop(handle.calls.set(assembled.calls));
+    let flushed = assembled.running.execution.writer.flush().await;
+    flushed.map_err(|error| HostError::Unavailable(error.message))?;
+    task.count_start(false);
+    task.run.record = task.runs.record(task.run_id())?;
+    let context = serde_json::value::to_raw_value(&assembled.context).map_err(|error| HostError::Internal(error.to_string()))?;
+    Ok((assembled.running, context))
+}
+
+/// The execution of a claimed run that was under way when the host stopped.
+async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<Running, HostError> {
+    let (ledger, limits, run) = (&task.runs.ledger, task.runs.shared.limits(), &task.run.record.run);
+    let context = ledger.context(run.run_id)?.and_then(|context| serde_json::from_str(context.get()).ok());
+    let world = World::new(&limits, GuestClock::new(time::now_us()), [0; 32]);
+    let deadline_at = run.deadline_at.unwrap_or_else(|| time::now().saturating_add(task.run.terms.deadline_ms));
+    let start = Start {
+        kind: StartKind::Resumed,
+        context: context.ok_or_else(|| no_context(run.run_id))?,
+        // Its executor repeats what was not answered: nothing is recorded.
+        journal: Journal::begin(Mode::Off, &world, &limits),
+        world,
+        deadline: Instant::now() + Duration::from_millis(deadline_at.saturating_sub(time::now())),
+        deadline_at,
+        last_sequence: run.last_sequence,
+        attempt: run.attempt,
+    };
+    let assembled = task.assemble(start, Some(handle.claim)).await?;
+    let execution = &assembled.running.execution;
+    // Every call has left an event, so no number that was given is given again.
+    execution.open.note(run.last_sequence.saturating_add(u64::from(run.attempt.saturating_sub(1)) << 40));
+    drop(handle.calls.set(assembled.calls));
+    // Nobody waits any more for the calls that were under way. Background actions go on.
+    let at = time::now();
+    let events = ledger.run_events_after(task.run.record.run_no, run.run_id, 0, usize::MAX)?;
+    let mut facts = unended(&events, at);
+    facts.retain(|(_, data)| !data.get("action_id").and_then(|id| id.as_str()).is_some_and(is_background));
+    facts.push((ResultKind::RunStatus, json!({ "status": "running", "reason": "resumed", "resumes": run.resumes + 1 })));
+    let make = |first: u64| {
+        let events = (first..).zip(&facts).map(|(sequence, (kind, data))| fact(*kind, sequence, at, data)).collect();
+        Ok(RunWrite { changes: vec![RunChange::Recover { at }], events, ..RunWrite::default() })
+    };
+    let written = async { execution.writer.append(None, make).await?.durable().await };
+    written.await.map_err(|error| HostError::Unavailable(error.message))?;
+    Ok(assembled.running)
+}
+
+fn context_of(task: &RunTask) -> Result<(Run, Box<RawValue>), HostError> {
+    let run_id = task.run_id();
+    let context = task.runs.ledger.context(run_id)?.ok_or_else(|| no_context(run_id))?;
+    Ok((task.runs.record(run_id)?.run, context))
+}
+
+fn no_context(run_id: RunId) -> HostError {
+    HostError::Internal(format!("run {run_id} has begun, and has no context"))
+}
+
+impl RunTask {
+    /// Asks the binding of the run whether one more run may be executed.
+    pub(crate) fn enter_admission(&self, policy: &QueuePolicy) -> Result<Admission, AdmissionPlace> {
+        let run = &self.run.record.run;
+        let priority = run.queue.as_ref().map_or(policy.priority, |queue| queue.priority);
+        self.runs.admissions.enter(&run.binding_id, policy, priority, self.run.record.run_no)
+    }
+
+    /// Puts a run whose claim has ended back into its queue. An outcome where it ends instead.
+    pub(crate) async fn requeue(&mut self, claim: Option<u32>, requeue: Requeue) -> Result<Option<RunOutcome>, HostError> {
+        let policy = self.run.terms.queue.as_deref().cloned().unwrap_or_default();
+        if requeue.lost {
+            self.runs.shared.metrics.lease_lost(&policy.name);
+        }
+        if let Some(executor_id) = &requeue.told {
+            let news = ExecutorNews::ClaimLost { run_id: self.run_id(), reason: requeue.reason.clone() };
+            self.runs.executors.tell(executor_id, news);
+        }
+        if self.cancelled.is_cancelled() {
+            return self.end_cancelled().await.map(Some);
+        }
+        let no_attempts = requeue.attempted && self.run.record.run.attempt >= self.run.terms.max_attempts;
+        if no_attempts || (requeue.lost && policy.on_lost == OnLost::Fail) {
+            return self.give_up(requeue.failure).await.map(Some);
+        }
+        self.write_release(claim, &policy, &requeue).await?;
+        Ok(None)
+    }
+
+    /// Writes that the run waits in its queue again.
+    async fn write_release(&mut self, claim: Option<u32>, policy: &QueuePolicy, requeue: &Requeue) -> Result<(), HostError> {
+        let Requeue { reason, attempted, .. } = requeue;
+        let (runs, record) = (&self.runs, self.runs.record(self.run_id())?);
+        let writer = match claim {
+            Some(claim) => self.writer().fenced(claim),
+            None => self.writer(),
+        };
+        let released = writer.transact(&record, OnStorageError::Retry(&runs.ending), |record| {
+            let (at, run) = (time::now(), &record.run);
+            let not_before = if *attempted { policy.not_before(run.attempt, at) } else { None };
+            let mut data = json!({ "status": "queued", "reason": reason, "attempt": run.attempt + u32::from(*attempted) });
+            if let (Some(data), Some(until)) = (data.as_object_mut(), not_before) {
+                data.insert("until".to_owned(), until.into());
+            }
+            let events = runs.ledger.run_events_after(record.run_no, run.run_id, 0, usize::MAX)?;
+            let facts = unended(&events, at).into_iter().chain([(ResultKind::RunStatus, data)]);
+            let events =
+                (run.last_sequence + 1..).zip(facts).map(|(sequence, (kind, data))| fact(kind, sequence, at, &data)).collect();
+            let change = RunChange::Release { at, reason: reason.clone(), not_before, attempted: *attempted };
+            Ok(RunWrite { events, ..changes(change) })
+        });
+        self.run.record.run = released.await?;
+        Ok(())
+    }
+}
+
+/// The lease that an executor gets: what it asks for, and what the policy says at most.
+fn lease_of(policy: &QueuePolicy, asked: Option<u64>) -> u64 {
+    asked.unwrap_or(policy.lease_ms).clamp(MIN_LEASE_MS, policy.lease_ms.max(MIN_LEASE_MS))
+}
+
+fn lost(handle: &ClaimHandle, reason: &str, message: &str) -> Requeue {
+    let failure = retryable(RunFailure::host(FailureCode::LeaseLost, message));
+    Requeue {
+        reason: reason.to_owned(),
+        attempted: true,
+        failure: RunFailure { details: Some(json!({ "reason": reason })), ..failure },
+        lost: true,
+        told: Some(handle.executor_id.clone()),
+    }
+}

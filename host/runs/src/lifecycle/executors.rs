@@ -1,0 +1,470 @@
+//! Executors: who takes runs outside, whether it is still there, and what it holds.
+//!
+//! An executor says that it lives with every request that it makes. One that is silent is `stale`, then `gone`; what a gone
+//! one held goes back to the queue, or fails, as the policy of each run says.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use agent_host_config::{check_labels, is_name};
+use agent_host_ledger::{EntryWrite, Ledger};
+use agent_host_protocol::{
+    Principal, PrincipalKind, RunId, RunnerId, Scope, Timestamp, auth::EXECUTOR_PREFIX, hex, limits::is_shallow, time,
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use futures_util::{Stream, stream};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::{Runs, lease::random, queue::waiting::Wanted};
+use crate::record::HostError;
+
+/// Where the ledger keeps executors.
+const ENTRIES: &str = "executor/";
+/// News that an executor may be behind with.
+const NEWS: usize = 256;
+/// One that is gone for so long is forgotten.
+const FORGOTTEN_MS: u64 = 24 * 60 * 60 * 1000;
+/// Executors that are registered at one time.
+const MAX_EXECUTORS: usize = 10_000;
+/// Names in a list of a registration.
+const MAX_NAMES: usize = 100;
+/// Runs that one executor may hold.
+const MAX_SLOTS: u32 = 10_000;
+/// What an executor may say of itself, as JSON.
+const MAX_CAPABILITIES_BYTES: usize = 16 * 1024;
+
+/// What an executor says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Registration {
+    /// What people call it.
+    pub name: String,
+    /// Its version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Runners whose runs it takes. None: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runner_ids: Vec<RunnerId>,
+    /// Queues that it takes runs from. None: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<String>,
+    /// What it has: runs that need a label go to executors that have it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Runs that it holds at one time, at most.
+    #[serde(default = "one")]
+    pub slots: u32,
+    /// More of it, for people: nothing is decided by it.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub capabilities: Map<String, Value>,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+impl Registration {
+    fn check(&self) -> Result<(), HostError> {
+        let invalid = |message: &str| Err(HostError::Invalid(message.to_owned()));
+        let short = |text: &str| (1..=128).contains(&text.len()) && !text.chars().any(char::is_control);
+        if !short(&self.name) || self.version.as_deref().is_some_and(|version| !short(version)) {
+            return invalid("`name` and `version` have 1 to 128 bytes and no control characters");
+        }
+        if self.queues.len() > MAX_NAMES || self.runner_ids.len() > MAX_NAMES {
+            return invalid("`queues` and `runner_ids` name at most 100 each: leave them out to take all");
+        }
+        if !self.queues.iter().all(|queue| is_name(queue)) {
+            return invalid("`queues`: a queue has 1 to 64 letters, digits, `.`, `_`, `-` or `/`");
+        }
+        check_labels(&self.labels).map_err(HostError::Invalid)?;
+        if !(1..=MAX_SLOTS).contains(&self.slots) {
+            return invalid("`slots` is between 1 and 10000");
+        }
+        let capabilities = serde_json::to_vec(&self.capabilities).map_or(usize::MAX, |json| json.len());
+        if capabilities > MAX_CAPABILITIES_BYTES || !self.capabilities.values().all(is_shallow) {
+            return invalid("`capabilities` have at most 16384 bytes, and nest at most 64 levels");
+        }
+        Ok(())
+    }
+}
+
+/// An executor as the ledger keeps it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Record {
+    executor_id: String,
+    #[serde(flatten)]
+    registration: Kept,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workspace: Option<String>,
+    registered_at: Timestamp,
+    /// SHA-256 of its credential.
+    credential: String,
+}
+
+/// A registration, without the refusal of unknown fields that flattening does not allow.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Kept {
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(default)]
+    runner_ids: Vec<RunnerId>,
+    #[serde(default)]
+    queues: Vec<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    slots: u32,
+    #[serde(default)]
+    capabilities: Map<String, Value>,
+}
+
+/// Whether an executor is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecutorState {
+    /// It was heard of lately.
+    Online,
+    /// It has been silent for `limits.executor_stale_ms`.
+    Stale,
+    /// It has been silent for `limits.executor_gone_ms`: what it held was taken from it.
+    Gone,
+}
+
+/// An executor, as the host sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Executor {
+    /// Its id.
+    pub executor_id: String,
+    /// What people call it.
+    pub name: String,
+    /// Its version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Runners whose runs it takes. None: all.
+    pub runner_ids: Vec<RunnerId>,
+    /// Queues that it takes runs from. None: all.
+    pub queues: Vec<String>,
+    /// What it has.
+    pub labels: BTreeMap<String, String>,
+    /// Runs that it holds at one time, at most.
+    pub slots: u32,
+    /// More of it.
+    pub capabilities: Map<String, Value>,
+    /// The workspace whose runs it takes. Nothing is all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+    /// When it registered.
+    pub registered_at: Timestamp,
+    /// When it was heard of last.
+    pub last_seen_at: Timestamp,
+    /// Whether it is there.
+    pub state: ExecutorState,
+    /// What it holds.
+    pub held: Vec<RunId>,
+}
+
+/// News for an executor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type")]
+pub enum ExecutorNews {
+    /// Somebody asked for the end of a run that it holds.
+    #[serde(rename = "run.cancel_requested")]
+    CancelRequested {
+        /// The run.
+        run_id: RunId,
+        /// Why.
+        reason: String,
+    },
+    /// It does not hold a run any more: what it writes for that is refused.
+    #[serde(rename = "run.claim_lost")]
+    ClaimLost {
+        /// The run.
+        run_id: RunId,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Everyone who has registered.
+pub(crate) struct Executors(Arc<Mutex<HashMap<String, Known>>>);
+
+struct Known {
+    record: Record,
+    seen: Timestamp,
+    /// What it holds, each with what takes it away.
+    held: HashMap<RunId, CancellationToken>,
+    /// Claims that wait for a run, beside those that have one.
+    news: broadcast::Sender<ExecutorNews>,
+}
+
+/// As long as this lives, an executor holds a run.
+pub(crate) struct Holding {
+    executors: Executors,
+    executor_id: String,
+    run_id: RunId,
+    /// Fires when the executor is gone, or has said that it goes.
+    pub(crate) gone: CancellationToken,
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        if let Some(known) = self.executors.0.lock().get_mut(&self.executor_id) {
+            known.held.remove(&self.run_id);
+        }
+    }
+}
+
+impl Executors {
+    pub(crate) fn load(ledger: &Ledger) -> Result<Self, HostError> {
+        let mut all = HashMap::new();
+        for (key, entry) in ledger.entries(ENTRIES, None, usize::MAX)? {
+            match serde_json::from_str::<Record>(entry.get()) {
+                // Heard of now: it did not know that the host was away.
+                Ok(record) => drop(all.insert(record.executor_id.clone(), Known::new(record, time::now()))),
+                Err(error) => tracing::error!(key, %error, "an executor cannot be read"),
+            }
+        }
+        Ok(Self(Arc::new(Mutex::new(all))))
+    }
+
+    /// It was heard of.
+    pub(crate) fn seen(&self, executor_id: &str) {
+        if let Some(known) = self.0.lock().get_mut(executor_id) {
+            known.seen = time::now();
+        }
+    }
+
+    pub(crate) fn tell(&self, executor_id: &str, news: ExecutorNews) {
+        if let Some(known) = self.0.lock().get(executor_id) {
+            // Nobody listens: it hears of it with its next request.
+            drop(known.news.send(news));
+        }
+    }
+
+    /// An executor holds a run from now on. One that is not registered any more is gone at once.
+    pub(crate) fn hold(&self, executor_id: &str, run_id: RunId) -> Holding {
+        let gone = CancellationToken::new();
+        match self.0.lock().get_mut(executor_id) {
+            Some(known) => drop(known.held.insert(run_id, gone.clone())),
+            None => gone.cancel(),
+        }
+        Holding { executors: Self(Arc::clone(&self.0)), executor_id: executor_id.to_owned(), run_id, gone }
+    }
+}
+
+impl Known {
+    fn new(record: Record, seen: Timestamp) -> Self {
+        Self { record, seen, held: HashMap::new(), news: broadcast::channel(NEWS).0 }
+    }
+
+    fn shown(&self, now: Timestamp, stale_ms: u64, gone_ms: u64) -> Executor {
+        let Record { executor_id, registration, workspace, registered_at, .. } = self.record.clone();
+        let silent = now.saturating_sub(self.seen);
+        let state = match silent {
+            silent if silent >= gone_ms => ExecutorState::Gone,
+            silent if silent >= stale_ms => ExecutorState::Stale,
+            _ => ExecutorState::Online,
+        };
+        let mut held: Vec<_> = self.held.keys().copied().collect();
+        held.sort_unstable();
+        Executor {
+            executor_id,
+            name: registration.name,
+            version: registration.version,
+            runner_ids: registration.runner_ids,
+            queues: registration.queues,
+            labels: registration.labels,
+            slots: registration.slots,
+            capabilities: registration.capabilities,
+            workspace,
+            registered_at,
+            last_seen_at: self.seen,
+            state,
+            held,
+        }
+    }
+}
+
+fn digest(credential: &str) -> String {
+    URL_SAFE_NO_PAD.encode(Sha256::digest(credential))
+}
+
+fn nobody() -> HostError {
+    HostError::Unauthenticated(
+        "this credential is of no executor that is registered: register with POST /api/v1/executors".to_owned(),
+    )
+}
+
+impl Runs {
+    /// Registers an executor, which sees the runs of this workspace, or of all; gives its credential, once.
+    pub(crate) async fn register_executor(
+        &self,
+        registration: Registration,
+        workspace: Option<String>,
+    ) -> Result<(Executor, String), HostError> {
+        registration.check()?;
+        if self.executors.0.lock().len() >= MAX_EXECUTORS {
+            return Err(HostError::Conflict(format!("{MAX_EXECUTORS} executors are registered: deregister some")));
+        }
+        let id: String = hex::encode(&random::<8>()?);
+        let credential = format!("{EXECUTOR_PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(random::<32>()?));
+        let Registration { name, version, runner_ids, queues, labels, slots, capabilities } = registration;
+        let record = Record {
+            executor_id: id.clone(),
+            registration: Kept { name, version, runner_ids, queues, labels, slots, capabilities },
+            workspace,
+            registered_at: time::now(),
+            credential: digest(&credential),
+        };
+        self.ledger.put_entries(&[EntryWrite::put(format!("{ENTRIES}{id}"), &record)?]).await?;
+        self.executors.0.lock().insert(id.clone(), Known::new(record, time::now()));
+        Ok((self.executor(&id)?, credential))
+    }
+
+    /// Who has this credential.
+    pub(crate) fn executor_principal(&self, credential: &str) -> Result<Principal, HostError> {
+        let id = credential.strip_prefix(EXECUTOR_PREFIX).and_then(|rest| rest.split_once('_')).map(|(id, _)| id);
+        let wanted = digest(credential);
+        let mut all = self.executors.0.lock();
+        let known = id.and_then(|id| all.get_mut(id)).ok_or_else(nobody)?;
+        let differs = known.record.credential.bytes().zip(wanted.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
+        if differs != 0 || known.record.credential.len() != wanted.len() {
+            return Err(nobody());
+        }
+        known.seen = time::now();
+        Ok(Principal {
+            kind: PrincipalKind::Executor(known.record.executor_id.clone()),
+            name: known.record.registration.name.clone(),
+            scopes: [Scope::RunsExecute].into(),
+            workspace: known.record.workspace.clone(),
+        })
+    }
+
+    /// An executor that is registered.
+    pub(crate) fn executor(&self, id: &str) -> Result<Executor, HostError> {
+        let limits = self.shared.limits();
+        let all = self.executors.0.lock();
+        let known = all.get(id).ok_or_else(|| no_executor(id))?;
+        Ok(known.shown(time::now(), limits.executor_stale_ms, limits.executor_gone_ms))
+    }
+
+    /// Everyone who is registered, in the order in which they came.
+    #[must_use]
+    pub(crate) fn executors(&self) -> Vec<Executor> {
+        let limits = self.shared.limits();
+        let now = time::now();
+        let shown = |known: &Known| known.shown(now, limits.executor_stale_ms, limits.executor_gone_ms);
+        let mut all: Vec<_> = self.executors.0.lock().values().map(shown).collect();
+        all.sort_by(|a, b| (a.registered_at, &a.executor_id).cmp(&(b.registered_at, &b.executor_id)));
+        all
+    }
+
+    /// An executor says that it lives.
+    pub(crate) fn heartbeat(&self, id: &str) -> Result<Executor, HostError> {
+        self.executors.seen(id);
+        self.executor(id)
+    }
+
+    /// An executor goes: what it holds is taken from it, and its credential is no longer good.
+    pub(crate) async fn deregister_executor(&self, id: &str) -> Result<(), HostError> {
+        self.executor(id)?;
+        self.ledger.put_entries(&[EntryWrite::delete(format!("{ENTRIES}{id}"))]).await?;
+        if let Some(known) = self.executors.0.lock().remove(id) {
+            known.held.into_values().for_each(|gone| gone.cancel());
+        }
+        Ok(())
+    }
+
+    /// News for an executor, as they come. What came before it listens it hears with its next request.
+    pub(crate) fn executor_news(&self, id: &str) -> Result<impl Stream<Item = ExecutorNews> + Send + 'static + use<>, HostError> {
+        let news = self.executors.0.lock().get(id).map(|known| known.news.subscribe()).ok_or_else(|| no_executor(id))?;
+        let stopping = self.stopping.clone();
+        Ok(stream::unfold((news, stopping), |(mut news, stopping)| async move {
+            loop {
+                let next = tokio::select! {
+                    () = stopping.cancelled() => return None,
+                    next = news.recv() => next,
+                };
+                match next {
+                    Ok(next) => return Some((next, (news, stopping))),
+                    // What it missed it hears with its next request for that run.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return None,
+                }
+            }
+        }))
+    }
+
+    /// What an executor may claim now, of that which it asks for.
+    pub(crate) fn wanted_by(&self, id: &str, queues: Vec<String>, runner_ids: Vec<RunnerId>) -> Result<Wanted, HostError> {
+        let mut all = self.executors.0.lock();
+        let known = all.get_mut(id).ok_or_else(nobody)?;
+        known.seen = time::now();
+        let registration = &known.record.registration;
+        if known.held.len() >= registration.slots as usize {
+            return Err(HostError::Conflict(format!(
+                "the executor holds {} runs, and has {} slots: finish some first",
+                known.held.len(),
+                registration.slots
+            )));
+        }
+        fn of<T: Clone + PartialEq>(asked: Vec<T>, registered: &[T], what: &str) -> Result<Vec<T>, HostError> {
+            if asked.is_empty() {
+                return Ok(registered.to_vec());
+            }
+            if !registered.is_empty() && asked.iter().any(|one| !registered.contains(one)) {
+                return Err(HostError::Invalid(format!("`{what}` names one that the executor did not register for")));
+            }
+            Ok(asked)
+        }
+        Ok(Wanted {
+            queues: of(queues, &registration.queues, "queues")?,
+            runner_ids: of(runner_ids, &registration.runner_ids, "runner_ids")?,
+            labels: registration.labels.clone(),
+            workspace: known.record.workspace.clone(),
+        })
+    }
+
+    /// Takes from executors that are gone what they hold, as long as the host lives.
+    pub(crate) fn watch_executors(&self) {
+        let runs = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let limits = runs.shared.limits();
+                let pause = Duration::from_millis((limits.executor_gone_ms / 8).clamp(50, 5_000));
+                tokio::select! {
+                    () = runs.stopping.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                let now = time::now();
+                let mut forgotten = Vec::new();
+                for (id, known) in runs.executors.0.lock().iter() {
+                    let silent = now.saturating_sub(known.seen);
+                    if silent >= limits.executor_gone_ms {
+                        known.held.values().for_each(CancellationToken::cancel);
+                    }
+                    if silent >= FORGOTTEN_MS.max(limits.executor_gone_ms) {
+                        forgotten.push(id.clone());
+                    }
+                }
+                for id in forgotten {
+                    if let Err(error) = runs.deregister_executor(&id).await {
+                        tracing::warn!(%error, "an executor that is gone could not be forgotten");
+                    }
+                }
+            }
+        });
+    }
+}
+
+fn no_executor(id: &str) -> HostError {
+    HostError::NotFound(format!("there is no executor `{}`", id.chars().take(64).collect::<String>().escape_debug()))
+}

@@ -1,0 +1,76 @@
+//! Parents and children: no child outlives its parent, and a parent hears of the end of a child.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use agent_host_ledger::LedgerError;
+use agent_host_protocol::{ResultKind, Run, RunId};
+use serde_json::json;
+
+use super::Runs;
+use crate::{
+    execution::{Execution, family::Children},
+    record::{HostError, WaitKey},
+};
+
+impl Runs {
+    /// Cancels the children of a run that ends.
+    pub(crate) async fn end_children(&self, parent: RunId, children: &Children) {
+        children.close();
+        let active = children.active(&self.ledger).unwrap_or_else(|error| {
+            tracing::error!(run_id = %parent, %error, "the children of a run cannot be read");
+            Vec::new()
+        });
+        for child in active {
+            self.end_child(parent, child).await;
+        }
+    }
+
+    pub(crate) async fn end_child(&self, parent: RunId, child: RunId) {
+        match self.cancel(child, format!("run {parent}, which had started it, has ended")).await {
+            Ok(_) | Err(HostError::Conflict(_)) => {}
+            Err(error) => tracing::error!(run_id = %child, %error, "a child could not be cancelled; its deadline ends it"),
+        }
+    }
+
+    /// Records the end of a child in the record of its parent, as long as the parent is executed.
+    ///
+    /// The fact is for readers of the record. The parent itself hears of the end from the calls that wait, and does nothing
+    /// by the fact: a host that dies before it is written writes it in the next execution, or the end of the parent is enough.
+    pub(crate) fn report_end(&self, parent: &Arc<Execution>, child: RunId) {
+        let (runs, parent) = (self.clone(), Arc::clone(parent));
+        let reporters = parent.family.reporters.clone();
+        reporters.spawn(async move {
+            tokio::select! {
+                _ = runs.wait(child, Duration::MAX) => {}
+                () = parent.family.released.cancelled() => {}
+            }
+            let Ok(record) = runs.record(child) else { return };
+            if !record.run.status.is_terminal() {
+                return;
+            }
+            let data = json!({ "run_id": child, "status": record.run.status });
+            if let Err(error) = parent.writer.record_fact(ResultKind::ChildEnded, &data).await {
+                tracing::debug!(run_id = %parent.run_id, %child, error = error.message, "the end of a child could not be recorded");
+            }
+        });
+    }
+
+    /// Reports the ends of all children of earlier executions that their records do not have.
+    pub(crate) fn report_ends(&self, parent: &Arc<Execution>) -> Result<(), LedgerError> {
+        let reported = self.ledger.run_events_of(parent.run_no, parent.run_id, &[ResultKind::ChildEnded.as_str()])?;
+        let reported: HashSet<RunId> =
+            reported.iter().filter_map(|event| event.data_value().get("run_id")?.as_str()?.parse().ok()).collect();
+        for child in parent.family.children.all().into_iter().filter(|child| !reported.contains(child)) {
+            self.report_end(parent, child);
+        }
+        Ok(())
+    }
+
+    /// A child has ended: its parent may wait for that, in memory or on disk.
+    pub(crate) async fn child_ended(&self, child: &Run) {
+        let Some(parent) = child.parent_run_id else { return };
+        if !self.registry.notify(parent) {
+            self.wake_all_on(&WaitKey::Child(child.run_id)).await;
+        }
+    }
+}

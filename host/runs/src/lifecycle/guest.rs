@@ -1,0 +1,217 @@
+//! The guest body: a run that the host executes in its sandbox.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent_host_config::Durability;
+use agent_host_ledger::RunChange;
+use agent_host_protocol::{
+    FailureCode, Run, RunStatus,
+    context::RunContext,
+    run::{RunFailure, Terminal},
+    time,
+};
+use agent_host_sandbox::{Outcome, Place, Runner, World};
+
+use super::{
+    body::{Assembled, Body, Exit, Ready, Running, changes},
+    queue::admission::Admission,
+    start::StartKind,
+    task::{RunOutcome, RunTask},
+};
+use crate::{
+    calls::RunCalls,
+    execution::{
+        Resumption,
+        spans::{self, RunSpan},
+    },
+    record::{
+        HostError,
+        terminal::{host_restarted, timed_out},
+    },
+};
+
+/// A guest in a place of the sandbox.
+#[derive(Default)]
+pub(crate) struct GuestBody {
+    /// Taken when the guest is executed.
+    prepared: Option<PreparedGuest>,
+    running: Option<Running>,
+    /// Held as long as the run counts as executed.
+    admission: Option<Admission>,
+    span: Option<RunSpan>,
+}
+
+/// A guest that is ready to be executed.
+struct PreparedGuest {
+    place: Place,
+    runner: Runner,
+    context: RunContext,
+    world: World,
+    calls: RunCalls,
+}
+
+impl Body for GuestBody {
+    fn takes_cancel(&self) -> bool {
+        true
+    }
+
+    async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
+        let waited = async {
+            let admission = task.admission().await?;
+            Ok::<_, HostError>((admission, task.runs.shared.sandbox.place().await))
+        };
+        let (admission, place) = match task.unless_interrupted(waited).await {
+            Ok(waited) => waited?,
+            Err(interruption) => return Ok(Ready::Interrupted(interruption)),
+        };
+        self.admission = Some(admission);
+        let run = &task.run;
+        if run.resumption != Resumption::New && run.record.run.deadline_at.is_some_and(|deadline| deadline <= time::now()) {
+            return Ok(Ready::Ends(timed_out(run.terms.deadline_ms)));
+        }
+        if let Some(failure) = &run.terms.refusal {
+            return Ok(Ready::Ends(Terminal::Failed(failure.clone())));
+        }
+        let runner = match task.runner().await {
+            Ok(runner) => runner,
+            Err(failure) => return Ok(Ready::Ends(Terminal::Failed(failure))),
+        };
+        let waking = task.run.waking.take();
+        let start = match task.start_guest(&runner).await? {
+            Ok(start) => start,
+            Err(failure) => return Ok(Ready::Ends(Terminal::Failed(failure))),
+        };
+        drop(waking);
+        task.count_start(start.kind == StartKind::Resumed && task.run.resumption != Resumption::Forked);
+        let span = self.span.insert(spans::of_run(&task.run.record.run, task.run.resumption, &runner, start.attempt));
+        let Assembled { running, calls, context, world } = span.within(task.assemble(start, None)).await?;
+        self.running = Some(running);
+        self.prepared = Some(PreparedGuest { place, runner, context, world, calls });
+        Ok(Ready::Started)
+    }
+
+    async fn run(&mut self, task: &mut RunTask) -> Result<Exit, HostError> {
+        let (Some(guest), Some(running)) = (self.prepared.take(), &self.running) else {
+            return Err(HostError::Internal("a guest is executed that was not started".to_owned()));
+        };
+        // The guest's state machine is large; a run that waits in line should not carry it.
+        let executed = Box::pin(self.execute(task, running, guest));
+        match &self.span {
+            Some(span) => span.within(executed).await,
+            None => executed.await,
+        }
+    }
+
+    async fn stop(&mut self) -> Option<Running> {
+        self.running.take()
+    }
+
+    /// A run with a journal goes on at the next start of the host, and so does one that its binding tries again.
+    fn on_host_stop(&self, task: &RunTask, running: &Running) -> Exit {
+        if running.execution.journal.can_resume() || task.run.terms.durability == Durability::Retry {
+            Exit::Suspend
+        } else {
+            Exit::End(Terminal::Failed(host_restarted()))
+        }
+    }
+
+    fn claim(&self) -> Option<u32> {
+        None
+    }
+
+    fn answer(&mut self, _: &Run, outcome: Option<&RunOutcome>) {
+        if let (Some(span), Some(outcome)) = (self.span.take(), outcome) {
+            match outcome {
+                RunOutcome::Ended(run) => span.close(Ok(run)),
+                RunOutcome::Parked => span.close(Err("parked")),
+                RunOutcome::Suspended => span.close(Err("suspended")),
+            }
+        }
+    }
+}
+
+impl Drop for GuestBody {
+    fn drop(&mut self) {
+        if let Some(span) = self.span.take() {
+            span.fail();
+        }
+    }
+}
+
+impl GuestBody {
+    async fn execute(&self, task: &RunTask, running: &Running, guest: PreparedGuest) -> Result<Exit, HostError> {
+        let PreparedGuest { place, runner, context, world, calls } = guest;
+        let execution = &running.execution;
+        let (deadline, deadline_ms) = (execution.deadline, task.run.terms.deadline_ms);
+        let grace = Duration::from_millis(execution.limits.cancel_grace_ms);
+        let executed = task.runs.shared.sandbox.run(
+            place,
+            &runner.component,
+            task.run.terms.grant.interfaces(),
+            runner.manifest.name.as_str(),
+            &context,
+            world,
+            Box::new(calls),
+            Arc::clone(&running.log) as _,
+        );
+        let cancelled = async {
+            task.cancelled.cancelled().await;
+            tokio::time::sleep(grace).await;
+        };
+        Ok(tokio::select! {
+            biased;
+            () = cancelled => Exit::End(task.cancelled_terminal()?),
+            () = tokio::time::sleep_until((deadline + grace).into()) => Exit::End(timed_out(deadline_ms)),
+            () = task.runs.ending.cancelled() => self.on_host_stop(task, running),
+            stop = execution.waits.stopped() => Exit::from_stop(stop),
+            outcome = executed => Exit::End(match outcome {
+                _ if task.cancelled.is_cancelled() => task.cancelled_terminal()?,
+                _ if Instant::now() >= deadline => timed_out(deadline_ms),
+                Outcome::Completed(completion) => Terminal::Completed(completion),
+                Outcome::Failed(failure) => Terminal::Failed(failure),
+                Outcome::Broken { code, message } => Terminal::Failed(RunFailure::host(code, message)),
+            }),
+        })
+    }
+}
+
+impl RunTask {
+    /// Waits until the binding of the run lets one more run be executed.
+    async fn admission(&self) -> Result<Admission, HostError> {
+        let Some(policy) = self.run.terms.queue.as_deref() else { return Ok(Admission::unbounded()) };
+        match self.enter_admission(policy) {
+            Ok(admission) => Ok(admission),
+            Err(mut place) => {
+                if self.run.resumption == Resumption::New && self.run.record.run.status == RunStatus::Created {
+                    let queue = RunChange::Queue { at: time::now() };
+                    drop(self.writer().append(changes(queue)).await?);
+                }
+                Ok(place.wait().await)
+            }
+        }
+    }
+
+    /// The runner that executes the run: the one that the run was created for, kept by its digest. A run that has not begun
+    /// takes the one that serves now where that is gone.
+    async fn runner(&self) -> Result<Runner, RunFailure> {
+        let run = &self.run;
+        let (id, digest) = (&run.record.run.runner_id, &run.terms.grant.component);
+        if let Some(runner) = run.runner.as_ref().filter(|runner| runner.component.digest() == digest) {
+            return Ok(runner.clone());
+        }
+        let why = match self.runs.shared.sandbox.component(digest).await {
+            Ok(component) => match component.runners().iter().find(|manifest| manifest.id == *id) {
+                Some(manifest) => return Ok(Runner { manifest: Arc::new(manifest.clone()), component: Arc::clone(&component) }),
+                None => format!("component {digest} does not hold it"),
+            },
+            Err(why) => why,
+        };
+        match (&run.runner, run.resumption) {
+            (Some(runner), Resumption::New) => Ok(runner.clone()),
+            _ => Err(RunFailure::host(FailureCode::RunnerNotFound, format!("no plugin holds {id} any more: {why}"))),
+        }
+    }
+}

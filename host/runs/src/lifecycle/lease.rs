@@ -1,0 +1,126 @@
+//! Lease tokens: each is good for one claim of one run, and dies with it.
+//!
+//! Nothing of a token is kept: it names its run and the number of the claim, and a code over both that only this host can
+//! make. So it is good after a restart, and no longer good the moment the record of the run shows another claim.
+
+use agent_host_ledger::{EntryWrite, Ledger};
+use agent_host_protocol::{RunId, auth::LEASE_PREFIX};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+
+use crate::record::HostError;
+
+/// Where the ledger keeps what codes are made with.
+const ENTRY: &str = "secret/lease";
+/// Bytes of a code: nobody guesses one of 2^128.
+const CODE: usize = 16;
+
+/// What codes are made with.
+pub(crate) struct LeaseKey([u8; 32]);
+
+impl LeaseKey {
+    /// That of this ledger; made when it is asked for the first time.
+    pub(crate) async fn of(ledger: &Ledger) -> Result<Self, HostError> {
+        let kept = ledger.entry(ENTRY)?.and_then(|entry| serde_json::from_str::<String>(entry.get()).ok());
+        let kept = kept.and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok());
+        if let Some(key) = kept {
+            return Ok(Self(key));
+        }
+        let key = random::<32>()?;
+        ledger.put_entries(&[EntryWrite::put(ENTRY, &URL_SAFE_NO_PAD.encode(key))?]).await?;
+        Ok(Self(key))
+    }
+
+    /// The signature of a message, by a key that is made from this one for its purpose alone: what is signed for one is
+    /// nothing for another, and no code of a claim.
+    fn signature(&self, purpose: &str, message: &[u8]) -> blake3::Hash {
+        let key = blake3::derive_key(&format!("agent-host 2026-11-22 signatures: {purpose}"), &self.0);
+        blake3::keyed_hash(&key, message)
+    }
+
+    fn code(&self, run_id: RunId, claim: u32) -> [u8; CODE] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&run_id.to_bytes());
+        hasher.update(&claim.to_be_bytes());
+        let mut code = [0; CODE];
+        hasher.finalize_xof().fill(&mut code);
+        code
+    }
+
+    /// The token of a claim.
+    pub(crate) fn token(&self, run_id: RunId, claim: u32) -> String {
+        let bytes = [&run_id.to_bytes()[..], &claim.to_be_bytes(), &self.code(run_id, claim)].concat();
+        format!("{LEASE_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    /// The claim that a token was made for. It says nothing of whether that still counts.
+    pub(crate) fn claim_of(&self, token: &str) -> Option<(RunId, u32)> {
+        let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(LEASE_PREFIX)?).ok()?;
+        let (run_id, rest) = bytes.split_first_chunk::<16>()?;
+        let (claim, code) = rest.split_first_chunk::<4>()?;
+        let (run_id, claim) = (RunId::from_bytes(*run_id), u32::from_be_bytes(*claim));
+        let wanted = self.code(run_id, claim);
+        let differs = code.iter().zip(wanted).fold(code.len() ^ CODE, |differs, (a, b)| differs | usize::from(a ^ b));
+        (differs == 0).then_some((run_id, claim))
+    }
+}
+
+impl LeaseKey {
+    /// The signature of a message as text that may stand in a URL.
+    pub(crate) fn sign(&self, purpose: &str, message: &[u8]) -> String {
+        URL_SAFE_NO_PAD.encode(self.signature(purpose, message).as_bytes())
+    }
+}
+
+pub(crate) fn is_signature(key: &LeaseKey, purpose: &str, message: &[u8], signature: &str) -> bool {
+    let given = URL_SAFE_NO_PAD.decode(signature).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    // Hashes compare in constant time.
+    given.is_some_and(|given| blake3::Hash::from_bytes(given) == key.signature(purpose, message))
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], HostError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| HostError::Internal(format!("there is no randomness: {error}")))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_its_claim_and_cannot_be_made_up() {
+        let (key, other) = (LeaseKey([1; 32]), LeaseKey([2; 32]));
+        let run_id = RunId::new();
+        let token = key.token(run_id, 7);
+        assert_eq!(key.claim_of(&token), Some((run_id, 7)));
+        assert_eq!(other.claim_of(&token), None);
+        for at in LEASE_PREFIX.len()..token.len() {
+            let mut forged = token.clone().into_bytes();
+            forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
+            assert_eq!(key.claim_of(&String::from_utf8(forged).unwrap()), None, "{at}");
+        }
+        for text in ["", "ahl_", "ahl_AAAA", &token[..token.len() - 2], &format!("{token}AAAA"), "ahk_x"] {
+            assert_eq!(key.claim_of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_signature_is_good_for_its_message_and_purpose() {
+        let key = LeaseKey([1; 32]);
+        let signature = URL_SAFE_NO_PAD.encode(key.signature("a", b"message").as_bytes());
+        assert!(is_signature(&key, "a", b"message", &signature));
+        assert!(!is_signature(&LeaseKey([2; 32]), "a", b"message", &signature));
+        assert!(!is_signature(&key, "b", b"message", &signature));
+        assert!(!is_signature(&key, "a", b"messagE", &signature));
+        assert!(!is_signature(&key, "a", b"", &signature));
+        for at in 0..signature.len() {
+            let mut forged = signature.clone().into_bytes();
+            forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
+            assert!(!is_signature(&key, "a", b"message", &String::from_utf8(forged).unwrap()), "{at}");
+        }
+        for text in ["", "A", &signature[1..], &format!("{signature}A"), &format!("{signature}="), "ä"] {
+            assert!(!is_signature(&key, "a", b"message", text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! The line of a conversation: one active run, the next ones wait in the order in which they were created.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use agent_host_protocol::{RunId, grant::ConversationKey};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::execution::neighbours::WaitingRun;
+
+/// All lines. A conversation without an active run has none.
+#[derive(Debug, Default)]
+pub(crate) struct Lines(Mutex<HashMap<ConversationKey, Line>>);
+
+#[derive(Debug, Default)]
+struct Line {
+    active: Option<u64>,
+    /// Whether the active one takes what waits as input (`record/steering.rs`).
+    steers: bool,
+    waiting: BTreeMap<u64, Arc<Slot>>,
+    /// Runs that are being created, and have not joined.
+    reserved: u32,
+    /// Set while a run is being created that wants to be first.
+    exclusive: bool,
+    /// Notified when `exclusive` ends.
+    freed: Arc<Notify>,
+    /// Called when somebody joins who waits.
+    joined: Arc<Notify>,
+}
+
+/// A place of one who waits.
+#[derive(Debug, Default)]
+struct Slot {
+    called: Notify,
+    /// Whether it takes input when it has its turn.
+    steers: bool,
+    /// The run that has taken it as input.
+    taken_by: Mutex<Option<RunId>>,
+    /// Called when nobody waits here any more: what was taken has its end on disk.
+    gone: Notify,
+    /// Nobody waits here any more. Changed under the lock of the lines.
+    left: AtomicBool,
+}
+
+/// What one who waits in line is called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Called {
+    /// It is its turn.
+    Now,
+    /// This run has taken its event as input.
+    TakenBy(RunId),
+}
+
+/// The run that has its turn in a conversation and is not in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ParkedTurn {
+    pub(crate) run_no: u64,
+    /// Whether it takes input.
+    pub(crate) steers: bool,
+}
+
+/// A run that was taken out of its line. Dropping it puts the run back into its place.
+pub(crate) struct TakenRun {
+    lines: Arc<Lines>,
+    key: ConversationKey,
+    run_no: u64,
+    slot: Arc<Slot>,
+    done: bool,
+}
+
+impl WaitingRun for TakenRun {
+    fn run_no(&self) -> u64 {
+        self.run_no
+    }
+
+    fn give_to(mut self: Box<Self>, taker: RunId) -> BoxFuture<'static, ()> {
+        self.done = true;
+        *self.slot.taken_by.lock() = Some(taker);
+        self.slot.called.notify_one();
+        let slot = Arc::clone(&self.slot);
+        Box::pin(async move { slot.gone.notified().await })
+    }
+}
+
+impl Drop for TakenRun {
+    fn drop(&mut self) {
+        if !self.done
+            && let Some(line) = self.lines.0.lock().get_mut(&self.key)
+            && !self.slot.left.load(Ordering::Relaxed)
+        {
+            line.waiting.insert(self.run_no, Arc::clone(&self.slot));
+        }
+    }
+}
+
+/// A run of the conversation is being created. Dropped once it has joined the line, or was not created.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    lines: Arc<Lines>,
+    key: ConversationKey,
+    /// Whether every other run of the conversation waits until this one has joined.
+    exclusive: bool,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut lines = self.lines.0.lock();
+        if let Some(line) = lines.get_mut(&self.key) {
+            line.reserved = line.reserved.saturating_sub(1);
+            if self.exclusive {
+                line.exclusive = false;
+                line.freed.notify_waiters();
+            }
+            if line.is_idle() {
+                lines.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// The conversation is not idle.
+#[derive(Debug)]
+pub(crate) struct Busy {
+    /// Number of the active run. `None` where it is being created.
+    pub(crate) active: Option<u64>,
+}
+
+impl Line {
+    /// Whether no run is in it, nor on its way into it.
+    fn is_idle(&self) -> bool {
+        self.active.is_none() && self.waiting.is_empty() && self.reserved == 0
+    }
+}
+
+/// A place in a line. Whoever drops it has left the line, or ends its turn.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// `None` for a run without a conversation, whose turn is always.
+    place: Option<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    lines: Arc<Lines>,
+    key: ConversationKey,
+    run_no: u64,
+    slot: Arc<Slot>,
+    /// Its end is not that of the turn.
+    parked: bool,
+}
+
+impl Lines {
+    /// How many wait behind the active run of a conversation, and whether that takes them as input.
+    pub(crate) fn waiting(&self, key: &ConversationKey) -> (usize, bool) {
+        self.0.lock().get(key).map_or((0, false), |line| (line.waiting.len(), line.steers))
+    }
+
+    /// The runs of a conversation that are in memory, or parked with somebody behind them: the active one, then those that
+    /// wait, in order.
+    pub(crate) fn members(&self, key: &ConversationKey) -> Vec<u64> {
+        let lines = self.0.lock();
+        let Some(line) = lines.get(key) else { return Vec::new() };
+        line.active.into_iter().chain(line.waiting.keys().copied()).collect()
+    }
+
+    /// Called when somebody joins the line of a conversation and waits. One who has called before this is asked for counts.
+    pub(crate) fn joined(&self, key: &ConversationKey) -> Option<Arc<Notify>> {
+        self.0.lock().get(key).map(|line| Arc::clone(&line.joined))
+    }
+
+    /// Takes those out of a line, oldest first, at most `limit`, that `wanted` says yes to.
+    pub(crate) fn take(self: &Arc<Self>, key: &ConversationKey, limit: usize, wanted: impl Fn(u64) -> bool) -> Vec<TakenRun> {
+        let waiting: Vec<u64> = match self.0.lock().get(key) {
+            Some(line) => line.waiting.keys().copied().collect(),
+            None => return Vec::new(),
+        };
+        let wanted: Vec<u64> = waiting.into_iter().filter(|run_no| wanted(*run_no)).take(limit).collect();
+        let mut lines = self.0.lock();
+        let Some(line) = lines.get_mut(key) else { return Vec::new() };
+        let taken = wanted.into_iter().filter_map(|run_no| {
+            let slot = line.waiting.remove(&run_no)?;
+            Some(TakenRun { lines: Arc::clone(self), key: key.clone(), run_no, slot, done: false })
+        });
+        taken.collect()
+    }
+
+    /// Says that a run of the conversation is being created. Waits until a run that wants to be first has joined.
+    pub(crate) async fn reserve(self: &Arc<Self>, key: &ConversationKey) -> Reservation {
+        loop {
+            let freed = {
+                let mut lines = self.0.lock();
+                let line = lines.entry(key.clone()).or_default();
+                if !line.exclusive {
+                    line.reserved += 1;
+                    return Reservation { lines: Arc::clone(self), key: key.clone(), exclusive: false };
+                }
+                Arc::clone(&line.freed).notified_owned()
+            };
+            freed.await;
+        }
+    }
+
+    /// As [`Lines::reserve`], where no run of the conversation is active, parked or being created: the run is first.
+    pub(crate) fn reserve_idle(
+        self: &Arc<Self>,
+        key: &ConversationKey,
+        parked: impl FnOnce(&ConversationKey) -> Option<ParkedTurn>,
+    ) -> Result<Reservation, Busy> {
+        let mut lines = self.0.lock();
+        if let Some(line) = lines.get(key).filter(|line| !line.is_idle()) {
+            return Err(Busy { active: line.active });
+        }
+        if let Some(turn) = parked(key) {
+            return Err(Busy { active: Some(turn.run_no) });
+        }
+        let line = lines.entry(key.clone()).or_default();
+        line.reserved += 1;
+        line.exclusive = true;
+        Ok(Reservation { lines: Arc::clone(self), key: key.clone(), exclusive: true })
+    }
+
+    /// How many wait in all lines.
+    pub(crate) fn waiting_in_all(&self) -> usize {
+        self.0.lock().values().map(|line| line.waiting.len()).sum()
+    }
+
+    /// Joins the line of a conversation. Runs that were created earlier go first.
+    ///
+    /// A run that is parked is the active one of its conversation and costs no memory here: `parked` finds it.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        key: Option<ConversationKey>,
+        run_no: u64,
+        steers: bool,
+        parked: impl FnOnce(&ConversationKey) -> Option<ParkedTurn>,
+    ) -> Turn {
+        let Some(key) = key else { return Turn { place: None } };
+        let slot = Arc::new(Slot { steers, ..Slot::default() });
+        let mut lines = self.0.lock();
+        let line = lines.entry(key.clone()).or_default();
+        if line.active.is_none()
+            && let Some(turn) = parked(&key)
+        {
+            (line.active, line.steers) = (Some(turn.run_no), turn.steers);
+        }
+        if line.active.is_none_or(|active| active == run_no) {
+            line.active = Some(run_no);
+            line.steers = steers;
+        } else {
+            line.waiting.insert(run_no, Arc::clone(&slot));
+            line.joined.notify_one();
+        }
+        drop(lines);
+        Turn { place: Some(Place { lines: Arc::clone(self), key, run_no, slot, parked: false }) }
+    }
+}
+
+impl Turn {
+    /// The run leaves memory, and its turn goes on: whoever waits goes on waiting. That the run is parked is on disk.
+    pub(crate) fn leave_parked(mut self) {
+        let Some(place) = &mut self.place else { return };
+        place.parked = true;
+        let mut lines = place.lines.0.lock();
+        if lines.get(&place.key).is_some_and(|line| line.waiting.is_empty() && line.reserved == 0) {
+            lines.remove(&place.key);
+        }
+    }
+
+    /// Whether it is this one's turn.
+    pub(crate) fn is_now(&self) -> bool {
+        self.place
+            .as_ref()
+            .is_none_or(|place| place.lines.0.lock().get(&place.key).is_some_and(|line| line.active == Some(place.run_no)))
+    }
+
+    /// The run that has taken it as input, where one has.
+    pub(crate) fn taken_by(&self) -> Option<RunId> {
+        self.place.as_ref().and_then(|place| *place.slot.taken_by.lock())
+    }
+
+    /// Waits until it is this one's turn, or another has taken it.
+    pub(crate) async fn wait(&self) -> Called {
+        loop {
+            if self.is_now() {
+                return Called::Now;
+            }
+            let Some(place) = &self.place else { return Called::Now };
+            if let Some(by) = self.taken_by() {
+                return Called::TakenBy(by);
+            }
+            // A call that came before this waits is kept by `Notify`.
+            place.slot.called.notified().await;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.parked {
+            return;
+        }
+        let mut lines = self.lines.0.lock();
+        self.slot.left.store(true, Ordering::Relaxed);
+        self.slot.gone.notify_one();
+        let Some(line) = lines.get_mut(&self.key) else { return };
+        line.waiting.remove(&self.run_no);
+        if line.active == Some(self.run_no) {
+            line.active = None;
+            line.steers = false;
+            if let Some((next, slot)) = line.waiting.pop_first() {
+                line.active = Some(next);
+                line.steers = slot.steers;
+                slot.called.notify_one();
+            }
+        }
+        if line.is_idle() {
+            lines.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key() -> Option<ConversationKey> {
+        Some(ConversationKey { conversation: "c".into(), ..ConversationKey::default() })
+    }
+
+    proptest! {
+        /// Whoever joins and leaves in whatever order: never two active, always the oldest that waits, and
+        /// nothing is left when all have gone.
+        #[test]
+        fn a_line_has_one_active_run_and_forgets_nobody(leaving in prop::collection::vec(any::<prop::sample::Index>(), 8)) {
+            let lines = Arc::new(Lines::default());
+            let mut turns: Vec<(u64, Turn)> = (1..=8).map(|no| (no, lines.join(key(), no, false, |_| None))).collect();
+            for index in leaving {
+                prop_assert_eq!(turns.iter().filter(|(_, turn)| turn.is_now()).count(), 1);
+                let active = turns.iter().find(|(_, turn)| turn.is_now()).map(|(no, _)| *no);
+                let (left, _) = turns.remove(index.index(turns.len()));
+                let next = turns.iter().find(|(_, turn)| turn.is_now()).map(|(no, _)| *no);
+                if active == Some(left) {
+                    prop_assert_eq!(next, turns.iter().map(|(no, _)| *no).min());
+                } else {
+                    prop_assert_eq!(next, active);
+                }
+            }
+            prop_assert!(lines.0.lock().is_empty());
+        }
+    }
+
+    #[test]
+    fn runs_without_a_conversation_do_not_wait() {
+        let lines = Arc::new(Lines::default());
+        assert!(lines.join(None, 1, false, |_| None).is_now() && lines.join(None, 2, false, |_| None).is_now());
+    }
+
+    #[tokio::test]
+    async fn the_next_is_called_when_the_active_one_leaves() {
+        let lines = Arc::new(Lines::default());
+        let first = lines.join(key(), 1, false, |_| None);
+        let second = lines.join(key(), 2, false, |_| None);
+        assert_eq!(lines.waiting(&key().unwrap()), (1, false));
+        assert_eq!(lines.members(&key().unwrap()), [1, 2]);
+        let waits = tokio::spawn(async move { second.wait().await });
+        drop(first);
+        waits.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_is_taken_is_told_by_whom_and_who_is_not_goes_back_to_its_place() {
+        let lines = Arc::new(Lines::default());
+        let active = lines.join(key(), 1, true, |_| None);
+        let joined = lines.joined(&key().unwrap()).unwrap();
+        let (second, third) = (lines.join(key(), 2, true, |_| None), lines.join(key(), 3, true, |_| None));
+        joined.notified().await;
+        assert_eq!(lines.waiting(&key().unwrap()), (2, true));
+        drop(lines.take(&key().unwrap(), 5, |_| true));
+        let taken = lines.take(&key().unwrap(), 5, |run_no| run_no == 2);
+        assert_eq!(lines.waiting(&key().unwrap()).0, 1);
+        let by = RunId::new();
+        let gone: Vec<_> = taken.into_iter().map(|taken| Box::new(taken).give_to(by)).collect();
+        assert_eq!(second.wait().await, Called::TakenBy(by));
+        drop((active, second));
+        for gone in gone {
+            gone.await;
+        }
+        assert_eq!(third.wait().await, Called::Now);
+    }
+
+    #[tokio::test]
+    async fn a_parked_run_keeps_its_turn_without_memory() {
+        let lines = Arc::new(Lines::default());
+        lines.join(key(), 1, false, |_| None).leave_parked();
+        assert!(lines.0.lock().is_empty());
+        assert_eq!(lines.members(&key().unwrap()), Vec::<u64>::new(), "the ledger knows it");
+        let second = lines.join(key(), 2, false, |_| Some(ParkedTurn { run_no: 1, steers: false }));
+        assert!(!second.is_now());
+        assert_eq!(lines.members(&key().unwrap()), [1, 2]);
+        let first = lines.join(key(), 1, false, |_| Some(ParkedTurn { run_no: 1, steers: false }));
+        assert!(first.is_now());
+        first.leave_parked();
+        assert!(!second.is_now(), "it is parked again, and somebody waits");
+        drop(lines.join(key(), 1, false, |_| Some(ParkedTurn { run_no: 1, steers: false })));
+        second.wait().await;
+    }
+
+    #[tokio::test]
+    async fn a_run_that_wants_an_idle_conversation_is_refused_by_every_other() {
+        let lines = Arc::new(Lines::default());
+        let key = key().unwrap();
+        let created = lines.reserve(&key).await;
+        assert_eq!(lines.reserve_idle(&key, |_| None).unwrap_err().active, None, "a run is being created");
+        let turn = lines.join(Some(key.clone()), 7, false, |_| None);
+        drop(created);
+        assert_eq!(lines.reserve_idle(&key, |_| None).unwrap_err().active, Some(7), "a run is active");
+        drop(turn);
+        let parked = |_: &ConversationKey| Some(ParkedTurn { run_no: 3, steers: false });
+        assert_eq!(lines.reserve_idle(&key, parked).unwrap_err().active, Some(3), "a run is parked");
+        let idle = lines.reserve_idle(&key, |_| None).unwrap();
+        assert!(lines.reserve_idle(&key, |_| None).is_err(), "only one is first");
+        let mut next = std::pin::pin!(lines.reserve(&key));
+        assert!(futures_util::poll!(&mut next).is_pending(), "the others join behind it");
+        drop(idle);
+        drop(next.await);
+        assert!(lines.0.lock().is_empty());
+        // A reservation does not hide a parked run from a run that joins.
+        let created = lines.reserve(&key).await;
+        let turn = lines.join(Some(key.clone()), 8, false, parked);
+        assert!(!turn.is_now());
+        drop((created, turn));
+    }
+}

@@ -1,0 +1,180 @@
+//! From the creation of a run to its end: its line, its turn, its place or claim, parking, waking and recovery.
+//!
+//! [`task::RunTask`] is the one life cycle. What executes a run is its [`body`]: a guest in a place of the sandbox, or an
+//! executor outside of the host under a claim.
+
+pub(crate) mod body;
+pub(crate) mod cancel;
+pub(crate) mod claims;
+pub(crate) mod dead_letters;
+pub(crate) mod executor;
+pub(crate) mod executors;
+pub(crate) mod family;
+pub(crate) mod guest;
+pub(crate) mod lease;
+pub(crate) mod lines;
+pub(crate) mod queue;
+pub(crate) mod recovery;
+pub(crate) mod responses;
+pub(crate) mod start;
+pub(crate) mod task;
+pub(crate) mod wake;
+
+use std::{
+    collections::HashMap,
+    ops::Deref,
+    sync::{Arc, OnceLock, Weak},
+};
+
+use agent_host_ledger::{Ledger, RunRecord};
+use agent_host_protocol::{Event, RunId};
+use agent_host_sandbox::Runner;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{
+    claims::ClaimHandle,
+    executors::Executors,
+    lease::LeaseKey,
+    lines::Lines,
+    queue::{admission::Admissions, waiting::Waiting},
+    wake::MAX_WAKING,
+};
+use crate::{
+    execution::{
+        Resumption, Shared,
+        neighbours::{Neighbours, NoNeighbours},
+        registry::Registry,
+        writer::RunWriter,
+    },
+    record::{HostError, terms::Terms},
+};
+
+/// The runs of one ledger. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Runs(Arc<RunsOfCell>);
+
+/// What the life cycle of the runs of one ledger needs.
+pub(crate) struct RunsOfCell {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) ledger: Ledger,
+    /// One for each conversation with an active run.
+    pub(crate) lines: Arc<Lines>,
+    /// Where the runs are.
+    pub(crate) registry: Arc<Registry>,
+    /// External runs and executors that wait for each other.
+    pub(crate) waiting: Waiting,
+    /// How many runs of each binding are executed.
+    pub(crate) admissions: Arc<Admissions>,
+    pub(crate) executors: Executors,
+    /// Runs that executors hold.
+    pub(crate) claims: Mutex<HashMap<RunId, Arc<ClaimHandle>>>,
+    pub(crate) lease_key: LeaseKey,
+    /// Notified when a parked run may be due earlier than the next one that the clock knows.
+    pub(crate) alarm: Notify,
+    /// One permit for each parked run that is coming back.
+    pub(crate) waking: Arc<Semaphore>,
+    pub(crate) tasks: TaskTracker,
+    /// Cancelled when the cell stops: no run starts any more.
+    pub(crate) stopping: CancellationToken,
+    /// Cancelled when the grace of a stop is over.
+    pub(crate) ending: CancellationToken,
+    /// Weak: the room above holds these runs.
+    neighbours: OnceLock<Weak<dyn Neighbours>>,
+}
+
+impl Deref for Runs {
+    type Target = RunsOfCell;
+
+    fn deref(&self) -> &RunsOfCell {
+        &self.0
+    }
+}
+
+impl Runs {
+    /// Opens the runs of a ledger. None of them is executed before [`Runs::recover`].
+    pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger) -> Result<Self, HostError> {
+        let (executors, lease_key) = (Executors::load(&ledger)?, LeaseKey::of(&ledger).await?);
+        Ok(Self(Arc::new(RunsOfCell {
+            shared: Arc::clone(shared),
+            ledger,
+            lines: Arc::default(),
+            registry: Arc::default(),
+            waiting: Waiting::default(),
+            admissions: Arc::default(),
+            executors,
+            claims: Mutex::default(),
+            lease_key,
+            alarm: Notify::new(),
+            waking: Arc::new(Semaphore::new(MAX_WAKING)),
+            tasks: TaskTracker::new(),
+            stopping: shared.stopping.child_token(),
+            ending: shared.ending.child_token(),
+            neighbours: OnceLock::new(),
+        })))
+    }
+
+    /// Says what runs reach of each other. To be called once, before any run begins.
+    pub(crate) fn connect(&self, neighbours: Weak<dyn Neighbours>) {
+        let _ = self.neighbours.set(neighbours);
+    }
+
+    fn neighbours(&self) -> Arc<dyn Neighbours> {
+        let connected = self.neighbours.get().and_then(Weak::upgrade);
+        connected.unwrap_or_else(|| Arc::new(NoNeighbours))
+    }
+
+    /// The record of a run.
+    pub(crate) fn record(&self, id: RunId) -> Result<RunRecord, HostError> {
+        self.ledger.run(id)?.ok_or_else(|| HostError::NotFound(format!("there is no run {id}")))
+    }
+
+    /// The writer of a run that is not executed.
+    pub(crate) fn writer(&self, record: &RunRecord) -> RunWriter {
+        RunWriter::of(&self.ledger, record)
+    }
+
+    /// Whether the cell takes anything new.
+    pub(crate) fn check_running(&self) -> Result<(), HostError> {
+        if self.stopping.is_cancelled() { Err(HostError::ShuttingDown) } else { Ok(()) }
+    }
+}
+
+/// A run in the ledger, with what its task needs.
+pub(crate) struct StoredRun {
+    pub(crate) record: RunRecord,
+    pub(crate) event: Arc<Event>,
+    pub(crate) event_no: u64,
+    pub(crate) transcript_seq: Option<u64>,
+    pub(crate) terms: Arc<Terms>,
+    /// The runner as it serves now. A run that goes on does so with the component that it began with.
+    pub(crate) runner: Option<Runner>,
+    pub(crate) resumption: Resumption,
+    /// Held until a run that comes back has its place.
+    pub(crate) waking: Option<OwnedSemaphorePermit>,
+}
+
+impl Runs {
+    /// Reads what the task of a run needs.
+    pub(crate) fn stored(&self, record: RunRecord, resumption: Resumption) -> Result<StoredRun, HostError> {
+        let ledger = &self.ledger;
+        let missing =
+            |what: &str| HostError::Internal(format!("run {} has no {what}: run `agent-host ledger check`", record.run.run_id));
+        let terms = ledger.terms(record.run.run_id)?.ok_or_else(|| missing("terms"))?;
+        let terms: Terms =
+            serde_json::from_str(terms.get()).map_err(|error| missing(&format!("terms that can be read ({error})")))?;
+        let event = ledger.event(record.run.event_id)?.ok_or_else(|| missing("event"))?;
+        let runner = self.shared.plugins.runner(&record.run.runner_id);
+        Ok(StoredRun {
+            record,
+            event: Arc::new(event.event),
+            event_no: event.event_no,
+            transcript_seq: event.transcript_seq,
+            terms: Arc::new(terms),
+            runner,
+            resumption,
+            waking: None,
+        })
+    }
+}

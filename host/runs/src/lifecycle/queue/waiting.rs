@@ -1,0 +1,278 @@
+//! Runs that wait for an executor outside, and executors that wait for a run.
+//!
+//! Who is given what is decided here, under one lock: a run leaves the queue for one executor, and an executor that waits
+//! is given the first run that fits the moment it is there. That it was claimed is written by the run itself, before
+//! anyone hears of it.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use agent_host_protocol::{RunId, RunnerId};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::lifecycle::claims::{ClaimedRun, Reply};
+
+/// Runs and executors that wait for each other.
+#[derive(Default)]
+pub(crate) struct Waiting(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Runs of one kind are in one bucket, so that nobody looks at those that do not fit.
+    buckets: HashMap<Arc<Kind>, BTreeMap<Place, Run>>,
+    /// In the order in which they came.
+    executors: BTreeMap<u64, Executor>,
+    last_ticket: u64,
+    /// Every queue that a run has ever waited in: one that is empty is shown so.
+    queues: BTreeSet<String>,
+}
+
+/// What decides who may claim a run.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Kind {
+    pub(crate) queue: String,
+    pub(crate) runner_id: RunnerId,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) workspace: Option<String>,
+}
+
+/// Higher priorities first, then older runs.
+type Place = (Reverse<i32>, u64);
+
+struct Run {
+    run_id: RunId,
+    given: oneshot::Sender<Offer>,
+}
+
+struct Executor {
+    wanted: Arc<Wanted>,
+    given: oneshot::Sender<Found>,
+}
+
+/// What an executor can execute.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Wanted {
+    /// Any of these. None: every queue.
+    pub(crate) queues: Vec<String>,
+    /// Any of these. None: every runner.
+    pub(crate) runner_ids: Vec<RunnerId>,
+    /// What it has.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Only runs of this workspace.
+    pub(crate) workspace: Option<String>,
+}
+
+impl Wanted {
+    fn fits(&self, kind: &Kind) -> bool {
+        (self.queues.is_empty() || self.queues.contains(&kind.queue))
+            && (self.runner_ids.is_empty() || self.runner_ids.contains(&kind.runner_id))
+            && kind.labels.iter().all(|(name, value)| self.labels.get(name) == Some(value))
+            && (self.workspace.is_none() || self.workspace == kind.workspace)
+    }
+}
+
+/// An executor that was given a run, and asks it for the claim.
+pub(crate) struct Offer {
+    pub(crate) executor_id: String,
+    pub(crate) lease_ms: Option<u64>,
+    /// Whether it begins at once.
+    pub(crate) start: bool,
+    pub(crate) reply: Reply<ClaimedRun>,
+}
+
+/// A run that was given to an executor. Where it is dropped, the run goes back to its place.
+pub(crate) struct Found {
+    pub(crate) run_id: RunId,
+    pub(crate) offer: oneshot::Sender<Offer>,
+}
+
+/// A place of a run. Dropping it leaves the queue.
+pub(crate) struct Queued<'a> {
+    waiting: &'a Waiting,
+    kind: Arc<Kind>,
+    place: Place,
+    /// An error where the executor that was given the run has gone: it is to be put into the queue again.
+    pub(crate) offered: oneshot::Receiver<Offer>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        let mut state = self.waiting.0.lock();
+        if let Some(bucket) = state.buckets.get_mut(&self.kind) {
+            bucket.remove(&self.place);
+            if bucket.is_empty() {
+                state.buckets.remove(&self.kind);
+            }
+        }
+    }
+}
+
+/// An executor that waits. Dropping it leaves.
+pub(crate) struct Ticket<'a> {
+    waiting: &'a Waiting,
+    number: u64,
+    pub(crate) found: oneshot::Receiver<Found>,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.waiting.0.lock().executors.remove(&self.number);
+    }
+}
+
+impl Waiting {
+    /// Puts a run into the queue, or gives it to the executor that waits longest for such a one.
+    pub(crate) fn enter(&self, kind: Kind, priority: i32, run_no: u64, run_id: RunId) -> Queued<'_> {
+        let (offer, offered) = oneshot::channel();
+        let kind = Arc::new(kind);
+        let place = (Reverse(priority), run_no);
+        let queued = Queued { waiting: self, kind: Arc::clone(&kind), place, offered };
+        let mut found = Found { run_id, offer };
+        let mut state = self.0.lock();
+        loop {
+            let first = state.executors.iter().find(|(_, executor)| executor.wanted.fits(&kind)).map(|(number, _)| *number);
+            let Some(executor) = first.and_then(|number| state.executors.remove(&number)) else { break };
+            match executor.given.send(found) {
+                Ok(()) => {
+                    drop(state);
+                    return queued;
+                }
+                // It has gone in this moment.
+                Err(back) => found = back,
+            }
+        }
+        if !state.queues.contains(&kind.queue) {
+            state.queues.insert(kind.queue.clone());
+        }
+        state.buckets.entry(kind).or_default().insert(place, Run { run_id, given: found.offer });
+        drop(state);
+        queued
+    }
+
+    /// The first run that fits; else a place among those who wait for one.
+    pub(crate) fn claim(&self, wanted: &Arc<Wanted>) -> Result<Found, Ticket<'_>> {
+        let mut state = self.0.lock();
+        let first = state.buckets.iter().filter(|(kind, _)| wanted.fits(kind)).filter_map(|(kind, bucket)| {
+            let (place, _) = bucket.first_key_value()?;
+            Some((*place, Arc::clone(kind)))
+        });
+        if let Some((place, kind)) = first.min_by_key(|(place, _)| *place)
+            && let Some(bucket) = state.buckets.get_mut(&kind)
+            && let Some(run) = bucket.remove(&place)
+        {
+            if bucket.is_empty() {
+                state.buckets.remove(&kind);
+            }
+            return Ok(Found { run_id: run.run_id, offer: run.given });
+        }
+        let (given, found) = oneshot::channel();
+        state.last_ticket += 1;
+        let number = state.last_ticket;
+        state.executors.insert(number, Executor { wanted: Arc::clone(wanted), given });
+        drop(state);
+        Err(Ticket { waiting: self, number, found })
+    }
+
+    /// How many runs wait in one queue.
+    pub(crate) fn depth(&self, queue: &str) -> usize {
+        let state = self.0.lock();
+        state.buckets.iter().filter(|(kind, _)| kind.queue == queue).map(|(_, bucket)| bucket.len()).sum()
+    }
+
+    /// How many runs wait in each queue.
+    pub(crate) fn depths(&self) -> BTreeMap<String, u64> {
+        let state = self.0.lock();
+        let mut depths: BTreeMap<_, _> = state.queues.iter().map(|queue| (queue.clone(), 0)).collect();
+        for (kind, bucket) in &state.buckets {
+            *depths.entry(kind.queue.clone()).or_default() += bucket.len() as u64;
+        }
+        depths
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(queue: &str) -> Kind {
+        Kind { queue: queue.into(), runner_id: "plugin:a/b/c".parse().unwrap(), labels: BTreeMap::new(), workspace: None }
+    }
+
+    fn wanted(queues: &[&str]) -> Arc<Wanted> {
+        Arc::new(Wanted { queues: queues.iter().map(|queue| (*queue).to_owned()).collect(), ..Wanted::default() })
+    }
+
+    fn claimed(waiting: &Waiting, wanted: &Arc<Wanted>) -> Option<RunId> {
+        waiting.claim(wanted).ok().map(|found| found.run_id)
+    }
+
+    #[test]
+    fn the_highest_priority_comes_first_then_the_oldest() {
+        let waiting = Waiting::default();
+        let ids: Vec<_> = (0..4).map(|_| RunId::new()).collect();
+        let _places: Vec<_> = [(0, 1, "a"), (5, 2, "b"), (5, 3, "a"), (0, 4, "c")]
+            .into_iter()
+            .zip(&ids)
+            .map(|((priority, no, queue), id)| waiting.enter(kind(queue), priority, no, *id))
+            .collect();
+        assert_eq!(waiting.depths(), BTreeMap::from([("a".into(), 2), ("b".into(), 1), ("c".into(), 1)]));
+        let any = wanted(&[]);
+        assert_eq!(claimed(&waiting, &wanted(&["c"])), Some(ids[3]));
+        let order: Vec<_> = std::iter::from_fn(|| claimed(&waiting, &any)).collect();
+        assert_eq!(order, [ids[1], ids[2], ids[0]]);
+        assert!(waiting.0.lock().buckets.is_empty());
+    }
+
+    #[test]
+    fn labels_runners_and_workspaces_are_kept_apart() {
+        let waiting = Waiting::default();
+        let id = RunId::new();
+        let labels = BTreeMap::from([("gpu".to_owned(), "a100".to_owned())]);
+        let special = Kind { labels: labels.clone(), workspace: Some("w".into()), ..kind("a") };
+        let _place = waiting.enter(special, 0, 1, id);
+        for no in [
+            Wanted::default(),
+            Wanted { labels: BTreeMap::from([("gpu".into(), "t4".into())]), ..Wanted::default() },
+            Wanted { labels: labels.clone(), workspace: Some("other".into()), ..Wanted::default() },
+            Wanted { labels: labels.clone(), runner_ids: vec!["plugin:x/y/z".parse().unwrap()], ..Wanted::default() },
+        ] {
+            assert_eq!(claimed(&waiting, &Arc::new(no.clone())), None, "{no:?}");
+        }
+        let more = labels.into_iter().chain([("zone".to_owned(), "eu".to_owned())]).collect();
+        assert_eq!(
+            claimed(&waiting, &Arc::new(Wanted { labels: more, workspace: Some("w".into()), ..Wanted::default() })),
+            Some(id)
+        );
+    }
+
+    #[tokio::test]
+    async fn who_waits_longest_is_given_the_next_and_who_has_gone_is_passed_over() {
+        let waiting = Waiting::default();
+        let any = wanted(&[]);
+        let (Err(gone), Err(other), Err(mut first), Err(mut second)) =
+            (waiting.claim(&any), waiting.claim(&wanted(&["b"])), waiting.claim(&any), waiting.claim(&any))
+        else {
+            panic!("there is nothing to claim")
+        };
+        drop(gone);
+        let (one, two) = (RunId::new(), RunId::new());
+        let _place = waiting.enter(kind("a"), 0, 1, one);
+        assert_eq!((&mut first.found).await.unwrap().run_id, one);
+        let mut place = waiting.enter(kind("a"), 0, 2, two);
+        drop((&mut second.found).await.unwrap());
+        assert!((&mut place.offered).await.is_err(), "who was given it is gone: the run hears of that");
+        drop((first, second, other));
+        assert!(waiting.0.lock().executors.is_empty());
+    }
+
+    #[test]
+    fn who_leaves_the_queue_is_not_given_to_anybody() {
+        let waiting = Waiting::default();
+        drop(waiting.enter(kind("a"), 0, 1, RunId::new()));
+        assert_eq!(claimed(&waiting, &wanted(&[])), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! Recovery: what a crash left. Runs that were active go on or end as their binding says, runs that waited in line go on
+//! waiting, and parked runs stay parked.
+
+use std::collections::HashMap;
+
+use agent_host_protocol::run::Terminal;
+
+use super::{Runs, wake::PAGE};
+use crate::{
+    execution::{Resumption, family::Children},
+    record::{
+        FORKED_FROM, HostError, WaitKey, steering,
+        terminal::{end_stored, had_begun},
+    },
+};
+
+impl Runs {
+    /// Begins the tasks of the runs that the ledger holds.
+    pub(crate) async fn recover(&self) -> Result<(), HostError> {
+        let ledger = &self.ledger;
+        let active = ledger.active_runs()?;
+        if !active.is_empty() || ledger.parked_count() > 0 {
+            let begun = active.iter().filter(|record| had_begun(record.run.status)).count();
+            tracing::info!(
+                active = begun,
+                waiting = active.len() - begun,
+                parked = ledger.parked_count(),
+                "runs of the host before"
+            );
+        }
+        let mut commits = Vec::new();
+        let (mut taken, mut dying) = (HashMap::new(), Vec::new());
+        // Oldest first, so that the active run of a conversation takes its turn again before those behind it.
+        for record in active {
+            let begun = had_begun(record.run.status);
+            if begun && record.run.cancel_requested_at.is_some() {
+                // It has got what was asked for.
+                let reason = record.run.cancel_reason.clone().unwrap_or_default();
+                dying.push((record.run.run_id, Children::of(ledger, &record)?));
+                let events = ledger.run_events_after(record.run_no, record.run.run_id, 0, usize::MAX)?;
+                let end = end_stored(&record, &events, Terminal::Cancelled { reason }, 0);
+                commits.push(self.writer(&record).append(end).await?);
+                continue;
+            }
+            if begun && record.run.conversation_id.is_some() {
+                taken.extend(steering::taken_by(ledger, &record)?);
+            }
+            if let Some(by) = taken.get(&record.run.run_id).filter(|_| !begun) {
+                commits.push(self.writer(&record).append(steering::taken(&record, *by)).await?);
+                continue;
+            }
+            let resumption = match begun {
+                true => Resumption::Interrupted,
+                false if record.run.metadata.contains_key(FORKED_FROM) => Resumption::Forked,
+                false => Resumption::New,
+            };
+            self.begin(self.stored(record, resumption)?);
+        }
+        for commit in commits {
+            self.shared.metrics.ended(&commit.await?);
+        }
+        for (parent, children) in dying {
+            self.end_children(parent, &children).await;
+        }
+        self.wake_parents().await
+    }
+
+    /// Parked runs whose children ended in the moment in which the host died.
+    async fn wake_parents(&self) -> Result<(), HostError> {
+        let mut after = None;
+        loop {
+            let keys = self.ledger.parked_keys(WaitKey::CHILDREN, after.as_ref(), PAGE)?;
+            let Some(last) = keys.last() else { return Ok(()) };
+            after = Some(last.clone());
+            for (_, run_no) in keys {
+                if self.is_due(run_no) {
+                    self.wake(run_no).await?;
+                }
+            }
+        }
+    }
+}

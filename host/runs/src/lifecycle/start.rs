@@ -1,0 +1,204 @@
+//! How an execution of a run begins: for the first time, for another try, or on from its journal.
+
+use std::time::{Duration, Instant};
+
+use agent_host_config::Durability;
+use agent_host_ledger::{RunChange, RunRecord, RunWrite};
+use agent_host_protocol::{ResultKind, RunStatus, Timestamp, context::RunContext, run::RunFailure, time};
+use agent_host_sandbox::{GuestClock, Runner, World};
+use serde_json::{json, value::to_raw_value};
+
+use super::task::RunTask;
+use crate::{
+    execution::{Resumption, writer::OnStorageError},
+    policy::context::{self, Sources},
+    record::{
+        FORKED_FROM, HostError,
+        facts::{fact, status_event, unended},
+        journal::{Journal, Mode, Recorded, Stop},
+        terminal::{host_restarted, not_journaled},
+    },
+};
+
+/// How an execution starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StartKind {
+    /// Of the first attempt.
+    First,
+    /// Of a further attempt, which knows nothing of the ones before.
+    Retry,
+    /// On from where the execution before stopped.
+    Resumed,
+}
+
+/// What an execution starts with.
+pub(crate) struct Start {
+    pub(crate) kind: StartKind,
+    pub(crate) context: RunContext,
+    pub(crate) world: World,
+    pub(crate) journal: Journal,
+    /// When the guest must have returned.
+    pub(crate) deadline: Instant,
+    pub(crate) deadline_at: Timestamp,
+    /// Sequence of the last event that the run has.
+    pub(crate) last_sequence: u64,
+    pub(crate) attempt: u32,
+}
+
+impl RunTask {
+    /// Begins the execution: what it begins with is on its way to the disk when this returns, and whatever the run
+    /// writes is behind it in the same line. The inner error is the end of the run.
+    pub(crate) async fn start_guest(&self, runner: &Runner) -> Result<Result<Start, RunFailure>, HostError> {
+        // Requests of `wasi:http` are in no journal.
+        let journals = !runner.component.uses_wasi_http();
+        match (self.run.resumption, self.run.terms.durability) {
+            (Resumption::New, _) => self.start_anew(self.run.record.run.attempt, journals).await.map(Ok),
+            (Resumption::Interrupted, Durability::Resume) if !journals => Ok(Err(not_journaled())),
+            (Resumption::Parked | Resumption::Forked, _) | (Resumption::Interrupted, Durability::Resume) => self.resume().await,
+            (Resumption::Interrupted, Durability::Retry) => {
+                let attempt = self.run.record.run.attempt;
+                if attempt >= self.run.terms.max_attempts {
+                    let message = format!("the host stopped in each of {attempt} attempts at the run, and it may have no more");
+                    return Ok(Err(RunFailure { message, ..host_restarted() }));
+                }
+                self.start_anew(attempt + 1, journals).await.map(Ok)
+            }
+            (Resumption::Interrupted, Durability::Fail) => Ok(Err(host_restarted())),
+        }
+    }
+
+    pub(crate) async fn start_anew(&self, attempt: u32, journals: bool) -> Result<Start, HostError> {
+        let runs = &self.runs;
+        let setup = runs.shared.setup();
+        let limits = &*setup.limits;
+        let (started, began_us) = (Instant::now(), time::now_us());
+        let at = began_us / 1_000;
+        let deadline_at = at.saturating_add(self.run.terms.deadline_ms);
+        let context = context::build(
+            &runs.ledger,
+            &Sources {
+                run_id: self.run.record.run.run_id,
+                parent_run_id: self.run.record.run.parent_run_id,
+                attempt,
+                event: &self.run.event,
+                services: &setup.services,
+                event_no: self.run.event_no,
+                transcript_seq: self.run.transcript_seq,
+                terms: &self.run.terms,
+                deadline_at,
+                snapshot_bytes: limits.state_snapshot_bytes,
+            },
+        )?;
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| HostError::Internal(format!("there is no randomness: {error}")))?;
+        let world = World::new(limits, GuestClock::new(began_us), seed);
+        let mode = if journals && self.run.terms.durability == Durability::Resume { Mode::Recording } else { Mode::Off };
+        let journal = Journal::begin(mode, &world, limits);
+        let mut last_sequence = self.run.record.run.last_sequence;
+        let (change, events) = if attempt == self.run.record.run.attempt {
+            (RunChange::Start { at, deadline_at: Some(deadline_at) }, Vec::new())
+        } else {
+            // What the attempt before has left open, nobody waits for any more.
+            let before = runs.ledger.run_events_after(self.run.record.run_no, self.run.record.run.run_id, 0, usize::MAX)?;
+            let data = json!({ "status": "running", "reason": "retried", "attempt": attempt });
+            let facts = unended(&before, at).into_iter().chain([(ResultKind::RunStatus, data)]);
+            let events: Vec<_> =
+                (last_sequence + 1..).zip(facts).map(|(sequence, (kind, data))| fact(kind, sequence, at, &data)).collect();
+            last_sequence += events.len() as u64;
+            (RunChange::Retry { at, deadline_at: Some(deadline_at) }, events)
+        };
+        let (segment, _) = journal.take().split();
+        let start = RunWrite {
+            changes: vec![change],
+            context: Some(to_raw_value(&context).map_err(|error| HostError::Internal(error.to_string()))?),
+            events,
+            journal: segment,
+            ..RunWrite::default()
+        };
+        // Not waited for: whatever the run writes next is behind it in the same line.
+        drop(self.writer().append(start).await?);
+        let deadline = started + Duration::from_millis(self.run.terms.deadline_ms);
+        let kind = if attempt > 1 { StartKind::Retry } else { StartKind::First };
+        Ok(Start { kind, context, world, journal, deadline, deadline_at, last_sequence, attempt })
+    }
+
+    /// On from the journal: the context byte for byte, the deadline as it was.
+    async fn resume(&self) -> Result<Result<Start, RunFailure>, HostError> {
+        let runs = &self.runs;
+        let limits = runs.shared.limits();
+        let run = &self.run.record.run;
+        let recorded = match Recorded::read(&runs.ledger, self.run.record.run_no, &limits) {
+            Ok(Some(recorded)) => recorded,
+            // It began before there were journals, or its binding wanted none then.
+            Ok(None) => return Ok(Err(host_restarted())),
+            Err(stop) => return Ok(Err(stop.failure())),
+        };
+        if let Some(failure) = self.cannot_resume(&recorded) {
+            return Ok(Err(failure));
+        }
+        let Some(context) = runs.ledger.context(run.run_id)? else { return Ok(Err(host_restarted())) };
+        let context: RunContext = match serde_json::from_str(context.get()) {
+            Ok(context) => context,
+            Err(error) => return Ok(Err(Stop::Lost(format!("the context of the run cannot be read: {error}")).failure())),
+        };
+        let world = recorded.world.clone();
+        let journal = match Journal::resume(Mode::Recording, recorded, &limits) {
+            Ok(journal) => journal,
+            Err(stop) => return Ok(Err(stop.failure())),
+        };
+        let at = time::now();
+        let mut changes = Vec::new();
+        if run.status == RunStatus::Waiting {
+            changes.push(RunChange::Resume { at });
+        }
+        let mut deadline_at = run.deadline_at.unwrap_or_else(|| at.saturating_add(self.run.terms.deadline_ms));
+        let data = match self.run.resumption {
+            Resumption::Parked => json!({ "status": "running", "reason": "woken" }),
+            Resumption::Forked => {
+                deadline_at = at.saturating_add(self.run.terms.deadline_ms);
+                changes.push(RunChange::Start { at, deadline_at: Some(deadline_at) });
+                json!({ "status": "running", "reason": "forked", "forked_from": run.metadata.get(FORKED_FROM) })
+            }
+            Resumption::New | Resumption::Interrupted => {
+                changes.push(RunChange::Recover { at });
+                json!({ "status": "running", "reason": "resumed", "resumes": run.resumes + 1 })
+            }
+        };
+        let (segment, _) = journal.take().split();
+        let make = |record: &RunRecord| {
+            Ok(RunWrite {
+                changes: changes.clone(),
+                events: vec![status_event(record.run.last_sequence + 1, at, &data)],
+                journal: segment.clone(),
+                ..RunWrite::default()
+            })
+        };
+        // Waited for: a run that cannot write must not go on as if it could. An answer may be written in the same moment.
+        let resumed = self.writer().transact(&self.run.record, OnStorageError::Fail, make).await?;
+        let deadline = Instant::now() + Duration::from_millis(deadline_at.saturating_sub(at));
+        Ok(Ok(Start {
+            kind: StartKind::Resumed,
+            context,
+            world,
+            journal,
+            deadline,
+            deadline_at,
+            last_sequence: resumed.last_sequence,
+            attempt: run.attempt,
+        }))
+    }
+
+    fn cannot_resume(&self, recorded: &Recorded) -> Option<RunFailure> {
+        if !recorded.is_whole {
+            let message = "the host stopped, and the journal of the run had become too long to resume it: raise \
+                           `limits.journal_bytes`, or let the run do less";
+            return Some(RunFailure { message: message.to_owned(), ..host_restarted() });
+        }
+        if self.run.resumption == Resumption::Interrupted && recorded.in_vain >= self.run.terms.max_attempts {
+            let times = if recorded.in_vain == 1 { "once".to_owned() } else { format!("{} times in a row", recorded.in_vain) };
+            let message = format!("the host died {times} before the run had got any further; it is not brought back again");
+            return Some(RunFailure { message, ..host_restarted() });
+        }
+        None
+    }
+}

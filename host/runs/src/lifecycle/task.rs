@@ -1,0 +1,396 @@
+//! The task of a run: from the moment when it is in the ledger until it ends, parks, or is suspended by a stop.
+
+use std::{sync::Arc, time::Duration};
+
+use agent_host_ledger::{Park, RunChange, RunRecord, RunWrite};
+use agent_host_protocol::{
+    ApiError, ResultKind, Run, RunId, RunStatus, Timestamp,
+    run::{RunFailure, Terminal},
+    time,
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::{
+    Runs, StoredRun,
+    body::{Body, Exit, Ready, Running},
+    executor::ExecutorBody,
+    guest::GuestBody,
+    lines::{Called, Turn},
+};
+use crate::{
+    execution::{
+        Resumption,
+        family::Children,
+        registry::{Handle, Mailbox},
+        writer::{OnStorageError, RunWriter},
+    },
+    record::{
+        HostError, WaitKey,
+        facts::{id_of, status_event, unended, waiting_data},
+        is_external,
+        journal::Stop,
+        results::Speaker,
+        steering,
+        terminal::{bounded, end_executed, end_stored, timed_out},
+    },
+};
+
+/// How a run leaves its task.
+pub(crate) enum RunOutcome {
+    Ended(Box<Run>),
+    /// It waits on disk.
+    Parked,
+    /// The host stops, and the run goes on when it starts again.
+    Suspended,
+}
+
+/// The task of one run.
+pub(crate) struct RunTask {
+    pub(crate) runs: Runs,
+    pub(crate) run: StoredRun,
+    /// Cancelled once the request to cancel the run is committed.
+    pub(crate) cancelled: CancellationToken,
+    pub(crate) mail: Arc<Mailbox>,
+    pub(crate) turn: Turn,
+}
+
+/// Why a wait of a run that is not executed is over before its time.
+pub(crate) enum Interruption {
+    Stopping,
+    Cancelled,
+}
+
+impl Runs {
+    /// Begins the task of a run that is in the ledger. A run that has a task already is left alone.
+    pub(crate) fn begin(&self, run: StoredRun) {
+        let (run_id, run_no) = (run.record.run.run_id, run.record.run_no);
+        let (ended, on_end) = watch::channel(None);
+        let cancelled = CancellationToken::new();
+        if run.record.run.cancel_requested_at.is_some() {
+            cancelled.cancel();
+        }
+        let Some(mail) = self.registry.enter(run_id, Handle { cancelled: cancelled.clone(), ended: on_end }) else { return };
+        let conversation = run.terms.grant.conversation.clone();
+        let turn = self.lines.join(conversation.clone(), run_no, run.terms.grant.steering, |key| self.parked_turn(key));
+        let waits = !turn.is_now();
+        let runs = self.clone();
+        // Every line of the log names its run, at whatever level.
+        let span = tracing::error_span!(
+            target: "agent_host::context",
+            "run",
+            run_id = %run_id,
+            runner_id = %run.record.run.runner_id,
+            binding_id = run.record.run.binding_id,
+        );
+        let task = RunTask { runs: self.clone(), run, cancelled, mail, turn };
+        let running = async move {
+            if let Some(conversation) = conversation.filter(|_| waits) {
+                runs.wake_all_on(&WaitKey::steering(&conversation)).await;
+            }
+            let (outcome, turn) = task.execute().await;
+            runs.registry.leave(run_id);
+            match outcome {
+                Ok(RunOutcome::Ended(run)) => {
+                    drop(turn);
+                    tracing::debug!(status = %run.status, "the run has ended");
+                    runs.shared.metrics.ended(&run);
+                    runs.child_ended(&run).await;
+                    let _ = ended.send(Some(Ok(run)));
+                }
+                Ok(RunOutcome::Parked) => {
+                    turn.leave_parked();
+                    runs.check_parked(run_no);
+                }
+                Ok(RunOutcome::Suspended) => {}
+                Err(error) => {
+                    tracing::error!(%run_id, %error, "the run could not be brought to its end; it will be when the host starts again");
+                    let _ = ended.send(Some(Err(error.to_string())));
+                }
+            }
+        };
+        self.tasks.spawn(running.instrument(span));
+    }
+}
+
+impl RunTask {
+    async fn execute(mut self) -> (Result<RunOutcome, HostError>, Turn) {
+        let outcome = if is_external(&self.run.record.run) {
+            self.execute_by(ExecutorBody::new(&self)).await
+        } else {
+            self.execute_by(GuestBody::default()).await
+        };
+        (outcome, self.turn)
+    }
+
+    /// Executes the run by this body until its end, or until it leaves memory. The turn ends after the end is committed.
+    async fn execute_by<B: Body>(&mut self, mut body: B) -> Result<RunOutcome, HostError> {
+        if is_external(&self.run.record.run) || !self.turn.is_now() {
+            self.write_queued().await?;
+        }
+        if let Some(outcome) = self.await_turn(body.takes_cancel()).await? {
+            return Ok(outcome);
+        }
+        loop {
+            match body.start(self).await? {
+                Ready::Started => {}
+                Ready::Ends(terminal) => return self.end_stored(terminal).await,
+                Ready::Fails(failure) => return self.give_up(failure).await,
+                Ready::Interrupted(Interruption::Stopping) => return Ok(RunOutcome::Suspended),
+                Ready::Interrupted(Interruption::Cancelled) => return self.end_cancelled().await,
+            }
+            let mut exit = body.run(self).await?;
+            let running = body.stop().await;
+            if let (Some(running), Exit::End(Terminal::Completed(_))) = (&running, &exit) {
+                exit = self.await_background(&body, running, exit).await?;
+            }
+            if let Some(running) = &running {
+                running.execution.family.release().await;
+            }
+            let left = self.conclude(&body, running, exit).await?;
+            body.answer(&self.run.record.run, left.as_ref());
+            match left {
+                Some(outcome) => return Ok(outcome),
+                // The run waits in its queue again.
+                None => continue,
+            }
+        }
+    }
+
+    /// Waits for the turn of the run in its conversation. An outcome where the run leaves its task meanwhile.
+    async fn await_turn(&mut self, cancellable: bool) -> Result<Option<RunOutcome>, HostError> {
+        let called = tokio::select! {
+            biased;
+            () = self.runs.stopping.cancelled() => match self.turn.taken_by() {
+                Some(taker) => Called::TakenBy(taker),
+                None => return Ok(Some(RunOutcome::Suspended)),
+            },
+            () = self.cancelled.cancelled(), if cancellable => return self.end_cancelled().await.map(Some),
+            called = self.turn.wait() => called,
+        };
+        match called {
+            Called::Now => Ok(None),
+            Called::TakenBy(taker) => self.end_taken(taker).await.map(Some),
+        }
+    }
+
+    /// Waits for something that a run waits for before it is executed.
+    pub(crate) async fn unless_interrupted<T>(&self, waited: impl Future<Output = T>) -> Result<T, Interruption> {
+        tokio::select! {
+            biased;
+            () = self.runs.stopping.cancelled() => Err(Interruption::Stopping),
+            () = self.cancelled.cancelled() => Err(Interruption::Cancelled),
+            value = waited => Ok(value),
+        }
+    }
+
+    /// The run is completed, and ends when its background actions are resolved.
+    async fn await_background<B: Body>(&self, body: &B, running: &Running, exit: Exit) -> Result<Exit, HostError> {
+        let execution = &running.execution;
+        Ok(tokio::select! {
+            biased;
+            () = self.cancelled.cancelled() => Exit::End(self.cancelled_terminal()?),
+            () = tokio::time::sleep_until(execution.deadline.into()) => Exit::End(timed_out(self.run.terms.deadline_ms)),
+            () = self.runs.ending.cancelled() => body.on_host_stop(self, running),
+            stop = execution.waits.stopped() => Exit::from_stop(stop),
+            () = execution.await_background() => exit,
+        })
+    }
+
+    /// Writes what came of an execution. `None` where the run waits in its queue again.
+    async fn conclude<B: Body>(
+        &mut self,
+        body: &B,
+        running: Option<Running>,
+        exit: Exit,
+    ) -> Result<Option<RunOutcome>, HostError> {
+        let Some(running) = running else {
+            return match exit {
+                Exit::End(terminal) => self.end_stored(terminal).await.map(Some),
+                Exit::Requeue(requeue) => self.requeue(body.claim(), requeue).await,
+                Exit::Park { .. } | Exit::Suspend => Ok(Some(RunOutcome::Suspended)),
+            };
+        };
+        let execution = &running.execution;
+        match exit {
+            Exit::End(terminal) => {
+                self.end_children(&execution.family.children).await;
+                let run = self.end(&running, terminal).await?;
+                Ok(Some(RunOutcome::Ended(Box::new(run))))
+            }
+            Exit::Park { until, reason, keys } => {
+                self.park(&running, until, reason, keys).await?;
+                Ok(Some(RunOutcome::Parked))
+            }
+            Exit::Suspend => {
+                execution.journal.suspend();
+                execution.writer.flush().await.map_err(|error| HostError::Unavailable(error.message))?;
+                Ok(Some(RunOutcome::Suspended))
+            }
+            Exit::Requeue(requeue) => {
+                self.end_children(&execution.family.children).await;
+                execution.writer.flush().await.map_err(|error| HostError::Unavailable(error.message))?;
+                self.requeue(body.claim(), requeue).await
+            }
+        }
+    }
+
+    /// The writer of the run, for what no execution writes.
+    pub(crate) fn writer(&self) -> RunWriter {
+        self.runs.writer(&self.run.record)
+    }
+
+    pub(crate) fn run_id(&self) -> RunId {
+        self.run.record.run.run_id
+    }
+
+    /// Writes that the run waits, where it has not begun and does not say so yet.
+    pub(crate) async fn write_queued(&mut self) -> Result<(), HostError> {
+        if self.run.record.run.status != RunStatus::Created || self.run.resumption != Resumption::New {
+            return Ok(());
+        }
+        let write = RunWrite { changes: vec![RunChange::Queue { at: time::now() }], ..RunWrite::default() };
+        let commit = self.writer().append(write).await?;
+        if is_external(&self.run.record.run) {
+            // Whoever claims the run finds it in the queue.
+            self.run.record.run = commit.await?;
+        } else {
+            self.run.record.run.status = RunStatus::Queued;
+        }
+        Ok(())
+    }
+
+    /// Ends a run that has no execution in memory.
+    pub(crate) async fn end_stored(&self, terminal: Terminal) -> Result<RunOutcome, HostError> {
+        self.end_stored_with(terminal, |write, _| Ok(write)).await
+    }
+
+    /// As [`RunTask::end_stored`], with more in the same write.
+    pub(crate) async fn end_stored_with(
+        &self,
+        terminal: Terminal,
+        more: impl Fn(RunWrite, &RunRecord) -> Result<RunWrite, HostError>,
+    ) -> Result<RunOutcome, HostError> {
+        let (ledger, deadline_ms) = (&self.runs.ledger, self.run.terms.deadline_ms);
+        if self.run.resumption != Resumption::New && !self.run.terms.grant.permissions.runs.is_empty() {
+            self.end_children(&Children::of(ledger, &self.run.record)?).await;
+        }
+        self.end_as(|record| {
+            let events = ledger.run_events_after(record.run_no, record.run.run_id, 0, usize::MAX)?;
+            more(end_stored(record, &events, terminal.clone(), deadline_ms), record)
+        })
+        .await
+    }
+
+    /// Another run has taken the event of this one as input, and its record says so.
+    async fn end_taken(&self, taker: RunId) -> Result<RunOutcome, HostError> {
+        self.end_as(|record| Ok(steering::taken(record, taker))).await
+    }
+
+    async fn end_as(&self, make: impl Fn(&RunRecord) -> Result<RunWrite, HostError>) -> Result<RunOutcome, HostError> {
+        let run = self.writer().transact(&self.run.record, OnStorageError::Fail, make).await?;
+        Ok(RunOutcome::Ended(Box::new(run)))
+    }
+
+    pub(crate) async fn end_cancelled(&self) -> Result<RunOutcome, HostError> {
+        self.end_stored(self.cancelled_terminal()?).await
+    }
+
+    /// The terminal of a cancelled run, with the reason that is in its record.
+    pub(crate) fn cancelled_terminal(&self) -> Result<Terminal, HostError> {
+        let reason = self.runs.record(self.run_id())?.run.cancel_reason.filter(|reason| !reason.is_empty());
+        Ok(Terminal::Cancelled { reason: reason.unwrap_or_else(|| "the run was cancelled".to_owned()) })
+    }
+
+    /// Requests the cancellation of the children of a run that ends.
+    async fn end_children(&self, children: &Children) {
+        self.runs.end_children(self.run_id(), children).await;
+    }
+
+    /// Writes that the run waits on disk, and for what; durable when it returns.
+    async fn park(
+        &self,
+        running: &Running,
+        until: Option<Timestamp>,
+        reason: &'static str,
+        keys: Vec<WaitKey>,
+    ) -> Result<(), HostError> {
+        let at = time::now();
+        let wake_at = until.map_or(running.deadline_at, |until| until.min(running.deadline_at));
+        let conversation = self.run.terms.grant.conversation.as_ref().map(WaitKey::conversation);
+        let keys = keys.into_iter().chain(conversation).map(|key| key.to_string()).collect();
+        let data = waiting_data(reason, until);
+        let make = |sequence| {
+            Ok(RunWrite {
+                changes: vec![RunChange::Wait { at, reason: reason.to_owned() }],
+                events: vec![status_event(sequence, at, &data)],
+                park: Some(Park { wake_at, keys }),
+                ..RunWrite::default()
+            })
+        };
+        let unavailable = |error: ApiError| HostError::Unavailable(error.message);
+        let written = running.execution.writer.append(None, make).await.map_err(unavailable)?;
+        written.durable().await.map_err(unavailable)?;
+        self.runs.alarm.notify_one();
+        Ok(())
+    }
+
+    /// Brings a run that is executed to its one end: status and terminal event in one commit.
+    async fn end(&self, running: &Running, terminal: Terminal) -> Result<Run, HostError> {
+        let execution = &running.execution;
+        let mut terminal = bounded(terminal, self.runs.shared.limits().result_bytes);
+        if let Terminal::Failed(failure) = &mut terminal
+            && failure.details.is_none()
+        {
+            failure.details = running.log.tail().map(|tail| json!({ "log": tail }));
+        }
+        let mut open = execution.open.take();
+        if self.run.resumption != Resumption::New || is_external(&self.run.record.run) {
+            self.add_open_before(running, &mut open).await;
+        }
+        let speaker = Speaker { run_id: execution.run_id, event_id: self.run.event.event_id, terms: &self.run.terms };
+        let make = |terminal: &Terminal, first: u64| end_executed(&speaker, &open, terminal, first);
+        execution.writer.end(terminal, &self.runs.ending, make).await
+    }
+
+    /// Adds the ends of calls that an earlier execution has begun, and that this one has not come to.
+    async fn add_open_before(&self, running: &Running, open: &mut Vec<(ResultKind, Value)>) {
+        let execution = &running.execution;
+        // The record has what this execution has ended once all of that is on disk. Where the disk refuses, the end of the
+        // run has another reason, and says it.
+        if execution.writer.flush().await.is_err() {
+            return;
+        }
+        let events = self.runs.ledger.run_events_after(execution.run_no, execution.run_id, 0, usize::MAX).unwrap_or_default();
+        let known: Vec<_> = open.iter().map(|(kind, data)| (*kind, id_of(data))).collect();
+        let before = unended(&events, time::now());
+        open.extend(before.into_iter().filter(|(kind, data)| !known.contains(&(*kind, id_of(data)))));
+    }
+
+    /// Counts an execution that has begun.
+    pub(crate) fn count_start(&self, resumed: bool) {
+        let (metrics, run) = (&self.runs.shared.metrics, &self.run.record.run);
+        if resumed {
+            metrics.resumed(run);
+        } else {
+            metrics.started(run, Duration::from_millis(time::now().saturating_sub(run.created_at)));
+        }
+    }
+}
+
+impl Exit {
+    /// What an execution that stops itself comes to.
+    pub(crate) fn from_stop(stop: Stop) -> Self {
+        match stop {
+            Stop::Park { until, reason, keys } => Self::Park { until, reason, keys },
+            stop => Self::End(Terminal::Failed(stop.failure())),
+        }
+    }
+}
+
+/// A failure that a further attempt may not have.
+pub(crate) fn retryable(failure: RunFailure) -> RunFailure {
+    RunFailure { retryable: true, ..failure }
+}

@@ -1,0 +1,205 @@
+//! The context of a run: this event, who and where, what is granted, where more can be found. Never the history.
+
+use agent_host_ledger::Ledger;
+use agent_host_protocol::{
+    Event, RunId, Timestamp,
+    context::{
+        AvailableApis, ContextAccess, EventContext, HistoryResource, InlinePolicy, Resources, RunContext, Runtime, StateSnapshot,
+        StorageResource, Trigger,
+    },
+    manifest::{ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, StateScope, StorageArea},
+    message::{Message, Role},
+    page::Direction,
+};
+use serde_json::Map;
+
+use crate::{
+    policy::services::Services,
+    record::{HostError, terms::Terms},
+};
+
+/// What a context is made of, beside the ledger.
+pub(crate) struct Sources<'a> {
+    pub(crate) run_id: RunId,
+    pub(crate) parent_run_id: Option<RunId>,
+    pub(crate) attempt: u32,
+    pub(crate) event: &'a Event,
+    pub(crate) services: &'a Services,
+    pub(crate) event_no: u64,
+    pub(crate) transcript_seq: Option<u64>,
+    pub(crate) terms: &'a Terms,
+    pub(crate) deadline_at: Timestamp,
+    pub(crate) snapshot_bytes: usize,
+}
+
+/// Puts the context of a run together, when it starts: a run that waited sees the state that the runs before it left.
+pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext, HostError> {
+    let Sources { run_id, parent_run_id, event, terms, .. } = sources;
+    let envelope = &event.envelope;
+    let grant = &terms.grant;
+    let permissions = &grant.permissions;
+    let conversation = envelope.conversation.as_ref();
+    let (bootstrap, inline_policy) = bootstrap(ledger, sources)?;
+    let trace_id = envelope.trace_id.clone().unwrap_or_else(|| run_id.to_string());
+    Ok(RunContext {
+        run_id: *run_id,
+        parent_run_id: *parent_run_id,
+        trigger: Trigger {
+            kind: envelope.event_type.clone(),
+            source: envelope.source.clone(),
+            timestamp: Some(event.received_at),
+        },
+        event: event_context(event),
+        conversation: conversation.cloned(),
+        actor: envelope.actor.clone(),
+        subject: envelope.subject.clone(),
+        input: envelope.input.clone(),
+        delivery: terms.delivery.clone(),
+        resources: Resources {
+            models: sources.services.model_resources(grant),
+            tools: sources.services.tool_resources(grant),
+            knowledge_bases: sources.services.knowledge_resources(grant),
+            artifacts: if permissions.artifacts.is_empty() {
+                Vec::new()
+            } else {
+                envelope.artifacts().chain(&grant.skill_files).cloned().collect()
+            },
+            skills: grant.skills.clone(),
+            storage: StorageResource {
+                plugin_storage: permissions.storage.contains(&StorageArea::Plugin),
+                workspace_storage: permissions.storage.contains(&StorageArea::Workspace),
+                binding_storage: permissions.storage.contains(&StorageArea::Binding),
+            },
+            history: HistoryResource {
+                page: permissions.history.contains(&HistoryOperation::Page),
+                search: permissions.history.contains(&HistoryOperation::Search),
+            },
+            platform_actions: permissions.platform_api.clone(),
+            ..Resources::default()
+        },
+        context: access(sources, inline_policy),
+        state: snapshot(ledger, terms, sources.snapshot_bytes)?,
+        runtime: Runtime {
+            host: "agent-host".to_owned(),
+            host_version: env!("CARGO_PKG_VERSION").to_owned(),
+            trace_id,
+            deadline_at: Some(sources.deadline_at),
+            locale: envelope.locale.clone(),
+            timezone: envelope.timezone.clone(),
+            attempt: sources.attempt,
+            static_refs: grant.static_refs.clone(),
+            metadata: Map::new(),
+        },
+        config: terms.config.clone(),
+        bootstrap,
+        adapter: envelope.adapter.clone(),
+        metadata: Map::new(),
+    })
+}
+
+/// Where more of the conversation can be found, and with what.
+fn access(sources: &Sources<'_>, inline_policy: InlinePolicy) -> ContextAccess {
+    let Sources { event, terms, .. } = sources;
+    let grant = &terms.grant;
+    let permissions = &grant.permissions;
+    let conversation = event.envelope.conversation.as_ref();
+    ContextAccess {
+        conversation_id: conversation.and_then(|c| c.conversation_id.clone()),
+        thread_id: conversation.and_then(|c| c.thread_id.clone()),
+        latest_cursor: grant
+            .conversation
+            .as_ref()
+            .zip(sources.transcript_seq)
+            .map(|(key, seq)| Ledger::transcript_cursor(key, seq.saturating_add(1))),
+        event_seq: Some(sources.event_no),
+        transcript_seq: sources.transcript_seq,
+        has_history_before: sources.transcript_seq.is_some_and(|seq| seq > 1),
+        inline_policy,
+        available_apis: AvailableApis {
+            history_page: permissions.history.contains(&HistoryOperation::Page),
+            history_search: permissions.history.contains(&HistoryOperation::Search),
+            event_get: permissions.events.contains(&EventOperation::Get),
+            event_page: permissions.events.contains(&EventOperation::Page),
+            artifact_metadata: permissions.artifacts.contains(&ArtifactOperation::Metadata),
+            artifact_read: permissions.artifacts.contains(&ArtifactOperation::Read),
+            artifact_create: permissions.artifacts.contains(&ArtifactOperation::Create),
+            storage: !permissions.storage.is_empty(),
+            state: !permissions.state.is_empty(),
+            steering: grant.steering,
+            interactions: permissions.interactions,
+            runs: !permissions.runs.is_empty(),
+        },
+    }
+}
+
+/// An event as a runner sees it: never the raw payload, nor the fields of an adapter.
+pub(crate) fn event_context(event: &Event) -> EventContext {
+    let envelope = &event.envelope;
+    EventContext {
+        event_id: event.event_id,
+        event_type: envelope.event_type.clone(),
+        event_time: envelope.event_time,
+        source: envelope.source.clone(),
+        source_event_type: envelope.source_event_type.clone(),
+        raw_ref: envelope.raw_ref.clone(),
+        data: envelope.data.clone(),
+    }
+}
+
+/// The state that a context brings along: all granted scopes, each as far as the bound allows.
+fn snapshot(ledger: &Ledger, terms: &Terms, mut bytes: usize) -> Result<StateSnapshot, HostError> {
+    let mut snapshot = StateSnapshot::default();
+    for scope in StateScope::ALL {
+        let Some(scope_key) = terms.grant.state_key(*scope) else { continue };
+        let values = ledger.state_scope(&scope_key, bytes)?;
+        let taken: usize = values.iter().map(|(key, value)| key.len() + value.to_string().len()).sum();
+        bytes = bytes.saturating_sub(taken);
+        *snapshot.scope_mut(*scope) = values;
+    }
+    Ok(snapshot)
+}
+
+/// The newest messages before this event, where the binding asks for them.
+fn bootstrap(
+    ledger: &Ledger,
+    sources: &Sources<'_>,
+) -> Result<(Option<agent_host_protocol::context::Bootstrap>, InlinePolicy), HostError> {
+    let policy = |mode, delivered_count, source_total_count, reason: &str| InlinePolicy {
+        mode,
+        delivered_count,
+        source_total_count,
+        messages_complete: source_total_count == Some(delivered_count),
+        reason: Some(reason.to_owned()),
+    };
+    let wanted = sources.terms.bootstrap.as_ref().filter(|bootstrap| bootstrap.mode == BootstrapMode::RecentTail);
+    let (Some(wanted), Some(key), Some(seq)) = (wanted, &sources.terms.grant.conversation, sources.transcript_seq) else {
+        return Ok((None, policy(BootstrapMode::CurrentEvent, 0, None, "the binding asks for no history")));
+    };
+    let before = Ledger::transcript_cursor(key, seq);
+    let page = ledger.transcript(key, Some(&before), None, wanted.max_events, Direction::Backward)?;
+    let mut bytes = wanted.max_bytes as usize;
+    let mut messages = Vec::new();
+    let mut cut = page.has_more;
+    for item in page.items {
+        let Some(role) = role(&item.role) else { continue };
+        let message = Message { role, content: item.content, name: None, tool_calls: Vec::new(), tool_call_id: None };
+        let size = serde_json::to_string(&message).map_or(0, |json| json.len());
+        if size > bytes {
+            cut = true;
+            break;
+        }
+        bytes -= size;
+        messages.push(message);
+    }
+    messages.reverse();
+    let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+    let total = u32::try_from(seq.saturating_sub(1)).unwrap_or(u32::MAX);
+    let reason =
+        if cut { "the newest messages, as far as the binding's bounds allow" } else { "every message before this event" };
+    let bootstrap = agent_host_protocol::context::Bootstrap { messages, ..Default::default() };
+    Ok((Some(bootstrap), policy(BootstrapMode::RecentTail, count, Some(total), reason)))
+}
+
+fn role(name: &str) -> Option<Role> {
+    [Role::System, Role::Developer, Role::User, Role::Assistant, Role::Tool].into_iter().find(|role| role.as_str() == name)
+}

@@ -1,0 +1,395 @@
+//! API keys: who may come in, and what they may do.
+//!
+//! A key is `ahk_ID_SECRET`. The secret has 256 random bits and is shown once; the ledger keeps its SHA-256, which needs no
+//! salt and no slow function: nobody can guess what it is of. All keys are in memory, so a request costs no read, and what
+//! is revoked is out at once, its open streams included.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use agent_host_ledger::{EntryWrite, Ledger};
+use agent_host_protocol::{
+    Principal, PrincipalKind, Scope,
+    auth::KEY_PREFIX,
+    hex,
+    time::{self, Timestamp},
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
+
+use crate::record::HostError;
+
+/// Begins the key of every entry of the ledger that is an API key.
+const ENTRIES: &str = "key/";
+/// Of an id: 12 hexadecimal digits of the time, so that later keys sort later, and 4 random ones.
+const ID_LEN: usize = 16;
+const SECRET_BYTES: usize = 32;
+/// Keys are in memory for ever, the revoked ones too: the record says who they were. So many take a few megabytes.
+const MAX_KEYS: usize = 10_000;
+/// As long as ids of events may be.
+const MAX_WORKSPACE_BYTES: usize = 256;
+const MAX_NAME_BYTES: usize = 64;
+/// Keys that are read at one time.
+const PIECE: usize = 1_000;
+
+/// An API key, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ApiKey)]
+pub struct Key {
+    /// Names it; it is part of the key itself, and no secret.
+    pub key_id: String,
+    /// What it is for: the record says who did something by it.
+    pub name: String,
+    /// What it may do.
+    pub scopes: BTreeSet<Scope>,
+    /// It sees only this workspace; absent is all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it ends to be good. Absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When it was revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl Key {
+    fn is_good(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|at| at > now)
+    }
+}
+
+/// A key that is wanted.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewKey {
+    /// 1 to 64 letters, digits, `.`, `_`, `-` or `@`.
+    #[schema(min_length = 1, max_length = 64, pattern = r"^[A-Za-z0-9._@-]+$")]
+    pub name: String,
+    /// At least one.
+    #[schema(min_items = 1)]
+    pub scopes: BTreeSet<Scope>,
+    /// Absent: that of whoever makes it.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 256)]
+    pub workspace: Option<String>,
+    /// How long it is good, in milliseconds. Absent: as long as the key that makes it.
+    #[serde(default)]
+    #[schema(minimum = 1)]
+    pub expires_in_ms: Option<u64>,
+}
+
+impl NewKey {
+    fn check(&self) -> Result<(), HostError> {
+        let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@');
+        let invalid = |message: String| Err(HostError::Invalid(message));
+        if self.name.is_empty() || self.name.len() > MAX_NAME_BYTES || !self.name.chars().all(named) {
+            return invalid(format!("`name` must have 1 to {MAX_NAME_BYTES} letters, digits, `.`, `_`, `-` or `@`"));
+        }
+        if self.scopes.is_empty() {
+            return invalid(format!("`scopes` must name at least one of: {}", Scope::ALL.map(Scope::as_str).join(", ")));
+        }
+        let is_id = |id: &str| (1..=MAX_WORKSPACE_BYTES).contains(&id.len()) && !id.chars().any(char::is_control);
+        if self.workspace.as_deref().is_some_and(|id| !is_id(id)) {
+            return invalid(format!("`workspace` must have 1 to {MAX_WORKSPACE_BYTES} bytes without control characters"));
+        }
+        if self.expires_in_ms == Some(0) {
+            return invalid("`expires_in_ms` must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// As the ledger keeps it.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    #[serde(flatten)]
+    key: Key,
+    /// Of the secret, in hexadecimal.
+    sha256: String,
+}
+
+/// As it is in memory.
+struct Held {
+    key: Key,
+    digest: [u8; 32],
+    revoked: CancellationToken,
+}
+
+impl Held {
+    fn new(stored: Stored) -> Option<Self> {
+        let digest = hex::decode(&stored.sha256)?.try_into().ok()?;
+        let held = Self { key: stored.key, digest, revoked: CancellationToken::new() };
+        if held.key.revoked_at.is_some() {
+            held.revoked.cancel();
+        }
+        Some(held)
+    }
+
+    fn stored(&self) -> Stored {
+        Stored { key: self.key.clone(), sha256: hex::encode(&self.digest) }
+    }
+
+    fn entry(&self) -> Result<EntryWrite, HostError> {
+        Ok(EntryWrite::put(format!("{ENTRIES}{}", self.key.key_id), &self.stored())?)
+    }
+}
+
+/// All keys of a ledger.
+#[derive(Default)]
+pub struct Keys {
+    all: RwLock<BTreeMap<String, Arc<Held>>>,
+    /// One change at a time.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keys").field("count", &self.all.read().len()).finish_non_exhaustive()
+    }
+}
+
+impl Keys {
+    /// Reads the keys of a ledger.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read. A key that cannot is passed over: nobody comes in by it.
+    pub fn open(ledger: &Ledger) -> Result<Self, HostError> {
+        let mut all = BTreeMap::new();
+        let mut after: Option<String> = None;
+        loop {
+            let piece = ledger.entries(ENTRIES, after.as_deref(), PIECE)?;
+            let is_last = piece.len() < PIECE;
+            for (entry, value) in piece {
+                let held = serde_json::from_str::<Stored>(value.get()).ok().and_then(Held::new);
+                match held.filter(|held| entry.strip_prefix(ENTRIES) == Some(&held.key.key_id)) {
+                    Some(held) => drop(all.insert(held.key.key_id.clone(), Arc::new(held))),
+                    None => tracing::warn!(entry, "an API key cannot be read, and nobody comes in by it"),
+                }
+                after = Some(entry);
+            }
+            if is_last {
+                return Ok(Self { all: RwLock::new(all), changing: tokio::sync::Mutex::default() });
+            }
+        }
+    }
+
+    /// Whether there has never been one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.read().is_empty()
+    }
+
+    /// Makes a key. When this returns, it is on disk; the text is the key itself, and nobody can show it again.
+    ///
+    /// # Errors
+    /// When it is malformed, or would be good for more than `by` is.
+    pub async fn create(&self, ledger: &Ledger, by: &Principal, wanted: NewKey) -> Result<(Key, String), HostError> {
+        wanted.check()?;
+        let NewKey { name, scopes, workspace, expires_in_ms } = wanted;
+        if let Some(scope) = scopes.iter().find(|scope| !by.may(**scope)) {
+            return Err(HostError::Forbidden(format!("`{}` cannot give the scope `{scope}`, which it does not have", by.name)));
+        }
+        if let (Some(own), Some(other)) = (&by.workspace, &workspace)
+            && own != other
+        {
+            return Err(HostError::Forbidden(format!("`{}` makes keys of its own workspace, `{own}`, and of no other", by.name)));
+        }
+        let _one_at_a_time = self.changing.lock().await;
+        if self.all.read().len() >= MAX_KEYS {
+            return Err(HostError::Conflict(format!("there are {MAX_KEYS} keys, which is the most that a host has")));
+        }
+        let now = time::now();
+        let own_end = self.of(by).and_then(|held| held.key.expires_at);
+        let expires_at = expires_in_ms.map(|ms| now.saturating_add(ms)).or(own_end);
+        if own_end.is_some_and(|own| expires_at.is_none_or(|at| at > own)) {
+            return Err(HostError::Forbidden(format!("`{}` cannot make a key that is good for longer than itself", by.name)));
+        }
+        let mut secret = [0; SECRET_BYTES];
+        random(&mut secret)?;
+        let secret = URL_SAFE_NO_PAD.encode(secret);
+        let key = Key {
+            key_id: self.new_id(now)?,
+            name,
+            scopes,
+            workspace: workspace.or_else(|| by.workspace.clone()),
+            created_at: now,
+            expires_at,
+            revoked_at: None,
+        };
+        let digest = Sha256::digest(secret.as_bytes()).into();
+        let held = Held { key: key.clone(), digest, revoked: CancellationToken::new() };
+        ledger.put_entries(&[held.entry()?]).await?;
+        self.all.write().insert(key.key_id.clone(), Arc::new(held));
+        let token = format!("{KEY_PREFIX}{}_{secret}", key.key_id);
+        Ok((key, token))
+    }
+
+    /// The keys that `by` may see, the oldest first: at most `limit`, after the one with the id `after`.
+    #[must_use]
+    pub fn list(&self, by: &Principal, after: Option<&str>, limit: usize) -> Vec<Key> {
+        let all = self.all.read();
+        let later = all.iter().filter(|(id, _)| after.is_none_or(|after| id.as_str() > after));
+        later.map(|(_, held)| &held.key).filter(|key| by.sees(key.workspace.as_deref())).take(limit).cloned().collect()
+    }
+
+    /// Takes a key back. When this returns, that is on disk, nobody comes in by it, and its streams end.
+    ///
+    /// # Errors
+    /// When there is none with this id that `by` may see.
+    pub async fn revoke(&self, ledger: &Ledger, by: &Principal, id: &str) -> Result<Key, HostError> {
+        let _one_at_a_time = self.changing.lock().await;
+        let held = self.all.read().get(id).cloned().filter(|held| by.sees(held.key.workspace.as_deref()));
+        let held = held.ok_or_else(|| HostError::NotFound(format!("there is no key {}", shown(id))))?;
+        if held.key.revoked_at.is_some() {
+            return Ok(held.key.clone());
+        }
+        let key = Key { revoked_at: Some(time::now()), ..held.key.clone() };
+        let revoked = Held { key: key.clone(), digest: held.digest, revoked: held.revoked.clone() };
+        ledger.put_entries(&[revoked.entry()?]).await?;
+        self.all.write().insert(key.key_id.clone(), Arc::new(revoked));
+        held.revoked.cancel();
+        Ok(key)
+    }
+
+    /// Whose key this is.
+    pub(crate) fn who(&self, token: &str) -> Option<Principal> {
+        let (id, rest) = token.strip_prefix(KEY_PREFIX)?.split_at_checked(ID_LEN)?;
+        let secret = rest.strip_prefix('_')?;
+        let held = self.all.read().get(id).cloned()?;
+        let digest: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
+        if !same(&held.digest, &digest) || !held.key.is_good(time::now()) {
+            return None;
+        }
+        let Key { key_id, name, scopes, workspace, .. } = held.key.clone();
+        Some(Principal { kind: PrincipalKind::Key(key_id), name, scopes, workspace })
+    }
+
+    fn of(&self, principal: &Principal) -> Option<Arc<Held>> {
+        let PrincipalKind::Key(id) = &principal.kind else { return None };
+        self.all.read().get(id).cloned()
+    }
+
+    fn new_id(&self, now: Timestamp) -> Result<String, HostError> {
+        loop {
+            let mut more = [0; 2];
+            random(&mut more)?;
+            let id = format!("{:012x}{:04x}", now & 0xffff_ffff_ffff, u16::from_be_bytes(more));
+            if !self.all.read().contains_key(&id) {
+                return Ok(id);
+            }
+        }
+    }
+}
+
+/// Resolves when who came in is not welcome any more: its key is revoked or has expired.
+#[derive(Debug, Clone)]
+pub struct Welcome {
+    revoked: CancellationToken,
+    expires_at: Option<Timestamp>,
+}
+
+impl Keys {
+    /// How long a principal is welcome, where that has an end.
+    pub(crate) fn welcome(&self, principal: &Principal) -> Option<Welcome> {
+        let held = self.of(principal)?;
+        Some(Welcome { revoked: held.revoked.clone(), expires_at: held.key.expires_at })
+    }
+}
+
+impl Welcome {
+    /// Waits for its end.
+    pub async fn ended(self) {
+        let Some(expires_at) = self.expires_at else { return self.revoked.cancelled().await };
+        let left = || expires_at.saturating_sub(time::now());
+        // The clock may be set while this waits.
+        while left() > 0 {
+            tokio::select! {
+                () = self.revoked.cancelled() => return,
+                () = tokio::time::sleep(Duration::from_millis(left().min(60_000))) => {}
+            }
+        }
+    }
+}
+
+/// Compares without telling by its time where the difference is.
+fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
+    std::hint::black_box(a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b))) == 0
+}
+
+fn random(bytes: &mut [u8]) -> Result<(), HostError> {
+    getrandom::fill(bytes).map_err(|error| HostError::Internal(format!("there is no randomness: {error}")))
+}
+
+/// An id of a client, fit for a message.
+fn shown(id: &str) -> String {
+    id.chars().filter(|c| !c.is_control()).take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(scopes: &[Scope], workspace: Option<&str>) -> NewKey {
+        let scopes = scopes.iter().copied().collect();
+        NewKey { name: "test".to_owned(), scopes, workspace: workspace.map(str::to_owned), expires_in_ms: None }
+    }
+
+    #[tokio::test]
+    async fn a_key_is_good_until_it_is_revoked_and_its_secret_is_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = agent_host_ledger::Options::new(dir.path()).open().unwrap();
+        let keys = Keys::open(&ledger).unwrap();
+        let root = Principal::loopback();
+        let (key, token) = keys.create(&ledger, &root, wanted(&[Scope::RunsRead], Some("acme"))).await.unwrap();
+        let who = keys.who(&token).unwrap();
+        assert_eq!((who.kind, who.workspace.as_deref()), (PrincipalKind::Key(key.key_id.clone()), Some("acme")));
+        let stored = ledger.entry(&format!("key/{}", key.key_id)).unwrap().unwrap();
+        assert!(!stored.get().contains(token.rsplit_once('_').unwrap().1) && !stored.get().contains(&token[21..]));
+
+        let other = if token.ends_with('A') { 'B' } else { 'A' };
+        let cut = &token[..token.len() - 1];
+        for bad in ["", "ahk_", cut, &format!("{cut}{other}"), &format!("{token}A"), &token[..20], &token.replacen('_', "-", 2)] {
+            assert!(keys.who(bad).is_none(), "{bad}");
+        }
+        // Another host on the same ledger knows it, and knows when it is revoked.
+        let again = Keys::open(&ledger).unwrap();
+        assert!(again.who(&token).is_some());
+        again.revoke(&ledger, &root, &key.key_id).await.unwrap();
+        assert!(again.who(&token).is_none() && Keys::open(&ledger).unwrap().who(&token).is_none());
+        assert!(again.revoke(&ledger, &root, "nonsense").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_key_gives_no_more_than_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = agent_host_ledger::Options::new(dir.path()).open().unwrap();
+        let keys = Keys::open(&ledger).unwrap();
+        let root = Principal::loopback();
+        let admin = NewKey { expires_in_ms: Some(60_000), ..wanted(&[Scope::Admin], Some("acme")) };
+        let admin = keys.who(&keys.create(&ledger, &root, admin).await.unwrap().1).unwrap();
+        let (made, _) = keys.create(&ledger, &admin, wanted(&[Scope::RunsRead], None)).await.unwrap();
+        assert_eq!(made.workspace.as_deref(), Some("acme"));
+        assert!(made.expires_at.is_some(), "it ends with the one that made it");
+        let refused = async |wanted| keys.create(&ledger, &admin, wanted).await.unwrap_err().code();
+        assert_eq!(refused(wanted(&[Scope::RunsRead], Some("other"))).await, "forbidden");
+        assert_eq!(refused(NewKey { expires_in_ms: Some(120_000), ..wanted(&[Scope::RunsRead], None) }).await, "forbidden");
+        assert_eq!(refused(wanted(&[], None)).await, "invalid_argument");
+        let reader = Principal { scopes: BTreeSet::from([Scope::RunsRead]), ..root.clone() };
+        assert!(keys.create(&ledger, &reader, wanted(&[Scope::RunsControl], None)).await.is_err());
+
+        let (foreign, _) = keys.create(&ledger, &root, wanted(&[Scope::RunsRead], Some("other"))).await.unwrap();
+        assert!(keys.list(&admin, None, 10).iter().all(|key| key.workspace.as_deref() == Some("acme")));
+        assert_eq!(keys.list(&root, None, 10).len(), 3);
+        assert_eq!(keys.revoke(&ledger, &admin, &foreign.key_id).await.unwrap_err().code(), "not_found");
+    }
+}

@@ -1,0 +1,18 @@
+//! What a run may do: binding, manifest and event become the terms of a run; approval rules; services and sources opened
+//! from the configuration.
+
+pub(crate) mod approval;
+pub(crate) mod binding;
+pub(crate) mod child;
+pub(crate) mod client_tools;
+pub(crate) mod context;
+mod error;
+pub(crate) mod keys;
+pub(crate) mod library;
+pub mod media;
+pub(crate) mod platform_action;
+pub(crate) mod services;
+pub(crate) mod setup;
+pub(crate) mod sources;
+
+pub use self::error::StartError;

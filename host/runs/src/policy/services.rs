@@ -1,0 +1,298 @@
+//! What is configured beside the ledger for runs to use: models, tools, knowledge bases, and the index of transcripts.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use agent_host_config::{Config, ConfigError, Names};
+use agent_host_protocol::{
+    ApiError, ErrorCode, Grant,
+    context::{KnowledgeBaseResource, ModelResource, ToolResource},
+    grant::ConversationKey,
+    manifest::Permissions,
+    model::RerankHit,
+};
+use agent_host_providers::{
+    egress::Egress,
+    knowledge::{Embedder, Knowledge, KnowledgeBaseConfig, Reranker, Services as KnowledgeServices},
+    models::{Model, Models, not_ready},
+    search::TranscriptIndex,
+    tools::Tools,
+    webhook::ActionHooks,
+};
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::policy::{StartError, library::Library};
+
+/// How long the start of the host waits for the tool servers: events that come before are not granted their tools.
+const TOOLS_READY: Duration = Duration::from_secs(15);
+
+/// The services of a host.
+pub(crate) struct Services {
+    pub(crate) models: Models,
+    pub(crate) tools: Tools,
+    pub(crate) knowledge: Knowledge,
+    /// The way to the outside.
+    pub(crate) egress: Egress,
+    /// Who carries out platform actions.
+    pub(crate) actions: Actions,
+    /// Without a ledger there is none: see [`Library::open`].
+    pub(crate) library: Library,
+    /// Id and name of each knowledge base. Asking the bases themselves reads files.
+    bases: Vec<(String, String)>,
+    transcripts: Arc<Transcripts>,
+}
+
+/// The index of transcripts. It has one writer, so all services of a host share it, also those of before a reload.
+struct Transcripts {
+    dir: PathBuf,
+    /// Opened when somebody searches.
+    index: OnceLock<TranscriptIndex>,
+    opening: Mutex<()>,
+}
+
+impl Services {
+    /// Opens what a configuration tells of. `before` is what the host works with until now: servers of tools that are
+    /// configured alike are taken over with their connections; secrets and files are read anew.
+    pub(crate) async fn open(config: &Config, library: Library, before: Option<&Self>) -> Result<Self, StartError> {
+        let models = models(config)?;
+        let knowledge = knowledge_with(config, &models)?;
+        let tools = match before {
+            Some(before) => before.tools.restart(&config.mcp_servers),
+            None => Tools::start(&config.mcp_servers),
+        };
+        if !config.mcp_servers.is_empty() {
+            tools.ready(TOOLS_READY).await;
+        }
+        let invalid = |problem| StartError::Config(ConfigError::Invalid(problem));
+        let egress = Egress::open(&config.egress, &config.http_secrets).map_err(invalid)?;
+        let egress = egress.handing_on_traces(config.telemetry.propagate_egress);
+        let actions = Actions(ActionHooks::open(&config.action_hooks).map_err(invalid)?);
+        let transcripts = || {
+            let (dir, opening) = (config.data_dir.join("search"), Mutex::default());
+            Arc::new(Transcripts { dir, index: OnceLock::new(), opening })
+        };
+        let transcripts = before.map_or_else(transcripts, |before| Arc::clone(&before.transcripts));
+        let named = |base: &KnowledgeBaseConfig| (base.id.clone(), base.name.clone().unwrap_or_else(|| base.id.clone()));
+        let bases = config.knowledge_bases.iter().map(named).collect();
+        Ok(Self { models, tools, knowledge, egress, actions, library, bases, transcripts })
+    }
+
+    /// The index of transcripts. The first call opens it, and may block for that.
+    pub(crate) fn transcripts(&self) -> Result<&TranscriptIndex, ApiError> {
+        let Transcripts { dir, index, opening } = &*self.transcripts;
+        let _opening = opening.lock();
+        if let Some(index) = index.get() {
+            return Ok(index);
+        }
+        let opened = TranscriptIndex::open(dir).map_err(|error| {
+            tracing::error!(%error, "the index of transcripts cannot be opened");
+            ApiError::retryable(ErrorCode::RuntimeError, "the host cannot search; its log says why")
+        })?;
+        Ok(index.get_or_init(|| opened))
+    }
+
+    /// Takes a conversation out of the index of transcripts, where there is one. It may block.
+    pub(crate) fn forget_transcript(&self, key: &ConversationKey) -> Result<(), ApiError> {
+        if self.transcripts.index.get().is_none() && !self.transcripts.dir.exists() {
+            return Ok(());
+        }
+        self.transcripts()?.forget(&key.index()).map_err(|error| {
+            tracing::error!(%error, "a conversation cannot be taken out of the index of transcripts");
+            ApiError::retryable(
+                ErrorCode::RuntimeError,
+                "the index of transcripts cannot be written; the log of the host says why",
+            )
+        })
+    }
+
+    /// The names of secrets that the policy of a binding names.
+    pub(crate) fn secrets(&self, names: &Names) -> Vec<String> {
+        names.of(self.egress.secret_names().into_iter())
+    }
+
+    /// The ids that the policy of a binding names of what is there now.
+    pub(crate) fn named(&self, models: &Names, tools: &Names, kbs: &Names) -> Named {
+        Named {
+            models: models.of(self.models.iter().map(|model| model.id().to_owned())),
+            tools: tools.of(self.tools.list().iter().map(|tool| tool.name.clone())),
+            knowledge_bases: kbs.of(self.bases.iter().map(|(id, _)| id.clone())),
+        }
+    }
+
+    /// The models of a grant, as the context of a run shows them.
+    pub(crate) fn model_resources(&self, grant: &Grant) -> Vec<ModelResource> {
+        let granted = |model: Arc<Model>| {
+            let mut resource = model.resource();
+            resource.operations.retain(|operation| grant.permissions.models.contains(operation));
+            (!resource.operations.is_empty()).then_some(resource)
+        };
+        grant.models.iter().filter_map(|id| self.models.get(id)).filter_map(granted).collect()
+    }
+
+    /// The tools of a grant: those of the host, then those of the client.
+    pub(crate) fn tool_resources(&self, grant: &Grant) -> Vec<ToolResource> {
+        let operations = &grant.permissions.tools;
+        if operations.is_empty() {
+            return Vec::new();
+        }
+        let resource = |name: &str, description: Option<&String>| ToolResource {
+            tool_name: name.to_owned(),
+            description: description.cloned(),
+            operations: operations.clone(),
+        };
+        let tools = grant.tools.iter().filter_map(|name| self.tools.get(name));
+        let tools = tools.map(|tool| resource(&tool.name, tool.detail.description.as_ref()));
+        tools.chain(grant.client_tools.iter().map(|tool| resource(&tool.name, tool.description.as_ref()))).collect()
+    }
+
+    /// The knowledge bases of a grant.
+    pub(crate) fn knowledge_resources(&self, grant: &Grant) -> Vec<KnowledgeBaseResource> {
+        let operations = &grant.permissions.knowledge_bases;
+        if operations.is_empty() || grant.knowledge_bases.is_empty() {
+            return Vec::new();
+        }
+        let bases = self.bases.iter().filter(|(id, _)| grant.knowledge_bases.contains(id));
+        bases
+            .map(|(id, name)| KnowledgeBaseResource {
+                kb_id: id.clone(),
+                kb_name: Some(name.clone()),
+                operations: operations.clone(),
+            })
+            .collect()
+    }
+
+    /// Whether there is a knowledge base with this id.
+    pub(crate) fn has_knowledge_base(&self, id: &str) -> bool {
+        self.bases.iter().any(|(known, _)| known == id)
+    }
+
+    /// What an operator should look at.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let tools = self
+            .tools
+            .reports()
+            .into_iter()
+            .filter_map(|report| report.problem.map(|problem| format!("MCP server `{}`: {problem}", report.id)));
+        let others = self.egress.problems().into_iter().chain(self.actions.0.problems());
+        self.models.problems().into_iter().chain(tools).chain(others).collect()
+    }
+}
+
+/// The webhooks that carry out platform actions.
+pub(crate) struct Actions(ActionHooks);
+
+impl Actions {
+    /// Whether somebody carries out this action: else nobody needs to be asked about it.
+    pub(crate) fn available(&self, action: &str) -> Result<(), ApiError> {
+        if self.0.has(action) {
+            return Ok(());
+        }
+        Err(ApiError {
+            details: Some(json!({ "code": "no_action_hook" })),
+            ..ApiError::new(
+                ErrorCode::RuntimeError,
+                format!("nobody carries out `{action}` here: add an `[[action_hooks]]` entry with it to agent-host.toml"),
+            )
+        })
+    }
+
+    /// Carries it out, once for each id however often it is called.
+    pub(crate) async fn call(&self, action: &str, id: &str, order: &Value, deadline: Instant) -> Result<Value, ApiError> {
+        self.0.call(action, id, order, deadline).await
+    }
+}
+
+/// Ids of what a run was granted by name, each list only where the run may use its kind at all.
+#[derive(Default)]
+pub(crate) struct Named {
+    pub(crate) models: Vec<String>,
+    pub(crate) tools: Vec<String>,
+    pub(crate) knowledge_bases: Vec<String>,
+}
+
+impl Named {
+    pub(crate) fn within(mut self, permissions: &Permissions) -> Self {
+        if permissions.models.is_empty() {
+            self.models.clear();
+        }
+        if permissions.tools.is_empty() {
+            self.tools.clear();
+        }
+        if permissions.knowledge_bases.is_empty() {
+            self.knowledge_bases.clear();
+        }
+        self
+    }
+}
+
+fn models(config: &Config) -> Result<Models, StartError> {
+    Models::open(&config.models).map_err(|problem| StartError::Config(ConfigError::Invalid(problem)))
+}
+
+fn knowledge_with(config: &Config, models: &Models) -> Result<Knowledge, StartError> {
+    let services = |base: &KnowledgeBaseConfig| KnowledgeServices {
+        embedder: base.embedding_model.as_ref().map(|id| Arc::new(ModelByName::new(config, models, id)) as Arc<dyn Embedder>),
+        reranker: base.rerank_model.as_ref().map(|id| Arc::new(ModelByName::new(config, models, id)) as Arc<dyn Reranker>),
+    };
+    Knowledge::open(&config.data_dir.join("knowledge"), &config.knowledge_bases, services).map_err(StartError::Knowledge)
+}
+
+/// The knowledge bases of a configuration, without a host: for the command line.
+///
+/// # Errors
+/// When a model is configured wrongly, or the files cannot be opened.
+pub fn knowledge(config: &Config) -> Result<Knowledge, StartError> {
+    knowledge_with(config, &models(config)?)
+}
+
+/// A model as a knowledge base uses it.
+struct ModelByName {
+    models: Models,
+    id: String,
+    name: String,
+}
+
+impl ModelByName {
+    fn new(config: &Config, models: &Models, id: &str) -> Self {
+        let behind = config.models.iter().find(|model| model.id == id).and_then(|model| model.model.as_deref());
+        Self {
+            models: models.clone(),
+            id: id.to_owned(),
+            name: behind.map_or_else(|| id.to_owned(), |name| format!("{id}={name}")),
+        }
+    }
+
+    fn model(&self) -> Result<Arc<Model>, ApiError> {
+        self.models.get(&self.id).ok_or_else(|| not_ready(format!("there is no model `{}`", self.id)))
+    }
+}
+
+#[async_trait]
+impl Embedder for ModelByName {
+    /// With the provider's name for it: another model behind the same id has other vectors.
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    async fn embed(&self, texts: &[String], deadline: Instant) -> Result<Vec<Vec<f32>>, ApiError> {
+        Ok(self.model()?.embed(texts, deadline).await?.vectors)
+    }
+}
+
+#[async_trait]
+impl Reranker for ModelByName {
+    async fn rerank(
+        &self,
+        query: &str,
+        documents: &[String],
+        top_k: Option<u32>,
+        deadline: Instant,
+    ) -> Result<Vec<RerankHit>, ApiError> {
+        self.model()?.rerank(query, documents, top_k, deadline).await
+    }
+}

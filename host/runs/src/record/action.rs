@@ -1,0 +1,290 @@
+//! What a run asks people for: platform actions that need approval, questions, effects in doubt, and calls of client tools.
+//!
+//! A request is a fact in the record of the run (`action.requested`), its answer another (`action.answered`, once), and its
+//! outcome a third (`action.resolved`, once, the last).
+
+use agent_host_ledger::{Ledger, LedgerError, RunRecord};
+use agent_host_protocol::{ResultKind, RunId, Timestamp, tool::ClientToolAnswer};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+/// What people are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AskKind {
+    /// May it do this?
+    PlatformAction,
+    /// What do you say?
+    Question,
+    /// Is this to be done again?
+    EffectInDoubt,
+    /// What does this tool of yours answer? Asked of the client that brought it along.
+    ClientTool,
+}
+
+/// What a person says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// To an action: do it.
+    Approve,
+    /// To an action: do not.
+    Deny,
+    /// To a question or a call to a tool of the client: this is the answer.
+    Submit,
+    /// To a question: I will not say. To a call: I will not do it.
+    Decline,
+    /// To an effect in doubt: do it again, it did not happen, or twice does no harm.
+    Repeat,
+    /// To an effect in doubt: do not, the runner is told that nobody knows.
+    Skip,
+}
+
+impl Decision {
+    /// As JSON shows it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Approve => "approve",
+            Self::Deny => "deny",
+            Self::Submit => "submit",
+            Self::Decline => "decline",
+            Self::Repeat => "repeat",
+            Self::Skip => "skip",
+        }
+    }
+
+    /// What has come of it with that; nothing where something is to be done first.
+    const fn outcome(self) -> Option<&'static str> {
+        match self {
+            Self::Approve => None,
+            Self::Deny => Some("denied"),
+            Self::Submit => Some("submitted"),
+            Self::Decline => Some("declined"),
+            Self::Repeat => Some("repeat"),
+            Self::Skip => Some("skip"),
+        }
+    }
+}
+
+impl AskKind {
+    /// What a person may say to it.
+    #[must_use]
+    pub const fn decisions(self) -> [Decision; 2] {
+        match self {
+            Self::PlatformAction => [Decision::Approve, Decision::Deny],
+            Self::Question | Self::ClientTool => [Decision::Submit, Decision::Decline],
+            Self::EffectInDoubt => [Decision::Repeat, Decision::Skip],
+        }
+    }
+
+    /// What the run waits for, as its status says.
+    pub(crate) const fn reason(self) -> &'static str {
+        match self {
+            Self::PlatformAction => "approval",
+            Self::Question => "question",
+            Self::EffectInDoubt => "effect_in_doubt",
+            Self::ClientTool => "client_tool",
+        }
+    }
+}
+
+/// An answer, as somebody sends it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ActionResponse)]
+pub struct Response {
+    /// What they say.
+    pub decision: Decision,
+    /// Why, for the runner and the record.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// The answer to a question, or to a call to a tool of the client (there a `ClientToolAnswer`).
+    #[serde(default)]
+    pub answer: Option<Value>,
+}
+
+/// An answer, as the record keeps it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Given {
+    pub(crate) decision: Decision,
+    pub(crate) by: Option<String>,
+    pub(crate) reason: Option<String>,
+    pub(crate) answer: Option<Value>,
+    pub(crate) at: Timestamp,
+}
+
+impl Given {
+    /// What the record says of it: that it was answered, and what came of it where that is all.
+    pub(crate) fn facts(&self, action_id: &str) -> Vec<(ResultKind, Value)> {
+        let mut said = Map::new();
+        said.insert("action_id".to_owned(), action_id.into());
+        said.insert("decision".to_owned(), self.decision.as_str().into());
+        said.extend(self.by.clone().map(|by| ("by".to_owned(), by.into())));
+        said.extend(self.reason.clone().map(|reason| ("reason".to_owned(), reason.into())));
+        let resolved = self.decision.outcome().map(|outcome| {
+            let mut resolved = said.clone();
+            resolved.insert("outcome".to_owned(), outcome.into());
+            (ResultKind::ActionResolved, Value::Object(resolved))
+        });
+        said.extend(self.answer.clone().map(|answer| ("answer".to_owned(), answer)));
+        said.insert("at".to_owned(), self.at.into());
+        [(ResultKind::ActionAnswered, Value::Object(said))].into_iter().chain(resolved).collect()
+    }
+
+    /// Artifacts that an answer for something of this kind names: as long as the record is there, they are.
+    pub(crate) fn artifacts(&self, kind: AskKind) -> Vec<String> {
+        let answer = self.answer.clone().filter(|_| kind == AskKind::ClientTool).and_then(client_answer);
+        answer.iter().flat_map(ClientToolAnswer::artifact_ids).map(str::to_owned).collect()
+    }
+
+    /// From the fact that it was answered.
+    fn of(data: &Value) -> Option<Self> {
+        let text = |name: &str| data.get(name).and_then(Value::as_str).map(str::to_owned);
+        Some(Self {
+            decision: serde_json::from_value(data.get("decision")?.clone()).ok()?,
+            by: text("by"),
+            reason: text("reason"),
+            answer: data.get("answer").cloned(),
+            at: data.get("at").and_then(Value::as_u64).unwrap_or_default(),
+        })
+    }
+}
+
+/// Something that a run has asked people for, and how far it is.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Action {
+    /// Names it.
+    pub action_id: String,
+    /// Who asks.
+    pub run_id: RunId,
+    /// `open`, `answered` (by a person or by the policy; it is being done) or `resolved`.
+    pub status: ActionStatus,
+    /// When it was asked.
+    pub requested_at: Timestamp,
+    /// What was asked: the data of `action.requested`.
+    pub request: Value,
+    /// What was said: the data of `action.answered`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answered: Option<Value>,
+    /// What came of it: the data of `action.resolved`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Value>,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub enum ActionStatus {
+    Open,
+    Answered,
+    Resolved,
+}
+
+/// What is asked, for the record.
+pub(crate) struct Ask {
+    pub(crate) kind: AskKind,
+    pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) approvers: Vec<String>,
+    /// More of it, as its kind says.
+    pub(crate) more: Value,
+}
+
+impl Ask {
+    /// The data of `action.requested`, but for the id.
+    pub(crate) fn data(self) -> Value {
+        let mut data = Map::new();
+        data.insert("kind".to_owned(), json!(self.kind));
+        data.extend(self.expires_at.map(|at| ("expires_at".to_owned(), at.into())));
+        if !self.approvers.is_empty() {
+            data.insert("approvers".to_owned(), self.approvers.into());
+        }
+        data.insert("decisions".to_owned(), json!(self.kind.decisions()));
+        if let Value::Object(more) = self.more {
+            data.extend(more);
+        }
+        Value::Object(data)
+    }
+}
+
+/// The id of what a run asks with its call of this number.
+pub(crate) fn action_id(run_id: RunId, number: u64) -> String {
+    format!("{run_id}.{number}")
+}
+
+/// The id of an action that a run asks for with a result: the number of its event, apart from the numbers of calls.
+pub(crate) fn background_action_id(run_id: RunId, sequence: u64) -> String {
+    format!("{run_id}.e{sequence}")
+}
+
+/// Whether an action goes on in the background of its run.
+pub(crate) fn is_background(action_id: &str) -> bool {
+    action_id.split_once('.').is_some_and(|(_, name)| name.starts_with('e'))
+}
+
+/// What the record of a run says of what it asked.
+pub(crate) const FACTS: [&str; 3] =
+    [ResultKind::ActionRequested.as_str(), ResultKind::ActionAnswered.as_str(), ResultKind::ActionResolved.as_str()];
+
+/// All that a run has asked people for, in order. Background actions are among it.
+pub(crate) fn actions_of(ledger: &Ledger, record: &RunRecord) -> Result<Vec<Action>, LedgerError> {
+    let run_id = record.run.run_id;
+    let mut actions: Vec<Action> = Vec::new();
+    for event in ledger.run_events_of(record.run_no, run_id, &FACTS)? {
+        let data = event.data_value();
+        let Some(id) = data.get("action_id").and_then(Value::as_str).map(str::to_owned) else { continue };
+        let known = actions.iter_mut().find(|action| action.action_id == id);
+        match (ResultKind::from_name(&event.kind), known) {
+            (Some(ResultKind::ActionRequested), None) => actions.push(Action {
+                action_id: id,
+                run_id,
+                status: if is_allowed(&data) { ActionStatus::Answered } else { ActionStatus::Open },
+                requested_at: event.timestamp,
+                request: data,
+                answered: None,
+                resolved: None,
+            }),
+            (Some(ResultKind::ActionAnswered), Some(action)) => {
+                action.status = ActionStatus::Answered;
+                action.answered = Some(data);
+            }
+            (Some(ResultKind::ActionResolved), Some(action)) => {
+                action.status = ActionStatus::Resolved;
+                action.resolved = Some(data);
+            }
+            _ => {}
+        }
+    }
+    Ok(actions)
+}
+
+/// Whether nobody is asked: the policy has said yes before.
+pub(crate) fn is_allowed(request: &Value) -> bool {
+    request.get("policy").and_then(Value::as_str) == Some("allow")
+}
+
+impl Action {
+    /// What is asked for.
+    #[must_use]
+    pub fn kind(&self) -> AskKind {
+        let kind = self.request.get("kind").cloned().and_then(|kind| serde_json::from_value(kind).ok());
+        // Ledgers of hosts before had no other.
+        kind.unwrap_or(AskKind::EffectInDoubt)
+    }
+
+    pub(crate) fn expires_at(&self) -> Option<Timestamp> {
+        self.request.get("expires_at").and_then(Value::as_u64)
+    }
+
+    /// What was said to it, whatever has come of that.
+    pub(crate) fn given(&self) -> Option<Given> {
+        self.answered.as_ref().or(self.resolved.as_ref()).and_then(Given::of)
+    }
+}
+
+/// What the record keeps of the answer of a client.
+pub(crate) fn client_answer(answer: Value) -> Option<ClientToolAnswer> {
+    serde_json::from_value(answer).ok()
+}

@@ -1,0 +1,204 @@
+//! What the kernel refuses, by name.
+
+use agent_host_ledger::LedgerError;
+use agent_host_protocol::{ApiError, ErrorCode, RunId, RunnerId};
+
+use super::action::Action;
+
+/// Why a request was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// No such thing, or not for you.
+    #[error("{0}")]
+    NotFound(String),
+    /// The request is malformed.
+    #[error("{0}")]
+    Invalid(String),
+    /// The cursor is malformed, or belongs to another sequence.
+    #[error("{0}")]
+    InvalidCursor(String),
+    /// The thing is not in a state for it.
+    #[error("{0}")]
+    Conflict(String),
+    /// The claim of a run does not count any more.
+    #[error("{0}")]
+    ClaimLost(String),
+    /// Results were left out between what the host has and what is appended.
+    #[error(
+        "result {expected} is the next that the host expects from this claim, and these begin with {first}: append what is missing first"
+    )]
+    SequenceGap {
+        /// The number of the next.
+        expected: u64,
+        /// The number that came.
+        first: u64,
+    },
+    /// The gate has refused what an executor does for its run.
+    #[error("{}", .0.message)]
+    Refused(ApiError),
+    /// An action was answered before, or takes no answer any more.
+    #[error("{message}")]
+    Answered {
+        /// What it says.
+        message: String,
+        /// The action with what was said first.
+        action: Box<Action>,
+    },
+    /// The time for it is over.
+    #[error("{0}")]
+    Expired(String),
+    /// Nobody knows who asks.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// Who asks may not.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The idempotency key was used for another request.
+    #[error(
+        "the idempotency key was used before for another request: use a new key for each request, and the same key only to repeat one"
+    )]
+    IdempotencyConflict,
+    /// The line of the conversation is full.
+    #[error("{waiting} runs already wait in this line: let some end or cancel them, then send the request again")]
+    QueueFull {
+        /// How many wait.
+        waiting: usize,
+    },
+    /// The run wants an idle conversation, and another run of it is active.
+    #[error("another run of this conversation is active: wait for its end, or cancel it, then send the request again")]
+    Busy {
+        /// The active run. `None` where it is being created in this moment.
+        run_id: Option<RunId>,
+    },
+    /// The disk is nearly full.
+    #[error("the disk of the ledger is nearly full ({0}): free some space, then send the event again")]
+    InsufficientStorage(String),
+    /// The host is going down.
+    #[error("the host is shutting down: send the event again when it is back")]
+    ShuttingDown,
+    /// No plugin holds the runner.
+    #[error("no plugin holds {id}. {hint}")]
+    RunnerNotFound {
+        /// The runner.
+        id: RunnerId,
+        /// What there is.
+        hint: String,
+    },
+    /// The configuration does not fit the runner.
+    #[error("{0}")]
+    InvalidConfig(String),
+    /// The ledger cannot write.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The host failed.
+    #[error("the host failed: {0}")]
+    Internal(String),
+}
+
+impl HostError {
+    /// The stable code.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound(_) => "not_found",
+            Self::Invalid(_) => "invalid_argument",
+            Self::InvalidCursor(_) => "invalid_cursor",
+            Self::Conflict(_) => "conflict",
+            Self::ClaimLost(_) => "claim_lost",
+            Self::SequenceGap { .. } => "sequence_gap",
+            Self::Refused(_) => "refused",
+            Self::Answered { .. } => "already_answered",
+            Self::Expired(_) => "expired",
+            Self::Unauthenticated(_) => "unauthenticated",
+            Self::Forbidden(_) => "forbidden",
+            Self::IdempotencyConflict => "idempotency_conflict",
+            Self::QueueFull { .. } => "queue_full",
+            Self::Busy { .. } => "conflict",
+            Self::InsufficientStorage(_) => "insufficient_storage",
+            Self::ShuttingDown => "shutting_down",
+            Self::RunnerNotFound { .. } => "runner_not_found",
+            Self::InvalidConfig(_) => "invalid_config",
+            Self::Unavailable(_) => "unavailable",
+            Self::Internal(_) => "internal",
+        }
+    }
+}
+
+impl From<LedgerError> for HostError {
+    fn from(error: LedgerError) -> Self {
+        let message = error.to_string();
+        match error {
+            LedgerError::IdempotencyConflict { .. } => Self::IdempotencyConflict,
+            LedgerError::InvalidCursor { .. } => Self::InvalidCursor(message),
+            LedgerError::InvalidLimit { .. } => Self::Invalid(message),
+            LedgerError::NotFound { .. } => Self::NotFound(message),
+            LedgerError::Fenced { .. } => Self::ClaimLost(message),
+            LedgerError::Terminal { .. } | LedgerError::Active { .. } | LedgerError::Conflict { .. } => Self::Conflict(message),
+            LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } => Self::Invalid(message),
+            LedgerError::DiskLow { .. } => Self::InsufficientStorage(message),
+            LedgerError::Storage { .. } | LedgerError::Unavailable { .. } => Self::Unavailable(message),
+            _ => Self::Internal(message),
+        }
+    }
+}
+
+/// What a guest is told when the ledger refuses or fails. Its author can do nothing about a failure, so the reason
+/// stays here.
+pub(crate) fn ledger_failed(error: LedgerError) -> ApiError {
+    if let LedgerError::Conflict { .. } = error {
+        return ApiError::retryable(ErrorCode::Conflict, error.to_string());
+    }
+    if let LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } = error {
+        return ApiError::new(ErrorCode::PayloadTooLarge, error.to_string());
+    }
+    if let LedgerError::Fenced { .. } = error {
+        return ApiError::new(ErrorCode::Other("claim_lost".to_owned()), error.to_string());
+    }
+    match HostError::from(error) {
+        HostError::InvalidCursor(message) | HostError::Invalid(message) => ApiError::invalid_argument(message),
+        HostError::Conflict(message) => ApiError::new(ErrorCode::Conflict, message),
+        other => {
+            tracing::error!(error = %other, "a host call failed");
+            ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why")
+        }
+    }
+}
+
+/// Why there is no recording of a run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// No such run.
+    #[error("there is no run {0}")]
+    NotFound(RunId),
+    /// It left nothing to execute again.
+    #[error(
+        "run {0} has no journal: it has not begun, its binding has another `durability` than `resume`, or its journal was removed \
+         (`[retention] journals_ms`)"
+    )]
+    NoJournal(RunId),
+    /// What is there is not one.
+    #[error("this is no recording that this version reads: {0}")]
+    Malformed(String),
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] agent_host_ledger::LedgerError),
+}
+
+impl From<RecordingError> for HostError {
+    fn from(error: RecordingError) -> Self {
+        match error {
+            RecordingError::NotFound(_) => Self::NotFound(error.to_string()),
+            RecordingError::NoJournal(_) => Self::Conflict(error.to_string()),
+            RecordingError::Malformed(_) => Self::Invalid(error.to_string()),
+            RecordingError::Ledger(error) => error.into(),
+        }
+    }
+}
+
+impl From<ApiError> for HostError {
+    fn from(error: ApiError) -> Self {
+        Self::Refused(error)
+    }
+}

@@ -1,0 +1,762 @@
+//! The journal of a run: every host call in order, and what came of it.
+//!
+//! A run is one ordered sequence of host calls between which the guest computes nothing but what follows from them. So
+//! a run is brought back by executing its guest once more: as long as the journal has entries, calls are answered from
+//! it and have no effect; from its end on they are live.
+//!
+//! An entry travels with the next write of the run, and the writes of a run are durable in their order. So an entry is
+//! durable before anything that depends on it: the effect of a later call waits for its own entry ([`Ticket`], `Started`),
+//! and what is published was committed behind it. A call whose effect is in the ledger has its entry in the same commit.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use agent_host_ledger::{Blob, JournalSegment, Ledger, LedgerError};
+use agent_host_protocol::{Limits, time};
+use agent_host_sandbox::{GuestClock, World};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::WaitKey;
+
+pub(crate) mod asked;
+pub(crate) mod entry;
+pub(crate) mod function;
+pub(crate) mod timeline;
+
+pub(crate) use asked::Asked;
+pub(crate) use entry::Unreadable;
+pub(crate) use entry::{Effect, Entry, Outcome};
+use function::Function;
+pub(crate) use function::functions;
+
+/// How much of a journal is read from the ledger at one time.
+const PAGE_BYTES: usize = 1 << 20;
+/// Entries that wait for a write to travel with; more go by themselves.
+const MAX_WAITING: usize = 64;
+/// Bytes of them, likewise.
+const MAX_WAITING_BYTES: usize = 64 * 1024;
+
+/// The journal of one execution.
+pub(crate) struct Journal {
+    mode: Mode,
+    clock: GuestClock,
+    /// A moment of real time, and what the clock of the run showed then.
+    base: (Instant, u64),
+    max_bytes: u64,
+    state: Mutex<State>,
+    /// Set as long as calls are answered from the past.
+    replaying: Arc<AtomicBool>,
+}
+
+/// What an execution does with its journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Nothing is recorded: the run is not to be resumed.
+    Off,
+    /// What happens is recorded; what is recorded already is answered from there.
+    Recording,
+    /// Only what is recorded is answered, so many calls of it, and then the execution stops.
+    Offline { calls: u64 },
+}
+
+struct State {
+    past: Past,
+    waiting: Vec<Waiting>,
+    waiting_bytes: usize,
+    written: Written,
+    /// Calls of the guest so far.
+    calls: u64,
+    /// Sequence of the last result that was emitted, while calls are answered from the past.
+    last_emitted: u64,
+    next_ticket: u64,
+}
+
+/// How far the journal is written.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    /// Number of the next entry.
+    next: u64,
+    /// What the clock of the run showed at the last one.
+    last_us: u64,
+    bytes: u64,
+    full: Full,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Full {
+    No,
+    /// To be said to those who watch the run.
+    Unsaid,
+    Said,
+}
+
+/// An entry that is not with the ledger yet.
+struct Waiting {
+    ticket: u64,
+    /// What the clock of the run shows since.
+    at_us: u64,
+    entry: Entry,
+    blobs: Vec<Blob>,
+}
+
+/// Entries of executions before, not yet asked for.
+#[derive(Default)]
+struct Past {
+    read: VecDeque<Entry>,
+    source: Option<Source>,
+    /// Bytes that were read, and the number of the last entry in them.
+    bytes: u64,
+    last: u64,
+}
+
+/// Where more of them are.
+pub(crate) struct Source {
+    ledger: Ledger,
+    run_no: u64,
+    from: u64,
+}
+
+/// What becomes of a call.
+pub(crate) enum Step {
+    /// An execution before has the answer.
+    Answered(Answered),
+    /// It is to be done.
+    Live(Ticket),
+}
+
+/// An answer from the past.
+pub(crate) struct Answered {
+    pub(crate) outcome: Outcome,
+    /// What its effect is known by, where it had one outside the ledger.
+    pub(crate) effect: Option<Effect>,
+    /// Of the calls within it, by part.
+    pub(crate) parts: BTreeMap<u32, Outcome>,
+}
+
+/// A call that is to be done and recorded.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    id: u64,
+    function: Function,
+    part: u32,
+    asked: Asked,
+    /// What the clock of the run showed when it was made first.
+    pub(crate) began_us: u64,
+    /// An execution before has started its effect, and nobody knows what came of that.
+    pub(crate) doubt: Option<Effect>,
+    parts: Mutex<BTreeMap<u32, Part>>,
+    started: AtomicBool,
+    settled: AtomicBool,
+}
+
+/// What executions before left of a call within another.
+#[derive(Debug)]
+enum Part {
+    Answered(Outcome),
+    Doubt(Effect),
+}
+
+/// Why an execution cannot go on by its journal.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The guest asks for something else than it did before.
+    Diverged(Box<Divergence>),
+    /// The journal cannot be read.
+    Lost(String),
+    /// Everything that is recorded was answered, and nothing else may be done.
+    Over { calls: u64, now: Value },
+    /// The run is to leave memory until then, in milliseconds since 1970, or until somebody comes with one of the keys.
+    Park { until: Option<u64>, reason: &'static str, keys: Vec<WaitKey> },
+}
+
+/// The first difference between two executions.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Divergence {
+    /// Which call of the guest, counted from 1.
+    pub(crate) call: u64,
+    pub(crate) recorded: Side,
+    pub(crate) now: Side,
+    /// For `results.emit`: what was emitted lies between these sequences, the first excluded.
+    pub(crate) emitted: Option<(u64, u64)>,
+    /// Where the requests differ, as a JSON pointer, with both values.
+    pub(crate) difference: Option<(String, Value, Value)>,
+}
+
+/// What one execution asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Side {
+    pub(crate) function: &'static str,
+    pub(crate) request: Value,
+}
+
+impl Side {
+    fn new(function: Function, outline: Option<&str>) -> Self {
+        let request = outline.map(|text| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())));
+        Self { function: function.name(), request: request.unwrap_or_default() }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({ "function": self.function, "request": self.request })
+    }
+}
+
+impl Divergence {
+    pub(crate) fn to_json(&self) -> Value {
+        let difference = self.difference.as_ref();
+        json!({
+            "call": self.call,
+            "recorded": self.recorded.to_json(),
+            "now": self.now.to_json(),
+            "difference": difference.map(|(at, recorded, now)| json!({ "at": at, "recorded": recorded, "now": now })),
+        })
+    }
+}
+
+/// A journal that was begun by an execution before.
+pub(crate) struct Recorded {
+    pub(crate) world: World,
+    pub(crate) source: Source,
+    /// Number of its last entry, and its bytes.
+    pub(crate) last: u64,
+    pub(crate) bytes: u64,
+    /// Whether it has all that happened.
+    pub(crate) is_whole: bool,
+    /// Executions at its end that added nothing: each came to its end before it got any further.
+    pub(crate) in_vain: u32,
+}
+
+impl Recorded {
+    /// Reads what the ledger has of a run; nothing where it has no journal.
+    pub(crate) fn read(ledger: &Ledger, run_no: u64, limits: &Limits) -> Result<Option<Self>, Stop> {
+        let mut entries = Past::of(Source::new(ledger, run_no));
+        let Some(Entry::Begun { began_us, seed, memory_bytes, table_elements }) = entries.pop()? else { return Ok(None) };
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let world = World {
+            memory_bytes: size(memory_bytes),
+            table_elements: size(table_elements),
+            ..World::new(limits, GuestClock::new(began_us), seed)
+        };
+        let (mut is_whole, mut in_vain) = (true, 0);
+        while let Some(entry) = entries.pop()? {
+            match entry {
+                Entry::Resumed { .. } => in_vain += 1,
+                Entry::Full => is_whole = false,
+                _ => in_vain = 0,
+            }
+        }
+        let Past { last, bytes, .. } = entries;
+        Ok(Some(Self { world, source: Source::new(ledger, run_no), last, bytes, is_whole, in_vain }))
+    }
+}
+
+impl Ticket {
+    /// The call as it is recorded; when it was made is said when it is written.
+    fn call(&self) -> entry::Call {
+        entry::Call {
+            function: self.function.0,
+            part: self.part,
+            hash: self.asked.hash,
+            asked: self.asked.outline.clone(),
+            after_us: 0,
+        }
+    }
+
+    /// The calls within this one whose outcome is in doubt.
+    pub(crate) fn doubts(&self) -> Vec<(u32, Effect)> {
+        let parts = self.parts.lock();
+        parts
+            .iter()
+            .filter_map(|(part, left)| if let Part::Doubt(effect) = left { Some((*part, *effect)) } else { None })
+            .collect()
+    }
+}
+
+impl Journal {
+    /// Of a run that begins.
+    pub(crate) fn begin(mode: Mode, world: &World, limits: &Limits) -> Self {
+        let this = Self::new(mode, world.clock.clone(), limits, Past::default(), 1, 0);
+        if mode == Mode::Recording {
+            let entry = Entry::Begun {
+                began_us: world.clock.began_us(),
+                seed: world.seed,
+                memory_bytes: world.memory_bytes as u64,
+                table_elements: world.table_elements as u64,
+            };
+            this.state.lock().push(0, 0, entry, Vec::new());
+        }
+        this
+    }
+
+    /// Of a run that goes on: `recorded` is answered first.
+    pub(crate) fn resume(mode: Mode, recorded: Recorded, limits: &Limits) -> Result<Self, Stop> {
+        let Recorded { world, source, last, bytes, .. } = recorded;
+        let mut past = Past::of(source);
+        // Its first entry, which is `recorded.world`.
+        past.pop()?;
+        let elapsed = time::now().saturating_mul(1_000).saturating_sub(world.clock.began_us());
+        let this = Self::new(mode, world.clock, limits, past, last + 1, elapsed);
+        this.state.lock().written.bytes = bytes;
+        if mode == Mode::Recording {
+            this.state.lock().push(0, 0, Entry::Resumed { at: time::now() }, Vec::new());
+        }
+        this.replaying.store(true, Ordering::Release);
+        Ok(this)
+    }
+
+    fn new(mode: Mode, clock: GuestClock, limits: &Limits, past: Past, next: u64, elapsed_us: u64) -> Self {
+        Self {
+            mode,
+            clock,
+            base: (Instant::now(), elapsed_us),
+            max_bytes: limits.journal_bytes,
+            replaying: Arc::default(),
+            state: Mutex::new(State {
+                past,
+                waiting: Vec::new(),
+                waiting_bytes: 0,
+                written: Written { next, last_us: 0, bytes: 0, full: Full::No },
+                calls: 0,
+                last_emitted: 0,
+                next_ticket: 1,
+            }),
+        }
+    }
+
+    pub(crate) fn is_recording(&self) -> bool {
+        self.mode == Mode::Recording
+    }
+
+    /// Whether the run can be brought back later.
+    pub(crate) fn can_resume(&self) -> bool {
+        self.is_recording() && self.state.lock().written.full == Full::No
+    }
+
+    /// Whether calls are answered from the past. Log lines of that time were written then.
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.replaying.load(Ordering::Acquire)
+    }
+
+    /// As [`Journal::is_replaying`], for who has no journal.
+    pub(crate) fn replaying(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.replaying)
+    }
+
+    /// Calls of the guest so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.state.lock().calls
+    }
+
+    /// Whether something is recorded that was not asked for.
+    pub(crate) fn has_more(&self) -> bool {
+        !matches!(self.state.lock().past.next(), Ok(None))
+    }
+
+    pub(crate) fn clock(&self) -> &GuestClock {
+        &self.clock
+    }
+
+    /// How long the run has lasted in real time, in microseconds, and never less than its clock shows.
+    pub(crate) fn elapsed_us(&self) -> u64 {
+        let (base, elapsed) = &self.base;
+        let real = elapsed.saturating_add(u64::try_from(base.elapsed().as_micros()).unwrap_or(u64::MAX));
+        real.max(self.clock.elapsed_us())
+    }
+
+    /// What a request is recorded as; nothing where nothing is recorded.
+    pub(crate) fn asked(&self, request: &impl serde::Serialize) -> Asked {
+        if self.mode == Mode::Off { Asked::nothing() } else { Asked::of(request) }
+    }
+
+    /// As [`Journal::asked`], of a request that is in the record of the run anyway. `shown` is what a person is shown of
+    /// it where it differs.
+    pub(crate) fn asked_elsewhere<S: serde::Serialize>(
+        &self,
+        request: &impl serde::Serialize,
+        shown: impl FnOnce() -> S,
+    ) -> Asked {
+        match self.mode {
+            Mode::Off => Asked::nothing(),
+            Mode::Recording => Asked::hash_of(request),
+            Mode::Offline { .. } => Asked { outline: Asked::of(&shown()).outline, ..Asked::hash_of(request) },
+        }
+    }
+
+    /// The guest calls: what was answered before is answered so again.
+    pub(crate) fn enter(&self, function: &str, asked: &Asked) -> Result<Step, Stop> {
+        let function = Function::named(function);
+        let mut state = self.state.lock();
+        if let Mode::Offline { calls } = self.mode
+            && state.calls >= calls
+        {
+            return Err(Stop::Over { calls: state.calls, now: Value::Null });
+        }
+        state.calls += 1;
+        let call = state.calls;
+        if !self.is_replaying() {
+            return Ok(Step::Live(state.ticket(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())));
+        }
+        let last_emitted = state.last_emitted;
+        let check = |recorded: &entry::Call, outcome: Option<&Outcome>| {
+            // A door that was closed did not look at the request. An earlier host may have had it closed for want of the
+            // interface; its refusal is the answer still.
+            let unasked = || matches!(outcome, Some(Outcome::Refused(_))) && recorded.hash == Asked::hash_of(&()).hash;
+            if recorded.function == function.0 && (recorded.hash == asked.hash || unasked()) {
+                return Ok(());
+            }
+            let before = Function(recorded.function);
+            let both = recorded.asked.as_deref().zip(asked.outline.as_deref()).filter(|_| before == function);
+            Err(Stop::Diverged(Box::new(Divergence {
+                call,
+                recorded: Side::new(before, recorded.asked.as_deref()),
+                now: Side::new(function, asked.outline.as_deref()),
+                emitted: emitted(recorded.function, outcome).map(|last| (last_emitted, last)),
+                difference: both.map(|(recorded, now)| asked::first_difference(recorded, now)),
+            })))
+        };
+        match state.past.next()? {
+            None if self.mode == Mode::Recording => {
+                self.replaying.store(false, Ordering::Release);
+                Ok(Step::Live(state.ticket(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())))
+            }
+            None => Err(Stop::Over { calls: call - 1, now: Side::new(function, asked.outline.as_deref()).to_json() }),
+            Some(Entry::Call(recorded, outcome)) if recorded.part == 0 => {
+                check(&recorded, Some(&outcome))?;
+                state.last_emitted = emitted(recorded.function, Some(&outcome)).unwrap_or(last_emitted);
+                self.show(&mut state, recorded.after_us);
+                Ok(Step::Answered(Answered { outcome, effect: None, parts: BTreeMap::new() }))
+            }
+            Some(Entry::Started(recorded, effect)) if recorded.part == 0 => {
+                check(&recorded, None)?;
+                state.written.last_us += recorded.after_us;
+                self.within(&mut state, function, asked, effect)
+            }
+            Some(_) => Err(Stop::Lost("the journal has an entry that belongs to no call".to_owned())),
+        }
+    }
+
+    /// What is recorded between the start of a call and its end.
+    fn within(&self, state: &mut State, function: Function, asked: &Asked, effect: Effect) -> Result<Step, Stop> {
+        let mut parts = BTreeMap::new();
+        let mut last = effect.number;
+        let began_us = state.written.last_us;
+        loop {
+            match state.past.next()? {
+                Some(Entry::Ended { part: 0, after_us, outcome }) => {
+                    self.show(state, after_us);
+                    let parts = parts.into_iter().filter_map(|(part, left)| match left {
+                        Part::Answered(outcome) => Some((part, outcome)),
+                        Part::Doubt(_) => None,
+                    });
+                    return Ok(Step::Answered(Answered {
+                        outcome,
+                        effect: Some(Effect { number: last }),
+                        parts: parts.collect(),
+                    }));
+                }
+                Some(Entry::Ended { part, after_us, outcome }) => {
+                    state.written.last_us += after_us;
+                    parts.insert(part, Part::Answered(outcome));
+                }
+                Some(Entry::Call(call, outcome)) if call.part != 0 => {
+                    state.written.last_us += call.after_us;
+                    parts.insert(call.part, Part::Answered(outcome));
+                }
+                Some(Entry::Started(call, effect)) if call.part != 0 => {
+                    state.written.last_us += call.after_us;
+                    last = last.max(effect.number);
+                    parts.insert(call.part, Part::Doubt(effect));
+                }
+                Some(_) => return Err(Stop::Lost("the journal has a call within a call that does not allow it".to_owned())),
+                None if self.mode == Mode::Recording => {
+                    self.replaying.store(false, Ordering::Release);
+                    let ticket = state.ticket(function, 0, asked, began_us, Some(Effect { number: last }), parts);
+                    return Ok(Step::Live(ticket));
+                }
+                // The host stopped before this call had an answer.
+                None => {
+                    let now = Side::new(function, asked.outline.as_deref()).to_json();
+                    return Err(Stop::Over { calls: state.calls - 1, now });
+                }
+            }
+        }
+    }
+
+    /// A call within a call.
+    pub(crate) fn enter_part(&self, within: &Ticket, part: u32, function: &str, asked: &Asked) -> Step {
+        let left = within.parts.lock().remove(&part);
+        let doubt = match left {
+            Some(Part::Answered(outcome)) => return Step::Answered(Answered { outcome, effect: None, parts: BTreeMap::new() }),
+            Some(Part::Doubt(effect)) => Some(effect),
+            None => None,
+        };
+        let now = self.elapsed_us();
+        Step::Live(self.state.lock().ticket(Function::named(function), part, asked, now, doubt, BTreeMap::new()))
+    }
+
+    fn show(&self, state: &mut State, after_us: u64) {
+        state.written.last_us += after_us;
+        self.clock.advance_to(state.written.last_us);
+    }
+
+    /// The effect of a call is about to begin: whoever begins it waits until that is durable. Where an execution before
+    /// has recorded it, it is there already.
+    pub(crate) fn started(&self, ticket: &Ticket, effect: Effect) {
+        if self.mode == Mode::Off || ticket.started.swap(true, Ordering::AcqRel) || ticket.doubt.is_some() {
+            return;
+        }
+        let call = ticket.call();
+        let now = self.elapsed_us();
+        self.state.lock().push(ticket.id, now, Entry::Started(call, effect), Vec::new());
+    }
+
+    /// What came of a call is known. It is recorded once: with the first that says so.
+    pub(crate) fn settle(&self, ticket: &Ticket, outcome: Outcome, blobs: Vec<Blob>) {
+        if ticket.settled.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut state = self.state.lock();
+        let now = self.elapsed_us();
+        if ticket.part == 0 {
+            self.clock.advance_to(now);
+        }
+        if self.mode == Mode::Off {
+            return;
+        }
+        let entry = if ticket.started.load(Ordering::Acquire) || ticket.doubt.is_some() {
+            Entry::Ended { part: ticket.part, after_us: 0, outcome }
+        } else {
+            Entry::Call(ticket.call(), outcome)
+        };
+        state.push(ticket.id, now, entry, blobs);
+    }
+
+    pub(crate) fn is_settled(&self, ticket: &Ticket) -> bool {
+        ticket.settled.load(Ordering::Acquire)
+    }
+
+    /// The host stops in good order: the run does not come to its end by that.
+    pub(crate) fn suspend(&self) {
+        if self.is_recording() {
+            self.state.lock().push(0, 0, Entry::Suspended, Vec::new());
+        }
+    }
+
+    /// Entries that go with the write that is made now; the caller holds the turn of the run.
+    pub(crate) fn take(&self) -> Taken {
+        let mut state = self.state.lock();
+        let before = state.written;
+        let mut entries = std::mem::take(&mut state.waiting);
+        state.waiting_bytes = 0;
+        if entries.is_empty() || state.written.full != Full::No {
+            return Taken { entries: Vec::new(), before, segment: None };
+        }
+        let mut bytes = Vec::new();
+        for waiting in &mut entries {
+            // Entries without a time of their own have that of the one before.
+            let at_us = waiting.at_us.max(state.written.last_us);
+            waiting.entry.set_after(at_us - state.written.last_us);
+            state.written.last_us = at_us;
+            entry::write(&mut bytes, &waiting.entry);
+        }
+        let blobs = entries.iter().flat_map(|waiting| waiting.blobs.iter().cloned()).collect();
+        let first = state.written.next;
+        state.written.next += entries.len() as u64;
+        state.written.bytes += bytes.len() as u64;
+        if state.written.bytes > self.max_bytes {
+            entry::write(&mut bytes, &Entry::Full);
+            state.written.next += 1;
+            state.written.full = Full::Unsaid;
+        }
+        Taken { entries, before, segment: Some(JournalSegment { first, bytes, blobs }) }
+    }
+
+    /// The write that took these entries was refused: they wait again, all but those of `ticket`, whose effect was it.
+    /// The caller holds the turn still, so nothing was taken since.
+    pub(crate) fn put_back(&self, taken: Refused, ticket: Option<&Ticket>) {
+        let Refused { entries, before } = taken;
+        let mut state = self.state.lock();
+        let id = ticket.map(|ticket| ticket.id);
+        if let Some(ticket) = ticket {
+            ticket.settled.store(false, Ordering::Release);
+            ticket.started.store(false, Ordering::Release);
+        }
+        state.written = before;
+        let since = std::mem::take(&mut state.waiting);
+        state.waiting_bytes = 0;
+        for Waiting { ticket, at_us, entry, blobs } in entries.into_iter().chain(since) {
+            if Some(ticket) != id {
+                state.push(ticket, at_us, entry, blobs);
+            }
+        }
+    }
+
+    /// Whether entries should go by themselves.
+    pub(crate) fn has_many_waiting(&self) -> bool {
+        let state = self.state.lock();
+        state.waiting.len() >= MAX_WAITING || state.waiting_bytes >= MAX_WAITING_BYTES
+    }
+
+    /// Once, after the journal has become too long: its limit.
+    pub(crate) fn just_full(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.written.full == Full::Unsaid {
+            state.written.full = Full::Said;
+            return Some(self.max_bytes);
+        }
+        None
+    }
+}
+
+/// Entries that a write has taken along.
+pub(crate) struct Taken {
+    entries: Vec<Waiting>,
+    before: Written,
+    segment: Option<JournalSegment>,
+}
+
+/// What is put back where the write is refused.
+pub(crate) struct Refused {
+    entries: Vec<Waiting>,
+    before: Written,
+}
+
+impl Taken {
+    /// The segment, and what is needed to put it back.
+    pub(crate) fn split(self) -> (Option<JournalSegment>, Refused) {
+        (self.segment, Refused { entries: self.entries, before: self.before })
+    }
+}
+
+impl State {
+    fn ticket(
+        &mut self,
+        function: Function,
+        part: u32,
+        asked: &Asked,
+        began_us: u64,
+        doubt: Option<Effect>,
+        parts: BTreeMap<u32, Part>,
+    ) -> Ticket {
+        self.next_ticket += 1;
+        Ticket {
+            id: self.next_ticket,
+            function,
+            part,
+            asked: asked.clone(),
+            began_us,
+            doubt,
+            parts: Mutex::new(parts),
+            started: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
+        }
+    }
+
+    fn push(&mut self, ticket: u64, at_us: u64, entry: Entry, blobs: Vec<Blob>) {
+        if self.written.full != Full::No {
+            return;
+        }
+        self.waiting_bytes += match &entry {
+            Entry::Call(call, outcome) => 32 + call.asked.as_ref().map_or(0, String::len) + outcome.len(),
+            Entry::Started(call, _) => 32 + call.asked.as_ref().map_or(0, String::len),
+            Entry::Ended { outcome, .. } => 32 + outcome.len(),
+            _ => 64,
+        };
+        self.waiting.push(Waiting { ticket, at_us, entry, blobs });
+    }
+}
+
+impl Outcome {
+    fn len(&self) -> usize {
+        match self {
+            Self::Answer(text) | Self::Refused(text) => text.len(),
+            Self::LongAnswer { .. } => 32,
+        }
+    }
+}
+
+impl Past {
+    fn of(source: Source) -> Self {
+        Self { source: Some(source), ..Self::default() }
+    }
+
+    /// The next entry that says something of a call.
+    fn next(&mut self) -> Result<Option<Entry>, Stop> {
+        loop {
+            match self.pop()? {
+                Some(Entry::Resumed { .. } | Entry::Suspended) => {}
+                Some(Entry::Full) | None => return Ok(None),
+                Some(Entry::Begun { .. }) => return Err(Stop::Lost("the journal begins twice".to_owned())),
+                Some(entry) => return Ok(Some(entry)),
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Result<Option<Entry>, Stop> {
+        while self.read.is_empty() {
+            let Some(source) = &mut self.source else { return Ok(None) };
+            let entries = source.more().map_err(|error| Stop::Lost(error.to_string()))?;
+            match entries {
+                Some(Page { entries, bytes, last }) => {
+                    self.read.extend(entries);
+                    self.bytes += bytes;
+                    self.last = last;
+                }
+                None => self.source = None,
+            }
+        }
+        Ok(self.read.pop_front())
+    }
+}
+
+/// The sequence of the last result, where a call was `results.emit`.
+fn emitted(function: u16, outcome: Option<&Outcome>) -> Option<u64> {
+    match outcome {
+        Some(Outcome::Answer(text)) if Function(function) == Function::named("results.emit") => text.parse().ok(),
+        _ => None,
+    }
+}
+
+/// A piece of a journal.
+pub(crate) struct Page {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) bytes: u64,
+    /// Number of the last entry.
+    pub(crate) last: u64,
+}
+
+/// Why a journal cannot be read on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SourceError {
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+impl Source {
+    pub(crate) fn new(ledger: &Ledger, run_no: u64) -> Self {
+        Self { ledger: ledger.clone(), run_no, from: 0 }
+    }
+
+    /// The next entries; nothing at the end.
+    pub(crate) fn more(&mut self) -> Result<Option<Page>, SourceError> {
+        let rows = self.ledger.journal_page(self.run_no, self.from, PAGE_BYTES)?;
+        let Some(last) = rows.last() else { return Ok(None) };
+        self.from = last.first + 1;
+        let mut page = Page { entries: Vec::new(), bytes: 0, last: 0 };
+        for row in &rows {
+            let entries = entry::read(&row.bytes)?;
+            page.bytes += row.bytes.len() as u64;
+            page.last = (row.first + entries.len() as u64).saturating_sub(1);
+            page.entries.extend(entries);
+        }
+        Ok(Some(page))
+    }
+}

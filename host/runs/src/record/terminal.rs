@@ -1,0 +1,170 @@
+//! Terminals: how a run ends, as the record says it.
+
+use agent_host_ledger::{NewEvent, RunChange, RunRecord, RunWrite};
+use agent_host_protocol::{
+    FailureCode, ResultKind, RunEvent, RunStatus, Timestamp,
+    run::{RunFailure, Terminal},
+    time,
+};
+use serde_json::{Value, json, value::to_raw_value};
+
+use super::{
+    facts::{fact, unended},
+    journal::Stop,
+    results::{Speaker, transcript_item},
+};
+
+/// How a run ends whose results did not all reach the disk.
+pub(crate) fn results_lost() -> RunFailure {
+    RunFailure::host(
+        FailureCode::HostError,
+        "the ledger could not write all results of the run, so it cannot end well: free the disk, and send the event again",
+    )
+}
+
+/// How a run ends that was active when the host went.
+pub(crate) fn host_restarted() -> RunFailure {
+    RunFailure::host(
+        FailureCode::HostRestarted,
+        "the host stopped while the run was active: send the event again if it should be answered",
+    )
+}
+
+/// How a run ends that its deadline stops.
+pub(crate) fn timed_out(deadline_ms: u64) -> Terminal {
+    Terminal::Timeout {
+        message: format!(
+            "the run did not end within {deadline_ms} ms: raise `deadline_ms` of its binding, or let the runner do less"
+        ),
+    }
+}
+
+/// The fact behind an end that the sandbox or a limit brought about.
+fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<(ResultKind, Value)> {
+    match terminal {
+        Terminal::Timeout { .. } => Some((ResultKind::LimitReached, json!({ "limit": "deadline_ms", "value": deadline_ms }))),
+        Terminal::Failed(failure) => {
+            let violations = [
+                FailureCode::GuestTrapped,
+                FailureCode::GuestExited,
+                FailureCode::GuestMemory,
+                FailureCode::GuestStack,
+                FailureCode::GuestAbuse,
+            ];
+            let code = violations.into_iter().find(|code| code.as_str() == failure.code)?;
+            Some((ResultKind::SandboxViolation, json!({ "code": code.as_str(), "message": failure.message })))
+        }
+        _ => None,
+    }
+}
+
+/// The last event of a run.
+pub(crate) fn terminal_event(terminal: &Terminal, sequence: u64, at: Timestamp) -> NewEvent {
+    let (kind, data) = match terminal {
+        Terminal::Completed(completion) => (ResultKind::RunCompleted, to_raw_value(completion)),
+        other => (ResultKind::RunFailed, to_raw_value(&other.failure())),
+    };
+    let data = data.unwrap_or_else(|_| serde_json::value::RawValue::NULL.to_owned());
+    NewEvent { sequence, kind: kind.as_str().to_owned(), data, timestamp: at }
+}
+
+/// What a guest returns becomes an event, and has the bound of one. What is over it is left out, and said so.
+pub(crate) fn bounded(terminal: Terminal, limit: usize) -> Terminal {
+    let size = |value: &Option<Value>| value.as_ref().map_or(0, |value| value.to_string().len());
+    match terminal {
+        Terminal::Completed(completion) => {
+            let bytes = to_raw_value(&completion).map_or(usize::MAX, |data| data.get().len());
+            if bytes <= limit {
+                return Terminal::Completed(completion);
+            }
+            Terminal::Failed(RunFailure::host(
+                FailureCode::InvalidResult,
+                format!(
+                    "the completion has {bytes} bytes; the limit is {limit}: emit long messages as results, and large content as an artifact"
+                ),
+            ))
+        }
+        Terminal::Failed(mut failure) => {
+            if failure.code.len() > 128 || failure.code.chars().any(char::is_control) {
+                failure.code = FailureCode::RunnerError.as_str().to_owned();
+            }
+            if failure.message.len() > limit / 2 {
+                failure.message = failure.message.chars().take(limit / 8).chain("… [cut]".chars()).collect();
+            }
+            if size(&failure.details) > limit / 2 {
+                failure.details = Some(json!({ "note": "the details were larger than an event may be, and were left out" }));
+            }
+            Terminal::Failed(failure)
+        }
+        other => other,
+    }
+}
+
+/// The end of a run that has no execution in memory. `events` are all that the run has: calls that are open in them end
+/// with the run.
+pub(crate) fn end_stored(record: &RunRecord, events: &[RunEvent], terminal: Terminal, deadline_ms: u64) -> RunWrite {
+    let at = time::now();
+    let facts: Vec<_> = unended(events, at).into_iter().chain(cause(&terminal, deadline_ms)).collect();
+    end(&facts, terminal, record.run.last_sequence + 1, at)
+}
+
+/// The end of a run that is executed: `open` are the ends of calls that nobody waits for any more. What the runner says
+/// with its completion joins the transcript.
+pub(crate) fn end_executed(
+    speaker: &Speaker<'_>,
+    open: &[(ResultKind, Value)],
+    terminal: &Terminal,
+    first_sequence: u64,
+) -> RunWrite {
+    let at = time::now();
+    let facts: Vec<_> = open.iter().cloned().chain(cause(terminal, speaker.terms.deadline_ms)).collect();
+    let message = match terminal {
+        Terminal::Completed(completion) => completion.message.clone(),
+        _ => None,
+    };
+    let transcript = message.and_then(|message| transcript_item(speaker, message, at)).into_iter().collect();
+    RunWrite { transcript, ..end(&facts, terminal.clone(), first_sequence, at) }
+}
+
+fn end(facts: &[(ResultKind, Value)], terminal: Terminal, first_sequence: u64, at: Timestamp) -> RunWrite {
+    let mut events: Vec<_> =
+        (first_sequence..).zip(facts).map(|(sequence, (kind, data))| fact(*kind, sequence, at, data)).collect();
+    events.push(terminal_event(&terminal, first_sequence + events.len() as u64, at));
+    RunWrite { changes: vec![RunChange::End { at, terminal }], events, ..RunWrite::default() }
+}
+
+/// Whether a run in the ledger was begun by the host before.
+pub(crate) fn had_begun(status: RunStatus) -> bool {
+    matches!(status, RunStatus::Claimed | RunStatus::Running | RunStatus::Waiting)
+}
+
+/// How a run ends that was active when the host went, and has no journal.
+pub(crate) fn not_journaled() -> RunFailure {
+    let message = "the host stopped while the run was active, and its runner uses `wasi:http`, whose requests are not journaled: \
+                   use the contract's `http` interface for runs that are to be resumed, or send the event again";
+    RunFailure { message: message.to_owned(), ..host_restarted() }
+}
+
+impl Stop {
+    /// How a run ends that cannot go on for this.
+    pub(crate) fn failure(&self) -> RunFailure {
+        match self {
+            Self::Diverged(divergence) => RunFailure {
+                details: Some(divergence.to_json()),
+                ..RunFailure::host(
+                    FailureCode::ReplayDiverged,
+                    format!(
+                        "executed again, the runner asked for something else in call {}: `{}` before, `{}` now. A runner that \
+                         takes nothing but its context, its host calls, its clocks and its random bytes as input does not do that",
+                        divergence.call, divergence.recorded.function, divergence.now.function
+                    ),
+                )
+            },
+            Self::Lost(why) => {
+                tracing::error!(why, "the journal of a run cannot be read: run `agent-host ledger check`");
+                RunFailure::host(FailureCode::HostError, format!("the run cannot be resumed: {why}"))
+            }
+            Self::Over { .. } | Self::Park { .. } => host_restarted(),
+        }
+    }
+}
