@@ -1,11 +1,14 @@
 //! A running server, asked over HTTP.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{collections::VecDeque, sync::OnceLock, time::Duration};
 
-use agent_host_protocol::{Run, RunEvent, RunId};
-use agent_host_runs::{Config, Recording};
-use eventsource_stream::Eventsource;
-use futures_util::{Stream, StreamExt, stream};
+use agent_host_config::Config;
+use agent_host_protocol::{
+    Run, RunEvent, RunId,
+    sse::{EventReader, EventTooLarge},
+};
+use agent_host_runs::Recording;
+use futures_util::{Stream, stream};
 use reqwest::{Method, Response, Url, header};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -20,6 +23,8 @@ const ANSWER: Duration = Duration::from_secs(30);
 const RECORDING: Duration = Duration::from_secs(300);
 /// To find out whether a server is there at all.
 const PROBE: Duration = Duration::from_secs(1);
+/// An event of a run is at most a result with its frame; a server that sends more is none.
+const MAX_EVENT_BYTES: usize = 64 << 20;
 /// A stream that breaks is taken up again after this, so many times in a row.
 const RECONNECT: Duration = Duration::from_secs(1);
 const RECONNECTS: u32 = 5;
@@ -219,14 +224,43 @@ struct Problem {
     detail: String,
 }
 
-type Events = std::pin::Pin<Box<dyn Stream<Item = Result<eventsource_stream::Event, Failure>> + Send>>;
+/// The events of one response.
+struct EventStream {
+    response: Response,
+    reader: EventReader,
+    /// The id and the data of events that have arrived and were not given yet.
+    arrived: VecDeque<(String, Vec<u8>)>,
+}
+
+impl EventStream {
+    fn new(response: Response) -> Self {
+        Self { response, reader: EventReader::new(MAX_EVENT_BYTES), arrived: VecDeque::new() }
+    }
+
+    /// The id and the data of the next event; `None` at the end of the response.
+    async fn next(&mut self) -> Result<Option<(String, Vec<u8>)>, Failure> {
+        while self.arrived.is_empty() {
+            let piece = self.response.chunk().await.map_err(|error| Failure::new("broken_stream", error.to_string()))?;
+            let Some(piece) = piece else { return Ok(None) };
+            let arrived = &mut self.arrived;
+            let pushed = self.reader.push(&piece, |event| {
+                arrived.push_back((String::from_utf8_lossy(event.id).into_owned(), event.data.to_owned()));
+                Ok::<_, EventTooLarge>(())
+            });
+            pushed.map_err(|EventTooLarge| {
+                Failure::new("broken_stream", format!("an event has more than {MAX_EVENT_BYTES} bytes"))
+            })?;
+        }
+        Ok(self.arrived.pop_front())
+    }
+}
 
 /// A stream that is taken up again where it broke.
 struct Reading {
     client: Client,
     id: RunId,
     after: Option<String>,
-    open: Option<Events>,
+    open: Option<EventStream>,
     failures: u32,
     ended: bool,
 }
@@ -263,22 +297,20 @@ impl Reading {
                 let first = self.after.is_none() && self.failures == 0;
                 let response = self.client.stream(self.id, self.after.as_deref()).await;
                 let response = response.map_err(|failure| Broken { failure, hopeless: first })?;
-                let events = response.bytes_stream().eventsource();
-                self.open
-                    .insert(Box::pin(events.map(|event| event.map_err(|error| Failure::new("broken_stream", error.to_string())))))
+                self.open.insert(EventStream::new(response))
             }
         };
         let passing = |failure| Broken { failure, hopeless: false };
-        let event = match events.next().await {
-            Some(event) => event.map_err(passing)?,
+        let (id, data) = match events.next().await.map_err(passing)? {
+            Some(event) => event,
             None => return Err(passing(Failure::new("broken_stream", "the stream ended before the run did"))),
         };
-        let parsed = serde_json::from_str(&event.data);
+        let parsed = serde_json::from_slice(&data);
         let parsed = parsed.map_err(|error| Broken {
             failure: Failure::new("broken_stream", format!("not a run event: {error}")),
             hopeless: false,
         })?;
-        self.after = Some(event.id);
+        self.after = Some(id);
         Ok(parsed)
     }
 }

@@ -2,9 +2,10 @@
 
 use std::io;
 
+use agent_host_config::ConfigError;
 use agent_host_ledger::{BackupError, LedgerError, OpenError};
 use agent_host_protocol::ApiError;
-use agent_host_runs::{ConfigError, HostError, RecordingError, ReplayError, StartError, knowledge_bases::KnowledgeError};
+use agent_host_runs::{HostError, RecordingError, ReplayError, StartError, knowledge_bases::KnowledgeError};
 use agent_host_server::{BindError, ServeError};
 
 /// What went wrong in the binary itself, or in a server that was asked.

@@ -5,8 +5,8 @@ use std::{
     io::{self, IsTerminal},
 };
 
+use agent_host_config::{LogFormat, TelemetryConfig};
 use agent_host_protocol::time;
-use agent_host_runs::{LogFormat, TelemetryConfig};
 use serde_json::{Map, Value};
 use tracing::{
     Event, Subscriber,
@@ -22,7 +22,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use crate::args::{Cli, Command};
+use crate::args::Global;
 
 /// Filters, in the form of `tracing-subscriber`: `warn,agent_host_runs=debug`.
 const VARIABLE: &str = "AGENT_HOST_LOG";
@@ -38,10 +38,10 @@ const ALWAYS: [&str; 2] = [
 
 /// Starts logging. What the command line says comes first, then the environment, then what fits the command: a
 /// server says what it does, everything else only what goes wrong.
-pub(crate) fn start(cli: &Cli, telemetry: &TelemetryConfig) {
+pub(crate) fn start(global: &Global, is_server: bool, telemetry: &TelemetryConfig) {
     // A plugin that is refused is news to an operator; to who runs another one it is noise.
-    let usual = if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn,agent_host_sandbox=error" };
-    let asked = match (cli.global.log, cli.global.verbose) {
+    let usual = if is_server { "info" } else { "warn,agent_host_sandbox=error" };
+    let asked = match (global.log, global.verbose) {
         (Some(level), _) => Some(level.as_str()),
         (None, 0) => None,
         (None, 1) => Some("info"),
@@ -57,9 +57,9 @@ pub(crate) fn start(cli: &Cli, telemetry: &TelemetryConfig) {
     let always = ALWAYS.iter().filter(|_| !is_off).filter_map(|directive| directive.parse().ok());
     let filter = always.fold(filter, EnvFilter::add_directive);
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    let format = match cli.global.log_format {
+    let format = match global.log_format {
         Some(format) => format.into(),
-        None if cli.global.json => LogFormat::Json,
+        None if global.json => LogFormat::Json,
         None => telemetry.log_format,
     };
     // A second subscriber cannot be there: this runs once. Without a log the command still works.

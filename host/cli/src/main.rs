@@ -27,7 +27,7 @@ use std::{process::ExitCode, time::Duration};
 use clap::Parser;
 
 use crate::{
-    args::{Cli, Command},
+    command::{Cli, Command},
     output::Output,
     settings::Settings,
     telemetry::Telemetry,
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let output = Output::new(cli.global.json);
     // What is wrong with the configuration, the command says.
     let watched = Settings::load(&cli.global).map(|settings| settings.config.telemetry).unwrap_or_default();
-    logging::start(&cli, &watched);
+    logging::start(&cli.global, matches!(cli.command, Command::Serve(_)), &watched);
     // Only where runs are executed is there something to trace.
     let traced = if matches!(cli.command, Command::Serve(_) | Command::Run(_)) {
         Telemetry::start(&watched)

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use agent_host_runs::{Config, ConfigError};
+use agent_host_config::{Config, ConfigError};
 
 use crate::args::Global;
 

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use agent_host_config::Config;
 use agent_host_ledger::{GroupBy, Ledger, OpenError, Options, RunFilter, Statistics, StatisticsQuery};
 use agent_host_protocol::{Page, Run, RunEvent, RunId, limits::MAX_PAGE};
-use agent_host_runs::{Config, JournaledCall, Recording};
+use agent_host_runs::{JournaledCall, Recording};
 use serde_json::value::RawValue;
 
 use crate::{

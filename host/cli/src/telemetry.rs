@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use agent_host_runs::{TelemetryConfig, trace};
+use agent_host_config::TelemetryConfig;
+use agent_host_runs::{secret::Secret, trace};
 use opentelemetry::{KeyValue, global::BoxedTracer, trace::TracerProvider};
 use opentelemetry_otlp::{WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::{
@@ -42,7 +43,7 @@ impl Telemetry {
         let Some(url) = config.traces_url()? else { return Ok(Self::off()) };
         let mut headers = HashMap::new();
         for (name, value) in &config.headers {
-            let value = value.resolve().map_err(|error| format!("the header `{name}` of `telemetry`: {error}"))?;
+            let value = Secret::read(value).map_err(|error| format!("the header `{name}` of `telemetry`: {error}"))?;
             headers.insert(name.clone(), value.expose().to_owned());
         }
         let exporter = opentelemetry_otlp::SpanExporter::builder()

@@ -1,28 +1,14 @@
-//! What every request has at hand, and the table of routes.
+//! What every request has at hand.
 
 use std::{net::SocketAddr, sync::Arc};
 
-use agent_host_ledger::{Ledger, LedgerError};
-use agent_host_runs::Host;
-use axum::{
-    Router,
-    body::Body,
-    http::{HeaderValue, Method, StatusCode, Uri, header},
-    response::{IntoResponse, Response},
-};
-use serde::Serialize;
+use agent_host_runs::{Host, LedgerError, Records};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    actions,
-    agui::{engine::Agui, profile, routes as agui},
-    artifacts, calls, chat, claims, cors, create, deliveries, door, events, executors, health, hooks, keys,
-    metrics::{self, HttpMetrics},
-    openapi, operations, pipeline,
-    problem::{Problem, ProblemCode},
-    replay, runners, runs, schedules, statistics, watch,
+    agui::shared::AguiState,
+    http::{Problem, ProblemCode, metrics::HttpMetrics},
 };
 
 /// Cheap to clone: each request has its own.
@@ -34,7 +20,7 @@ pub(crate) struct App {
     pub(crate) closing: CancellationToken,
     /// Where the server listens.
     pub(crate) local_addr: SocketAddr,
-    pub(crate) agui: Arc<Agui>,
+    pub(crate) agui: Arc<AguiState>,
     /// One permit for each stream of events that may be open.
     subscribers: Arc<Semaphore>,
 }
@@ -61,140 +47,22 @@ impl App {
         })
     }
 
-    /// Reads something of unknown size from the ledger, off the threads that serve.
+    /// Reads something of unknown size from the records, off the threads that serve.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Ledger) -> Result<T, LedgerError> + Send + 'static,
+        read: impl FnOnce(&Records) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, Problem> {
-        let host = self.host.clone();
-        match tokio::task::spawn_blocking(move || read(host.ledger())).await {
-            Ok(result) => Ok(result?),
-            Err(error) => Err(Problem::internal(error)),
-        }
+        let records = self.host.records();
+        off_thread(move || read(&records)).await
     }
 }
 
-/// Every route of the server, with its description: a handler without one does not compile here.
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::empty())
-        .routes(routes!(health::healthz))
-        .routes(routes!(health::readyz))
-        .routes(routes!(openapi::document))
-        .routes(routes!(metrics::show))
-        .routes(routes!(events::accept))
-        .routes(routes!(events::show))
-        .routes(routes!(runners::list))
-        .routes(routes!(runs::list, create::create))
-        .routes(routes!(runs::show))
-        .routes(routes!(runs::context))
-        .routes(routes!(runs::grant))
-        .routes(routes!(runs::audit))
-        .routes(routes!(runs::events))
-        .routes(routes!(replay::journal))
-        .routes(routes!(replay::recording))
-        .routes(routes!(replay::fork))
-        .routes(routes!(runs::cancel))
-        .routes(routes!(create::retry))
-        .routes(routes!(create::dead_letters))
-        .routes(routes!(create::requeue))
-        .routes(routes!(executors::list, executors::register))
-        .routes(routes!(executors::show, executors::deregister))
-        .routes(routes!(executors::heartbeat))
-        .routes(routes!(executors::news))
-        .routes(routes!(claims::claim))
-        .routes(routes!(claims::start))
-        .routes(routes!(claims::renew))
-        .routes(routes!(claims::release))
-        .routes(routes!(claims::append))
-        .routes(routes!(claims::finalize))
-        .routes(routes!(calls::call))
-        .routes(routes!(calls::create_artifact))
-        .routes(routes!(calls::artifact))
-        .routes(routes!(actions::of_run))
-        .routes(routes!(actions::open))
-        .routes(routes!(actions::show))
-        .routes(routes!(actions::respond))
-        .routes(routes!(statistics::statistics))
-        .routes(routes!(operations::reload))
-        .routes(routes!(operations::backup))
-        .routes(routes!(artifacts::upload))
-        .routes(routes!(artifacts::content, artifacts::head))
-        .routes(routes!(artifacts::metadata))
-        .routes(routes!(keys::list, keys::create))
-        .routes(routes!(keys::revoke))
-        .routes(routes!(schedules::schedules))
-        .routes(routes!(hooks::webhook_sources))
-        .routes(routes!(hooks::hook))
-        .routes(routes!(deliveries::list))
-        .routes(routes!(deliveries::retry))
-        .routes(routes!(agui::agents))
-        .routes(routes!(agui::capabilities))
-        .routes(routes!(agui::run))
-        .routes(routes!(agui::connect))
-        .routes(routes!(agui::show, agui::forget))
-        .routes(routes!(agui::events))
-        .routes(routes!(agui::cancel))
-        .routes(routes!(profile::runs::start_agent_run))
-        .routes(routes!(profile::runs::agent_run_events))
-        .routes(routes!(profile::runs::cancel_agent_run))
-        .routes(routes!(profile::runs::delete_agent_thread))
-        .routes(routes!(profile::runs::delete_agent_session))
-        .routes(routes!(profile::history::history))
-        .routes(routes!(profile::attachments::upload_attachment))
-        .routes(routes!(profile::attachments::sign_attachment))
-        .routes(routes!(profile::attachments::attachment_content))
-        .routes(routes!(pipeline::pipeline_query))
-        .routes(routes!(chat::page))
-        .routes(routes!(chat::file))
-}
-
-/// Every path of the server.
-pub(crate) fn router(app: App) -> Router {
-    let (routes, _) = routes().split_for_parts();
-    let routes = routes
-        .fallback(unknown_path)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(axum::middleware::from_fn_with_state(app.clone(), door::door))
-        .layer(axum::middleware::from_fn(profile::errors::dialect))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), watch::request));
-    // Before the door: a browser asks whether it may send a key, without one.
-    let routes = if app.host.config().cors_origins.is_empty() { routes } else { routes.layer(cors::layer(&app.host)) };
-    routes.with_state(app)
-}
-
-async fn unknown_path(uri: Uri) -> Problem {
-    Problem::not_found(format!("there is nothing at {}; the API is under /api/v1, such as /api/v1/runs", shown(uri.path())))
-}
-
-async fn wrong_method(method: Method, uri: Uri) -> Problem {
-    Problem::new(
-        ProblemCode::MethodNotAllowed,
-        format!("{} does not take {}; the header `Allow` says what it takes", shown(uri.path()), shown(method.as_str())),
-    )
-}
-
-/// A foreign text, short enough for a message. Paths and methods have no control characters.
-fn shown(text: &str) -> String {
-    const MAX: usize = 200;
-    let mut short: String = text.chars().take(MAX).collect();
-    if text.chars().nth(MAX).is_some() {
-        short.push('…');
+/// Does something that blocks, off the threads that serve.
+pub(crate) async fn off_thread<T: Send + 'static, E: Into<Problem> + Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, Problem> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(Into::into),
+        Err(error) => Err(Problem::internal(error)),
     }
-    short
-}
-
-/// An answer in JSON.
-pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
-    match serde_json::to_vec(value) {
-        Ok(body) => raw_json(status, body),
-        Err(error) => Problem::internal(error).into_response(),
-    }
-}
-
-/// An answer that is JSON already.
-pub(crate) fn raw_json(status: StatusCode, body: impl Into<Body>) -> Response {
-    let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    // Runs change from one moment to the next.
-    let cache_control = (header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    (status, [content_type, cache_control], body.into()).into_response()
 }

@@ -7,47 +7,33 @@
 //! - Every error is a problem document (RFC 9457) with a `code` for programs: see [`ProblemCode`].
 //! - A reader, however slow, holds nothing but its own connection: streams are pulled from the ledger.
 //! - What a client sends cannot make it panic, and is bounded before it is parsed.
+//!
+//! The rooms, lowest first. None imports a higher one:
+//!
+//! ```text
+//! http       bodies, parameters, headers, problems, connections
+//! agui       AG-UI 1.0 as values: events, projection, verification, encodings
+//! openapi    the parts of the description
+//! app        what every request has at hand
+//! access     callers, keys, idempotency, CORS
+//! artifacts  uploads and downloads
+//! agents     threads and runs of AG-UI, their routes, the profile
+//! routes     one module for each resource, and the table
+//! router     layers; server: listen, serve, end
+//! ```
 
-mod accept;
-mod actions;
+mod access;
+mod agents;
 mod agui;
 mod app;
 mod artifacts;
-mod body;
-mod caller;
-mod calls;
-mod chat;
-mod claims;
-mod connections;
-mod cors;
-mod create;
-mod deliveries;
-mod door;
-mod events;
-mod executors;
-mod extract;
-mod health;
-mod hooks;
-mod idempotency;
-mod keys;
-mod metrics;
+mod http;
 mod openapi;
-mod operations;
-mod output;
-mod paced;
-mod pipeline;
-mod prefer;
-mod problem;
-mod query;
-mod replay;
-mod runners;
-mod runs;
-mod schedules;
+mod request_log;
+mod router;
+mod routes;
 mod server;
-mod sse;
-mod statistics;
-mod watch;
 
-pub use openapi::openapi;
-pub use problem::{Problem, ProblemCode};
+pub use http::{Problem, ProblemCode};
+pub use routes::openapi;
 pub use server::{BindError, ServeError, Server};

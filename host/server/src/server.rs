@@ -7,8 +7,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    app::{App, router},
-    connections::{self, Connections},
+    app::App,
+    http::connections::{self, Connections},
+    router::router,
 };
 
 /// How long open connections have to take their last bytes once the server goes down. Streams and waiting

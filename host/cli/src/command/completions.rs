@@ -5,7 +5,7 @@ use std::{io::Write, process::ExitCode};
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use super::Cli;
 
 /// Write completions for a shell to standard output
 ///

@@ -2,7 +2,8 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use agent_host_runs::{ReloadReport, config_reference};
+use agent_host_config::config_reference;
+use agent_host_runs::ReloadReport;
 use clap::Subcommand;
 use serde_json::json;
 

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+use agent_host_config::Config;
 use agent_host_protocol::{EventId, Page, Run, RunId, RunnerId, time};
-use agent_host_runs::{Config, DeadLetter};
+use agent_host_runs::DeadLetter;
 use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Map, Value, json};

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+use agent_host_config::Config;
 use agent_host_protocol::{Page, RunId, time};
-use agent_host_runs::{Config, DeliveryState};
+use agent_host_runs::DeliveryState;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+use agent_host_config::Config;
 use agent_host_protocol::{Page, time};
-use agent_host_runs::{Config, Executor, ExecutorState};
+use agent_host_runs::{Executor, ExecutorState};
 use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::Value;

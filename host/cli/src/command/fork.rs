@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use agent_host_config::Config;
 use agent_host_protocol::{Run, RunId};
-use agent_host_runs::Config;
 use clap::Args;
 use futures_util::StreamExt;
 use serde_json::json;

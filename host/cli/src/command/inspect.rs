@@ -2,8 +2,8 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
+use agent_host_config::Config;
 use agent_host_protocol::PluginStatus;
-use agent_host_runs::Config;
 use clap::Args;
 
 use super::plugin_text;

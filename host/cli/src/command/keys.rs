@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeSet, fs, process::ExitCode};
 
+use agent_host_config::Config;
 use agent_host_ledger::{OpenError, Options};
 use agent_host_protocol::{Page, Principal, Scope, limits::MAX_PAGE, time};
-use agent_host_runs::{Config, Key, Keys as KeyRing, NewKey};
+use agent_host_runs::{Key, Keys as KeyRing, NewKey};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use reqwest::Method;

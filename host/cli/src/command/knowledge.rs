@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_host_config::Config;
 use agent_host_protocol::knowledge::KnowledgeHit;
-use agent_host_runs::{
-    Config,
-    knowledge_bases::{AddOptions, AddProgress, AddReport, DocumentInfo, Knowledge, KnowledgeBaseInfo, RemoveReport},
+use agent_host_runs::knowledge_bases::{
+    AddOptions, AddProgress, AddReport, DocumentInfo, Knowledge, KnowledgeBaseInfo, RemoveReport,
 };
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};

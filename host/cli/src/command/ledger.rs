@@ -8,9 +8,10 @@ use std::{
     time::Duration,
 };
 
+use agent_host_config::Config;
 use agent_host_ledger::{BackupError, BackupManifest, CheckReport, ExportReport, JournalStats, OpenError, RestoreReport, Stats};
 use agent_host_protocol::time;
-use agent_host_runs::{BackupReport, Config};
+use agent_host_runs::BackupReport;
 use anyhow::Context;
 use clap::Subcommand;
 use serde_json::json;
@@ -200,7 +201,7 @@ async fn backup(config: &Config, to: PathBuf, server: &Server, output: Output) -
     let offline = match server.url {
         Some(_) => None,
         None => {
-            let (dir, backup) = (ledger_dir(config), config.backup_to(to.clone()));
+            let (dir, backup) = (ledger_dir(config), agent_host_runs::backup_to(config, to.clone()));
             match tokio::task::spawn_blocking(move || agent_host_ledger::backup(dir, &backup)).await? {
                 Err(BackupError::Open(OpenError::AlreadyOpen { .. })) => None,
                 made => Some(made?),

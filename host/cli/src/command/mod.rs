@@ -1,39 +1,87 @@
-//! The commands, one file each.
+//! The command line, and its commands, one file each with its own arguments.
 
 mod action_text;
-pub(crate) mod actions;
+mod actions;
 mod asked;
-pub(crate) mod completions;
-pub(crate) mod config;
-pub(crate) mod create;
-pub(crate) mod deliveries;
+mod completions;
+mod config;
+mod create;
+mod deliveries;
 mod event_text;
-pub(crate) mod executors;
-pub(crate) mod fork;
-pub(crate) mod inspect;
+mod executors;
+mod fork;
+mod inspect;
 mod journal_text;
-pub(crate) mod keys;
-pub(crate) mod knowledge;
-pub(crate) mod ledger;
-pub(crate) mod openapi;
+mod keys;
+mod knowledge;
+mod ledger;
+mod openapi;
 mod plugin_text;
-pub(crate) mod replay;
-pub(crate) mod run;
+mod replay;
+mod run;
 mod run_text;
-pub(crate) mod runners;
-pub(crate) mod runs;
-pub(crate) mod schedules;
-pub(crate) mod serve;
-pub(crate) mod statistics;
+mod runners;
+mod runs;
+mod schedules;
+mod serve;
+mod statistics;
+#[cfg(test)]
+mod tests;
 
 use std::process::ExitCode;
 
-use crate::{
-    args::{Cli, Command},
-    client,
-    output::Output,
-    settings::Settings,
-};
+use clap::{Parser, Subcommand};
+
+use crate::{args::Global, client, output::Output, settings::Settings};
+
+/// Runs agent runners: WebAssembly plugins that answer events.
+#[derive(Debug, Parser)]
+#[command(
+    name = "agent-host",
+    version,
+    propagate_version = false,
+    after_help = "Exit codes: 0 it worked; 1 it did not; 2 the command line is wrong."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Serve(serve::Serve),
+    Run(Box<run::Run>),
+    Runners(runners::Runners),
+    Inspect(inspect::Inspect),
+    #[command(subcommand)]
+    Runs(runs::Runs),
+    Statistics(statistics::Statistics),
+    #[command(subcommand)]
+    Actions(actions::Actions),
+    #[command(subcommand)]
+    Schedules(schedules::Schedules),
+    #[command(subcommand)]
+    Deliveries(deliveries::Deliveries),
+    #[command(subcommand)]
+    Executors(executors::Executors),
+    #[command(subcommand)]
+    DeadLetters(create::DeadLetters),
+    Replay(replay::Replay),
+    Fork(fork::Fork),
+    #[command(subcommand)]
+    Keys(keys::Keys),
+    #[command(subcommand)]
+    Ledger(ledger::LedgerCommand),
+    #[command(subcommand)]
+    Knowledge(knowledge::KnowledgeCommand),
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    #[command(name = "openapi")]
+    OpenApi(openapi::OpenApi),
+    Completions(completions::Completions),
+}
 
 /// Does what the command line says.
 pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCode> {

@@ -9,8 +9,9 @@ use std::{
     sync::Arc,
 };
 
-use agent_host_protocol::{Limits, RunId};
-use agent_host_runs::{Config, Recording, ReplayReport};
+use agent_host_config::Config;
+use agent_host_protocol::{Limits, RunId, hex};
+use agent_host_runs::{Recording, ReplayReport};
 use agent_host_sandbox::{Component, Options, Sandbox};
 use anyhow::Context;
 use clap::Args;
@@ -239,8 +240,7 @@ fn file_with(dir: &Path, digest: &str, limit: u64) -> Option<PathBuf> {
 fn digest_of(path: &Path, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit).read_to_end(&mut bytes)?;
-    let hex: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("sha256:{hex}"))
+    Ok(format!("sha256:{}", hex::encode(&Sha256::digest(&bytes))))
 }
 
 #[cfg(test)]
@@ -254,10 +254,7 @@ mod tests {
             std::fs::write(dir.path().join(name), content).unwrap();
         }
         std::fs::create_dir(dir.path().join("folder.wasm")).unwrap();
-        let digest = |content: &str| {
-            let hex: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("sha256:{hex}")
-        };
+        let digest = |content: &str| format!("sha256:{}", hex::encode(&Sha256::digest(content)));
         assert_eq!(file_with(dir.path(), &digest("two"), 100), Some(dir.path().join("b.wasm")));
         assert_eq!(file_with(dir.path(), &digest("three"), 100), None);
         assert_eq!(file_with(dir.path(), &digest("two"), 2), None);

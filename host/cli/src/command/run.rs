@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
+use agent_host_config::{BindingConfig, Config};
 use agent_host_protocol::{
     Run as RunRecord, RunId, RunStatus,
     context::{Actor, Conversation, Delivery},
     event::Envelope,
 };
-use agent_host_runs::{BindingConfig, Config, Host};
+use agent_host_runs::Host;
 use anyhow::Context;
 use clap::Args;
 use futures_util::StreamExt;
@@ -226,7 +227,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::command::{Cli, Command};
 
     fn run(arguments: &[&str]) -> Box<Run> {
         match Cli::try_parse_from([&["agent-host", "run"], arguments].concat()).unwrap().command {

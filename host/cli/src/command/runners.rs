@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
+use agent_host_config::Config;
 use agent_host_protocol::{Limits, PluginReport, PluginStatus, Refusal, RefusalCode, RunnerId, RunnerManifest};
-use agent_host_runs::Config;
 use agent_host_sandbox::Options;
 use anyhow::Context;
 use clap::Args;

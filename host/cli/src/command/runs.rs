@@ -2,9 +2,9 @@
 
 use std::{fs::File, io::Write, path::PathBuf, process::ExitCode};
 
+use agent_host_config::Config;
 use agent_host_ledger::RunFilter;
 use agent_host_protocol::{EventId, Page, Run, RunEvent, RunId, RunStatus, RunnerId, limits::MAX_PAGE};
-use agent_host_runs::Config;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use futures_util::StreamExt;

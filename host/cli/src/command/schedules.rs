@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use agent_host_config::Config;
 use agent_host_protocol::{Page, time};
-use agent_host_runs::Config;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 

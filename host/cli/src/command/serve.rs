@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use agent_host_runs::{Config, Host};
+use agent_host_config::Config;
+use agent_host_runs::Host;
 use agent_host_server::Server;
 use anyhow::Context;
 use clap::Args;

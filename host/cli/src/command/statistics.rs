@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use agent_host_config::Config;
 use agent_host_ledger::{Group, GroupBy, Percentiles, Statistics as Counted, StatisticsQuery};
 use agent_host_protocol::{RunnerId, Timestamp, time};
-use agent_host_runs::Config;
 use clap::{Args, ValueEnum};
 
 use super::runs::Server;

@@ -10,7 +10,7 @@ use agent_host_protocol::limits::MAX_JSON_DEPTH;
 use serde_json::{Map, Value};
 
 use super::event::{Content, Function, FunctionType, Message, MessageBody, Part, Source, ToolCall};
-use crate::problem::{Problem, ProblemCode};
+use crate::http::{Problem, ProblemCode};
 
 /// Longest id of a thread, as of conversations in events.
 const MAX_THREAD_ID: usize = 256;

@@ -1,32 +1,22 @@
-//! AG-UI 1.0: a user interface talks with an agent, and loses nothing when it loses the connection.
+//! AG-UI 1.0 as values: what clients send, what a run says in it, and the bytes of that.
 //!
-//! The way of a request: `routes` reads it (`input`, `strict`), `engine` begins the run once (`history` judges what the client
-//! shows, `media` keeps what comes with it, `store` remembers which run it is), `stream` sends what comes of it.
 //! The way of an event: the record of the host's run is projected (`project`), looked at by a verifier (`verify`), joined
 //! where it may be (`coalesce`), said otherwise to old clients (`legacy`), and written (`wire`). Snapshots are the same
-//! stream, folded (`fold`, `thread`).
+//! stream, folded (`fold`). Nothing here asks the host; `crate::agents` does.
 
-mod capabilities;
-mod coalesce;
+pub(crate) mod capabilities;
+pub(crate) mod coalesce;
 pub(crate) mod cursor;
-pub(crate) mod engine;
 pub(crate) mod event;
-mod fold;
-mod history;
+pub(crate) mod fold;
 pub(crate) mod input;
-mod interrupts;
-mod legacy;
-pub(crate) mod media;
-pub(crate) mod profile;
+pub(crate) mod interrupts;
+pub(crate) mod legacy;
 pub(crate) mod project;
 mod proto;
-pub(crate) mod routes;
 #[cfg(test)]
 mod sample;
-pub(crate) mod sign;
-pub(crate) mod store;
-pub(crate) mod stream;
+pub(crate) mod shared;
 pub(crate) mod strict;
-pub(crate) mod thread;
-mod verify;
-mod wire;
+pub(crate) mod verify;
+pub(crate) mod wire;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::input::{self, RunAgentInput, given};
-use crate::problem::{Problem, ProblemCode};
+use crate::http::{Problem, ProblemCode};
 
 /// Bytes of the body.
 pub(crate) const MAX_BODY: usize = 256 * 1024;

@@ -6,90 +6,18 @@
 //!
 //! The rules are those of `@ag-ui/client` 1.0.0, and those of the specification that it leaves to the server.
 
+mod form;
+mod item;
+mod violation;
+
 use std::collections::{HashMap, HashSet};
 
-use serde_json::Value;
-
-use super::event::{Event, Kind, Message, MessageBody, Outcome, PatchOp, TextRole, Usage};
-
-/// Why an event may not be sent now.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Violation {
-    #[error("{event} before RUN_STARTED")]
-    NotStarted { event: &'static str },
-    #[error("RUN_STARTED while a run is active")]
-    StillActive,
-    #[error("{event} after {terminal}")]
-    Over { event: &'static str, terminal: &'static str },
-    #[error("{event}: {item} is open already")]
-    AlreadyOpen { event: &'static str, item: String },
-    #[error("{event}: {item} is not open")]
-    NotOpen { event: &'static str, item: String },
-    #[error("RUN_FINISHED while these are open: {items}")]
-    LeftOpen { items: String },
-    #[error("{event}: tagged with {tag}, but {item} belongs to {owner}")]
-    ForeignTag { event: &'static str, tag: String, item: String, owner: String },
-    #[error("SUBAGENT_STARTED: `{id}` has ended in this run, and an id is of one invocation")]
-    SubagentReused { id: String },
-    #[error("SUBAGENT_STARTED: its parent `{parent}` was not started in this run")]
-    UnknownParent { parent: String },
-    #[error("{event}: {what}")]
-    Malformed { event: &'static str, what: &'static str },
-
-    // What follows, no client checks.
-    #[error("RUN_STARTED without a protocol version")]
-    NoVersion,
-    #[error("RUN_FINISHED of run `{finished}`, but `{started}` is active")]
-    OtherRun { started: String, finished: String },
-    #[error("{event}: it belongs to the run as a whole, and takes no tag of a subagent")]
-    Untaggable { event: &'static str },
-    #[error("{event}: `{id}` is a message of another kind, and ids are unique among all")]
-    TakenId { event: &'static str, id: String },
-    #[error("{event}: it is of {tag}, but {item} belongs to {owner}")]
-    Misattributed { event: &'static str, tag: String, item: String, owner: String },
-    #[error("ACTIVITY_DELTA: there is no activity `{id}` to change")]
-    UnknownActivity { id: String },
-    #[error("TOOL_CALL_RESULT: there is no call `{id}`")]
-    UnknownCall { id: String },
-    #[error("TOOL_CALL_RESULT: call `{id}` has a result")]
-    AnsweredTwice { id: String },
-    #[error("MESSAGES_SNAPSHOT without {item}, which is open")]
-    DroppedOpen { item: String },
-    #[error("RUN_FINISHED: `{id}` is pending, but it is no call without a result, or named twice")]
-    NotPending { id: String },
-    #[error("RUN_FINISHED: call `{id}` has no result, and is not named as pending: clients take it for theirs")]
-    Unanswered { id: String },
-}
-
-impl Violation {
-    /// Whether clients throw. Where they do not, [`Verifier::admit`] has counted the event as sent all the same: better
-    /// a stream with a flaw than none.
-    pub(crate) const fn throws(&self) -> bool {
-        match self {
-            Self::NotStarted { .. }
-            | Self::StillActive
-            | Self::Over { .. }
-            | Self::AlreadyOpen { .. }
-            | Self::NotOpen { .. }
-            | Self::LeftOpen { .. }
-            | Self::ForeignTag { .. }
-            | Self::SubagentReused { .. }
-            | Self::UnknownParent { .. }
-            | Self::Malformed { .. } => true,
-            Self::NoVersion
-            | Self::OtherRun { .. }
-            | Self::Untaggable { .. }
-            | Self::TakenId { .. }
-            | Self::Misattributed { .. }
-            | Self::UnknownActivity { .. }
-            | Self::UnknownCall { .. }
-            | Self::AnsweredTwice { .. }
-            | Self::DroppedOpen { .. }
-            | Self::NotPending { .. }
-            | Self::Unanswered { .. } => false,
-        }
-    }
-}
+pub(crate) use self::violation::Violation;
+use self::{
+    form::{takes_tag, well_formed},
+    item::{Act, Item, act, opened},
+};
+use super::event::{Event, Kind, Message, MessageBody, Outcome, TextRole};
 
 /// Checks the events of one stream, which may have several runs one after the other.
 #[derive(Debug, Default)]
@@ -170,72 +98,6 @@ impl Nature {
             MessageBody::Reasoning { .. } => Self::Reasoning,
             MessageBody::Activity { .. } => Self::Activity,
         }
-    }
-}
-
-/// Something that is open for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Item<'a> {
-    Text(&'a str),
-    Call(&'a str),
-    Span(&'a str),
-    Reasoning(&'a str),
-    /// By its owner and name: a subagent often has steps of the names of its parent's.
-    Step(Option<&'a str>, &'a str),
-    Subagent(&'a str),
-}
-
-impl std::fmt::Display for Item<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Text(id) => write!(f, "text message `{id}`"),
-            Self::Call(id) => write!(f, "tool call `{id}`"),
-            Self::Span(id) => write!(f, "reasoning span `{id}`"),
-            Self::Reasoning(id) => write!(f, "reasoning message `{id}`"),
-            Self::Step(None, name) => write!(f, "step `{name}`"),
-            Self::Step(Some(owner), name) => write!(f, "step `{name}` of subagent `{owner}`"),
-            Self::Subagent(id) => write!(f, "subagent `{id}`"),
-        }
-    }
-}
-
-/// What an event does to an item.
-enum Act<'a> {
-    Open(Item<'a>),
-    Continue(Item<'a>),
-    Close(Item<'a>),
-    None,
-}
-
-fn act(event: &Event) -> Act<'_> {
-    let owner = event.subagent.as_deref();
-    match &event.kind {
-        Kind::TextMessageStart { message_id, .. } => Act::Open(Item::Text(message_id)),
-        Kind::TextMessageContent { message_id, .. } => Act::Continue(Item::Text(message_id)),
-        Kind::TextMessageEnd { message_id } => Act::Close(Item::Text(message_id)),
-        Kind::ToolCallStart { tool_call_id, .. } => Act::Open(Item::Call(tool_call_id)),
-        Kind::ToolCallArgs { tool_call_id, .. } => Act::Continue(Item::Call(tool_call_id)),
-        Kind::ToolCallEnd { tool_call_id } => Act::Close(Item::Call(tool_call_id)),
-        Kind::ReasoningStart { message_id } => Act::Open(Item::Span(message_id)),
-        Kind::ReasoningEnd { message_id } => Act::Close(Item::Span(message_id)),
-        Kind::ReasoningMessageStart { message_id, .. } => Act::Open(Item::Reasoning(message_id)),
-        Kind::ReasoningMessageContent { message_id, .. } => Act::Continue(Item::Reasoning(message_id)),
-        Kind::ReasoningMessageEnd { message_id } => Act::Close(Item::Reasoning(message_id)),
-        Kind::StepStarted { step_name } => Act::Open(Item::Step(owner, step_name)),
-        Kind::StepFinished { step_name } => Act::Close(Item::Step(owner, step_name)),
-        Kind::SubagentStarted { subagent_run_id, .. } => Act::Open(Item::Subagent(subagent_run_id)),
-        Kind::SubagentFinished { subagent_run_id, .. } | Kind::SubagentError { subagent_run_id, .. } => {
-            Act::Close(Item::Subagent(subagent_run_id))
-        }
-        _ => Act::None,
-    }
-}
-
-/// The item that this START opened.
-fn opened(start: &Event) -> Option<Item<'_>> {
-    match act(start) {
-        Act::Open(item) => Some(item),
-        Act::Continue(_) | Act::Close(_) | Act::None => None,
     }
 }
 
@@ -688,61 +550,6 @@ pub(super) fn calls_of(body: &MessageBody) -> impl Iterator<Item = &str> {
         _ => &[],
     };
     calls.iter().map(|call| call.id.as_str())
-}
-
-/// What no type of ours rules out, and the schema does.
-fn well_formed(event: &Event) -> Result<(), Violation> {
-    let wrong = match &event.kind {
-        Kind::RunFinished { outcome: Some(Outcome::Interrupt { interrupts }), .. } if interrupts.is_empty() => {
-            "an interrupt without interrupts"
-        }
-        Kind::RunFinished { result: Some(Value::Null), .. } | Kind::SubagentFinished { result: Some(Value::Null), .. } => {
-            "a result of `null`: it is to be left out"
-        }
-        Kind::RunFinished { usage, .. } | Kind::RunError { usage, .. } if !usage.iter().all(countable) => {
-            "more tokens than a JSON number can count"
-        }
-        Kind::ReasoningEncryptedValue { subtype, .. } if !matches!(subtype.as_str(), "tool-call" | "message") => {
-            "its subtype is neither `tool-call` nor `message`"
-        }
-        Kind::StateDelta { delta: patch } | Kind::ActivityDelta { patch, .. } if !patch.iter().all(pointed) => {
-            "a path that is no JSON pointer"
-        }
-        // It would be written twice, the second time over its own id.
-        Kind::SubagentStarted { .. } | Kind::SubagentFinished { .. } | Kind::SubagentError { .. } if event.subagent.is_some() => {
-            "it has its own id, and takes no tag"
-        }
-        _ => return Ok(()),
-    };
-    Err(Violation::Malformed { event: event.kind.name(), what: wrong })
-}
-
-/// The largest whole number that JavaScript keeps.
-const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
-
-fn countable(usage: &Usage) -> bool {
-    let Usage { input_tokens, output_tokens, total_tokens, reasoning_tokens, cached_input_tokens, .. } = usage;
-    let counts = [input_tokens, output_tokens, total_tokens, reasoning_tokens, cached_input_tokens];
-    counts.into_iter().flatten().all(|count| *count <= MAX_SAFE_INTEGER)
-}
-
-fn pointed(op: &PatchOp) -> bool {
-    match op {
-        PatchOp::Add { path, .. } | PatchOp::Remove { path } | PatchOp::Replace { path, .. } | PatchOp::Test { path, .. } => {
-            is_pointer(path)
-        }
-        PatchOp::Move { from, path } | PatchOp::Copy { from, path } => is_pointer(from) && is_pointer(path),
-    }
-}
-
-/// RFC 6901: empty, or tokens that each begin with `/`, in which `~` is always `~0` or `~1`.
-fn is_pointer(path: &str) -> bool {
-    let escaped = path.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
-    escaped && (path.is_empty() || path.starts_with('/'))
-}
-
-const fn takes_tag(kind: &Kind) -> bool {
-    !matches!(kind, Kind::RunStarted { .. } | Kind::RunFinished { .. } | Kind::RunError { .. } | Kind::MessagesSnapshot { .. })
 }
 
 /// To be said again later, when metadata of the events between has been merged: it would undo them.

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::idempotency::MAX_KEY_LEN;
+use crate::http::headers::MAX_IDEMPOTENCY_KEY_LEN;
 
 /// All of it.
-pub(super) fn tidy(mut document: Value) -> Value {
+pub(crate) fn tidy(mut document: Value) -> Value {
     name_timestamps(&mut document);
     if let Some(Value::Object(schemas)) = document.pointer_mut("/components/schemas") {
         flatten(schemas);
@@ -172,7 +172,7 @@ fn parameter(object: &mut Map<String, Value>) {
         }
     }
     if is_key {
-        schema.extend([("minLength".to_owned(), 1.into()), ("maxLength".to_owned(), MAX_KEY_LEN.into())]);
+        schema.extend([("minLength".to_owned(), 1.into()), ("maxLength".to_owned(), MAX_IDEMPOTENCY_KEY_LEN.into())]);
         schema.insert("pattern".to_owned(), "^[!-~]+$".into());
     }
 }

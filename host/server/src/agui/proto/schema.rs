@@ -71,381 +71,6 @@ pub(super) enum Arm {
     ReasoningEncryptedValue(ReasoningEncryptedValue),
 }
 
-/// Which event it is, once more, and what every event may carry.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Base {
-    #[prost(int32, tag = "1")]
-    pub(super) kind: i32,
-    #[prost(int64, optional, tag = "2")]
-    pub(super) timestamp: Option<i64>,
-    #[prost(message, optional, tag = "4")]
-    pub(super) metadata: Option<Struct>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TextMessageStart {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) message_id: String,
-    #[prost(string, optional, tag = "3")]
-    pub(super) role: Option<String>,
-    #[prost(string, optional, tag = "4")]
-    pub(super) name: Option<String>,
-    #[prost(string, optional, tag = "5")]
-    pub(super) subagent: Option<String>,
-}
-
-/// TEXT_MESSAGE_CONTENT and TOOL_CALL_ARGS.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Delta {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) id: String,
-    #[prost(string, tag = "3")]
-    pub(super) delta: String,
-    #[prost(string, optional, tag = "4")]
-    pub(super) subagent: Option<String>,
-}
-
-/// TEXT_MESSAGE_END, TOOL_CALL_END, STEP_STARTED and STEP_FINISHED.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Named {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) id: String,
-    #[prost(string, optional, tag = "3")]
-    pub(super) subagent: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ToolCallStart {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) tool_call_id: String,
-    #[prost(string, tag = "3")]
-    pub(super) tool_call_name: String,
-    #[prost(string, optional, tag = "4")]
-    pub(super) parent_message_id: Option<String>,
-    #[prost(string, optional, tag = "5")]
-    pub(super) subagent: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ToolCallResult {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) subagent: Option<String>,
-    #[prost(string, tag = "3")]
-    pub(super) message_id: String,
-    #[prost(string, tag = "4")]
-    pub(super) tool_call_id: String,
-    /// A text, or else the parts.
-    #[prost(string, optional, tag = "5")]
-    pub(super) content: Option<String>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) role: Option<String>,
-    #[prost(message, repeated, tag = "7")]
-    pub(super) parts: Vec<Part>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct StateSnapshot {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(message, optional, tag = "2")]
-    pub(super) snapshot: Option<Value>,
-    #[prost(string, optional, tag = "3")]
-    pub(super) subagent: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct StateDelta {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) delta: Vec<Operation>,
-    #[prost(string, optional, tag = "3")]
-    pub(super) subagent: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct MessagesSnapshot {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) messages: Vec<ThreadMessage>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ActivitySnapshot {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) subagent: Option<String>,
-    #[prost(string, tag = "3")]
-    pub(super) message_id: String,
-    #[prost(string, tag = "4")]
-    pub(super) activity_type: String,
-    #[prost(message, optional, tag = "5")]
-    pub(super) content: Option<Struct>,
-    #[prost(bool, optional, tag = "6")]
-    pub(super) replace: Option<bool>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ActivityDelta {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) subagent: Option<String>,
-    #[prost(string, tag = "3")]
-    pub(super) message_id: String,
-    #[prost(string, tag = "4")]
-    pub(super) activity_type: String,
-    #[prost(message, repeated, tag = "5")]
-    pub(super) patch: Vec<Operation>,
-}
-
-/// The events of reasoning: those without `role` or `delta` have none.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Reasoning {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) subagent: Option<String>,
-    #[prost(string, tag = "3")]
-    pub(super) message_id: String,
-    /// The role of a START, the delta of a CONTENT.
-    #[prost(string, tag = "4")]
-    pub(super) said: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ReasoningEncryptedValue {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) subagent: Option<String>,
-    #[prost(string, tag = "3")]
-    pub(super) subtype: String,
-    #[prost(string, tag = "4")]
-    pub(super) entity_id: String,
-    #[prost(string, tag = "5")]
-    pub(super) encrypted_value: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Raw {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(message, optional, tag = "2")]
-    pub(super) event: Option<Value>,
-    #[prost(string, optional, tag = "3")]
-    pub(super) source: Option<String>,
-    #[prost(string, optional, tag = "4")]
-    pub(super) subagent: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Custom {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) name: String,
-    #[prost(message, optional, tag = "3")]
-    pub(super) value: Option<Value>,
-    #[prost(string, optional, tag = "4")]
-    pub(super) subagent: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct RunStarted {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) thread_id: String,
-    #[prost(string, tag = "3")]
-    pub(super) run_id: String,
-    #[prost(string, optional, tag = "4")]
-    pub(super) parent_run_id: Option<String>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) protocol_version: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct RunFinished {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) thread_id: String,
-    #[prost(string, tag = "3")]
-    pub(super) run_id: String,
-    #[prost(message, optional, tag = "4")]
-    pub(super) result: Option<Value>,
-    /// `success`, `interrupt`, `cancelled`, or empty.
-    #[prost(string, tag = "5")]
-    pub(super) outcome: String,
-    #[prost(message, repeated, tag = "6")]
-    pub(super) interrupts: Vec<Interrupt>,
-    #[prost(message, repeated, tag = "7")]
-    pub(super) usage: Vec<Usage>,
-    #[prost(string, repeated, tag = "8")]
-    pub(super) pending_tool_call_ids: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct RunError {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) code: Option<String>,
-    #[prost(string, tag = "3")]
-    pub(super) message: String,
-    #[prost(message, repeated, tag = "4")]
-    pub(super) usage: Vec<Usage>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct SubagentStarted {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) subagent_run_id: String,
-    #[prost(string, tag = "3")]
-    pub(super) name: String,
-    #[prost(string, optional, tag = "4")]
-    pub(super) description: Option<String>,
-    #[prost(string, optional, tag = "5")]
-    pub(super) parent_subagent_run_id: Option<String>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) parent_tool_call_id: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct SubagentFinished {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) subagent_run_id: String,
-    #[prost(message, optional, tag = "3")]
-    pub(super) result: Option<Value>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct SubagentError {
-    #[prost(message, optional, tag = "1")]
-    pub(super) base: Option<Base>,
-    #[prost(string, tag = "2")]
-    pub(super) subagent_run_id: String,
-    #[prost(string, tag = "3")]
-    pub(super) message: String,
-    #[prost(string, optional, tag = "4")]
-    pub(super) code: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Interrupt {
-    #[prost(string, tag = "1")]
-    pub(super) id: String,
-    #[prost(string, tag = "2")]
-    pub(super) reason: String,
-    #[prost(string, optional, tag = "3")]
-    pub(super) message: Option<String>,
-    #[prost(string, optional, tag = "4")]
-    pub(super) tool_call_id: Option<String>,
-    #[prost(message, optional, tag = "5")]
-    pub(super) response_schema: Option<Value>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) expires_at: Option<String>,
-    #[prost(message, optional, tag = "7")]
-    pub(super) metadata: Option<Value>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Usage {
-    #[prost(string, optional, tag = "1")]
-    pub(super) provider: Option<String>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) model: Option<String>,
-    #[prost(int64, optional, tag = "3")]
-    pub(super) input_tokens: Option<i64>,
-    #[prost(int64, optional, tag = "4")]
-    pub(super) output_tokens: Option<i64>,
-    #[prost(int64, optional, tag = "5")]
-    pub(super) total_tokens: Option<i64>,
-    #[prost(int64, optional, tag = "6")]
-    pub(super) reasoning_tokens: Option<i64>,
-    #[prost(int64, optional, tag = "7")]
-    pub(super) cached_input_tokens: Option<i64>,
-}
-
-/// An operation of a JSON Patch: `op` is its place among add, remove, replace, move, copy and test.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Operation {
-    #[prost(int32, tag = "1")]
-    pub(super) op: i32,
-    #[prost(string, tag = "2")]
-    pub(super) path: String,
-    #[prost(string, optional, tag = "3")]
-    pub(super) from: Option<String>,
-    #[prost(message, optional, tag = "4")]
-    pub(super) value: Option<Value>,
-}
-
-/// A message of any role: which fields count depends on it.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ThreadMessage {
-    #[prost(string, tag = "1")]
-    pub(super) id: String,
-    #[prost(string, tag = "2")]
-    pub(super) role: String,
-    #[prost(string, optional, tag = "3")]
-    pub(super) content: Option<String>,
-    #[prost(string, optional, tag = "4")]
-    pub(super) name: Option<String>,
-    #[prost(message, repeated, tag = "5")]
-    pub(super) tool_calls: Vec<ToolCall>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) tool_call_id: Option<String>,
-    #[prost(string, optional, tag = "7")]
-    pub(super) error: Option<String>,
-    #[prost(message, repeated, tag = "8")]
-    pub(super) parts: Vec<Part>,
-    #[prost(message, optional, tag = "9")]
-    pub(super) metadata: Option<Struct>,
-    #[prost(string, optional, tag = "10")]
-    pub(super) subagent: Option<String>,
-    #[prost(string, optional, tag = "11")]
-    pub(super) encrypted_value: Option<String>,
-    #[prost(string, optional, tag = "12")]
-    pub(super) activity_type: Option<String>,
-    #[prost(message, optional, tag = "13")]
-    pub(super) activity_content: Option<Struct>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ToolCall {
-    #[prost(string, tag = "1")]
-    pub(super) id: String,
-    #[prost(string, tag = "2")]
-    pub(super) kind: String,
-    #[prost(message, optional, tag = "3")]
-    pub(super) function: Option<Function>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Function {
-    #[prost(string, tag = "1")]
-    pub(super) name: String,
-    #[prost(string, tag = "2")]
-    pub(super) arguments: String,
-}
-
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Part {
     #[prost(oneof = "PartArm", tags = "1, 2, 3, 4, 5")]
@@ -467,18 +92,6 @@ pub(super) enum PartArm {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TextPart {
-    #[prost(string, tag = "1")]
-    pub(super) text: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct MediaPart {
-    #[prost(message, optional, tag = "1")]
-    pub(super) source: Option<Source>,
-}
-
-#[derive(Clone, PartialEq, Message)]
 pub(super) struct Source {
     #[prost(oneof = "SourceArm", tags = "1, 2, 3")]
     pub(super) arm: Option<SourceArm>,
@@ -492,47 +105,6 @@ pub(super) enum SourceArm {
     Url(UrlSource),
     #[prost(message, tag = "3")]
     File(FileSource),
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct DataSource {
-    #[prost(string, tag = "1")]
-    pub(super) value: String,
-    #[prost(string, tag = "2")]
-    pub(super) mime_type: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct UrlSource {
-    #[prost(string, tag = "1")]
-    pub(super) value: String,
-    #[prost(string, optional, tag = "2")]
-    pub(super) mime_type: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct FileSource {
-    #[prost(string, tag = "1")]
-    pub(super) value: String,
-    #[prost(string, optional, tag = "2")]
-    pub(super) provider: Option<String>,
-    #[prost(string, optional, tag = "3")]
-    pub(super) mime_type: Option<String>,
-}
-
-/// `google.protobuf.Struct`. Its map is written as the entries that a map is on the wire.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Struct {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) fields: Vec<Field>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Field {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(message, optional, tag = "2")]
-    pub(super) value: Option<Value>,
 }
 
 /// `google.protobuf.Value`.
@@ -558,9 +130,273 @@ pub(super) enum ValueArm {
     List(List),
 }
 
-/// `google.protobuf.ListValue`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct List {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) values: Vec<Value>,
+/// Messages with their fields: `name: Type = "TAG" kind label`.
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$note:meta])* $field:ident: $type:ty = $tag:tt $($label:ident)+,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Message)]
+        pub(super) struct $name {
+            $($(#[$note])* #[prost($($label),+, tag = $tag)] pub(super) $field: $type,)*
+        }
+    )*};
+}
+
+messages! {
+    /// Which event it is, once more, and what every event may carry.
+    Base {
+        kind: i32 = "1" int32,
+        timestamp: Option<i64> = "2" int64 optional,
+        metadata: Option<Struct> = "4" message optional,
+    }
+
+    TextMessageStart {
+        base: Option<Base> = "1" message optional,
+        message_id: String = "2" string,
+        role: Option<String> = "3" string optional,
+        name: Option<String> = "4" string optional,
+        subagent: Option<String> = "5" string optional,
+    }
+
+    /// TEXT_MESSAGE_CONTENT and TOOL_CALL_ARGS.
+    Delta {
+        base: Option<Base> = "1" message optional,
+        id: String = "2" string,
+        delta: String = "3" string,
+        subagent: Option<String> = "4" string optional,
+    }
+
+    /// TEXT_MESSAGE_END, TOOL_CALL_END, STEP_STARTED and STEP_FINISHED.
+    Named {
+        base: Option<Base> = "1" message optional,
+        id: String = "2" string,
+        subagent: Option<String> = "3" string optional,
+    }
+
+    ToolCallStart {
+        base: Option<Base> = "1" message optional,
+        tool_call_id: String = "2" string,
+        tool_call_name: String = "3" string,
+        parent_message_id: Option<String> = "4" string optional,
+        subagent: Option<String> = "5" string optional,
+    }
+
+    ToolCallResult {
+        base: Option<Base> = "1" message optional,
+        subagent: Option<String> = "2" string optional,
+        message_id: String = "3" string,
+        tool_call_id: String = "4" string,
+        /// A text, or else the parts.
+        content: Option<String> = "5" string optional,
+        role: Option<String> = "6" string optional,
+        parts: Vec<Part> = "7" message repeated,
+    }
+
+    StateSnapshot {
+        base: Option<Base> = "1" message optional,
+        snapshot: Option<Value> = "2" message optional,
+        subagent: Option<String> = "3" string optional,
+    }
+
+    StateDelta {
+        base: Option<Base> = "1" message optional,
+        delta: Vec<Operation> = "2" message repeated,
+        subagent: Option<String> = "3" string optional,
+    }
+
+    MessagesSnapshot {
+        base: Option<Base> = "1" message optional,
+        messages: Vec<ThreadMessage> = "2" message repeated,
+    }
+
+    ActivitySnapshot {
+        base: Option<Base> = "1" message optional,
+        subagent: Option<String> = "2" string optional,
+        message_id: String = "3" string,
+        activity_type: String = "4" string,
+        content: Option<Struct> = "5" message optional,
+        replace: Option<bool> = "6" bool optional,
+    }
+
+    ActivityDelta {
+        base: Option<Base> = "1" message optional,
+        subagent: Option<String> = "2" string optional,
+        message_id: String = "3" string,
+        activity_type: String = "4" string,
+        patch: Vec<Operation> = "5" message repeated,
+    }
+
+    /// The events of reasoning: those without `role` or `delta` have none.
+    Reasoning {
+        base: Option<Base> = "1" message optional,
+        subagent: Option<String> = "2" string optional,
+        message_id: String = "3" string,
+        /// The role of a START, the delta of a CONTENT.
+        said: String = "4" string,
+    }
+
+    ReasoningEncryptedValue {
+        base: Option<Base> = "1" message optional,
+        subagent: Option<String> = "2" string optional,
+        subtype: String = "3" string,
+        entity_id: String = "4" string,
+        encrypted_value: String = "5" string,
+    }
+
+    Raw {
+        base: Option<Base> = "1" message optional,
+        event: Option<Value> = "2" message optional,
+        source: Option<String> = "3" string optional,
+        subagent: Option<String> = "4" string optional,
+    }
+
+    Custom {
+        base: Option<Base> = "1" message optional,
+        name: String = "2" string,
+        value: Option<Value> = "3" message optional,
+        subagent: Option<String> = "4" string optional,
+    }
+
+    RunStarted {
+        base: Option<Base> = "1" message optional,
+        thread_id: String = "2" string,
+        run_id: String = "3" string,
+        parent_run_id: Option<String> = "4" string optional,
+        protocol_version: Option<String> = "6" string optional,
+    }
+
+    RunFinished {
+        base: Option<Base> = "1" message optional,
+        thread_id: String = "2" string,
+        run_id: String = "3" string,
+        result: Option<Value> = "4" message optional,
+        /// `success`, `interrupt`, `cancelled`, or empty.
+        outcome: String = "5" string,
+        interrupts: Vec<Interrupt> = "6" message repeated,
+        usage: Vec<Usage> = "7" message repeated,
+        pending_tool_call_ids: Vec<String> = "8" string repeated,
+    }
+
+    RunError {
+        base: Option<Base> = "1" message optional,
+        code: Option<String> = "2" string optional,
+        message: String = "3" string,
+        usage: Vec<Usage> = "4" message repeated,
+    }
+
+    SubagentStarted {
+        base: Option<Base> = "1" message optional,
+        subagent_run_id: String = "2" string,
+        name: String = "3" string,
+        description: Option<String> = "4" string optional,
+        parent_subagent_run_id: Option<String> = "5" string optional,
+        parent_tool_call_id: Option<String> = "6" string optional,
+    }
+
+    SubagentFinished {
+        base: Option<Base> = "1" message optional,
+        subagent_run_id: String = "2" string,
+        result: Option<Value> = "3" message optional,
+    }
+
+    SubagentError {
+        base: Option<Base> = "1" message optional,
+        subagent_run_id: String = "2" string,
+        message: String = "3" string,
+        code: Option<String> = "4" string optional,
+    }
+
+    Interrupt {
+        id: String = "1" string,
+        reason: String = "2" string,
+        message: Option<String> = "3" string optional,
+        tool_call_id: Option<String> = "4" string optional,
+        response_schema: Option<Value> = "5" message optional,
+        expires_at: Option<String> = "6" string optional,
+        metadata: Option<Value> = "7" message optional,
+    }
+
+    Usage {
+        provider: Option<String> = "1" string optional,
+        model: Option<String> = "2" string optional,
+        input_tokens: Option<i64> = "3" int64 optional,
+        output_tokens: Option<i64> = "4" int64 optional,
+        total_tokens: Option<i64> = "5" int64 optional,
+        reasoning_tokens: Option<i64> = "6" int64 optional,
+        cached_input_tokens: Option<i64> = "7" int64 optional,
+    }
+
+    /// An operation of a JSON Patch: `op` is its place among add, remove, replace, move, copy and test.
+    Operation {
+        op: i32 = "1" int32,
+        path: String = "2" string,
+        from: Option<String> = "3" string optional,
+        value: Option<Value> = "4" message optional,
+    }
+
+    /// A message of any role: which fields count depends on it.
+    ThreadMessage {
+        id: String = "1" string,
+        role: String = "2" string,
+        content: Option<String> = "3" string optional,
+        name: Option<String> = "4" string optional,
+        tool_calls: Vec<ToolCall> = "5" message repeated,
+        tool_call_id: Option<String> = "6" string optional,
+        error: Option<String> = "7" string optional,
+        parts: Vec<Part> = "8" message repeated,
+        metadata: Option<Struct> = "9" message optional,
+        subagent: Option<String> = "10" string optional,
+        encrypted_value: Option<String> = "11" string optional,
+        activity_type: Option<String> = "12" string optional,
+        activity_content: Option<Struct> = "13" message optional,
+    }
+
+    ToolCall {
+        id: String = "1" string,
+        kind: String = "2" string,
+        function: Option<Function> = "3" message optional,
+    }
+
+    Function {
+        name: String = "1" string,
+        arguments: String = "2" string,
+    }
+
+    TextPart {
+        text: String = "1" string,
+    }
+
+    MediaPart {
+        source: Option<Source> = "1" message optional,
+    }
+
+    DataSource {
+        value: String = "1" string,
+        mime_type: String = "2" string,
+    }
+
+    UrlSource {
+        value: String = "1" string,
+        mime_type: Option<String> = "2" string optional,
+    }
+
+    FileSource {
+        value: String = "1" string,
+        provider: Option<String> = "2" string optional,
+        mime_type: Option<String> = "3" string optional,
+    }
+
+    /// `google.protobuf.Struct`. Its map is written as the entries that a map is on the wire.
+    Struct {
+        fields: Vec<Field> = "1" message repeated,
+    }
+
+    Field {
+        key: String = "1" string,
+        value: Option<Value> = "2" message optional,
+    }
+
+    /// `google.protobuf.ListValue`.
+    List {
+        values: Vec<Value> = "1" message repeated,
+    }
 }

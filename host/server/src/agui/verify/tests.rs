@@ -1,10 +1,11 @@
 //! Tests of `verify`.
 
 use proptest::prelude::*;
+use serde_json::Value;
 
 use super::*;
 use crate::agui::{
-    event::{Function, Interrupt, ToolCall},
+    event::{Function, Interrupt, PatchOp, ToolCall, Usage},
     fold::View,
     sample::{event, events, said},
 };

@@ -1,0 +1,232 @@
+//! The door: nobody gets past it of whom it is not known who they are.
+//!
+//! It stands before every path, those that do not exist included, but for the few that [`is_open`] names. What somebody may
+//! do when they are in, each route says.
+
+use std::net::IpAddr;
+
+use agent_host_config::Config;
+use agent_host_protocol::Principal;
+use axum::{
+    body::{Body, HttpBody},
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures_util::StreamExt;
+
+use crate::{
+    app::App,
+    http::{
+        Problem, ProblemCode,
+        connections::Peer,
+        headers::{self, SEC_FETCH_SITE},
+    },
+};
+
+/// Paths that need nobody to be known: the health of the process, the description of the API and the chat page, which have
+/// no facts of runs, and what the routes themselves hold against a signature.
+const OPEN: &[(Method, &str)] = &[
+    (Method::GET, "/"),
+    (Method::HEAD, "/"),
+    (Method::GET, "/chat/{file}"),
+    (Method::HEAD, "/chat/{file}"),
+    (Method::GET, "/api/v1/agent/attachments/{id}"),
+    (Method::HEAD, "/api/v1/agent/attachments/{id}"),
+    (Method::GET, "/api/v1/openapi.json"),
+    (Method::HEAD, "/api/v1/openapi.json"),
+    (Method::GET, "/healthz"),
+    (Method::HEAD, "/healthz"),
+    (Method::GET, "/readyz"),
+    (Method::HEAD, "/readyz"),
+    (Method::POST, "/api/v1/hooks/{name}"),
+];
+
+/// What a proxy adds. Behind one, a request comes from this machine whoever has sent it.
+const FORWARDED: [HeaderName; 3] =
+    [HeaderName::from_static("forwarded"), HeaderName::from_static("via"), HeaderName::from_static("x-real-ip")];
+const FORWARDED_PREFIX: &str = "x-forwarded-";
+
+/// Finds out who sends a request, and says so to the routes.
+pub(crate) async fn door(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let principal = match (who(&app, &request), is_open(&request)) {
+        (Ok(principal), _) => principal,
+        (Err(_), true) => return next.run(request).await,
+        (Err(problem), false) => return problem.into_response(),
+    };
+    let welcome = app.host.welcome(&principal);
+    request.extensions_mut().insert(principal);
+    let Some(welcome) = welcome else { return next.run(request).await };
+    // A request that takes its time ends with the key that it came by, and so does an answer that is a stream.
+    let response = tokio::select! {
+        biased;
+        response = next.run(request) => response,
+        () = welcome.clone().ended() => return unknown("the key of this request was revoked or has expired").into_response(),
+    };
+    if response.body().size_hint().exact().is_some() {
+        return response;
+    }
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(welcome.ended()))))
+}
+
+fn is_open(request: &Request) -> bool {
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    OPEN.iter().any(|(method, open)| request.method() == method && path == Some(*open))
+}
+
+/// Who it is: by the token, where there is one; else by where it comes from, where the configuration trusts this machine.
+fn who(app: &App, request: &Request) -> Result<Principal, Problem> {
+    let mut given = request.headers().get_all(header::AUTHORIZATION).iter();
+    match (given.next(), given.next()) {
+        (Some(value), None) => {
+            let token = bearer(value).ok_or_else(|| unknown("`Authorization` is to be `Bearer KEY`"))?;
+            Ok(app.host.principal_of(token)?)
+        }
+        (Some(_), Some(_)) => Err(unknown("`Authorization` is there twice")),
+        (None, _) => trusted(app, request),
+    }
+}
+
+fn bearer(value: &HeaderValue) -> Option<&str> {
+    headers::bearer(value).filter(|token| !token.is_empty())
+}
+
+fn trusted(app: &App, request: &Request) -> Result<Principal, Problem> {
+    let config = app.host.config();
+    if !config.loopback_without_key {
+        let first = if app.host.keys().is_empty() {
+            "; this host has no key yet: stop it, make one with `agent-host keys create --scope admin`, and start it again"
+        } else {
+            ""
+        };
+        return Err(unknown(format!("send a key, as `Authorization: Bearer KEY`{first}")));
+    }
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+    match distrust(&config, app.local_addr.ip(), peer, request.headers(), request.uri()) {
+        None => Ok(Principal::loopback()),
+        Some(why) => Err(unknown(format!("send a key, as `Authorization: Bearer KEY`: without one, {why}"))),
+    }
+}
+
+/// Why a request without a key is not one of this machine. Pages in a browser here can send requests to this address too,
+/// under a name of theirs that they let point here, so names and origins are looked at, and not the address alone.
+fn distrust(config: &Config, here: IpAddr, peer: Option<IpAddr>, headers: &HeaderMap, uri: &Uri) -> Option<&'static str> {
+    if !here.is_loopback() || !peer.is_some_and(|peer| peer.is_loopback()) {
+        return Some("only this machine itself is let in");
+    }
+    let forwarded = |name: &HeaderName| FORWARDED.contains(name) || name.as_str().starts_with(FORWARDED_PREFIX);
+    if headers.keys().any(forwarded) {
+        return Some("nobody is let in through a proxy");
+    }
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = hosts.next().and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    if hosts.next().is_some() || !host.as_ref().is_some_and(is_here) || uri.authority().is_some_and(|named| !is_here(named)) {
+        return Some("`Host` must be localhost or a loopback address");
+    }
+    let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
+    if origins.peek().is_none() && headers.get(SEC_FETCH_SITE).is_some_and(|site| site == "cross-site") {
+        return Some("pages of other sites are not let in");
+    }
+    if !origins.all(|origin| is_local_origin(origin) || is_allowed_origin(config, origin)) {
+        return Some("pages of other sites are not let in: `[server] cors_origins` names those that are");
+    }
+    None
+}
+
+/// Whether a name stands for this machine whatever a name server says.
+fn is_here(authority: &Authority) -> bool {
+    let host = authority.host();
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let is_loopback = address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    !authority.as_str().contains('@') && (host.eq_ignore_ascii_case("localhost") || is_loopback)
+}
+
+fn is_local_origin(origin: &HeaderValue) -> bool {
+    let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+    uri.is_some_and(|uri| uri.authority().is_some_and(is_here))
+}
+
+/// Whether the configuration lets pages of this origin in.
+pub(crate) fn is_allowed_origin(config: &Config, origin: &HeaderValue) -> bool {
+    config.cors_origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+}
+
+fn unknown(why: impl Into<String>) -> Problem {
+    Problem::new(ProblemCode::Unauthenticated, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn config() -> Config {
+        let text = "[server]\nloopback_without_key = true\ncors_origins = [\"https://app.example\"]";
+        Config::parse(text, std::path::Path::new(".")).unwrap()
+    }
+
+    fn is_in(headers: &[(&'static str, &str)]) -> bool {
+        let headers = headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
+        distrust(&config(), HERE, Some(HERE), &headers, &Uri::from_static("/api/v1/runs")).is_none()
+    }
+
+    #[test]
+    fn this_machine_is_let_in_under_its_own_names() {
+        for host in ["localhost", "LocalHost:7070", "127.0.0.1:7070", "127.9.9.9", "[::1]:7070"] {
+            assert!(is_in(&[("host", host)]), "{host}");
+            assert!(is_in(&[("host", host), ("origin", &format!("http://{host}"))]), "{host}");
+        }
+        assert!(is_in(&[("host", "localhost"), ("origin", "https://app.example")]));
+    }
+
+    #[test]
+    fn other_names_proxies_and_pages_are_not() {
+        assert!(!is_in(&[]));
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "localhost@evil.example",
+            "[::2]",
+            "",
+            "10.0.0.1",
+        ] {
+            assert!(!is_in(&[("host", host)]), "{host}");
+        }
+        assert!(!is_in(&[("host", "localhost"), ("host", "evil.example")]));
+        for (name, value) in [
+            ("forwarded", "for=1.2.3.4"),
+            ("x-forwarded-for", "127.0.0.1"),
+            ("x-forwarded-host", "localhost"),
+            ("x-real-ip", "127.0.0.1"),
+            ("via", "1.1 proxy"),
+            ("origin", "null"),
+            ("origin", "https://evil.example"),
+            ("origin", "http://localhost.evil.example"),
+            ("origin", "https://app.example.evil.example"),
+            ("sec-fetch-site", "cross-site"),
+        ] {
+            assert!(!is_in(&[("host", "localhost"), (name, value)]), "{name}: {value}");
+        }
+        let headers: HeaderMap = [(header::HOST, HeaderValue::from_static("localhost"))].into_iter().collect();
+        let elsewhere: IpAddr = "192.0.2.1".parse().unwrap();
+        let uri = Uri::from_static("/");
+        assert!(distrust(&config(), HERE, Some(HERE), &headers, &uri).is_none());
+        assert!(distrust(&config(), HERE, Some(elsewhere), &headers, &uri).is_some());
+        assert!(distrust(&config(), elsewhere, Some(HERE), &headers, &uri).is_some());
+        assert!(distrust(&config(), HERE, None, &headers, &uri).is_some());
+        assert!(distrust(&config(), HERE, Some(HERE), &headers, &Uri::from_static("http://evil.example/")).is_some());
+    }
+
+    #[test]
+    fn a_token_is_a_bearer() {
+        let of = |text: &str| bearer(&text.parse().unwrap()).map(str::to_owned);
+        assert_eq!(of("Bearer ahk_1").as_deref(), Some("ahk_1"));
+        assert_eq!(of("bearer  ahk_1 ").as_deref(), Some("ahk_1"));
+        for none in ["Basic YTpi", "Bearer", "Bearer ", "ahk_1"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Who sends a request, and what they may ask for. No route is known here.
+
+pub(crate) mod caller;
+pub(crate) mod cors;
+pub(crate) mod door;
+pub(crate) mod idempotency;
+mod request;
+
+pub(crate) use request::ApiRequest;

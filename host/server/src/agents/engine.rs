@@ -1,0 +1,442 @@
+//! How an AG-UI run begins: once for each `runId`, as a new run of the host, or as the answer to one that waits.
+
+use agent_host_config::BusyThread;
+use agent_host_protocol::{
+    EventId, Run, RunId, Scope,
+    context::{Conversation, Delivery},
+    event::Envelope,
+    time,
+    tool::ClientTool,
+};
+use agent_host_runs::{Action, AgentRun, Decision, EntryWrite, HostError, Response};
+use serde_json::{Map, Value, json};
+
+use super::{
+    history::{self, Judgement, NewMessage, ToolAnswer},
+    media,
+    store::{GivenAnswer, InputDigest, RunEntry, Thread},
+    thread::{self, OpenActions},
+};
+use crate::{
+    access::caller::Caller,
+    agui::{
+        event::{Content, MessageBody},
+        input::{ContextItem, Resume, ResumeStatus, RunAgentInput, Tool},
+        interrupts,
+    },
+    app::App,
+    http::{Problem, ProblemCode},
+};
+
+/// Where events of AG-UI come from, as runners see it in `delivery.surface`.
+const SURFACE: &str = "agui";
+
+/// A run that was started, now or before.
+#[derive(Debug, Clone)]
+pub(crate) struct StartedRun {
+    pub(crate) thread: Thread,
+    pub(crate) run: RunEntry,
+    /// Whether an earlier request with the same `runId` started it.
+    pub(crate) repeated: bool,
+    /// Whether the thread is new with it.
+    pub(crate) thread_created: bool,
+    /// Whether the client shows a history that is not the host's.
+    pub(crate) contradicted: bool,
+}
+
+/// A request for a run of a thread.
+#[derive(Clone, Copy)]
+struct RunRequest<'a> {
+    app: &'a App,
+    caller: &'a Caller,
+    agent: &'a str,
+    input: &'a RunAgentInput,
+    thread: &'a Thread,
+}
+
+/// Begins the run that a client asks for, or finds it where it was begun before. When this returns, it is on disk.
+pub(crate) async fn begin(app: &App, caller: &Caller, agent: &str, input: &RunAgentInput) -> Result<StartedRun, Problem> {
+    // Who may say something may hear what is said to it.
+    caller.may(Scope::EventsWrite)?;
+    let thread = Thread::of(caller, &input.thread_id);
+    let _alone = thread.lock(app).await;
+    let request = RunRequest { app, caller, agent, input, thread: &thread };
+    if let Some(run) = thread.run(app, &input.run_id)? {
+        return again(request, run).await;
+    }
+    let active = app.host.active_runs(&thread.key)?;
+    let asked = match active.first() {
+        Some(run) => OpenActions::of(app, run)?,
+        None => OpenActions::default(),
+    };
+    let calls: Vec<String> = asked.open.iter().filter_map(|action| asked.call_of(action)).map(str::to_owned).collect();
+    let judged = history::judge(app, &thread, input, &calls, app.host.config().agui.foreign_history)?;
+    match active.first().filter(|_| !asked.is_empty()) {
+        Some(run) => answer(request, run, &asked, &judged).await,
+        None => start(request, &active, judged).await,
+    }
+}
+
+/// The same `runId` once more: it never runs twice.
+async fn again(request: RunRequest<'_>, run: RunEntry) -> Result<StartedRun, Problem> {
+    let RunRequest { app, caller, agent, input, thread } = request;
+    if run.agent != agent {
+        let detail = format!("`runId` was used in this thread for the agent `{}`: a new run has a new id", run.agent);
+        return Err(Problem::new(ProblemCode::RunIdConflict, detail).in_field("runId"));
+    }
+    if let Some(what) = differs(&run, input) {
+        let detail = format!("`runId` was used in this thread with another {what}: a new run has a new id");
+        return Err(Problem::new(ProblemCode::RunIdConflict, detail).in_field("runId"));
+    }
+    if !run.answers.is_empty() {
+        // A host that died while it gave them gives the rest now; who was first stays first.
+        let open = thread::open_actions(app, run.host_run)?;
+        for given in run.answers.iter().filter(|given| open.iter().any(|action| action.action_id == given.action_id)) {
+            caller.may(Scope::ActionsRespond)?;
+            let by = app.host.answers_as(&caller.0)?;
+            match app.host.respond(&given.action_id, given.response.clone(), by).await {
+                Ok(_) | Err(HostError::Answered { .. } | HostError::Expired(_) | HostError::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(StartedRun { thread: thread.clone(), run, repeated: true, thread_created: false, contradicted: false })
+}
+
+/// What a request with a known `runId` has that the first one had not. Clients that attach send what they have received
+/// since, and some send nothing: neither is another request.
+fn differs(run: &RunEntry, input: &RunAgentInput) -> Option<&'static str> {
+    let sent = |id: &str| run.taken.iter().find(|taken| taken.id == id);
+    let mut last_user = None;
+    for message in &input.messages {
+        let taken = match &message.body {
+            MessageBody::User { content, .. } => {
+                last_user = Some(message.id.as_str());
+                InputDigest::new(&message.id, content)
+            }
+            MessageBody::Tool { content, tool_call_id, .. } => InputDigest::new(tool_call_id, content),
+            _ => continue,
+        };
+        if sent(&taken.id).is_some_and(|first| *first != taken) {
+            return Some("content of a message");
+        }
+    }
+    if run.answers.is_empty() && last_user.is_some_and(|id| sent(id).is_none()) {
+        return Some("message");
+    }
+    let resumed = |resume: &Resume| sent(&resume.interrupt_id) == Some(&digest_of(resume));
+    (!input.resume.iter().all(resumed)).then_some("`resume`")
+}
+
+fn digest_of(resume: &Resume) -> InputDigest {
+    let status = if resume.status == ResumeStatus::Resolved { "resolved" } else { "cancelled" };
+    InputDigest::new(&resume.interrupt_id, &(status, &resume.payload))
+}
+
+/// A new run of the host.
+async fn start(request: RunRequest<'_>, active: &[Run], mut judged: Judgement) -> Result<StartedRun, Problem> {
+    let RunRequest { app, agent, input, thread, .. } = request;
+    for (place, resume) in input.resume.iter().enumerate() {
+        stale(app, thread, place, resume)?;
+    }
+    let Some(last) = judged.new.pop() else {
+        return Err(Problem::new(
+            ProblemCode::NothingToDo,
+            "there is nothing in `messages` that this thread has not, and nothing in `resume`: send a new message of the user, \
+             with an id of its own",
+        )
+        .in_field("messages"));
+    };
+    refuse_busy(request, active)?;
+    let thread_created = thread.last(app)?.is_none();
+    let contradicted = judged.left_out || judged.knows_some && contradicts(request)?;
+    // What the user said before, and nobody answered.
+    for message in judged.new.iter().filter(|message| !is_silent(&message.content)) {
+        let envelope = envelope(request, message, false).await?;
+        let entries = |event_id, _: &[RunId]| Ok(vec![thread.say(&message.id, event_id)?]);
+        app.host.note_message(envelope, None, &entries).await?;
+    }
+    let envelope = envelope(request, &last, true).await?;
+    let named = |host_run| RunEntry {
+        taken: vec![InputDigest::new(&last.id, &last.content)],
+        at: time::now(),
+        ..RunEntry::whole(agent, &input.run_id, host_run)
+    };
+    let entries = |event_id: EventId, runs: &[RunId]| -> Result<Vec<EntryWrite>, HostError> {
+        let mut entries = vec![thread.say(&last.id, event_id)?];
+        for run in runs {
+            entries.extend(thread.begin(&named(*run))?);
+        }
+        Ok(entries)
+    };
+    let run = AgentRun {
+        binding_id: agent.to_owned(),
+        envelope,
+        client_tools: input.tools.iter().map(client_tool).collect(),
+        state: match &input.state {
+            Some(Value::Object(state)) => state.clone(),
+            _ => Map::new(),
+        },
+        metadata: Map::new(),
+    };
+    let begun = match app.host.config().agui.busy {
+        BusyThread::Reject => app.host.begin_agent_run_if_idle(run, None, &entries).await,
+        BusyThread::Queue => app.host.begin_agent_run(run, None, &entries).await,
+    };
+    let accepted = match begun {
+        // Another door was faster since the thread was looked at: the kernel has the last word.
+        Err(HostError::Busy { run_id }) => return Err(busy(request, run_id)?),
+        accepted => accepted.map_err(Problem::of_field)?,
+    };
+    let host_run = *accepted.runs.first().ok_or_else(|| Problem::internal("an agent's run was accepted without a run"))?;
+    Ok(StartedRun { run: named(host_run), thread: thread.clone(), repeated: false, thread_created, contradicted })
+}
+
+/// Refuses a run while another of the thread goes on, where the configuration says so.
+fn refuse_busy(request: RunRequest<'_>, active: &[Run]) -> Result<(), Problem> {
+    if request.app.host.config().agui.busy != BusyThread::Reject {
+        return Ok(());
+    }
+    match active.first() {
+        Some(run) => Err(busy(request, Some(run.run_id))?),
+        None => Ok(()),
+    }
+}
+
+/// The refusal of a run while the run `active` of the thread goes on. `None` where that is being created.
+fn busy(RunRequest { app, thread, .. }: RunRequest<'_>, active: Option<RunId>) -> Result<Problem, Problem> {
+    let Some(active) = active else {
+        let detail = "another run of this thread is being created: send the request again in a moment";
+        return Ok(Problem::new(ProblemCode::ThreadBusy, detail));
+    };
+    let named = thread.last(app)?.filter(|last| last.host_run == active).map(|last| last.run_id);
+    let run_id = named.unwrap_or_else(|| active.to_string());
+    let detail = format!("run {run_id} of this thread goes on: attach to it, wait for its end, or cancel it");
+    Ok(Problem::new(ProblemCode::ThreadBusy, detail).with_details(json!({ "activeRunId": run_id })))
+}
+
+/// Whether the client shows another history than the host has.
+fn contradicts(RunRequest { app, input, thread, .. }: RunRequest<'_>) -> Result<bool, Problem> {
+    let limit = usize::try_from(app.host.config().agui.history_messages).unwrap_or(usize::MAX);
+    let ours = thread::messages(app, &thread.key, limit, None)?;
+    Ok(history::contradicts(&input.messages, &ours.messages))
+}
+
+/// Whether a message says nothing.
+fn is_silent(content: &Content) -> bool {
+    match content {
+        Content::Text(text) => text.is_empty(),
+        Content::Parts(parts) => parts.is_empty(),
+    }
+}
+
+fn client_tool(tool: &Tool) -> ClientTool {
+    ClientTool {
+        name: tool.name.clone(),
+        description: Some(tool.description.clone()).filter(|description| !description.is_empty()),
+        parameters: tool.parameters.clone(),
+    }
+}
+
+/// A message of the user as an event, with the rest of the request where the run answers it.
+async fn envelope(request: RunRequest<'_>, message: &NewMessage, answered: bool) -> Result<Envelope, Problem> {
+    let RunRequest { app, caller, input, thread, .. } = request;
+    let stored = media::stored(app, caller, &thread.id, message.place, &message.content).await?;
+    let mut agui = Map::new();
+    agui.insert("thread_id".to_owned(), thread.id.clone().into());
+    agui.insert("message_id".to_owned(), message.id.clone().into());
+    if let Some(name) = &message.name {
+        agui.insert("name".to_owned(), name.clone().into());
+    }
+    let mut timezone = None;
+    if answered {
+        agui.insert("run_id".to_owned(), input.run_id.clone().into());
+        agui.extend(input.parent_run_id.clone().map(|id| ("parent_run_id".to_owned(), id.into())));
+        agui.extend(input.state.clone().map(|state| ("state".to_owned(), state)));
+        if !input.context.is_empty() {
+            let shown = |item: &ContextItem| json!({ "description": item.description, "value": item.value });
+            agui.insert("context".to_owned(), input.context.iter().map(shown).collect());
+        }
+        if !input.forwarded_props.is_empty() {
+            agui.insert("forwarded_props".to_owned(), Value::Object(input.forwarded_props.clone()));
+            let client_time = input.forwarded_props.get("client_time");
+            let named = client_time.and_then(|time| time.get("device_timezone")).and_then(Value::as_str);
+            timezone = named.filter(|name| name.len() <= 64).map(str::to_owned);
+        }
+    }
+    let mut data = Map::new();
+    // Small, so that it stays where the rest is so large that it becomes an artifact.
+    data.insert("message_id".to_owned(), message.id.clone().into());
+    data.insert("agui".to_owned(), Value::Object(agui));
+    let mut envelope = Envelope {
+        data,
+        timezone,
+        conversation: Some(Conversation {
+            conversation_id: Some(thread.id.clone()),
+            workspace_id: caller.0.workspace.clone(),
+            ..Conversation::default()
+        }),
+        delivery: Some(Delivery {
+            surface: SURFACE.to_owned(),
+            reply_target: None,
+            supports_streaming: true,
+            supports_edit: false,
+            supports_reaction: false,
+            max_message_size: None,
+            platform_capabilities: Map::new(),
+        }),
+        ..Envelope::message(String::new(), "webui")
+    };
+    envelope.input.text = stored.text;
+    envelope.input.contents = stored.contents;
+    Ok(envelope)
+}
+
+/// The next segment of a run that waits: all that it asks is answered.
+async fn answer(request: RunRequest<'_>, run: &Run, asked: &OpenActions, judged: &Judgement) -> Result<StartedRun, Problem> {
+    let RunRequest { app, caller, agent, input, thread } = request;
+    if input.resume.is_empty() && judged.answers.is_empty() {
+        return Err(waiting(asked));
+    }
+    caller.may(Scope::ActionsRespond)?;
+    let by = app.host.answers_as(&caller.0)?;
+    if run.binding_id != agent {
+        let detail = format!("the run of this thread that waits is of the agent `{}`", run.binding_id);
+        return Err(Problem::new(ProblemCode::Conflict, detail));
+    }
+    if let Some(message) = judged.new.first() {
+        let detail = "answer what is asked first, then say what is new in a run of its own";
+        return Err(Problem::new(ProblemCode::InterruptsOpen, detail).in_field(format!("messages[{}]", message.place)));
+    }
+    let (answers, taken) = answers(request, asked, judged)?;
+    if asked.open.iter().any(|action| !answers.iter().any(|given| given.action_id == action.action_id)) {
+        return Err(waiting(asked));
+    }
+    for given in &answers {
+        app.host.may_respond(&given.action_id, &given.response, by.as_deref()).map_err(Problem::of_field)?;
+    }
+    let host_run = run.run_id;
+    let from = app
+        .read(move |records| match records.run(host_run)? {
+            Some(record) => Ok(thread::fold(records, &record, None)?.ended.map_or(0, |at| at.sequence)),
+            None => Ok(0),
+        })
+        .await?;
+    let run = RunEntry { from, taken, answers, at: time::now(), ..RunEntry::whole(agent, &input.run_id, host_run) };
+    app.host.record_writer().put_entries(&thread.begin(&run)?).await?;
+    for given in &run.answers {
+        app.host.respond(&given.action_id, given.response.clone(), by.clone()).await?;
+    }
+    Ok(StartedRun { thread: thread.clone(), run, repeated: false, thread_created: false, contradicted: judged.left_out })
+}
+
+/// The answers in a request to what a run asks, from `resume` and from messages of tools.
+fn answers(
+    RunRequest { app, input, thread, .. }: RunRequest<'_>,
+    asked: &OpenActions,
+    judged: &Judgement,
+) -> Result<(Vec<GivenAnswer>, Vec<InputDigest>), Problem> {
+    let mut answers: Vec<GivenAnswer> = Vec::new();
+    let mut taken = Vec::new();
+    for (place, resume) in input.resume.iter().enumerate() {
+        let named = |action: &&Action| {
+            action.action_id == resume.interrupt_id || asked.call_of(action) == Some(resume.interrupt_id.as_str())
+        };
+        let Some(action) = asked.open.iter().find(named) else {
+            stale(app, thread, place, resume)?;
+            continue;
+        };
+        let response = interrupts::response(action.kind(), &action.request, resume.status, resume.payload.clone())
+            .map_err(|why| Problem::invalid(format!("resume[{place}].payload"), why))?;
+        taken.push(digest_of(resume));
+        answers.push(GivenAnswer { action_id: action.action_id.clone(), response });
+    }
+    for answer in &judged.answers {
+        let Some(action) = asked.open.iter().find(|action| asked.call_of(action) == Some(answer.tool_call_id.as_str())) else {
+            continue;
+        };
+        if answers.iter().any(|given| given.action_id == action.action_id) {
+            let detail = "a call is answered by a message and by `resume`: answer it once";
+            return Err(Problem::new(ProblemCode::UnknownToolCall, detail));
+        }
+        taken.push(InputDigest::new(&answer.tool_call_id, &answer.content));
+        answers.push(GivenAnswer { action_id: action.action_id.clone(), response: result_of(answer) });
+    }
+    Ok((answers, taken))
+}
+
+/// What the client says of a call, for the run that waits for it.
+fn result_of(answer: &ToolAnswer) -> Response {
+    let mut result = Map::new();
+    result.insert("content".to_owned(), serde_json::to_value(&answer.content).unwrap_or_default());
+    result.insert("message_id".to_owned(), answer.message_id.clone().into());
+    result.extend(answer.error.clone().map(|error| ("error".to_owned(), error.into())));
+    Response { decision: Decision::Submit, reason: None, answer: Some(Value::Object(result)) }
+}
+
+/// The run waits, and the request does not answer all that it asks.
+fn waiting(asked: &OpenActions) -> Problem {
+    let (calls, interrupts) = (asked.pending(), asked.interrupts());
+    let detail = if calls.is_empty() {
+        format!("the run of this thread waits for {} answers: `resume` must have one for each of them", interrupts.len())
+    } else {
+        format!("the run of this thread waits for the results of {} calls: send a message of role `tool` for each", calls.len())
+    };
+    Problem::new(ProblemCode::InterruptsOpen, detail)
+        .with_details(json!({ "pendingInterrupts": interrupts, "pendingToolCallIds": calls }))
+}
+
+/// An entry of `resume` that no run waits for. One that only says again that an expired question is not answered is nothing.
+fn stale(app: &App, thread: &Thread, place: usize, resume: &Resume) -> Result<(), Problem> {
+    let id = resume.interrupt_id.escape_debug();
+    let field = format!("resume[{place}].interruptId");
+    let unknown =
+        || Problem::new(ProblemCode::UnknownInterrupt, format!("no run of this thread has asked `{id}`")).in_field(field.clone());
+    let run: RunId = resume.interrupt_id.split_once('.').and_then(|(run, _)| run.parse().ok()).ok_or_else(unknown)?;
+    let record = app.host.records().run(run)?.ok_or_else(unknown)?;
+    if !thread.has(&record.run) {
+        return Err(unknown());
+    }
+    let action = app.host.action(&resume.interrupt_id).map_err(|_| unknown())?;
+    let any = Response { decision: Decision::Decline, reason: None, answer: None };
+    match app.host.may_respond(&action.action_id, &any, None) {
+        Err(HostError::Expired(_)) if resume.status == ResumeStatus::Cancelled => Ok(()),
+        Err(error @ (HostError::Expired(_) | HostError::Answered { .. })) => Err(Problem::from(error).in_field(field)),
+        _ => Err(Problem::new(ProblemCode::AlreadyAnswered, format!("nobody waits for an answer to `{id}`")).in_field(field)),
+    }
+}
+
+/// The AG-UI run of a thread with this id, or the run of the host with this id, where it is one of the thread.
+pub(crate) fn find(app: &App, thread: &Thread, run_id: &str) -> Result<RunEntry, Problem> {
+    if let Some(run) = thread.run(app, run_id)? {
+        return Ok(run);
+    }
+    let missing = || Problem::not_found(format!("this thread has no run `{}`", run_id.escape_debug()));
+    let id: RunId = run_id.parse().map_err(|_| missing())?;
+    let record = app.host.records().run(id)?.ok_or_else(missing)?;
+    if !thread.has(&record.run) {
+        return Err(missing());
+    }
+    let run = record.run;
+    Ok(RunEntry { at: run.created_at, ..RunEntry::whole(&run.binding_id, run_id, id) })
+}
+
+/// Asks for the end of a run. One that has ended stays as it is.
+pub(crate) async fn cancel(app: &App, caller: &Caller, thread: &Thread, run_id: &str) -> Result<(), Problem> {
+    caller.may(Scope::RunsControl)?;
+    let run = find(app, thread, run_id)?;
+    match app.host.cancel(run.host_run, "run canceled by user".to_owned()).await {
+        Ok(_) | Err(HostError::Conflict(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Deletes a thread: what was said, its state and its artifacts. A thread that is not there is deleted already.
+pub(crate) async fn forget(app: &App, caller: &Caller, thread: &Thread) -> Result<(), Problem> {
+    caller.may(Scope::RunsControl)?;
+    let _alone = thread.lock(app).await;
+    app.host.forget_conversation(&thread.key).await?;
+    thread.forget(app).await?;
+    app.agui.messages.clear();
+    Ok(())
+}

@@ -1,0 +1,507 @@
+//! What stands in a message beside its texts: it becomes artifacts, as content never travels inside events.
+//!
+//! A part brings its bytes along, names something that this host has already, or names an address elsewhere, which the host
+//! fetches where its configuration allows that. In each case the bytes must be what the part says they are. What was kept
+//! for a message that is refused after all is collected like any upload that nobody refers to.
+
+use std::time::Instant;
+
+use agent_host_protocol::{ApiError, grant::ConversationKey, message::ContentPart, time};
+use agent_host_runs::{ArtifactRecord, ArtifactScope, BlobWriter, egress::Response};
+
+use self::read::{Flaw, Kind, Media, Origin};
+use super::sign::{self, SignatureCheck};
+use crate::{
+    access::caller::Caller,
+    agui::event::{Content, Part},
+    app::App,
+    artifacts::{
+        names::plain_name,
+        upload::{NewUpload, Spool, WRITE_BYTES, create_artifact},
+    },
+    http::{Problem, ProblemCode},
+};
+
+mod read;
+
+/// Parts of one message that are more than text.
+const MAX_MEDIA: usize = 64;
+
+/// What a message says, as an event has it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StoredContent {
+    /// Its texts, each in a line of its own, where it has any.
+    pub(crate) text: Option<String>,
+    /// All its parts in their order; none where the message is but a text.
+    pub(crate) contents: Vec<ContentPart>,
+}
+
+/// Keeps what stands in a message of the user. `place` is that of the message in the request: refusals name the part
+/// (`messages[3].content[1]`).
+///
+/// # Errors
+/// `media_invalid` for what is not what it is said to be, `media_too_large`, `media_unavailable` for what cannot be had, and
+/// what the host fails with.
+pub(crate) async fn stored(
+    app: &App,
+    caller: &Caller,
+    thread_id: &str,
+    place: usize,
+    content: &Content,
+) -> Result<StoredContent, Problem> {
+    let parts = match content {
+        Content::Text(text) => return Ok(StoredContent { text: Some(text.clone()), contents: Vec::new() }),
+        Content::Parts(parts) => parts,
+    };
+    // All are looked at before any is kept.
+    let wanted = wanted(place, parts)?;
+    let workspace = caller.0.workspace.clone().unwrap_or_default();
+    let conversation =
+        ConversationKey { workspace: workspace.clone(), conversation: thread_id.to_owned(), thread: String::new() };
+    let scope = ArtifactScope { workspace, conversation: Some(conversation), run_id: None, binding_id: None };
+    let keeper = Keeper { app, scope, deadline: app.host.fetch_deadline() };
+    let (mut texts, mut contents) = (Vec::new(), Vec::with_capacity(wanted.len()));
+    for wanted in wanted {
+        contents.push(match wanted {
+            PartContent::Text(text) => {
+                texts.push(text);
+                ContentPart::Text(text.to_owned())
+            }
+            PartContent::Media(media, at) => ContentPart::Artifact(keeper.keep(media, &at).await?.reference()),
+        });
+    }
+    let text = Some(texts.join("\n")).filter(|_| !texts.is_empty());
+    Ok(StoredContent { text, contents })
+}
+
+/// A part of a message.
+#[derive(Debug)]
+enum PartContent<'a> {
+    Text(&'a str),
+    /// And its place in the request.
+    Media(Media, String),
+}
+
+fn wanted(place: usize, parts: &[Part]) -> Result<Vec<PartContent<'_>>, Problem> {
+    let mut count = 0;
+    let read = parts.iter().enumerate().map(|(index, part)| {
+        let (kind, source) = match part {
+            Part::Text { text } => return Ok(PartContent::Text(text)),
+            Part::Image { source } => (Kind::Image, source),
+            Part::Audio { source } => (Kind::Audio, source),
+            Part::Video { source } => (Kind::Video, source),
+            Part::Document { source } => (Kind::Document, source),
+        };
+        let at = format!("messages[{place}].content[{index}]");
+        count += 1;
+        if count > MAX_MEDIA {
+            return Err(refuse(ProblemCode::MediaTooLarge, &at, format!("a message has at most {MAX_MEDIA} parts beside texts")));
+        }
+        match Media::of(kind, source) {
+            Ok(media) => Ok(PartContent::Media(media, at)),
+            Err(Flaw::Invalid(why)) => Err(invalid(&at, why)),
+            Err(Flaw::Unavailable(why)) => Err(unavailable(&at, why)),
+        }
+    });
+    read.collect()
+}
+
+/// Keeps the parts of one message.
+struct Keeper<'a> {
+    app: &'a App,
+    /// Where what is new belongs: to the thread.
+    scope: ArtifactScope,
+    /// Until when all that is fetched must have come: somebody waits for it.
+    deadline: Instant,
+}
+
+impl Keeper<'_> {
+    async fn keep(&self, media: Media, at: &str) -> Result<ArtifactRecord, Problem> {
+        let Media { kind, said, origin } = media;
+        let said = said.as_deref();
+        match origin {
+            Origin::Inline(bytes) => self.add(kind, said, bytes, at).await,
+            Origin::Artifact(id) => self.named(kind, said, id, at).await,
+            Origin::Signed { id, expires, signature } => match sign::check(self.app, &id, &expires, &signature) {
+                SignatureCheck::Good => self.named(kind, said, id, at).await,
+                SignatureCheck::Changed => Err(invalid(at, "its address is not as this host has signed it: take it as it is")),
+                SignatureCheck::Expired => Err(unavailable(at, "the time of its signed address is over: ask for a new one")),
+            },
+            Origin::Url { url, artifact } => {
+                if let Some(id) = artifact
+                    && let Some(record) = self.find(id).await?
+                {
+                    return admitted(kind, said, record, at);
+                }
+                self.fetch(kind, said, &url, at).await
+            }
+        }
+    }
+
+    /// What a part has in it.
+    async fn add(&self, kind: Kind, said: Option<&str>, bytes: Vec<u8>, at: &str) -> Result<ArtifactRecord, Problem> {
+        let config = self.app.host.config();
+        let limit = config.limits.upload_bytes.min(config.limits.artifact_bytes);
+        if bytes.len() as u64 > limit {
+            return Err(too_large(at, limit));
+        }
+        let media_type = kind.judge(said, None, &bytes).map_err(|why| invalid(at, why))?;
+        let spool = Spool::open(self.app, limit).await?.push(&bytes).await?;
+        self.record(spool.end().await?, media_type, None).await
+    }
+
+    /// What the host has already.
+    async fn named(&self, kind: Kind, said: Option<&str>, id: String, at: &str) -> Result<ArtifactRecord, Problem> {
+        let gone = || unavailable(at, "it names an artifact that is not there for this thread: upload it, then name it");
+        let record = self.find(id).await?.ok_or_else(gone)?;
+        admitted(kind, said, record, at)
+    }
+
+    /// An artifact that messages of the thread may name: of its workspace, and of no other conversation.
+    async fn find(&self, id: String) -> Result<Option<ArtifactRecord>, Problem> {
+        let record = self.app.read(move |records| records.artifact(&id)).await?;
+        Ok(record.filter(|record| !record.is_expired(time::now()) && is_for(&self.scope, &record.scope)))
+    }
+
+    /// What is elsewhere.
+    async fn fetch(&self, kind: Kind, said: Option<&str>, url: &str, at: &str) -> Result<ArtifactRecord, Problem> {
+        let host = &self.app.host;
+        let limit = host.fetch_limit();
+        let failed = |error: ApiError| not_fetched(&error, limit, at);
+        let mut response = host.fetch(url, self.deadline).await.map_err(failed)?;
+        if response.head().status != 200 {
+            return Err(unavailable(at, format!("its host answers with status {}", response.head().status)));
+        }
+        let served = content_type(&response);
+        let mut spool = Spool::open(self.app, limit).await?;
+        loop {
+            let piece = response.read(WRITE_BYTES).await.map_err(failed)?;
+            if piece.is_empty() {
+                break;
+            }
+            spool = spool.push(&piece).await?;
+        }
+        let writer = spool.end().await?;
+        let media_type = kind.judge(said, served.as_deref(), writer.head()).map_err(|why| invalid(at, why))?;
+        self.record(writer, media_type, name(url)).await
+    }
+
+    /// Makes an artifact of what was written.
+    async fn record(&self, writer: BlobWriter, media_type: String, name: Option<String>) -> Result<ArtifactRecord, Problem> {
+        let new = NewUpload { media_type, name, expires_in_ms: None, scope: self.scope.clone() };
+        create_artifact(self.app, writer, new).await
+    }
+}
+
+/// Whether something of one scope may be named in a thread.
+fn is_for(thread: &ArtifactScope, its: &ArtifactScope) -> bool {
+    its.workspace == thread.workspace && (its.conversation.is_none() || its.conversation == thread.conversation)
+}
+
+fn admitted(kind: Kind, said: Option<&str>, record: ArtifactRecord, at: &str) -> Result<ArtifactRecord, Problem> {
+    kind.admit(&record.media_type, said).map_err(|why| invalid(at, why))?;
+    Ok(record)
+}
+
+/// The media type that a server says, where it says one.
+fn content_type(response: &Response) -> Option<String> {
+    let mut headers = response.head().headers.iter();
+    let (_, value) = headers.find(|(name, _)| name == "content-type")?;
+    agent_host_runs::media::check_type(value).is_ok().then(|| value.clone())
+}
+
+/// The name of the file behind a URL, where it looks like one.
+fn name(url: &str) -> Option<String> {
+    let (_, rest) = url.split_once("://")?;
+    let (_, path) = rest.split(['?', '#']).next()?.split_once('/')?;
+    let last = path.rsplit('/').next()?;
+    // What is encoded is kept as it is: it is for people to recognize.
+    plain_name(last).filter(|name| name.contains('.'))
+}
+
+/// Why an address gave nothing. What egress says of runs and their grants is nothing to a client of this host.
+fn not_fetched(error: &ApiError, limit: u64, at: &str) -> Problem {
+    let category = error.details.as_ref().and_then(|details| details.get("code")).and_then(|code| code.as_str());
+    match category.unwrap_or_default() {
+        "response_too_large" => too_large(at, limit),
+        "invalid_request" => invalid(at, format!("its address cannot be asked: {}", error.message)),
+        "host_not_allowed" => unavailable(
+            at,
+            "its address is of no host that this one fetches from (`agui.fetch_hosts`): send the data, or upload it",
+        ),
+        "address_not_allowed" => unavailable(at, "its host has no public address"),
+        "redirect_not_allowed" | "too_many_redirects" => {
+            unavailable(at, "its address leads on to where this host does not follow")
+        }
+        "http_timeout" => unavailable(at, "its host did not give it in time"),
+        _ => unavailable(at, error.message.clone()),
+    }
+}
+
+fn refuse(code: ProblemCode, at: &str, why: impl AsRef<str>) -> Problem {
+    Problem::at(code, at, format!("`{at}`: {}", why.as_ref()))
+}
+
+fn invalid(at: &str, why: impl AsRef<str>) -> Problem {
+    refuse(ProblemCode::MediaInvalid, at, why)
+}
+
+fn unavailable(at: &str, why: impl AsRef<str>) -> Problem {
+    refuse(ProblemCode::MediaUnavailable, at, why)
+}
+
+fn too_large(at: &str, limit: u64) -> Problem {
+    refuse(ProblemCode::MediaTooLarge, at, format!("it has more than {limit} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use agent_host_config::Config;
+    use agent_host_protocol::{Principal, PrincipalKind, Scope};
+    use agent_host_runs::{Host, UPLOAD};
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::agui::event::Source;
+
+    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01";
+    const JPEG: &[u8] = b"\xff\xd8\xff\xe0\0\x10JFIF\0";
+
+    struct World {
+        app: App,
+        caller: Caller,
+        _dir: tempfile::TempDir,
+    }
+
+    impl World {
+        /// A host that fetches from these hosts, also on this machine.
+        async fn new(fetch_hosts: &[&str]) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let mut config = Config::default_in(dir.path());
+            config.egress.allow_addresses = vec!["127.0.0.0/8".to_owned()];
+            config.agui.fetch_hosts = fetch_hosts.iter().map(|host| (*host).to_owned()).collect();
+            config.agui.fetch_bytes = 1_000;
+            config.agui.fetch_ms = 1_500;
+            config.limits.upload_bytes = 2_000;
+            let host = Host::start(config).await.unwrap();
+            let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
+            let app = App::new(host, address, CancellationToken::new());
+            Self { app, caller: caller(Some("w")), _dir: dir }
+        }
+
+        async fn said(&self, parts: Vec<Part>) -> Result<StoredContent, Problem> {
+            stored(&self.app, &self.caller, "t", 3, &Content::Parts(parts)).await
+        }
+
+        async fn one(&self, part: Part) -> Result<StoredContent, Problem> {
+            self.said(vec![Part::Text { text: "look".into() }, part]).await
+        }
+
+        async fn refused(&self, part: Part, code: ProblemCode, says: &str) {
+            let shown = format!("{part:?}");
+            let problem = self.one(part).await.expect_err(&shown);
+            assert_eq!((problem.code(), problem.field()), (code, Some("messages[3].content[1]")), "{shown}");
+            assert_eq!(code.status().as_u16(), 422);
+            assert!(problem.detail().starts_with("`messages[3].content[1]`: "), "{problem:?}");
+            assert!(problem.detail().contains(says), "{shown}: {problem:?}");
+        }
+
+        /// The artifact that a message has beside its text, and its content.
+        async fn kept(&self, part: Part) -> (ArtifactRecord, Vec<u8>) {
+            let stored = self.one(part).await.unwrap();
+            let [ContentPart::Text(_), ContentPart::Artifact(artifact)] = stored.contents.as_slice() else {
+                panic!("{stored:?}")
+            };
+            let record = self.app.host.ledger().artifact(&artifact.artifact_id).unwrap().unwrap();
+            assert_eq!(&record.reference(), artifact);
+            let blob = self.app.host.ledger().blob(&record.sha256).unwrap().unwrap();
+            let bytes = blob.read_at(0, 1 << 20).unwrap();
+            (record, bytes)
+        }
+    }
+
+    fn caller(workspace: Option<&str>) -> Caller {
+        Caller(Principal {
+            kind: PrincipalKind::Loopback,
+            name: "loopback".to_owned(),
+            scopes: [Scope::EventsWrite].into(),
+            workspace: workspace.map(str::to_owned),
+        })
+    }
+
+    fn data(bytes: &[u8], mime_type: &str) -> Part {
+        Part::Image { source: Source::Data { value: STANDARD.encode(bytes), mime_type: mime_type.into() } }
+    }
+
+    fn at(url: impl Into<String>) -> Part {
+        Part::Image { source: Source::Url { value: url.into(), mime_type: None } }
+    }
+
+    fn file(id: &str) -> Part {
+        Part::Image { source: Source::File { value: id.into(), provider: None, mime_type: None } }
+    }
+
+    /// A server that knows a few files.
+    async fn server() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    let mut request = vec![0; 4096];
+                    let read = stream.read(&mut request).await.unwrap();
+                    let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                    let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+                    let large = vec![b'x'; 1_001];
+                    let (head, body): (&str, &[u8]) = match path.as_str() {
+                        "/a.png" => ("200 OK\r\ncontent-type: image/png", PNG),
+                        "/odd" => ("200 OK\r\ncontent-type: nonsense", PNG),
+                        "/text" => ("200 OK\r\ncontent-type: text/plain", b"hello"),
+                        "/page" => ("200 OK\r\ncontent-type: image/png", b"<html></html>"),
+                        "/moved" => ("302 Found\r\nlocation: /a.png", b""),
+                        "/inside" => ("302 Found\r\nlocation: http://169.254.169.254/latest", b""),
+                        "/away" => ("302 Found\r\nlocation: http://localhost:9/a.png", b""),
+                        "/large" => ("200 OK\r\ncontent-type: image/png", &large),
+                        "/slow" => {
+                            tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+                            return;
+                        }
+                        _ => ("404 Not Found", b""),
+                    };
+                    let head = format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                    let _ = stream.write_all(head.as_bytes()).await;
+                    let _ = stream.write_all(body).await;
+                });
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn texts_stay_and_bytes_become_artifacts_of_the_thread() {
+        let world = World::new(&[]).await;
+        let plain = Content::Text("hi".into());
+        let stored = stored(&world.app, &world.caller, "t", 0, &plain).await.unwrap();
+        assert_eq!(stored, StoredContent { text: Some("hi".into()), contents: Vec::new() });
+        let text = |text: &str| Part::Text { text: text.into() };
+        let stored = world.said(vec![text("a"), data(PNG, "image/png"), text("b")]).await.unwrap();
+        assert_eq!(stored.text.as_deref(), Some("a\nb"));
+        assert!(matches!(stored.contents.as_slice(), [
+            ContentPart::Text(a), ContentPart::Artifact(_), ContentPart::Text(b),
+        ] if a == "a" && b == "b"));
+        assert_eq!(world.said(Vec::new()).await.unwrap(), StoredContent { text: None, contents: Vec::new() });
+
+        let (record, bytes) = world.kept(data(PNG, "IMAGE/png")).await;
+        assert_eq!((record.media_type.as_str(), bytes.as_slice(), record.size), ("image/png", PNG, PNG.len() as u64));
+        assert_eq!((record.source.as_str(), record.scope.workspace.as_str()), (UPLOAD, "w"));
+        let conversation = record.scope.conversation.clone().unwrap();
+        assert_eq!((conversation.workspace.as_str(), conversation.conversation.as_str()), ("w", "t"));
+        let url = format!("data:image/png;base64,{}", STANDARD.encode(PNG));
+        assert_eq!(world.kept(at(url)).await.1, PNG);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_what_it_says_is_refused_by_its_place() {
+        use ProblemCode::{MediaInvalid, MediaTooLarge, MediaUnavailable};
+        let world = World::new(&[]).await;
+        let broken = Source::Data { value: "AA=A".into(), mime_type: "image/png".into() };
+        world.refused(Part::Image { source: broken }, MediaInvalid, "base64").await;
+        world.refused(data(b"hello", "image/png"), MediaInvalid, "text/plain").await;
+        world.refused(data(JPEG, "image/png"), MediaInvalid, "image/jpeg").await;
+        world.refused(data(PNG, "png"), MediaInvalid, "malformed").await;
+        world.refused(data(b"", "image/png"), MediaInvalid, "no bytes").await;
+        let large = [PNG, &[0; 2_000]].concat();
+        world.refused(data(&large, "image/png"), MediaTooLarge, "2000 bytes").await;
+        world.refused(file("0198c2f1-aaaa-7bbb-8ccc-0123456789ab"), MediaUnavailable, "not there").await;
+        world.refused(file("no id at all"), MediaUnavailable, "not there").await;
+        world.refused(at("https://a.example/x.png"), MediaUnavailable, "agui.fetch_hosts").await;
+        world.refused(at("file:///etc/passwd"), MediaInvalid, "http://").await;
+        world.refused(at("/etc/passwd"), MediaInvalid, "nothing there").await;
+        let many = vec![data(PNG, "image/png"); MAX_MEDIA + 1];
+        let problem = world.said(many).await.unwrap_err();
+        assert_eq!((problem.code(), problem.field()), (MediaTooLarge, Some("messages[3].content[64]")));
+    }
+
+    #[tokio::test]
+    async fn what_the_host_has_is_named_and_not_kept_again() {
+        use ProblemCode::{MediaInvalid, MediaUnavailable};
+        let world = World::new(&[]).await;
+        let (record, _) = world.kept(data(PNG, "image/png")).await;
+        let id = record.artifact_id.clone();
+        let expires = time::now() + 60_000;
+        let signed = sign::url(&world.app, &id, expires);
+        for part in [
+            file(&id),
+            at(&*signed),
+            at(format!("https://proxy.example/below{signed}")),
+            at(format!("/api/v1/artifacts/{id}/content")),
+            at(format!("https://proxy.example/api/v1/artifacts/{id}")),
+        ] {
+            assert_eq!(world.kept(part).await.0.artifact_id, id);
+        }
+        let later = signed.replace(&format!("expires={expires}"), &format!("expires={}", expires + 1));
+        world.refused(at(later), MediaInvalid, "signed").await;
+        let old = sign::url(&world.app, &id, time::now() - 1);
+        world.refused(at(old), MediaUnavailable, "over").await;
+        let audio = Part::Audio { source: Source::File { value: id.clone(), provider: None, mime_type: None } };
+        world.refused(audio, MediaInvalid, "image/png").await;
+
+        // It belongs to its thread, and to its workspace.
+        let content = Content::Parts(vec![file(&id)]);
+        let elsewhere = stored(&world.app, &world.caller, "other", 0, &content).await.unwrap_err();
+        assert_eq!((elsewhere.code(), elsewhere.field()), (MediaUnavailable, Some("messages[0].content[0]")));
+        for workspace in [Some("v"), None] {
+            let content = Content::Parts(vec![at(&*signed)]);
+            let foreign = stored(&world.app, &caller(workspace), "t", 0, &content).await.unwrap_err();
+            assert_eq!(foreign.code(), MediaUnavailable);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_elsewhere_is_fetched_where_that_is_allowed() {
+        use ProblemCode::{MediaInvalid, MediaTooLarge, MediaUnavailable};
+        let port = server().await;
+        let world = World::new(&[&format!("127.0.0.1:{port}"), "169.254.169.254:80"]).await;
+        let url = |path: &str| format!("http://127.0.0.1:{port}{path}");
+        let (record, bytes) = world.kept(at(url("/a.png"))).await;
+        assert_eq!((record.name.as_deref(), record.media_type.as_str(), bytes.as_slice()), (Some("a.png"), "image/png", PNG));
+        for path in ["/moved", "/odd"] {
+            assert_eq!(world.kept(at(url(path))).await.1, PNG);
+        }
+        let document = Part::Document { source: Source::Url { value: url("/text"), mime_type: None } };
+        assert_eq!(world.kept(document).await.0.media_type, "text/plain");
+        world.refused(at(url("/text")), MediaInvalid, "text/plain").await;
+        world.refused(at(url("/page")), MediaInvalid, "text/html").await;
+        let said = Part::Image { source: Source::Url { value: url("/a.png"), mime_type: Some("image/gif".into()) } };
+        world.refused(said, MediaInvalid, "image/gif").await;
+        world.refused(at(url("/gone")), MediaUnavailable, "404").await;
+        world.refused(at(url("/large")), MediaTooLarge, "1000 bytes").await;
+        world.refused(at(url("/away")), MediaUnavailable, "leads on").await;
+        world.refused(at(url("/inside")), MediaUnavailable, "public").await;
+        world.refused(at("http://169.254.169.254/latest"), MediaUnavailable, "public").await;
+        world.refused(at("http://localhost:1/a.png"), MediaUnavailable, "agui.fetch_hosts").await;
+        world.refused(at(url("/slow")), MediaUnavailable, "in time").await;
+    }
+
+    #[test]
+    fn a_name_is_the_last_of_a_path() {
+        for (url, expect) in [
+            ("https://a.example/x/a.png?b=c.d", Some("a.png")),
+            ("https://a.example/a%2Fb.png#x", Some("a%2Fb.png")),
+            ("https://a.example", None),
+            ("https://a.example/", None),
+            ("https://a.example/x", None),
+            ("https://a.example/../..", None),
+        ] {
+            assert_eq!(name(url).as_deref(), expect, "{url}");
+        }
+    }
+}

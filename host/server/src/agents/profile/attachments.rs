@@ -1,0 +1,288 @@
+//! Attachments: images that a client sends before the message that shows them, and their signed addresses.
+//!
+//! An attachment is an artifact of the caller's workspace. Its address is signed and good for a while: who has it needs no
+//! key, so that it can stand in a page. Uploads that no message names are forgotten like all others.
+
+use agent_host_protocol::{PrincipalKind, Scope, time};
+use agent_host_runs::{ArtifactScope, BlobWriter, media};
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
+    response::Response,
+};
+use multer::{Constraints, Field, Multipart, SizeLimit};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::errors::{Code, Refusal, agent_refusals};
+use crate::{
+    access::ApiRequest,
+    agents::sign,
+    app::App,
+    artifacts::{
+        self, download,
+        names::plain_name,
+        upload::{ARRIVAL, IDLE, NewUpload, Spool, create_artifact, refuse, refuse_pages, too_large},
+    },
+    http::{
+        Path, Problem, Query,
+        headers::{CROSS_ORIGIN_RESOURCE_POLICY, content_length},
+        json,
+    },
+    openapi::Bytes,
+};
+
+/// The one bucket: the profile keeps its files in a store of objects, and this host keeps artifacts.
+const BUCKET: &str = "artifacts";
+/// The part of the form that is the file.
+const FILE: &str = "file";
+/// What the parts of a form have around them.
+const FORM_BYTES: u64 = 64 * 1024;
+/// What models read and browsers show.
+const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+/// A form with a file.
+#[derive(ToSchema)]
+#[schema(as = AgentAttachmentForm)]
+#[expect(dead_code, reason = "the schema of a body that is read by hand")]
+struct Form {
+    /// The image.
+    #[schema(format = Binary, content_media_type = "application/octet-stream")]
+    file: String,
+}
+
+/// An attachment, and where it can be had.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AgentAttachment)]
+struct Attachment {
+    /// Where it is kept.
+    bucket: &'static str,
+    /// Its place there: the id of the artifact.
+    path: String,
+    /// What it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mime_type: Option<String>,
+    /// Its signed address, for a while.
+    url: String,
+}
+
+/// The signed address of an artifact.
+pub(super) fn signed(app: &App, artifact_id: &str) -> String {
+    let expires = time::now().saturating_add(app.host.config().agui.api.url_ttl_ms);
+    sign::url(app, artifact_id, expires)
+}
+
+agent_refusals!(
+    UploadRefusals =
+        [RequestTimeout, PayloadTooLarge, UnsupportedMediaType, AttachmentUnsupported, AttachmentEmpty, InsufficientStorage,]
+);
+
+/// Keeps an image, for a message to come
+///
+/// PNG, JPEG, GIF or WebP, as its bytes show; at most `limits.upload_bytes`. A message names it by its `url`.
+#[utoipa::path(post, path = "/api/v1/agent/attachments", tag = "agent", security(("bearer" = ["events:write"])),
+    request_body(content = Form, content_type = "multipart/form-data"),
+    responses((status = 200, description = "Where it can be had.", body = Attachment), UploadRefusals))]
+pub(crate) async fn upload_attachment(request: ApiRequest) -> Result<Response, Refusal> {
+    let ApiRequest { app, caller, query, headers, body } = request;
+    caller.may(Scope::EventsWrite)?;
+    super::agent(&app)?;
+    query.finish()?;
+    if caller.0.kind == PrincipalKind::Loopback {
+        refuse_pages(&app, &headers)?;
+    }
+    let limits = app.host.config().limits.clone();
+    let limit = limits.upload_bytes.min(limits.artifact_bytes);
+    let received = tokio::time::timeout(ARRIVAL, receive(&app, &headers, body, limit)).await;
+    let late = |_| Refusal::new(Code::RequestTimeout, format!("the form did not arrive within {} seconds", ARRIVAL.as_secs()));
+    let FormFile { writer, declared, name } = received.map_err(late)??;
+    let media_type = image_type(&declared, writer.head())?.to_owned();
+    let scope = ArtifactScope { workspace: caller.0.workspace.clone().unwrap_or_default(), ..ArtifactScope::default() };
+    let record = create_artifact(&app, writer, NewUpload { media_type, name, expires_in_ms: None, scope }).await?;
+    let url = signed(&app, &record.artifact_id);
+    let kept = Attachment { bucket: BUCKET, path: record.artifact_id, mime_type: Some(record.media_type), url };
+    Ok(json(StatusCode::OK, &kept))
+}
+
+/// A file on disk, and what its sender says of it.
+struct FormFile {
+    writer: BlobWriter,
+    declared: String,
+    name: Option<String>,
+}
+
+/// What the bytes are, where they are an image that is taken, and none other than the sender says.
+fn image_type(declared: &str, head: &[u8]) -> Result<&'static str, Refusal> {
+    if head.is_empty() {
+        return Err(Refusal::new(Code::AttachmentEmpty, "the file has no bytes"));
+    }
+    let refused = |why: String| Refusal::new(Code::AttachmentUnsupported, why);
+    let found = media::judge("", head).map_err(refused)?;
+    let image = IMAGES.into_iter().find(|image| *image == found);
+    let image = image.ok_or_else(|| refused(format!("an attachment is one of {}, and this is {found}", IMAGES.join(", "))))?;
+    media::judge(declared, head).map_err(refused)?;
+    Ok(image)
+}
+
+/// Takes the file of a form to disk. What is given up on leaves nothing there.
+async fn receive(app: &App, headers: &HeaderMap, body: Body, limit: u64) -> Result<FormFile, Refusal> {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let boundary = multer::parse_boundary(content_type).map_err(|_| {
+        let detail = format!("send a form, `multipart/form-data`, whose part `{FILE}` is the image");
+        Refusal::new(Code::UnsupportedMediaType, detail)
+    })?;
+    let whole = limit.saturating_add(FORM_BYTES);
+    if content_length(headers).is_some_and(|length| length > whole) {
+        return Err(refuse(body, limit).await.into());
+    }
+    let sizes = SizeLimit::new().whole_stream(whole).for_field(FILE, limit);
+    let mut form = Multipart::with_constraints(body.into_data_stream(), boundary, Constraints::new().size_limit(sizes));
+    loop {
+        let next = tokio::time::timeout(IDLE, form.next_field()).await.map_err(|_| stood_still())?;
+        let Some(field) = next.map_err(|error| malformed(&error, limit))? else {
+            let detail = format!("the form has no part `{FILE}`: it is the image");
+            return Err(Refusal::new(Code::PayloadInvalid, detail).with("field", FILE));
+        };
+        if field.name() == Some(FILE) {
+            return write(app, field, limit).await;
+        }
+    }
+}
+
+async fn write(app: &App, mut field: Field<'static>, limit: u64) -> Result<FormFile, Refusal> {
+    let declared = field.content_type().map(|kind| kind.essence_str().to_owned()).unwrap_or_default();
+    let name = field.file_name().and_then(plain_name);
+    let mut spool = Spool::open(app, limit).await?;
+    loop {
+        let chunk = tokio::time::timeout(IDLE, field.chunk()).await.map_err(|_| stood_still())?;
+        let Some(chunk) = chunk.map_err(|error| malformed(&error, limit))? else { break };
+        spool = spool.push(&chunk).await?;
+    }
+    Ok(FormFile { writer: spool.end().await?, declared, name })
+}
+
+fn stood_still() -> Refusal {
+    Refusal::new(Code::RequestTimeout, format!("the form stood still for {} seconds", IDLE.as_secs()))
+}
+
+fn malformed(error: &multer::Error, limit: u64) -> Refusal {
+    match error {
+        multer::Error::FieldSizeExceeded { .. } | multer::Error::StreamSizeExceeded { .. } => too_large(limit).into(),
+        error => Refusal::new(Code::PayloadInvalid, format!("the form cannot be read: {error}")),
+    }
+}
+
+agent_refusals!(SignRefusals = [AttachmentNotFound]);
+
+/// Signs the address of an attachment anew
+#[utoipa::path(get, path = "/api/v1/agent/attachments/signed-url", tag = "agent", security(("bearer" = ["runs:read"])),
+    params(
+        ("bucket" = String, Query, description = "As the upload has answered."),
+        ("path" = String, Query, description = "Likewise."),
+    ),
+    responses((status = 200, description = "Where it can be had.", body = Attachment), SignRefusals))]
+pub(crate) async fn sign_attachment(request: ApiRequest) -> Result<Response, Refusal> {
+    let ApiRequest { app, caller, mut query, .. } = request;
+    caller.may(Scope::RunsRead)?;
+    super::agent(&app)?;
+    let missing = |name: &str| Refusal::new(Code::PayloadInvalid, format!("`{name}` is missing")).with("field", name);
+    let bucket = query.text("bucket").ok_or_else(|| missing("bucket"))?;
+    let path = query.text("path").ok_or_else(|| missing("path"))?;
+    query.finish()?;
+    if bucket != BUCKET {
+        return Err(Refusal::new(Code::AttachmentNotFound, format!("there is one bucket: `{BUCKET}`")));
+    }
+    let not_there = |problem: Problem| Refusal::from(problem).not_there(Code::AttachmentNotFound);
+    let record = artifacts::find(&app, &caller, path).await.map_err(not_there)?;
+    let url = signed(&app, &record.artifact_id);
+    Ok(json(StatusCode::OK, &Attachment { bucket: BUCKET, path: record.artifact_id, mime_type: None, url }))
+}
+
+agent_refusals!(ContentRefusals = [SignatureInvalid, AttachmentNotFound, UrlExpired, RangeNotSatisfiable]);
+
+/// The content of an attachment, for who has its signed address
+///
+/// The signature is the key: there is no other. It is shown under a policy that lets it run nothing.
+#[utoipa::path(get, path = "/api/v1/agent/attachments/{id}", tag = "agent", security(()),
+    params(
+        ("id" = String, Path, description = "Names the attachment."),
+        ("expires" = String, Query, description = "Until when the address is good, as it was signed."),
+        ("signature" = String, Query, description = "Of the rest of the address."),
+        ("Range" = Option<String>, Header, description = "One range of bytes (RFC 9110)."),
+    ),
+    responses(
+        (status = 200, description = "The content.", content((Bytes = "*/*"))),
+        (status = 206, description = "One range of it.", content((Bytes = "*/*"))),
+        ContentRefusals,
+    ))]
+pub(crate) async fn attachment_content(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    mut query: Query,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let (expires, signature) = (query.text("expires"), query.text("signature"));
+    query.finish()?;
+    match sign::check(&app, &id, expires.as_deref().unwrap_or_default(), signature.as_deref().unwrap_or_default()) {
+        sign::SignatureCheck::Good => {}
+        sign::SignatureCheck::Changed => {
+            let detail = "the address is not as it was signed: take it as it is, or ask for a new one";
+            return Err(Refusal::new(Code::SignatureInvalid, detail));
+        }
+        sign::SignatureCheck::Expired => {
+            let detail = "the time of this address is over: GET /api/v1/agent/attachments/signed-url gives a new one";
+            return Err(Refusal::new(Code::UrlExpired, detail));
+        }
+    }
+    let gone = || Refusal::new(Code::AttachmentNotFound, "the attachment has been forgotten");
+    let wanted = id.clone();
+    let record = app.read(move |records| records.artifact(&wanted)).await?;
+    let record = record.filter(|record| !record.is_expired(time::now())).ok_or_else(gone)?;
+    let sha256 = record.sha256.clone();
+    let blob = app.read(move |records| records.blob(&sha256)).await?.ok_or_else(gone)?;
+    let size = blob.len();
+    let mut response = download::serve(&record, size, &method, &headers, true, |first, end| download::body(blob, first, end))?;
+    // Pages of other origins show it: who has the address was given it.
+    response.headers_mut().insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("cross-origin"));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+    const JPEG: &[u8] = b"\xff\xd8\xff\xe0\0\x10JFIF\0";
+    const GIF: &[u8] = b"GIF89a\x01\0\x01\0";
+    const WEBP: &[u8] = b"RIFF\x24\0\0\0WEBPVP8 ";
+
+    #[test]
+    fn an_image_is_what_its_bytes_are() {
+        for (declared, head, image) in [
+            ("image/png", PNG, "image/png"),
+            ("", PNG, "image/png"),
+            ("application/octet-stream", JPEG, "image/jpeg"),
+            ("image/jpg", JPEG, "image/jpeg"),
+            ("image/gif", GIF, "image/gif"),
+            ("image/webp", WEBP, "image/webp"),
+        ] {
+            assert_eq!(image_type(declared, head).unwrap(), image, "{declared}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_image_or_another_is_refused() {
+        let check = |declared: &str, head: &[u8], code: Code| {
+            assert_eq!(image_type(declared, head).unwrap_err().code(), code, "{declared} {head:?}");
+        };
+        check("image/png", b"", Code::AttachmentEmpty);
+        check("image/png", JPEG, Code::AttachmentUnsupported);
+        check("text/plain", PNG, Code::AttachmentUnsupported);
+        for head in [&b"<svg xmlns='http://www.w3.org/2000/svg'/>"[..], b"<script>alert(1)</script>", b"%PDF-1.7\n", b"hello"] {
+            check("image/png", head, Code::AttachmentUnsupported);
+            check("", head, Code::AttachmentUnsupported);
+        }
+    }
+}

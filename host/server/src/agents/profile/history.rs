@@ -1,0 +1,524 @@
+//! What was said in a thread, a day at a time.
+//!
+//! The order and the numbers are those of the transcript; ids, texts and interfaces of what runs said are those of the stream,
+//! folded, so a client finds here what it has seen there.
+
+use std::collections::{HashMap, HashSet};
+
+use agent_host_protocol::{
+    RunId, Scope, Timestamp,
+    grant::ConversationKey,
+    message::{ArtifactRef, ContentPart},
+    run::Execution,
+    time,
+    transcript::TranscriptItem,
+};
+use agent_host_runs::{LedgerError, Records};
+use axum::{http::StatusCode, response::Response};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{
+    check_thread,
+    day::{self, Day},
+    errors::{Code, Refusal, agent_refusals},
+};
+use crate::{
+    access::ApiRequest,
+    agents::{store::Thread, thread},
+    agui::{
+        event::{Content, Kind, Message, MessageBody, Part},
+        fold::View,
+        project::{Projector, Step, user_message},
+    },
+    app::App,
+    http::json,
+};
+
+/// The type of the activities that interfaces are shown as, and what their ids have behind that of the message.
+const UI: (&str, &str) = ("ui_schema", ":ui");
+
+/// One day of a thread.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = AgentHistorySnapshot)]
+struct Snapshot {
+    /// What is shown: always `history_day`.
+    scope: &'static str,
+    /// The thread; `null` where there is none at all.
+    thread_id: Option<String>,
+    /// The day, in UTC: `YYYY-MM-DD`. `null` where nothing was said.
+    day: Option<String>,
+    /// Whether there is an older day. `before` this one asks for it.
+    has_more: bool,
+    /// What was said that day, in its order.
+    messages: Vec<Shown>,
+}
+
+/// A message of a day.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = AgentHistoryMessage)]
+struct Shown {
+    /// As in the stream.
+    id: String,
+    /// Its place in the transcript. What a tool answered has that of the message before it.
+    seq: u64,
+    /// `user`, `assistant` or `tool`.
+    role: &'static str,
+    /// Its text.
+    content: String,
+    /// Of a message of the user: the signed address of what came with it, for a while; `null` where nothing did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<Option<String>>,
+    /// Where more than one thing came with it: all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    attachments: Vec<Attachment>,
+    /// Of an answer: the interface that it is shown with; `null` where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Value>)]
+    ui_schema: Option<Option<Value>>,
+    /// When, in UTC (ISO 8601).
+    timestamp: String,
+}
+
+/// Something that came with a message.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = AgentHistoryAttachment)]
+struct Attachment {
+    /// Its media type.
+    mime_type: String,
+    /// Its signed address.
+    url: String,
+}
+
+agent_refusals!(HistoryRefusals = [SessionNotFound, SessionIdInvalid]);
+
+/// Shows what was said in a thread, a day at a time
+///
+/// The newest day, or the newest before `before`, in UTC. Of a day with more messages than `[agui] history_messages`, the
+/// newest ones.
+#[utoipa::path(get, path = "/api/v1/agent/history", tag = "agent", security(("bearer" = ["runs:read"])),
+    params(
+        ("threadId" = Option<String>, Query, description = "The thread; the one that was last written to, where none is named.", max_length = 256),
+        ("before" = Option<String>, Query, description = "Only days before this one: `YYYY-MM-DD`."),
+    ),
+    responses((status = 200, description = "The day.", body = Snapshot), HistoryRefusals))]
+pub(crate) async fn history(request: ApiRequest) -> Result<Response, Refusal> {
+    let ApiRequest { app, caller, mut query, .. } = request;
+    caller.may(Scope::RunsRead)?;
+    super::agent(&app)?;
+    let named = query.text("threadId");
+    let before = query.text("before").map(|text| parse_day(&text)).transpose()?;
+    query.finish()?;
+    named.as_deref().map(|id| check_thread(&app, id)).transpose()?;
+    let id = match named.clone() {
+        Some(id) => Some(id),
+        None => Thread::latest_of(&app, &caller)?,
+    };
+    let Some(id) = id else { return Ok(json(StatusCode::OK, &snapshot(None))) };
+    let key = Thread::of(&caller, &id).key;
+    let most = u64::from(app.host.config().agui.history_messages);
+    let read = app.read(move |records| read(records, &key, before, most)).await?;
+    let shown = match read {
+        Read::Nothing if named.is_some() => {
+            return Err(Refusal::new(Code::SessionNotFound, "there is no such thread: nothing was said in it"));
+        }
+        Read::Nothing | Read::NoDay => snapshot(Some(id)),
+        Read::Day(found) => {
+            let messages = found.said.into_iter().map(|said| shown(&app, said)).collect();
+            Snapshot { day: Some(found.day.to_string()), has_more: found.has_more, messages, ..snapshot(Some(id)) }
+        }
+    };
+    Ok(json(StatusCode::OK, &shown))
+}
+
+fn parse_day(text: &str) -> Result<Day, Refusal> {
+    let refused = || Refusal::new(Code::PayloadInvalid, "`before` is a day, such as 2026-03-15").with("field", "before");
+    Day::parse(text).ok_or_else(refused)
+}
+
+/// Of a thread in which nothing was said.
+fn snapshot(thread_id: Option<String>) -> Snapshot {
+    Snapshot { scope: "history_day", thread_id, day: None, has_more: false, messages: Vec::new() }
+}
+
+/// What there is of a thread.
+enum Read {
+    /// Nothing was said in it.
+    Nothing,
+    /// Nothing so early.
+    NoDay,
+    Day(Found),
+}
+
+/// A day that was found.
+struct Found {
+    day: Day,
+    has_more: bool,
+    said: Vec<Said>,
+}
+
+/// Something that was said, before it is signed and written.
+#[derive(Debug, Clone, PartialEq)]
+struct Said {
+    id: String,
+    seq: u64,
+    who: Who,
+    text: String,
+    at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Who {
+    /// With what came with it.
+    User(Vec<ArtifactRef>),
+    /// With its interface.
+    Assistant(Option<Value>),
+    Tool(Option<Value>),
+}
+
+/// The day, put together.
+fn read(records: &Records, key: &ConversationKey, before: Option<Day>, most: u64) -> Result<Read, LedgerError> {
+    let len = records.transcript_len(key)?;
+    let one = |seq: u64| records.transcript_item(key, seq);
+    // What is not there any more is older than all that is.
+    let at = |seq: u64| Ok::<_, LedgerError>(one(seq)?.map_or(0, |item: TranscriptItem| item.created_at));
+    if len == 0 || one(len)?.is_none() {
+        return Ok(Read::Nothing);
+    }
+    let Some(span) = day::newest(len, before, at)? else { return Ok(Read::NoDay) };
+    if one(span.end - 1)?.is_none() {
+        return Ok(Read::NoDay);
+    }
+    let first = span.first.max(span.end.saturating_sub(most));
+    let count = usize::try_from(span.end - first).unwrap_or(usize::MAX);
+    let items = records.transcript_after(key, first.saturating_sub(1), count)?;
+    let has_more = span.first > 1 && one(span.first - 1)?.is_some();
+    let said = said(records, span.day, &items)?;
+    Ok(Read::Day(Found { day: span.day, has_more, said }))
+}
+
+/// What the items of a day say, and what their runs said beside them.
+fn said(records: &Records, day: Day, items: &[TranscriptItem]) -> Result<Vec<Said>, LedgerError> {
+    let mut spoken = Vec::new();
+    let mut seen = HashSet::new();
+    let mut users = HashMap::new();
+    for item in items {
+        let Some(record) = records.event(item.event_id)? else { continue };
+        if item.run_id.is_none() {
+            users.insert(item.seq, user_message(&record.event).map(|message| message.id));
+        }
+        for id in record.runs.into_iter().chain(item.run_id) {
+            if seen.insert(id) {
+                spoken.extend(spoken_by(records, id)?);
+            }
+        }
+    }
+    spoken.retain(|spoken| day.has(spoken.at));
+    Ok(merged(items, &users, spoken))
+}
+
+/// What a run has said, as the stream shows it.
+#[derive(Debug, Clone, PartialEq)]
+struct Spoken {
+    run: RunId,
+    id: String,
+    who: Who,
+    text: String,
+    at: Timestamp,
+}
+
+fn spoken_by(records: &Records, id: RunId) -> Result<Vec<Spoken>, LedgerError> {
+    let Some(record) = records.run(id)? else { return Ok(Vec::new()) };
+    let mut projector = Projector::new(id, record.run.execution == Execution::External);
+    let mut view = View::default();
+    let mut times: HashMap<String, Timestamp> = HashMap::new();
+    thread::each(records, &record, u64::MAX, |event| {
+        for step in projector.push(event) {
+            match step {
+                Step::Event(stamped) | Step::Past(stamped) => {
+                    times.extend(message_of(&stamped.event.kind).map(|id| (id.to_owned(), event.timestamp)));
+                    view.apply(&stamped.event);
+                }
+                Step::Correct(message, _) => {
+                    times.insert(message.id.clone(), event.timestamp);
+                    view.correct(message);
+                }
+                Step::End(..) => {}
+            }
+        }
+    })?;
+    let began = record.run.created_at;
+    Ok(spoken_in(id, view.messages, |message| times.get(message).copied().unwrap_or(began)))
+}
+
+/// The message that an event makes or changes.
+fn message_of(kind: &Kind) -> Option<&str> {
+    match kind {
+        Kind::TextMessageStart { message_id, .. }
+        | Kind::TextMessageContent { message_id, .. }
+        | Kind::TextMessageEnd { message_id }
+        | Kind::ToolCallResult { message_id, .. } => Some(message_id),
+        _ => None,
+    }
+}
+
+/// The messages of a view that history shows, each with its interface.
+fn spoken_in(run: RunId, messages: Vec<Message>, at: impl Fn(&str) -> Timestamp) -> Vec<Spoken> {
+    let mut interfaces: HashMap<String, Value> = HashMap::new();
+    for message in &messages {
+        if let MessageBody::Activity { activity_type, content } = &message.body
+            && activity_type == UI.0
+            && let Some(of) = message.id.strip_suffix(UI.1)
+        {
+            interfaces.insert(of.to_owned(), Value::Object(content.clone()));
+        }
+    }
+    let mut spoken = Vec::new();
+    for message in messages {
+        let (who, text) = match message.body {
+            MessageBody::Assistant { content, tool_calls, .. } => {
+                // One that was made for a call has its id; the interface is that of the answer.
+                let is_of_call = tool_calls.iter().any(|call| call.id == message.id);
+                let ui = if is_of_call { None } else { interfaces.remove(&message.id) };
+                let text = content.unwrap_or_default();
+                // It only asks for tools.
+                if text.is_empty() && ui.is_none() {
+                    continue;
+                }
+                (Who::Assistant(ui), text)
+            }
+            MessageBody::Tool { content, tool_call_id, .. } => {
+                // A runner names the call, or the message that answers it.
+                let ui = interfaces.remove(&message.id).or_else(|| interfaces.remove(&tool_call_id));
+                (Who::Tool(ui), text_of(&content))
+            }
+            _ => continue,
+        };
+        spoken.push(Spoken { run, at: at(&message.id), id: message.id, who, text });
+    }
+    spoken
+}
+
+fn text_of(content: &Content) -> String {
+    match content {
+        Content::Text(text) => text.clone(),
+        Content::Parts(parts) => {
+            parts.iter().filter_map(|part| if let Part::Text { text } = part { Some(text.as_str()) } else { None }).collect()
+        }
+    }
+}
+
+/// Items of a transcript, and what runs said, as one: in the order of the transcript, with what it has not between.
+fn merged(items: &[TranscriptItem], users: &HashMap<u64, Option<String>>, spoken: Vec<Spoken>) -> Vec<Said> {
+    let mut waiting: Vec<Option<Spoken>> = spoken.into_iter().map(Some).collect();
+    let mut said: Vec<Said> = Vec::new();
+    for item in items {
+        let text = text_of_item(&item.content);
+        let Some(run) = item.run_id else {
+            if item.role == "user" {
+                let id = users.get(&item.seq).cloned().flatten().unwrap_or_else(|| item.event_id.to_string());
+                said.push(Said { id, seq: item.seq, who: Who::User(attachments(item)), text, at: item.created_at });
+            }
+            continue;
+        };
+        let is_it = |spoken: &Spoken| spoken.run == run && spoken.text == text && !matches!(spoken.who, Who::Tool(_));
+        let Some(place) = waiting.iter().position(|spoken| spoken.as_ref().is_some_and(is_it)) else {
+            // Such as a message of attachments alone.
+            if item.role == "assistant" && !text.is_empty() {
+                said.push(Said {
+                    id: item.transcript_id.clone(),
+                    seq: item.seq,
+                    who: Who::Assistant(None),
+                    text,
+                    at: item.created_at,
+                });
+            }
+            continue;
+        };
+        let before = said.last().map_or(item.seq, |said| said.seq);
+        for spoken in waiting.iter_mut().take(place).filter(|spoken| spoken.as_ref().is_some_and(|it| it.run == run)) {
+            said.extend(spoken.take().map(|spoken| of_spoken(spoken, before)));
+        }
+        said.extend(waiting.get_mut(place).and_then(Option::take).map(|spoken| of_spoken(spoken, item.seq)));
+    }
+    // Of runs that said nothing in the end, or that the transcript does not have.
+    for spoken in waiting.into_iter().flatten() {
+        let place = said.iter().rposition(|said| said.at <= spoken.at).map_or(0, |place| place + 1);
+        let seq = place.checked_sub(1).and_then(|last| said.get(last)).or_else(|| said.first()).map_or(0, |said| said.seq);
+        said.insert(place, of_spoken(spoken, seq));
+    }
+    said
+}
+
+fn of_spoken(Spoken { id, who, text, at, .. }: Spoken, seq: u64) -> Said {
+    Said { id, seq, who, text, at }
+}
+
+fn text_of_item(content: &[ContentPart]) -> String {
+    content.iter().filter_map(|part| if let ContentPart::Text(text) = part { Some(text.as_str()) } else { None }).collect()
+}
+
+/// What came with a message, each once.
+fn attachments(item: &TranscriptItem) -> Vec<ArtifactRef> {
+    let within =
+        item.content.iter().filter_map(|part| if let ContentPart::Artifact(artifact) = part { Some(artifact) } else { None });
+    let mut found: Vec<ArtifactRef> = Vec::new();
+    for artifact in within.chain(&item.artifacts) {
+        if !found.iter().any(|other| other.artifact_id == artifact.artifact_id) {
+            found.push(artifact.clone());
+        }
+    }
+    found
+}
+
+/// Signed and written.
+fn shown(app: &App, said: Said) -> Shown {
+    let Said { id, seq, who, text, at } = said;
+    let mut shown = Shown {
+        id,
+        seq,
+        role: "user",
+        content: text,
+        url: None,
+        attachments: Vec::new(),
+        ui_schema: None,
+        timestamp: time::display(at),
+    };
+    match who {
+        Who::User(artifacts) => {
+            let signed = |artifact: ArtifactRef| Attachment {
+                url: super::attachments::signed(app, &artifact.artifact_id),
+                mime_type: artifact.media_type,
+            };
+            let attachments: Vec<Attachment> = artifacts.into_iter().map(signed).collect();
+            shown.url = Some(attachments.first().map(|attachment| attachment.url.clone()));
+            shown.attachments = if attachments.len() > 1 { attachments } else { Vec::new() };
+        }
+        Who::Assistant(ui) => (shown.role, shown.ui_schema) = ("assistant", Some(ui)),
+        Who::Tool(ui) => (shown.role, shown.ui_schema) = ("tool", Some(ui)),
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_host_protocol::EventId;
+    use serde_json::Map;
+
+    use super::*;
+    use crate::agui::event::{Function, FunctionType, ToolCall};
+
+    fn item(seq: u64, run_id: Option<RunId>, role: &str, text: &str, at: Timestamp) -> TranscriptItem {
+        TranscriptItem {
+            transcript_id: format!("t-{seq}"),
+            event_id: EventId::new(),
+            run_id,
+            conversation_id: None,
+            thread_id: None,
+            role: role.to_owned(),
+            item_type: "message".to_owned(),
+            content: vec![ContentPart::Text(text.to_owned())],
+            artifacts: Vec::new(),
+            seq,
+            cursor: String::new(),
+            created_at: at,
+        }
+    }
+
+    fn spoken(run: RunId, id: &str, who: Who, text: &str, at: Timestamp) -> Spoken {
+        Spoken { run, id: id.to_owned(), who, text: text.to_owned(), at }
+    }
+
+    fn outline(said: &[Said]) -> Vec<(&str, u64)> {
+        said.iter().map(|said| (said.id.as_str(), said.seq)).collect()
+    }
+
+    #[test]
+    fn what_tools_answered_stands_where_it_was_said() {
+        let (one, two) = (RunId::new(), RunId::new());
+        let items = [
+            item(4, None, "user", "q1", 10),
+            item(5, Some(one), "assistant", "let me look", 20),
+            item(6, Some(one), "assistant", "done", 40),
+            item(7, None, "user", "q2", 50),
+        ];
+        let users = [(4, Some("u1".to_owned())), (7, Some("u2".to_owned()))].into();
+        let said = merged(
+            &items,
+            &users,
+            vec![
+                spoken(one, "a1", Who::Assistant(None), "let me look", 20),
+                spoken(one, "c1:result", Who::Tool(None), "42", 30),
+                spoken(one, "a2", Who::Assistant(None), "done", 40),
+                // It fails without a word.
+                spoken(two, "c2:result", Who::Tool(None), "43", 60),
+            ],
+        );
+        assert_eq!(outline(&said), [("u1", 4), ("a1", 5), ("c1:result", 5), ("a2", 6), ("u2", 7), ("c2:result", 7)]);
+    }
+
+    #[test]
+    fn what_is_said_twice_is_shown_twice() {
+        let run = RunId::new();
+        let items = [item(1, Some(run), "assistant", "ok", 20), item(2, Some(run), "assistant", "ok", 20)];
+        let both = vec![spoken(run, "a1", Who::Assistant(None), "ok", 20), spoken(run, "a2", Who::Assistant(None), "ok", 20)];
+        assert_eq!(outline(&merged(&items, &HashMap::new(), both)), [("a1", 1), ("a2", 2)]);
+    }
+
+    #[test]
+    fn an_item_that_the_stream_has_not_is_shown_as_it_is_kept() {
+        let items =
+            [item(1, None, "user", "q", 1), item(2, Some(RunId::new()), "assistant", "a", 2), item(3, None, "system", "s", 3)];
+        let said = merged(&items, &[(1, None)].into(), Vec::new());
+        assert_eq!(outline(&said), [(items[0].event_id.to_string().as_str(), 1), ("t-2", 2)]);
+    }
+
+    #[test]
+    fn interfaces_go_with_their_messages() {
+        let message = |id: &str, body| Message { id: id.to_owned(), body, subagent: None, metadata: Map::new() };
+        let ui = |of: &str, version: &str| {
+            let content = Map::from_iter([("version".to_owned(), version.into())]);
+            message(&format!("{of}:ui"), MessageBody::Activity { activity_type: "ui_schema".to_owned(), content })
+        };
+        let assistant = |content: Option<&str>| MessageBody::Assistant {
+            content: content.map(str::to_owned),
+            name: None,
+            tool_calls: Vec::new(),
+        };
+        let tool = |call: &str| MessageBody::Tool {
+            content: Content::Text("42".to_owned()),
+            tool_call_id: call.to_owned(),
+            error: None,
+        };
+        let function = Function { name: "f".to_owned(), arguments: "{}".to_owned() };
+        let carrier = MessageBody::Assistant {
+            content: None,
+            name: None,
+            tool_calls: vec![ToolCall { id: "c1".to_owned(), kind: FunctionType::Function, function }],
+        };
+        let messages = vec![
+            message("a0", assistant(None)),
+            message("c1", carrier),
+            message("c1:result", tool("c1")),
+            ui("c1", "1"),
+            message("a1", assistant(Some("done"))),
+            ui("a1", "2"),
+            message("a2", assistant(None)),
+            ui("a2", "3"),
+        ];
+        let spoken = spoken_in(RunId::new(), messages, |_| 7);
+        let version = |ui: &Option<Value>| ui.as_ref().map(|ui| ui["version"].as_str().unwrap().to_owned());
+        let seen: Vec<_> = spoken
+            .iter()
+            .map(|spoken| match &spoken.who {
+                Who::User(_) => unreachable!("runs are no users"),
+                Who::Assistant(ui) | Who::Tool(ui) => (spoken.id.as_str(), version(ui)),
+            })
+            .collect();
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(seen, [("c1:result", some("1")), ("a1", some("2")), ("a2", some("3"))]);
+    }
+}

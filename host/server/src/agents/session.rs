@@ -1,0 +1,409 @@
+//! One client's view of a run: joined at its beginning, in the middle or after its end, and ended exactly once.
+//!
+//! Everything is read from the record of the host's run, so a client that comes back sees what it would have seen. The
+//! verifier stands before the wire: what is not a legal stream of AG-UI does not leave the host, whatever a runner does.
+
+use std::{collections::VecDeque, pin::Pin, time::Duration};
+
+use agent_host_protocol::{RunEvent, time};
+use agent_host_runs::{HostError, RunRecord};
+use futures_util::{Stream, StreamExt};
+use serde_json::{Map, Value, json};
+
+use super::{
+    store::{RunEntry, Thread},
+    thread::{self, Until},
+};
+use crate::{
+    agui::{
+        cursor::{Cursor, Stamped},
+        event::{Event, Kind, Outcome, PROTOCOL_VERSION},
+        fold,
+        project::{End, Projector, Step},
+        verify::{Verifier, Violation},
+        wire::Wire,
+    },
+    app::App,
+    http::Problem,
+};
+
+/// What comes before the events of a record has places behind those of the event before them: the numbers from here on.
+const PRELUDE: u32 = u32::MAX - 1_024;
+
+/// How a client receives a run.
+#[derive(Debug, Clone)]
+pub(crate) struct Viewer {
+    /// The id of the run, as the client knows it.
+    pub(crate) run_id: String,
+    /// The run that it watches under that id, where it is another.
+    pub(crate) attached: Option<String>,
+    pub(crate) wire: Wire,
+    /// From before 1.0: what such clients throw on is said otherwise.
+    pub(crate) is_old: bool,
+    pub(crate) marks: Marks,
+    /// Whether a record of its own is made of each event, as `EventSource` reads it: with an id and a type.
+    pub(crate) named: bool,
+    /// The stream ends where nothing comes for so long.
+    pub(crate) idle: Option<Duration>,
+}
+
+/// What events carry so that a client can say how far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Marks {
+    #[default]
+    Nothing,
+    /// `metadata.agentHost.cursor`.
+    Cursors,
+    /// `metadata.agnoBackground`, after the convention of `AgnoAgent`.
+    Agno,
+}
+
+/// Where a client joins.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Joining {
+    /// At the beginning of the run.
+    Begins {
+        /// Whether it shows a history that is not the host's, and is told.
+        contradicted: bool,
+        /// The state that it has.
+        state: Value,
+    },
+    /// Where the run is now: what was said before is told as snapshots.
+    Attaches,
+    /// After an event that it has. `greeted` is told first what is open, since its verifier knows nothing of before.
+    After { cursor: Option<Cursor>, greeted: bool },
+}
+
+/// The events of a run, as they follow.
+pub(super) type RunEvents = Pin<Box<dyn Stream<Item = Result<RunEvent, HostError>> + Send>>;
+
+/// A run that a client receives.
+pub(super) struct Session {
+    pub(super) app: App,
+    thread: Thread,
+    run: RunEntry,
+    pub(super) viewer: Viewer,
+    joining: Joining,
+    projector: Projector,
+    verifier: Verifier,
+    follow: RunEvents,
+    out: VecDeque<Stamped>,
+    /// The state that the client has now. Nothing where the run has none to share.
+    pub(super) state: Option<Value>,
+    /// Whether the client may have another: then it is told at the end.
+    is_stale: bool,
+    /// The place of the last event that the client has, where it says so.
+    cursor: Option<Cursor>,
+    over: bool,
+}
+
+/// The part of a record before the place where a client joins.
+struct Prefix {
+    /// The verifier of a client that has received it.
+    verifier: Verifier,
+    /// Steps of its last event that the client has not.
+    rest: Vec<Step>,
+    end: Option<(End, Cursor)>,
+}
+
+impl Session {
+    /// A session that has told nothing. `external` says whether an executor executes the run.
+    pub(super) fn new(
+        app: &App,
+        thread: Thread,
+        run: RunEntry,
+        joining: Joining,
+        viewer: Viewer,
+        external: bool,
+        follow: RunEvents,
+    ) -> Self {
+        let cursor = if let Joining::After { cursor, .. } = &joining { *cursor } else { None };
+        Self {
+            projector: Projector::new(run.host_run, external),
+            app: app.clone(),
+            thread,
+            run,
+            viewer,
+            joining,
+            verifier: Verifier::new(),
+            follow,
+            out: VecDeque::new(),
+            state: None,
+            is_stale: false,
+            cursor,
+            over: false,
+        }
+    }
+
+    /// Whether nothing is left to tell.
+    pub(super) fn is_empty(&self) -> bool {
+        self.over && self.out.is_empty()
+    }
+
+    /// Tells what is there already.
+    pub(super) fn join(&mut self, record: &RunRecord, told: u64) -> Result<(), Problem> {
+        let from = self.run.from;
+        self.state = thread::state(&self.app, self.run.host_run)?.map(Value::Object);
+        let joining = self.joining.clone();
+        if let Joining::Begins { contradicted, state } = joining {
+            return self.join_beginning(contradicted, &state);
+        }
+        let started = self.started();
+        let Prefix { verifier, rest, end } = self.prefix(record, told, &started)?;
+        match joining {
+            Joining::Attaches => {
+                let until = (!record.run.status.is_terminal()).then_some(Until { run: self.run.host_run, sequence: told });
+                let mut prelude = vec![started, self.snapshot(until)?];
+                prelude.extend(self.open_items(&verifier, end.is_some()));
+                self.say(prelude, told);
+                self.finish(end);
+            }
+            Joining::After { greeted: true, .. } => {
+                let mut prelude = vec![started];
+                prelude.extend(self.open_items(&verifier, end.is_some()));
+                // A client that is cut here is where it was.
+                let at = self.cursor.unwrap_or(Cursor { sequence: from, part: PRELUDE });
+                self.out.extend(prelude.into_iter().map(|event| Stamped { event, at }));
+                self.finish(end);
+            }
+            _ if self.cursor.is_none_or(|cursor| cursor < Cursor { sequence: from, part: PRELUDE }) => {
+                self.say(vec![started], from);
+            }
+            _ => {
+                // It had all of this, and the state as it was then.
+                self.verifier = verifier;
+                self.is_stale = true;
+                // A client of events has the end as well, and does not come again; to a request, there is an answer.
+                if end.is_some() && self.viewer.named {
+                    self.over = true;
+                } else {
+                    self.finish(end);
+                }
+            }
+        }
+        if !self.over {
+            self.take(rest);
+        }
+        Ok(())
+    }
+
+    fn join_beginning(&mut self, contradicted: bool, theirs: &Value) -> Result<(), Problem> {
+        let from = self.run.from;
+        let mut prelude = vec![self.started()];
+        if contradicted {
+            prelude.push(self.snapshot(Some(Until { run: self.run.host_run, sequence: from }))?);
+        }
+        if let Some(ours) = self.state.clone()
+            && ours != *theirs
+            && !(is_empty(&ours) && is_empty(theirs))
+        {
+            prelude.push(Kind::StateSnapshot { snapshot: ours }.into());
+        }
+        self.say(prelude, from);
+        Ok(())
+    }
+
+    /// What a client that has been here from the beginning would have by now.
+    fn prefix(&mut self, record: &RunRecord, told: u64, started: &Event) -> Result<Prefix, Problem> {
+        let (run, from, cursor) = (&self.run, self.run.from, self.cursor);
+        let mut prefix = Prefix { verifier: Verifier::new(), rest: Vec::new(), end: None };
+        let mut fault = None;
+        let _ = prefix.verifier.admit(started);
+        thread::each(&self.app.host.records(), record, told, |event| {
+            for step in self.projector.push(event) {
+                let at = step.at();
+                if at.sequence <= from || prefix.end.is_some() {
+                    continue;
+                }
+                if cursor.is_some_and(|cursor| at > cursor) {
+                    prefix.rest.push(step);
+                    continue;
+                }
+                match step {
+                    Step::Event(stamped) => {
+                        fault = fault.take().or(prefix.verifier.admit(&stamped.event).err().filter(Violation::throws));
+                    }
+                    Step::End(end, at) if !answers(run, &end) => prefix.end = Some((end, at)),
+                    Step::Past(_) | Step::Correct(..) | Step::End(..) => {}
+                }
+            }
+        })?;
+        match fault {
+            Some(violation) => Err(Problem::internal(format!("run {} is no legal stream: {violation}", run.host_run))),
+            None => Ok(prefix),
+        }
+    }
+
+    /// The state, and the STARTs of what is open where the run has not ended.
+    fn open_items(&self, seen: &Verifier, has_ended: bool) -> Vec<Event> {
+        let state = self.state.clone().map(|snapshot| Event::from(Kind::StateSnapshot { snapshot }));
+        let open = if has_ended { Vec::new() } else { seen.reopening() };
+        state.into_iter().chain(open).collect()
+    }
+
+    fn finish(&mut self, end: Option<(End, Cursor)>) {
+        if let Some((end, at)) = end {
+            self.end(end, at);
+        }
+    }
+
+    pub(super) fn started(&self) -> Event {
+        let mut event = Event::from(Kind::RunStarted {
+            thread_id: self.thread.id.clone(),
+            run_id: self.viewer.run_id.clone(),
+            protocol_version: Some(PROTOCOL_VERSION),
+            parent_run_id: None,
+        });
+        if let Some(attached) = &self.viewer.attached {
+            event.metadata.insert("agentHost".to_owned(), json!({ "attachedRunId": attached }));
+        }
+        event.at(time::now())
+    }
+
+    /// The messages of the thread.
+    pub(super) fn snapshot(&self, until: Option<Until>) -> Result<Event, Problem> {
+        let limit = usize::try_from(self.app.host.config().agui.history_messages).unwrap_or(usize::MAX);
+        let messages = thread::messages(&self.app, &self.thread.key, limit, until)?.messages;
+        Ok(Kind::MessagesSnapshot { messages }.into())
+    }
+
+    /// What stands before the events of the record, behind event `after` of it.
+    pub(super) fn say(&mut self, events: Vec<Event>, after: u64) {
+        for (part, event) in (PRELUDE..).zip(events) {
+            self.out.push_back(Stamped { event, at: Cursor { sequence: after, part } });
+        }
+    }
+
+    /// The next events.
+    fn take(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            let at = step.at();
+            if at.sequence <= self.run.from || self.over {
+                continue;
+            }
+            match step {
+                Step::Event(stamped) => {
+                    if let (Some(state), Kind::StateDelta { delta }) = (&mut self.state, &stamped.event.kind) {
+                        fold::patch(state, delta);
+                    }
+                    self.out.push_back(stamped);
+                }
+                Step::Past(_) => {}
+                Step::Correct(_, at) => match self.snapshot(Some(Until { run: self.run.host_run, sequence: at.sequence })) {
+                    Ok(event) => self.out.push_back(Stamped { event, at }),
+                    Err(problem) => tracing::error!(problem = problem.to_json(), "a message could not be corrected"),
+                },
+                Step::End(end, at) if !answers(&self.run, &end) => self.end(end, at),
+                Step::End(..) => {}
+            }
+        }
+    }
+
+    /// The one end.
+    pub(super) fn end(&mut self, end: End, at: Cursor) {
+        self.over = true;
+        // What was set otherwise than by a result is in no event.
+        if let Some(known) = &self.state
+            && let Ok(Some(state)) = thread::state(&self.app, self.run.host_run)
+            && (*known != Value::Object(state.clone()) || self.is_stale && !state.is_empty())
+        {
+            let event = Kind::StateSnapshot { snapshot: Value::Object(state) }.into();
+            // A client that is cut between the two has not seen the end.
+            let before = match at.part.checked_sub(1) {
+                Some(part) => Cursor { part, ..at },
+                None => Cursor { sequence: at.sequence.saturating_sub(1), part: u32::MAX },
+            };
+            if self.cursor.is_none_or(|cursor| cursor < before) {
+                self.out.push_back(Stamped { event, at: before });
+            }
+        }
+        let (thread_id, run_id) = (self.thread.id.clone(), self.viewer.run_id.clone());
+        // A client that watches another's run has used nothing.
+        let own = |usage| if self.viewer.attached.is_some() { Vec::new() } else { usage };
+        let kind = match end {
+            End::Success { result, pending, usage } => {
+                let outcome = Some(Outcome::Success { pending_tool_call_ids: pending });
+                Kind::RunFinished { thread_id, run_id, result, outcome, usage: own(usage) }
+            }
+            End::Interrupt { interrupts, usage } => {
+                let outcome = Some(Outcome::Interrupt { interrupts });
+                Kind::RunFinished { thread_id, run_id, result: None, outcome, usage: own(usage) }
+            }
+            End::Cancelled { usage } => {
+                Kind::RunFinished { thread_id, run_id, result: None, outcome: Some(Outcome::Cancelled), usage: own(usage) }
+            }
+            End::Error { message, code, usage } => Kind::RunError { message, code, usage: own(usage) },
+        };
+        self.out.push_back(Stamped { event: Event::from(kind).at(time::now()), at });
+    }
+
+    /// The stream cannot go on: it is ended in order. The run is what it is, and the client may come back to it.
+    fn break_off(&mut self, code: &str, message: &str) {
+        self.over = true;
+        let at = Cursor { sequence: 0, part: 0 };
+        self.out.clear();
+        let closing = self.verifier.closing();
+        self.out.extend(closing.into_iter().map(|event| Stamped { event, at }));
+        let kind = Kind::RunError { message: message.to_owned(), code: Some(code.to_owned()), usage: Vec::new() };
+        self.out.push_back(Stamped { event: Event::from(kind).at(time::now()), at });
+    }
+
+    pub(super) async fn next(&mut self) -> Option<Stamped> {
+        loop {
+            if let Some(stamped) = self.out.pop_front() {
+                match self.verifier.admit(&stamped.event) {
+                    Ok(()) => return Some(stamped),
+                    // Clients take it, and it should not be.
+                    Err(violation) if !violation.throws() => {
+                        tracing::warn!(run_id = %self.run.host_run, %violation, "an event is not as AG-UI wants it");
+                        return Some(stamped);
+                    }
+                    Err(violation) => {
+                        tracing::error!(run_id = %self.run.host_run, %violation, "an event was kept from the wire");
+                        if self.verifier.is_over() {
+                            return None;
+                        }
+                        self.break_off("internal", "the host could not tell what the run did; its log says why");
+                        continue;
+                    }
+                }
+            }
+            if self.over {
+                return None;
+            }
+            let next = tokio::select! {
+                biased;
+                event = self.follow.next() => event,
+                () = self.app.closing.cancelled() => None,
+            };
+            match next {
+                Some(Ok(event)) => {
+                    let steps = self.projector.push(&event);
+                    self.take(steps);
+                }
+                Some(Err(error)) => {
+                    tracing::error!(run_id = %self.run.host_run, %error, "a run could not be followed");
+                    self.break_off("internal", "the host could not read on; its log says why");
+                }
+                None => self.break_off(
+                    "SERVER_SHUTDOWN",
+                    "the host goes down; the run goes on when it is back: attach to it with the same `runId`",
+                ),
+            }
+        }
+    }
+}
+
+/// Whether a run waits only for what this AG-UI run answers: it may be told so between one of its answers and the next.
+fn answers(run: &RunEntry, end: &End) -> bool {
+    let has = |id: &str| run.answers.iter().any(|given| given.action_id == id) || run.taken.iter().any(|taken| taken.id == id);
+    match end {
+        End::Interrupt { interrupts, .. } => interrupts.iter().all(|interrupt| has(&interrupt.id)),
+        End::Success { pending, .. } => !pending.is_empty() && pending.iter().all(|id| has(id)),
+        End::Cancelled { .. } | End::Error { .. } => false,
+    }
+}
+
+fn is_empty(state: &Value) -> bool {
+    state.as_object().is_some_and(Map::is_empty) || state.is_null()
+}

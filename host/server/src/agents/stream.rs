@@ -1,0 +1,233 @@
+//! A run as a response: read as fast as the client takes it.
+
+use std::{convert::Infallible, time::Duration};
+
+use agent_host_protocol::{RunId, run::Execution};
+use agent_host_runs::OnDisconnect;
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::{StreamExt, stream};
+use serde_json::{Value, json};
+
+use super::{
+    session::{Joining, Marks, Session, Viewer},
+    store::{RunEntry, Thread},
+    thread::{self, OpenActions},
+};
+use crate::{
+    agui::{
+        coalesce::coalesce,
+        cursor::{Cursor, Stamped},
+        event::Kind,
+        legacy,
+        project::End,
+        wire::{self, Wire},
+    },
+    app::{App, off_thread},
+    http::{
+        Problem, ProblemCode,
+        sse::{KEEP_ALIVE, NO_BUFFERING},
+    },
+};
+
+const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+/// Events that are written at one time, where so many are there.
+const AT_ONCE: usize = 64;
+
+/// Opens the stream of a run.
+pub(crate) async fn open(
+    app: &App,
+    thread: Thread,
+    run: RunEntry,
+    joining: Joining,
+    viewer: Viewer,
+) -> Result<Response, Problem> {
+    let host_run = run.host_run;
+    let record = app.host.records().run(host_run)?.ok_or_else(|| Problem::not_found("the run is gone"))?;
+    let last = record.run.last_sequence;
+    // How far the record is told before it is followed.
+    let told = match &joining {
+        Joining::Begins { .. } => 0,
+        Joining::Attaches => last,
+        Joining::After { cursor: Some(cursor), .. } if cursor.sequence > last => {
+            let detail = format!("the run has {last} events, and the cursor is behind them");
+            return Err(Problem::new(ProblemCode::InvalidCursor, detail));
+        }
+        Joining::After { cursor, .. } => cursor.map_or(0, |cursor| cursor.sequence),
+    };
+    let is_plain = matches!(joining, Joining::Begins { contradicted: false, .. });
+    let follow = Box::pin(app.host.follow(host_run, told)?);
+    let external = record.run.execution == Execution::External;
+    let mut session = Session::new(app, thread, run, joining, viewer, external, follow);
+    let session = if is_plain {
+        // Two reads of the ledger: not worth another thread.
+        session.join(&record, told)?;
+        session
+    } else {
+        off_thread(move || session.join(&record, told).map(|()| session)).await?
+    };
+    if session.is_empty() {
+        // Nothing is left, and a client that reads `EventSource` does not come again.
+        return Ok((StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))]).into_response());
+    }
+    respond(session, Some(host_run))
+}
+
+/// Answers with a thread in which no run is under way: what it is, and that there is nothing to wait for but what is asked.
+pub(crate) async fn rest(
+    app: &App,
+    thread: Thread,
+    last: Option<RunId>,
+    asked: OpenActions,
+    viewer: Viewer,
+) -> Result<Response, Problem> {
+    let run = RunEntry::whole("", viewer.run_id.as_str(), last.unwrap_or_else(RunId::new));
+    let mut session = Session::new(app, thread, run, Joining::Attaches, viewer, false, Box::pin(stream::empty()));
+    let session = off_thread(move || {
+        if let Some(last) = last {
+            session.state = thread::state(&session.app, last)?.map(Value::Object);
+        }
+        let mut prelude = vec![session.started(), session.snapshot(None)?];
+        prelude.extend(session.state.clone().map(|snapshot| Kind::StateSnapshot { snapshot }.into()));
+        session.say(prelude, 0);
+        let (pending, interrupts) = (asked.pending(), asked.interrupts());
+        let end = if interrupts.is_empty() {
+            End::Success { result: None, pending, usage: Vec::new() }
+        } else {
+            End::Interrupt { interrupts, usage: Vec::new() }
+        };
+        session.end(end, Cursor { sequence: 0, part: u32::MAX });
+        Ok::<_, Problem>(session)
+    });
+    respond(session.await?, None)
+}
+
+/// The response, which is read as fast as the client takes it.
+fn respond(session: Session, watched: Option<RunId>) -> Result<Response, Problem> {
+    let app = session.app.clone();
+    let place = app.subscribe()?;
+    let open = app.http.streaming();
+    let viewer = session.viewer.clone();
+    let window = app.host.config().agui.coalesce();
+    let mut watching = watched.map(|run| RunWatcher::new(&app, run));
+    let events = stream::unfold(session, |mut session| async move { session.next().await.map(|event| (event, session)) });
+    let wire = viewer.wire;
+    let idle = viewer.idle;
+    let encoded = coalesce(events, window).map(move |stamped| {
+        if stamped.event.kind.is_terminal()
+            && let Some(watching) = &mut watching
+        {
+            watching.over();
+        }
+        encode(&viewer, stamped)
+    });
+    let pieces = Box::pin(encoded.ready_chunks(AT_ONCE).map(joined));
+    let body = stream::unfold((pieces, place, open, Duration::ZERO), move |(mut pieces, place, open, mut silent)| async move {
+        loop {
+            let wait = idle.map_or(KEEP_ALIVE, |idle| KEEP_ALIVE.min(idle.saturating_sub(silent)));
+            match tokio::time::timeout(wait, pieces.next()).await {
+                Ok(piece) => {
+                    return piece.map(|piece| (Ok::<_, Infallible>(piece), (pieces, place, open, Duration::ZERO)));
+                }
+                Err(_) => {
+                    silent += wait;
+                    if idle.is_some_and(|idle| silent >= idle) {
+                        return None;
+                    }
+                    if wire == Wire::Sse {
+                        return Some((Ok(COMMENT), (pieces, place, open, silent)));
+                    }
+                }
+            }
+        }
+    });
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(wire.media_type())),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        NO_BUFFERING,
+    ];
+    Ok((StatusCode::OK, headers, Body::from_stream(body)).into_response())
+}
+
+fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    if pieces.len() == 1 {
+        return pieces.pop().unwrap_or_default();
+    }
+    pieces.concat().into()
+}
+
+fn encode(viewer: &Viewer, stamped: Stamped) -> Bytes {
+    let Stamped { mut event, at } = stamped;
+    // What the host says at a break has no place, and a client that has it goes on from where it was.
+    let placed = Some(at).filter(|at| *at != Cursor::default());
+    match (viewer.marks, placed) {
+        (Marks::Cursors, Some(at)) => {
+            let mark = event.metadata.entry("agentHost").or_insert_with(|| json!({}));
+            if let Some(mark) = mark.as_object_mut() {
+                mark.insert("cursor".to_owned(), format!("{}:{at}", viewer.run_id).into());
+            }
+        }
+        (Marks::Agno, Some(at)) => {
+            event.metadata.insert("agnoBackground".to_owned(), json!({ "eventIndex": at.sequence, "subIndex": at.part }));
+        }
+        _ => {}
+    }
+    let event = if viewer.is_old { legacy::down(event) } else { event };
+    match viewer.wire {
+        Wire::Sse if viewer.named => {
+            let id = placed.map(|at| format!("{}:{at}", viewer.run_id));
+            wire::sse_named(&event, id.as_deref())
+        }
+        Wire::Sse => wire::sse(&event),
+        Wire::Protobuf => wire::protobuf(&event),
+    }
+}
+
+/// Somebody receives a run. Where the configuration says so, a run whose client goes away is cancelled, unless
+/// another receives it as well.
+struct RunWatcher {
+    app: App,
+    run: RunId,
+    is_over: bool,
+}
+
+impl RunWatcher {
+    fn new(app: &App, run: RunId) -> Self {
+        *app.agui.watchers.lock().entry(run).or_insert(0) += 1;
+        Self { app: app.clone(), run, is_over: false }
+    }
+
+    fn over(&mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for RunWatcher {
+    fn drop(&mut self) {
+        let mut watchers = self.app.agui.watchers.lock();
+        let left = watchers.get_mut(&self.run).map_or(0, |count| {
+            *count = count.saturating_sub(1);
+            *count
+        });
+        if left > 0 {
+            return;
+        }
+        watchers.remove(&self.run);
+        drop(watchers);
+        let cancels = self.app.host.config().agui.on_disconnect == OnDisconnect::Cancel;
+        if self.is_over || !cancels || self.app.closing.is_cancelled() {
+            return;
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (host, run) = (self.app.host.clone(), self.run);
+            runtime.spawn(async move {
+                // One that has ended meanwhile has ended.
+                let _ = host.cancel(run, "its client went away".to_owned()).await;
+            });
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! A thread as a client sees it: what was said, the state, what is asked. It is the stream of its runs, folded.
+
+use std::{collections::HashMap, sync::Arc};
+
+use agent_host_protocol::{
+    Event, Grant, Run, RunEvent, RunId, RunStatus, grant::ConversationKey, limits::MAX_PAGE, manifest::StateScope, run::Execution,
+};
+use agent_host_runs::{Action, ActionStatus, AskKind, LedgerError, Records, RunRecord};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::store::Thread;
+use crate::{
+    agui::{
+        cursor::Cursor,
+        event::{Interrupt, Message},
+        fold::View,
+        interrupts,
+        project::{Projector, Step, user_message},
+    },
+    app::App,
+    http::Problem,
+};
+
+/// Events of a record that are read at one time.
+const PIECE: usize = 1_000;
+
+/// How far the messages of a run that is under way are to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Until {
+    /// Of this run,
+    pub(crate) run: RunId,
+    /// up to and with this event of its record.
+    pub(crate) sequence: u64,
+}
+
+/// The newest messages of a thread.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    /// In their order.
+    pub(crate) messages: Vec<Message>,
+    /// From where older ones are read, where there are some.
+    pub(crate) older: Option<String>,
+}
+
+/// Reads the newest messages of a thread: whole turns, at least `limit` messages where there are so many.
+pub(crate) fn messages(app: &App, key: &ConversationKey, limit: usize, until: Option<Until>) -> Result<Messages, Problem> {
+    page(app, key, limit, None, until)
+}
+
+/// Likewise, those before `before`, which is the `older` of another page.
+fn page(
+    app: &App,
+    key: &ConversationKey,
+    limit: usize,
+    before: Option<String>,
+    until: Option<Until>,
+) -> Result<Messages, Problem> {
+    let records = app.host.records();
+    // Newest first, each with its messages in their order.
+    let mut turns: Vec<Vec<Message>> = Vec::new();
+    let (mut count, mut before, mut oldest, mut older) = (0, before, None, None);
+    'pages: loop {
+        let page = records.conversation_events(key, before.as_deref(), MAX_PAGE)?;
+        for event in page.items {
+            if count >= limit {
+                older = oldest.map(|id| records.conversation_event_cursor(key, id)).transpose()?.flatten();
+                break 'pages;
+            }
+            oldest = Some(event.event_id);
+            let turn = turn(app, &records, event, until)?;
+            count += turn.len();
+            turns.push(turn);
+        }
+        before = page.next_cursor.filter(|_| page.has_more);
+        if before.is_none() {
+            break;
+        }
+    }
+    Ok(Messages { messages: turns.into_iter().rev().flatten().collect(), older })
+}
+
+/// What an event said, and what its runs said to it.
+fn turn(app: &App, records: &Records, event: Event, until: Option<Until>) -> Result<Vec<Message>, Problem> {
+    let runs = records.event(event.event_id)?.map(|record| record.runs).unwrap_or_default();
+    let mut messages: Vec<Message> = user_message(&event).into_iter().collect();
+    for id in runs {
+        let Some(record) = records.run(id)? else { continue };
+        let until = until.filter(|until| until.run == id).map(|until| until.sequence);
+        messages.extend(said_by(app, &record, until)?.iter().cloned());
+    }
+    Ok(messages)
+}
+
+/// What a run has said.
+fn said_by(app: &App, record: &RunRecord, until: Option<u64>) -> Result<Arc<[Message]>, Problem> {
+    let id = record.run.run_id;
+    let is_whole = record.run.status.is_terminal() && until.is_none_or(|until| until >= record.run.last_sequence);
+    if is_whole && let Some(messages) = app.agui.messages.get(id) {
+        return Ok(messages);
+    }
+    let folded = fold(&app.host.records(), record, until)?;
+    let messages: Arc<[Message]> = folded.view.messages.into();
+    if is_whole {
+        app.agui.messages.keep(id, &messages);
+    }
+    Ok(messages)
+}
+
+/// A run, folded.
+pub(crate) struct FoldedRun {
+    pub(crate) view: View,
+    /// The place of the last event in it.
+    pub(crate) at: Cursor,
+    /// Where its last segment ended, where one has.
+    pub(crate) ended: Option<Cursor>,
+    /// The calls that wait for the client: the ids of their actions, and theirs on the wire.
+    calls: Vec<(String, String)>,
+}
+
+/// Folds the record of a run, as far as it goes.
+pub(crate) fn fold(records: &Records, record: &RunRecord, until: Option<u64>) -> Result<FoldedRun, LedgerError> {
+    let run = &record.run;
+    let mut projector = Projector::new(run.run_id, run.execution == Execution::External);
+    let mut folded = FoldedRun { view: View::default(), at: Cursor::default(), ended: None, calls: Vec::new() };
+    each(records, record, until.unwrap_or(u64::MAX), |event| {
+        for step in projector.push(event) {
+            match step {
+                Step::Event(stamped) | Step::Past(stamped) => {
+                    folded.view.apply(&stamped.event);
+                    folded.at = stamped.at;
+                }
+                Step::Correct(message, at) => {
+                    folded.view.correct(message);
+                    folded.at = at;
+                }
+                Step::End(_, at) => {
+                    folded.at = at;
+                    folded.ended = Some(at);
+                }
+            }
+        }
+    })?;
+    folded.calls = projector.client_calls().map(|(action, call)| (action.to_owned(), call.to_owned())).collect();
+    Ok(folded)
+}
+
+/// Calls `with` for each event of a record up to and with `until`.
+pub(crate) fn each(
+    records: &Records,
+    record: &RunRecord,
+    until: u64,
+    mut with: impl FnMut(&RunEvent),
+) -> Result<(), LedgerError> {
+    let mut after = 0;
+    loop {
+        let events = records.run_events_after(record, after, PIECE)?;
+        for event in events.iter().filter(|event| event.sequence <= until) {
+            with(event);
+        }
+        match events.last() {
+            Some(last) if last.sequence < until && events.len() == PIECE => after = last.sequence,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// What a run has asked and nobody has answered.
+pub(crate) fn open_actions(app: &App, run: RunId) -> Result<Vec<Action>, Problem> {
+    let mut open = app.host.actions(run)?;
+    open.retain(|action| action.status == ActionStatus::Open);
+    Ok(open)
+}
+
+/// What a run waits for.
+#[derive(Debug, Default)]
+pub(crate) struct OpenActions {
+    /// All of it.
+    pub(crate) open: Vec<Action>,
+    /// The ids of its actions that are calls of the client, with theirs on the wire. A guest may use one id for several.
+    calls: HashMap<String, String>,
+}
+
+impl OpenActions {
+    /// What a run asks now, where it does.
+    pub(crate) fn of(app: &App, run: &Run) -> Result<Self, Problem> {
+        // A run that is executed outside asks in passing, and its status says nothing of it.
+        let may_ask = run.status == RunStatus::Waiting || run.execution == Execution::External && !run.status.is_terminal();
+        if !may_ask {
+            return Ok(Self::default());
+        }
+        let open = open_actions(app, run.run_id)?;
+        let mut calls = HashMap::new();
+        if open.iter().any(|action| action.kind() == AskKind::ClientTool)
+            && let Some(record) = app.host.records().run(run.run_id)?
+        {
+            calls = fold(&app.host.records(), &record, None)?.calls.into_iter().collect();
+        }
+        Ok(Self { open, calls })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// The calls of frontend tools, where nothing else is asked: then they are pending calls, and no interrupts.
+    pub(crate) fn pending(&self) -> Vec<String> {
+        if self.open.iter().all(|action| action.kind() == AskKind::ClientTool) {
+            self.open.iter().filter_map(|action| self.call_of(action)).map(str::to_owned).collect()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The id on the wire of the call that a run asks the client for.
+    pub(crate) fn call_of(&self, action: &Action) -> Option<&str> {
+        self.calls.get(&action.action_id).map(String::as_str)
+    }
+
+    /// The interrupts, where something else than calls is asked.
+    pub(crate) fn interrupts(&self) -> Vec<Interrupt> {
+        if self.open.iter().all(|action| action.kind() == AskKind::ClientTool) {
+            return Vec::new();
+        }
+        let named = |action: &Action| {
+            let interrupt = interrupts::interrupt(action.run_id, &action.action_id, &action.request);
+            Interrupt { tool_call_id: self.call_of(action).map(str::to_owned), ..interrupt }
+        };
+        self.open.iter().map(named).collect()
+    }
+}
+
+/// The state that a thread shares with its clients: what the run keeps in the scope of its conversation. Nothing where the
+/// run has no such scope.
+pub(crate) fn state(app: &App, run: RunId) -> Result<Option<Map<String, Value>>, Problem> {
+    #[derive(Deserialize)]
+    struct Terms {
+        grant: Grant,
+    }
+    let Some(terms) = app.host.records().terms(run)? else { return Ok(None) };
+    let Ok(terms) = serde_json::from_str::<Terms>(terms.get()) else { return Ok(None) };
+    let Some(scope) = terms.grant.state_key(StateScope::Conversation) else { return Ok(None) };
+    let limit = app.host.config().limits.state_scope_bytes;
+    Ok(Some(app.host.records().state(&scope, usize::try_from(limit).unwrap_or(usize::MAX))?))
+}
+
+/// A thread, for a client that opens it.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = AguiThread)]
+pub(crate) struct ThreadView {
+    /// It.
+    pub(crate) thread_id: String,
+    /// The newest messages, oldest first, in the form of AG-UI; whole turns.
+    #[schema(value_type = Vec<Object>)]
+    pub(crate) messages: Vec<Message>,
+    /// Whether there are older ones.
+    pub(crate) has_more: bool,
+    /// Where there are: `before` of the request for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<String>,
+    /// The shared state: an object.
+    #[schema(value_type = Object)]
+    pub(crate) state: Value,
+    /// What people are asked, to be answered by `resume`.
+    #[schema(value_type = Vec<Object>)]
+    pub(crate) pending_interrupts: Vec<Interrupt>,
+    /// Calls of frontend tools without an answer.
+    pub(crate) pending_tool_call_ids: Vec<String>,
+    /// The run that is under way, where one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) active_run: Option<ActiveRun>,
+}
+
+/// A run that is under way.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = AguiActiveRun)]
+pub(crate) struct ActiveRun {
+    /// The id that the client gave it, else that of the host.
+    pub(crate) run_id: String,
+    /// The id of the host.
+    pub(crate) host_run_id: RunId,
+    /// As the host has it.
+    pub(crate) status: RunStatus,
+    /// The last event that is in `messages`: `GET .../events?after=` goes on from it.
+    pub(crate) cursor: String,
+}
+
+/// Puts a thread together, from one moment of it.
+/// With `before`, its messages are older ones.
+pub(crate) fn view(app: &App, thread: &Thread, limit: usize, before: Option<String>) -> Result<ThreadView, Problem> {
+    let records = app.host.records();
+    let active = app.host.active_runs(&thread.key)?.into_iter().next();
+    let last = thread.last(app)?;
+    let mut hydrated = ThreadView {
+        thread_id: thread.id.clone(),
+        messages: Vec::new(),
+        has_more: false,
+        before: None,
+        state: Value::Object(Map::new()),
+        pending_interrupts: Vec::new(),
+        pending_tool_call_ids: Vec::new(),
+        active_run: None,
+    };
+    let mut until = None;
+    if let Some(run) = &active
+        && let Some(record) = records.run(run.run_id)?
+    {
+        // What comes after this moment is for who follows.
+        let sequence = record.run.last_sequence;
+        until = Some(Until { run: run.run_id, sequence });
+        let asked = OpenActions::of(app, &record.run)?;
+        hydrated.pending_interrupts = asked.interrupts();
+        hydrated.pending_tool_call_ids = asked.pending();
+        if asked.is_empty() && !record.run.status.is_terminal() {
+            let named = last.as_ref().filter(|last| last.host_run == run.run_id).map(|last| last.run_id.clone());
+            let run_id = named.unwrap_or_else(|| run.run_id.to_string());
+            let at = Cursor { sequence, part: u32::MAX };
+            hydrated.active_run =
+                Some(ActiveRun { cursor: format!("{run_id}:{at}"), run_id, host_run_id: run.run_id, status: record.run.status });
+        }
+    }
+    let page = page(app, &thread.key, limit, before, until)?;
+    hydrated.messages = page.messages;
+    hydrated.has_more = page.older.is_some();
+    hydrated.before = page.older;
+    if let Some(run) = active.map(|run| run.run_id).or(last.map(|last| last.host_run))
+        && let Some(state) = state(app, run)?
+    {
+        hydrated.state = Value::Object(state);
+    }
+    Ok(hydrated)
+}

@@ -1,0 +1,74 @@
+//! What all requests for AG-UI threads share in memory. Losing it costs time and no facts.
+
+use std::{collections::HashMap, num::NonZeroUsize, sync::Arc};
+
+use agent_host_protocol::RunId;
+use lru::LruCache;
+use parking_lot::Mutex;
+use tokio::sync::MutexGuard;
+
+use super::event::Message;
+
+/// Locks that the threads share. A thread holds its own for the moment in which a run of it begins.
+const STRIPES: usize = 1_024;
+/// Runs whose messages are kept in memory, folded: those of a screen of some hundred threads.
+const KEPT_RUNS: NonZeroUsize = NonZeroUsize::new(4_096).unwrap();
+/// A run whose messages are larger is folded each time.
+const KEPT_BYTES: usize = 16 * 1024;
+
+/// Locks, cache and subscribers of all threads.
+pub(crate) struct AguiState {
+    locks: Vec<tokio::sync::Mutex<()>>,
+    pub(crate) messages: MessageCache,
+    /// How many receive a run as their own.
+    pub(crate) watchers: Mutex<HashMap<RunId, usize>>,
+}
+
+impl Default for AguiState {
+    fn default() -> Self {
+        Self {
+            locks: (0..STRIPES).map(|_| tokio::sync::Mutex::default()).collect(),
+            messages: MessageCache::default(),
+            watchers: Mutex::default(),
+        }
+    }
+}
+
+impl AguiState {
+    /// The lock of a thread, by the digest of its name: of two requests for one thread, one begins and the other sees that
+    /// it has.
+    pub(crate) async fn lock(&self, digest: &str) -> Option<MutexGuard<'_, ()>> {
+        let number = digest.bytes().take(8).fold(0_usize, |number, byte| number.wrapping_mul(31).wrapping_add(byte.into()));
+        match self.locks.get(number % STRIPES) {
+            Some(lock) => Some(lock.lock().await),
+            None => None,
+        }
+    }
+}
+
+/// The messages of runs that have ended, folded. They do not change any more, so this is nothing but time saved.
+pub(crate) struct MessageCache(Mutex<LruCache<RunId, Arc<[Message]>>>);
+
+impl Default for MessageCache {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(KEPT_RUNS)))
+    }
+}
+
+impl MessageCache {
+    pub(crate) fn get(&self, id: RunId) -> Option<Arc<[Message]>> {
+        self.0.lock().get(&id).cloned()
+    }
+
+    pub(crate) fn keep(&self, id: RunId, messages: &Arc<[Message]>) {
+        let bytes = serde_json::to_vec(&**messages).map_or(usize::MAX, |json| json.len());
+        if bytes <= KEPT_BYTES {
+            self.0.lock().put(id, Arc::clone(messages));
+        }
+    }
+
+    /// Empties the cache, as messages in it are to be deleted.
+    pub(crate) fn clear(&self) {
+        self.0.lock().clear();
+    }
+}

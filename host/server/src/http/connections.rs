@@ -1,0 +1,228 @@
+//! Connections: taken up to a number, each bounded in the time that it may take for nothing.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent_host_protocol::Limits;
+use axum::{Router, body::Body, http::Request};
+use hyper::{body::Incoming, server::conn::http1};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
+
+use super::{
+    paced_stream::PacedStream,
+    problem::{Problem, ProblemCode},
+};
+
+/// What is read ahead and written ahead on one connection. A client that does not read holds so much, and the piece that
+/// came last.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// The longest head of a request: common servers take 8 to 32 KiB.
+const HEAD_BYTES: usize = 32 * 1024;
+/// What the system holds of an answer for a client that has not taken it. The system says that there is room when a third of
+/// it is free, so this is also what tells a client that reads slowly (6 kB/s where it has 30 seconds) from one that does
+/// not; left to itself the system takes megabytes. Over a way of 100 ms it lets 2.5 MB/s through.
+const SEND_BYTES: u32 = 256 * 1024;
+/// Connections that wait to be taken, as in the standard library of tokio.
+const BACKLOG: u32 = 1024;
+/// Files that the process has open beside its connections: the ledger, artifacts, what runs reach outside.
+const OTHER_FILES: u64 = 256;
+/// Connections over the limit that are told so at one time; others are closed.
+const REFUSED_AT_ONCE: usize = 64;
+/// A client that is refused has so long to read it.
+const REFUSAL: Duration = Duration::from_secs(1);
+/// When no connection can be taken (the process has no file left), there is one perhaps after this.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// The log says so often that the limit is reached.
+const COMPLAINT: Duration = Duration::from_secs(10);
+
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// A listener whose connections have what is said here.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A host that is started again need not wait until old connections are forgotten. On Windows it means something else.
+    #[cfg(not(windows))]
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// All connections of a server. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    router: Router,
+    http: http1::Builder,
+    slow_reader: Duration,
+    places: Arc<Semaphore>,
+    /// How many places there are.
+    limit: usize,
+    refused: Arc<Semaphore>,
+    tasks: TaskTracker,
+    /// What is in flight is answered, and nothing more is taken.
+    closing: CancellationToken,
+    /// Whoever is still there is cut off.
+    cut: CancellationToken,
+}
+
+impl Connections {
+    pub(crate) fn new(router: Router, limits: &Limits, closing: CancellationToken) -> Self {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(Duration::from_millis(limits.http_header_ms))
+            .max_buf_size(BUFFER_BYTES)
+            .max_header_size(HEAD_BYTES);
+        let limit = affordable(limits.http_connections);
+        Self {
+            router,
+            http,
+            slow_reader: Duration::from_millis(limits.http_slow_reader_ms),
+            places: Arc::new(Semaphore::new(limit)),
+            limit,
+            refused: Arc::new(Semaphore::new(REFUSED_AT_ONCE)),
+            tasks: TaskTracker::new(),
+            closing,
+            cut: CancellationToken::new(),
+        }
+    }
+
+    /// Takes connections. Returns only when the listener is broken.
+    pub(crate) async fn accept(&self, listener: TcpListener) -> io::Error {
+        let mut complained: Option<Instant> = None;
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => self.take(stream, peer, &mut complained),
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return error,
+                Err(error) => {
+                    complain(&mut complained, || tracing::error!(%error, "no connection can be taken now"));
+                    tokio::time::sleep(TRY_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    fn take(&self, stream: TcpStream, peer: SocketAddr, complained: &mut Option<Instant>) {
+        match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(place) => drop(self.tasks.spawn(self.clone().serve(stream, peer, place))),
+            Err(_) => {
+                let limit = self.limit;
+                complain(complained, || {
+                    tracing::warn!(limit, "there are as many connections as there may be: others are refused")
+                });
+                if let Ok(turn) = Arc::clone(&self.refused).try_acquire_owned() {
+                    drop(self.tasks.spawn(self.clone().refuse(stream, turn)));
+                }
+            }
+        }
+    }
+
+    async fn serve(self, stream: TcpStream, peer: SocketAddr, _place: OwnedSemaphorePermit) {
+        // Without this a small answer waits for the client's acknowledgement: 44 ms instead of 2.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection stays without TCP_NODELAY");
+        }
+        let io = TokioIo::new(PacedStream::new(stream, self.slow_reader));
+        let service = self.router.map_request(move |request: Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(Peer(peer));
+            request
+        });
+        let mut connection = pin!(self.http.serve_connection(io, TowerToHyperService::new(service)));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.closing.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection => ended,
+                    () = self.cut.cancelled() => return,
+                }
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, %error, "a connection broke off");
+        }
+    }
+
+    /// Says why before it closes. Closed with unread bytes, the connection would be reset, and the client would not see it.
+    async fn refuse(self, mut stream: TcpStream, _turn: OwnedSemaphorePermit) {
+        let refusal = async {
+            let mut unread = [0; 1024];
+            // An answer that comes before the request is none to most clients.
+            if stream.read(&mut unread).await? == 0 {
+                return Ok(());
+            }
+            stream.write_all(refusal().as_bytes()).await?;
+            stream.shutdown().await?;
+            while stream.read(&mut unread).await? > 0 {}
+            Ok::<(), io::Error>(())
+        };
+        tokio::select! {
+            // Whether it was read or not, that is all there is to say.
+            _ = tokio::time::timeout(REFUSAL, refusal) => {}
+            () = self.closing.cancelled() => {}
+        }
+    }
+
+    /// Waits for the ends of all connections, which the end of the server was told to; after `patience` they are cut off.
+    /// Gives whether it came to that.
+    pub(crate) async fn end(self, patience: Duration) -> bool {
+        self.tasks.close();
+        let overdue = tokio::time::timeout(patience, self.tasks.wait()).await.is_err();
+        self.cut.cancel();
+        overdue
+    }
+}
+
+fn refusal() -> String {
+    let problem =
+        Problem::new(ProblemCode::Unavailable, "the host has as many connections as it may have: come back in a moment");
+    let body = problem.to_json();
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncache-control: no-store\r\n\
+         retry-after: 1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// As many connections as the process may have open files for, at most what is wanted.
+fn affordable(wanted: usize) -> usize {
+    let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current else { return wanted };
+    let affordable = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX).max(1);
+    if affordable < wanted {
+        tracing::warn!(
+            "the process may open {files} files, so there can be {affordable} connections and not {wanted}: raise the limit \
+             (`ulimit -n`, LimitNOFILE=), or lower `limits.http_connections`"
+        );
+    }
+    wanted.min(affordable).min(Semaphore::MAX_PERMITS)
+}
+
+fn complain(last: &mut Option<Instant>, say: impl FnOnce()) {
+    if last.is_none_or(|last| last.elapsed() >= COMPLAINT) {
+        *last = Some(Instant::now());
+        say();
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}

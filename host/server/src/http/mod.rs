@@ -1,0 +1,24 @@
+//! What every route of an HTTP API needs and no route is: bodies, parameters, headers, problems, connections.
+
+pub(crate) mod accept;
+pub(crate) mod body;
+mod codes;
+pub(crate) mod connections;
+mod extract;
+pub(crate) mod headers;
+pub(crate) mod metrics;
+mod paced_stream;
+pub(crate) mod percent;
+pub(crate) mod prefer;
+mod problem;
+pub(crate) mod query;
+mod respond;
+pub(crate) mod sse;
+
+pub use self::problem::{Problem, ProblemCode};
+pub(crate) use self::{
+    codes::problem_codes,
+    extract::{Id, Path, PathId},
+    query::Query,
+    respond::{json, located, page, raw_json, replayed, whole_page},
+};

@@ -1,0 +1,390 @@
+//! Errors as clients see them: problem documents (RFC 9457) with a code.
+
+use agent_host_protocol::{ApiError, ErrorCode};
+use agent_host_runs::{Action, HostError, LedgerError};
+use axum::{
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::codes::problem_codes;
+
+/// How long a client that met a passing condition should wait, in seconds.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+problem_codes! {
+    /// What went wrong, for programs. The list is the documentation: a code keeps its name and status.
+    #[derive(Hash)]
+    #[non_exhaustive]
+    pub enum ProblemCode;
+
+    /// The body is not JSON.
+    InvalidJson = "invalid_json", BAD_REQUEST;
+    /// A field, parameter or header has a value that it cannot have.
+    InvalidArgument = "invalid_argument", BAD_REQUEST;
+    /// The cursor was not made by this host for what it was used on.
+    InvalidCursor = "invalid_cursor", BAD_REQUEST;
+    /// The configuration of a binding does not fit its runner.
+    InvalidConfig = "invalid_config", BAD_REQUEST;
+    /// Nobody knows who asks: a token is missing, or is nobody's.
+    Unauthenticated = "unauthenticated", UNAUTHORIZED;
+    /// Who asks may not do this.
+    Forbidden = "forbidden", FORBIDDEN;
+    /// What a run may use does not have it: the manifest must ask for it, and the binding must allow it.
+    Unauthorized = "unauthorized", FORBIDDEN;
+    /// There is no such thing, or no such path.
+    NotFound = "not_found", NOT_FOUND;
+    /// No plugin has this runner.
+    RunnerNotFound = "runner_not_found", NOT_FOUND;
+    /// The path does not take this method: see `Allow`.
+    MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED;
+    /// The answer cannot be given in a form that `Accept` names.
+    NotAcceptable = "not_acceptable", NOT_ACCEPTABLE;
+    /// The body did not arrive in time.
+    RequestTimeout = "request_timeout", REQUEST_TIMEOUT;
+    /// The thing is in a state in which this cannot be done.
+    Conflict = "conflict", CONFLICT;
+    /// The claim does not hold the run any more: stop working on it.
+    ClaimLost = "claim_lost", CONFLICT;
+    /// Results were left out: append what is missing first.
+    SequenceGap = "sequence_gap", CONFLICT;
+    /// The action takes no answer any more: `action` shows what was said first.
+    AlreadyAnswered = "already_answered", CONFLICT;
+    /// The time for an answer is over.
+    Expired = "expired", GONE;
+    /// A run of the thread is under way: `details.activeRunId` names it.
+    ThreadBusy = "thread_busy", CONFLICT;
+    /// The id of a run was used before, for something else.
+    RunIdConflict = "run_id_conflict", CONFLICT;
+    /// The run of the thread waits, and the request does not answer all that it asks: `details` has what is open.
+    InterruptsOpen = "interrupts_open", CONFLICT;
+    /// Nobody has asked what this answers.
+    UnknownInterrupt = "unknown_interrupt", UNPROCESSABLE_ENTITY;
+    /// No call waits for this result.
+    UnknownToolCall = "unknown_tool_call", UNPROCESSABLE_ENTITY;
+    /// A client may not speak in this role, or not say this in it.
+    RoleForbidden = "role_forbidden", UNPROCESSABLE_ENTITY;
+    /// There is nothing new that a run could answer.
+    NothingToDo = "nothing_to_do", UNPROCESSABLE_ENTITY;
+    /// The run left nothing to execute again.
+    NoJournal = "no_journal", CONFLICT;
+    /// The body is larger than a request may be.
+    PayloadTooLarge = "payload_too_large", PAYLOAD_TOO_LARGE;
+    /// The body is not of the type that the path takes, or not what it is declared as.
+    UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE;
+    /// The range begins behind the end.
+    RangeNotSatisfiable = "range_not_satisfiable", RANGE_NOT_SATISFIABLE;
+    /// The idempotency key was used before, with another body.
+    IdempotencyConflict = "idempotency_conflict", UNPROCESSABLE_ENTITY;
+    /// The run has been cancelled: nothing more is done for it.
+    Cancelled = "cancelled", CONFLICT;
+    /// The time of the run, or of this call, is over.
+    DeadlineExceeded = "deadline_exceeded", CONFLICT;
+    /// The run does this too often.
+    RateLimited = "rate_limited", TOO_MANY_REQUESTS;
+    /// The service behind a call has failed, or the host has in asking it: `retryable` says whether to try again.
+    RuntimeError = "runtime_error", BAD_GATEWAY;
+    /// The conversation has as many waiting runs as it may have.
+    QueueFull = "queue_full", TOO_MANY_REQUESTS;
+    /// As many streams of events are open as there may be.
+    TooManyStreams = "too_many_streams", SERVICE_UNAVAILABLE;
+    /// A part of a message is not what it is said to be: its encoding, its media type or its source.
+    MediaInvalid = "media_invalid", UNPROCESSABLE_ENTITY;
+    /// A part of a message has more bytes than it may have.
+    MediaTooLarge = "media_too_large", UNPROCESSABLE_ENTITY;
+    /// What a part of a message refers to cannot be had: its host is not allowed, or does not give it.
+    MediaUnavailable = "media_unavailable", UNPROCESSABLE_ENTITY;
+    /// In the strict profile: the input of a run is malformed.
+    AgentRunInputInvalid = "AGENT_RUN_INPUT_INVALID", UNPROCESSABLE_ENTITY;
+    /// In the strict profile: the messages of a run are not those that it takes.
+    AgentRunMessagesInvalid = "AGENT_RUN_MESSAGES_INVALID", UNPROCESSABLE_ENTITY;
+    /// In the strict profile: the id of a thread is no UUID.
+    AgentSessionIdInvalid = "AGENT_SESSION_ID_INVALID", UNPROCESSABLE_ENTITY;
+    /// What changed in the configuration is read only when the host starts: `fields` names it.
+    RestartNeeded = "restart_needed", CONFLICT;
+    /// The configuration on the machine of the host cannot be used; the one before still serves.
+    ConfigRefused = "config_refused", UNPROCESSABLE_ENTITY;
+    /// The host is at fault: its log says how.
+    Internal = "internal", INTERNAL_SERVER_ERROR;
+    /// The host cannot do it now.
+    Unavailable = "unavailable", SERVICE_UNAVAILABLE;
+    /// The host is going down.
+    ShuttingDown = "shutting_down", SERVICE_UNAVAILABLE;
+    /// The disk of the ledger is nearly full.
+    InsufficientStorage = "insufficient_storage", INSUFFICIENT_STORAGE;
+}
+
+impl ProblemCode {
+    /// The code with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.as_str() == name)
+    }
+
+    /// Whether the same request may succeed in a moment.
+    pub(crate) const fn passes(self) -> bool {
+        matches!(self, Self::QueueFull | Self::RateLimited | Self::TooManyStreams | Self::Unavailable | Self::ShuttingDown)
+    }
+}
+
+/// An error answer: `application/problem+json` (RFC 9457).
+///
+/// ```json
+/// {"type":"about:blank","title":"Not Found","status":404,"detail":"there is no run …","code":"not_found"}
+/// ```
+///
+/// `type` is `about:blank`, so `title` is the phrase of the status; `code` is what programs decide by, and
+/// `detail` says what happened and what to do. `field` names the parameter, header or member of the body that
+/// is wrong, where one is, `fields` several of a configuration; `action` is what was answered before, where that is the problem. What the gate of a run refuses
+/// also says whether the same may succeed later (`retryable`), and the facts of it (`details`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    code: ProblemCode,
+    detail: String,
+    field: Option<String>,
+    fields: Vec<String>,
+    action: Option<Box<Action>>,
+    refusal: Option<Box<Refusal>>,
+}
+
+/// What the gate of a run says of a refusal, beside its code and what happened.
+#[derive(Debug, Clone, PartialEq)]
+struct Refusal {
+    retryable: bool,
+    details: Option<Value>,
+}
+
+impl Problem {
+    /// A problem of this kind.
+    pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into(), field: None, fields: Vec::new(), action: None, refusal: None }
+    }
+
+    /// There is no such thing.
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(ProblemCode::NotFound, detail)
+    }
+
+    /// `field` has a value that it cannot have.
+    pub fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(ProblemCode::InvalidArgument, detail) }
+    }
+
+    /// A cursor of another host, or of something else.
+    pub(crate) fn foreign_cursor() -> Self {
+        Self::new(ProblemCode::InvalidCursor, "`cursor` is not one that this host gave")
+    }
+
+    /// Who asks may not set `field` to this.
+    pub fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(ProblemCode::Forbidden, detail) }
+    }
+
+    /// What the kernel refused, whose complaint about a value begins with the field, in backticks.
+    pub fn of_field(error: HostError) -> Self {
+        match &error {
+            HostError::Invalid(complaint) => match complaint.strip_prefix('`').and_then(|rest| rest.split_once('`')) {
+                Some((field, _)) => Self::invalid(field, complaint.clone()),
+                None => error.into(),
+            },
+            _ => error.into(),
+        }
+    }
+
+    /// A problem of this kind with `field`.
+    pub(crate) fn at(code: ProblemCode, field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(code, detail) }
+    }
+
+    /// The same as a problem of another kind.
+    pub(crate) fn with_code(self, code: ProblemCode) -> Self {
+        Self { code, ..self }
+    }
+
+    /// The same, with the field that it is about.
+    #[must_use]
+    pub(crate) fn in_field(self, field: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..self }
+    }
+
+    /// The same, with facts for programs.
+    #[must_use]
+    pub(crate) fn with_details(self, details: Value) -> Self {
+        Self { refusal: Some(Box::new(Refusal { retryable: false, details: Some(details) })), ..self }
+    }
+
+    /// A problem with several things, which it names.
+    pub(crate) fn with_fields(code: ProblemCode, detail: impl Into<String>, fields: Vec<String>) -> Self {
+        Self { fields, ..Self::new(code, detail) }
+    }
+
+    /// The host is at fault. What happened goes to its log, not to the client: it may name files of the machine.
+    pub fn internal(what: impl std::fmt::Display) -> Self {
+        tracing::error!(error = %what, "a request failed in the host");
+        Self::new(ProblemCode::Internal, "the host failed to answer; its log says how")
+    }
+
+    /// What kind of problem it is.
+    #[must_use]
+    pub const fn code(&self) -> ProblemCode {
+        self.code
+    }
+
+    /// What happened, and what to do.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The parameter, header or member of the body that is wrong, where one is.
+    pub(crate) fn field(&self) -> Option<&str> {
+        self.field.as_deref()
+    }
+
+    /// The document.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        #[derive(Serialize)]
+        struct Document<'a> {
+            r#type: &'a str,
+            title: &'a str,
+            status: u16,
+            detail: &'a str,
+            code: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            field: Option<&'a str>,
+            #[serde(skip_serializing_if = "<[String]>::is_empty")]
+            fields: &'a [String],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            action: Option<&'a Action>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            retryable: Option<bool>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            details: Option<&'a Value>,
+        }
+        let status = self.code.status();
+        let document = Document {
+            r#type: "about:blank",
+            title: status.canonical_reason().unwrap_or_default(),
+            status: status.as_u16(),
+            detail: &self.detail,
+            code: self.code.as_str(),
+            field: self.field.as_deref(),
+            fields: &self.fields,
+            action: self.action.as_deref(),
+            retryable: self.refusal.as_ref().map(|refusal| refusal.retryable),
+            details: self.refusal.as_ref().and_then(|refusal| refusal.details.as_ref()),
+        };
+        // Strings and one number: it cannot fail, and an empty object is still a problem document.
+        serde_json::to_string(&document).unwrap_or_else(|_| "{}".to_owned())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let headers = [
+            (header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json")),
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        ];
+        let mut response = (self.code.status(), headers, self.to_json()).into_response();
+        if self.code == ProblemCode::Unauthenticated {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.code.passes() {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        response
+    }
+}
+
+impl From<HostError> for Problem {
+    fn from(error: HostError) -> Self {
+        if let HostError::Refused(refusal) = error {
+            return refusal.into();
+        }
+        match ProblemCode::from_name(error.code()) {
+            Some(ProblemCode::Internal) | None => Self::internal(error),
+            Some(code) => {
+                let detail = error.to_string();
+                let action = if let HostError::Answered { action, .. } = error { Some(action) } else { None };
+                Self { action, ..Self::new(code, detail) }
+            }
+        }
+    }
+}
+
+/// A refusal of the gate keeps its code, where that has a status of its own.
+impl From<ApiError> for Problem {
+    fn from(error: ApiError) -> Self {
+        let ApiError { code, message, retryable, details } = error;
+        let code = match code {
+            ErrorCode::RuntimeError => ProblemCode::RuntimeError,
+            code => ProblemCode::from_name(code.as_str()).unwrap_or(ProblemCode::RuntimeError),
+        };
+        Self { refusal: Some(Box::new(Refusal { retryable, details })), ..Self::new(code, message) }
+    }
+}
+
+impl From<LedgerError> for Problem {
+    fn from(error: LedgerError) -> Self {
+        HostError::from(error).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_has_one_name() {
+        for code in ProblemCode::ALL {
+            assert_eq!(ProblemCode::from_name(code.as_str()), Some(*code));
+            assert!(code.status().is_client_error() || code.status().is_server_error());
+        }
+    }
+
+    #[test]
+    fn a_problem_is_a_document_of_rfc_9457() {
+        insta::assert_snapshot!(
+            Problem::invalid("limit", "`limit` must be a number from 1 to 100").to_json(),
+            @r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"`limit` must be a number from 1 to 100","code":"invalid_argument","field":"limit"}"#
+        );
+    }
+
+    #[test]
+    fn a_refusal_of_the_gate_keeps_its_code() {
+        for (code, status) in [
+            (ErrorCode::Unauthorized, 403),
+            (ErrorCode::NotFound, 404),
+            (ErrorCode::DeadlineExceeded, 409),
+            (ErrorCode::PayloadTooLarge, 413),
+            (ErrorCode::RateLimited, 429),
+            (ErrorCode::InvalidArgument, 400),
+            (ErrorCode::Conflict, 409),
+            (ErrorCode::Cancelled, 409),
+            (ErrorCode::RuntimeError, 502),
+        ] {
+            let problem = Problem::from(ApiError::new(code.clone(), "m"));
+            assert_eq!((problem.code().as_str(), problem.code().status().as_u16()), (code.as_str(), status));
+        }
+        insta::assert_snapshot!(
+            Problem::from(ApiError { retryable: true, ..ApiError::too_large("a batch", 9, 8) }).to_json(),
+            @r#"{"type":"about:blank","title":"Payload Too Large","status":413,"detail":"a batch has 9 bytes; the limit is 8","code":"payload_too_large","retryable":true,"details":{"limit":8,"size":9}}"#
+        );
+    }
+
+    #[test]
+    fn a_refusal_of_the_kernel_names_its_field() {
+        let complaint = "`at` is 9, and the run has 2 calls that were answered".to_owned();
+        let problem = Problem::of_field(HostError::Invalid(complaint));
+        assert!(problem.to_json().contains(r#""field":"at""#), "{}", problem.to_json());
+        assert_eq!(Problem::of_field(HostError::ShuttingDown).code(), ProblemCode::ShuttingDown);
+    }
+
+    #[test]
+    fn what_failed_inside_stays_inside() {
+        let problem = Problem::internal("/var/lib/secret: permission denied");
+        assert!(!problem.to_json().contains("secret"));
+    }
+}

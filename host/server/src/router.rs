@@ -1,0 +1,49 @@
+//! Every path of the server, and the layers around them.
+
+use axum::{
+    Router,
+    http::{Method, Uri},
+};
+
+use crate::{
+    access::{cors, door},
+    agents::profile,
+    app::App,
+    http::{Problem, ProblemCode},
+    request_log, routes,
+};
+
+/// Every path of the server.
+pub(crate) fn router(app: App) -> Router {
+    let (routes, _) = routes::routes().split_for_parts();
+    let routes = routes
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(axum::middleware::from_fn_with_state(app.clone(), door::door))
+        .layer(axum::middleware::from_fn(profile::errors::dialect))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), request_log::request));
+    // Before the door: a browser asks whether it may send a key, without one.
+    let routes = if app.host.config().cors_origins.is_empty() { routes } else { routes.layer(cors::layer(&app.host)) };
+    routes.with_state(app)
+}
+
+async fn unknown_path(uri: Uri) -> Problem {
+    Problem::not_found(format!("there is nothing at {}; the API is under /api/v1, such as /api/v1/runs", shown(uri.path())))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    Problem::new(
+        ProblemCode::MethodNotAllowed,
+        format!("{} does not take {}; the header `Allow` says what it takes", shown(uri.path()), shown(method.as_str())),
+    )
+}
+
+/// A foreign text, short enough for a message. Paths and methods have no control characters.
+fn shown(text: &str) -> String {
+    const MAX: usize = 200;
+    let mut short: String = text.chars().take(MAX).collect();
+    if text.chars().nth(MAX).is_some() {
+        short.push('…');
+    }
+    short
+}

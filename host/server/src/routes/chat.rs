@@ -1,0 +1,150 @@
+//! The chat page: a client of AG-UI for trying an agent at once. Its files are part of the binary.
+//!
+//! The page itself knows nothing and needs no key; what it asks the API for does. It shows what models write, so a policy
+//! lets it run no script but its own, and reach no other host.
+
+use std::sync::LazyLock;
+
+use axum::{
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    http::{
+        Path, Problem,
+        headers::{CROSS_ORIGIN_RESOURCE_POLICY, matches_etag},
+    },
+    openapi::refusals,
+};
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// What the page may do. Pictures that need a key come as `data:`.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
+     form-action 'none'; frame-ancestors 'none'",
+);
+
+struct File {
+    name: &'static str,
+    media_type: &'static str,
+    text: &'static str,
+}
+
+macro_rules! file {
+    ($name:literal, $media_type:expr) => {
+        File { name: $name, media_type: $media_type, text: include_str!(concat!("chat/", $name)) }
+    };
+}
+
+const INDEX: File = file!("index.html", HTML);
+
+/// What the page loads.
+const FILES: &[File] = &[
+    file!("agui.js", SCRIPT),
+    file!("asks.js", SCRIPT),
+    file!("chat.css", CSS),
+    file!("chat.js", SCRIPT),
+    file!("host.js", SCRIPT),
+    file!("view.js", SCRIPT),
+];
+
+/// Of all files together: a page and a script of two versions do not go together.
+static ETAG: LazyLock<String> = LazyLock::new(|| {
+    let mut hasher = Sha256::new();
+    for file in FILES.iter().chain([&INDEX]) {
+        hasher.update(file.text);
+    }
+    let hash: String = hasher.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("\"{hash}\"")
+});
+
+/// The chat page
+///
+/// For trying an agent in a browser. It asks for a key where the API needs one.
+#[utoipa::path(get, path = "/", tag = "chat", security(()), responses(
+    (status = 200, description = "The page.", content_type = "text/html", body = String),
+    (status = 304, description = "The page has not changed (`If-None-Match`).")))]
+pub(crate) async fn page(headers: HeaderMap) -> Response {
+    serve(&INDEX, &headers)
+}
+
+/// A script or style sheet of the chat page
+#[utoipa::path(get, path = "/chat/{file}", tag = "chat", security(()),
+    params(("file" = String, Path, description = "Its name, such as `chat.js`.")),
+    responses(
+        (status = 200, description = "The file.", content((String = "text/javascript"), (String = "text/css"))),
+        (status = 304, description = "The file has not changed (`If-None-Match`)."),
+        FileRefusals))]
+pub(crate) async fn file(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, Problem> {
+    let file = FILES.iter().find(|file| file.name == name);
+    file.map(|file| serve(file, &headers)).ok_or_else(|| Problem::not_found("the chat page has no such file"))
+}
+
+refusals!(FileRefusals = [NotFound]);
+
+fn serve(file: &File, headers: &HeaderMap) -> Response {
+    let mut response = if matches_etag(headers, &ETAG) {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        ([(header::CONTENT_TYPE, file.media_type)], file.text).into_response()
+    };
+    let always: [(HeaderName, HeaderValue); 5] = [
+        // Asked for again each time: the next version of the host has another page.
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
+    ];
+    response.headers_mut().extend(always);
+    // Hexadecimal digits in quotes are a value that a header can have.
+    if let Ok(etag) = HeaderValue::from_str(&ETAG) {
+        response.headers_mut().insert(header::ETAG, etag);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(etag: &str) -> HeaderMap {
+        [(header::IF_NONE_MATCH, etag.parse().unwrap())].into_iter().collect()
+    }
+
+    #[tokio::test]
+    async fn every_file_that_the_page_names_is_there_and_may_run_nothing_else() {
+        let text: String = FILES.iter().chain([&INDEX]).map(|file| file.text).collect();
+        let mut named: Vec<&str> = text.split("\"/chat/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        named.extend(text.split(" from './").skip(1).filter_map(|rest| rest.split('\'').next()));
+        assert!(named.contains(&"chat.js") && named.contains(&"view.js"), "{named:?}");
+        for name in named {
+            let response = file(Path(name.to_owned()), HeaderMap::new()).await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK, "{name}");
+            assert_eq!(response.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+            assert_eq!(response.headers()[header::CONTENT_SECURITY_POLICY], POLICY);
+        }
+        // The policy forbids both, so neither may be needed.
+        for inline in ["<style", " style=", "innerHTML", "eval(", " onclick=\"", "https://"] {
+            assert!(!text.contains(inline), "{inline}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_a_problem_and_what_has_not_changed_is_not_sent() {
+        for name in ["../chat.rs", "index.html", "", "chat.js/"] {
+            let problem = file(Path(name.to_owned()), HeaderMap::new()).await.unwrap_err();
+            assert_eq!(problem.code().status(), StatusCode::NOT_FOUND, "{name}");
+        }
+        let first = page(HeaderMap::new()).await;
+        assert_eq!(first.headers()[header::CONTENT_TYPE], HTML);
+        let etag = first.headers()[header::ETAG].to_str().unwrap().to_owned();
+        assert_eq!(page(asked(&etag)).await.status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(page(asked("\"another\"")).await.status(), StatusCode::OK);
+    }
+}

@@ -1,0 +1,288 @@
+//! Claims: an executor takes a run from the queue, and does what it does for it under the token of its claim.
+
+use std::time::Duration;
+
+use agent_host_protocol::{
+    PrincipalKind, Run, RunId, RunnerId, SentResult, Timestamp,
+    message::TokenUsage,
+    run::{RunCompletion, RunFailure, Terminal},
+    sent,
+};
+use agent_host_runs::{Appended, ClaimRequest, Claimed};
+use axum::{
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    access::{ApiRequest, caller::bearer},
+    http::{Id, Problem, ProblemCode, body, json},
+    openapi::refusals,
+};
+
+/// Requests about a claim itself are small.
+const MAX_BODY_BYTES: usize = 16 * 1024;
+/// Beside the results of a batch: names of members, spaces, escapes.
+const MORE_BYTES: usize = 64 * 1024;
+
+refusals!(ClaimRefusals = [JSON, WRITE] + [Conflict]);
+refusals!(HeldRefusals = [JSON, WRITE] + [NotFound, ClaimLost, Conflict]);
+refusals!(
+    AppendRefusals = [JSON, WRITE] + [NotFound, ClaimLost, Conflict, SequenceGap, Cancelled, RateLimited, DeadlineExceeded]
+);
+
+/// What an executor claims.
+#[derive(Deserialize, Default, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Claim {
+    /// Of these queues. None: all that the executor has registered for.
+    queues: Vec<String>,
+    /// Of these runners. None: all that the executor has registered for.
+    runner_ids: Vec<RunnerId>,
+    /// How long the claim lasts unless it is renewed, in milliseconds. The policy of the run says how long at most.
+    lease_ms: Option<u64>,
+    /// How long to wait for a run where there is none, in milliseconds: at most `limits.claim_wait_ms`.
+    wait_ms: u64,
+    /// Whether the run begins at once, so that `start` need not be called.
+    start: bool,
+}
+
+/// Claims a run
+///
+/// The first that fits, by priority, then by age. Where there is none, this waits up to `wait_ms` for one. A claim is lost
+/// unless it is renewed in time, and a run that was claimed is to be started in time. Send the credential of the executor.
+#[utoipa::path(post, path = "/api/v1/claims", tag = "queue", security(("bearer" = ["runs:execute"])),
+    request_body = Claim,
+    responses(
+        (status = 200, description = "The run, and the token of the claim.", body = Claimed),
+        (status = 204, description = "There was none."),
+        ClaimRefusals,
+    ))]
+pub(crate) async fn claim(mut request: ApiRequest) -> Result<Response, Problem> {
+    request.query.finish()?;
+    let PrincipalKind::Executor(executor_id) = request.caller.0.kind.clone() else {
+        return Err(Problem::new(
+            ProblemCode::Forbidden,
+            "runs are claimed by executors: register one (POST /api/v1/executors), and send its credential",
+        ));
+    };
+    let Claim { queues, runner_ids, lease_ms, wait_ms, start } = request.optional_json(MAX_BODY_BYTES).await?;
+    let host = request.app.host;
+    let wait = Duration::from_millis(wait_ms.min(host.config().limits.claim_wait_ms));
+    let claimed = host.claim(&executor_id, ClaimRequest { queues, runner_ids, lease_ms, start }, wait).await?;
+    Ok(match claimed {
+        Some(claimed) => json(StatusCode::OK, &claimed),
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
+}
+
+/// The token and the body of a request that writes to a run. Without a token, nothing of the body is read.
+async fn write<T: DeserializeOwned>(request: &mut ApiRequest, limit: usize) -> Result<(String, T), Problem> {
+    body::require_json(&request.headers)?;
+    let token = token(&request.headers)?.to_owned();
+    Ok((token, request.json(limit + MORE_BYTES).await?))
+}
+
+/// The token of the claim.
+fn token(headers: &HeaderMap) -> Result<&str, Problem> {
+    bearer(headers).ok_or_else(|| {
+        Problem::new(ProblemCode::Unauthenticated, "send `Authorization: Bearer TOKEN` with the lease token of the claim")
+    })
+}
+
+/// A run that has begun.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct Started {
+    run: Run,
+    /// What the runner is given.
+    #[schema(value_type = agent_host_protocol::context::RunContext)]
+    context: Box<RawValue>,
+}
+
+/// Starts a run that was claimed
+///
+/// Its deadline counts from now. Repeating it gives the same context.
+#[utoipa::path(post, path = "/api/v1/runs/{id}/start", tag = "queue", security(("bearer" = [])),
+    params(Id<RunId>), request_body = Option<Nothing>,
+    responses((status = 200, description = "What the runner is given.", body = Started), HeldRefusals))]
+pub(crate) async fn start(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
+    request.query.finish()?;
+    let Nothing {} = request.optional_json(MAX_BODY_BYTES).await?;
+    let (run, context) = request.app.host.start_claimed(id, token(&request.headers)?).await?;
+    Ok(json(StatusCode::OK, &Started { run, context }))
+}
+
+/// Nothing to say.
+#[derive(Deserialize, Default, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+/// How long a claim is to last.
+#[derive(Deserialize, Default, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Renew {
+    /// From now on, in milliseconds. The policy of the run says how long at most.
+    lease_ms: Option<u64>,
+}
+
+/// A claim that was renewed.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct Renewed {
+    /// When the claim is lost unless it is renewed again.
+    lease_expires_at: Option<Timestamp>,
+    /// When somebody asked for the end of the run. Stop working on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cancel_requested_at: Option<Timestamp>,
+    /// When the run must have ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_at: Option<Timestamp>,
+}
+
+/// Renews a claim
+#[utoipa::path(post, path = "/api/v1/runs/{id}/renew", tag = "queue", security(("bearer" = [])),
+    params(Id<RunId>), request_body = Option<Renew>,
+    responses((status = 200, description = "The claim.", body = Renewed), HeldRefusals))]
+pub(crate) async fn renew(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
+    request.query.finish()?;
+    let Renew { lease_ms } = request.optional_json(MAX_BODY_BYTES).await?;
+    let run = request.app.host.renew(id, token(&request.headers)?, lease_ms).await?;
+    let lease_expires_at = run.queue.as_ref().and_then(|queue| queue.lease_expires_at);
+    let renewed = Renewed { lease_expires_at, cancel_requested_at: run.cancel_requested_at, deadline_at: run.deadline_at };
+    Ok(json(StatusCode::OK, &renewed))
+}
+
+/// Why a claim is given back.
+#[derive(Deserialize, Default, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Release {
+    /// Kept with the run.
+    reason: Option<String>,
+}
+
+/// Gives a claim back
+///
+/// The run waits for another executor. Where it had begun, that counts as an attempt.
+#[utoipa::path(post, path = "/api/v1/runs/{id}/release", tag = "queue", security(("bearer" = [])),
+    params(Id<RunId>), request_body = Option<Release>,
+    responses((status = 200, description = "The run.", body = Run), HeldRefusals))]
+pub(crate) async fn release(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
+    request.query.finish()?;
+    let Release { reason } = request.optional_json(MAX_BODY_BYTES).await?;
+    let reason = body::reason(reason, "released")?;
+    Ok(json(StatusCode::OK, &request.app.host.release(id, token(&request.headers)?, reason).await?))
+}
+
+/// Results to append.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Append {
+    /// The number of the first, as the executor counts them: from 1 in each claim, without a gap.
+    #[schema(minimum = 1)]
+    first: u64,
+    /// Judged together: all are appended, or none.
+    #[schema(min_items = 1, max_items = 64)]
+    results: Vec<SentResult>,
+}
+
+/// Appends results to a run that was claimed
+///
+/// They have the effects of a guest's (transcript, state, artifacts, actions), and are judged by the grant of the run.
+/// Sending the same numbers again is harmless.
+#[utoipa::path(post, path = "/api/v1/runs/{id}/append", tag = "queue", security(("bearer" = [])),
+    params(Id<RunId>), request_body = Append,
+    responses((status = 200, description = "What the host has now.", body = Appended), AppendRefusals))]
+pub(crate) async fn append(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
+    request.query.finish()?;
+    let limit = request.app.host.config().limits.emit_bytes * 2;
+    let (token, Append { first, results }) = write(&mut request, limit).await?;
+    Ok(json(StatusCode::OK, &request.app.host.append(id, &token, first, results).await?))
+}
+
+/// How a run ends.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, tag = "status", rename_all = "snake_case")]
+pub(crate) enum Finalize {
+    /// Well.
+    Completed {
+        /// `stop`, `length`, `tool-calls`, `handoff`, ...
+        #[serde(default)]
+        finish_reason: Option<String>,
+        /// The final message, where no `message.completed` carried it.
+        #[serde(default)]
+        #[schema(value_type = Option<agent_host_protocol::message::Message>)]
+        message: Option<Value>,
+        /// What was used.
+        #[serde(default)]
+        usage: Option<TokenUsage>,
+        /// More of it.
+        #[serde(default)]
+        metadata: Option<Value>,
+    },
+    /// Otherwise. Where `retryable` is true and the run has attempts left, it goes back to the queue.
+    Failed {
+        /// What went wrong, for programs.
+        #[serde(default)]
+        code: Option<String>,
+        /// What went wrong, for people.
+        message: String,
+        /// Whether another attempt may succeed.
+        #[serde(default)]
+        retryable: bool,
+        /// More of it.
+        #[serde(default)]
+        details: Option<Value>,
+    },
+    /// Because its end was asked for.
+    Cancelled {
+        /// Why.
+        #[serde(default)]
+        reason: Option<String>,
+    },
+}
+
+/// Brings a run that was claimed to its end
+///
+/// Repeating it is harmless.
+#[utoipa::path(post, path = "/api/v1/runs/{id}/finalize", tag = "queue", security(("bearer" = [])),
+    params(Id<RunId>), request_body = Finalize,
+    responses((status = 200, description = "The run.", body = Run), HeldRefusals))]
+pub(crate) async fn finalize(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
+    request.query.finish()?;
+    let limit = request.app.host.config().limits.result_bytes * 2;
+    let (token, wanted) = write(&mut request, limit).await?;
+    Ok(json(StatusCode::OK, &request.app.host.finalize(id, &token, terminal(wanted)?).await?))
+}
+
+fn terminal(finalize: Finalize) -> Result<Terminal, Problem> {
+    let shallow = |what: &str, value: &Option<Value>| match value {
+        Some(value) if !agent_host_protocol::limits::is_shallow(value) => {
+            Err(Problem::invalid(what, format!("`{what}` nests deeper than 64 levels: flatten it")))
+        }
+        _ => Ok(()),
+    };
+    Ok(match finalize {
+        Finalize::Completed { finish_reason, message, usage, metadata } => {
+            shallow("metadata", &metadata)?;
+            let message = message.map(|message| {
+                let raw = serde_json::value::to_raw_value(&message).map_err(Problem::internal)?;
+                sent::message(&raw).map_err(|error| Problem::invalid("message", error.message))
+            });
+            Terminal::Completed(RunCompletion {
+                finish_reason: finish_reason.unwrap_or_else(|| "stop".to_owned()),
+                message: message.transpose()?,
+                usage,
+                metadata,
+            })
+        }
+        Finalize::Failed { code, message, retryable, details } => {
+            shallow("details", &details)?;
+            let code = code.filter(|code| !code.is_empty()).unwrap_or_else(|| "runner.error".to_owned());
+            Terminal::Failed(RunFailure { code, message, retryable, details })
+        }
+        Finalize::Cancelled { reason } => {
+            Terminal::Cancelled { reason: reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "cancelled".to_owned()) }
+        }
+    })
+}

@@ -1,0 +1,140 @@
+//! The document against the router and the code.
+
+use std::collections::BTreeSet;
+
+use agent_host_protocol::Scope;
+use serde_json::{Map, Value};
+
+use super::*;
+use crate::{http::ProblemCode, openapi::TAGS, routes::routes};
+
+fn parsed() -> Value {
+    serde_json::from_str(openapi()).unwrap()
+}
+
+/// Each operation with where it is: `GET /api/v1/runs`.
+fn operations(document: &Value) -> Vec<(String, Value)> {
+    let paths = document["paths"].as_object().unwrap();
+    let of_path = |(path, operations): (&String, &Value)| {
+        let operations = operations.as_object().unwrap().iter();
+        operations.map(|(method, operation)| (format!("{} {path}", method.to_uppercase()), operation.clone())).collect::<Vec<_>>()
+    };
+    paths.iter().flat_map(of_path).collect()
+}
+
+fn objects<'a>(value: &'a Value, all: &mut Vec<&'a Map<String, Value>>) {
+    match value {
+        Value::Object(object) => {
+            all.push(object);
+            object.values().for_each(|value| objects(value, all));
+        }
+        Value::Array(items) => items.iter().for_each(|value| objects(value, all)),
+        _ => {}
+    }
+}
+
+/// What axum's fallback is in the table of routes, beside `/`, which is a route.
+const FALLBACK: &str = "/{*__private__axum_fallback}";
+
+/// The router tells what it has only to those who debug it: every path stands there in quotes.
+fn routed() -> BTreeSet<String> {
+    let (router, _) = routes().split_for_parts();
+    let said = format!("{router:?}");
+    said.split('"').filter(|text| text.starts_with('/') && *text != FALLBACK).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_route_is_described_and_nothing_else() {
+    let document = parsed();
+    let described: BTreeSet<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
+    let routed = routed();
+    assert!(routed.contains("/api/v1/runs/{id}"), "the router does not say its paths any more: {routed:?}");
+    assert_eq!(described, routed);
+}
+
+#[test]
+fn the_text_is_the_same_each_time() {
+    let again = serde_json::to_value(routes().into_openapi()).map(tidy).unwrap();
+    assert_eq!(openapi(), serde_json::to_string_pretty(&again).unwrap());
+    let document = parsed();
+    assert_eq!((&document["openapi"], &document["info"]["version"]), (&"3.1.0".into(), &env!("CARGO_PKG_VERSION").into()));
+}
+
+#[test]
+fn every_operation_has_a_name_a_part_and_a_scope() {
+    let document = parsed();
+    let mut names = BTreeSet::new();
+    for (at, operation) in operations(&document) {
+        let name = operation["operationId"].as_str().unwrap_or_else(|| panic!("{at} has no name"));
+        assert!(names.insert(name.to_owned()), "{at}: another operation is called {name}: rename the handler");
+        let tags: Vec<&str> = operation["tags"].as_array().unwrap().iter().map(|tag| tag.as_str().unwrap()).collect();
+        assert!(matches!(tags[..], [tag] if TAGS.iter().any(|(known, _)| *known == tag)), "{at}: {tags:?}");
+        let summary = operation["summary"].as_str().unwrap_or_else(|| panic!("{at}: its handler has no comment"));
+        assert!(!summary.ends_with('.') && summary.len() <= 100, "{at}: its first line is a title: {summary}");
+        let security = operation["security"].as_array().unwrap_or_else(|| panic!("{at} does not say who may"));
+        for scope in security.iter().filter_map(|way| way.get("bearer")).flat_map(|scopes| scopes.as_array().unwrap()) {
+            assert!(Scope::from_name(scope.as_str().unwrap()).is_some(), "{at}: there is no scope {scope}");
+        }
+        let statuses: Vec<&String> = operation["responses"].as_object().unwrap().keys().collect();
+        assert!(statuses.iter().any(|status| status.starts_with('2')), "{at}: {statuses:?}");
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere_and_every_schema_is_used() {
+    let document = parsed();
+    let mut all = Vec::new();
+    objects(&document, &mut all);
+    let referred: BTreeSet<&str> = all.iter().filter_map(|object| object.get("$ref")?.as_str()).collect();
+    for target in &referred {
+        let pointer = target.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{target} is not there");
+    }
+    for name in document["components"]["schemas"].as_object().unwrap().keys() {
+        let target = format!("#/components/schemas/{name}");
+        assert!(referred.contains(target.as_str()), "nothing has the schema {name}");
+    }
+}
+
+#[test]
+fn every_problem_code_is_there_with_its_meaning() {
+    let document = parsed();
+    let named: Vec<&str> = document["components"]["schemas"]["ProblemCode"]["enum"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|code| code.as_str().unwrap())
+        .collect();
+    assert_eq!(named, ProblemCode::ALL.iter().map(|code| code.as_str()).collect::<Vec<_>>());
+    let mut given = BTreeSet::new();
+    for (at, operation) in operations(&document) {
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            let codes = response.pointer("/content/application~1problem+json/schema/allOf/1/properties/code/enum");
+            for code in codes.and_then(Value::as_array).into_iter().flatten() {
+                let code = ProblemCode::from_name(code.as_str().unwrap()).unwrap();
+                assert_eq!(code.status().as_str(), status, "{at}");
+                given.insert(code.as_str());
+            }
+        }
+    }
+    for code in ProblemCode::ALL {
+        assert!(code.description().len() > 10, "{code:?}");
+        // A path that takes the method cannot refuse it.
+        let of_no_operation = *code == ProblemCode::MethodNotAllowed;
+        assert!(of_no_operation || given.contains(code.as_str()), "no route gives {code:?}");
+    }
+}
+
+#[test]
+fn what_is_sent_is_bounded_where_the_code_bounds_it() {
+    let schemas = &parsed()["components"]["schemas"];
+    // Members of a flattened type are members of the whole, which refuses others.
+    let event = &schemas["EventWithRuns"];
+    for member in ["event_id", "event_type", "runs"] {
+        assert!(event["properties"].get(member).is_some(), "{event:#}");
+    }
+    assert_eq!(schemas["Envelope"]["additionalProperties"], false);
+    assert_eq!(schemas["Envelope"]["required"], serde_json::json!(["event_type"]));
+    assert_eq!(schemas["Timestamp"]["maximum"], u64::MAX);
+    assert_eq!(schemas["Run"]["properties"]["attempt"]["maximum"], u32::MAX);
+}

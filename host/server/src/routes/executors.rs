@@ -1,0 +1,134 @@
+//! Executors: they register, say that they live, and hear what is new.
+
+use agent_host_protocol::{Page, PrincipalKind, Scope};
+use agent_host_runs::{Executor, Registration};
+use axum::{
+    http::StatusCode,
+    response::{IntoResponse, Response, sse::Event},
+};
+use futures_util::StreamExt;
+use serde::Serialize;
+
+use crate::{
+    access::ApiRequest,
+    http::{Path, Problem, ProblemCode, json, located, sse, whole_page},
+    openapi::refusals,
+};
+
+/// What an executor says of itself is small.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
+refusals!(RegisterRefusals = [JSON, WRITE] + [Conflict]);
+refusals!(ExecutorRefusals = [NotFound]);
+refusals!(DeregisterRefusals = [WRITE] + [NotFound]);
+
+/// An executor that has registered.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct Registered {
+    #[serde(flatten)]
+    executor: Executor,
+    /// What proves it, sent as `Authorization: Bearer`. It is shown this once.
+    credential: String,
+}
+
+/// Registers an executor
+///
+/// Its credential is good for claiming runs and for nothing else. It sees the workspace of the key that registers it.
+#[utoipa::path(post, path = "/api/v1/executors", tag = "queue", security(("bearer" = ["runs:execute"])),
+    request_body = Registration,
+    responses(
+        (status = 201, description = "The executor, with its credential.", body = Registered,
+            headers(("Location" = String, description = "The executor."))),
+        RegisterRefusals,
+    ))]
+pub(crate) async fn register(mut request: ApiRequest) -> Result<Response, Problem> {
+    request.allow(Scope::RunsExecute)?;
+    if matches!(request.caller.0.kind, PrincipalKind::Executor(_)) {
+        return Err(Problem::new(
+            ProblemCode::Forbidden,
+            "an executor does not register others: use an API key with the scope `runs:execute`",
+        ));
+    }
+    let registration: Registration = request.json(MAX_BODY_BYTES).await?;
+    let (executor, credential) = request.app.host.register_executor(registration, request.caller.0.workspace).await?;
+    let location = format!("/api/v1/executors/{}", executor.executor_id);
+    Ok(located(StatusCode::CREATED, location, &Registered { executor, credential }))
+}
+
+refusals!(ListRefusals = []);
+
+/// Lists executors
+///
+/// Whether each is there is the host's own finding.
+#[utoipa::path(get, path = "/api/v1/executors", tag = "queue", security(("bearer" = ["runs:read"])),
+    responses((status = 200, description = "All in one page, in the order in which they came.", body = Page<Executor>), ListRefusals))]
+pub(crate) async fn list(request: ApiRequest) -> Result<Response, Problem> {
+    request.allow(Scope::RunsRead)?;
+    let mut items = request.app.host.executors();
+    items.retain(|executor| request.caller.0.sees(executor.workspace.as_deref()));
+    Ok(whole_page(items))
+}
+
+/// An executor that the caller sees: itself, or one of its workspace.
+fn seen(request: &ApiRequest, id: &str, scope: Scope) -> Result<Executor, Problem> {
+    let ApiRequest { app, caller, query, .. } = request;
+    query.finish()?;
+    let is_another = !matches!(&caller.0.kind, PrincipalKind::Executor(own) if own == id);
+    if is_another {
+        // Before it is looked for: what there is, is not for those who may not ask.
+        caller.may(scope)?;
+    }
+    let executor = app.host.executor(id)?;
+    let sees = match &caller.0.kind {
+        PrincipalKind::Executor(_) => !is_another,
+        _ => caller.0.sees(executor.workspace.as_deref()),
+    };
+    if sees { Ok(executor) } else { Err(Problem::not_found(format!("there is no executor `{}`", executor.executor_id))) }
+}
+
+/// Shows an executor
+#[utoipa::path(get, path = "/api/v1/executors/{id}", tag = "queue", security(("bearer" = ["runs:read"])),
+    params(("id" = String, Path, description = "The executor.")),
+    responses((status = 200, description = "The executor.", body = Executor), ExecutorRefusals))]
+pub(crate) async fn show(Path(id): Path<String>, request: ApiRequest) -> Result<Response, Problem> {
+    Ok(json(StatusCode::OK, &seen(&request, &id, Scope::RunsRead)?))
+}
+
+/// Says that an executor lives
+///
+/// Every request with its credential or with the token of one of its claims says the same.
+#[utoipa::path(post, path = "/api/v1/executors/{id}/heartbeat", tag = "queue", security(("bearer" = ["runs:execute"])),
+    params(("id" = String, Path, description = "The executor.")),
+    responses((status = 200, description = "The executor, with what it holds.", body = Executor), ExecutorRefusals))]
+pub(crate) async fn heartbeat(Path(id): Path<String>, request: ApiRequest) -> Result<Response, Problem> {
+    seen(&request, &id, Scope::RunsExecute)?;
+    Ok(json(StatusCode::OK, &request.app.host.heartbeat(&id)?))
+}
+
+/// Deregisters an executor
+///
+/// What it holds goes back to the queue, or fails, as the policy of each run says; its credential is no longer good.
+#[utoipa::path(delete, path = "/api/v1/executors/{id}", tag = "queue", security(("bearer" = ["runs:execute"])),
+    params(("id" = String, Path, description = "The executor.")),
+    responses((status = 204, description = "It is gone."), DeregisterRefusals))]
+pub(crate) async fn deregister(Path(id): Path<String>, request: ApiRequest) -> Result<Response, Problem> {
+    seen(&request, &id, Scope::RunsExecute)?;
+    request.app.host.deregister_executor(&id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Follows what is new for an executor
+///
+/// `run.cancel_requested` and `run.claim_lost`, as they come. What was missed it hears with its next request for that run.
+#[utoipa::path(get, path = "/api/v1/executors/{id}/events", tag = "queue", security(("bearer" = ["runs:execute"])),
+    params(("id" = String, Path, description = "The executor.")),
+    responses((status = 200, description = "News, without end.", body = String, content_type = "text/event-stream"), ExecutorRefusals))]
+pub(crate) async fn news(Path(id): Path<String>, request: ApiRequest) -> Result<Response, Problem> {
+    seen(&request, &id, Scope::RunsExecute)?;
+    let place = request.app.subscribe()?;
+    let news = request.app.host.executor_news(&id)?;
+    let events = news
+        .map(|news| Event::default().event("news").json_data(&news).unwrap_or_default())
+        .take_until(request.app.closing.cancelled_owned());
+    Ok(sse::respond(events, place))
+}

@@ -1,0 +1,112 @@
+//! The routes, one module for each resource, and the table of them.
+
+mod actions;
+mod artifacts;
+mod calls;
+mod chat;
+mod claims;
+mod create;
+mod deliveries;
+mod document;
+mod events;
+mod executors;
+mod health;
+mod hooks;
+mod keys;
+mod metrics;
+mod operations;
+mod output;
+mod pipeline;
+mod replay;
+mod run_stream;
+mod runners;
+mod runs;
+mod schedules;
+mod statistics;
+
+use utoipa::{PartialSchema, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub use self::document::openapi;
+use crate::{
+    agents::{
+        profile::{self, errors::AgentProblem},
+        routes as agents,
+    },
+    app::App,
+    openapi::empty,
+};
+
+/// Every route of the server, with its description: a handler without one does not compile here.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(empty([(AgentProblem::name().into_owned(), AgentProblem::schema())]))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(document::document))
+        .routes(routes!(metrics::show))
+        .routes(routes!(events::accept))
+        .routes(routes!(events::show))
+        .routes(routes!(runners::list))
+        .routes(routes!(runs::list, create::create))
+        .routes(routes!(runs::show))
+        .routes(routes!(runs::context))
+        .routes(routes!(runs::grant))
+        .routes(routes!(runs::audit))
+        .routes(routes!(runs::events))
+        .routes(routes!(replay::journal))
+        .routes(routes!(replay::recording))
+        .routes(routes!(replay::fork))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(create::retry))
+        .routes(routes!(create::dead_letters))
+        .routes(routes!(create::requeue))
+        .routes(routes!(executors::list, executors::register))
+        .routes(routes!(executors::show, executors::deregister))
+        .routes(routes!(executors::heartbeat))
+        .routes(routes!(executors::news))
+        .routes(routes!(claims::claim))
+        .routes(routes!(claims::start))
+        .routes(routes!(claims::renew))
+        .routes(routes!(claims::release))
+        .routes(routes!(claims::append))
+        .routes(routes!(claims::finalize))
+        .routes(routes!(calls::call))
+        .routes(routes!(calls::create_artifact))
+        .routes(routes!(calls::artifact))
+        .routes(routes!(actions::of_run))
+        .routes(routes!(actions::open))
+        .routes(routes!(actions::show))
+        .routes(routes!(actions::respond))
+        .routes(routes!(statistics::statistics))
+        .routes(routes!(operations::reload))
+        .routes(routes!(operations::backup))
+        .routes(routes!(artifacts::upload))
+        .routes(routes!(artifacts::content, artifacts::head))
+        .routes(routes!(artifacts::metadata))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(schedules::schedules))
+        .routes(routes!(hooks::webhook_sources))
+        .routes(routes!(hooks::hook))
+        .routes(routes!(deliveries::list))
+        .routes(routes!(deliveries::retry))
+        .routes(routes!(agents::agents))
+        .routes(routes!(agents::capabilities))
+        .routes(routes!(agents::run))
+        .routes(routes!(agents::connect))
+        .routes(routes!(agents::show, agents::forget))
+        .routes(routes!(agents::events))
+        .routes(routes!(agents::cancel))
+        .routes(routes!(profile::runs::start_agent_run))
+        .routes(routes!(profile::runs::agent_run_events))
+        .routes(routes!(profile::runs::cancel_agent_run))
+        .routes(routes!(profile::runs::delete_agent_thread))
+        .routes(routes!(profile::runs::delete_agent_session))
+        .routes(routes!(profile::history::history))
+        .routes(routes!(profile::attachments::upload_attachment))
+        .routes(routes!(profile::attachments::sign_attachment))
+        .routes(routes!(profile::attachments::attachment_content))
+        .routes(routes!(pipeline::pipeline_query))
+        .routes(routes!(chat::page))
+        .routes(routes!(chat::file))
+}

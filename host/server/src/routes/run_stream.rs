@@ -1,0 +1,55 @@
+//! A run as a stream of server-sent events.
+
+use std::{future, time::Duration};
+
+use agent_host_protocol::{RunEvent, RunId};
+use agent_host_runs::{HostError, Records};
+use axum::response::{Response, sse::Event};
+use futures_util::{StreamExt, stream};
+
+use crate::{
+    app::App,
+    http::{Problem, sse},
+};
+
+/// How long a client waits before it connects again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Events after sequence `after`, each with its cursor as `id`; ends after the terminal event, or when the
+/// server goes down. The next event is read from the ledger when the client has taken the one before, so a slow
+/// reader holds one event and nothing in the host.
+pub(crate) fn stream(app: &App, id: RunId, after: u64) -> Result<Response, Problem> {
+    let place = app.subscribe()?;
+    let events = app.host.follow(id, after)?;
+    let open = app.http.streaming();
+    let events = events.scan(Reading::On, move |reading, event| future::ready(step(reading, id, event)));
+    let events = stream::once(future::ready(Event::default().retry(RETRY)))
+        .chain(events)
+        .take_until(app.closing.clone().cancelled_owned());
+    Ok(sse::respond(events, (place, open)))
+}
+
+/// Whether the stream goes on.
+enum Reading {
+    On,
+    Broken,
+}
+
+fn step(reading: &mut Reading, id: RunId, event: Result<RunEvent, HostError>) -> Option<Event> {
+    if matches!(reading, Reading::Broken) {
+        return None;
+    }
+    Some(encode(id, event).unwrap_or_else(|problem| {
+        *reading = Reading::Broken;
+        // Without an `id`, so a client that connects again goes on where it was.
+        Event::default().event("problem").data(problem.to_json())
+    }))
+}
+
+fn encode(id: RunId, event: Result<RunEvent, HostError>) -> Result<Event, Problem> {
+    let event = event?;
+    let encoded = Event::default().id(Records::run_cursor(id, event.sequence));
+    // A type with a line break would break the frame. The host refuses such types; `data` has it in any case.
+    let encoded = if event.kind.contains(['\r', '\n']) { encoded } else { encoded.event(&event.kind) };
+    encoded.json_data(&event).map_err(Problem::internal)
+}

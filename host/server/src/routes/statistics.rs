@@ -1,0 +1,80 @@
+//! Runs, counted.
+
+use std::str::FromStr;
+
+use agent_host_protocol::{RunnerId, Scope, Timestamp};
+use agent_host_runs::{GroupBy, Statistics, StatisticsQuery};
+use axum::{http::StatusCode, response::Response};
+
+use crate::{
+    access::{ApiRequest, caller::Caller},
+    http::{Problem, json},
+    openapi::refusals,
+};
+
+refusals!(StatisticsRefusals = [NotFound]);
+
+/// Counts runs: how they ended, how long they took and waited, what they used
+///
+/// Computed from the records of the runs when it is asked for, so percentiles are exact. At most 250,000 runs are looked at, the
+/// newest ones; where there are more, `truncated` is true and `covered_since` says from when on they are counted. A key of a
+/// workspace sees the runs of that workspace.
+#[utoipa::path(get, path = "/api/v1/statistics", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(
+        ("since" = Option<Timestamp>, Query, description = "Only runs created at this time or later."),
+        ("until" = Option<Timestamp>, Query, description = "Only runs created before this time."),
+        ("runner_id" = Option<RunnerId>, Query, description = "Only runs of this runner."),
+        ("binding_id" = Option<String>, Query, description = "Only runs of this binding."),
+        ("queue" = Option<String>, Query, description = "Only runs in this queue."),
+        ("workspace_id" = Option<String>, Query, description = "Only runs of this workspace."),
+        ("group_by" = inline(Option<GroupBy>), Query, description = "Counts by runner or binding, too: the thousand with the most runs."),
+    ),
+    responses((status = 200, description = "The counts.", body = Statistics), StatisticsRefusals))]
+pub(crate) async fn statistics(mut request: ApiRequest) -> Result<Response, Problem> {
+    request.caller.may(Scope::RunsRead)?;
+    let query = &mut request.query;
+    let wanted = StatisticsQuery {
+        since: query.parsed("since")?,
+        until: query.parsed("until")?,
+        runner_id: query.parsed::<RunnerId>("runner_id")?.map(|id| id.to_string()),
+        binding_id: query.text("binding_id"),
+        queue: query.text("queue"),
+        workspace_id: query.text("workspace_id"),
+        group_by: query.parsed::<By>("group_by")?.map(|By(by)| by),
+    };
+    query.finish()?;
+    let Some(wanted) = seen_by(&request.caller, wanted) else {
+        return Err(Problem::not_found("there is no such workspace"));
+    };
+    // One at a time reads so much: others wait here, and not on the threads that read for everyone.
+    let _one_at_a_time = SCANS.acquire().await.map_err(Problem::internal)?;
+    let counted = request.app.read(move |records| records.statistics(&wanted)).await?;
+    Ok(json(StatusCode::OK, &counted))
+}
+
+/// Scans at the same time in this process.
+static SCANS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
+
+/// A key sees its workspace; another one is not there.
+fn seen_by(caller: &Caller, wanted: StatisticsQuery) -> Option<StatisticsQuery> {
+    let own = caller.0.workspace.clone();
+    match (&own, &wanted.workspace_id) {
+        (Some(own), Some(asked)) if own != asked => None,
+        (Some(_), _) => Some(StatisticsQuery { workspace_id: own, ..wanted }),
+        (None, _) => Some(wanted),
+    }
+}
+
+struct By(GroupBy);
+
+impl FromStr for By {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "runner" => Ok(Self(GroupBy::Runner)),
+            "binding" => Ok(Self(GroupBy::Binding)),
+            _ => Err("it is `runner` or `binding`"),
+        }
+    }
+}
