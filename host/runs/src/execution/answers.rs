@@ -111,7 +111,7 @@ impl Execution {
         }
     }
 
-    /// What the record says of these actions already, and when each expires.
+    /// The resolutions that the record has of these actions, and the time when each expires.
     async fn recorded_resolutions(&self, ids: &[String]) -> Result<(Vec<Option<Resolution>>, Vec<Option<Timestamp>>), ApiError> {
         let mut resolutions = Vec::with_capacity(ids.len());
         let mut expires = Vec::with_capacity(ids.len());
@@ -151,7 +151,7 @@ impl Execution {
         Ok(None)
     }
 
-    /// What the record says of something that the run has asked.
+    /// An action of the run, as the record has it.
     pub(crate) fn action(&self, action_id: &str) -> Result<Option<Action>, ApiError> {
         let record = self.ledger.run_by_no(self.run_no).map_err(ledger_failed)?;
         let Some(record) = record else { return Ok(None) };

@@ -63,7 +63,7 @@ pub(crate) struct Execution {
     pub(crate) metrics: Option<Metrics>,
 }
 
-/// What a run has behind it when its task begins.
+/// The past of a run whose task begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resumption {
     /// Nothing: it has not begun.
@@ -76,7 +76,7 @@ pub(crate) enum Resumption {
     Forked,
 }
 
-/// What an execution knows of the world that its calls depend on.
+/// The knowledge that the calls of an execution depend on.
 #[derive(Default)]
 pub(crate) struct Knowledge {
     /// State values that it has read or written.
@@ -89,7 +89,7 @@ pub(crate) struct Knowledge {
     pub(crate) pending_inputs: Mutex<VecDeque<EventId>>,
 }
 
-/// What an execution is made of.
+/// The parts of a new execution.
 pub(crate) struct NewExecution<'a> {
     pub(crate) run_id: RunId,
     pub(crate) run_no: u64,

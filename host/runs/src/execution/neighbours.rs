@@ -1,4 +1,4 @@
-//! What the calls of one run reach of the other runs of its cell.
+//! Neighbours: the other runs of a cell, as the calls of one run reach them.
 
 use std::sync::Arc;
 

@@ -46,7 +46,7 @@ struct Letters {
     writing: usize,
 }
 
-/// How others reach a run that is in memory.
+/// The handle by which others reach a run in memory.
 #[derive(Clone)]
 pub(crate) struct Handle {
     /// Cancelled once the request to cancel the run is committed.
@@ -55,7 +55,7 @@ pub(crate) struct Handle {
     pub(crate) ended: watch::Receiver<Option<Result<Box<Run>, String>>>,
 }
 
-/// Where a run is.
+/// The location of a run.
 pub(crate) enum Location {
     /// In memory, and takes mail.
     Live,

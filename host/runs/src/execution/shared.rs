@@ -1,4 +1,4 @@
-//! What a process has once, whatever ledgers it owns.
+//! Shared state of a process, whatever ledgers it owns.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::Metrics;
 use crate::policy::{binding::Serving, keys::Keys, setup::Setup};
 
-/// What a process has once: every cell and every run of it holds this.
+/// The state that a process has once. Every cell and every run of it holds this.
 pub(crate) struct Shared {
-    /// What the configuration says now; a reload replaces it.
+    /// The present setup; a reload replaces it.
     setup: ArcSwap<Setup>,
     /// Counts the reloads.
     pub(crate) reloads: watch::Sender<u64>,
@@ -56,7 +56,7 @@ impl Shared {
         Arc::clone(&self.setup.load().limits)
     }
 
-    /// What executes the runs of a runner now. External runners of the configuration come before the plugins directory.
+    /// The guest or the executors that serve a runner now. External runners of the configuration come before the plugins directory.
     pub(crate) fn serving(&self, id: &RunnerId) -> Option<Serving> {
         match self.setup.load().external(id) {
             Some(manifest) => Some(Serving::Outside { manifest, component: String::new() }),

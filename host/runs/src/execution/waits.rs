@@ -1,4 +1,4 @@
-//! What an execution waits for, and how it stops: by leaving memory, or because its journal cannot be followed.
+//! Waits of an execution, and its stop: the run leaves memory, or its journal cannot be followed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::record::journal::{Stop, Ticket};
 /// The waits of one execution.
 pub(crate) struct Waits {
     pub(crate) mail: Arc<Mailbox>,
-    /// Why the execution is to stop, once there is a reason.
+    /// The reason to stop; `None` while the execution goes on.
     stop: Mutex<Option<Stop>>,
     stopped: Notify,
 }
@@ -60,7 +60,7 @@ impl Execution {
         }
     }
 
-    /// What is left of a wait of `wait_ms` since the beginning of a call, and when it is over. An earlier execution may have
+    /// The rest of a wait of `wait_ms` since the beginning of a call, and the time when it is over. An earlier execution may have
     /// begun the wait.
     pub(crate) fn time_left(&self, ticket: &Ticket, wait_ms: u64) -> (Duration, Timestamp) {
         let end_us = ticket.began_us.saturating_add(wait_ms.saturating_mul(1_000));

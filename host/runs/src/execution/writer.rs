@@ -42,7 +42,7 @@ pub(crate) struct RunWriter {
     claim: Option<u32>,
 }
 
-/// What a transaction does when the disk refuses its write.
+/// The reaction of a transaction to a disk that refuses its write.
 #[derive(Clone, Copy)]
 pub(crate) enum OnStorageError<'a> {
     /// It fails.

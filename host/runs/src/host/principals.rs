@@ -10,7 +10,7 @@ use agent_host_protocol::{
 use super::cell::Cell;
 use crate::{execution::Shared, record::HostError};
 
-/// Who comes with this token: a key, the credential of an executor, the token of a lease or that of an approver.
+/// The principal of a token: that of a key, the credential of an executor, the token of a lease or that of an approver.
 pub(crate) fn principal_of(shared: &Shared, cell: &Cell, token: &str) -> Result<Principal, HostError> {
     if token.starts_with(LEASE_PREFIX) {
         // Whether it is good, the run knows that it is for.

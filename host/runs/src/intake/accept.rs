@@ -81,7 +81,7 @@ pub(crate) struct RunPlan {
     pub(crate) state: serde_json::Map<String, serde_json::Value>,
     /// Whether no binding of the configuration stands behind it.
     pub(crate) ad_hoc: bool,
-    /// What becomes of the run while another run of its conversation is active.
+    /// The treatment of the run while another run of its conversation is active: it is refused, or waits.
     pub(crate) busy: BusyThread,
 }
 

@@ -1,5 +1,5 @@
-//! What becomes a run (events, runs by name, schedules, signed requests, pipelines, forks, children), and the webhooks that
-//! receive what runs did.
+//! The intake: events, runs by name, schedules, signed requests, pipelines, forks and children become runs. Deliveries bring
+//! webhooks the results.
 
 pub(crate) mod accept;
 pub(crate) mod agents;
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Intake(Arc<IntakeOfCell>);
 
-/// What the intake of one ledger needs.
+/// The state of the intake of one ledger.
 pub(crate) struct IntakeOfCell {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ledger: Ledger,

@@ -1,4 +1,4 @@
-//! The body of a run: what executes it. [`RunTask`] is the same for both bodies.
+//! The body of a run executes it. [`RunTask`] is the same for both bodies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     record::{HostError, WaitKey, steering},
 };
 
-/// What executes a run.
+/// The body that executes a run.
 pub(crate) trait Body: Send {
     /// Whether a request to cancel the run ends it while it waits for its turn. An executor that holds the run hears of the
     /// request first.
@@ -37,7 +37,7 @@ pub(crate) trait Body: Send {
     /// Stops what is under way for the run; gives the execution. `None` where it has not begun.
     fn stop(&mut self) -> impl Future<Output = Option<Running>> + Send;
 
-    /// What becomes of the execution when the host stops and the grace of the stop is over.
+    /// The exit of the execution when the host stops and the grace of the stop is over.
     fn on_host_stop(&self, task: &RunTask, running: &Running) -> Exit;
 
     /// The claim under which an executor holds the run.
@@ -47,7 +47,7 @@ pub(crate) trait Body: Send {
     fn answer(&mut self, run: &Run, outcome: Option<&RunOutcome>);
 }
 
-/// What a body is ready for.
+/// The readiness of a body.
 pub(crate) enum Ready {
     /// To execute the run.
     Started,
@@ -123,7 +123,7 @@ impl RunTask {
         Ok(Assembled { running, calls, context: start.context, world: start.world })
     }
 
-    /// What earlier executions leave to this one. An execution that goes on keeps their children and reports their ends; a new
+    /// Inherits from earlier executions. An execution that goes on keeps their children and reports their ends; a new
     /// attempt knows nothing of them, and is given the input again that they had taken.
     async fn inherit(&self, execution: &Arc<Execution>, kind: StartKind) -> Result<(), HostError> {
         if self.run.resumption == Resumption::New && kind == StartKind::First {

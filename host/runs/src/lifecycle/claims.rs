@@ -62,7 +62,7 @@ pub(crate) struct ClaimHandle {
     pub(crate) orders: mpsc::Sender<Order>,
     /// Set once the run has begun.
     pub(crate) calls: OnceLock<RunCalls>,
-    /// What is under way for the claim.
+    /// The calls that are under way for the claim.
     pub(crate) scope: Arc<ClaimScope>,
     /// Number of the last result that was appended. Appends come one after the other.
     appended: Mutex<u64>,

@@ -1,6 +1,6 @@
 //! From the creation of a run to its end: its line, its turn, its place or claim, parking, waking and recovery.
 //!
-//! [`task::RunTask`] is the one life cycle. What executes a run is its [`body`]: a guest in a place of the sandbox, or an
+//! [`task::RunTask`] is the one life cycle. Its [`body`] executes a run: a guest in a place of the sandbox, or an
 //! executor outside of the host under a claim.
 
 pub(crate) mod body;
@@ -55,7 +55,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Runs(Arc<RunsOfCell>);
 
-/// What the life cycle of the runs of one ledger needs.
+/// The state of the life cycles of one ledger.
 pub(crate) struct RunsOfCell {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ledger: Ledger,

@@ -31,7 +31,7 @@ pub(crate) enum StartKind {
     Resumed,
 }
 
-/// What an execution starts with.
+/// The parts that an execution starts with.
 pub(crate) struct Start {
     pub(crate) kind: StartKind,
     pub(crate) context: RunContext,

@@ -199,7 +199,7 @@ impl RunTask {
         })
     }
 
-    /// Writes what came of an execution. `None` where the run waits in its queue again.
+    /// Writes the exit of an execution. `None` where the run waits in its queue again.
     async fn conclude<B: Body>(
         &mut self,
         body: &B,
@@ -381,7 +381,7 @@ impl RunTask {
 }
 
 impl Exit {
-    /// What an execution that stops itself comes to.
+    /// The exit of an execution that stops itself.
     pub(crate) fn from_stop(stop: Stop) -> Self {
         match stop {
             Stop::Park { until, reason, keys } => Self::Park { until, reason, keys },

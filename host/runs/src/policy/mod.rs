@@ -1,4 +1,4 @@
-//! What a run may do: binding, manifest and event become the terms of a run; approval rules; services and sources opened
+//! The policy of a run: binding, manifest and event become the terms of a run; approval rules; services and sources opened
 //! from the configuration.
 
 pub(crate) mod approval;

@@ -1,4 +1,4 @@
-//! The setup: what follows from a configuration.
+//! The setup that follows from a configuration.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,7 +16,7 @@ use super::{
     sources::{HookSource, Schedule, open_hooks},
 };
 
-/// What follows from a configuration. An operation keeps the `Setup` it started with; a reload does not affect it.
+/// The setup that follows from a configuration. An operation keeps the `Setup` it started with; a reload does not affect it.
 pub(crate) struct Setup {
     pub(crate) config: Arc<Config>,
     pub(crate) limits: Arc<Limits>,

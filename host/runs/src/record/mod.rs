@@ -1,4 +1,4 @@
-//! What is written about a run: pure functions from values to ledger writes, typed facts, wait keys, and the format of the
+//! The record of a run: pure functions from values to ledger writes, typed facts, wait keys, and the format of the
 //! journal. Nothing here waits, and nothing knows a host.
 
 pub(crate) mod action;

@@ -173,7 +173,7 @@ impl std::fmt::Debug for Answer {
     }
 }
 
-/// What is under way for a claim. It stops when the claim ends.
+/// The scope of a claim: the calls that are under way for it. They stop when the claim ends.
 pub(crate) struct ClaimScope {
     run_id: RunId,
     /// Cancelled when the claim ends.
