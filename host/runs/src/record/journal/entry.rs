@@ -115,6 +115,16 @@ pub(crate) fn read(segment: &[u8]) -> Result<Vec<Entry>, Unreadable> {
     Ok(entries)
 }
 
+impl Outcome {
+    /// Bytes of the outcome in the journal.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Answer(text) | Self::Refused(text) => text.len(),
+            Self::LongAnswer { .. } => 32,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

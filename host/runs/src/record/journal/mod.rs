@@ -9,7 +9,7 @@
 //! and what is published was committed behind it. A call whose effect is in the ledger has its entry in the same commit.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,27 +17,27 @@ use std::{
     time::Instant,
 };
 
-use agent_host_ledger::{Blob, JournalSegment, Ledger, LedgerError};
+use agent_host_ledger::{Blob, JournalSegment, Ledger};
 use agent_host_protocol::{Limits, time};
 use agent_host_sandbox::{GuestClock, World};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
-
-use super::WaitKey;
+use serde_json::Value;
 
 pub(crate) mod asked;
 pub(crate) mod entry;
 pub(crate) mod function;
+mod source;
+mod stop;
 pub(crate) mod timeline;
 
 pub(crate) use asked::Asked;
-pub(crate) use entry::Unreadable;
 pub(crate) use entry::{Effect, Entry, Outcome};
 use function::Function;
 pub(crate) use function::functions;
+use source::Past;
+pub(crate) use source::Source;
+pub(crate) use stop::{Divergence, Side, Stop};
 
-/// How much of a journal is read from the ledger at one time.
-const PAGE_BYTES: usize = 1 << 20;
 /// Entries that wait for a write to travel with; more go by themselves.
 const MAX_WAITING: usize = 64;
 /// Bytes of them, likewise.
@@ -106,23 +106,6 @@ struct Waiting {
     blobs: Vec<Blob>,
 }
 
-/// Entries of executions before, not yet asked for.
-#[derive(Default)]
-struct Past {
-    read: VecDeque<Entry>,
-    source: Option<Source>,
-    /// Bytes that were read, and the number of the last entry in them.
-    bytes: u64,
-    last: u64,
-}
-
-/// Where more of them are.
-pub(crate) struct Source {
-    ledger: Ledger,
-    run_no: u64,
-    from: u64,
-}
-
 /// What becomes of a call.
 pub(crate) enum Step {
     /// An execution before has the answer.
@@ -161,62 +144,6 @@ pub(crate) struct Ticket {
 enum Part {
     Answered(Outcome),
     Doubt(Effect),
-}
-
-/// Why an execution cannot go on by its journal.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// The guest asks for something else than it did before.
-    Diverged(Box<Divergence>),
-    /// The journal cannot be read.
-    Lost(String),
-    /// Everything that is recorded was answered, and nothing else may be done.
-    Over { calls: u64, now: Value },
-    /// The run is to leave memory until then, in milliseconds since 1970, or until somebody comes with one of the keys.
-    Park { until: Option<u64>, reason: &'static str, keys: Vec<WaitKey> },
-}
-
-/// The first difference between two executions.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Divergence {
-    /// Which call of the guest, counted from 1.
-    pub(crate) call: u64,
-    pub(crate) recorded: Side,
-    pub(crate) now: Side,
-    /// For `results.emit`: what was emitted lies between these sequences, the first excluded.
-    pub(crate) emitted: Option<(u64, u64)>,
-    /// Where the requests differ, as a JSON pointer, with both values.
-    pub(crate) difference: Option<(String, Value, Value)>,
-}
-
-/// What one execution asked for.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Side {
-    pub(crate) function: &'static str,
-    pub(crate) request: Value,
-}
-
-impl Side {
-    fn new(function: Function, outline: Option<&str>) -> Self {
-        let request = outline.map(|text| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned())));
-        Self { function: function.name(), request: request.unwrap_or_default() }
-    }
-
-    pub(crate) fn to_json(&self) -> Value {
-        json!({ "function": self.function, "request": self.request })
-    }
-}
-
-impl Divergence {
-    pub(crate) fn to_json(&self) -> Value {
-        let difference = self.difference.as_ref();
-        json!({
-            "call": self.call,
-            "recorded": self.recorded.to_json(),
-            "now": self.now.to_json(),
-            "difference": difference.map(|(at, recorded, now)| json!({ "at": at, "recorded": recorded, "now": now })),
-        })
-    }
 }
 
 /// A journal that was begun by an execution before.
@@ -672,91 +599,10 @@ impl State {
     }
 }
 
-impl Outcome {
-    fn len(&self) -> usize {
-        match self {
-            Self::Answer(text) | Self::Refused(text) => text.len(),
-            Self::LongAnswer { .. } => 32,
-        }
-    }
-}
-
-impl Past {
-    fn of(source: Source) -> Self {
-        Self { source: Some(source), ..Self::default() }
-    }
-
-    /// The next entry that says something of a call.
-    fn next(&mut self) -> Result<Option<Entry>, Stop> {
-        loop {
-            match self.pop()? {
-                Some(Entry::Resumed { .. } | Entry::Suspended) => {}
-                Some(Entry::Full) | None => return Ok(None),
-                Some(Entry::Begun { .. }) => return Err(Stop::Lost("the journal begins twice".to_owned())),
-                Some(entry) => return Ok(Some(entry)),
-            }
-        }
-    }
-
-    fn pop(&mut self) -> Result<Option<Entry>, Stop> {
-        while self.read.is_empty() {
-            let Some(source) = &mut self.source else { return Ok(None) };
-            let entries = source.more().map_err(|error| Stop::Lost(error.to_string()))?;
-            match entries {
-                Some(Page { entries, bytes, last }) => {
-                    self.read.extend(entries);
-                    self.bytes += bytes;
-                    self.last = last;
-                }
-                None => self.source = None,
-            }
-        }
-        Ok(self.read.pop_front())
-    }
-}
-
 /// The sequence of the last result, where a call was `results.emit`.
 fn emitted(function: u16, outcome: Option<&Outcome>) -> Option<u64> {
     match outcome {
         Some(Outcome::Answer(text)) if Function(function) == Function::named("results.emit") => text.parse().ok(),
         _ => None,
-    }
-}
-
-/// A piece of a journal.
-pub(crate) struct Page {
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) bytes: u64,
-    /// Number of the last entry.
-    pub(crate) last: u64,
-}
-
-/// Why a journal cannot be read on.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SourceError {
-    #[error(transparent)]
-    Unreadable(#[from] Unreadable),
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
-}
-
-impl Source {
-    pub(crate) fn new(ledger: &Ledger, run_no: u64) -> Self {
-        Self { ledger: ledger.clone(), run_no, from: 0 }
-    }
-
-    /// The next entries; nothing at the end.
-    pub(crate) fn more(&mut self) -> Result<Option<Page>, SourceError> {
-        let rows = self.ledger.journal_page(self.run_no, self.from, PAGE_BYTES)?;
-        let Some(last) = rows.last() else { return Ok(None) };
-        self.from = last.first + 1;
-        let mut page = Page { entries: Vec::new(), bytes: 0, last: 0 };
-        for row in &rows {
-            let entries = entry::read(&row.bytes)?;
-            page.bytes += row.bytes.len() as u64;
-            page.last = (row.first + entries.len() as u64).saturating_sub(1);
-            page.entries.extend(entries);
-        }
-        Ok(Some(page))
     }
 }
