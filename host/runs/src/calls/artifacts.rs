@@ -12,17 +12,16 @@ use agent_host_sandbox::{ArtifactCalls, ArtifactReader, ArtifactWriter};
 use async_trait::async_trait;
 use serde_json::json;
 
-use super::{RunCalls, granted, kept::Kept, not_found, within};
+use super::{RunCalls, granted, not_found, within};
 use crate::{
     execution::{
-        Execution, blocking,
-        gate::{Call, Entered},
+        Execution,
+        answer::Content,
+        blocking,
+        call::{Call, WriteTicket},
     },
     policy::media,
-    record::{
-        journal::{Asked, Outcome, Ticket, asked},
-        ledger_failed,
-    },
+    record::{journal::asked, ledger_failed},
 };
 
 /// A name to show.
@@ -115,10 +114,11 @@ impl RunArtifacts {
         self.finish(None, writer, media_type, name, source).await
     }
 
-    /// Makes an artifact of what was written; durable when it returns. It is the effect of `ticket`, where there is one.
+    /// Makes an artifact of what was written; durable when it returns. It is the effect of the call of `ticket`, where there
+    /// is one.
     async fn finish(
         &self,
-        ticket: Option<&Ticket>,
+        ticket: Option<WriteTicket>,
         writer: BlobWriter,
         media_type: String,
         name: Option<String>,
@@ -141,13 +141,13 @@ impl RunArtifacts {
         let data = host_data(&json!({ "artifact": reference }));
         let write = |sequence| {
             let event = NewEvent { sequence, kind: ResultKind::ArtifactCreated.as_str().to_owned(), data, timestamp: at };
-            if let Some(ticket) = ticket {
-                let answer = serde_json::to_string(&reference).unwrap_or_default();
-                self.run.journal.settle(ticket, Outcome::Answer(answer), Vec::new());
-            }
-            Ok(RunWrite { events: vec![event], artifacts: vec![record], ..RunWrite::default() })
+            RunWrite { events: vec![event], artifacts: vec![record], ..RunWrite::default() }
         };
-        self.run.writer.append(ticket, write).await?.durable().await?;
+        let (reference, written) = match ticket {
+            Some(ticket) => self.run.commit(ticket, |sequence| Ok((write(sequence), reference))).await?,
+            None => (reference, self.run.writer.append(|sequence| Ok(write(sequence))).await?),
+        };
+        written.durable().await?;
         drop(blob);
         Ok(reference)
     }
@@ -175,17 +175,14 @@ impl ArtifactSource for RunArtifacts {
     }
 }
 
-fn call<'a>(action: &'a str, artifact_id: &'a str, bytes: usize, asked: Asked) -> Call<'a> {
-    Call { action, resource: Some(artifact_id), scope: None, bytes, asked }
-}
-
 #[async_trait]
 impl ArtifactCalls for RunCalls {
     async fn artifact_metadata(&mut self, artifact_id: String) -> Result<ArtifactMetadata, ApiError> {
         let run = &*self.run;
         let allowed = || granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Metadata, "artifacts.metadata");
-        let effect = async { self.artifacts().visible(&artifact_id).map(|record| record.metadata()) };
-        run.pass(call("artifacts.metadata", &artifact_id, 0, run.journal.asked(&artifact_id)), allowed, effect).await
+        let effect = async |()| self.artifacts().visible(&artifact_id).map(|record| record.metadata());
+        let call = Call::read("artifacts.metadata", run.journal.asked(&artifact_id)).resource(artifact_id.as_str());
+        run.pass(call, allowed, effect).await.outcome
     }
 
     async fn artifact_read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> Result<Vec<u8>, ApiError> {
@@ -193,24 +190,19 @@ impl ArtifactCalls for RunCalls {
         let artifacts = self.artifacts();
         let asked = run.journal.asked(&(&artifact_id, offset, length));
         let length = length as usize;
-        let call = call("artifacts.read-range", &artifact_id, length, asked);
-        let ticket = match run.enter::<Kept>(&call).await {
-            Entered::Live(ticket) => ticket,
-            Entered::Answered(outcome) => return run.kept(outcome?).await,
-        };
+        let call = Call::read("artifacts.read-range", asked).resource(artifact_id.as_str()).bytes(length);
         let allowed = || {
             granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Read, "artifacts.read-range")?;
             artifacts.visible(&artifact_id)?;
             within("a range", length, run.limits.artifact_read_bytes)
         };
-        let effect = async {
+        let effect = async |()| {
             let record = artifacts.visible(&artifact_id)?;
             let blob = artifacts.blob(&record)?;
             let bytes = blocking(move || blob.read_at(offset, length)).await?;
-            run.settle_bytes(&ticket, &bytes, Some((&record.sha256, offset)))?;
-            Ok(bytes)
+            Ok(Content::of_blob(bytes, record.sha256, offset))
         };
-        run.pass_live(&ticket, &call, allowed, effect).await
+        run.pass(call, allowed, effect).await.outcome.map(Content::into_bytes)
     }
 
     async fn artifact_open(&mut self, artifact_id: String) -> Result<Box<dyn ArtifactReader>, ApiError> {
@@ -221,11 +213,12 @@ impl ArtifactCalls for RunCalls {
             artifacts.visible(&artifact_id).map(drop)
         };
         let mut opened = None;
-        let effect = async {
+        let effect = async |()| {
             opened = Some(artifacts.content_of(&artifact_id)?);
             Ok(())
         };
-        run.pass(call("artifacts.open", &artifact_id, 0, run.journal.asked(&artifact_id)), allowed, effect).await?;
+        let call = Call::read("artifacts.open", run.journal.asked(&artifact_id)).resource(artifact_id.as_str());
+        run.pass(call, allowed, effect).await.outcome?;
         Ok(Box::new(Reader { artifacts: artifacts.clone(), artifact_id, content: opened, offset: 0 }))
     }
 
@@ -244,14 +237,13 @@ impl ArtifactCalls for RunCalls {
             }
             Ok(())
         };
-        let mut content = Content::Before(Vec::new());
-        let effect = async {
-            content = Content::Here(Box::new(artifacts.writer()?));
+        let mut content = Draft::Replayed(Vec::new());
+        let effect = async |()| {
+            content = Draft::OnDisk(Box::new(artifacts.writer()?));
             Ok(())
         };
         let asked = run.journal.asked(&(&media_type, &name));
-        let call = Call { action: "artifacts.create", resource: name.as_deref(), scope: None, bytes: 0, asked };
-        run.pass(call, allowed, effect).await?;
+        run.pass(Call::read("artifacts.create", asked).resource(name.as_deref()), allowed, effect).await.outcome?;
         Ok(Box::new(Writer { artifacts: artifacts.clone(), content, media_type, name }))
     }
 }
@@ -293,23 +285,17 @@ impl ArtifactReader for Reader {
         let asked = run.journal.asked(&(&*artifact_id, *offset, max_bytes));
         // It says "at most", so more than the limit is no mistake.
         let length = (max_bytes as usize).min(run.limits.artifact_read_bytes);
-        let call = call("artifacts.reader.read", artifact_id, length, asked);
-        let bytes = match run.enter::<Kept>(&call).await {
-            Entered::Answered(outcome) => run.kept(outcome?).await?,
-            Entered::Live(ticket) => {
-                let effect = async {
-                    let OpenContent { sha256, blob } = match content {
-                        Some(open) => open.clone(),
-                        None => content.insert(artifacts.content_of(artifact_id)?).clone(),
-                    };
-                    let at = *offset;
-                    let bytes = blocking(move || blob.read_at(at, length)).await?;
-                    run.settle_bytes(&ticket, &bytes, Some((&sha256, at)))?;
-                    Ok(bytes)
-                };
-                run.pass_live(&ticket, &call, allowed, effect).await?
-            }
+        let call = Call::read("artifacts.reader.read", asked).resource(artifact_id.as_str()).bytes(length);
+        let effect = async |()| {
+            let OpenContent { sha256, blob } = match content {
+                Some(open) => open.clone(),
+                None => content.insert(artifacts.content_of(artifact_id)?).clone(),
+            };
+            let at = *offset;
+            let bytes = blocking(move || blob.read_at(at, length)).await?;
+            Ok(Content::of_blob(bytes, sha256, at))
         };
+        let bytes = run.pass(call, allowed, effect).await.outcome?.into_bytes();
         *offset += bytes.len() as u64;
         Ok(bytes)
     }
@@ -317,17 +303,16 @@ impl ArtifactReader for Reader {
 
 struct Writer {
     artifacts: RunArtifacts,
-    content: Content,
+    content: Draft,
     media_type: String,
     name: Option<String>,
 }
 
 /// What was written to an artifact that is not finished.
-enum Content {
-    /// On disk.
-    Here(Box<BlobWriter>),
-    /// While an execution before is followed: written to disk where it is needed there.
-    Before(Vec<Vec<u8>>),
+enum Draft {
+    OnDisk(Box<BlobWriter>),
+    /// The pieces of an earlier execution: written to disk when the call that needs them there is made.
+    Replayed(Vec<Vec<u8>>),
     /// A write failed: what is there is not what the guest meant.
     Broken,
 }
@@ -341,13 +326,13 @@ fn broken() -> ApiError {
     ApiError::new(ErrorCode::Conflict, "a write to this artifact was refused, so it cannot be finished: create it anew")
 }
 
-impl Content {
+impl Draft {
     /// Takes it out, on disk; what is left is broken until it is put back.
     async fn take(&mut self, artifacts: &RunArtifacts) -> Result<BlobWriter, ApiError> {
         match std::mem::replace(self, Self::Broken) {
-            Self::Here(writer) => Ok(*writer),
+            Self::OnDisk(writer) => Ok(*writer),
             Self::Broken => Err(broken()),
-            Self::Before(pieces) => {
+            Self::Replayed(pieces) => {
                 let mut writer = artifacts.writer()?;
                 let write = move || {
                     pieces.iter().try_for_each(|piece| writer.write(piece))?;
@@ -366,50 +351,45 @@ impl ArtifactWriter for Writer {
         let count = bytes.len();
         let run = &*artifacts.run;
         let asked = run.journal.asked(&asked::bytes(&bytes));
-        let call = Call { action: "artifacts.writer.write", resource: None, scope: None, bytes: count, asked };
-        let ticket = match run.enter::<()>(&call).await {
-            Entered::Live(ticket) => ticket,
-            Entered::Answered(outcome) => {
-                match (&outcome, content) {
-                    (Ok(()), Content::Before(pieces)) => {
-                        // It was within the limit then.
-                        let _ = artifacts.take(count);
-                        pieces.push(bytes);
-                    }
-                    // The gate refused it, so it was not begun.
-                    (Err(error), _) if count > run.limits.artifact_read_bytes || of_the_gate(error) => {}
-                    (_, content) => *content = Content::Broken,
-                }
-                return outcome;
-            }
-        };
-        let effect = async {
+        let call = Call::read("artifacts.writer.write", asked).bytes(count);
+        let mut bytes = Some(bytes);
+        let effect = async |()| {
             let mut writer = content.take(artifacts).await?;
             artifacts.take(count)?;
+            let bytes = bytes.take().unwrap_or_default();
             let write = move || {
                 writer.write(&bytes)?;
                 Ok(writer)
             };
-            *content = Content::Here(Box::new(blocking(write).await?));
+            *content = Draft::OnDisk(Box::new(blocking(write).await?));
             Ok(())
         };
-        run.pass_live(&ticket, &call, || within("a write", count, run.limits.artifact_read_bytes), effect).await
+        let passed = run.pass(call, || within("a write", count, run.limits.artifact_read_bytes), effect).await;
+        if passed.past.is_none() {
+            return passed.outcome;
+        }
+        match (&passed.outcome, content) {
+            (Ok(()), Draft::Replayed(pieces)) => {
+                // It was within the limit then.
+                let _ = artifacts.take(count);
+                pieces.extend(bytes);
+            }
+            // The gate refused it, so it was not begun.
+            (Err(error), _) if count > run.limits.artifact_read_bytes || of_the_gate(error) => {}
+            (_, content) => *content = Draft::Broken,
+        }
+        passed.outcome
     }
 
     async fn finish(self: Box<Self>) -> Result<ArtifactRef, ApiError> {
         let Self { artifacts, mut content, media_type, name } = *self;
         let run = &artifacts.run;
         let asked = run.journal.asked(&(&media_type, &name));
-        let call = Call { action: "artifacts.writer.finish", resource: None, scope: None, bytes: 0, asked };
-        let ticket = match run.enter(&call).await {
-            Entered::Answered(outcome) => return outcome,
-            Entered::Live(ticket) => ticket,
-        };
-        let effect = async {
+        let effect = async |ticket| {
             let blob = content.take(&artifacts).await?;
             let media_type = media::judge(&media_type, blob.head()).map_err(ApiError::invalid_argument)?;
-            artifacts.finish(Some(&ticket), blob, media_type, name, "run").await
+            artifacts.finish(Some(ticket), blob, media_type, name.clone(), "run").await
         };
-        run.pass_live(&ticket, &call, || Ok(()), effect).await
+        run.pass(Call::write("artifacts.writer.finish", asked), || Ok(()), effect).await.outcome
     }
 }

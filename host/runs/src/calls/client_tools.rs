@@ -2,8 +2,6 @@
 //!
 //! What is asked and answered is in the record as `action.*` of kind `client_tool`; such a call leaves no `tool.call.*`.
 
-use std::time::Instant;
-
 use agent_host_protocol::{
     ApiError, ErrorCode,
     manifest::ToolOperation,
@@ -24,23 +22,17 @@ use crate::{
     execution::{
         answers::{Resolution, WaitMode},
         background::MAX_KEYS,
-        gate::Call,
+        call::{EffectTicket, OutsideEffect},
+        gate::{AdmittedCall, Entered},
         open_calls::OpenCall,
     },
-    record::{
-        action::{Ask, AskKind, Decision, action_id, client_answer},
-        journal::{Asked, Step, Ticket},
-    },
+    record::action::{Ask, AskKind, AskSubject, Decision, action_id, client_answer},
 };
 
-/// A call that the client is asked for.
-struct Waiting {
+/// A call that the client is asked for, as one of many.
+struct OpenPart<'a> {
     part: u32,
-    ticket: Ticket,
-    tool_name: String,
-    asked: Asked,
-    bytes: usize,
-    began: Instant,
+    admitted: AdmittedCall<'a, OutsideEffect>,
     begun: OpenCall,
 }
 
@@ -53,84 +45,55 @@ impl RunCalls {
         self.run.terms.grant.client_tool(&request.tool_name).is_some()
     }
 
-    /// One call through the gate, that no execution before has answered.
-    pub(super) async fn one_of_client(
-        &self,
-        ticket: &Ticket,
-        request: ToolRequest,
-        asked: Asked,
-    ) -> Result<ToolOutput, ApiError> {
+    /// Asks the client to carry out a call, and waits for its answer.
+    pub(super) async fn await_client(&self, ticket: EffectTicket, request: &ToolRequest) -> Result<ToolOutput, ApiError> {
         let run = &self.run;
-        let (name, bytes) = (request.tool_name.clone(), request.parameters.len());
-        let call = Call { action: "tools.call", resource: Some(&name), scope: None, bytes, asked };
-        let effect = async {
-            let begun = self.ask_client(ticket, &request).await?;
-            let id = action_id(run.run_id, begun.number());
-            let told = run.await_answer(&id, AskKind::ClientTool, WaitMode::of(run)).await?;
-            // The record says so already.
-            begun.ended_before();
-            output(told)
-        };
-        run.pass_live(ticket, &call, || self.may_ask_client(&request), effect).await
+        let begun = self.ask_client(&ticket, request).await?;
+        let id = action_id(run.run_id, begun.number());
+        let told = run.await_answer(&id, AskKind::ClientTool, WaitMode::of(run)).await?;
+        // The record says so already.
+        begun.ended_before();
+        output(told)
     }
 
     /// The parts of `tools.call-many` that the client carries out: it is asked for all of them at once, and the run waits until
     /// all are answered.
     pub(super) async fn parts_of_client(
         &self,
-        within: &Ticket,
+        within: &EffectTicket,
         requests: Vec<(u32, ToolRequest)>,
     ) -> Result<Vec<Outcome>, ApiError> {
         let run = &self.run;
         let (mut outcomes, mut waiting) = (Vec::new(), Vec::new());
-        for (part, request) in requests {
-            let asked = self.call_of(&request);
-            match run.journal.enter_part(within, part, "tools.call", &asked) {
-                Step::Answered(answered) => outcomes.push((part, run.answered(answered.outcome).await)),
-                Step::Live(ticket) => match self.part_of_client(part, ticket, request, asked).await {
-                    Ok(asked) => waiting.push(asked),
-                    Err(refusal) => outcomes.push((part, Err(refusal))),
+        for (part, request) in &requests {
+            let allowed = || self.may_ask_client(request);
+            match run.enter_part(within, *part, self.call_of(request), allowed).await {
+                Entered::Over(passed) => outcomes.push((*part, passed.outcome)),
+                Entered::Admitted(admitted, ticket) => match self.ask_client(&ticket, request).await {
+                    Ok(begun) => waiting.push(OpenPart { part: *part, admitted, begun }),
+                    Err(refusal) => outcomes.push((*part, admitted.end(Err(refusal)).await)),
                 },
             }
         }
         if waiting.is_empty() {
             return Ok(outcomes);
         }
-        let ids: Vec<String> = waiting.iter().map(|asked| action_id(run.run_id, asked.begun.number())).collect();
+        let ids: Vec<String> = waiting.iter().map(|open| action_id(run.run_id, open.begun.number())).collect();
         let wait = match WaitMode::of(run) {
             // More than a parked run is found by.
             WaitMode::Park if ids.len() > MAX_KEYS => WaitMode::InMemory,
             wait => wait,
         };
         let told = run.await_answers(&ids, AskKind::ClientTool, wait).await?;
-        for (Waiting { part, ticket, tool_name, asked, bytes, began, begun }, told) in waiting.into_iter().zip(told) {
+        for (OpenPart { part, admitted, begun }, told) in waiting.into_iter().zip(told) {
             begun.ended_before();
-            let call = Call { action: "tools.call", resource: Some(&tool_name), scope: None, bytes, asked };
-            outcomes.push((part, run.passed(&ticket, &call, began.elapsed(), output(told)).await));
+            outcomes.push((part, admitted.end(output(told)).await));
         }
         Ok(outcomes)
     }
 
-    /// Asks for one part.
-    async fn part_of_client(&self, part: u32, ticket: Ticket, request: ToolRequest, asked: Asked) -> Result<Waiting, ApiError> {
-        let (run, began, bytes) = (&self.run, Instant::now(), request.parameters.len());
-        let begun = match run.admitted(|| self.may_ask_client(&request)) {
-            Ok(()) => self.ask_client(&ticket, &request).await,
-            Err(refusal) => Err(refusal),
-        };
-        let tool_name = request.tool_name;
-        match begun {
-            Ok(begun) => Ok(Waiting { part, ticket, tool_name, asked, bytes, began, begun }),
-            Err(refusal) => {
-                let call = Call { action: "tools.call", resource: Some(&tool_name), scope: None, bytes, asked };
-                let refused = run.passed(&ticket, &call, began.elapsed(), Err::<ToolOutput, _>(refusal.clone())).await;
-                Err(refused.err().unwrap_or(refusal))
-            }
-        }
-    }
-
     /// Steps 3 to 5 of the gate. What is asked stands in the record, so it is as small as what people are asked.
-    fn may_ask_client(&self, request: &ToolRequest) -> Result<(), ApiError> {
+    pub(super) fn may_ask_client(&self, request: &ToolRequest) -> Result<(), ApiError> {
         let run = &self.run;
         granted(&run.terms.grant.permissions.tools, &ToolOperation::Call, "tools.call")?;
         is_call_id(&request.call_id)?;
@@ -139,24 +102,23 @@ impl RunCalls {
     }
 
     /// Asks the client; an execution before may have done that.
-    async fn ask_client(&self, ticket: &Ticket, request: &ToolRequest) -> Result<OpenCall, ApiError> {
+    async fn ask_client(&self, ticket: &EffectTicket, request: &ToolRequest) -> Result<OpenCall, ApiError> {
         let run = &self.run;
         let parameters = parsed(&request.parameters)?;
         // Not looked at again where the client was asked already: what it answers is wanted.
-        if ticket.doubt.is_none()
+        if ticket.doubt().is_none()
             && let Some(tool) = run.terms.grant.client_tool(&request.tool_name)
         {
             check(tool.clone(), parameters.clone()).await?;
         }
         let ask = Ask {
-            kind: AskKind::ClientTool,
             expires_at: Some(time::now().saturating_add(run.limits.ask_expires_ms)),
             approvers: Vec::new(),
-            more: json!({
-                "tool_call_id": request.call_id,
-                "tool_name": request.tool_name,
-                "parameters": parameters,
-            }),
+            subject: AskSubject::ClientTool {
+                parameters,
+                tool_call_id: request.call_id.clone(),
+                tool_name: request.tool_name.clone(),
+            },
         };
         OpenCall::action(run, ticket, ask).await
     }

@@ -7,7 +7,7 @@ use agent_host_sandbox::EventCalls;
 use async_trait::async_trait;
 
 use super::{RunCalls, granted, not_found};
-use crate::{execution::gate::Call, policy::context::event_context, record::ledger_failed};
+use crate::{execution::call::Call, policy::context::event_context, record::ledger_failed};
 
 /// Types that a page can be narrowed to at a time.
 const MAX_TYPES: usize = 50;
@@ -25,13 +25,8 @@ impl RunCalls {
 impl EventCalls for RunCalls {
     async fn event_get(&mut self, event_id: String) -> Result<EventContext, ApiError> {
         let run = &*self.run;
-        let call = Call {
-            action: "events.get",
-            resource: Some(&event_id),
-            scope: Some("conversation"),
-            bytes: 0,
-            asked: run.journal.asked(&event_id),
-        };
+        let asked = run.journal.asked(&event_id);
+        let call = Call::read("events.get", asked).resource(event_id.as_str()).scope("conversation");
         let find = || {
             granted(&run.terms.grant.permissions.events, &EventOperation::Get, "events.get")?;
             // An id that cannot be, one that is not, and one of another conversation look the same.
@@ -40,7 +35,7 @@ impl EventCalls for RunCalls {
             let record = run.ledger.event(id).map_err(ledger_failed)?.filter(|record| self.sees(&record.event));
             Ok(event_context(&record.ok_or_else(missing)?.event))
         };
-        run.pass(call, || find().map(drop), async { find() }).await
+        run.pass(call, || find().map(drop), async |()| find()).await.outcome
     }
 
     async fn event_page(
@@ -53,7 +48,7 @@ impl EventCalls for RunCalls {
         let own = run.terms.grant.conversation.as_ref();
         let resource = own.map(|key| key.conversation.as_str());
         let asked = run.journal.asked(&(&before, &event_types, limit));
-        let call = Call { action: "events.page", resource, scope: Some("conversation"), bytes: 0, asked };
+        let call = Call::read("events.page", asked).resource(resource).scope("conversation");
         let allowed = || {
             granted(&run.terms.grant.permissions.events, &EventOperation::Page, "events.page")?;
             if event_types.len() > MAX_TYPES {
@@ -61,11 +56,11 @@ impl EventCalls for RunCalls {
             }
             Ok(())
         };
-        let effect = async {
+        let effect = async |()| {
             let Some(own) = own else { return Err(not_found("conversation", "")) };
             let page = run.ledger.conversation_events(own, before.as_deref(), &event_types, limit).map_err(ledger_failed)?;
             Ok(page.map(|event| event_context(&event)))
         };
-        run.pass(call, allowed, effect).await
+        run.pass(call, allowed, effect).await.outcome
     }
 }

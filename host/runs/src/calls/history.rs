@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 
 use super::{RunCalls, granted, top_k, within};
-use crate::{execution::gate::Call, record::ledger_failed};
+use crate::{execution::call::Call, record::ledger_failed};
 
 /// A question, and what narrows it.
 const MAX_QUERY_BYTES: usize = 32 * 1024;
@@ -78,9 +78,9 @@ impl HistoryCalls for RunCalls {
         let wanted = request.conversation_id.as_deref();
         let resource = wanted.or(run.terms.grant.conversation.as_ref().map(|key| key.conversation.as_str()));
         let asked = run.journal.asked(&request);
-        let call = Call { action: "history.page", resource, scope: Some("conversation"), bytes: 0, asked };
+        let call = Call::read("history.page", asked).resource(resource).scope("conversation");
         let allowed = || self.transcript(HistoryOperation::Page, "history.page", wanted);
-        let effect = async {
+        let effect = async |()| {
             let (before, after) = (request.before.as_deref(), request.after.as_deref());
             let mut page = run.ledger.transcript(&own, before, after, request.limit, request.direction).map_err(ledger_failed)?;
             if !request.include_artifacts {
@@ -88,7 +88,7 @@ impl HistoryCalls for RunCalls {
             }
             Ok(page)
         };
-        run.pass(call, allowed, effect).await
+        run.pass(call, allowed, effect).await.outcome
     }
 
     async fn history_search(
@@ -102,7 +102,7 @@ impl HistoryCalls for RunCalls {
         let bytes = query.len() + filters.as_ref().map_or(0, String::len);
         let asked = run.journal.asked(&(&query, &filters, at_most));
         let resource = Some(own.conversation.as_str());
-        let call = Call { action: "history.search", resource, scope: Some("conversation"), bytes, asked };
+        let call = Call::read("history.search", asked).resource(resource).scope("conversation").bytes(bytes);
         let filters = within("a query", bytes, MAX_QUERY_BYTES).and_then(|()| Filters::parse(filters.as_deref()));
         let allowed = || {
             let asked_for = filters.as_ref().ok().and_then(|filters| filters.conversation_id.as_deref());
@@ -110,14 +110,14 @@ impl HistoryCalls for RunCalls {
             top_k(at_most, run.limits.search_top_k)?;
             filters.as_ref().map(drop).map_err(Clone::clone)
         };
-        let found = async {
+        let found = async |()| {
             let Filters { event_types, roles, since, until, .. } = filters.clone()?;
             let filter = TranscriptFilter { roles, event_types, since, until };
             let (ledger, services, key) = (run.ledger.clone(), Arc::clone(&self.services), own.clone());
             let search = move || search(&ledger, services.transcripts()?, &key, &query, &filter, at_most as usize);
             tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| Err(failed(error)))
         };
-        run.pass(call, allowed, found).await
+        run.pass(call, allowed, found).await.outcome
     }
 }
 

@@ -16,17 +16,18 @@ use agent_host_protocol::{
 use agent_host_providers::egress::{Allowed, AllowedOwned, Bounds, Response};
 use agent_host_sandbox::{HttpBody, HttpCalls, HttpResponse};
 use async_trait::async_trait;
-use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::future::BoxFuture;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{RunCalls, kept::Kept, within};
+use super::{RunCalls, within};
 use crate::{
     execution::{
         Execution,
+        answer::Content,
+        call::{Call, EffectTicket},
         doubt::{Doubt, in_doubt},
-        gate::{Call, Entered, READ, SEND, WASI},
+        gate::{READ, SEND, WASI},
         open_calls::{OpenCall, Streaming},
     },
     record::journal::Asked,
@@ -104,7 +105,7 @@ impl HttpCalls for RunCalls {
         let egress = &self.services.egress;
         let origin = origin(&request.url);
         let bytes = bytes_of(&request);
-        let call = Call { action: SEND, resource: Some(&origin), scope: None, bytes, asked: run.asked_of_host(&request) };
+        let asked = run.asked_of_host(&request);
         let respond = |head, open, timeout: Option<u32>, request| Responding {
             calls: self.clone(),
             origin: origin.clone(),
@@ -117,16 +118,12 @@ impl HttpCalls for RunCalls {
             failed: None,
         };
         let timeout_ms = request.timeout_ms;
-        let ticket = match run.enter::<HttpHead>(&call).await {
-            Entered::Answered(outcome) => return Ok(Box::new(respond(outcome?, None, timeout_ms, request))),
-            Entered::Live(ticket) => ticket,
-        };
         let allowed = || {
             within("the body of a request", request.body.len(), run.limits.http_request_bytes)?;
             egress.check(&request, &run.allowed())
         };
         let mut opened = None;
-        let effect = async {
+        let effect = async |ticket: EffectTicket| {
             let streaming = run.one_more()?;
             if !is_harmless(&request) {
                 let number = OpenCall::request(run, &ticket).await?;
@@ -136,7 +133,7 @@ impl HttpCalls for RunCalls {
                     target: json!({ "method": request.method, "origin": origin }),
                     payload: json!({ "body_bytes": request.body.len() }),
                 };
-                if ticket.doubt.is_some() && run.may_repeat(&[doubt()]).await? != [true] {
+                if ticket.doubt().is_some() && run.may_repeat(&[doubt()]).await? != [true] {
                     return Err(in_doubt(&doubt().what));
                 }
             }
@@ -146,7 +143,8 @@ impl HttpCalls for RunCalls {
             opened = Some((response, streaming));
             Ok(head)
         };
-        let head = run.pass_live(&ticket, &call, allowed, effect).await?;
+        let call = Call::effect(SEND, asked).resource(origin.as_str()).bytes(bytes);
+        let head = run.pass(call, allowed, effect).await.outcome?;
         Ok(Box::new(respond(head, opened, timeout_ms, request)))
     }
 
@@ -158,11 +156,11 @@ impl HttpCalls for RunCalls {
         Box::pin(async move {
             let run = &calls.run;
             let origin = origin(&request.uri().to_string());
-            let call = Call { action: WASI, resource: Some(&origin), scope: None, bytes: 0, asked: Asked::nothing() };
+            let call = Call::effect(WASI, Asked::nothing()).resource(origin.as_str());
             let grant = &run.terms.grant;
             let allowed = AllowedOwned { hosts: grant.permissions.http_hosts.clone(), secrets: grant.http_secrets.clone() };
             let mut answer = None;
-            let effect = async {
+            let effect = async |_| {
                 let streaming = run.one_more()?;
                 let response = calls.services.egress.send_streaming(request, &allowed.as_ref(), &run.bounds(None)).await?;
                 answer = Some(response.map(|body| HttpBody::new(Counted { body, _streaming: streaming })));
@@ -174,7 +172,7 @@ impl HttpCalls for RunCalls {
                 }
                 Ok(())
             };
-            run.pass(call, granted, effect).await?;
+            run.pass(call, granted, effect).await.outcome?;
             answer.ok_or_else(|| ApiError::new(ErrorCode::RuntimeError, "the host lost a response"))
         })
     }
@@ -310,23 +308,7 @@ impl HttpResponse for Responding {
         let run = Arc::clone(&self.calls.run);
         let origin = self.origin.clone();
         let asked = run.journal.asked(&max_bytes);
-        let call = Call { action: READ, resource: Some(&origin), scope: None, bytes: 0, asked };
-        let ticket = match run.enter::<Kept>(&call).await {
-            Entered::Live(ticket) => ticket,
-            Entered::Answered(outcome) => {
-                let bytes = match outcome {
-                    Ok(kept) => run.kept(kept).await?,
-                    Err(error) => {
-                        self.gave_up(&error);
-                        return Err(error);
-                    }
-                };
-                self.given.note(&bytes);
-                self.ended |= bytes.is_empty();
-                return Ok(bytes);
-            }
-        };
-        let effect = async {
+        let effect = async |_| {
             if max_bytes == 0 {
                 return Err(ApiError::invalid_argument("`max-bytes` is at least 1"));
             }
@@ -336,9 +318,15 @@ impl HttpResponse for Responding {
                 self.ended = true;
                 self.open = None;
             }
-            run.settle(&ticket, &Ok(Kept::Inline(STANDARD.encode(&bytes)))).await?;
-            Ok(bytes)
+            Ok(Content::new(Some(bytes)))
         };
-        run.pass_piece(&ticket, &call, effect).await.inspect_err(|error| self.gave_up(error))
+        let call = Call::piece(READ, asked).resource(origin.as_str());
+        let passed = run.pass(call, || Ok(()), effect).await;
+        let bytes = passed.outcome.inspect_err(|error| self.gave_up(error))?.into_bytes();
+        if passed.past.is_some() {
+            self.given.note(&bytes);
+            self.ended |= bytes.is_empty();
+        }
+        Ok(bytes)
     }
 }

@@ -16,11 +16,11 @@ use crate::{
     execution::{
         Execution,
         answers::{Resolution, WaitMode},
-        gate::{Call, Entered},
+        call::Call,
         open_calls::OpenCall,
     },
     policy::approval::{self, Ruling},
-    record::action::{Ask, AskKind, Decision, action_id},
+    record::action::{Ask, AskKind, AskSubject, Decision, action_id},
 };
 use agent_host_config::{ApprovalPolicy, QUESTION};
 
@@ -68,15 +68,14 @@ impl Execution {
     fn asked(&self, question: Question, ruling: Ruling) -> Ask {
         let latest = time::now().saturating_add(ruling.expires_ms.unwrap_or(self.limits.ask_expires_ms));
         Ask {
-            kind: AskKind::Question,
             expires_at: Some(question.expires_at.map_or(latest, |asked| asked.min(latest))),
             approvers: ruling.approvers,
-            more: json!({
-                "question": question.kind,
-                "title": question.title,
-                "description": question.description,
-                "answer_schema": question.answer_schema,
-            }),
+            subject: AskSubject::Question {
+                answer_schema: question.answer_schema,
+                description: question.description,
+                question: question.kind,
+                title: question.title,
+            },
         }
     }
 }
@@ -88,12 +87,7 @@ impl InteractionCalls for RunCalls {
         let bytes = question.bytes();
         let allowed = || within("a question", bytes, run.limits.ask_bytes);
         let asked = run.journal.asked(&question);
-        let call = Call { action: QUESTION, resource: None, scope: None, bytes, asked };
-        let ticket = match run.enter(&call).await {
-            Entered::Answered(outcome) => return outcome,
-            Entered::Live(ticket) => ticket,
-        };
-        let effect = async {
+        let effect = async |ticket| {
             let question = parsed(&question)?;
             let ruling = run.may_ask(&question)?;
             let begun = OpenCall::action(run, &ticket, run.asked(question, ruling)).await?;
@@ -110,6 +104,6 @@ impl InteractionCalls for RunCalls {
                 Resolution::Answered(given) => Answer::Declined(given.reason),
             })
         };
-        run.pass_live(&ticket, &call, allowed, effect).await
+        run.pass(Call::effect(QUESTION, asked).bytes(bytes), allowed, effect).await.outcome
     }
 }

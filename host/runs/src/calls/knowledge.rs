@@ -5,7 +5,7 @@ use agent_host_sandbox::{KnowledgeCalls, parse_json};
 use async_trait::async_trait;
 
 use super::{RunCalls, granted, not_found, not_granted, top_k, within};
-use crate::execution::gate::Call;
+use crate::execution::call::Call;
 
 /// Where an operator says which knowledge bases a binding may use.
 const POLICY: &str = "resources.kb_ids";
@@ -19,9 +19,9 @@ impl KnowledgeCalls for RunCalls {
         let run = &*self.run;
         let grant = &run.terms.grant;
         let allowed = || granted(&grant.permissions.knowledge_bases, &KnowledgeOperation::List, "knowledge.list");
-        let effect = async { Ok(self.services.knowledge_resources(grant)) };
+        let effect = async |()| Ok(self.services.knowledge_resources(grant));
         let asked = run.journal.asked(&());
-        run.pass(Call { action: "knowledge.list", resource: None, scope: None, bytes: 0, asked }, allowed, effect).await
+        run.pass(Call::read("knowledge.list", asked), allowed, effect).await.outcome
     }
 
     async fn knowledge_retrieve(
@@ -46,11 +46,11 @@ impl KnowledgeCalls for RunCalls {
             top_k(at_most, run.limits.retrieve_top_k)?;
             within("a query", bytes, MAX_QUERY_BYTES)
         };
-        let effect = async {
+        let effect = async |()| {
             let filters = filters.as_deref().map(|text| parse_json("`filters`", text)).transpose()?;
             self.services.knowledge.retrieve(&kb_id, &query, at_most, filters.as_ref(), run.deadline).await
         };
-        let call = Call { action: "knowledge.retrieve", resource: Some(&kb_id), scope: None, bytes, asked };
-        run.pass(call, allowed, effect).await
+        let call = Call::read("knowledge.retrieve", asked).resource(kb_id.as_str()).bytes(bytes);
+        run.pass(call, allowed, effect).await.outcome
     }
 }

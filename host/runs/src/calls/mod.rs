@@ -8,17 +8,10 @@ use agent_host_sandbox::{Batch, Refusals, ResultCalls};
 use async_trait::async_trait;
 
 use crate::{
-    execution::{
-        Execution,
-        background::BackgroundActions,
-        gate::{Call, EMIT, Entered},
-        neighbours::Neighbours,
-        writer::PendingWrite,
-    },
+    execution::{Execution, background::BackgroundActions, call::Call, gate::EMIT, neighbours::Neighbours, writer::PendingWrite},
     policy::{platform_action::PlatformAction, services::Services},
     record::{
         facts::shortened,
-        journal::Outcome,
         results::{self, Speaker},
         seen,
     },
@@ -30,7 +23,6 @@ mod events;
 mod history;
 mod http;
 mod interactions;
-mod kept;
 mod knowledge;
 mod models;
 mod platform;
@@ -137,19 +129,9 @@ impl RunCalls {
             run.take_results(count)
         };
         let asked = run.journal.asked_elsewhere(&batch, || results::shown(batch.clone()));
-        let call = Call { action: EMIT, resource: None, scope: None, bytes, asked };
-        let ticket = match run.enter::<u64>(&call).await {
-            Entered::Live(ticket) => ticket,
-            Entered::Answered(outcome) => {
-                if outcome.is_ok() && batch.sets_state() {
-                    self.note_state(batch.parse()?);
-                }
-                return outcome.map(PendingWrite::done);
-            }
-        };
-        let mut written_to = None;
-        let effect = async {
-            let results = batch.parse()?;
+        let (sets_state, mut batch, mut written_to) = (batch.sets_state(), Some(batch), None);
+        let effect = async |ticket| {
+            let results = batch.take().map_or_else(|| Ok(Vec::new()), Batch::parse)?;
             let artifacts = self.artifacts();
             let speaker = self.speaker();
             let known = |artifact: &ArtifactRef| artifacts.visible(&artifact.artifact_id).map(|record| record.reference());
@@ -167,18 +149,17 @@ impl RunCalls {
                 written
                     .extend(judged.state.iter().map(|write| (write.scope_key.clone(), write.key.clone(), seen::left_by(write))));
                 let last = first + judged.events.len() as u64 - 1;
-                run.journal.settle(&ticket, Outcome::Answer(last.to_string()), Vec::new());
-                Ok(RunWrite {
+                let write = RunWrite {
                     changes,
                     events: judged.events,
                     transcript: judged.transcript,
                     state: judged.state,
                     refers_to: judged.refers_to,
                     ..RunWrite::default()
-                })
+                };
+                Ok((write, last))
             };
-            let commit = run.writer.append(Some(&ticket), make).await?;
-            let last = commit.last;
+            let (last, commit) = run.commit(ticket, make).await?;
             if let Some(metrics) = &run.metrics {
                 metrics.emitted(count as u64);
             }
@@ -193,7 +174,11 @@ impl RunCalls {
             }
             Ok(last)
         };
-        let last = run.pass_live(&ticket, &call, allowed, effect).await?;
+        let passed = run.pass(Call::write(EMIT, asked).bytes(bytes), allowed, effect).await;
+        let last = passed.outcome?;
+        if let Some(replayed) = batch.filter(|_| sets_state && passed.past.is_some()) {
+            self.note_state(replayed.parse()?);
+        }
         Ok(written_to.unwrap_or_else(|| PendingWrite::done(last)))
     }
 }
@@ -206,8 +191,8 @@ impl Refusals for RunCalls {
             "`{interface}` is not granted to this run: the manifest must ask for it, and the binding and the event must allow it"
         ));
         let asked = self.run.journal.asked(&());
-        let call = Call { action: &action, resource: None, scope: None, bytes: 0, asked };
-        let outcome = self.run.pass(call, || Err::<(), _>(refusal.clone()), async { Ok(()) }).await;
-        outcome.err().unwrap_or(refusal)
+        let refuse = || Err(refusal.clone());
+        let passed = self.run.pass(Call::read(&action, asked), refuse, async |()| Ok(())).await;
+        passed.outcome.err().unwrap_or(refusal)
     }
 }

@@ -15,12 +15,8 @@ use serde_json::json;
 
 use super::{RunCalls, granted, not_found, not_granted, within};
 use crate::{
-    execution::{
-        gate::{Call, Entered, NEXT},
-        open_calls::OpenCall,
-        spans,
-    },
-    record::journal::Asked,
+    execution::{call::Call, gate::NEXT, open_calls::OpenCall, spans},
+    record::facts::CallOutcome,
 };
 
 /// Where an operator says which models a binding may use.
@@ -50,10 +46,6 @@ impl RunCalls {
     }
 }
 
-fn call<'a>(action: &'a str, model_id: &'a str, bytes: usize, asked: Asked) -> Call<'a> {
-    Call { action, resource: Some(model_id), scope: None, bytes, asked }
-}
-
 fn of_response(outcome: &Result<ModelResponse, ApiError>) -> Result<(&str, Option<&TokenUsage>), &ApiError> {
     outcome.as_ref().map(|response| (response.finish_reason.as_str(), response.usage.as_ref()))
 }
@@ -65,12 +57,8 @@ impl ModelCalls for RunCalls {
         let bytes = request.bytes();
         let found = self.model(&model_id, ModelOperation::Invoke);
         let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
-        let call = call("models.invoke", &model_id, bytes, run.journal.asked(&(&model_id, &request)));
-        let ticket = match run.enter(&call).await {
-            Entered::Answered(outcome) => return outcome,
-            Entered::Live(ticket) => ticket,
-        };
-        let effect = async {
+        let asked = run.journal.asked(&(&model_id, &request));
+        let effect = async |ticket| {
             let (model, request) = (found.clone()?, request.parse()?);
             let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Invoke).await?;
             spans::asked(begun.span(), &request);
@@ -78,11 +66,12 @@ impl ModelCalls for RunCalls {
             if let Ok(response) = &outcome {
                 spans::said(begun.span(), &response.message);
             }
-            run.settle(&ticket, &outcome).await?;
-            begun.answered(of_response(&outcome)).await;
+            run.settle(ticket, &outcome).await?;
+            begun.end(CallOutcome::Chat(of_response(&outcome))).await;
             outcome
         };
-        run.pass_live(&ticket, &call, allowed, effect).await
+        let call = Call::effect("models.invoke", asked).resource(model_id.as_str()).bytes(bytes);
+        run.pass(call, allowed, effect).await.outcome
     }
 
     async fn model_stream(&mut self, model_id: String, request: ChatRequest) -> Result<Box<dyn ResponseStream>, ApiError> {
@@ -90,21 +79,14 @@ impl ModelCalls for RunCalls {
         let bytes = request.bytes();
         let found = self.model(&model_id, ModelOperation::Stream);
         let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
-        let call = call("models.stream", &model_id, bytes, run.journal.asked(&(&model_id, &request)));
+        let asked = run.journal.asked(&(&model_id, &request));
         let responses = |asked, stream, begun| {
             let calls = self.clone();
             Box::new(Responses { calls, model_id: model_id.clone(), asked, stream, begun: Some(begun), given: Given::default() })
         };
-        let ticket = match run.enter_effect::<()>(&call).await {
-            Entered::Live(ticket) => ticket,
-            Entered::Answered((outcome, number)) => {
-                outcome?;
-                let begun = OpenCall::model_before(run, number, &model_id, ModelOperation::Stream);
-                return Ok(responses(Some(request), None, begun));
-            }
-        };
-        let mut opened = None;
-        let effect = async {
+        let (mut opened, mut request) = (None, Some(request));
+        let effect = async |ticket| {
+            let request = request.take().ok_or_else(interrupted)?;
             let (model, request) = (found.clone()?, request.parse()?);
             let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Stream).await?;
             spans::asked(begun.span(), &request);
@@ -114,13 +96,19 @@ impl ModelCalls for RunCalls {
                     Ok(())
                 }
                 Err(error) => {
-                    run.settle(&ticket, &Err::<(), _>(error.clone())).await?;
-                    begun.answered(Err(&error)).await;
+                    run.settle(ticket, &Err::<(), _>(error.clone())).await?;
+                    begun.end(CallOutcome::Chat(Err(&error))).await;
                     Err(error)
                 }
             }
         };
-        run.pass_live(&ticket, &call, allowed, effect).await?;
+        let call = Call::effect("models.stream", asked).resource(model_id.as_str()).bytes(bytes);
+        let passed = run.pass(call, allowed, effect).await;
+        passed.outcome?;
+        if let Some(past) = passed.past {
+            let begun = OpenCall::model_before(run, past.number, &model_id, ModelOperation::Stream);
+            return Ok(responses(request, None, begun));
+        }
         let (stream, begun) = opened.ok_or_else(interrupted)?;
         Ok(responses(None, Some(stream), begun))
     }
@@ -144,20 +132,16 @@ impl ModelCalls for RunCalls {
             within("a rerank request", bytes, run.limits.model_request_bytes)
         };
         let asked = run.journal.asked(&(&model_id, &query, &documents, top_k));
-        let call = call("models.rerank", &model_id, bytes, asked);
-        let ticket = match run.enter(&call).await {
-            Entered::Answered(outcome) => return outcome,
-            Entered::Live(ticket) => ticket,
-        };
-        let effect = async {
+        let effect = async |ticket| {
             let model = found.clone()?;
             let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Rerank).await?;
             let outcome = begun.span().within(model.rerank(&query, &documents, top_k, run.deadline)).await;
-            run.settle(&ticket, &outcome).await?;
-            begun.used(outcome.as_ref().map(|_| None)).await;
+            run.settle(ticket, &outcome).await?;
+            begun.end(CallOutcome::Model(outcome.as_ref().map(|_| None))).await;
             outcome
         };
-        run.pass_live(&ticket, &call, allowed, effect).await
+        let call = Call::effect("models.rerank", asked).resource(model_id.as_str()).bytes(bytes);
+        run.pass(call, allowed, effect).await.outcome
     }
 
     async fn model_embed(&mut self, model_id: String, texts: Vec<String>) -> Result<Vec<Vec<f32>>, ApiError> {
@@ -169,23 +153,20 @@ impl ModelCalls for RunCalls {
             many("texts", texts.len(), run.limits.embed_texts)?;
             within("an embedding request", bytes, run.limits.model_request_bytes)
         };
-        let call = call("models.embed", &model_id, bytes, run.journal.asked(&(&model_id, &texts)));
-        let ticket = match run.enter(&call).await {
-            Entered::Answered(outcome) => return outcome,
-            Entered::Live(ticket) => ticket,
-        };
-        let effect = async {
+        let asked = run.journal.asked(&(&model_id, &texts));
+        let effect = async |ticket| {
             let model = found.clone()?;
             let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Embed).await?;
             let (vectors, usage) = match begun.span().within(model.embed(&texts, run.deadline)).await {
                 Ok(answer) => (Ok(answer.vectors), Ok(answer.usage)),
                 Err(error) => (Err(error.clone()), Err(error)),
             };
-            run.settle(&ticket, &vectors).await?;
-            begun.used(usage.as_ref().map(Option::as_ref)).await;
+            run.settle(ticket, &vectors).await?;
+            begun.end(CallOutcome::Model(usage.as_ref().map(Option::as_ref))).await;
             vectors
         };
-        run.pass_live(&ticket, &call, allowed, effect).await
+        let call = Call::effect("models.embed", asked).resource(model_id.as_str()).bytes(bytes);
+        run.pass(call, allowed, effect).await.outcome
     }
 
     async fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> Result<u64, ApiError> {
@@ -195,7 +176,7 @@ impl ModelCalls for RunCalls {
         let allowed = || found.clone().and_then(|_| within("the messages", bytes, run.limits.model_request_bytes));
         let asked = run.journal.asked(&(&model_id, &messages));
         // Counting computes: some milliseconds for a long conversation, so not on a thread that serves.
-        let effect = async {
+        let effect = async |()| {
             let (model, messages) = (found.clone()?, messages.parse()?);
             let counted = tokio::task::spawn_blocking(move || model.count_tokens(&messages)).await;
             counted.unwrap_or_else(|error| {
@@ -203,7 +184,8 @@ impl ModelCalls for RunCalls {
                 Err(ApiError::new(ErrorCode::RuntimeError, "the host could not count; its log says why"))
             })
         };
-        run.pass(call("models.count-tokens", &model_id, bytes, asked), allowed, effect).await
+        let call = Call::read("models.count-tokens", asked).resource(model_id.as_str()).bytes(bytes);
+        run.pass(call, allowed, effect).await.outcome
     }
 }
 
@@ -328,36 +310,34 @@ impl ResponseStream for Responses {
     async fn next(&mut self) -> Result<Vec<ModelChunk>, ApiError> {
         let run = Arc::clone(&self.calls.run);
         let model_id = self.model_id.clone();
-        let call = call(NEXT, &model_id, 0, run.journal.asked(&()));
-        let ticket = match run.enter::<Vec<ModelChunk>>(&call).await {
-            Entered::Live(ticket) => ticket,
-            Entered::Answered(outcome) => {
-                if let Ok(chunks) = &outcome {
-                    self.given.note(chunks);
-                }
-                if ending(&outcome).is_some() {
-                    self.asked = None;
-                    if let Some(begun) = self.begun.take() {
-                        begun.ended_before();
-                    }
-                }
-                return outcome;
-            }
-        };
-        let effect = async {
+        let effect = async |ticket| {
             let outcome = self.chunks().await;
-            run.settle(&ticket, &outcome).await?;
+            run.settle(ticket, &outcome).await?;
             if let (Some(begun), Ok(chunks)) = (&self.begun, &outcome)
                 && let Some(ModelChunk::Done(response)) = chunks.last()
             {
                 spans::said(begun.span(), &response.message);
             }
             if let Some((ended, begun)) = ending(&outcome).and_then(|ended| Some((ended, self.begun.take()?))) {
-                begun.answered(ended).await;
+                begun.end(CallOutcome::Chat(ended)).await;
             }
             outcome
         };
-        run.pass_piece(&ticket, &call, effect).await
+        let call = Call::piece(NEXT, run.journal.asked(&())).resource(model_id.as_str());
+        let passed = run.pass(call, || Ok(()), effect).await;
+        if passed.past.is_none() {
+            return passed.outcome;
+        }
+        if let Ok(chunks) = &passed.outcome {
+            self.given.note(chunks);
+        }
+        if ending(&passed.outcome).is_some() {
+            self.asked = None;
+            if let Some(begun) = self.begun.take() {
+                begun.ended_before();
+            }
+        }
+        passed.outcome
     }
 }
 

@@ -9,13 +9,12 @@ use serde_json::Value;
 
 use super::{RunCalls, within};
 use crate::{
-    execution::{
-        answers::WaitMode,
-        gate::{Call, Entered},
-        open_calls::OpenCall,
-    },
+    execution::{answers::WaitMode, call::Call, open_calls::OpenCall},
     policy::platform_action::{PlatformAction, may_ask_for},
-    record::action::{AskKind, action_id},
+    record::{
+        action::{AskKind, action_id},
+        facts::CallOutcome,
+    },
 };
 use agent_host_config::ApprovalPolicy;
 
@@ -42,12 +41,7 @@ impl PlatformCalls for RunCalls {
             within("the target and the payload of an action", bytes, run.limits.ask_bytes)
         };
         let asked = run.journal.asked(&request);
-        let call = Call { action: "platform.request-action", resource: Some(&name), scope: None, bytes, asked };
-        let ticket = match run.enter(&call).await {
-            Entered::Answered(outcome) => return outcome,
-            Entered::Live(ticket) => ticket,
-        };
-        let effect = async {
+        let effect = async |ticket| {
             let (target, payload) = parsed(&request)?;
             let action = PlatformAction::judge(&run.terms, &self.services, request.action.clone(), target, payload)?;
             let begun = OpenCall::action(run, &ticket, action.ask(&run.limits)).await?;
@@ -75,7 +69,7 @@ impl PlatformCalls for RunCalls {
                         done = services.actions.call(&action.action, &id, &order, deadline) => done,
                         () = let_go.cancelled() => return Err(ApiError::new(ErrorCode::Cancelled, "the run has ended")),
                     };
-                    begun.acted(done.as_ref()).await;
+                    begun.end(CallOutcome::Action(done.as_ref())).await;
                     done
                 });
                 let lost = || ApiError::new(ErrorCode::RuntimeError, "the host lost what came of the action; its log says why");
@@ -83,10 +77,11 @@ impl PlatformCalls for RunCalls {
             }
             let done = self.services.actions.call(&action.action, &id, &order, run.deadline).await;
             let outcome = done.clone().map(ActionOutcome::Executed);
-            run.settle(&ticket, &outcome).await?;
-            begun.acted(done.as_ref()).await;
+            run.settle(ticket, &outcome).await?;
+            begun.end(CallOutcome::Action(done.as_ref())).await;
             outcome
         };
-        run.pass_live(&ticket, &call, allowed, effect).await
+        let call = Call::effect("platform.request-action", asked).resource(name.as_str()).bytes(bytes);
+        run.pass(call, allowed, effect).await.outcome
     }
 }

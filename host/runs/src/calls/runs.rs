@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use agent_host_ledger::RunWrite;
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventId, Page, ResultKind, RunEvent, RunId,
+    ApiError, ErrorCode, EventId, Page, RunEvent, RunId,
     child::RunSummary,
     context::Input,
     limits::{MAX_PAGE, MIN_PAGE},
@@ -19,13 +19,13 @@ use serde_json::{Map, Value, json};
 use super::{RunCalls, granted, not_found, not_granted, within};
 use crate::{
     execution::{
-        gate::{Call, Entered},
+        call::{Call, EffectTicket},
         neighbours::ChildRequest,
     },
     record::{
         HostError, WaitKey,
-        facts::fact,
-        journal::{Asked, Effect, Outcome, Stop},
+        facts::{ChildStart, Fact},
+        journal::Stop,
         ledger_failed,
     },
 };
@@ -34,10 +34,6 @@ use crate::{
 const MAX_TEXT_BYTES: usize = 1024;
 /// Keys of a parked run; it has one for its conversation as well.
 const MAX_KEYS: usize = 60;
-
-fn call<'a>(action: &'a str, resource: Option<&'a str>, bytes: usize, asked: Asked) -> Call<'a> {
-    Call { action, resource, scope: None, bytes, asked }
-}
 
 fn page_size(limit: u32) -> Result<usize, ApiError> {
     if (MIN_PAGE..=MAX_PAGE).contains(&limit) {
@@ -160,27 +156,22 @@ impl ChildCalls for RunCalls {
         let bytes = request.bytes();
         let runner_id = request.runner_id.clone();
         let asked = run.journal.asked(&request);
-        let call = call("runs.start", Some(&runner_id), bytes, asked);
-        let ticket = match run.enter(&call).await {
-            Entered::Answered(outcome) => return outcome,
-            Entered::Live(ticket) => ticket,
-        };
         let allowed = || self.may_start(&request, bytes);
-        let effect = async {
+        let effect = async |ticket| {
             let objective = request.objective.clone();
             let wanted = self.wanted(request.clone())?;
             let id = self.neighbours.start_child(run, &self.event, wanted).await?;
-            let data = json!({ "run_id": id, "runner_id": runner_id, "objective": objective });
+            let fact = Fact::ChildStarted(ChildStart { objective, run_id: id, runner_id: runner_id.clone() });
             let make = |sequence| {
-                run.journal.settle(&ticket, Outcome::Answer(json!(id).to_string()), Vec::new());
-                let events = vec![fact(ResultKind::ChildStarted, sequence, time::now(), &data)];
-                Ok(RunWrite { events, ..RunWrite::default() })
+                let events = vec![fact.event(sequence, time::now())];
+                Ok((RunWrite { events, ..RunWrite::default() }, id))
             };
-            run.writer.append(Some(&ticket), make).await?;
+            run.commit(ticket, make).await?;
             self.neighbours.report_end(run, id);
             Ok(id)
         };
-        run.pass_live(&ticket, &call, allowed, effect).await
+        let call = Call::write("runs.start", asked).resource(runner_id.as_str()).bytes(bytes);
+        run.pass(call, allowed, effect).await.outcome
     }
 
     async fn run_wait_any(&mut self, run_ids: Vec<String>, wait_ms: u32) -> Result<Option<RunSummary>, ApiError> {
@@ -193,16 +184,11 @@ impl ChildCalls for RunCalls {
             run_ids.iter().try_for_each(|id| self.child(id).map(drop))
         };
         let asked = run.journal.asked(&(&run_ids, wait_ms));
-        let call = call("runs.wait-any", None, 0, asked);
-        let ticket = match run.enter(&call).await {
-            Entered::Answered(outcome) => return outcome,
-            Entered::Live(ticket) => ticket,
-        };
-        let effect = async {
+        let effect = async |ticket: EffectTicket| {
             let ids: Vec<RunId> = run_ids.iter().map(|id| self.child(id)).collect::<Result<_, _>>()?;
             if wait_ms > 0 {
                 // When the wait began is known to a later execution.
-                run.journal.started(&ticket, Effect { number: 0 });
+                run.start(&ticket);
             }
             let mut arrivals = run.waits.mail.arrivals();
             // A wait that could be parked is waited in memory a moment first: coming back costs more than a moment.
@@ -217,7 +203,7 @@ impl ChildCalls for RunCalls {
                     }
                     active.push(WaitKey::Child(*id));
                 }
-                let (left, until) = run.time_left(&ticket, u64::from(wait_ms));
+                let (left, until) = run.time_left(ticket.began_us(), u64::from(wait_ms));
                 if left.is_zero() {
                     return Ok(None);
                 }
@@ -233,15 +219,16 @@ impl ChildCalls for RunCalls {
                 }
             }
         };
-        run.pass_live(&ticket, &call, allowed, effect).await
+        run.pass(Call::effect("runs.wait-any", asked), allowed, effect).await.outcome
     }
 
     async fn run_get(&mut self, run_id: String) -> Result<RunSummary, ApiError> {
         let run = &self.run;
         let found = self.may(RunOperation::Get, "runs.get").and_then(|()| self.child(&run_id));
         let asked = run.journal.asked(&run_id);
-        let effect = async { self.summary(found.clone()?) };
-        run.pass(call("runs.get", Some(&run_id), 0, asked), || found.clone().map(drop), effect).await
+        let effect = async |()| self.summary(found.clone()?);
+        let call = Call::read("runs.get", asked).resource(run_id.as_str());
+        run.pass(call, || found.clone().map(drop), effect).await.outcome
     }
 
     async fn run_list(&mut self, parent_run_id: Option<String>, limit: u32) -> Result<Vec<RunSummary>, ApiError> {
@@ -255,11 +242,11 @@ impl ChildCalls for RunCalls {
             }
         };
         let asked = run.journal.asked(&(&parent_run_id, limit));
-        let effect = async {
+        let effect = async |()| {
             let newest_first = run.family.children.all().into_iter().rev().take(page_size(limit)?);
             newest_first.map(|id| self.summary(id)).collect()
         };
-        run.pass(call("runs.list", parent_run_id.as_deref(), 0, asked), allowed, effect).await
+        run.pass(Call::read("runs.list", asked).resource(parent_run_id.as_deref()), allowed, effect).await.outcome
     }
 
     async fn run_events_page(&mut self, run_id: String, after: Option<String>, limit: u32) -> Result<Page<RunEvent>, ApiError> {
@@ -269,8 +256,9 @@ impl ChildCalls for RunCalls {
             self.child(&run_id)
         });
         let asked = run.journal.asked(&(&run_id, &after, limit));
-        let effect = async { run.ledger.run_events(found.clone()?, after.as_deref(), limit).map_err(ledger_failed) };
-        run.pass(call("runs.events-page", Some(&run_id), 0, asked), || found.clone().map(drop), effect).await
+        let effect = async |()| run.ledger.run_events(found.clone()?, after.as_deref(), limit).map_err(ledger_failed);
+        let call = Call::read("runs.events-page", asked).resource(run_id.as_str());
+        run.pass(call, || found.clone().map(drop), effect).await.outcome
     }
 
     async fn run_cancel(&mut self, run_id: String, reason: String) -> Result<(), ApiError> {
@@ -280,10 +268,11 @@ impl ChildCalls for RunCalls {
             self.child(&run_id)
         });
         let asked = run.journal.asked(&(&run_id, &reason));
-        let effect = async {
+        let effect = async |_| {
             let reason = if reason.is_empty() { "cancelled by the run that had started it".to_owned() } else { reason.clone() };
             self.neighbours.cancel(found.clone()?, reason).await.map_err(of_host)
         };
-        run.pass(call("runs.cancel", Some(&run_id), 0, asked), || found.clone().map(drop), effect).await
+        let call = Call::effect("runs.cancel", asked).resource(run_id.as_str());
+        run.pass(call, || found.clone().map(drop), effect).await.outcome
     }
 }

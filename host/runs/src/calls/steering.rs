@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_ledger::{NewEvent, RunWrite};
+use agent_host_ledger::RunWrite;
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventId, ResultKind,
+    ApiError, ErrorCode, EventId,
     context::SteeringInput,
     limits::{MAX_PAGE, MIN_PAGE},
     message::ContentPart,
@@ -16,21 +16,20 @@ use agent_host_protocol::{
 use agent_host_sandbox::SteeringCalls;
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::RunCalls;
 use crate::{
     execution::{
         Execution,
-        gate::{Call, Entered},
+        call::{Call, WriteTicket},
         neighbours::WaitingRun,
     },
     policy::context::event_context,
     record::{
         WaitKey,
-        facts::fact,
-        journal::{Effect, Outcome, Stop, Ticket},
+        facts::{self, Fact, SteeringReceipt},
+        journal::Stop,
         ledger_failed, steering,
     },
 };
@@ -40,7 +39,12 @@ const MAX_PULL_BYTES: usize = 512 * 1024;
 
 impl RunCalls {
     /// Takes what waits, durably: with the answer in the journal. `untold` is told what was taken.
-    async fn take_inputs(&self, ticket: &Ticket, limit: usize, untold: &Untold<'_>) -> Result<Vec<SteeringInput>, ApiError> {
+    async fn take_inputs(
+        &self,
+        ticket: &mut Option<WriteTicket>,
+        limit: usize,
+        untold: &Untold<'_>,
+    ) -> Result<Vec<SteeringInput>, ApiError> {
         let run = &self.run;
         let (mut inputs, mut bytes) = (Vec::new(), 0);
         while inputs.len() < limit
@@ -69,7 +73,7 @@ impl RunCalls {
             if bytes > MAX_PULL_BYTES && !inputs.is_empty() {
                 break;
             }
-            facts.push(json!({ "event_id": record.run.event_id, "run_id": record.run.run_id }));
+            facts.push(Fact::SteeringReceived(SteeringReceipt { event_id: record.run.event_id, run_id: record.run.run_id }));
             events.push(record.run.event_id);
             inputs.push(input);
             taken.push(waiting);
@@ -82,20 +86,21 @@ impl RunCalls {
             untold.note(events);
             return Ok(inputs);
         }
-        let answer = serde_json::to_string(&inputs).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
-        run.writer.append(Some(ticket), |first| Ok(self.receipt(ticket, first, &facts, answer))).await?;
+        // A pull that takes something ends with it, so there is one commit at most.
+        let Some(ticket) = ticket.take() else { return Err(lost_input()) };
+        let make = |first| Ok((received(first, &facts), inputs));
+        let (inputs, _) = run.commit(ticket, make).await?;
         // This run does not end before those that it has taken: a host that died in between would let them run.
         taken.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
         Ok(inputs)
     }
 
     /// Takes these, whether whoever pulls waits for it or goes away in the middle of it.
-    async fn receive(&self, taken: Vec<Box<dyn WaitingRun>>, facts: Vec<Value>, events: Vec<EventId>) -> Result<(), ApiError> {
+    async fn receive(&self, taken: Vec<Box<dyn WaitingRun>>, facts: Vec<Fact>, events: Vec<EventId>) -> Result<(), ApiError> {
         let run = Arc::clone(&self.run);
         let (told, heard) = oneshot::channel();
         tokio::spawn(async move {
-            let write = |first| Ok(RunWrite { events: received(first, &facts), ..RunWrite::default() });
-            let written = run.writer.append(None, write).await.map(drop);
+            let written = run.writer.append(|first| Ok(received(first, &facts))).await.map(drop);
             let is_taken = written.is_ok();
             if is_taken {
                 taken.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
@@ -104,7 +109,7 @@ impl RunCalls {
                 run.knowledge.pending_inputs.lock().extend(events);
             }
         });
-        heard.await.unwrap_or_else(|_| Err(ApiError::retryable(ErrorCode::RuntimeError, "the host could not take the input")))
+        heard.await.unwrap_or_else(|_| Err(lost_input()))
     }
 
     fn input(&self, event_id: EventId) -> Result<Option<SteeringInput>, ApiError> {
@@ -124,16 +129,14 @@ impl RunCalls {
             given.extend(named.map(|artifact| artifact.artifact_id.clone()));
         }
     }
-
-    fn receipt(&self, ticket: &Ticket, first: u64, facts: &[Value], answer: String) -> RunWrite {
-        self.run.journal.settle(ticket, Outcome::Answer(answer), Vec::new());
-        RunWrite { events: received(first, facts), ..RunWrite::default() }
-    }
 }
 
-fn received(first: u64, facts: &[Value]) -> Vec<NewEvent> {
-    let at = time::now();
-    (first..).zip(facts).map(|(sequence, data)| fact(ResultKind::SteeringReceived, sequence, at, data)).collect()
+fn received(first: u64, facts: &[Fact]) -> RunWrite {
+    RunWrite { events: facts::events(facts, first, time::now()), ..RunWrite::default() }
+}
+
+fn lost_input() -> ApiError {
+    ApiError::retryable(ErrorCode::RuntimeError, "the host could not take the input")
 }
 
 /// Inputs that were taken, until whoever pulls has them. Where they never come there, they are given to the next one.
@@ -178,24 +181,20 @@ impl SteeringCalls for RunCalls {
             Err(ApiError::invalid_argument(format!("`limit` is between {MIN_PAGE} and {MAX_PAGE}, not {limit}")))
         };
         let asked = run.journal.asked(&(limit, wait_ms));
-        let call = Call { action: "steering.pull", resource: None, scope: None, bytes: 0, asked };
-        let ticket = match run.enter(&call).await {
-            Entered::Answered(outcome) => return outcome.inspect(|inputs: &Vec<SteeringInput>| self.may_read(inputs)),
-            Entered::Live(ticket) => ticket,
-        };
         let untold = Untold { run, events: Mutex::default() };
-        let effect = async {
+        let effect = async |ticket: WriteTicket| {
             if wait_ms > 0 {
                 // When the wait began is known to a later execution.
-                run.journal.started(&ticket, Effect { number: 0 });
+                run.start_wait(&ticket);
             }
+            let (began_us, mut ticket) = (ticket.began_us(), Some(ticket));
             let key = run.terms.grant.conversation.as_ref();
             // People answer soon or late: a wait that could be parked is waited in memory a moment first.
             let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
             loop {
                 let joined = key.and_then(|key| self.neighbours.joined(key));
-                let inputs = self.take_inputs(&ticket, limit as usize, &untold).await?;
-                let (left, until) = run.time_left(&ticket, u64::from(wait_ms));
+                let inputs = self.take_inputs(&mut ticket, limit as usize, &untold).await?;
+                let (left, until) = run.time_left(began_us, u64::from(wait_ms));
                 if !inputs.is_empty() || left.is_zero() {
                     return Ok(inputs);
                 }
@@ -216,7 +215,7 @@ impl SteeringCalls for RunCalls {
                 }
             }
         };
-        let inputs = run.pass_live(&ticket, &call, allowed, effect).await?;
+        let inputs = run.pass(Call::write("steering.pull", asked), allowed, effect).await.outcome?;
         untold.told();
         self.may_read(&inputs);
         Ok(inputs)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use agent_host_protocol::{
-    ApiError, ErrorCode, ResultKind,
+    ApiError, ErrorCode,
     manifest::ToolOperation,
     message::{ContentPart, ToolCall},
     tool::{ToolDetail, ToolOutput},
@@ -18,11 +18,11 @@ use tokio::sync::mpsc;
 use super::{RunCalls, granted, not_found, not_granted, within};
 use crate::{
     execution::{
+        call::{Call, EffectTicket, OutsideEffect},
         doubt::{Doubt, in_doubt},
-        gate::{Call, Entered},
         open_calls::OpenCall,
     },
-    record::journal::{Asked, Effect, Step, Ticket},
+    record::{facts::CallOutcome, journal::Effect},
 };
 
 /// Where an operator says which tools a binding may use.
@@ -52,43 +52,45 @@ impl RunCalls {
         }
     }
 
-    pub(super) fn call_of(&self, request: &ToolRequest) -> Asked {
-        self.run.journal.asked(request)
+    /// A call of a tool, as the gate takes it.
+    pub(super) fn call_of<'a>(&self, request: &'a ToolRequest) -> Call<'a, OutsideEffect> {
+        let asked = self.run.journal.asked(request);
+        Call::effect("tools.call", asked).resource(request.tool_name.as_str()).bytes(request.parameters.len())
     }
 
-    /// One call through the gate, that no execution before has answered.
-    async fn one(&self, ticket: &Ticket, request: ToolRequest, asked: Asked) -> Result<ToolOutput, ApiError> {
+    /// Steps 3 to 5 of the gate, for a call of a tool.
+    fn may_call(&self, request: &ToolRequest) -> Result<(), ApiError> {
+        if self.is_of_client(request) {
+            return self.may_ask_client(request);
+        }
+        self.tool(&request.tool_name, ToolOperation::Call, "tools.call")?;
+        is_call_id(&request.call_id)?;
+        within("the parameters of a tool call", request.parameters.len(), self.run.limits.tool_parameters_bytes)
+    }
+
+    /// The effect of a call of a tool.
+    async fn carry_out(&self, ticket: EffectTicket, request: &ToolRequest) -> Result<ToolOutput, ApiError> {
         let run = &self.run;
-        if self.is_of_client(&request) {
-            return self.one_of_client(ticket, request, asked).await;
+        if self.is_of_client(request) {
+            return self.await_client(ticket, request).await;
         }
         let ToolRequest { call_id, tool_name, parameters } = request;
-        let bytes = parameters.len();
-        let allowed = || {
-            self.tool(&tool_name, ToolOperation::Call, "tools.call")?;
-            is_call_id(&call_id)?;
-            within("the parameters of a tool call", bytes, run.limits.tool_parameters_bytes)
+        let parameters = parsed(parameters)?;
+        let call = ToolCall { call_id: call_id.clone(), tool_name: tool_name.clone(), parameters };
+        let begun = OpenCall::tool(run, &ticket, &call).await?;
+        let outcome = match self.may_be_done(&ticket, &call).await {
+            Ok(()) => begun.span().within(self.execute(&begun, call)).await,
+            Err(doubt) => Err(doubt),
         };
-        let effect = async {
-            let parameters = parsed(&parameters)?;
-            let call = ToolCall { call_id: call_id.clone(), tool_name: tool_name.clone(), parameters };
-            let begun = OpenCall::tool(run, ticket, &call).await?;
-            let outcome = match self.may_be_done(ticket, &call).await {
-                Ok(()) => begun.span().within(self.execute(&begun, call)).await,
-                Err(doubt) => Err(doubt),
-            };
-            run.settle(ticket, &outcome).await?;
-            begun.executed(outcome.as_ref()).await;
-            outcome
-        };
-        let call = Call { action: "tools.call", resource: Some(&tool_name), scope: None, bytes, asked };
-        run.pass_live(ticket, &call, allowed, effect).await
+        run.settle(ticket, &outcome).await?;
+        begun.end(CallOutcome::Tool(outcome.as_ref())).await;
+        outcome
     }
 
     /// Whether a call may be made: one whose outcome is in doubt may not be made twice, unless that is harmless, or a
     /// person says so.
-    async fn may_be_done(&self, ticket: &Ticket, call: &ToolCall) -> Result<(), ApiError> {
-        let Some(Effect { number }) = ticket.doubt else { return Ok(()) };
+    async fn may_be_done(&self, ticket: &EffectTicket, call: &ToolCall) -> Result<(), ApiError> {
+        let Some(Effect { number }) = ticket.doubt() else { return Ok(()) };
         if self.is_harmless(&call.tool_name) {
             return Ok(());
         }
@@ -105,8 +107,8 @@ impl RunCalls {
     }
 
     /// Asks for all that is in doubt among many calls before any of them is made: a run that waits for a person makes none.
-    async fn ask_for_doubts(&self, within: &Ticket, requests: &[ToolRequest]) -> Result<(), ApiError> {
-        let doubts = within.doubts();
+    async fn ask_for_doubts(&self, within: &EffectTicket, requests: &[ToolRequest]) -> Result<(), ApiError> {
+        let doubts = self.run.doubts(within);
         let of = |(part, effect): (u32, Effect)| {
             // What the client was asked for, it is asked for still.
             let request = requests.get((part as usize).checked_sub(1)?).filter(|request| !self.is_of_client(request))?;
@@ -131,8 +133,8 @@ impl RunCalls {
         tokio::pin!(working);
         let recorded = async |progress: Progress| {
             let Progress { progress, total, message } = progress;
-            match begun.progress(progress, total, message.as_deref()) {
-                Some(data) => run.writer.record_fact(ResultKind::ToolCallProgress, &data).await,
+            match begun.progress(progress, total, message) {
+                Some(fact) => run.writer.record_fact(&fact).await,
                 None => Ok(()),
             }
         };
@@ -231,12 +233,10 @@ fn doubt(number: u64, call: &ToolCall) -> Doubt {
 
 impl RunCalls {
     /// One of many calls.
-    async fn part(&self, within: &Ticket, part: u32, request: ToolRequest) -> Result<ToolOutput, ApiError> {
-        let asked = self.call_of(&request);
-        match self.run.journal.enter_part(within, part, "tools.call", &asked) {
-            Step::Answered(answered) => self.run.answered(answered.outcome).await,
-            Step::Live(ticket) => self.one(&ticket, request, asked).await,
-        }
+    async fn part(&self, within: &EffectTicket, part: u32, request: ToolRequest) -> Result<ToolOutput, ApiError> {
+        let effect = async |ticket| self.carry_out(ticket, &request).await;
+        let call = self.call_of(&request);
+        self.run.pass_part((within, part), call, || self.may_call(&request), effect).await.outcome
     }
 }
 
@@ -245,19 +245,13 @@ impl ToolCalls for RunCalls {
     async fn tool_detail(&mut self, tool_name: String) -> Result<ToolDetail, ApiError> {
         let found = self.detail(&tool_name);
         let asked = self.run.journal.asked(&tool_name);
-        let call = Call { action: "tools.get-detail", resource: Some(&tool_name), scope: None, bytes: 0, asked };
-        let effect = async { found.clone() };
-        self.run.pass(call, || found.clone().map(drop), effect).await
+        let call = Call::read("tools.get-detail", asked).resource(tool_name.as_str());
+        self.run.pass(call, || found.clone().map(drop), async |()| found.clone()).await.outcome
     }
 
     async fn tool_call(&mut self, request: ToolRequest) -> Result<ToolOutput, ApiError> {
-        let run = &self.run;
-        let name = request.tool_name.clone();
-        let call = Call { action: "tools.call", resource: Some(&name), scope: None, bytes: 0, asked: self.call_of(&request) };
-        match run.enter(&call).await {
-            Entered::Answered(outcome) => outcome,
-            Entered::Live(ticket) => self.one(&ticket, request, call.asked).await,
-        }
+        let effect = async |ticket| self.carry_out(ticket, &request).await;
+        self.run.pass(self.call_of(&request), || self.may_call(&request), effect).await.outcome
     }
 
     async fn tool_call_many(&mut self, calls: Vec<ToolRequest>) -> Vec<Result<ToolOutput, ApiError>> {
@@ -279,17 +273,12 @@ impl ToolCalls for RunCalls {
             }
             Ok(())
         };
-        let call = Call { action: "tools.call-many", resource: None, scope: None, bytes, asked: run.journal.asked(&calls) };
+        let call = Call::effect("tools.call-many", run.journal.asked(&calls)).bytes(bytes);
         let refused = |refusal: ApiError| (0..count).map(|_| Err(refusal.clone())).collect();
-        let ticket = match run.enter_parts(&call, count).await {
-            Entered::Answered(Ok(outcomes)) => return outcomes,
-            Entered::Answered(Err(refusal)) => return refused(refusal),
-            Entered::Live(ticket) => ticket,
-        };
         // Each goes through the gate by itself as well: it is judged by its own tool, and leaves its own record.
         let mut outcomes = Vec::new();
-        let effect = async {
-            run.journal.started(&ticket, Effect { number: 0 });
+        let effect = async |ticket: EffectTicket| {
+            run.start(&ticket);
             self.ask_for_doubts(&ticket, &calls).await?;
             let (of_client, of_host): (Vec<_>, Vec<_>) =
                 (1..).zip(calls.clone()).partition(|(_, request)| self.is_of_client(request));
@@ -301,9 +290,11 @@ impl ToolCalls for RunCalls {
             outcomes = all.into_iter().map(|(_, outcome)| outcome).collect();
             Ok(())
         };
-        match run.pass_live(&ticket, &call, allowed, effect).await {
-            Ok(()) => outcomes,
-            Err(refusal) => refused(refusal),
+        let passed = run.pass(call, allowed, effect).await;
+        match (passed.outcome, passed.past) {
+            (Ok(()), None) => outcomes,
+            (Ok(()), Some(past)) => run.part_outcomes(past, "tools.call-many", count).await,
+            (Err(refusal), _) => refused(refusal),
         }
     }
 }

@@ -6,14 +6,13 @@
 use std::time::Duration;
 
 use agent_host_ledger::{RunChange, RunWrite};
-use agent_host_protocol::{ApiError, ErrorCode, ResultKind, Timestamp, ask::ActionOutcome, time};
-use serde_json::{Value, json};
+use agent_host_protocol::{ApiError, ErrorCode, Timestamp, ask::ActionOutcome, time};
 
 use super::{Execution, registry::Letter};
 use crate::record::{
     HostError, WaitKey,
     action::{Action, AskKind, Decision, Given, actions_of},
-    facts::{fact, status_event, waiting_data},
+    facts::{self, ActionEnd, Fact, StatusChange},
     journal::Stop,
     ledger_failed,
 };
@@ -144,8 +143,8 @@ impl Execution {
             }
         }
         if expires_at.is_some_and(|at| at <= time::now()) {
-            let data = json!({ "action_id": action_id, "outcome": "expired" });
-            self.writer.record_fact(ResultKind::ActionResolved, &data).await?;
+            let end = ActionEnd { action_id: action_id.to_owned(), outcome: "expired", ..ActionEnd::default() };
+            self.writer.record_fact(&Fact::ActionResolved(end)).await?;
             return Ok(Some(Resolution::Expired));
         }
         Ok(None)
@@ -165,11 +164,8 @@ impl Execution {
         let at = time::now();
         let facts = given.facts(action_id);
         let refers_to = given.artifacts(kind);
-        let make = |first: u64| {
-            let events = (first..).zip(&facts).map(|(sequence, (kind, data))| fact(*kind, sequence, at, data)).collect();
-            Ok(RunWrite { events, refers_to, ..RunWrite::default() })
-        };
-        let written = match self.writer.append(None, make).await {
+        let make = |first: u64| Ok(RunWrite { events: facts::events(&facts, first, at), refers_to, ..RunWrite::default() });
+        let written = match self.writer.append(make).await {
             Ok(written) => written.durable().await,
             Err(error) => Err(error),
         };
@@ -187,21 +183,20 @@ impl Execution {
 
     /// Records that the run waits, in memory.
     async fn record_wait(&self, reason: &str, until: Option<Timestamp>) -> Result<(), ApiError> {
-        let data = waiting_data(reason, until);
-        self.record_status(|at| RunChange::Wait { at, reason: reason.to_owned() }, &data).await
+        self.record_status(|at| RunChange::Wait { at, reason: reason.to_owned() }, StatusChange::waiting(reason, until)).await
     }
 
     /// Records that the run goes on.
     async fn record_resume(&self) -> Result<(), ApiError> {
-        self.record_status(|at| RunChange::Resume { at }, &json!({ "status": "running", "reason": "answered" })).await
+        self.record_status(|at| RunChange::Resume { at }, StatusChange::running("answered")).await
     }
 
-    async fn record_status(&self, change: impl FnOnce(Timestamp) -> RunChange, data: &Value) -> Result<(), ApiError> {
+    async fn record_status(&self, change: impl FnOnce(Timestamp) -> RunChange, status: StatusChange) -> Result<(), ApiError> {
         let at = time::now();
         let make = |sequence| {
-            let events = vec![status_event(sequence, at, data)];
+            let events = vec![Fact::RunStatus(status).event(sequence, at)];
             Ok(RunWrite { changes: vec![change(at)], events, ..RunWrite::default() })
         };
-        self.writer.append(None, make).await.map(drop)
+        self.writer.append(make).await.map(drop)
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     record::{
         WaitKey,
         action::{Action, ActionStatus, AskKind, actions_of, is_background},
+        facts::CallOutcome,
         journal::Stop,
         ledger_failed,
     },
@@ -67,10 +68,10 @@ impl BackgroundActions {
                 () = run.family.released.cancelled() => return,
             };
             match outcome {
-                Ok(Some(value)) => open.acted(Ok(&value)).await,
+                Ok(Some(value)) => open.end(CallOutcome::Action(Ok(&value))).await,
                 // A person or the clock has said no, and the record says so already.
                 Ok(None) => open.ended_before(),
-                Err(error) => open.acted(Err(&error)).await,
+                Err(error) => open.end(CallOutcome::Action(Err(&error))).await,
             }
         };
         tasks.spawn(acting.with_current_context());

@@ -4,7 +4,7 @@
 //! binding says.
 
 use agent_host_config::InDoubt;
-use agent_host_protocol::{ApiError, ErrorCode, ResultKind, time};
+use agent_host_protocol::{ApiError, ErrorCode, time};
 use serde_json::{Value, json};
 
 use super::{
@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     policy::approval,
-    record::action::{Ask, AskKind, Decision, action_id},
+    record::{
+        action::{Ask, AskKind, AskSubject, Decision, action_id},
+        facts::{ActionRequest, Fact},
+    },
 };
 
 /// The action that is asked for.
@@ -42,7 +45,8 @@ impl Execution {
         for doubt in doubts {
             let id = action_id(self.run_id, doubt.number);
             if self.action(&id)?.is_none() {
-                self.writer.record_fact(ResultKind::ActionRequested, &self.asked_about(&id, doubt)).await?;
+                let request = ActionRequest { action_id: id.clone(), ask: self.ask_about(doubt) };
+                self.writer.record_fact(&Fact::ActionRequested(request)).await?;
             }
             ids.push(id);
         }
@@ -51,25 +55,22 @@ impl Execution {
         Ok(resolutions.into_iter().map(repeat).collect())
     }
 
-    fn asked_about(&self, id: &str, doubt: &Doubt) -> Value {
+    fn ask_about(&self, doubt: &Doubt) -> Ask {
         let ruling = approval::judge(&self.terms.approvals, ACTION, &doubt.target);
         let message = format!(
             "the host stopped while {} was called, and nobody knows what came of it: find out, and say whether to call it again",
             doubt.what
         );
-        let ask = Ask {
-            kind: AskKind::EffectInDoubt,
+        Ask {
             expires_at: ruling.expires_ms.map(|ms| time::now().saturating_add(ms)),
             approvers: ruling.approvers,
-            more: json!({
-                "action_id": id,
-                "action": ACTION,
-                "target": doubt.target,
-                "payload": doubt.payload,
-                "message": message,
-            }),
-        };
-        ask.data()
+            subject: AskSubject::EffectInDoubt {
+                action: ACTION,
+                message,
+                payload: doubt.payload.clone(),
+                target: doubt.target.clone(),
+            },
+        }
     }
 }
 

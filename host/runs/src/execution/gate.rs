@@ -3,12 +3,11 @@
 //! 1. Is the run active, not cancelled? 2. Is there time left? 3. Is the operation granted? 4. Is the resource
 //!    granted? 5. Is the request small enough? 6. Is it not too often? Then the effect, and then the audit record.
 //!
-//! What an operation needs is said by its [`Call`]; steps 3 to 5 are its answers. There is no other way in.
+//! [`Execution::pass`] is the one way in. Steps 3 to 5 are `allowed`, a function of the call; the type of the [`Call`] says
+//! what its effect may do (`call.rs`). The clock, which cannot be refused, is only slowed down ([`Execution::tick`]).
 //!
-//! A call that was admitted and leaves its own trace in the record of the run ([`TRACED`]) has no audit record besides.
-//!
-//! Around all of it is the journal: a call that an execution before has answered is answered from there and comes no
-//! further, and what comes of every other call is recorded, refusals too.
+//! Around all of it is the journal: a call that an earlier execution has answered is answered from there and comes no
+//! further, and the outcome of every other call is recorded, refusals too.
 
 use std::{
     future::Future,
@@ -17,22 +16,24 @@ use std::{
 };
 
 use agent_host_ledger::AuditRecord;
-use agent_host_protocol::{ApiError, ErrorCode, Limits, hex, time};
+use agent_host_protocol::{ApiError, ErrorCode, Limits, time};
 use agent_host_providers::trace::Span;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
-use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
-use super::{Execution, blocking, metrics, spans};
-use crate::record::{
-    journal::{Answered, Asked, Outcome, Step, Stop, Ticket},
-    ledger_failed,
+use super::{
+    Execution,
+    answer::Answer,
+    call::{Call, EffectTicket, Kind, OutsideEffect, Passed, Past, Rate},
+    metrics::{self, Metrics},
+    spans,
 };
+use crate::record::journal::{Answered, Asked, CallId, Effect, Journal, Outcome, Step, Stop};
 
-/// How often a run may call.
+/// The rates of the calls of one run.
 pub(crate) struct Rates {
     calls: DefaultDirectRateLimiter,
-    /// Waiting for the next piece of a stream: slowed down, never refused.
+    /// Pieces of streams: slowed down, never refused.
     pieces: DefaultDirectRateLimiter,
     results: DefaultDirectRateLimiter,
 }
@@ -48,234 +49,159 @@ impl Rates {
     }
 }
 
-/// One host call, as the gate sees it.
-pub(crate) struct Call<'a> {
-    /// `interface.function`.
-    pub(crate) action: &'a str,
-    /// Which thing it is about.
-    pub(crate) resource: Option<&'a str>,
-    /// In which scope.
-    pub(crate) scope: Option<&'static str>,
-    /// Bytes of the request.
-    pub(crate) bytes: usize,
-    /// The request, as the journal keeps it.
-    pub(crate) asked: Asked,
+/// A call that an effect is made for, between its admission and its end.
+pub(crate) struct AdmittedCall<'a, K> {
+    run: &'a Execution,
+    call: Call<'a, K>,
+    open: OpenEntry<'a>,
+    began: Instant,
+    span: Span,
 }
 
-/// Where a call stands that the guest has made.
-pub(crate) enum Entered<A> {
-    /// An execution before has its answer.
-    Answered(A),
-    /// It is to be done.
-    Live(Ticket),
+/// The open entry of a call in the journal. It is closed when the call is over, also where its caller goes away.
+struct OpenEntry<'a> {
+    journal: &'a Journal,
+    id: CallId,
 }
 
-/// A call with its answer.
-type EnteredCall<T> = Entered<Result<T, ApiError>>;
-/// A call with its answer and the number of its effect.
-type EnteredEffect<T> = Entered<(Result<T, ApiError>, u64)>;
+impl Drop for OpenEntry<'_> {
+    fn drop(&mut self) {
+        self.journal.close(self.id);
+    }
+}
 
-/// An answer that is longer becomes a blob beside the journal.
-const MAX_INLINE_ANSWER: usize = 64 * 1024;
+/// A call after the first steps of the gate.
+pub(crate) enum Entered<'a, K: Kind, T> {
+    /// An earlier execution has answered it, or it is refused.
+    Over(Passed<T>),
+    Admitted(AdmittedCall<'a, K>, K::Ticket),
+}
 
 impl Execution {
-    /// Lets a call through, or says why not. `allowed` answers for the grant, the resource and the size; it is
-    /// asked after what concerns the run as a whole, and before the rate.
-    ///
-    /// For calls without an effect outside the ledger; the others [`RunState::enter`] first.
-    pub(crate) async fn pass<T: Serialize + DeserializeOwned>(
+    /// Lets a call through, or refuses it. `allowed` answers for the grant, the resource and the size; it is asked after the
+    /// checks of the run as a whole, and before the rate.
+    pub(crate) async fn pass<K: Kind, T: Answer>(
         &self,
-        call: Call<'_>,
+        mut call: Call<'_, K>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
-        effect: impl Future<Output = Result<T, ApiError>>,
-    ) -> Result<T, ApiError> {
-        match self.enter(&call).await {
-            Entered::Answered(outcome) => outcome,
-            Entered::Live(ticket) => self.pass_live(&ticket, &call, allowed, effect).await,
-        }
+        effect: impl AsyncFnOnce(K::Ticket) -> Result<T, ApiError>,
+    ) -> Passed<T> {
+        let step = match self.journal.enter(call.action, std::mem::take(&mut call.asked)) {
+            Ok(step) => step,
+            Err(stop) => self.stop(stop).await,
+        };
+        self.pass_step(step, call, allowed, effect).await
     }
 
-    /// As [`RunState::pass`], for a call that no execution before has answered. An effect that writes to the ledger by
-    /// itself settles the ticket with that write; where it does not, what came of it is settled here.
-    pub(crate) async fn pass_live<T: Serialize>(
+    /// As [`Execution::pass`], for one of the calls within a call.
+    pub(crate) async fn pass_part<T: Answer>(
         &self,
-        ticket: &Ticket,
-        call: &Call<'_>,
+        (within, part): (&EffectTicket, u32),
+        mut call: Call<'_, OutsideEffect>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
-        effect: impl Future<Output = Result<T, ApiError>>,
-    ) -> Result<T, ApiError> {
-        let began = Instant::now();
-        let admitted = self.admitted(allowed);
-        // What leaves its own trace in the record is too small for one of these.
-        let span = if TRACED.contains(&call.action) { Span::nothing() } else { spans::of_host_call(call.action) };
-        let outcome = match admitted {
-            Ok(()) => self.bounded(span.within(effect)).await,
-            Err(refusal) => Err(refusal),
-        };
-        if let Err(error) = &outcome {
-            span.failed(metrics::outcome(Some(error)));
-        }
-        drop(span);
-        self.passed(ticket, call, began.elapsed(), outcome).await
+        effect: impl AsyncFnOnce(EffectTicket) -> Result<T, ApiError>,
+    ) -> Passed<T> {
+        let step = self.journal.enter_part(within.inner(), part, call.action, std::mem::take(&mut call.asked));
+        self.pass_step(step, call, allowed, effect).await
     }
 
-    /// Whether a call may begin. Whoever asks by itself says with [`RunState::passed`] what came of the call.
-    pub(crate) fn admitted(&self, allowed: impl FnOnce() -> Result<(), ApiError>) -> Result<(), ApiError> {
-        self.is_active().and_then(|()| allowed()).and_then(|()| self.is_not_too_often())
+    /// The first half of [`Execution::pass_part`], for effects that several parts wait for together: [`AdmittedCall::end`]
+    /// is the second.
+    pub(crate) async fn enter_part<'a, T: Answer>(
+        &'a self,
+        within: &EffectTicket,
+        part: u32,
+        mut call: Call<'a, OutsideEffect>,
+        allowed: impl FnOnce() -> Result<(), ApiError>,
+    ) -> Entered<'a, OutsideEffect, T> {
+        let step = self.journal.enter_part(within.inner(), part, call.action, std::mem::take(&mut call.asked));
+        self.enter(step, call, allowed).await
     }
 
-    /// As [`RunState::pass`], for the next piece of a stream that was granted when it was opened. A guest that reads a
-    /// fast stream is made to wait and then gets more at once; to be refused in the middle would help nobody.
-    pub(crate) async fn pass_piece<T: Serialize>(
-        &self,
-        ticket: &Ticket,
-        call: &Call<'_>,
-        effect: impl Future<Output = Result<T, ApiError>>,
-    ) -> Result<T, ApiError> {
-        let began = Instant::now();
-        let outcome = match self.is_active() {
-            Ok(()) => {
-                self.bounded(async {
-                    self.rates.pieces.until_ready().await;
-                    effect.await
-                })
-                .await
-            }
-            Err(refusal) => Err(refusal),
-        };
-        self.passed(ticket, call, began.elapsed(), outcome).await
-    }
-
-    /// What came of a call that was let through, or not: it is counted, recorded and settled.
-    pub(crate) async fn passed<T: Serialize>(
-        &self,
-        ticket: &Ticket,
-        call: &Call<'_>,
-        took: Duration,
-        outcome: Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
-        let error = outcome.as_ref().err();
-        if let Some(metrics) = &self.metrics {
-            metrics.called(call.action, error, took);
-            if matches!(call.action, SEND | WASI) {
-                metrics.egress(error);
-            }
-        }
-        self.record(call, took, error);
-        self.settle(ticket, &outcome).await?;
-        self.writer.flush_if_full().await;
-        outcome
-    }
-
-    /// The guest has called. Where its journal and it no longer agree, this does not return: the run ends.
-    pub(crate) async fn enter<T: DeserializeOwned>(&self, call: &Call<'_>) -> EnteredCall<T> {
-        match self.journal.enter(call.action, &call.asked) {
-            Ok(Step::Live(ticket)) => self.live(ticket),
-            Ok(Step::Answered(Answered { outcome, effect, .. })) => {
-                self.open.note(effect.map_or(0, |effect| effect.number));
-                Entered::Answered(self.answered(outcome).await)
-            }
-            Err(stop) => self.stop(stop).await,
-        }
-    }
-
-    fn live<A>(&self, ticket: Ticket) -> Entered<A> {
-        self.open.note(ticket.doubt.map_or(0, |effect| effect.number));
-        Entered::Live(ticket)
-    }
-
-    /// As [`RunState::enter`], for an effect that stays open after its call: an answer comes with its number.
-    pub(crate) async fn enter_effect<T: DeserializeOwned>(&self, call: &Call<'_>) -> EnteredEffect<T> {
-        match self.journal.enter(call.action, &call.asked) {
-            Ok(Step::Live(ticket)) => self.live(ticket),
-            Ok(Step::Answered(Answered { outcome, effect, .. })) => {
-                let number = effect.map_or(0, |effect| effect.number);
-                self.open.note(number);
-                Entered::Answered((self.answered(outcome).await, number))
-            }
-            Err(stop) => self.stop(stop).await,
-        }
-    }
-
-    /// As [`RunState::enter`], for a call of `count` parts: each has its own answer.
-    pub(crate) async fn enter_parts<T: DeserializeOwned>(
-        &self,
-        call: &Call<'_>,
-        count: usize,
-    ) -> EnteredCall<Vec<Result<T, ApiError>>> {
-        let Answered { outcome, effect, mut parts } = match self.journal.enter(call.action, &call.asked) {
-            Ok(Step::Live(ticket)) => return self.live(ticket),
-            Ok(Step::Answered(answered)) => answered,
-            Err(stop) => self.stop(stop).await,
-        };
-        self.open.note(effect.map_or(0, |effect| effect.number));
-        if let Err(refusal) = self.answered::<()>(outcome).await {
-            return Entered::Answered(Err(refusal));
-        }
+    /// The outcomes of the parts of a call that an earlier execution has made.
+    pub(crate) async fn part_outcomes<T: Answer>(&self, past: Past, action: &str, count: usize) -> Vec<Result<T, ApiError>> {
+        let Past { mut parts, .. } = past;
         let mut outcomes = Vec::with_capacity(count);
         for part in (1..).take(count) {
             let Some(outcome) = parts.remove(&part) else {
-                self.stop(Stop::Lost(format!("the journal has no answer for part {part} of {}", call.action))).await
+                self.stop(Stop::Lost(format!("the journal has no answer for part {part} of {action}"))).await
             };
-            outcomes.push(self.answered(outcome).await);
+            outcomes.push(T::recall(self, outcome).await);
         }
-        Entered::Answered(Ok(outcomes))
+        outcomes
     }
 
-    /// An answer from the past.
-    pub(crate) async fn answered<T: DeserializeOwned>(&self, outcome: Outcome) -> Result<T, ApiError> {
-        let parsed = match outcome {
-            Outcome::Answer(text) => serde_json::from_str(&text).map(Ok),
-            Outcome::Refused(text) => serde_json::from_str(&text).map(Err),
-            Outcome::LongAnswer { sha256 } => match self.long_answer(&sha256).await {
-                Ok(bytes) => serde_json::from_slice(&bytes).map(Ok),
-                Err(why) => self.stop(Stop::Lost(why)).await,
-            },
+    /// The calls within this one whose outcome is in doubt.
+    pub(crate) fn doubts(&self, within: &EffectTicket) -> Vec<(u32, Effect)> {
+        self.journal.doubts(within.inner())
+    }
+
+    async fn pass_step<K: Kind, T: Answer>(
+        &self,
+        step: Step,
+        call: Call<'_, K>,
+        allowed: impl FnOnce() -> Result<(), ApiError>,
+        effect: impl AsyncFnOnce(K::Ticket) -> Result<T, ApiError>,
+    ) -> Passed<T> {
+        let (admitted, ticket) = match self.enter(step, call, allowed).await {
+            Entered::Over(passed) => return passed,
+            Entered::Admitted(admitted, ticket) => (admitted, ticket),
         };
-        match parsed {
-            Ok(outcome) => outcome,
-            Err(error) => self.stop(Stop::Lost(format!("an answer in the journal cannot be read: {error}"))).await,
+        let effect = admitted.span.within(effect(ticket));
+        let outcome = match admitted.call.rate {
+            Rate::Calls => self.bounded(effect).await,
+            Rate::Pieces => {
+                let paced = async {
+                    self.rates.pieces.until_ready().await;
+                    effect.await
+                };
+                self.bounded(paced).await
+            }
+        };
+        Passed { outcome: admitted.end(outcome).await, past: None }
+    }
+
+    async fn enter<'a, K: Kind, T: Answer>(
+        &'a self,
+        step: Step,
+        call: Call<'a, K>,
+        allowed: impl FnOnce() -> Result<(), ApiError>,
+    ) -> Entered<'a, K, T> {
+        let ticket = match step {
+            Step::Live(ticket) => ticket,
+            Step::Answered(answered) => return Entered::Over(self.recall(answered).await),
+        };
+        self.open.note(ticket.doubt.map_or(0, |effect| effect.number));
+        let open = OpenEntry { journal: &self.journal, id: ticket.call() };
+        // A call that leaves its own trace in the record is too small for a span.
+        let span = if TRACED.contains(&call.action) { Span::nothing() } else { spans::of_host_call(call.action) };
+        let rate = call.rate;
+        let admitted = AdmittedCall { run: self, call, open, began: Instant::now(), span };
+        match self.is_active().and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
+            Ok(()) => Entered::Admitted(admitted, K::ticket(ticket)),
+            Err(refusal) => Entered::Over(Passed { outcome: admitted.end(Err(refusal)).await, past: None }),
         }
     }
 
-    async fn long_answer(&self, sha256: &[u8; 32]) -> Result<Vec<u8>, String> {
-        let name = hex::encode(sha256);
-        let blob = self.ledger.blob(&name).map_err(|error| error.to_string())?;
-        let blob = blob.ok_or_else(|| "a long answer is missing beside the journal".to_owned())?;
-        blocking(move || blob.read_at(0, usize::MAX)).await.map_err(|error| error.message)
+    async fn recall<T: Answer>(&self, answered: Answered) -> Passed<T> {
+        let Answered { outcome, effect, parts } = answered;
+        let number = effect.map_or(0, |effect| effect.number);
+        self.open.note(number);
+        Passed { outcome: T::recall(self, outcome).await, past: Some(Past { number, parts }) }
     }
 
-    /// What came of a call is to be recorded, unless it is already.
-    pub(crate) async fn settle<T: Serialize>(&self, ticket: &Ticket, outcome: &Result<T, ApiError>) -> Result<(), ApiError> {
-        if self.journal.is_settled(ticket) {
-            return Ok(());
-        }
-        if !self.journal.is_recording() {
-            self.journal.settle(ticket, Outcome::Answer(String::new()), Vec::new());
-            return Ok(());
-        }
-        let text = |json: Result<String, serde_json::Error>| json.map_err(|error| host_failed(&error));
-        match outcome {
-            Ok(answer) => {
-                let text = text(serde_json::to_string(answer))?;
-                if text.len() <= MAX_INLINE_ANSWER {
-                    self.journal.settle(ticket, Outcome::Answer(text), Vec::new());
-                    return Ok(());
-                }
-                let mut writer = self.ledger.blob_writer(text.len() as u64).map_err(ledger_failed)?;
-                let written = blocking(move || {
-                    writer.write(text.as_bytes())?;
-                    writer.finish()
-                });
-                let blob = written.await?;
-                let sha256 = blob.digest();
-                self.journal.settle(ticket, Outcome::LongAnswer { sha256 }, vec![blob]);
-            }
-            Err(refusal) => {
-                self.journal.settle(ticket, Outcome::Refused(text(serde_json::to_string(refusal))?), Vec::new());
-            }
-        }
-        Ok(())
+    /// A call of the clock: it cannot be refused, so its rate is kept by making it wait. It leaves no audit record.
+    pub(crate) async fn tick(&self, action: &str, asked: Asked, effect: impl Future<Output = ()>) {
+        let ticket = match self.journal.enter(action, asked) {
+            Ok(Step::Live(ticket)) => ticket,
+            Ok(Step::Answered(_)) => return,
+            Err(stop) => self.stop(stop).await,
+        };
+        let _open = OpenEntry { journal: &self.journal, id: ticket.call() };
+        self.rates.calls.until_ready().await;
+        effect.await;
+        self.journal.settle(ticket, Outcome::Answer("null".to_owned()), Vec::new());
+        self.writer.flush_if_full().await;
     }
 
     /// Takes `n` results off what the run may emit now.
@@ -297,14 +223,15 @@ impl Execution {
         Ok(())
     }
 
-    fn is_not_too_often(&self) -> Result<(), ApiError> {
-        self.rates
-            .calls
-            .check()
-            .map_err(|_| too_often("host calls", self.limits.host_calls_per_second, self.limits.host_calls_burst))
+    fn take_call(&self, rate: Rate) -> Result<(), ApiError> {
+        if rate == Rate::Pieces {
+            return Ok(());
+        }
+        let (per_second, burst) = (self.limits.host_calls_per_second, self.limits.host_calls_burst);
+        self.rates.calls.check().map_err(|_| too_often("host calls", per_second, burst))
     }
 
-    /// An effect under what time is left, and not longer than the run is wanted.
+    /// An effect, as long as there is time left and the run is not cancelled.
     async fn bounded<T>(&self, effect: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
         tokio::select! {
             // An effect that is done counts, even if the end of the run was asked for in the same moment.
@@ -314,30 +241,71 @@ impl Execution {
             () = tokio::time::sleep_until(self.deadline.into()) => Err(past_deadline()),
         }
     }
+}
 
-    fn record(&self, call: &Call<'_>, took: Duration, refusal: Option<&ApiError>) {
-        if refusal.is_none() && TRACED.contains(&call.action) {
-            return;
+impl<K> AdmittedCall<'_, K> {
+    /// Ends the call: its span, its metric and its audit record are made of one observation, and its outcome is recorded,
+    /// unless its effect has done that.
+    pub(crate) async fn end<T: Answer>(self, outcome: Result<T, ApiError>) -> Result<T, ApiError> {
+        let Self { run, call, open, began, span } = self;
+        let observed = Observation { call: &call, took: began.elapsed(), error: outcome.as_ref().err() };
+        observed.end_span(span);
+        if let Some(metrics) = &run.metrics {
+            observed.count(metrics);
         }
-        let grant = &self.terms.grant;
-        self.writer.audit(AuditRecord {
-            at: time::now(),
-            run_id: Some(self.run_id),
-            runner_id: Some(grant.runner_id.clone()),
-            binding_id: Some(grant.binding_id.clone()),
-            action: call.action.to_owned(),
-            resource: call.resource.map(shortened),
-            scope: call.scope.map(str::to_owned),
-            outcome: refusal.map_or("ok", |refusal| refusal.code.as_str()).to_owned(),
-            duration_us: u64::try_from(took.as_micros()).ok(),
-            bytes: Some(call.bytes as u64),
-            details: None,
-        });
+        if let Some(record) = observed.audit(run) {
+            run.writer.audit(record);
+        }
+        if !run.journal.is_settled(open.id) {
+            let (recorded, blobs) = run.recorded(&outcome).await?;
+            run.journal.settle_open(open.id, recorded, blobs);
+        }
+        run.writer.flush_if_full().await;
+        outcome
+    }
+}
+
+/// What the gate saw of a call that is over.
+struct Observation<'a, K> {
+    call: &'a Call<'a, K>,
+    took: Duration,
+    error: Option<&'a ApiError>,
+}
+
+impl<K> Observation<'_, K> {
+    fn end_span(&self, span: Span) {
+        if let Some(error) = self.error {
+            span.failed(metrics::outcome(Some(error)));
+        }
     }
 
-    /// Waits for the rate of host calls, for calls that have no way to refuse.
-    pub(crate) async fn is_not_faster_than_allowed(&self) {
-        self.rates.calls.until_ready().await;
+    fn count(&self, metrics: &Metrics) {
+        metrics.called(self.call.action, self.error, self.took);
+        if matches!(self.call.action, SEND | WASI) {
+            metrics.egress(self.error);
+        }
+    }
+
+    /// `None` for a call that leaves its own trace in the record of the run.
+    fn audit(&self, run: &Execution) -> Option<AuditRecord> {
+        let Call { action, resource, scope, bytes, .. } = self.call;
+        if self.error.is_none() && TRACED.contains(action) {
+            return None;
+        }
+        let grant = &run.terms.grant;
+        Some(AuditRecord {
+            at: time::now(),
+            run_id: Some(run.run_id),
+            runner_id: Some(grant.runner_id.clone()),
+            binding_id: Some(grant.binding_id.clone()),
+            action: (*action).to_owned(),
+            resource: resource.map(shortened),
+            scope: scope.map(str::to_owned),
+            outcome: self.error.map_or("ok", |refusal| refusal.code.as_str()).to_owned(),
+            duration_us: u64::try_from(self.took.as_micros()).ok(),
+            bytes: Some(*bytes as u64),
+            details: None,
+        })
     }
 }
 
@@ -363,11 +331,6 @@ fn shortened(resource: &str) -> String {
 fn limiter(per_second: u32, burst: u32) -> DefaultDirectRateLimiter {
     let nonzero = |n: u32| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
     RateLimiter::direct(Quota::per_second(nonzero(per_second)).allow_burst(nonzero(burst)))
-}
-
-fn host_failed(error: &dyn std::fmt::Display) -> ApiError {
-    tracing::error!(%error, "an answer could not be recorded");
-    ApiError::new(ErrorCode::RuntimeError, "the host could not record the answer; its log says why")
 }
 
 fn cancelled() -> ApiError {

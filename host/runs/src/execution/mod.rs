@@ -1,7 +1,9 @@
 //! One execution of a run: its data, its writer, its gate, what it waits for, and the runs that it starts.
 
+pub(crate) mod answer;
 pub(crate) mod answers;
 pub(crate) mod background;
+pub(crate) mod call;
 pub(crate) mod doubt;
 pub(crate) mod family;
 pub(crate) mod gate;

@@ -9,32 +9,32 @@ use std::{
     time::Instant,
 };
 
-use agent_host_ledger::{NewEvent, RunWrite};
+use agent_host_ledger::RunWrite;
 use agent_host_protocol::{
-    ApiError, ErrorCode, ResultKind, RunId,
+    ApiError, ErrorCode,
     manifest::ModelOperation,
     message::{TokenUsage, ToolCall},
-    result::host_data,
     time,
-    tool::ToolOutput,
 };
 use agent_host_providers::{models::Model, trace::Span};
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
 
 use super::{
     Execution,
+    call::EffectTicket,
     metrics::{self, Metrics},
     spans,
 };
 use crate::record::{
     action::{Ask, action_id},
-    facts::{end, failure, object, shortened, text, tool_failure, unfinished, usage_or_unknown},
-    journal::{Effect, Ticket},
+    facts::{ActionRequest, CallOutcome, CallSubject, Fact, ModelCall, ToolCallName, ToolCallProgress, ToolCallStart, shortened},
+    journal::Effect,
 };
 
 /// Numbers of background actions: apart from those of calls.
 const BACKGROUND: u64 = 1 << 63;
+/// Longest message of a report of progress.
+const MAX_PROGRESS_BYTES: usize = 1024;
 
 /// Calls that have begun and not ended.
 #[derive(Default)]
@@ -57,14 +57,20 @@ struct Calls {
 }
 
 struct Open {
-    kind: ResultKind,
-    /// What names the call: it begins every fact about it.
-    named: Map<String, Value>,
+    subject: CallSubject,
     began: Instant,
     /// When nobody waited for it any more.
     left: Option<Instant>,
     /// It waits for people, and outlives the execution.
     asks: bool,
+}
+
+impl Open {
+    /// The end of a call that nobody waits for.
+    fn unfinished(self, why: &ApiError) -> Fact {
+        let took = self.left.unwrap_or_else(Instant::now).saturating_duration_since(self.began);
+        self.subject.end(took, CallOutcome::Unfinished(why), 0)
+    }
 }
 
 impl OpenCalls {
@@ -105,62 +111,11 @@ impl OpenCalls {
         self.1.load(Ordering::Acquire) > 0 || self.0.lock().open.values().any(|open| open.left.is_none() && !open.asks)
     }
 
-    /// The ends of calls that nobody waited for until they came: the run was cancelled, was too late, or did not care.
-    pub(crate) fn take(&self) -> Vec<(ResultKind, Value)> {
+    /// The ends of calls that are open when the run ends: the run was cancelled, was too late, or did not wait.
+    pub(crate) fn take(&self) -> Vec<Fact> {
+        let why = ApiError::new(ErrorCode::Cancelled, "the run ended, or let go of the call, before it was done");
         let open = std::mem::take(&mut self.0.lock().open);
-        open.into_values()
-            .map(|call| {
-                let took = call.left.unwrap_or_else(Instant::now).saturating_duration_since(call.began);
-                let why = ApiError::new(ErrorCode::Cancelled, "the run ended, or let go of the call, before it was done");
-                (call.kind, end(call.named, took, object(unfinished(call.kind, &why))))
-            })
-            .collect()
-    }
-}
-
-/// What every fact about a call begins with.
-#[derive(Clone)]
-struct Named {
-    /// The fact of its end.
-    kind: ResultKind,
-    /// The field that its number stands in, and how.
-    id: Option<(&'static str, IdForm)>,
-    named: Map<String, Value>,
-}
-
-/// How a number becomes an id.
-#[derive(Clone, Copy)]
-enum IdForm {
-    /// Of a call to a model.
-    Model,
-    /// Of something that this run asks people for.
-    Action(RunId),
-}
-
-impl IdForm {
-    fn id(self, number: u64) -> String {
-        match self {
-            Self::Model => format!("c{number}"),
-            Self::Action(run_id) => action_id(run_id, number),
-        }
-    }
-}
-
-impl Named {
-    fn model(model_id: &str, operation: ModelOperation) -> Self {
-        Self {
-            kind: ResultKind::ModelCallCompleted,
-            id: Some(("model_call_id", IdForm::Model)),
-            named: object(json!({ "model_id": model_id, "operation": operation })),
-        }
-    }
-
-    fn numbered(self, number: u64) -> Map<String, Value> {
-        let mut named = self.named;
-        if let Some((field, form)) = self.id {
-            named.insert(field.to_owned(), form.id(number).into());
-        }
-        named
+        open.into_values().map(|call| call.unfinished(&why)).collect()
     }
 }
 
@@ -168,128 +123,127 @@ impl Named {
 pub(crate) struct OpenCall {
     run: Arc<Execution>,
     number: u64,
-    watched: Watched,
+    observer: Observer,
 }
 
-/// What is counted and traced of a call.
-struct Watched {
-    /// Nothing where it is over, or where it is counted elsewhere.
-    what: Option<What>,
+/// The observer of one call: its metric and its span end with the outcome that its fact is made of.
+struct Observer {
+    /// `None` where the call is over, or is not counted.
+    subject: Option<ObservedSubject>,
     metrics: Option<Metrics>,
     span: Span,
     began: Instant,
 }
 
-enum What {
+enum ObservedSubject {
     Model(String, ModelOperation),
     Tool(String),
 }
 
-impl Watched {
-    fn new(run: &Execution, what: What, span: Span) -> Self {
-        Self { what: Some(what), metrics: run.metrics.clone(), span, began: Instant::now() }
+impl Observer {
+    fn new(run: &Execution, subject: ObservedSubject, span: Span) -> Self {
+        Self { subject: Some(subject), metrics: run.metrics.clone(), span, began: Instant::now() }
     }
 
-    fn nothing() -> Self {
-        Self { what: None, metrics: None, span: Span::nothing(), began: Instant::now() }
+    fn none() -> Self {
+        Self { subject: None, metrics: None, span: Span::nothing(), began: Instant::now() }
     }
 
     /// The call is over.
-    fn over(&mut self, error: Option<&ApiError>, usage: Option<&TokenUsage>) {
-        self.over_as(metrics::outcome(error), error.map(ApiError::category), usage);
+    fn observe(&mut self, outcome: CallOutcome<'_>) {
+        let (error, usage) = match outcome {
+            CallOutcome::Chat(outcome) => {
+                let (reason, usage) = outcome.map_or((None, None), |(reason, usage)| (Some(reason), usage));
+                spans::answered(&self.span, reason, usage);
+                (outcome.err(), usage)
+            }
+            CallOutcome::Model(outcome) => {
+                let usage = outcome.ok().flatten();
+                spans::answered(&self.span, None, usage);
+                (outcome.err(), usage)
+            }
+            CallOutcome::Tool(Ok(output)) => {
+                spans::executed(&self.span, output);
+                if output.is_error {
+                    return self.end("tool_error", Some("tool_error"), None);
+                }
+                (None, None)
+            }
+            CallOutcome::Tool(Err(error)) | CallOutcome::Unfinished(error) => (Some(error), None),
+            CallOutcome::Action(outcome) => (outcome.err(), None),
+        };
+        self.end(metrics::outcome(error), error.map(ApiError::category), usage);
     }
 
-    fn over_as(&mut self, outcome: &str, failure: Option<&str>, usage: Option<&TokenUsage>) {
-        let Some(what) = self.what.take() else { return };
+    fn end(&mut self, outcome: &str, failure: Option<&str>, usage: Option<&TokenUsage>) {
+        let Some(subject) = self.subject.take() else { return };
         if let Some(failure) = failure {
             self.span.failed(failure);
         }
         let Some(metrics) = &self.metrics else { return };
-        match what {
-            What::Model(model, operation) => {
+        match subject {
+            ObservedSubject::Model(model, operation) => {
                 metrics.model(&model, operation.as_str(), outcome, self.began.elapsed());
                 if let Some(usage) = usage {
                     metrics.tokens(&model, usage);
                 }
             }
-            What::Tool(tool) => metrics.tool(&tool, outcome, self.began.elapsed()),
+            ObservedSubject::Tool(tool) => metrics.tool(&tool, outcome, self.began.elapsed()),
         }
     }
 }
 
-impl Drop for Watched {
+impl Drop for Observer {
     fn drop(&mut self) {
-        self.over_as("cancelled", Some("cancelled"), None);
+        self.end("cancelled", Some("cancelled"), None);
     }
 }
 
 impl OpenCall {
-    /// A model is about to be called.
+    /// Starts a call to a model.
     pub(crate) async fn model(
         run: &Arc<Execution>,
-        ticket: &Ticket,
+        ticket: &EffectTicket,
         model: &Model,
         operation: ModelOperation,
     ) -> Result<Self, ApiError> {
-        let begun =
-            Self::new(run, ticket, ResultKind::ModelCallStarted, &Named::model(model.id(), operation), Value::Null).await?;
-        Ok(begun.watched(What::Model(model.id().to_owned(), operation), spans::of_model(model, operation)))
+        let model_id = model.id().to_owned();
+        let subject = |number| CallSubject::Model(model_call(number, &model_id, operation));
+        let started = |number| Fact::ModelCallStarted(model_call(number, &model_id, operation));
+        let open = Self::start(run, ticket, subject, started).await?;
+        Ok(open.observed(ObservedSubject::Model(model_id.clone(), operation), spans::of_model(model, operation)))
     }
 
-    fn watched(mut self, what: What, span: Span) -> Self {
-        self.watched = Watched::new(&self.run, what, span);
-        self
-    }
-
-    /// What is traced of it.
-    pub(crate) fn span(&self) -> &Span {
-        &self.watched.span
-    }
-
-    /// An execution before has called a model, and that call has no end in the record yet.
+    /// A call to a model that an earlier execution has started, and that has no end in the record yet.
     pub(crate) fn model_before(run: &Arc<Execution>, number: u64, model_id: &str, operation: ModelOperation) -> Self {
-        let what = What::Model(model_id.to_owned(), operation);
-        Self::open(run, number, Named::model(model_id, operation)).watched(what, Span::nothing())
+        let subject = ObservedSubject::Model(model_id.to_owned(), operation);
+        Self::open(run, number, CallSubject::Model(model_call(number, model_id, operation))).observed(subject, Span::nothing())
     }
 
-    /// A tool is about to be called.
-    pub(crate) async fn tool(run: &Arc<Execution>, ticket: &Ticket, call: &ToolCall) -> Result<Self, ApiError> {
-        let named = Named {
-            kind: ResultKind::ToolCallCompleted,
-            id: None,
-            named: object(json!({ "tool_call_id": call.call_id, "tool_name": call.tool_name })),
-        };
-        let bytes = call.parameters.to_string().len();
-        // What does not fit an event is not cut in the middle of its meaning.
-        let more = if bytes <= run.limits.result_bytes / 2 {
-            json!({ "parameters": call.parameters })
-        } else {
-            json!({ "parameters_bytes": bytes })
-        };
-        let begun = Self::new(run, ticket, ResultKind::ToolCallStarted, &named, more).await?;
-        Ok(begun.watched(What::Tool(call.tool_name.clone()), spans::of_tool(call)))
+    /// Starts a call of a tool.
+    pub(crate) async fn tool(run: &Arc<Execution>, ticket: &EffectTicket, call: &ToolCall) -> Result<Self, ApiError> {
+        let name = ToolCallName { tool_call_id: call.call_id.clone(), tool_name: call.tool_name.clone() };
+        let started = |_| Fact::ToolCallStarted(ToolCallStart::new(name.clone(), &call.parameters, run.limits.result_bytes / 2));
+        let open = Self::start(run, ticket, |_| CallSubject::Tool(name.clone()), started).await?;
+        Ok(open.observed(ObservedSubject::Tool(call.tool_name.clone()), spans::of_tool(call)))
     }
 
-    /// People are about to be asked, or a platform action to be done. Its id is `asks::action_id` of its number.
-    pub(crate) async fn action(run: &Arc<Execution>, ticket: &Ticket, ask: Ask) -> Result<Self, ApiError> {
-        let id = Some(("action_id", IdForm::Action(run.run_id)));
-        let named = Named { kind: ResultKind::ActionResolved, id, named: Map::new() };
-        let begun = Self::new(run, ticket, ResultKind::ActionRequested, &named, ask.data()).await?;
-        begun.asks(true);
-        Ok(begun)
+    /// Asks people, or starts a platform action. The id of the action is `action_id` of the call's number.
+    pub(crate) async fn action(run: &Arc<Execution>, ticket: &EffectTicket, ask: Ask) -> Result<Self, ApiError> {
+        let id = |number| action_id(run.run_id, number);
+        let requested = |number| Fact::ActionRequested(ActionRequest { action_id: id(number), ask });
+        let open = Self::start(run, ticket, |number| CallSubject::Action { action_id: id(number) }, requested).await?;
+        open.asks(true);
+        Ok(open)
     }
 
-    /// A request to the outside is about to be made. It is no fact of the record: what is recorded of it is its audit.
-    pub(crate) async fn request(run: &Arc<Execution>, ticket: &Ticket) -> Result<u64, ApiError> {
-        if let Some(Effect { number }) = ticket.doubt {
+    /// Starts a request to the outside. It is no fact: the record of it is its audit.
+    pub(crate) async fn request(run: &Arc<Execution>, ticket: &EffectTicket) -> Result<u64, ApiError> {
+        if let Some(Effect { number }) = ticket.doubt() {
             return Ok(number);
         }
         let number = run.open.next();
-        let write = |_| {
-            run.journal.started(ticket, Effect { number });
-            Ok(RunWrite::default())
-        };
-        let written = run.writer.append(Some(ticket), write).await?;
+        let written = run.writer.start(ticket.inner(), Effect { number }, |_| RunWrite::default()).await?;
         if run.journal.is_recording() {
             written.durable().await?;
         }
@@ -298,12 +252,54 @@ impl OpenCall {
 
     /// A background action, as the record has it.
     pub(crate) fn background(run: &Arc<Execution>, action_id: &str) -> Self {
-        let named = object(json!({ "action_id": action_id }));
         // Not among the numbers of calls: those are the same in every execution.
         let number = BACKGROUND | run.open.next_background();
-        let begun = Self::open(run, number, Named { kind: ResultKind::ActionResolved, id: None, named });
-        begun.asks(true);
-        begun
+        let open = Self::open(run, number, CallSubject::Action { action_id: action_id.to_owned() });
+        open.asks(true);
+        open
+    }
+
+    /// The fact and the entry of the journal are durable when this returns: only then may the effect begin. Where an earlier
+    /// execution has written both, the call goes on under its number.
+    async fn start(
+        run: &Arc<Execution>,
+        ticket: &EffectTicket,
+        subject: impl FnOnce(u64) -> CallSubject,
+        started: impl FnOnce(u64) -> Fact,
+    ) -> Result<Self, ApiError> {
+        if let Some(Effect { number }) = ticket.doubt() {
+            return Ok(Self::open(run, number, subject(number)));
+        }
+        let number = run.open.next();
+        let (fact, at) = (started(number), time::now());
+        // A request to people, or to a platform, is on disk before anybody hears of it, journal or not.
+        let is_action = matches!(fact, Fact::ActionRequested(_));
+        let write = |sequence| RunWrite { events: vec![fact.event(sequence, at)], ..RunWrite::default() };
+        let written = run.writer.start(ticket.inner(), Effect { number }, write).await?;
+        if run.journal.is_recording() || is_action {
+            written.durable().await?;
+        }
+        Ok(Self::open(run, number, subject(number)))
+    }
+
+    fn open(run: &Arc<Execution>, number: u64, subject: CallSubject) -> Self {
+        let open = Open { subject, began: Instant::now(), left: None, asks: false };
+        let mut calls = run.open.0.lock();
+        if number & BACKGROUND == 0 {
+            calls.last = calls.last.max(number);
+        }
+        calls.open.insert(number, open);
+        drop(calls);
+        Self { run: Arc::clone(run), number, observer: Observer::none() }
+    }
+
+    fn observed(mut self, subject: ObservedSubject, span: Span) -> Self {
+        self.observer = Observer::new(&self.run, subject, span);
+        self
+    }
+
+    pub(crate) fn span(&self) -> &Span {
+        &self.observer.span
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -317,134 +313,35 @@ impl OpenCall {
         }
     }
 
-    /// The fact and the entry of the journal are durable when this returns: only then may the effect begin. Where an
-    /// execution before has written both, the call goes on under its number.
-    async fn new(
-        run: &Arc<Execution>,
-        ticket: &Ticket,
-        started: ResultKind,
-        named: &Named,
-        more: Value,
-    ) -> Result<Self, ApiError> {
-        if let Some(Effect { number }) = ticket.doubt {
-            return Ok(Self::open(run, number, named.clone()));
-        }
-        let number = run.open.next();
-        let data = named.clone().numbered(number).into_iter().chain(object(more)).collect();
-        let (data, at) = (host_data(&Value::Object(data)), time::now());
-        let write = |sequence| {
-            run.journal.started(ticket, Effect { number });
-            let event = NewEvent { sequence, kind: started.as_str().to_owned(), data, timestamp: at };
-            Ok(RunWrite { events: vec![event], ..RunWrite::default() })
-        };
-        let written = run.writer.append(Some(ticket), write).await?;
-        // What a person is asked, or a platform is to do, is on disk before anybody hears of it, journal or not.
-        if run.journal.is_recording() || started == ResultKind::ActionRequested {
-            written.durable().await?;
-        }
-        Ok(Self::open(run, number, named.clone()))
-    }
-
-    fn open(run: &Arc<Execution>, number: u64, named: Named) -> Self {
-        let open = Open { kind: named.kind, named: named.numbered(number), began: Instant::now(), left: None, asks: false };
-        let mut calls = run.open.0.lock();
-        if number & BACKGROUND == 0 {
-            calls.last = calls.last.max(number);
-        }
-        calls.open.insert(number, open);
-        drop(calls);
-        Self { run: Arc::clone(run), number, watched: Watched::nothing() }
-    }
-
-    /// An execution before has written the end of this call, and counted it.
+    /// An earlier execution has written the end of this call, and counted it.
     pub(crate) fn ended_before(mut self) {
-        self.watched = Watched::nothing();
+        self.observer = Observer::none();
         self.run.open.0.lock().open.remove(&self.number);
     }
 
-    /// The call has ended; `more` is what came of it.
-    async fn end(self, more: Value) {
+    /// The call has ended: metric, span and fact are made of its outcome.
+    pub(crate) async fn end(mut self, outcome: CallOutcome<'_>) {
+        self.observer.observe(outcome);
         let Some(call) = self.run.open.0.lock().open.remove(&self.number) else { return };
-        let data = end(call.named, call.began.elapsed(), object(more));
+        let fact = call.subject.end(call.began.elapsed(), outcome, self.run.limits.result_bytes / 2);
         // The call is done: that its end could not be written must not take the answer from the guest. The ledger that
         // cannot write fails the run by itself.
-        if let Err(error) = self.run.writer.record_fact(call.kind, &data).await {
+        if let Err(error) = self.run.writer.record_fact(&fact).await {
             tracing::error!(run_id = %self.run.run_id, %error, "the end of a call could not be recorded");
         }
     }
 
-    /// What came of an action: `executed` with what the platform answered, or `failed`.
-    pub(crate) async fn acted(self, outcome: Result<&Value, &ApiError>) {
-        let room = self.run.limits.result_bytes / 2;
-        self.end(match outcome {
-            Ok(value) if value.to_string().len() <= room => json!({ "outcome": "executed", "result": value }),
-            Ok(_) => json!({ "outcome": "executed" }),
-            Err(error) => json!({ "outcome": "failed", "error": failure(error) }),
-        })
-        .await;
-    }
-
-    /// A chat model has answered, or not.
-    pub(crate) async fn answered(mut self, outcome: Result<(&str, Option<&TokenUsage>), &ApiError>) {
-        let (reason, usage) = outcome.map_or((None, None), |(reason, usage)| (Some(reason), usage));
-        spans::answered(self.span(), reason, usage);
-        self.watched.over(outcome.err(), usage);
-        self.end(match outcome {
-            Ok((finish_reason, usage)) => json!({ "finish_reason": finish_reason, "usage": usage_or_unknown(usage) }),
-            Err(error) => json!({ "error": failure(error) }),
-        })
-        .await;
-    }
-
-    /// A model of another kind has answered, or not.
-    pub(crate) async fn used(mut self, outcome: Result<Option<&TokenUsage>, &ApiError>) {
-        let usage = outcome.ok().flatten();
-        spans::answered(self.span(), None, usage);
-        self.watched.over(outcome.err(), usage);
-        self.end(match outcome {
-            Ok(usage) => json!({ "usage": usage_or_unknown(usage) }),
-            Err(error) => json!({ "error": failure(error) }),
-        })
-        .await;
-    }
-
-    /// A tool has answered, or not. What it reports as its own failure is a failure here.
-    pub(crate) async fn executed(mut self, outcome: Result<&ToolOutput, &ApiError>) {
-        match outcome {
-            Ok(output) => {
-                spans::executed(self.span(), output);
-                let (word, failure) = if output.is_error { ("tool_error", Some("tool_error")) } else { ("ok", None) };
-                self.watched.over_as(word, failure, None);
-            }
-            Err(error) => self.watched.over(Some(error), None),
-        }
-        let room = self.run.limits.result_bytes / 2;
-        self.end(match outcome {
-            Ok(output) if output.is_error => {
-                json!({ "error": shortened(&text(output), room), "category": "tool_error" })
-            }
-            Ok(output) => match serde_json::to_value(&output.content) {
-                Ok(content) if content.to_string().len() <= room => json!({ "result": content }),
-                _ => json!({ "result": shortened(&text(output), room) }),
-            },
-            Err(error) => tool_failure(error),
-        })
-        .await;
-    }
-
-    /// A tool says how far it is.
-    pub(crate) fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>) -> Option<Value> {
+    /// A report of a tool that works; `None` where the call is over.
+    pub(crate) fn progress(&self, progress: f64, total: Option<f64>, message: Option<String>) -> Option<Fact> {
         let calls = self.run.open.0.lock();
-        let mut data = calls.open.get(&self.number)?.named.clone();
-        data.insert("progress".to_owned(), json!(progress));
-        if let Some(total) = total {
-            data.insert("total".to_owned(), json!(total));
-        }
-        if let Some(message) = message {
-            data.insert("message".to_owned(), shortened(message, 1024).into());
-        }
-        Some(Value::Object(data))
+        let CallSubject::Tool(call) = &calls.open.get(&self.number)?.subject else { return None };
+        let message = message.map(|message| shortened(&message, MAX_PROGRESS_BYTES));
+        Some(Fact::ToolCallProgress(ToolCallProgress { message, progress, call: call.clone(), total }))
     }
+}
+
+fn model_call(number: u64, model_id: &str, operation: ModelOperation) -> ModelCall {
+    ModelCall { model_call_id: format!("c{number}"), model_id: model_id.to_owned(), operation }
 }
 
 impl Drop for OpenCall {
@@ -471,20 +368,18 @@ impl Drop for OpenCall {
 /// Writes the end of a call that nobody waits for any more.
 async fn withdraw(run: &Execution, number: u64) {
     // An answer may be on its way into the record.
-    if let Ok(written) = run.writer.append(None, |_| Ok(RunWrite::default())).await {
+    if let Ok(written) = run.writer.append(|_| Ok(RunWrite::default())).await {
         let _ = written.durable().await;
     }
     let Some(call) = run.open.0.lock().open.remove(&number) else { return };
-    if let Some(id) = call.named.get("action_id").and_then(Value::as_str) {
-        run.waits.mail.refuse(id);
-        if run.action(id).is_ok_and(|action| action.is_some_and(|action| action.resolved.is_some())) {
+    if let CallSubject::Action { action_id } = &call.subject {
+        run.waits.mail.refuse(action_id);
+        if run.action(action_id).is_ok_and(|action| action.is_some_and(|action| action.resolved.is_some())) {
             return;
         }
     }
-    let took = call.left.unwrap_or_else(Instant::now).saturating_duration_since(call.began);
     let why = ApiError::new(ErrorCode::Cancelled, "who asked for it went away before it was done");
-    let data = end(call.named, took, object(unfinished(call.kind, &why)));
-    if let Err(error) = run.writer.record_fact(call.kind, &data).await {
+    if let Err(error) = run.writer.record_fact(&call.unfinished(&why)).await {
         tracing::warn!(run_id = %run.run_id, %error, "the end of a call that nobody waits for could not be recorded");
     }
 }

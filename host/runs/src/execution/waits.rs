@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{Execution, registry::Mailbox};
-use crate::record::journal::{Stop, Ticket};
+use crate::record::journal::Stop;
 
 /// The waits of one execution.
 pub(crate) struct Waits {
@@ -62,8 +62,8 @@ impl Execution {
 
     /// The rest of a wait of `wait_ms` since the beginning of a call, and the time when it is over. An earlier execution may have
     /// begun the wait.
-    pub(crate) fn time_left(&self, ticket: &Ticket, wait_ms: u64) -> (Duration, Timestamp) {
-        let end_us = ticket.began_us.saturating_add(wait_ms.saturating_mul(1_000));
+    pub(crate) fn time_left(&self, began_us: u64, wait_ms: u64) -> (Duration, Timestamp) {
+        let end_us = began_us.saturating_add(wait_ms.saturating_mul(1_000));
         let left = Duration::from_micros(end_us.saturating_sub(self.journal.elapsed_us()));
         (left, self.journal.clock().began_us().saturating_add(end_us).div_ceil(1_000))
     }

@@ -14,15 +14,15 @@ use std::{
 };
 
 use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, RunRecord, RunWrite, StateWrite};
-use agent_host_protocol::{ApiError, ResultKind, Run, RunId, run::Terminal, time};
+use agent_host_protocol::{ApiError, ErrorCode, Run, RunId, run::Terminal, time};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::record::{
     HostError,
-    facts::fact,
-    journal::{Journal, Ticket},
+    facts::{Fact, Limit},
+    journal::{CallId, Effect, Journal, Outcome, Ticket},
     ledger_failed,
     terminal::results_lost,
 };
@@ -183,29 +183,64 @@ impl ExecutionWriter {
         self.last_sequence() + 1
     }
 
-    /// Writes to the record of the run: `make` is given the sequence of the first event.
-    ///
-    /// Only the ledger's writer can tell whether a quota of state is met. Where that is not out of the question, its
-    /// answer is waited for; a refusal leaves nothing of the write.
-    ///
-    /// Journal entries that wait go with it. Where `ticket` is given, `make` settles it: its entry and its effect are one
-    /// commit.
-    pub(crate) async fn append(
+    /// Writes to the record of the run. `make` is given the sequence of the first event. Journal entries and audit records
+    /// that wait go with the write.
+    pub(crate) async fn append(&self, make: impl FnOnce(u64) -> Result<RunWrite, ApiError>) -> Result<PendingWrite, ApiError> {
+        self.write(None, make).await
+    }
+
+    /// Writes the start of the effect of a call.
+    pub(crate) async fn start(
         &self,
-        ticket: Option<&Ticket>,
+        ticket: &Ticket,
+        effect: Effect,
+        make: impl FnOnce(u64) -> RunWrite,
+    ) -> Result<PendingWrite, ApiError> {
+        let make = |first| {
+            self.journal.start(ticket, effect);
+            Ok(make(first))
+        };
+        self.write(Some(ticket.call()), make).await
+    }
+
+    /// Writes the effect of a call together with its answer: both are one commit.
+    pub(crate) async fn commit<T: Serialize>(
+        &self,
+        ticket: Ticket,
+        make: impl FnOnce(u64) -> Result<(RunWrite, T), ApiError>,
+    ) -> Result<(T, PendingWrite), ApiError> {
+        let (call, mut answered) = (ticket.call(), None);
+        let make = |first| {
+            let (write, answer) = make(first)?;
+            let text = serde_json::to_string(&answer).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
+            self.journal.settle(ticket, Outcome::Answer(text), Vec::new());
+            answered = Some(answer);
+            Ok(write)
+        };
+        let written = self.write(Some(call), make).await?;
+        let lost = || ApiError::new(ErrorCode::RuntimeError, "the host lost the answer of a write");
+        answered.map(|answer| (answer, written)).ok_or_else(lost)
+    }
+
+    /// Only the ledger's writer can tell whether a quota of state is met. Where that is not out of the question, its answer
+    /// is waited for; a refusal leaves nothing of the write. `call` is the call whose effect this is.
+    async fn write(
+        &self,
+        call: Option<CallId>,
         make: impl FnOnce(u64) -> Result<RunWrite, ApiError>,
     ) -> Result<PendingWrite, ApiError> {
         let _turn = self.turn.lock().await;
         let first = self.next_sequence();
         let write = make(first)?;
         let last = first + write.events.len() as u64 - 1;
-        let in_doubt = self.may_meet_a_quota(&write.state)?;
+        // A quota that cannot be looked up is left to the ledger's writer as well.
+        let in_doubt = self.may_meet_a_quota(&write.state).unwrap_or(true);
         let (journal, taken) = self.journal.take().split();
         let write = RunWrite { audit: std::mem::take(&mut *self.audit.lock()), journal, ..write };
         let commit = match self.writer.append(write).await {
             Ok(commit) => commit,
             Err(error) => {
-                self.journal.put_back(taken, ticket);
+                self.journal.put_back(taken, call);
                 return Err(ledger_failed(error));
             }
         };
@@ -219,35 +254,37 @@ impl ExecutionWriter {
             Err(error) => {
                 // Other writes of the run wait for the turn, so none has counted on.
                 self.last_sequence.store(first - 1, Ordering::Release);
-                self.journal.put_back(taken, ticket);
+                self.journal.put_back(taken, call);
                 Err(ledger_failed(error))
             }
         }
     }
 
     /// Adds a fact to the record of the run.
-    pub(crate) async fn record_fact(&self, kind: ResultKind, data: &Value) -> Result<(), ApiError> {
-        let make = |sequence| Ok(RunWrite { events: vec![fact(kind, sequence, time::now(), data)], ..RunWrite::default() });
-        self.append(None, make).await.map(drop)
+    pub(crate) async fn record_fact(&self, fact: &Fact) -> Result<(), ApiError> {
+        self.append(|sequence| Ok(RunWrite { events: vec![fact.event(sequence, time::now())], ..RunWrite::default() }))
+            .await
+            .map(drop)
     }
 
     /// Writes what waits, durably.
     pub(crate) async fn flush(&self) -> Result<(), ApiError> {
-        self.append(None, |_| Ok(RunWrite::default())).await?.durable().await
+        self.append(|_| Ok(RunWrite::default())).await?.durable().await
     }
 
     /// Writes what waits for a write to travel with, if it is much.
     pub(crate) async fn flush_if_full(&self) {
         if let Some(limit) = self.journal.just_full() {
-            let data = json!({ "limit": "journal_bytes", "value": limit, "effect": "the run cannot be resumed any more" });
-            if let Err(error) = self.record_fact(ResultKind::LimitReached, &data).await {
+            let effect = Some("the run cannot be resumed any more");
+            let fact = Fact::LimitReached(Limit { effect, limit: "journal_bytes", value: limit });
+            if let Err(error) = self.record_fact(&fact).await {
                 tracing::error!(run_id = %self.writer.run_id, %error, "a full journal could not be recorded");
             }
         }
         if self.audit.lock().len() < MAX_AUDIT_WAITING && !self.journal.has_many_waiting() {
             return;
         }
-        if let Err(error) = self.append(None, |_| Ok(RunWrite::default())).await {
+        if let Err(error) = self.append(|_| Ok(RunWrite::default())).await {
             tracing::error!(run_id = %self.writer.run_id, %error, "audit records and journal entries could not be written");
         }
     }

@@ -140,7 +140,7 @@ pub async fn replay(
     let recorded = recorded.ok_or(RecordingError::NoJournal(recording.run.run_id))?;
     let world = recorded.world.clone();
     let mode = Mode::Offline { calls: replay.until.unwrap_or(u64::MAX) };
-    let journal = Journal::resume(mode, recorded, limits).map_err(failed)?;
+    let journal = Journal::resume(mode, recorded, limits);
     let deadline = Instant::now() + PATIENCE;
     let run_id = recording.run.run_id;
     let execution = Arc::new(Execution::new(NewExecution {

@@ -35,7 +35,7 @@ use crate::{
     record::{
         HostError,
         action::is_background,
-        facts::{fact, unended},
+        facts::{self, Fact, StatusChange, unended},
         journal::{Journal, Mode},
         terminal::timed_out,
     },
@@ -489,13 +489,13 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<Running,
     let at = time::now();
     let events = ledger.run_events_after(task.run.record.run_no, run.run_id, 0, usize::MAX)?;
     let mut facts = unended(&events, at);
-    facts.retain(|(_, data)| !data.get("action_id").and_then(|id| id.as_str()).is_some_and(is_background));
-    facts.push((ResultKind::RunStatus, json!({ "status": "running", "reason": "resumed", "resumes": run.resumes + 1 })));
+    facts.retain(|fact| !matches!(fact.ended_call(), Some((ResultKind::ActionResolved, id)) if is_background(id)));
+    facts.push(Fact::RunStatus(StatusChange { resumes: Some(run.resumes + 1), ..StatusChange::running("resumed") }));
     let make = |first: u64| {
-        let events = (first..).zip(&facts).map(|(sequence, (kind, data))| fact(*kind, sequence, at, data)).collect();
+        let events = facts::events(&facts, first, at);
         Ok(RunWrite { changes: vec![RunChange::Recover { at }], events, ..RunWrite::default() })
     };
-    let written = async { execution.writer.append(None, make).await?.durable().await };
+    let written = async { execution.writer.append(make).await?.durable().await };
     written.await.map_err(|error| HostError::Unavailable(error.message))?;
     Ok(assembled.running)
 }
@@ -550,14 +550,13 @@ impl RunTask {
         let released = writer.transact(&record, OnStorageError::Retry(&runs.ending), |record| {
             let (at, run) = (time::now(), &record.run);
             let not_before = if *attempted { policy.not_before(run.attempt, at) } else { None };
-            let mut data = json!({ "status": "queued", "reason": reason, "attempt": run.attempt + u32::from(*attempted) });
-            if let (Some(data), Some(until)) = (data.as_object_mut(), not_before) {
-                data.insert("until".to_owned(), until.into());
-            }
+            let attempt = Some(run.attempt + u32::from(*attempted));
+            let queued =
+                StatusChange { status: "queued", reason: reason.clone(), attempt, until: not_before, ..StatusChange::default() };
             let events = runs.ledger.run_events_after(record.run_no, run.run_id, 0, usize::MAX)?;
-            let facts = unended(&events, at).into_iter().chain([(ResultKind::RunStatus, data)]);
-            let events =
-                (run.last_sequence + 1..).zip(facts).map(|(sequence, (kind, data))| fact(kind, sequence, at, &data)).collect();
+            let mut facts = unended(&events, at);
+            facts.push(Fact::RunStatus(queued));
+            let events = facts::events(&facts, run.last_sequence + 1, at);
             let change = RunChange::Release { at, reason: reason.clone(), not_before, attempted: *attempted };
             Ok(RunWrite { events, ..changes(change) })
         });

@@ -4,12 +4,14 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use agent_host_ledger::LedgerError;
 use agent_host_protocol::{ResultKind, Run, RunId};
-use serde_json::json;
 
 use super::Runs;
 use crate::{
     execution::{Execution, family::Children},
-    record::{HostError, WaitKey},
+    record::{
+        HostError, WaitKey,
+        facts::{ChildEnd, Fact},
+    },
 };
 
 impl Runs {
@@ -48,8 +50,8 @@ impl Runs {
             if !record.run.status.is_terminal() {
                 return;
             }
-            let data = json!({ "run_id": child, "status": record.run.status });
-            if let Err(error) = parent.writer.record_fact(ResultKind::ChildEnded, &data).await {
+            let end = Fact::ChildEnded(ChildEnd { run_id: child, status: record.run.status });
+            if let Err(error) = parent.writer.record_fact(&end).await {
                 tracing::debug!(run_id = %parent.run_id, %child, error = error.message, "the end of a child could not be recorded");
             }
         });

@@ -27,7 +27,7 @@ use crate::{
         HostError, WaitKey,
         action::{Action, ActionStatus, AskKind, Decision, Given, Response, actions_of, client_answer, is_allowed},
         artifacts::known_artifact,
-        facts::fact,
+        facts,
     },
 };
 
@@ -183,10 +183,7 @@ impl Runs {
         let park = self.ledger.parked(record.run_no)?.filter(|park| park.keys.contains(&answered));
         let Some(park) = park else { return Ok(Delivery::Moving) };
         let at = time::now();
-        let events = (record.run.last_sequence + 1..)
-            .zip(given.facts(&action.action_id))
-            .map(|(sequence, (kind, data))| fact(kind, sequence, at, &data))
-            .collect();
+        let events = facts::events(&given.facts(&action.action_id), record.run.last_sequence + 1, at);
         // Due, so that recovery wakes the run if the host dies before it does; or still parked, for the answers that are missing.
         let reason = record.run.status_reason.as_deref().unwrap_or_default();
         let park = remaining_park(&park, reason, &answered);

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use agent_host_config::Durability;
 use agent_host_ledger::{RunChange, RunRecord, RunWrite};
-use agent_host_protocol::{ResultKind, RunStatus, Timestamp, context::RunContext, run::RunFailure, time};
+use agent_host_protocol::{RunStatus, Timestamp, context::RunContext, run::RunFailure, time};
 use agent_host_sandbox::{GuestClock, Runner, World};
-use serde_json::{json, value::to_raw_value};
+use serde_json::value::to_raw_value;
 
 use super::task::RunTask;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     policy::context::{self, Sources},
     record::{
         FORKED_FROM, HostError,
-        facts::{fact, status_event, unended},
+        facts::{self, Fact, StatusChange, unended},
         journal::{Journal, Mode, Recorded, Stop},
         terminal::{host_restarted, not_journaled},
     },
@@ -100,10 +100,9 @@ impl RunTask {
         } else {
             // What the attempt before has left open, nobody waits for any more.
             let before = runs.ledger.run_events_after(self.run.record.run_no, self.run.record.run.run_id, 0, usize::MAX)?;
-            let data = json!({ "status": "running", "reason": "retried", "attempt": attempt });
-            let facts = unended(&before, at).into_iter().chain([(ResultKind::RunStatus, data)]);
-            let events: Vec<_> =
-                (last_sequence + 1..).zip(facts).map(|(sequence, (kind, data))| fact(kind, sequence, at, &data)).collect();
+            let mut facts = unended(&before, at);
+            facts.push(Fact::RunStatus(StatusChange { attempt: Some(attempt), ..StatusChange::running("retried") }));
+            let events = facts::events(&facts, last_sequence + 1, at);
             last_sequence += events.len() as u64;
             (RunChange::Retry { at, deadline_at: Some(deadline_at) }, events)
         };
@@ -142,33 +141,31 @@ impl RunTask {
             Err(error) => return Ok(Err(Stop::Lost(format!("the context of the run cannot be read: {error}")).failure())),
         };
         let world = recorded.world.clone();
-        let journal = match Journal::resume(Mode::Recording, recorded, &limits) {
-            Ok(journal) => journal,
-            Err(stop) => return Ok(Err(stop.failure())),
-        };
+        let journal = Journal::resume(Mode::Recording, recorded, &limits);
         let at = time::now();
         let mut changes = Vec::new();
         if run.status == RunStatus::Waiting {
             changes.push(RunChange::Resume { at });
         }
         let mut deadline_at = run.deadline_at.unwrap_or_else(|| at.saturating_add(self.run.terms.deadline_ms));
-        let data = match self.run.resumption {
-            Resumption::Parked => json!({ "status": "running", "reason": "woken" }),
+        let change = match self.run.resumption {
+            Resumption::Parked => StatusChange::running("woken"),
             Resumption::Forked => {
                 deadline_at = at.saturating_add(self.run.terms.deadline_ms);
                 changes.push(RunChange::Start { at, deadline_at: Some(deadline_at) });
-                json!({ "status": "running", "reason": "forked", "forked_from": run.metadata.get(FORKED_FROM) })
+                StatusChange { forked_from: run.metadata.get(FORKED_FROM).cloned(), ..StatusChange::running("forked") }
             }
             Resumption::New | Resumption::Interrupted => {
                 changes.push(RunChange::Recover { at });
-                json!({ "status": "running", "reason": "resumed", "resumes": run.resumes + 1 })
+                StatusChange { resumes: Some(run.resumes + 1), ..StatusChange::running("resumed") }
             }
         };
+        let fact = Fact::RunStatus(change);
         let (segment, _) = journal.take().split();
         let make = |record: &RunRecord| {
             Ok(RunWrite {
                 changes: changes.clone(),
-                events: vec![status_event(record.run.last_sequence + 1, at, &data)],
+                events: vec![fact.event(record.run.last_sequence + 1, at)],
                 journal: segment.clone(),
                 ..RunWrite::default()
             })
@@ -194,8 +191,12 @@ impl RunTask {
                            `limits.journal_bytes`, or let the run do less";
             return Some(RunFailure { message: message.to_owned(), ..host_restarted() });
         }
-        if self.run.resumption == Resumption::Interrupted && recorded.in_vain >= self.run.terms.max_attempts {
-            let times = if recorded.in_vain == 1 { "once".to_owned() } else { format!("{} times in a row", recorded.in_vain) };
+        if self.run.resumption == Resumption::Interrupted && recorded.without_progress >= self.run.terms.max_attempts {
+            let times = if recorded.without_progress == 1 {
+                "once".to_owned()
+            } else {
+                format!("{} times in a row", recorded.without_progress)
+            };
             let message = format!("the host died {times} before the run had got any further; it is not brought back again");
             return Some(RunFailure { message, ..host_restarted() });
         }

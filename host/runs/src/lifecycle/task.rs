@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use agent_host_ledger::{Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
-    ApiError, ResultKind, Run, RunId, RunStatus, Timestamp,
+    ApiError, Run, RunId, RunStatus, Timestamp,
     run::{RunFailure, Terminal},
     time,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -29,7 +29,7 @@ use crate::{
     },
     record::{
         HostError, WaitKey,
-        facts::{id_of, status_event, unended, waiting_data},
+        facts::{Fact, StatusChange, unended},
         is_external,
         journal::Stop,
         results::Speaker,
@@ -321,17 +321,17 @@ impl RunTask {
         let wake_at = until.map_or(running.deadline_at, |until| until.min(running.deadline_at));
         let conversation = self.run.terms.grant.conversation.as_ref().map(WaitKey::conversation);
         let keys = keys.into_iter().chain(conversation).map(|key| key.to_string()).collect();
-        let data = waiting_data(reason, until);
+        let waiting = Fact::RunStatus(StatusChange::waiting(reason, until));
         let make = |sequence| {
             Ok(RunWrite {
                 changes: vec![RunChange::Wait { at, reason: reason.to_owned() }],
-                events: vec![status_event(sequence, at, &data)],
+                events: vec![waiting.event(sequence, at)],
                 park: Some(Park { wake_at, keys }),
                 ..RunWrite::default()
             })
         };
         let unavailable = |error: ApiError| HostError::Unavailable(error.message);
-        let written = running.execution.writer.append(None, make).await.map_err(unavailable)?;
+        let written = running.execution.writer.append(make).await.map_err(unavailable)?;
         written.durable().await.map_err(unavailable)?;
         self.runs.alarm.notify_one();
         Ok(())
@@ -356,7 +356,7 @@ impl RunTask {
     }
 
     /// Adds the ends of calls that an earlier execution has begun, and that this one has not come to.
-    async fn add_open_before(&self, running: &Running, open: &mut Vec<(ResultKind, Value)>) {
+    async fn add_open_before(&self, running: &Running, open: &mut Vec<Fact>) {
         let execution = &running.execution;
         // The record has what this execution has ended once all of that is on disk. Where the disk refuses, the end of the
         // run has another reason, and says it.
@@ -364,9 +364,9 @@ impl RunTask {
             return;
         }
         let events = self.runs.ledger.run_events_after(execution.run_no, execution.run_id, 0, usize::MAX).unwrap_or_default();
-        let known: Vec<_> = open.iter().map(|(kind, data)| (*kind, id_of(data))).collect();
-        let before = unended(&events, time::now());
-        open.extend(before.into_iter().filter(|(kind, data)| !known.contains(&(*kind, id_of(data)))));
+        let mut before = unended(&events, time::now());
+        before.retain(|end| !open.iter().any(|known| known.ended_call() == end.ended_call()));
+        open.append(&mut before);
     }
 
     /// Counts an execution that has begun.

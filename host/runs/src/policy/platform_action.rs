@@ -9,7 +9,7 @@ use super::{
     services::Services,
 };
 use crate::record::{
-    action::{Ask, AskKind},
+    action::{Ask, AskSubject},
     facts::shortened,
     terms::Terms,
 };
@@ -49,15 +49,14 @@ impl PlatformAction {
         let asks = self.ruling.policy == ApprovalPolicy::Ask;
         let expires_ms = self.ruling.expires_ms.unwrap_or(limits.ask_expires_ms);
         Ask {
-            kind: AskKind::PlatformAction,
             expires_at: asks.then(|| time::now().saturating_add(expires_ms)),
             approvers: self.ruling.approvers.clone(),
-            more: json!({
-                "action": self.action,
-                "target": self.target,
-                "payload": self.payload,
-                "policy": self.ruling.policy,
-            }),
+            subject: AskSubject::PlatformAction {
+                action: self.action.clone(),
+                payload: self.payload.clone(),
+                policy: self.ruling.policy,
+                target: self.target.clone(),
+            },
         }
     }
 

@@ -3,11 +3,14 @@
 //! A request is a fact in the record of the run (`action.requested`), its answer another (`action.answered`, once), and its
 //! outcome a third (`action.resolved`, once, the last).
 
+use agent_host_config::ApprovalPolicy;
 use agent_host_ledger::{Ledger, LedgerError, RunRecord};
-use agent_host_protocol::{ResultKind, RunId, Timestamp, tool::ClientToolAnswer};
+use agent_host_protocol::{ResultKind, RunId, Timestamp, ask::QuestionKind, tool::ClientToolAnswer};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use utoipa::ToSchema;
+
+use super::facts::{ActionAnswer, ActionEnd, Fact};
 
 /// What people are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -116,21 +119,15 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// What the record says of it: that it was answered, and what came of it where that is all.
-    pub(crate) fn facts(&self, action_id: &str) -> Vec<(ResultKind, Value)> {
-        let mut said = Map::new();
-        said.insert("action_id".to_owned(), action_id.into());
-        said.insert("decision".to_owned(), self.decision.as_str().into());
-        said.extend(self.by.clone().map(|by| ("by".to_owned(), by.into())));
-        said.extend(self.reason.clone().map(|reason| ("reason".to_owned(), reason.into())));
-        let resolved = self.decision.outcome().map(|outcome| {
-            let mut resolved = said.clone();
-            resolved.insert("outcome".to_owned(), outcome.into());
-            (ResultKind::ActionResolved, Value::Object(resolved))
+    /// The facts of the answer: that it was given, and the outcome, where nothing has to be done first.
+    pub(crate) fn facts(&self, action_id: &str) -> Vec<Fact> {
+        let Self { decision, by, reason, answer, at } = self.clone();
+        let resolved = decision.outcome().map(|outcome| {
+            let (action_id, by, reason) = (action_id.to_owned(), by.clone(), reason.clone());
+            Fact::ActionResolved(ActionEnd { action_id, by, decision: Some(decision), outcome, reason, ..ActionEnd::default() })
         });
-        said.extend(self.answer.clone().map(|answer| ("answer".to_owned(), answer)));
-        said.insert("at".to_owned(), self.at.into());
-        [(ResultKind::ActionAnswered, Value::Object(said))].into_iter().chain(resolved).collect()
+        let answered = ActionAnswer { action_id: action_id.to_owned(), answer, at, by, decision, reason };
+        [Fact::ActionAnswered(answered)].into_iter().chain(resolved).collect()
     }
 
     /// Artifacts that an answer for something of this kind names: as long as the record is there, they are.
@@ -183,29 +180,53 @@ pub enum ActionStatus {
     Resolved,
 }
 
-/// What is asked, for the record.
+/// A request to people, as the record keeps it.
+#[derive(Debug, Clone, Serialize)]
+#[serde(into = "AskData")]
 pub(crate) struct Ask {
-    pub(crate) kind: AskKind,
     pub(crate) expires_at: Option<Timestamp>,
     pub(crate) approvers: Vec<String>,
-    /// More of it, as its kind says.
-    pub(crate) more: Value,
+    pub(crate) subject: AskSubject,
 }
 
-impl Ask {
-    /// The data of `action.requested`, but for the id.
-    pub(crate) fn data(self) -> Value {
-        let mut data = Map::new();
-        data.insert("kind".to_owned(), json!(self.kind));
-        data.extend(self.expires_at.map(|at| ("expires_at".to_owned(), at.into())));
-        if !self.approvers.is_empty() {
-            data.insert("approvers".to_owned(), self.approvers.into());
+/// The subject of a request to people.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub(crate) enum AskSubject {
+    PlatformAction { action: String, payload: Value, policy: ApprovalPolicy, target: Value },
+    Question { answer_schema: Option<Value>, description: Option<String>, question: QuestionKind, title: String },
+    EffectInDoubt { action: &'static str, message: String, payload: Value, target: Value },
+    ClientTool { parameters: Value, tool_call_id: String, tool_name: String },
+}
+
+/// The data of `action.requested`, but for the id.
+#[derive(Serialize)]
+struct AskData {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    approvers: Vec<String>,
+    decisions: [Decision; 2],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
+    kind: AskKind,
+    #[serde(flatten)]
+    subject: AskSubject,
+}
+
+impl From<Ask> for AskData {
+    fn from(Ask { expires_at, approvers, subject }: Ask) -> Self {
+        let kind = subject.kind();
+        Self { approvers, decisions: kind.decisions(), expires_at, kind, subject }
+    }
+}
+
+impl AskSubject {
+    const fn kind(&self) -> AskKind {
+        match self {
+            Self::PlatformAction { .. } => AskKind::PlatformAction,
+            Self::Question { .. } => AskKind::Question,
+            Self::EffectInDoubt { .. } => AskKind::EffectInDoubt,
+            Self::ClientTool { .. } => AskKind::ClientTool,
         }
-        data.insert("decisions".to_owned(), json!(self.kind.decisions()));
-        if let Value::Object(more) = self.more {
-            data.extend(more);
-        }
-        Value::Object(data)
     }
 }
 

@@ -1,110 +1,433 @@
-//! Facts: the events that the host adds to the record of a run.
+//! Facts: the events that the host adds to the record of a run, one type each.
+//!
+//! The fields of a fact are the `data` of its event, in the order of their names.
 
 use std::time::Duration;
 
 use agent_host_ledger::NewEvent;
 use agent_host_protocol::{
-    ApiError, ErrorCode, ResultKind, RunEvent, Timestamp,
+    ApiError, ErrorCode, EventId, ResultKind, RunEvent, RunId, RunStatus, Timestamp,
+    manifest::ModelOperation,
     message::{ContentPart, TokenUsage},
-    result::host_data,
     tool::ToolOutput,
 };
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
 
-/// Says where a run is in its life.
-pub(crate) fn status_event(sequence: u64, at: Timestamp, data: &serde_json::Value) -> NewEvent {
-    fact(ResultKind::RunStatus, sequence, at, data)
+use super::action::{Ask, Decision};
+
+/// One fact.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Fact {
+    ModelCallStarted(ModelCall),
+    ModelCallCompleted(ModelCallEnd),
+    ToolCallStarted(ToolCallStart),
+    ToolCallProgress(ToolCallProgress),
+    ToolCallCompleted(ToolCallEnd),
+    ActionRequested(ActionRequest),
+    ActionAnswered(ActionAnswer),
+    ActionResolved(ActionEnd),
+    SteeringReceived(SteeringReceipt),
+    ChildStarted(ChildStart),
+    ChildEnded(ChildEnd),
+    LimitReached(Limit),
+    SandboxViolation(Violation),
+    RunStatus(StatusChange),
 }
 
-/// A fact that the host adds to the record of a run.
-pub(crate) fn fact(kind: ResultKind, sequence: u64, at: Timestamp, data: &serde_json::Value) -> NewEvent {
-    NewEvent { sequence, kind: kind.as_str().to_owned(), data: host_data(data), timestamp: at }
+/// A call to a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ModelCall {
+    pub(crate) model_call_id: String,
+    pub(crate) model_id: String,
+    pub(crate) operation: ModelOperation,
 }
 
-/// The data of `run.status` of a run that waits.
-pub(crate) fn waiting_data(reason: &str, until: Option<Timestamp>) -> Value {
-    match until {
-        Some(until) => json!({ "status": "waiting", "reason": reason, "until": until }),
-        None => json!({ "status": "waiting", "reason": reason }),
-    }
+/// The end of a call to a model.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ModelCallEnd {
+    duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Failure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish_reason: Option<String>,
+    #[serde(flatten)]
+    call: ModelCall,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
 }
 
-/// What names the call that a fact is about.
-pub(crate) fn id_of(data: &Value) -> Option<String> {
-    let ids = ["action_id", "tool_call_id", "model_call_id"];
-    ids.iter().find_map(|id| data.get(id)?.as_str()).map(str::to_owned)
+/// The tokens of a call.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+enum Usage {
+    Known(TokenUsage),
+    /// `"unknown"`: the provider does not say.
+    Unknown(&'static str),
 }
 
-/// What the end of a call says that nobody waited for.
-pub(crate) fn unfinished(kind: ResultKind, why: &ApiError) -> Value {
-    match kind {
-        ResultKind::ToolCallCompleted => tool_failure(why),
-        ResultKind::ActionResolved => json!({ "outcome": "cancelled" }),
-        _ => json!({ "error": failure(why) }),
-    }
+/// A call of a tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ToolCallName {
+    pub(crate) tool_call_id: String,
+    pub(crate) tool_name: String,
 }
 
-/// The ends of calls that have begun in these events and not ended, for a run whose guest is not in memory: nobody waits
-/// for them any more.
-pub(crate) fn unended(events: &[RunEvent], at: Timestamp) -> Vec<(ResultKind, Value)> {
-    let why = ApiError::new(ErrorCode::Cancelled, "the host stopped before the call was done, and nobody waits for it any more");
-    let mut open: Vec<(ResultKind, String, Timestamp, Map<String, Value>)> = Vec::new();
-    for event in events {
-        let (ends, field) = match ResultKind::from_name(&event.kind) {
-            Some(ResultKind::ModelCallStarted | ResultKind::ModelCallCompleted) => {
-                (ResultKind::ModelCallCompleted, "model_call_id")
-            }
-            Some(ResultKind::ToolCallStarted | ResultKind::ToolCallCompleted) => (ResultKind::ToolCallCompleted, "tool_call_id"),
-            Some(ResultKind::ActionRequested | ResultKind::ActionResolved) => (ResultKind::ActionResolved, "action_id"),
-            _ => continue,
-        };
-        let mut data = object(serde_json::from_str(event.data.get()).unwrap_or_default());
-        let id = data.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-        if event.kind == ends.as_str() {
-            open.retain(|(kind, open, ..)| (*kind, open) != (ends, &id));
-        } else {
-            data.retain(|name, _| {
-                matches!(name.as_str(), "model_call_id" | "model_id" | "operation" | "tool_call_id" | "tool_name" | "action_id")
-            });
-            open.push((ends, id, event.timestamp, data));
+/// The start of a call of a tool.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ToolCallStart {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<Value>,
+    /// In place of parameters that do not fit an event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters_bytes: Option<usize>,
+    #[serde(flatten)]
+    call: ToolCallName,
+}
+
+/// A report of a tool that works.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ToolCallProgress {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<String>,
+    pub(crate) progress: f64,
+    #[serde(flatten)]
+    pub(crate) call: ToolCallName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) total: Option<f64>,
+}
+
+/// The end of a call of a tool.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ToolCallEnd {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    category: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<ErrorCode>,
+    duration_ms: u64,
+    /// A text, as it is of a tool that a runner executes itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Value>,
+    #[serde(flatten)]
+    call: ToolCallName,
+}
+
+/// A request to people.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ActionRequest {
+    pub(crate) action_id: String,
+    #[serde(flatten)]
+    pub(crate) ask: Ask,
+}
+
+/// The answer of a person.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ActionAnswer {
+    pub(crate) action_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<Value>,
+    pub(crate) at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<String>,
+    pub(crate) decision: Decision,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+}
+
+/// The outcome of a request to people.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct ActionEnd {
+    pub(crate) action_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decision: Option<Decision>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<Failure>,
+    pub(crate) outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) result: Option<Value>,
+}
+
+/// Input that the run has taken while it was active.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct SteeringReceipt {
+    pub(crate) event_id: EventId,
+    /// The run that would have answered the event.
+    pub(crate) run_id: RunId,
+}
+
+/// A run that the run has started.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ChildStart {
+    pub(crate) objective: String,
+    pub(crate) run_id: RunId,
+    pub(crate) runner_id: String,
+}
+
+/// The end of a run that the run has started.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ChildEnd {
+    pub(crate) run_id: RunId,
+    pub(crate) status: RunStatus,
+}
+
+/// A limit that was met.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Limit {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) effect: Option<&'static str>,
+    pub(crate) limit: &'static str,
+    pub(crate) value: u64,
+}
+
+/// A rule of the sandbox that the guest broke.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Violation {
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+}
+
+/// A change of the status of the run.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct StatusChange {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) attempt: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) forked_from: Option<Value>,
+    pub(crate) reason: String,
+    /// The number of this resumption.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resumes: Option<u32>,
+    pub(crate) status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) until: Option<Timestamp>,
+}
+
+/// An error in a fact.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Failure {
+    /// The provider's code of the error, where it has one.
+    category: Value,
+    code: ErrorCode,
+    message: String,
+}
+
+impl From<&ApiError> for Failure {
+    fn from(error: &ApiError) -> Self {
+        let category = error.details.as_ref().and_then(|details| details.get("code")).cloned();
+        Self {
+            category: category.unwrap_or_else(|| error.code.as_str().into()),
+            code: error.code.clone(),
+            message: error.message.clone(),
         }
     }
-    let ended = |(kind, _, began, named): (ResultKind, String, Timestamp, Map<String, Value>)| {
-        (kind, end(named, Duration::from_millis(at.saturating_sub(began)), object(unfinished(kind, &why))))
-    };
-    open.into_iter().map(ended).collect()
 }
 
-pub(crate) fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
+impl StatusChange {
+    pub(crate) fn running(reason: impl Into<String>) -> Self {
+        Self { status: "running", reason: reason.into(), ..Self::default() }
+    }
+
+    pub(crate) fn waiting(reason: impl Into<String>, until: Option<Timestamp>) -> Self {
+        Self { status: "waiting", reason: reason.into(), until, ..Self::default() }
     }
 }
 
-pub(crate) fn end(mut named: Map<String, Value>, took: Duration, more: Map<String, Value>) -> Value {
-    named.insert("duration_ms".to_owned(), u64::try_from(took.as_millis()).unwrap_or(u64::MAX).into());
-    named.extend(more);
-    Value::Object(named)
+impl ToolCallStart {
+    /// Parameters of more than `room` bytes are left out: they are not cut in the middle of their meaning.
+    pub(crate) fn new(call: ToolCallName, parameters: &Value, room: usize) -> Self {
+        let bytes = parameters.to_string().len();
+        if bytes <= room {
+            Self { parameters: Some(parameters.clone()), parameters_bytes: None, call }
+        } else {
+            Self { parameters: None, parameters_bytes: Some(bytes), call }
+        }
+    }
 }
 
-pub(crate) fn usage_or_unknown(usage: Option<&TokenUsage>) -> Value {
-    usage.and_then(|usage| serde_json::to_value(usage).ok()).unwrap_or_else(|| "unknown".into())
+impl Fact {
+    pub(crate) const fn kind(&self) -> ResultKind {
+        match self {
+            Self::ModelCallStarted(_) => ResultKind::ModelCallStarted,
+            Self::ModelCallCompleted(_) => ResultKind::ModelCallCompleted,
+            Self::ToolCallStarted(_) => ResultKind::ToolCallStarted,
+            Self::ToolCallProgress(_) => ResultKind::ToolCallProgress,
+            Self::ToolCallCompleted(_) => ResultKind::ToolCallCompleted,
+            Self::ActionRequested(_) => ResultKind::ActionRequested,
+            Self::ActionAnswered(_) => ResultKind::ActionAnswered,
+            Self::ActionResolved(_) => ResultKind::ActionResolved,
+            Self::SteeringReceived(_) => ResultKind::SteeringReceived,
+            Self::ChildStarted(_) => ResultKind::ChildStarted,
+            Self::ChildEnded(_) => ResultKind::ChildEnded,
+            Self::LimitReached(_) => ResultKind::LimitReached,
+            Self::SandboxViolation(_) => ResultKind::SandboxViolation,
+            Self::RunStatus(_) => ResultKind::RunStatus,
+        }
+    }
+
+    /// The `data` of its event.
+    pub(crate) fn data(&self) -> Box<RawValue> {
+        to_raw_value(self).unwrap_or_else(|_| RawValue::NULL.to_owned())
+    }
+
+    pub(crate) fn event(&self, sequence: u64, at: Timestamp) -> NewEvent {
+        NewEvent { sequence, kind: self.kind().as_str().to_owned(), data: self.data(), timestamp: at }
+    }
+
+    /// The kind and the id of the call that it ends; `None` for other facts.
+    pub(crate) fn ended_call(&self) -> Option<(ResultKind, &str)> {
+        let id = match self {
+            Self::ModelCallCompleted(end) => &end.call.model_call_id,
+            Self::ToolCallCompleted(end) => &end.call.tool_call_id,
+            Self::ActionResolved(end) => &end.action_id,
+            _ => return None,
+        };
+        Some((self.kind(), id))
+    }
 }
 
-/// What is said of an error: its category is the provider's, where it has one.
-pub(crate) fn failure(error: &ApiError) -> Value {
-    let category = error.details.as_ref().and_then(|details| details.get("code")).cloned();
-    json!({ "code": error.code, "category": category.unwrap_or_else(|| error.code.as_str().into()), "message": error.message })
+/// Facts as the events from `first` on.
+pub(crate) fn events<'a>(facts: impl IntoIterator<Item = &'a Fact>, first: u64, at: Timestamp) -> Vec<NewEvent> {
+    (first..).zip(facts).map(|(sequence, fact)| fact.event(sequence, at)).collect()
 }
 
-/// Likewise of a tool: `error` is a text there, as it is for a tool that a runner executes by itself.
-pub(crate) fn tool_failure(error: &ApiError) -> Value {
-    let category = failure(error).get("category").cloned().unwrap_or_default();
-    json!({ "error": error.message, "code": error.code, "category": category })
+/// The subject of a call that has a start and an end in the record.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum CallSubject {
+    Model(ModelCall),
+    Tool(ToolCallName),
+    Action { action_id: String },
 }
 
-pub(crate) fn text(output: &ToolOutput) -> String {
+/// The outcome of such a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CallOutcome<'a> {
+    /// Of a chat model: its finish reason and its tokens.
+    Chat(Result<(&'a str, Option<&'a TokenUsage>), &'a ApiError>),
+    /// Of another model.
+    Model(Result<Option<&'a TokenUsage>, &'a ApiError>),
+    /// Of a tool. A failure that it reports itself is a failure here.
+    Tool(Result<&'a ToolOutput, &'a ApiError>),
+    /// Of a platform action: what the platform answered.
+    Action(Result<&'a Value, &'a ApiError>),
+    /// Nobody waited for it.
+    Unfinished(&'a ApiError),
+}
+
+impl CallSubject {
+    /// The fact of its end. Results of more than `room` bytes are cut or left out.
+    pub(crate) fn end(self, took: Duration, outcome: CallOutcome<'_>, room: usize) -> Fact {
+        let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        match self {
+            Self::Model(call) => Fact::ModelCallCompleted(model_end(call, duration_ms, outcome)),
+            Self::Tool(call) => Fact::ToolCallCompleted(tool_end(call, duration_ms, outcome, room)),
+            Self::Action { action_id } => Fact::ActionResolved(action_end(action_id, duration_ms, outcome, room)),
+        }
+    }
+
+    /// The call that an event of the record starts or ends.
+    fn of(event: &RunEvent) -> Option<(Self, bool)> {
+        #[derive(Deserialize)]
+        struct ActionId {
+            action_id: String,
+        }
+        let kind = ResultKind::from_name(&event.kind)?;
+        let data = event.data.get();
+        let subject = match kind {
+            ResultKind::ModelCallStarted | ResultKind::ModelCallCompleted => serde_json::from_str(data).map(Self::Model).ok()?,
+            ResultKind::ToolCallStarted | ResultKind::ToolCallCompleted => serde_json::from_str(data).map(Self::Tool).ok()?,
+            ResultKind::ActionRequested | ResultKind::ActionResolved => {
+                let ActionId { action_id } = serde_json::from_str(data).ok()?;
+                Self::Action { action_id }
+            }
+            _ => return None,
+        };
+        let is_end = matches!(kind, ResultKind::ModelCallCompleted | ResultKind::ToolCallCompleted | ResultKind::ActionResolved);
+        Some((subject, is_end))
+    }
+
+    fn id(&self) -> (u8, &str) {
+        match self {
+            Self::Model(call) => (0, &call.model_call_id),
+            Self::Tool(call) => (1, &call.tool_call_id),
+            Self::Action { action_id } => (2, action_id),
+        }
+    }
+}
+
+fn model_end(call: ModelCall, duration_ms: u64, outcome: CallOutcome<'_>) -> ModelCallEnd {
+    let (finish_reason, usage, error) = match outcome {
+        CallOutcome::Chat(Ok((reason, usage))) => (Some(reason.to_owned()), Some(usage), None),
+        CallOutcome::Model(Ok(usage)) => (None, Some(usage), None),
+        CallOutcome::Chat(Err(error)) | CallOutcome::Model(Err(error)) | CallOutcome::Unfinished(error) => {
+            (None, None, Some(error.into()))
+        }
+        CallOutcome::Tool(_) | CallOutcome::Action(_) => (None, None, None),
+    };
+    let usage = usage.map(|usage| usage.cloned().map_or(Usage::Unknown("unknown"), Usage::Known));
+    ModelCallEnd { duration_ms, error, finish_reason, call, usage }
+}
+
+fn tool_end(call: ToolCallName, duration_ms: u64, outcome: CallOutcome<'_>, room: usize) -> ToolCallEnd {
+    let end = ToolCallEnd { category: None, code: None, duration_ms, error: None, result: None, call };
+    match outcome {
+        CallOutcome::Tool(Ok(output)) if output.is_error => {
+            ToolCallEnd { error: Some(shortened(&text(output), room)), category: Some("tool_error".into()), ..end }
+        }
+        CallOutcome::Tool(Ok(output)) => {
+            let content = serde_json::to_value(&output.content).ok().filter(|content| content.to_string().len() <= room);
+            ToolCallEnd { result: Some(content.unwrap_or_else(|| shortened(&text(output), room).into())), ..end }
+        }
+        CallOutcome::Tool(Err(error)) | CallOutcome::Unfinished(error) => {
+            let Failure { category, code, message } = error.into();
+            ToolCallEnd { error: Some(message), code: Some(code), category: Some(category), ..end }
+        }
+        CallOutcome::Chat(_) | CallOutcome::Model(_) | CallOutcome::Action(_) => end,
+    }
+}
+
+fn action_end(action_id: String, duration_ms: u64, outcome: CallOutcome<'_>, room: usize) -> ActionEnd {
+    let end = ActionEnd { action_id, duration_ms: Some(duration_ms), outcome: "cancelled", ..ActionEnd::default() };
+    match outcome {
+        CallOutcome::Action(Ok(value)) => {
+            let result = Some(value).filter(|value| value.to_string().len() <= room).cloned();
+            ActionEnd { outcome: "executed", result, ..end }
+        }
+        CallOutcome::Action(Err(error)) => ActionEnd { outcome: "failed", error: Some(error.into()), ..end },
+        _ => end,
+    }
+}
+
+/// The ends of calls that these events start and do not end, for a run whose guest is not in memory: nobody waits for them
+/// any more.
+pub(crate) fn unended(events: &[RunEvent], at: Timestamp) -> Vec<Fact> {
+    let why = ApiError::new(ErrorCode::Cancelled, "the host stopped before the call was done, and nobody waits for it any more");
+    let mut open: Vec<(CallSubject, Timestamp)> = Vec::new();
+    for event in events {
+        match CallSubject::of(event) {
+            Some((ended, true)) => open.retain(|(call, _)| call.id() != ended.id()),
+            Some((started, false)) => open.push((started, event.timestamp)),
+            None => {}
+        }
+    }
+    let end = |(call, began): (CallSubject, Timestamp)| {
+        call.end(Duration::from_millis(at.saturating_sub(began)), CallOutcome::Unfinished(&why), 0)
+    };
+    open.into_iter().map(end).collect()
+}
+
+fn text(output: &ToolOutput) -> String {
     output.content.iter().filter_map(|part| if let ContentPart::Text(text) = part { Some(text.as_str()) } else { None }).collect()
 }
 

@@ -5,7 +5,6 @@ use agent_host_protocol::{
     ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, RunResult,
     manifest::StateScope,
     message::{ArtifactRef, ContentPart, Message},
-    result::host_data,
     time, ui,
 };
 use agent_host_sandbox::Batch;
@@ -16,6 +15,7 @@ use serde_json::{
 
 use super::{
     action::{Ask, background_action_id},
+    facts::{ActionRequest, Fact},
     seen::{self, Seen},
     terms::Terms,
 };
@@ -106,7 +106,7 @@ pub(crate) fn judge<A>(
                 let (ask, action) = judge_action(action.clone(), target.clone(), payload.clone()).map_err(named)?;
                 let id = background_action_id(speaker.run_id, sequence);
                 judged.actions.push((id.clone(), action));
-                host_data(&with_id(ask.data(), id))
+                Fact::ActionRequested(ActionRequest { action_id: id, ask }).data()
             }
             other => other.data().map_err(|error| named(ApiError::invalid_argument(error.to_string())))?,
         };
@@ -119,13 +119,6 @@ pub(crate) fn judge<A>(
         sequence += 1;
     }
     Ok(judged)
-}
-
-fn with_id(mut data: Value, id: String) -> Value {
-    if let Some(data) = data.as_object_mut() {
-        data.insert("action_id".to_owned(), id.into());
-    }
-    data
 }
 
 /// Puts what the host knows of an artifact in place of what the runner says of it.

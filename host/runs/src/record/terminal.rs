@@ -9,7 +9,7 @@ use agent_host_protocol::{
 use serde_json::{Value, json, value::to_raw_value};
 
 use super::{
-    facts::{fact, unended},
+    facts::{self, Fact, Limit, Violation, unended},
     journal::Stop,
     results::{Speaker, transcript_item},
 };
@@ -40,9 +40,9 @@ pub(crate) fn timed_out(deadline_ms: u64) -> Terminal {
 }
 
 /// The fact behind an end that the sandbox or a limit brought about.
-fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<(ResultKind, Value)> {
+fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<Fact> {
     match terminal {
-        Terminal::Timeout { .. } => Some((ResultKind::LimitReached, json!({ "limit": "deadline_ms", "value": deadline_ms }))),
+        Terminal::Timeout { .. } => Some(Fact::LimitReached(Limit { effect: None, limit: "deadline_ms", value: deadline_ms })),
         Terminal::Failed(failure) => {
             let violations = [
                 FailureCode::GuestTrapped,
@@ -52,7 +52,7 @@ fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<(ResultKind, Value)> {
                 FailureCode::GuestAbuse,
             ];
             let code = violations.into_iter().find(|code| code.as_str() == failure.code)?;
-            Some((ResultKind::SandboxViolation, json!({ "code": code.as_str(), "message": failure.message })))
+            Some(Fact::SandboxViolation(Violation { code: code.as_str(), message: failure.message.clone() }))
         }
         _ => None,
     }
@@ -110,12 +110,7 @@ pub(crate) fn end_stored(record: &RunRecord, events: &[RunEvent], terminal: Term
 
 /// The end of a run that is executed: `open` are the ends of calls that nobody waits for any more. What the runner says
 /// with its completion joins the transcript.
-pub(crate) fn end_executed(
-    speaker: &Speaker<'_>,
-    open: &[(ResultKind, Value)],
-    terminal: &Terminal,
-    first_sequence: u64,
-) -> RunWrite {
+pub(crate) fn end_executed(speaker: &Speaker<'_>, open: &[Fact], terminal: &Terminal, first_sequence: u64) -> RunWrite {
     let at = time::now();
     let facts: Vec<_> = open.iter().cloned().chain(cause(terminal, speaker.terms.deadline_ms)).collect();
     let message = match terminal {
@@ -126,9 +121,8 @@ pub(crate) fn end_executed(
     RunWrite { transcript, ..end(&facts, terminal.clone(), first_sequence, at) }
 }
 
-fn end(facts: &[(ResultKind, Value)], terminal: Terminal, first_sequence: u64, at: Timestamp) -> RunWrite {
-    let mut events: Vec<_> =
-        (first_sequence..).zip(facts).map(|(sequence, (kind, data))| fact(*kind, sequence, at, data)).collect();
+fn end(facts: &[Fact], terminal: Terminal, first_sequence: u64, at: Timestamp) -> RunWrite {
+    let mut events = facts::events(facts, first_sequence, at);
     events.push(terminal_event(&terminal, first_sequence + events.len() as u64, at));
     RunWrite { changes: vec![RunChange::End { at, terminal }], events, ..RunWrite::default() }
 }

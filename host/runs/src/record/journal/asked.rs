@@ -11,7 +11,7 @@ const MAX_OUTLINE: usize = 2 * 1024;
 const MAX_TEXT: [usize; 2] = [160, 24];
 
 /// A request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) hash: [u8; 8],
     pub(crate) outline: Option<String>,
@@ -27,7 +27,7 @@ impl Asked {
 
     /// Where nothing is recorded.
     pub(crate) fn nothing() -> Self {
-        Self { hash: [0; 8], outline: None }
+        Self::default()
     }
 
     /// Of a request that is recorded elsewhere.

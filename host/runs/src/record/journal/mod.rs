@@ -5,11 +5,11 @@
 //! it and have no effect; from its end on they are live.
 //!
 //! An entry travels with the next write of the run, and the writes of a run are durable in their order. So an entry is
-//! durable before anything that depends on it: the effect of a later call waits for its own entry ([`Ticket`], `Started`),
+//! durable before anything that depends on it: the effect of a later call waits for its own entry ([`Entry::Started`]),
 //! and what is published was committed behind it. A call whose effect is in the ledger has its entry in the same commit.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -28,15 +28,18 @@ pub(crate) mod entry;
 pub(crate) mod function;
 mod source;
 mod stop;
+mod ticket;
 pub(crate) mod timeline;
 
 pub(crate) use asked::Asked;
 pub(crate) use entry::{Effect, Entry, Outcome};
 use function::Function;
 pub(crate) use function::functions;
-use source::Past;
 pub(crate) use source::Source;
+use source::{Page, Past};
 pub(crate) use stop::{Divergence, Side, Stop};
+pub(crate) use ticket::{CallId, Ticket};
+use ticket::{OpenCall, Part};
 
 /// Entries that wait for a write to travel with; more go by themselves.
 const MAX_WAITING: usize = 64;
@@ -68,6 +71,8 @@ pub(crate) enum Mode {
 
 struct State {
     past: Past,
+    /// Calls that the gate has not closed: one of a guest, many of an executor.
+    open: Vec<OpenCall>,
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
     written: Written,
@@ -75,7 +80,7 @@ struct State {
     calls: u64,
     /// Sequence of the last result that was emitted, while calls are answered from the past.
     last_emitted: u64,
-    next_ticket: u64,
+    next_call: u64,
 }
 
 /// How far the journal is written.
@@ -99,7 +104,8 @@ enum Full {
 
 /// An entry that is not with the ledger yet.
 struct Waiting {
-    ticket: u64,
+    /// `None` where it settles no call.
+    call: Option<CallId>,
     /// What the clock of the run shows since.
     at_us: u64,
     entry: Entry,
@@ -123,85 +129,49 @@ pub(crate) struct Answered {
     pub(crate) parts: BTreeMap<u32, Outcome>,
 }
 
-/// A call that is to be done and recorded.
-#[derive(Debug)]
-pub(crate) struct Ticket {
-    id: u64,
-    function: Function,
-    part: u32,
-    asked: Asked,
-    /// What the clock of the run showed when it was made first.
-    pub(crate) began_us: u64,
-    /// An execution before has started its effect, and nobody knows what came of that.
-    pub(crate) doubt: Option<Effect>,
-    parts: Mutex<BTreeMap<u32, Part>>,
-    started: AtomicBool,
-    settled: AtomicBool,
-}
-
-/// What executions before left of a call within another.
-#[derive(Debug)]
-enum Part {
-    Answered(Outcome),
-    Doubt(Effect),
-}
-
-/// A journal that was begun by an execution before.
+/// The journal of an earlier execution.
 pub(crate) struct Recorded {
     pub(crate) world: World,
-    pub(crate) source: Source,
+    /// The entries after the first. The first page of them is in memory; the ledger has the rest.
+    past: Past,
     /// Number of its last entry, and its bytes.
-    pub(crate) last: u64,
-    pub(crate) bytes: u64,
-    /// Whether it has all that happened.
+    last: u64,
+    bytes: u64,
+    /// Whether it has all calls of the run.
     pub(crate) is_whole: bool,
-    /// Executions at its end that added nothing: each came to its end before it got any further.
-    pub(crate) in_vain: u32,
+    /// Executions at its end that added nothing: the host died in each before the run got any further.
+    pub(crate) without_progress: u32,
 }
 
 impl Recorded {
-    /// Reads what the ledger has of a run; nothing where it has no journal.
+    /// Reads the journal of a run; `None` where it has none. A journal of one page is read once: its entries stay in memory
+    /// for the execution. Of a longer one the further pages are read again when the execution comes to them.
     pub(crate) fn read(ledger: &Ledger, run_no: u64, limits: &Limits) -> Result<Option<Self>, Stop> {
-        let mut entries = Past::of(Source::new(ledger, run_no));
-        let Some(Entry::Begun { began_us, seed, memory_bytes, table_elements }) = entries.pop()? else { return Ok(None) };
+        let lost = |error: source::SourceError| Stop::Lost(error.to_string());
+        let mut source = Source::new(ledger, run_no);
+        let Some(Page { entries, mut bytes, mut last }) = source.more().map_err(lost)? else { return Ok(None) };
+        let mut entries = VecDeque::from(entries);
+        let Some(Entry::Begun { began_us, seed, memory_bytes, table_elements }) = entries.pop_front() else { return Ok(None) };
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let world = World {
             memory_bytes: size(memory_bytes),
             table_elements: size(table_elements),
             ..World::new(limits, GuestClock::new(began_us), seed)
         };
-        let (mut is_whole, mut in_vain) = (true, 0);
-        while let Some(entry) = entries.pop()? {
-            match entry {
-                Entry::Resumed { .. } => in_vain += 1,
-                Entry::Full => is_whole = false,
-                _ => in_vain = 0,
-            }
+        let (mut is_whole, mut without_progress) = (true, 0);
+        let mut count = |entry: &Entry| match entry {
+            Entry::Resumed { .. } => without_progress += 1,
+            Entry::Full => is_whole = false,
+            _ => without_progress = 0,
+        };
+        entries.iter().for_each(&mut count);
+        let rest = source.clone();
+        while let Some(page) = source.more().map_err(lost)? {
+            page.entries.iter().for_each(&mut count);
+            bytes += page.bytes;
+            last = page.last;
         }
-        let Past { last, bytes, .. } = entries;
-        Ok(Some(Self { world, source: Source::new(ledger, run_no), last, bytes, is_whole, in_vain }))
-    }
-}
-
-impl Ticket {
-    /// The call as it is recorded; when it was made is said when it is written.
-    fn call(&self) -> entry::Call {
-        entry::Call {
-            function: self.function.0,
-            part: self.part,
-            hash: self.asked.hash,
-            asked: self.asked.outline.clone(),
-            after_us: 0,
-        }
-    }
-
-    /// The calls within this one whose outcome is in doubt.
-    pub(crate) fn doubts(&self) -> Vec<(u32, Effect)> {
-        let parts = self.parts.lock();
-        parts
-            .iter()
-            .filter_map(|(part, left)| if let Part::Doubt(effect) = left { Some((*part, *effect)) } else { None })
-            .collect()
+        Ok(Some(Self { world, past: Past::new(entries, rest), last, bytes, is_whole, without_progress }))
     }
 }
 
@@ -216,25 +186,22 @@ impl Journal {
                 memory_bytes: world.memory_bytes as u64,
                 table_elements: world.table_elements as u64,
             };
-            this.state.lock().push(0, 0, entry, Vec::new());
+            this.state.lock().push(None, 0, entry, Vec::new());
         }
         this
     }
 
     /// Of a run that goes on: `recorded` is answered first.
-    pub(crate) fn resume(mode: Mode, recorded: Recorded, limits: &Limits) -> Result<Self, Stop> {
-        let Recorded { world, source, last, bytes, .. } = recorded;
-        let mut past = Past::of(source);
-        // Its first entry, which is `recorded.world`.
-        past.pop()?;
+    pub(crate) fn resume(mode: Mode, recorded: Recorded, limits: &Limits) -> Self {
+        let Recorded { world, past, last, bytes, .. } = recorded;
         let elapsed = time::now().saturating_mul(1_000).saturating_sub(world.clock.began_us());
         let this = Self::new(mode, world.clock, limits, past, last + 1, elapsed);
         this.state.lock().written.bytes = bytes;
         if mode == Mode::Recording {
-            this.state.lock().push(0, 0, Entry::Resumed { at: time::now() }, Vec::new());
+            this.state.lock().push(None, 0, Entry::Resumed { at: time::now() }, Vec::new());
         }
         this.replaying.store(true, Ordering::Release);
-        Ok(this)
+        this
     }
 
     fn new(mode: Mode, clock: GuestClock, limits: &Limits, past: Past, next: u64, elapsed_us: u64) -> Self {
@@ -246,12 +213,13 @@ impl Journal {
             replaying: Arc::default(),
             state: Mutex::new(State {
                 past,
+                open: Vec::new(),
                 waiting: Vec::new(),
                 waiting_bytes: 0,
                 written: Written { next, last_us: 0, bytes: 0, full: Full::No },
                 calls: 0,
                 last_emitted: 0,
-                next_ticket: 1,
+                next_call: 0,
             }),
         }
     }
@@ -316,7 +284,7 @@ impl Journal {
     }
 
     /// The guest calls: what was answered before is answered so again.
-    pub(crate) fn enter(&self, function: &str, asked: &Asked) -> Result<Step, Stop> {
+    pub(crate) fn enter(&self, function: &str, asked: Asked) -> Result<Step, Stop> {
         let function = Function::named(function);
         let mut state = self.state.lock();
         if let Mode::Offline { calls } = self.mode
@@ -327,7 +295,7 @@ impl Journal {
         state.calls += 1;
         let call = state.calls;
         if !self.is_replaying() {
-            return Ok(Step::Live(state.ticket(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())));
+            return Ok(Step::Live(state.open(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())));
         }
         let last_emitted = state.last_emitted;
         let check = |recorded: &entry::Call, outcome: Option<&Outcome>| {
@@ -350,7 +318,7 @@ impl Journal {
         match state.past.next()? {
             None if self.mode == Mode::Recording => {
                 self.replaying.store(false, Ordering::Release);
-                Ok(Step::Live(state.ticket(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())))
+                Ok(Step::Live(state.open(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())))
             }
             None => Err(Stop::Over { calls: call - 1, now: Side::new(function, asked.outline.as_deref()).to_json() }),
             Some(Entry::Call(recorded, outcome)) if recorded.part == 0 => {
@@ -369,7 +337,7 @@ impl Journal {
     }
 
     /// What is recorded between the start of a call and its end.
-    fn within(&self, state: &mut State, function: Function, asked: &Asked, effect: Effect) -> Result<Step, Stop> {
+    fn within(&self, state: &mut State, function: Function, asked: Asked, effect: Effect) -> Result<Step, Stop> {
         let mut parts = BTreeMap::new();
         let mut last = effect.number;
         let began_us = state.written.last_us;
@@ -403,8 +371,8 @@ impl Journal {
                 Some(_) => return Err(Stop::Lost("the journal has a call within a call that does not allow it".to_owned())),
                 None if self.mode == Mode::Recording => {
                     self.replaying.store(false, Ordering::Release);
-                    let ticket = state.ticket(function, 0, asked, began_us, Some(Effect { number: last }), parts);
-                    return Ok(Step::Live(ticket));
+                    let doubt = Some(Effect { number: last });
+                    return Ok(Step::Live(state.open(function, 0, asked, began_us, doubt, parts)));
                 }
                 // The host stopped before this call had an answer.
                 None => {
@@ -416,15 +384,21 @@ impl Journal {
     }
 
     /// A call within a call.
-    pub(crate) fn enter_part(&self, within: &Ticket, part: u32, function: &str, asked: &Asked) -> Step {
-        let left = within.parts.lock().remove(&part);
-        let doubt = match left {
+    pub(crate) fn enter_part(&self, within: &Ticket, part: u32, function: &str, asked: Asked) -> Step {
+        let mut state = self.state.lock();
+        let doubt = match state.call(within.call).and_then(|call| call.parts.remove(&part)) {
             Some(Part::Answered(outcome)) => return Step::Answered(Answered { outcome, effect: None, parts: BTreeMap::new() }),
             Some(Part::Doubt(effect)) => Some(effect),
             None => None,
         };
-        let now = self.elapsed_us();
-        Step::Live(self.state.lock().ticket(Function::named(function), part, asked, now, doubt, BTreeMap::new()))
+        Step::Live(state.open(Function::named(function), part, asked, self.elapsed_us(), doubt, BTreeMap::new()))
+    }
+
+    /// The calls within this one whose outcome is in doubt.
+    pub(crate) fn doubts(&self, within: &Ticket) -> Vec<(u32, Effect)> {
+        let mut state = self.state.lock();
+        let parts = state.call(within.call).into_iter().flat_map(|call| &call.parts);
+        parts.filter_map(|(part, left)| if let Part::Doubt(effect) = left { Some((*part, *effect)) } else { None }).collect()
     }
 
     fn show(&self, state: &mut State, after_us: u64) {
@@ -432,46 +406,57 @@ impl Journal {
         self.clock.advance_to(state.written.last_us);
     }
 
-    /// The effect of a call is about to begin: whoever begins it waits until that is durable. Where an execution before
-    /// has recorded it, it is there already.
-    pub(crate) fn started(&self, ticket: &Ticket, effect: Effect) {
-        if self.mode == Mode::Off || ticket.started.swap(true, Ordering::AcqRel) || ticket.doubt.is_some() {
-            return;
-        }
-        let call = ticket.call();
-        let now = self.elapsed_us();
-        self.state.lock().push(ticket.id, now, Entry::Started(call, effect), Vec::new());
-    }
-
-    /// What came of a call is known. It is recorded once: with the first that says so.
-    pub(crate) fn settle(&self, ticket: &Ticket, outcome: Outcome, blobs: Vec<Blob>) {
-        if ticket.settled.swap(true, Ordering::AcqRel) {
+    /// Records the start of an effect. The effect may begin once that entry is durable. An entry of an earlier execution
+    /// counts.
+    pub(crate) fn start(&self, ticket: &Ticket, effect: Effect) {
+        if self.mode == Mode::Off || ticket.doubt.is_some() {
             return;
         }
         let mut state = self.state.lock();
-        let now = self.elapsed_us();
-        if ticket.part == 0 {
-            self.clock.advance_to(now);
-        }
-        if self.mode == Mode::Off {
+        let Some(call) = state.call(ticket.call) else { return };
+        if std::mem::replace(&mut call.started, true) {
             return;
         }
-        let entry = if ticket.started.load(Ordering::Acquire) || ticket.doubt.is_some() {
-            Entry::Ended { part: ticket.part, after_us: 0, outcome }
-        } else {
-            Entry::Call(ticket.call(), outcome)
-        };
-        state.push(ticket.id, now, entry, blobs);
+        let entry = Entry::Started(call.entry(), effect);
+        state.push(Some(ticket.call), self.elapsed_us(), entry, Vec::new());
     }
 
-    pub(crate) fn is_settled(&self, ticket: &Ticket) -> bool {
-        ticket.settled.load(Ordering::Acquire)
+    /// Records the outcome of a call.
+    pub(crate) fn settle(&self, ticket: Ticket, outcome: Outcome, blobs: Vec<Blob>) {
+        self.settle_open(ticket.call, outcome, blobs);
+    }
+
+    /// As [`Journal::settle`], for a call whose ticket its effect did not use, or was dropped with.
+    pub(crate) fn settle_open(&self, id: CallId, outcome: Outcome, blobs: Vec<Blob>) {
+        let mut state = self.state.lock();
+        let Some(call) = state.call(id).filter(|call| !call.settled) else { return };
+        call.settled = true;
+        let (is_part, entry) = (call.part != 0, call.end(outcome));
+        let now = self.elapsed_us();
+        if !is_part {
+            self.clock.advance_to(now);
+        }
+        if self.mode != Mode::Off {
+            state.push(Some(id), now, entry, blobs);
+        }
+    }
+
+    pub(crate) fn is_settled(&self, id: CallId) -> bool {
+        self.state.lock().call(id).is_none_or(|call| call.settled)
+    }
+
+    /// Forgets a call that is over.
+    pub(crate) fn close(&self, id: CallId) {
+        let mut state = self.state.lock();
+        if let Some(place) = state.open.iter().position(|call| call.id == id) {
+            state.open.swap_remove(place);
+        }
     }
 
     /// The host stops in good order: the run does not come to its end by that.
     pub(crate) fn suspend(&self) {
         if self.is_recording() {
-            self.state.lock().push(0, 0, Entry::Suspended, Vec::new());
+            self.state.lock().push(None, 0, Entry::Suspended, Vec::new());
         }
     }
 
@@ -504,22 +489,21 @@ impl Journal {
         Taken { entries, before, segment: Some(JournalSegment { first, bytes, blobs }) }
     }
 
-    /// The write that took these entries was refused: they wait again, all but those of `ticket`, whose effect was it.
-    /// The caller holds the turn still, so nothing was taken since.
-    pub(crate) fn put_back(&self, taken: Refused, ticket: Option<&Ticket>) {
+    /// Puts the entries of a refused write back, all but those of the call whose effect it was: that call is open again. The
+    /// caller holds the turn still, so nothing was taken since.
+    pub(crate) fn put_back(&self, taken: Refused, id: Option<CallId>) {
         let Refused { entries, before } = taken;
         let mut state = self.state.lock();
-        let id = ticket.map(|ticket| ticket.id);
-        if let Some(ticket) = ticket {
-            ticket.settled.store(false, Ordering::Release);
-            ticket.started.store(false, Ordering::Release);
-        }
         state.written = before;
         let since = std::mem::take(&mut state.waiting);
         state.waiting_bytes = 0;
-        for Waiting { ticket, at_us, entry, blobs } in entries.into_iter().chain(since) {
-            if Some(ticket) != id {
-                state.push(ticket, at_us, entry, blobs);
+        for Waiting { call, at_us, entry, blobs } in entries.into_iter().chain(since) {
+            match id.filter(|id| call == Some(*id)).and_then(|id| state.call(id)) {
+                None => state.push(call, at_us, entry, blobs),
+                Some(open) => match entry {
+                    Entry::Started(..) => open.started = false,
+                    _ => open.settled = false,
+                },
             }
         }
     }
@@ -562,30 +546,27 @@ impl Taken {
 }
 
 impl State {
-    fn ticket(
+    fn open(
         &mut self,
         function: Function,
         part: u32,
-        asked: &Asked,
+        asked: Asked,
         began_us: u64,
         doubt: Option<Effect>,
         parts: BTreeMap<u32, Part>,
     ) -> Ticket {
-        self.next_ticket += 1;
-        Ticket {
-            id: self.next_ticket,
-            function,
-            part,
-            asked: asked.clone(),
-            began_us,
-            doubt,
-            parts: Mutex::new(parts),
-            started: AtomicBool::new(false),
-            settled: AtomicBool::new(false),
-        }
+        self.next_call += 1;
+        let id = CallId(self.next_call);
+        let in_doubt = doubt.is_some();
+        self.open.push(OpenCall { id, function, part, asked, in_doubt, started: false, settled: false, parts });
+        Ticket { call: id, began_us, doubt }
     }
 
-    fn push(&mut self, ticket: u64, at_us: u64, entry: Entry, blobs: Vec<Blob>) {
+    fn call(&mut self, id: CallId) -> Option<&mut OpenCall> {
+        self.open.iter_mut().find(|call| call.id == id)
+    }
+
+    fn push(&mut self, call: Option<CallId>, at_us: u64, entry: Entry, blobs: Vec<Blob>) {
         if self.written.full != Full::No {
             return;
         }
@@ -595,7 +576,7 @@ impl State {
             Entry::Ended { outcome, .. } => 32 + outcome.len(),
             _ => 64,
         };
-        self.waiting.push(Waiting { ticket, at_us, entry, blobs });
+        self.waiting.push(Waiting { call, at_us, entry, blobs });
     }
 }
 

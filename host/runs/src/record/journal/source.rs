@@ -12,17 +12,16 @@ use super::{
 /// Bytes of a journal that are read from the ledger at one time.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// Entries of executions before, not yet asked for.
+/// Entries of earlier executions that this one has not come to.
 #[derive(Default)]
 pub(super) struct Past {
     read: VecDeque<Entry>,
+    /// `None` where the ledger has no more.
     source: Option<Source>,
-    /// Bytes that were read, and the number of the last entry in them.
-    pub(super) bytes: u64,
-    pub(super) last: u64,
 }
 
-/// Where more of them are.
+/// A place in the journal of a run.
+#[derive(Clone)]
 pub(crate) struct Source {
     ledger: Ledger,
     run_no: u64,
@@ -30,8 +29,9 @@ pub(crate) struct Source {
 }
 
 impl Past {
-    pub(super) fn of(source: Source) -> Self {
-        Self { source: Some(source), ..Self::default() }
+    /// `read`, and then what the ledger has from `source` on.
+    pub(super) fn new(read: VecDeque<Entry>, source: Source) -> Self {
+        Self { read, source: Some(source) }
     }
 
     /// The next entry that says something of a call.
@@ -46,16 +46,12 @@ impl Past {
         }
     }
 
-    pub(super) fn pop(&mut self) -> Result<Option<Entry>, Stop> {
+    fn pop(&mut self) -> Result<Option<Entry>, Stop> {
         while self.read.is_empty() {
             let Some(source) = &mut self.source else { return Ok(None) };
             let entries = source.more().map_err(|error| Stop::Lost(error.to_string()))?;
             match entries {
-                Some(Page { entries, bytes, last }) => {
-                    self.read.extend(entries);
-                    self.bytes += bytes;
-                    self.last = last;
-                }
+                Some(page) => self.read.extend(page.entries),
                 None => self.source = None,
             }
         }
