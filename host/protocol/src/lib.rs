@@ -16,6 +16,7 @@ pub mod ask;
 pub mod auth;
 pub mod child;
 pub mod context;
+pub mod encoded;
 pub mod error;
 pub mod event;
 pub mod grant;

@@ -9,6 +9,7 @@ use agent_host_ledger::RunWrite;
 use agent_host_protocol::{
     ApiError, ErrorCode, EventId,
     context::SteeringInput,
+    encoded::json_len,
     limits::{MAX_PAGE, MIN_PAGE},
     message::ContentPart,
     time,
@@ -164,7 +165,7 @@ impl Drop for Untold<'_> {
 
 /// Bytes of an input, as JSON.
 fn weight(input: &SteeringInput) -> usize {
-    serde_json::to_vec(input).map_or(0, |json| json.len())
+    json_len(input)
 }
 
 #[async_trait]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use agent_host_protocol::{
     ApiError, ErrorCode,
+    encoded::json_len,
     manifest::ToolOperation,
     message::{ContentPart, ToolCall},
     tool::{ToolDetail, ToolOutput},
@@ -180,7 +181,7 @@ impl RunCalls {
                     content.push(ContentPart::Artifact(artifacts.keep(bytes.to_vec(), &media_type, name, "tool").await?));
                 }
                 ToolContent::Other(value) => {
-                    let chars = value.to_string().len();
+                    let chars = json_len(&value);
                     if chars <= room {
                         room -= chars;
                         content.push(ContentPart::Other(value));
@@ -193,7 +194,7 @@ impl RunCalls {
             }
         }
         let structured = match result.structured {
-            Some(value) if value.to_string().len() > limits.tool_output_chars => {
+            Some(value) if json_len(&value) > limits.tool_output_chars => {
                 let bytes = value.to_string().into_bytes();
                 let kept = artifacts.keep(bytes, "application/json", Some(format!("{tool}.json")), "tool").await?;
                 content.push(ContentPart::Artifact(kept));

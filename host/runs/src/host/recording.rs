@@ -207,3 +207,53 @@ pub fn journaled_calls(ledger: &Ledger, id: RunId, after: u64, limit: u64) -> Re
     let calls = calls.map_err(|stop| RecordingError::Malformed(stop.failure().message))?;
     calls.ok_or(RecordingError::NoJournal(id))
 }
+
+#[cfg(test)]
+mod tests {
+    use agent_host_protocol::Limits;
+    use agent_host_sandbox::{GuestClock, World};
+
+    use super::*;
+    use crate::record::journal::{Asked, Journal, Mode, Outcome, Recorded, Step};
+
+    const CALLS: usize = 600;
+
+    fn text(call: usize) -> String {
+        format!("\"{call}{}\"", "x".repeat(4_000))
+    }
+
+    #[tokio::test]
+    async fn a_journal_of_several_pages_answers_in_its_order() {
+        let mut recording = Recording::parse(include_str!("../../../../tests/golden/1/probe.json")).unwrap();
+        let limits = Limits { journal_bytes: 1 << 30, ..Limits::default() };
+        let world = World::new(&limits, GuestClock::new(1_000_000), [7; 32]);
+        let before = Journal::begin(Mode::Recording, &world, &limits);
+        let mut segments = Vec::new();
+        for call in 0..CALLS {
+            let Ok(Step::Live(ticket)) = before.enter("state.get", Asked::of(&call)) else { panic!("there is no past") };
+            before.settle(ticket, Outcome::Answer(text(call)), Vec::new());
+            if call % 40 == 0 || call == CALLS - 1 {
+                segments.extend(before.take().split().0);
+            }
+        }
+        let bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
+        assert!(bytes > 2 << 20, "{bytes} bytes are not several pages");
+        let stored =
+            |segment: &JournalSegment| RecordedSegment { first: segment.first, entries: STANDARD.encode(&segment.bytes) };
+        recording.journal = segments.iter().map(stored).collect();
+        recording.blobs.clear();
+        let dir = tempfile::tempdir().unwrap();
+        let (ledger, run_no) = recording.unpack(dir.path()).await.unwrap();
+
+        let recorded = Recorded::read(&ledger, run_no, &limits).unwrap().unwrap();
+        assert!(recorded.is_whole && recorded.without_progress == 0);
+        let after = Journal::resume(Mode::Recording, recorded, &limits);
+        for call in 0..CALLS {
+            let Ok(Step::Answered(answered)) = after.enter("state.get", Asked::of(&call)) else {
+                panic!("call {call} has no answer")
+            };
+            assert_eq!(answered.outcome, Outcome::Answer(text(call)), "call {call}");
+        }
+        assert!(matches!(after.enter("state.get", Asked::of(&CALLS)), Ok(Step::Live(_))));
+    }
+}

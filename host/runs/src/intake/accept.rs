@@ -9,6 +9,7 @@ use agent_host_ledger::{
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus, RunnerId,
     context::Delivery,
+    encoded::json_len,
     event::Envelope,
     grant::ConversationKey,
     message::ContentPart,
@@ -313,16 +314,16 @@ impl Intake {
     async fn with_small_payload(&self, mut envelope: Envelope) -> Result<(Envelope, Option<Payload>), HostError> {
         let limit = self.shared.limits().event_inline_bytes;
         let internal = |error: String| HostError::Internal(error);
-        let whole = serde_json::to_vec(&envelope.data).map_err(|error| internal(error.to_string()))?;
-        if whole.len() <= limit {
+        let bytes = json_len(&envelope.data);
+        if bytes <= limit {
             return Ok((envelope, None));
         }
         if envelope.raw_ref.is_some() {
-            let bytes = whole.len();
             return Err(HostError::Invalid(format!(
                 "`data` has {bytes} bytes; the limit is {limit} where `raw_ref` names the raw payload: leave one of them out"
             )));
         }
+        let whole = serde_json::to_vec(&envelope.data).map_err(|error| internal(error.to_string()))?;
         let mut writer = self.ledger.blob_writer(whole.len() as u64)?;
         let written = tokio::task::spawn_blocking(move || {
             writer.write(&whole)?;
@@ -347,9 +348,9 @@ impl Intake {
             source: "event".to_owned(),
         };
         envelope.raw_ref = Some(record.reference());
-        envelope.data.retain(|_, value| value.to_string().len() <= SMALL_ENTRY_BYTES);
+        envelope.data.retain(|_, value| json_len(value) <= SMALL_ENTRY_BYTES);
         // Many small ones are large as well.
-        if serde_json::to_vec(&envelope.data).is_ok_and(|rest| rest.len() > limit) {
+        if json_len(&envelope.data) > limit {
             envelope.data.clear();
         }
         Ok((envelope, Some((record, blob))))

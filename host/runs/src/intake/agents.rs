@@ -7,6 +7,7 @@ use agent_host_config::BusyThread;
 use agent_host_ledger::{Idempotency, Quota, StateWrite, state_tag};
 use agent_host_protocol::{
     Limits, Run, RunnerId,
+    encoded::json_len,
     event::Envelope,
     grant::ConversationKey,
     limits::is_shallow,
@@ -191,7 +192,7 @@ fn check_state(state: &Map<String, Value>, limits: &Limits) -> Result<(), HostEr
     let mut all = 0;
     for (key, value) in state {
         check_key("a key of `state`", key, limits).map_err(|error| HostError::Invalid(error.message))?;
-        let bytes = value.to_string().len();
+        let bytes = json_len(value);
         if bytes > limits.state_value_bytes || !is_shallow(value) {
             return Err(HostError::Invalid(format!(
                 "`state` has {bytes} bytes at {key:?}; a value has at most {}, and nests at most 64 levels",

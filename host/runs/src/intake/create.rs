@@ -8,6 +8,7 @@ use agent_host_ledger::{AddRun, EntryWrite, Idempotency};
 use agent_host_protocol::{
     EventId, Principal, Run, RunId, RunnerId, Scope, Timestamp,
     context::{Actor, Conversation, Delivery, Input},
+    encoded::json_len,
     event::Envelope,
     time,
     tool::ClientTool,
@@ -476,7 +477,7 @@ fn change_config(
 
 /// Whether a client may add this to a run.
 pub(crate) fn check_metadata(metadata: &Map<String, Value>) -> Result<(), HostError> {
-    let bytes = serde_json::to_vec(metadata).map_or(usize::MAX, |json| json.len());
+    let bytes = json_len(metadata);
     if bytes > MAX_METADATA_BYTES || !metadata.values().all(agent_host_protocol::limits::is_shallow) {
         return Err(invalid(format!("`metadata` has at most {MAX_METADATA_BYTES} bytes, and nests at most 64 levels")));
     }

@@ -12,7 +12,8 @@ use std::{
 use agent_host_config::{check_labels, is_name};
 use agent_host_ledger::{EntryWrite, Ledger};
 use agent_host_protocol::{
-    Principal, PrincipalKind, RunId, RunnerId, Scope, Timestamp, auth::EXECUTOR_PREFIX, hex, limits::is_shallow, time,
+    Principal, PrincipalKind, RunId, RunnerId, Scope, Timestamp, auth::EXECUTOR_PREFIX, encoded::json_len, hex,
+    limits::is_shallow, time,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{Stream, stream};
@@ -88,7 +89,7 @@ impl Registration {
         if !(1..=MAX_SLOTS).contains(&self.slots) {
             return invalid("`slots` is between 1 and 10000");
         }
-        let capabilities = serde_json::to_vec(&self.capabilities).map_or(usize::MAX, |json| json.len());
+        let capabilities = json_len(&self.capabilities);
         if capabilities > MAX_CAPABILITIES_BYTES || !self.capabilities.values().all(is_shallow) {
             return invalid("`capabilities` have at most 16384 bytes, and nest at most 64 levels");
         }

@@ -13,8 +13,8 @@ use std::{
 
 use agent_host_ledger::{LedgerError, Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
-    ApiError, Limits, Principal, PrincipalKind, RunId, Scope, grant::ConversationKey, message::ContentPart, time,
-    tool::ClientToolAnswer,
+    ApiError, Limits, Principal, PrincipalKind, RunId, Scope, encoded::json_len, grant::ConversationKey, message::ContentPart,
+    time, tool::ClientToolAnswer,
 };
 use agent_host_providers::tools::validate;
 use serde_json::Value;
@@ -317,8 +317,7 @@ fn admit(action: &Action, response: &Response, by: Option<&str>, limits: &Limits
             approvers.join(" or ")
         )));
     }
-    let bytes =
-        response.answer.as_ref().map_or(0, |answer| answer.to_string().len()) + response.reason.as_ref().map_or(0, String::len);
+    let bytes = response.answer.as_ref().map_or(0, json_len) + response.reason.as_ref().map_or(0, String::len);
     if bytes > limits.answer_bytes {
         return Err(HostError::Invalid(format!(
             "the answer has {bytes} bytes; the limit is {}: upload what is long, and name it in the answer",

@@ -89,9 +89,7 @@ impl RunTask {
                 snapshot_bytes: limits.state_snapshot_bytes,
             },
         )?;
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(|error| HostError::Internal(format!("there is no randomness: {error}")))?;
-        let world = World::new(limits, GuestClock::new(began_us), seed);
+        let world = World::new(limits, GuestClock::new(began_us), rand::random());
         let mode = if journals && self.run.terms.durability == Durability::Resume { Mode::Recording } else { Mode::Off };
         let journal = Journal::begin(mode, &world, limits);
         let mut last_sequence = self.run.record.run.last_sequence;

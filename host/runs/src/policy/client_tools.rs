@@ -1,7 +1,7 @@
 //! Tools of the client that asks for a run: what they may be. They are called like others (`calls/tools.rs`), and the client
 //! is asked for what they answer (`execution/answers.rs`).
 
-use agent_host_protocol::{Limits, limits::is_shallow, tool::ClientTool};
+use agent_host_protocol::{Limits, encoded::json_len, limits::is_shallow, tool::ClientTool};
 use agent_host_providers::tools::check_schema;
 
 /// Longest name: the models of no provider take a longer one.
@@ -39,7 +39,7 @@ fn check_one(tool: &ClientTool, limits: &Limits) -> Result<(), String> {
     if !parameters.is_object() {
         return Err(".parameters` is a JSON Schema, an object".to_owned());
     }
-    let bytes = parameters.to_string().len() + description.as_ref().map_or(0, String::len);
+    let bytes = json_len(parameters) + description.as_ref().map_or(0, String::len);
     if bytes > limits.client_tool_bytes {
         return Err(format!(
             "`: the schema of the parameters and the description have {bytes} bytes; the limit is {}",

@@ -7,6 +7,7 @@ use agent_host_protocol::{
         AvailableApis, ContextAccess, EventContext, HistoryResource, InlinePolicy, Resources, RunContext, Runtime, StateSnapshot,
         StorageResource, Trigger,
     },
+    encoded::json_len,
     manifest::{ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, StateScope, StorageArea},
     message::{Message, Role},
     page::Direction,
@@ -152,7 +153,7 @@ fn snapshot(ledger: &Ledger, terms: &Terms, mut bytes: usize) -> Result<StateSna
     for scope in StateScope::ALL {
         let Some(scope_key) = terms.grant.state_key(*scope) else { continue };
         let values = ledger.state_scope(&scope_key, bytes)?;
-        let taken: usize = values.iter().map(|(key, value)| key.len() + value.to_string().len()).sum();
+        let taken: usize = values.iter().map(|(key, value)| key.len() + json_len(value)).sum();
         bytes = bytes.saturating_sub(taken);
         *snapshot.scope_mut(*scope) = values;
     }
@@ -183,7 +184,7 @@ fn bootstrap(
     for item in page.items {
         let Some(role) = role(&item.role) else { continue };
         let message = Message { role, content: item.content, name: None, tool_calls: Vec::new(), tool_call_id: None };
-        let size = serde_json::to_string(&message).map_or(0, |json| json.len());
+        let size = json_len(&message);
         if size > bytes {
             cut = true;
             break;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use agent_host_ledger::NewEvent;
 use agent_host_protocol::{
     ApiError, ErrorCode, EventId, ResultKind, RunEvent, RunId, RunStatus, Timestamp,
+    encoded::json_len,
     manifest::ModelOperation,
     message::{ContentPart, TokenUsage},
     tool::ToolOutput,
@@ -247,7 +248,7 @@ impl StatusChange {
 impl ToolCallStart {
     /// Parameters of more than `room` bytes are left out: they are not cut in the middle of their meaning.
     pub(crate) fn new(call: ToolCallName, parameters: &Value, room: usize) -> Self {
-        let bytes = parameters.to_string().len();
+        let bytes = json_len(parameters);
         if bytes <= room {
             Self { parameters: Some(parameters.clone()), parameters_bytes: None, call }
         } else {
@@ -386,7 +387,7 @@ fn tool_end(call: ToolCallName, duration_ms: u64, outcome: CallOutcome<'_>, room
             ToolCallEnd { error: Some(shortened(&text(output), room)), category: Some("tool_error".into()), ..end }
         }
         CallOutcome::Tool(Ok(output)) => {
-            let content = serde_json::to_value(&output.content).ok().filter(|content| content.to_string().len() <= room);
+            let content = serde_json::to_value(&output.content).ok().filter(|content| json_len(content) <= room);
             ToolCallEnd { result: Some(content.unwrap_or_else(|| shortened(&text(output), room).into())), ..end }
         }
         CallOutcome::Tool(Err(error)) | CallOutcome::Unfinished(error) => {
@@ -401,7 +402,7 @@ fn action_end(action_id: String, duration_ms: u64, outcome: CallOutcome<'_>, roo
     let end = ActionEnd { action_id, duration_ms: Some(duration_ms), outcome: "cancelled", ..ActionEnd::default() };
     match outcome {
         CallOutcome::Action(Ok(value)) => {
-            let result = Some(value).filter(|value| value.to_string().len() <= room).cloned();
+            let result = Some(value).filter(|value| json_len(*value) <= room).cloned();
             ActionEnd { outcome: "executed", result, ..end }
         }
         CallOutcome::Action(Err(error)) => ActionEnd { outcome: "failed", error: Some(error.into()), ..end },

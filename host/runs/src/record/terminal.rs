@@ -3,6 +3,7 @@
 use agent_host_ledger::{NewEvent, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
     FailureCode, ResultKind, RunEvent, RunStatus, Timestamp,
+    encoded::json_len,
     run::{RunFailure, Terminal},
     time,
 };
@@ -70,10 +71,10 @@ pub(crate) fn terminal_event(terminal: &Terminal, sequence: u64, at: Timestamp) 
 
 /// What a guest returns becomes an event, and has the bound of one. What is over it is left out, and said so.
 pub(crate) fn bounded(terminal: Terminal, limit: usize) -> Terminal {
-    let size = |value: &Option<Value>| value.as_ref().map_or(0, |value| value.to_string().len());
+    let size = |value: &Option<Value>| value.as_ref().map_or(0, json_len);
     match terminal {
         Terminal::Completed(completion) => {
-            let bytes = to_raw_value(&completion).map_or(usize::MAX, |data| data.get().len());
+            let bytes = json_len(&completion);
             if bytes <= limit {
                 return Terminal::Completed(completion);
             }

@@ -1,5 +1,6 @@
 //! Requests, as a journal keeps them: a hash of the whole, and an outline for people.
 
+use agent_host_protocol::encoded::json_hash;
 use serde::Serialize;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
@@ -20,9 +21,9 @@ pub(crate) struct Asked {
 impl Asked {
     /// Of a request that is to be shown.
     pub(crate) fn of(request: &impl Serialize) -> Self {
-        let text = serde_json::to_vec(request).unwrap_or_default();
-        let hash = xxh3_64(&text).to_be_bytes();
-        Self { hash, outline: Some(outline(&text)) }
+        let text = serde_json::to_string(request).unwrap_or_default();
+        let hash = xxh3_64(text.as_bytes()).to_be_bytes();
+        Self { hash, outline: Some(outline(text)) }
     }
 
     /// Where nothing is recorded.
@@ -32,8 +33,7 @@ impl Asked {
 
     /// Of a request that is recorded elsewhere.
     pub(crate) fn hash_of(request: &impl Serialize) -> Self {
-        let text = serde_json::to_vec(request).unwrap_or_default();
-        Self { hash: xxh3_64(&text).to_be_bytes(), outline: None }
+        Self { hash: json_hash(request).to_be_bytes(), outline: None }
     }
 }
 
@@ -43,10 +43,10 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
 }
 
 /// The request with its long texts cut.
-fn outline(text: &[u8]) -> String {
+fn outline(text: String) -> String {
     let short = MAX_TEXT.iter().copied().find(|longest| text.len() <= *longest);
     if short.is_none()
-        && let Ok(value) = serde_json::from_slice::<Value>(text)
+        && let Ok(value) = serde_json::from_str::<Value>(&text)
     {
         for longest in MAX_TEXT {
             let cut = cut(&value, longest).to_string();
@@ -57,9 +57,9 @@ fn outline(text: &[u8]) -> String {
         // Nothing but the shape of the whole would fit: its beginning, and what tells it from another.
         let cut = cut(&value, 24).to_string();
         let beginning = cut.get(..cut.floor_char_boundary(MAX_OUTLINE)).unwrap_or_default();
-        return Value::String(format!("{beginning}… [{}]", bytes(text))).to_string();
+        return Value::String(format!("{beginning}… [{}]", bytes(text.as_bytes()))).to_string();
     }
-    String::from_utf8_lossy(text).into_owned()
+    text
 }
 
 fn cut(value: &Value, longest: usize) -> Value {

@@ -28,6 +28,8 @@ pub(crate) mod entry;
 pub(crate) mod function;
 mod source;
 mod stop;
+#[cfg(test)]
+mod tests;
 mod ticket;
 pub(crate) mod timeline;
 
