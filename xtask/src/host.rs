@@ -37,6 +37,8 @@ pub(crate) struct Start<'a> {
     pub(crate) binary: &'a Path,
     /// Its configuration.
     pub(crate) config: &'a Path,
+    /// Variables of its environment, beside ours.
+    pub(crate) environment: &'a [(&'a str, &'a str)],
     /// Where its log goes.
     pub(crate) log: PathBuf,
     /// How long it may take until it listens.
@@ -57,10 +59,10 @@ pub(crate) enum Group {
 impl HostProcess {
     /// Starts `agent-host serve`; returns when it listens.
     pub(crate) fn start(start: &Start<'_>) -> anyhow::Result<Self> {
-        let Start { binary, config, log, within, group } = start;
+        let Start { binary, config, environment, log, within, group } = start;
         let log_file = File::create(log).with_context(|| format!("{} cannot be written", log.display()))?;
         let mut command = Command::new(binary);
-        command.args(["serve", "--json", "--config"]).arg(config);
+        command.args(["serve", "--json", "--config"]).arg(config).envs(environment.iter().copied());
         if *group == Group::Own {
             command.process_group(0);
         }

@@ -73,10 +73,26 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
-        for line in ["xtask", "xtask demo text --file f", "xtask bench a b", "xtask guests x"] {
+        for line in [
+            "xtask",
+            "xtask demo text --file f",
+            "xtask bench a b",
+            "xtask bench --stretches 0",
+            "xtask bench compare",
+            "xtask bench compare HEAD",
+            "xtask guests x",
+        ] {
             assert!(Command::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
-        for line in ["xtask demo", "xtask demo - --serve", "xtask demo --file f", "xtask test a b", "xtask bench echo."] {
+        for line in [
+            "xtask demo",
+            "xtask demo - --serve",
+            "xtask demo --file f",
+            "xtask test a b",
+            "xtask bench echo.",
+            "xtask bench compare HEAD~1 echo",
+            "xtask bench echo --stretches 1",
+        ] {
             assert!(Command::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
     }

@@ -1,6 +1,7 @@
 //! Runs over AG-UI, as front ends make them: each a request whose answer are the events of the run.
 
 use std::{
+    cell::Cell,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -51,6 +52,12 @@ pub(crate) struct Seen {
     first_event: Delays,
     /// From the moment in which the model server sends a token to that in which the client has read it.
     token: Delays,
+}
+
+/// How many runs came to their end.
+#[derive(Debug, Serialize)]
+pub(crate) struct Ended {
+    runs: usize,
 }
 
 /// The first screen of a thread.
@@ -122,16 +129,37 @@ pub(crate) async fn load(address: SocketAddr, pid: u32, load: Load) -> anyhow::R
 async fn work(address: SocketAddr, worker: usize, window: Window) -> anyhow::Result<Vec<Duration>> {
     let mut connection = Connection::open(address).await?;
     let (mut latencies, mut turn) = (Vec::new(), 0);
-    let text = wanted(0, 0);
     while window.is_open() {
-        let body = input(&format!("load-{worker}-{turn}"), &format!("run-{worker}-{turn}"), &text);
-        let (started, mut reading) = (Instant::now(), Reading::default());
-        connection.post_stream(RELAY, &body, |line| reading.line(line)).await?;
-        reading.ended()?;
+        let started = Instant::now();
+        run(&mut connection, &format!("{worker}-{turn}")).await?;
         latencies.extend(window.latency(started));
         turn += 1;
     }
     Ok(latencies)
+}
+
+/// Makes `runs` runs and no more, so that what they cost can be divided by them.
+pub(crate) async fn runs(address: SocketAddr, in_flight: usize, runs: usize) -> anyhow::Result<Ended> {
+    let begun = Cell::new(0);
+    let next = || (begun.get() < runs).then(|| begun.replace(begun.get() + 1));
+    let workers = (0..in_flight).map(|_| async {
+        let mut connection = Connection::open(address).await?;
+        while let Some(number) = next() {
+            // Two processes may do this on one host.
+            run(&mut connection, &format!("{}-{number}", std::process::id())).await?;
+        }
+        anyhow::Ok(())
+    });
+    try_join_all(workers).await?;
+    Ok(Ended { runs: begun.get() })
+}
+
+/// A run in a thread of its own, read to its end.
+async fn run(connection: &mut Connection, name: &str) -> anyhow::Result<()> {
+    let body = input(&format!("load-{name}"), &format!("run-{name}"), &wanted(0, 0));
+    let mut reading = Reading::default();
+    connection.post_stream(RELAY, &body, |line| reading.line(line)).await?;
+    reading.ended()
 }
 
 /// Runs whose model sends a token at a time. They do not begin all at once: connections are spread over the time of a run.

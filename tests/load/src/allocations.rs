@@ -1,4 +1,4 @@
-//! How often this process asks for memory.
+//! How often this process asks for memory, and for how much.
 
 use std::{
     alloc::{GlobalAlloc, Layout},
@@ -13,6 +13,7 @@ pub(crate) struct Counting;
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// From now on allocations of all threads are counted.
 pub(crate) fn start() {
@@ -29,30 +30,36 @@ pub(crate) fn count() -> u64 {
     ALLOCATIONS.load(Ordering::SeqCst)
 }
 
-fn note() {
+/// The bytes of these allocations. A block that grows or shrinks counts with its new size.
+pub(crate) fn bytes() -> u64 {
+    BYTES.load(Ordering::SeqCst)
+}
+
+fn note(size: usize) {
     if COUNTS.load(Ordering::Relaxed) {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(size as u64, Ordering::Relaxed);
     }
 }
 
 #[allow(unsafe_code, reason = "an allocator cannot be made otherwise; see SAFETY")]
 // SAFETY: each method passes its arguments on to mimalloc as they are and gives what mimalloc gives, so mimalloc's own
-// promises hold. Counting touches two atomics and allocates nothing.
+// promises hold. Counting touches three atomics and allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
+        note(layout.size());
         // SAFETY: as for the whole.
         unsafe { MiMalloc.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        note();
+        note(layout.size());
         // SAFETY: as for the whole.
         unsafe { MiMalloc.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note();
+        note(size);
         // SAFETY: as for the whole.
         unsafe { MiMalloc.realloc(block, layout, size) }
     }
@@ -67,12 +74,13 @@ unsafe impl GlobalAlloc for Counting {
 mod tests {
     #[test]
     fn what_is_allocated_in_between_is_counted() {
-        let before = super::count();
+        let (before, bytes_before) = (super::count(), super::bytes());
         super::start();
         let boxes: Vec<_> = (0..100_u64).map(|number| std::hint::black_box(Box::new(number))).collect();
         super::stop();
-        let counted = super::count() - before;
+        let (counted, bytes) = (super::count() - before, super::bytes() - bytes_before);
         // Other tests of this process may allocate meanwhile.
         assert!(counted >= 101, "{counted} allocations for {} boxes and their list", boxes.len());
+        assert!(bytes >= 100 * 2 * 8, "{bytes} bytes for {} boxes and their list", boxes.len());
     }
 }

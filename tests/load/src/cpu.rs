@@ -1,6 +1,6 @@
-//! CPU time of a process.
+//! What the kernel counts of a process and its threads: CPU time, context switches, bytes for the disk (proc(5)).
 
-use std::time::Duration;
+use std::{fs, io, path::Path, time::Duration};
 
 use anyhow::Context;
 
@@ -23,6 +23,48 @@ fn ticks(stat: &str) -> Option<u32> {
     Some(user + system)
 }
 
+/// What the threads of this process with this name have taken so far, to the nanosecond (`/proc/PID/task/TID/schedstat`).
+/// Nothing where there is no such thread.
+pub(crate) fn thread_time(name: &str) -> anyhow::Result<Option<Duration>> {
+    let times = each_thread(|thread| {
+        if fs::read_to_string(thread.join("comm"))?.trim_end() != name {
+            return Ok(None);
+        }
+        let stat = fs::read_to_string(thread.join("schedstat"))?;
+        Ok(stat.split(' ').next().and_then(|time| time.parse().ok()).map(Duration::from_nanos))
+    })?;
+    Ok(times.into_iter().flatten().reduce(|sum, time| sum + time))
+}
+
+/// How often the threads of this process have left a processor, by themselves or not. Threads that have ended are not in it.
+pub(crate) fn context_switches() -> anyhow::Result<u64> {
+    Ok(each_thread(|thread| Ok(switches(&fs::read_to_string(thread.join("status"))?)))?.into_iter().sum())
+}
+
+/// What this process made the file systems write: pages that became dirty, and what goes past them.
+pub(crate) fn disk_bytes() -> anyhow::Result<u64> {
+    let io = fs::read_to_string("/proc/self/io").context("/proc/self/io cannot be read")?;
+    field(&io, "write_bytes").context("/proc/self/io has no write_bytes")
+}
+
+/// Reads something of each thread of this process; of one that ends meanwhile nothing.
+fn each_thread<T>(read: impl Fn(&Path) -> io::Result<T>) -> anyhow::Result<Vec<T>> {
+    let mut readings = Vec::new();
+    for thread in fs::read_dir("/proc/self/task").context("/proc/self/task cannot be read")? {
+        readings.extend(read(&thread?.path()).ok());
+    }
+    Ok(readings)
+}
+
+fn switches(status: &str) -> u64 {
+    ["voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"].iter().filter_map(|name| field(status, name)).sum()
+}
+
+/// The number behind `name:`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -31,5 +73,24 @@ mod tests {
         assert_eq!(super::ticks(stat), Some(200));
         assert_eq!(super::ticks("7 (a) S 1"), None);
         assert!(super::time(std::process::id()).is_ok());
+    }
+
+    #[test]
+    fn both_kinds_of_switches_are_added() {
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n";
+        assert_eq!(super::switches(status), 7);
+        assert!(super::context_switches().is_ok() && super::disk_bytes().is_ok());
+    }
+
+    #[test]
+    fn a_thread_is_found_by_its_name() {
+        let spin = || {
+            let began = std::time::Instant::now();
+            while began.elapsed() < std::time::Duration::from_millis(20) {}
+            super::thread_time("bench-spin").unwrap()
+        };
+        let time = std::thread::Builder::new().name("bench-spin".to_owned()).spawn(spin).unwrap().join().unwrap();
+        assert!(time.is_some_and(|time| !time.is_zero()), "{time:?}");
+        assert_eq!(super::thread_time("no-such-thread").unwrap(), None);
     }
 }

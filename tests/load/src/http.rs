@@ -1,4 +1,4 @@
-//! Echo runs over HTTP.
+//! Echo runs over HTTP, in conversations that are new or have a history.
 
 use std::{
     net::SocketAddr,
@@ -15,27 +15,55 @@ use crate::{
     window::{Report, Window},
 };
 
-/// Keeps `in_flight` runs going, each on a connection of its own.
-pub(crate) async fn load(address: SocketAddr, pid: u32, load: Load) -> anyhow::Result<Report> {
+/// Keeps `in_flight` runs going, each on a connection of its own. With a history, each connection stays in one conversation,
+/// which has had so many runs before anything is counted; without, each run has a new conversation.
+pub(crate) async fn load(address: SocketAddr, pid: u32, load: Load, history: Option<usize>) -> anyhow::Result<Report> {
+    let mut workers = Vec::with_capacity(load.in_flight);
+    for worker in 0..load.in_flight {
+        let connection = Connection::open(address).await?;
+        workers.push(Worker { connection, worker, turn: 0, has_history: history.is_some() });
+    }
+    if let Some(runs) = history {
+        try_join_all(workers.iter_mut().map(|worker| worker.prepare(runs))).await?;
+    }
     let window = Window::new(load);
-    let workers = try_join_all((0..load.in_flight).map(|worker| work(address, worker, window)));
-    let (latencies, cpu) = try_join(workers, window.cpu(pid)).await?;
+    let (latencies, cpu) = try_join(try_join_all(workers.iter_mut().map(|worker| worker.work(window))), window.cpu(pid)).await?;
     window.report(latencies.concat(), cpu)
 }
 
-async fn work(address: SocketAddr, worker: usize, window: Window) -> anyhow::Result<Vec<Duration>> {
-    let mut connection = Connection::open(address).await?;
-    let mut latencies = Vec::new();
-    let mut turn = 0;
-    while window.is_open() {
-        let body = event(echo::TEXT, &echo::conversation(worker, turn));
-        let started = Instant::now();
-        let answer = connection.post("/api/v1/events", "prefer: wait=30\r\n", &body, 200).await?;
-        anyhow::ensure!(answer.contains("\"status\":\"completed\""), "a run did not complete: {answer}");
-        latencies.extend(window.latency(started));
-        turn += 1;
+struct Worker {
+    connection: Connection,
+    worker: usize,
+    turn: usize,
+    has_history: bool,
+}
+
+impl Worker {
+    async fn prepare(&mut self, runs: usize) -> anyhow::Result<()> {
+        for _ in 0..runs {
+            self.run().await?;
+        }
+        Ok(())
     }
-    Ok(latencies)
+
+    async fn work(&mut self, window: Window) -> anyhow::Result<Vec<Duration>> {
+        let mut latencies = Vec::new();
+        while window.is_open() {
+            let started = Instant::now();
+            self.run().await?;
+            latencies.extend(window.latency(started));
+        }
+        Ok(latencies)
+    }
+
+    async fn run(&mut self) -> anyhow::Result<()> {
+        let conversation = echo::conversation(self.worker, if self.has_history { 0 } else { self.turn });
+        let body = event(echo::TEXT, &conversation);
+        let answer = self.connection.post("/api/v1/events", "prefer: wait=30\r\n", &body, 200).await?;
+        anyhow::ensure!(answer.contains("\"status\":\"completed\""), "a run did not complete: {answer}");
+        self.turn += 1;
+        Ok(())
+    }
 }
 
 /// A message with this text.

@@ -1,6 +1,12 @@
 //! Echo runs of a host in this process.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use agent_host_protocol::{
     RunStatus,
@@ -12,7 +18,7 @@ use anyhow::Context;
 use tokio::task::JoinSet;
 
 use crate::{
-    Load, echo,
+    Load, cpu, echo,
     window::{Report, Window},
 };
 
@@ -29,17 +35,50 @@ pub(crate) async fn load(config: Config, load: Load) -> anyhow::Result<Report> {
 
 /// The same in a host that is there; the names of conversations start with `prefix`.
 pub(crate) async fn stretch(host: &Host, load: Load, prefix: &str) -> anyhow::Result<Report> {
+    let (window, latencies, (before, after)) = read_stretch(host, load, prefix, || cpu::time(std::process::id())).await?;
+    window.report(latencies, after.saturating_sub(before))
+}
+
+/// The same with a reading at both ends of the window, and the latencies of the runs that ended in between.
+pub(crate) async fn read_stretch<T>(
+    host: &Host,
+    load: Load,
+    prefix: &str,
+    read: impl FnMut() -> anyhow::Result<T>,
+) -> anyhow::Result<(Window, Vec<Duration>, (T, T))> {
     let window = Window::new(load);
     let mut workers = JoinSet::new();
     for worker in 0..load.in_flight {
         workers.spawn(work(host.clone(), prefix.to_owned(), worker, window));
     }
-    let cpu = window.cpu(std::process::id()).await?;
+    let readings = window.both_ends(read).await?;
     let mut latencies = Vec::new();
     while let Some(worker) = workers.join_next().await {
         latencies.extend(worker??);
     }
-    window.report(latencies, cpu)
+    Ok((window, latencies, readings))
+}
+
+/// Makes `runs` runs and no more, `in_flight` at a time, so that what they take can be divided by them.
+pub(crate) async fn runs(host: &Host, in_flight: usize, runs: usize, prefix: &str) -> anyhow::Result<()> {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let mut workers = JoinSet::new();
+    for worker in 0..in_flight {
+        let (host, prefix, begun) = (host.clone(), prefix.to_owned(), Arc::clone(&begun));
+        workers.spawn(async move {
+            loop {
+                let number = begun.fetch_add(1, Ordering::Relaxed);
+                if number >= runs {
+                    return anyhow::Ok(());
+                }
+                run(&host, envelope(format!("{prefix}-{}", echo::conversation(worker, number)))).await?;
+            }
+        });
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker??;
+    }
+    Ok(())
 }
 
 async fn work(host: Host, prefix: String, worker: usize, window: Window) -> anyhow::Result<Vec<Duration>> {

@@ -9,6 +9,7 @@ mod artifacts;
 mod calls;
 mod commit;
 mod connection;
+mod count;
 mod cpu;
 mod deliveries;
 mod deltas;
@@ -26,8 +27,10 @@ mod parking;
 mod people;
 mod queue;
 mod replay;
+mod stages;
 mod stream;
 mod subscribers;
+mod syscalls;
 mod tool_server;
 mod window;
 
@@ -37,6 +40,7 @@ use agent_host_runs::Config;
 use clap::{Args, Parser};
 use serde::Serialize;
 use stream::Streams;
+use syscalls::Syscalls;
 
 /// As in the host, and counted where that is measured.
 #[global_allocator]
@@ -51,9 +55,36 @@ enum Command {
         target: Target,
         #[command(flatten)]
         load: Load,
+        /// Keep each connection in one conversation, which has had so many runs before
+        #[arg(long, value_name = "RUNS")]
+        history: Option<usize>,
     },
     /// Echo runs of a host in this process
     InProcess {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// What echo runs of a host in this process take that is counted and not timed
+    CountEcho {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        #[command(flatten)]
+        batch: Batch,
+    },
+    /// The same of runs over AG-UI, of clients in a process of their own
+    CountAgui {
+        /// Configuration of the host
+        #[arg(long)]
+        config: PathBuf,
+        #[command(flatten)]
+        batch: Batch,
+    },
+    /// Time of the stages of an echo run of a host in this process, where a stage has a thread of its own
+    Stages {
         /// Configuration of the host
         #[arg(long)]
         config: PathBuf,
@@ -238,6 +269,14 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
+    /// So many runs over AG-UI, and no more
+    AguiRuns {
+        /// Where the host serves
+        #[arg(long)]
+        address: SocketAddr,
+        #[command(flatten)]
+        batch: Batch,
+    },
     /// Runs over AG-UI whose model takes its time
     AguiTokens {
         #[command(flatten)]
@@ -341,6 +380,17 @@ struct Load {
     measure: Duration,
 }
 
+/// A number of runs.
+#[derive(Debug, Clone, Copy, Args)]
+struct Batch {
+    /// How many at once
+    #[arg(long)]
+    in_flight: usize,
+    /// How many in all
+    #[arg(long)]
+    runs: usize,
+}
+
 fn milliseconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_millis)
 }
@@ -360,6 +410,7 @@ fn main() -> anyhow::Result<()> {
         | Command::Wake { .. }
         | Command::Subscribers { .. }
         | Command::Agui { .. }
+        | Command::AguiRuns { .. }
         | Command::AguiTokens { .. }
         | Command::AguiReattach { .. }
         | Command::AguiThread { .. }
@@ -367,13 +418,21 @@ fn main() -> anyhow::Result<()> {
         | Command::ModelServer => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
-    runtime.enable_all().build()?.block_on(execute(command))
+    // Before the threads of the runtime start: the kernel counts for threads that start later.
+    let syscalls = match command {
+        Command::CountEcho { .. } | Command::CountAgui { .. } => Syscalls::count(),
+        _ => Syscalls::NotCounted,
+    };
+    runtime.enable_all().build()?.block_on(execute(command, syscalls))
 }
 
-async fn execute(command: Command) -> anyhow::Result<()> {
+async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
     match command {
-        Command::Http { target, load } => print(&http::load(target.address, target.pid, load).await?),
+        Command::Http { target, load, history } => print(&http::load(target.address, target.pid, load, history).await?),
         Command::InProcess { config, load } => print(&in_process::load(Config::load(&config)?, load).await?),
+        Command::CountEcho { config, batch } => print(&count::echo(Config::load(&config)?, batch, syscalls).await?),
+        Command::CountAgui { config, batch } => print(&count::agui(Config::load(&config)?, batch, syscalls).await?),
+        Command::Stages { config, load } => print(&stages::measure(Config::load(&config)?, load).await?),
         Command::Deltas { target, in_flight, runs, deltas } => {
             print(&deltas::load(target.address, target.pid, in_flight, runs, deltas).await?)
         }
@@ -401,6 +460,7 @@ async fn execute(command: Command) -> anyhow::Result<()> {
         Command::Wake { target, rounds } => print(&queue::wake(target.address, rounds).await?),
         Command::Subscribers { target, subscribers } => print(&subscribers::subscribe(target.address, subscribers).await?),
         Command::Agui { target, load } => print(&agui::load(target.address, target.pid, load).await?),
+        Command::AguiRuns { address, batch } => print(&agui::runs(address, batch.in_flight, batch.runs).await?),
         Command::AguiTokens { target, streams, each } => print(&agui::tokens(target.address, streams, each).await?),
         Command::AguiReattach { target, rounds } => print(&agui::reattach(target.address, rounds).await?),
         Command::AguiThread { target, messages, rounds } => print(&agui::thread(target.address, messages, rounds).await?),

@@ -43,10 +43,16 @@ impl Window {
 
     /// The CPU time that a process takes within the window.
     pub(crate) async fn cpu(self, pid: u32) -> anyhow::Result<Duration> {
+        let (before, after) = self.both_ends(|| cpu::time(pid)).await?;
+        Ok(after.saturating_sub(before))
+    }
+
+    /// A reading at the beginning of the window, and one at its end.
+    pub(crate) async fn both_ends<T>(self, mut read: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<(T, T)> {
         tokio::time::sleep_until(self.begin.into()).await;
-        let before = cpu::time(pid)?;
+        let before = read()?;
         tokio::time::sleep_until(self.end.into()).await;
-        Ok(cpu::time(pid)?.saturating_sub(before))
+        Ok((before, read()?))
     }
 
     /// The latencies of the runs that ended within the window, and the host's CPU time in it, as a report.

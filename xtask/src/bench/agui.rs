@@ -14,7 +14,7 @@ use super::{
 /// Connections, and how many runs of each are counted of those that take their time: enough tokens for a p99.
 const CONNECTIONS: [(u32, u32); 3] = [(1, 5), (20, 2), (200, 1)];
 /// Tokens of a run, and letters of each.
-const TOKENS: usize = 200;
+const TOKENS: u32 = 200;
 const LETTERS: usize = 6;
 /// The time between two tokens of a model that takes its time: 50 a second.
 const PACE_US: &str = "20000";
@@ -24,7 +24,7 @@ const CLIENTS: &str = "300";
 const MESSAGES: &str = "10000";
 const SCREENS: &str = "200";
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     runs(session)?;
     tokens(session)?;
     reattach(session)?;
@@ -32,17 +32,13 @@ pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// Runs of a model that answers at once, as many as there are connections.
-fn runs(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn runs(session: &mut Session) -> anyhow::Result<()> {
     for (connections, _) in CONNECTIONS {
         let figure = format!("agui.runs.{connections}");
         if !session.wants(&[&figure]) {
             continue;
         }
-        let model = "[[models]]\nid = \"chat\"\nprovider = \"scripted\"\nscript = \"script.toml\"\n";
-        let site = Site::told(session, &figure, &session.calls, &config(model))?;
-        let text = "token ".repeat(TOKENS);
-        fs::write(site.file("script.toml"), format!("[[reply]]\ntext = \"{text}\"\nchunk_chars = {LETTERS}\n"))?;
-        let host = site.start(session)?.host;
+        let host = scripted(session, &figure, TOKENS)?.start(session)?.host;
         let report = load(session, &host, "agui", &["--in-flight", &connections.to_string()]);
         host.kill();
         session.record(&figure, report?.number("runs_per_second")?)?;
@@ -50,8 +46,17 @@ fn runs(session: &mut Session<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A site with an agent that passes on what a scripted model says: so many tokens, at once.
+pub(crate) fn scripted(session: &Session, name: &str, tokens: u32) -> anyhow::Result<Site> {
+    let model = "[[models]]\nid = \"chat\"\nprovider = \"scripted\"\nscript = \"script.toml\"\n";
+    let site = Site::told(session, name, &session.calls, &config(model))?;
+    let text: String = std::iter::repeat_n("token ", usize::try_from(tokens)?).collect();
+    fs::write(site.file("script.toml"), format!("[[reply]]\ntext = \"{text}\"\nchunk_chars = {LETTERS}\n"))?;
+    Ok(site)
+}
+
 /// Runs of a model that takes its time.
-fn tokens(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn tokens(session: &mut Session) -> anyhow::Result<()> {
     for (connections, each) in CONNECTIONS {
         let names = ["first_event", "token_delay"].map(|what| format!("agui.{what}.{connections}"));
         let figures = names.map(|name| [format!("{name}.p50_ms"), format!("{name}.p99_ms")]);
@@ -77,7 +82,7 @@ fn tokens(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// Clients that come back to a run that is under way.
-fn reattach(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn reattach(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 2] = [("agui.reattach.p50_ms", "p50_ms"), ("agui.reattach.p99_ms", "p99_ms")];
     if !session.wants(&FIGURES.map(|(figure, _)| figure)) {
         return Ok(());
@@ -91,7 +96,7 @@ fn reattach(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// The first screen of a long thread.
-fn thread(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn thread(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 3] = [
         ("agui.thread_10000.first_ms", "first_ms"),
         ("agui.thread_10000.p50_ms", "p50_ms"),

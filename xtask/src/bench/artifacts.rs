@@ -10,7 +10,7 @@ const FIGURES: [(&str, &str); 4] = [
     ("artifact.read.ratio", "read_ratio"),
 ];
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&FIGURES.map(|(figure, _)| figure)) {
         return Ok(());
     }

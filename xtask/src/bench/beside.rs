@@ -17,7 +17,7 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    pub(crate) fn start(session: &Session<'_>, arguments: &[&str]) -> anyhow::Result<Self> {
+    pub(crate) fn start(session: &Session, arguments: &[&str]) -> anyhow::Result<Self> {
         let mut command = session.load_command(arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();

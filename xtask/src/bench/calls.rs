@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{FIGURES, session::Session, site::Site};
+use super::{figures::FIGURES, session::Session, site::Site};
 
 /// The runner that makes them.
 pub(crate) const RUNNER: &str = "plugin:test/bench-calls/default";
@@ -26,7 +26,7 @@ const CALLS_AT_ONCE: f64 = 16.0;
 
 const SCRIPT: &str = "[[reply]]\ntext = \"A scripted model answers with one sentence of some words.\"\n";
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     let mut calls: Vec<&str> = FIGURES
         .iter()
         .filter_map(|(name, _)| call(name))
@@ -67,7 +67,7 @@ fn allocations(call: &str) -> String {
 }
 
 /// One of everything, and limits that no measurement comes near.
-fn config(session: &Session<'_>) -> String {
+fn config(session: &Session) -> String {
     format!(
         r#"
 {UNLIMITED}

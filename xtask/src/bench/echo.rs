@@ -10,13 +10,16 @@ use crate::host::HostProcess;
 pub(crate) const RUNNER: &str = "plugin:agent-host/echo/default";
 const IN_FLIGHT: [u32; 3] = [1, 16, 256];
 
+/// Runs that a conversation with a history has had: more than a page of it.
+const HISTORY: &str = "10";
+
 /// Runs that stream deltas: enough of them to last some seconds.
 const DELTA_RUNS: &str = "256";
 const DELTA_RUNS_IN_FLIGHT: &str = "16";
 const DELTAS: &str = "1000";
 
 /// Over HTTP, with the load generator as a process of its own.
-pub(crate) fn over_http(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn over_http(session: &mut Session) -> anyhow::Result<()> {
     for in_flight in IN_FLIGHT {
         let rate = format!("echo.http.{in_flight}.runs_per_second");
         let wanted: &[&str] = match in_flight {
@@ -41,11 +44,23 @@ pub(crate) fn over_http(session: &mut Session<'_>) -> anyhow::Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    with_history(session)
+}
+
+/// The same in conversations that are not new.
+fn with_history(session: &mut Session) -> anyhow::Result<()> {
+    const RATE: &str = "echo.http.256.history.runs_per_second";
+    if !session.wants(&[RATE]) {
+        return Ok(());
+    }
+    let host = site(session, "http-history")?.start(session)?.host;
+    let report = load(session, &host, "http", &["--in-flight", "256", "--history", HISTORY])?;
+    host.kill();
+    session.record(RATE, report.number("runs_per_second")?)
 }
 
 /// Without HTTP, the load in the process of the host.
-pub(crate) fn in_process(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn in_process(session: &mut Session) -> anyhow::Result<()> {
     for in_flight in IN_FLIGHT {
         let rate = format!("echo.inproc.{in_flight}.runs_per_second");
         if session.wants(&[&rate]) {
@@ -58,7 +73,7 @@ pub(crate) fn in_process(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// What one commit costs on the disk that the ledgers are on.
-pub(crate) fn disk(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn disk(session: &mut Session) -> anyhow::Result<()> {
     if session.wants(&["disk.commit.p50_ms"]) {
         let dir = session.dir("disk")?.display().to_string();
         let report = session.load(&["commit", "--dir", &dir])?;
@@ -68,7 +83,7 @@ pub(crate) fn disk(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// A runner that emits one delta after the other, each by a call of its own, and clients that read them.
-pub(crate) fn deltas(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn deltas(session: &mut Session) -> anyhow::Result<()> {
     if session.wants(&["delta.us_per_event"]) {
         let site = Site::new(session, "deltas", "plugin:test/hostile/default", &session.hostile)?;
         let host = site.start(session)?.host;
@@ -81,11 +96,11 @@ pub(crate) fn deltas(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// A site whose host echoes.
-pub(crate) fn site(session: &Session<'_>, name: &str) -> anyhow::Result<Site> {
+pub(crate) fn site(session: &Session, name: &str) -> anyhow::Result<Site> {
     Site::new(session, name, RUNNER, &session.echo)
 }
 
-fn load(session: &Session<'_>, host: &HostProcess, command: &str, arguments: &[&str]) -> anyhow::Result<super::session::Report> {
+fn load(session: &Session, host: &HostProcess, command: &str, arguments: &[&str]) -> anyhow::Result<super::session::Report> {
     let target = target(host);
     let target: Vec<_> = target.iter().map(String::as_str).collect();
     session.load(&[&[command][..], &target, arguments].concat())

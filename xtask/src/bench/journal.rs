@@ -17,7 +17,7 @@ const CALLS: [&str; 3] = ["timers.now", "state.get", "state.set"];
 const REPLAYED: &str = "100000";
 const REPLAYED_WRITES: &str = "20000";
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     runs(session)?;
     calls(session)?;
     bytes(session)?;
@@ -25,7 +25,7 @@ pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// Echo runs with a journal and without.
-fn runs(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn runs(session: &mut Session) -> anyhow::Result<()> {
     const PARTS: [(&str, &str); 4] = [
         ("runs_per_second", "runs_per_second"),
         ("off.runs_per_second", "off_runs_per_second"),
@@ -48,7 +48,7 @@ fn runs(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// Host calls with a journal and without.
-fn calls(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn calls(session: &mut Session) -> anyhow::Result<()> {
     let figures = |call: &str| [format!("journal.call.{call}.us"), format!("journal.call.{call}.off.us")];
     let wanted: Vec<_> = CALLS.into_iter().filter(|call| session.wants(&figures(call).each_ref().map(String::as_str))).collect();
     if wanted.is_empty() {
@@ -66,7 +66,7 @@ fn calls(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// What they take on disk.
-fn bytes(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn bytes(session: &mut Session) -> anyhow::Result<()> {
     const PER_RUN: &str = "journal.bytes_per_run.echo";
     for of in ["echo", "state", "stream"] {
         let figure = format!("journal.bytes_per_call.{of}");
@@ -89,7 +89,7 @@ fn bytes(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// Runs of many calls, executed again.
-fn replay(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn replay(session: &mut Session) -> anyhow::Result<()> {
     for call in CALLS {
         let (guest, whole) = (format!("replay.{call}.calls_per_second"), format!("replay.{call}.whole.calls_per_second"));
         if !session.wants(&[&guest, &whole]) {
@@ -106,7 +106,7 @@ fn replay(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// A site that answers conversations `resume…` with a journal and `fail…` without; `replay…` is answered as by default.
-fn both(session: &Session<'_>, name: &str, component: &Path, runner: &str, more: &str) -> anyhow::Result<Site> {
+fn both(session: &Session, name: &str, component: &Path, runner: &str, more: &str) -> anyhow::Result<Site> {
     let binding = |durability: &str| {
         format!(
             "[[bindings]]\nid = \"{durability}\"\nrunner = \"{runner}\"\ndurability = \"{durability}\"\nmatch = {{ conversation = \"{durability}.*\" }}\n\n"

@@ -8,7 +8,7 @@ const P99: &str = "knowledge.retrieve.100k.p99_ms";
 
 const PASSAGES: &str = "100000";
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&[ADD, P50, P99]) {
         return Ok(());
     }

@@ -20,7 +20,7 @@ const MEASURE_MS: &str = "3000";
 /// The host is killed in the midst of its work, with this much of it since it started.
 const WORK: Duration = Duration::from_secs(3);
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&[RATIO, BYTES, OPEN]) {
         return Ok(());
     }
@@ -38,7 +38,7 @@ pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// What an echo run costs beside a million others, over what it costs alone: the median of some pairs.
-fn ratio(session: &mut Session<'_>, full: &Site) -> anyhow::Result<()> {
+fn ratio(session: &mut Session, full: &Site) -> anyhow::Result<()> {
     let rate = |site: &Site| {
         let arguments = ["in-process", "--config", &site.config(), "--in-flight", IN_FLIGHT, "--measure", MEASURE_MS];
         session.load(&arguments)?.number("runs_per_second")
@@ -61,7 +61,7 @@ fn ratio(session: &mut Session<'_>, full: &Site) -> anyhow::Result<()> {
 }
 
 /// What a crash costs the next start.
-fn open_after_kill(session: &mut Session<'_>, site: &Site) -> anyhow::Result<()> {
+fn open_after_kill(session: &mut Session, site: &Site) -> anyhow::Result<()> {
     let host = site.start(session)?.host;
     let target = target(&host);
     let target: Vec<_> = target.iter().map(String::as_str).collect();

@@ -1,11 +1,11 @@
 //! The machine that is measured.
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{fs, path::Path};
 
 /// What figures depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// Processor, cores and memory. Figures of two of these do not belong into one table.
+    /// Processor, cores and memory.
     pub(crate) hardware: String,
     /// Kernel, and the file system of the ledgers.
     pub(crate) system: String,
@@ -30,24 +30,6 @@ impl Machine {
             system: format!("Linux {}, {file_system}", kernel.trim()),
         })
     }
-}
-
-/// How much of the processors others take at this moment, from 0 to 1.
-pub(crate) fn busy() -> anyhow::Result<f64> {
-    let before = fs::read_to_string("/proc/stat")?;
-    thread::sleep(Duration::from_secs(1));
-    Ok(share(&before, &fs::read_to_string("/proc/stat")?).unwrap_or_default())
-}
-
-/// The share of time between two looks at `/proc/stat` that was neither idle nor spent on a disk (proc(5)).
-fn share(before: &str, after: &str) -> Option<f64> {
-    let times = |stat: &str| -> Option<(u64, u64)> {
-        let times: Vec<u64> = stat.lines().next()?.split_whitespace().skip(1).map_while(|time| time.parse().ok()).collect();
-        Some((times.iter().sum(), times.get(3)? + times.get(4)?))
-    };
-    let ((all_before, idle_before), (all, idle)) = (times(before)?, times(after)?);
-    let (all, idle) = (all.checked_sub(all_before)?, idle.saturating_sub(idle_before));
-    (all > 0).then(|| all.saturating_sub(idle) as f64 / all as f64)
 }
 
 /// The value of the first `name : value`.
@@ -76,14 +58,6 @@ mod tests {
         assert_eq!(file_system(mounts, Path::new("/srv/project")), Some("xfs"));
         assert_eq!(file_system(mounts, Path::new("/home")), Some("ext4"));
         assert_eq!(file_system("", Path::new("/")), None);
-    }
-
-    #[test]
-    fn what_is_not_idle_is_busy() {
-        let before = "cpu  10 0 10 100 0 0 0 0 0 0\ncpu0 1\n";
-        assert_eq!(share(before, "cpu  30 0 20 160 10 0 0 0 0 0\n"), Some(0.3));
-        assert_eq!(share(before, before), None);
-        assert_eq!(share(before, "x"), None);
     }
 
     #[test]

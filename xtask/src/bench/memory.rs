@@ -32,7 +32,7 @@ fn resident(status: &str) -> Option<u64> {
 }
 
 /// What a run costs that is live and waits: instance, fiber, and what the host keeps of it.
-pub(crate) fn waiting_runs(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn waiting_runs(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&[PER_RUN]) {
         return Ok(());
     }

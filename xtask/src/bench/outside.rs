@@ -2,7 +2,7 @@
 
 use super::{calls::UNLIMITED, people::RUNNER, session::Session, site::Site};
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 4] = [
         ("egress.requests_per_second", "get_per_second"),
         ("egress.post.requests_per_second", "post_per_second"),

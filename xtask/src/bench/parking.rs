@@ -37,14 +37,14 @@ const ADDED: &str = "park.10000.added_mib";
 const RESTARTED: &str = "park.10000.restarted.added_mib";
 const ACTIVE: &str = "park.10000.active_in_memory";
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     restart(session)?;
     latency(session)?;
     memory(session)
 }
 
 /// The start after a crash, until every run is where it was.
-fn restart(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn restart(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 3] = [
         ("restart.1000.started.ms", "started_ms"),
         ("restart.1000.resumed.ms", "resumed_ms"),
@@ -74,7 +74,7 @@ fn restart(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// How long it takes to leave memory, and to come back.
-fn latency(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn latency(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 6] = [
         ("park.p50_ms", "park_p50_ms"),
         ("park.p99_ms", "park_p99_ms"),
@@ -96,7 +96,7 @@ fn latency(session: &mut Session<'_>) -> anyhow::Result<()> {
 
 /// What parked runs take in memory: a process that has parked them is held against one that has as many behind it, and a
 /// process that found them on disk against one that found none.
-fn memory(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn memory(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&[RSS, ADDED, RESTARTED, ACTIVE]) {
         return Ok(());
     }
@@ -129,7 +129,7 @@ fn memory(session: &mut Session<'_>) -> anyhow::Result<()> {
     session.record(RSS, parked)?;
     session.record(ADDED, parked - ended)?;
     session.record(RESTARTED, found - none)?;
-    let mut stats = Command::new(&session.binary);
+    let mut stats = Command::new(session.host_binary());
     stats.args(["ledger", "stats", "--json", "--config", &site.config()]);
     let stats: Value = serde_json::from_str(&process::output(&mut stats)?)?;
     let number = |name: &str| stats.get(name).and_then(Value::as_u64).with_context(|| format!("there is no {name}: {stats}"));
@@ -138,7 +138,7 @@ fn memory(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// A site whose runs may last long, and leave memory where they sleep for so long.
-fn site(session: &Session<'_>, name: &str, park_after_ms: u64) -> anyhow::Result<Site> {
+fn site(session: &Session, name: &str, park_after_ms: u64) -> anyhow::Result<Site> {
     let config = format!(
         "{UNLIMITED}park_after_ms = {park_after_ms}\n\n[[bindings]]\nid = \"bench\"\nrunner = \"{RUNNER}\"\ndeadline_ms = 14400000\n"
     );

@@ -29,7 +29,7 @@ const MESSAGES: &str = "500";
 /// Nobody waits so long.
 const NIGHT: &str = "deadline_ms = 14400000\n";
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     waiting(session)?;
     approval(session)?;
     steering(session)?;
@@ -38,7 +38,7 @@ pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
 
 /// What runs take that wait for an answer, and what becomes of the others meanwhile. A process in which runs wait is held
 /// against one that has as many behind it; those that cannot be parked come on top.
-fn waiting(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn waiting(session: &mut Session) -> anyhow::Result<()> {
     const MEMORY: [&str; 3] = ["waiting.runs.in_2gib", "waiting.in_memory.kib_per_run", "waiting.parked.10000.added_mib"];
     const HONEST: [(&str, &str); 2] = [("waiting.honest.p50_ms", "p50_ms"), ("waiting.honest.p99_ms", "p99_ms")];
     const ALONE: [(&str, &str); 2] = [("waiting.honest.alone.p50_ms", "p50_ms"), ("waiting.honest.alone.p99_ms", "p99_ms")];
@@ -87,12 +87,12 @@ fn waiting(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// Echo runs over HTTP, one after the other.
-fn honest(session: &Session<'_>, host: &HostProcess) -> anyhow::Result<Report> {
+fn honest(session: &Session, host: &HostProcess) -> anyhow::Result<Report> {
     load(session, host, "http", &["--in-flight", "1"])
 }
 
 /// From an answer to what its run says then.
-fn approval(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn approval(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 3] = [
         ("approval.round_trip.p50_ms", "p50_ms"),
         ("approval.round_trip.p99_ms", "p99_ms"),
@@ -110,7 +110,7 @@ fn approval(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// From a message to what the run says that waits for it in memory.
-fn steering(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn steering(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 2] = [("steering.p50_ms", "p50_ms"), ("steering.p99_ms", "p99_ms")];
     if !session.wants(&FIGURES.map(|(figure, _)| figure)) {
         return Ok(());
@@ -124,7 +124,7 @@ fn steering(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// Runs that a run starts, over plain ones.
-fn children(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn children(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 3] = [
         ("child.runs_per_second", "runs_per_second"),
         ("child.long_wait.runs_per_second", "long_wait_runs_per_second"),
@@ -161,13 +161,13 @@ fn send(client: &Client, conversations: &str, runs: u64, task: &Value) -> anyhow
 }
 
 /// Runs a command of `agent-host-load` on a host that serves.
-pub(crate) fn load(session: &Session<'_>, host: &HostProcess, command: &str, arguments: &[&str]) -> anyhow::Result<Report> {
+pub(crate) fn load(session: &Session, host: &HostProcess, command: &str, arguments: &[&str]) -> anyhow::Result<Report> {
     let target = target(host);
     let target: Vec<_> = target.iter().map(String::as_str).collect();
     session.load(&[&[command][..], &target, arguments].concat())
 }
 
 /// Takes figures, each by its name in the report.
-pub(crate) fn record(session: &mut Session<'_>, figures: &[(&str, &str)], report: &Report) -> anyhow::Result<()> {
+pub(crate) fn record(session: &mut Session, figures: &[(&str, &str)], report: &Report) -> anyhow::Result<()> {
     figures.iter().try_for_each(|(figure, name)| session.record(figure, report.number(name)?))
 }

@@ -47,7 +47,7 @@ deadline_ms = 14400000
 [bindings.queue]
 "#;
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     executors(session)?;
     wake(session)?;
     subscribers(session)?;
@@ -55,7 +55,7 @@ pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// Runs that are created, claimed, started and finished, with one result each.
-fn executors(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn executors(session: &mut Session) -> anyhow::Result<()> {
     for executors in EXECUTORS {
         let figure = format!("queue.{executors}");
         if !session.wants(&[&figure]) {
@@ -70,7 +70,7 @@ fn executors(session: &mut Session<'_>) -> anyhow::Result<()> {
 }
 
 /// From a run that is made to the executor that waits for one.
-fn wake(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn wake(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 4] = [
         ("queue.wake_p50_ms", "p50_ms"),
         ("queue.wake_p99_ms", "p99_ms"),
@@ -86,13 +86,13 @@ fn wake(session: &mut Session<'_>) -> anyhow::Result<()> {
     record(session, &FIGURES, &report)
 }
 
-fn outside(session: &Session<'_>, name: &str) -> anyhow::Result<Site> {
+fn outside(session: &Session, name: &str) -> anyhow::Result<Site> {
     Site::holding(session, name, &[], &format!("{OUTSIDE}lease_ms = 60000\n"))
 }
 
 /// What clients take of the host that follow a run of which there is much to read, of whom half never read, and what becomes
 /// of other runs meanwhile.
-fn subscribers(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn subscribers(session: &mut Session) -> anyhow::Result<()> {
     const MEMORY: &str = "subscribers.memory_bytes_each";
     const HONEST: [(&str, &str); 2] = [("subscribers.honest_p50_ms", "p50_ms"), ("subscribers.honest_p99_ms", "p99_ms")];
     const ALONE: [(&str, &str); 2] = [("subscribers.alone_p50_ms", "p50_ms"), ("subscribers.alone_p99_ms", "p99_ms")];
@@ -144,7 +144,7 @@ runner = "{runner}"
 }
 
 /// Echo runs over HTTP, one after the other.
-fn honest(session: &Session<'_>, host: &HostProcess) -> anyhow::Result<Report> {
+fn honest(session: &Session, host: &HostProcess) -> anyhow::Result<Report> {
     load(session, host, "http", &["--in-flight", "1", "--measure", "10000"])
 }
 
@@ -160,7 +160,7 @@ fn allow_files(wanted: u64) -> anyhow::Result<()> {
 }
 
 /// What a webhook is told of echo runs, while they are made.
-fn deliveries(session: &mut Session<'_>) -> anyhow::Result<()> {
+fn deliveries(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 2] =
         [("deliveries.requests_per_s", "requests_per_second"), ("deliveries.events_per_s", "events_per_second")];
     if !session.wants(&FIGURES.map(|(figure, _)| figure)) {

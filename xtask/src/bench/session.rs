@@ -1,38 +1,50 @@
-//! One call of `cargo xtask bench`: what was built, what is wanted, what was measured.
+//! One call of `cargo xtask bench`: what was built, what is wanted, what the stretch under way has given.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{FIGURES, machine::Machine, table};
+use super::{
+    Group,
+    figures::FIGURES,
+    revision::{HOST, LOAD},
+    sample::Stretch,
+    usage::Usage,
+};
 use crate::{guests, process, workspace::Workspace};
 
 /// Makes the ledger of a million runs smaller, for a quick try.
 pub(crate) const MILLION_VARIABLE: &str = "AGENT_HOST_BENCH_MILLION";
 const MILLION: u64 = 1_000_000;
 
-/// A figure as it was measured.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Figure {
-    pub(crate) name: &'static str,
-    pub(crate) value: f64,
-    pub(crate) unit: &'static str,
+/// The release binaries that are measured.
+#[derive(Debug, Clone)]
+pub(crate) struct Binaries {
+    /// `agent-host`.
+    pub(crate) host: PathBuf,
+    /// `agent-host-load`, for the commands that hold a host in their own process.
+    pub(crate) load: PathBuf,
 }
 
 /// One call of `cargo xtask bench`.
-pub(crate) struct Session<'a> {
-    workspace: &'a Workspace,
+pub(crate) struct Session {
     prefix: String,
     /// For data; removed at the end.
     dir: TempDir,
-    figures: Vec<Figure>,
+    /// How many stretches there were. Each has a directory of its own.
+    stretches: usize,
+    /// What the stretch under way has given.
+    values: Vec<(&'static str, f64)>,
     /// How many runs stand for a million.
     pub(crate) million: u64,
-    /// The release binary `agent-host`.
-    pub(crate) binary: PathBuf,
-    /// The release binary `agent-host-load`.
+    /// What is measured.
+    binaries: Binaries,
+    /// The release binary `agent-host-load` of this revision, which puts load on hosts of all revisions.
     pub(crate) load_binary: PathBuf,
     pub(crate) echo: PathBuf,
     pub(crate) hostile: PathBuf,
@@ -41,9 +53,9 @@ pub(crate) struct Session<'a> {
     pub(crate) people: PathBuf,
 }
 
-impl<'a> Session<'a> {
+impl Session {
     /// Builds what is measured, and what measures.
-    pub(crate) fn open(workspace: &'a Workspace, prefix: String) -> anyhow::Result<Self> {
+    pub(crate) fn open(workspace: &Workspace, prefix: String) -> anyhow::Result<Self> {
         guests::runners(workspace)?;
         let hostile = guests::test_guest(workspace, "hostile")?;
         let variant = guests::test_guest(workspace, "bench_variant")?;
@@ -55,20 +67,21 @@ impl<'a> Session<'a> {
             Ok(runs) => runs.parse().with_context(|| format!("{MILLION_VARIABLE} is not a number of runs"))?,
             Err(_) => MILLION,
         };
-        let bench = workspace.target().join("bench");
+        let data = workspace.target().join("bench/data");
         // Gigabytes may be left of one that was interrupted.
-        if bench.exists() {
-            fs::remove_dir_all(&bench).with_context(|| format!("{} cannot be removed", bench.display()))?;
+        if data.exists() {
+            fs::remove_dir_all(&data).with_context(|| format!("{} cannot be removed", data.display()))?;
         }
-        fs::create_dir_all(&bench)?;
+        fs::create_dir_all(&data)?;
+        let load_binary = release.join(LOAD);
         Ok(Self {
-            workspace,
             prefix,
-            dir: TempDir::new_in(bench)?,
-            figures: Vec::new(),
+            dir: TempDir::new_in(data)?,
+            stretches: 0,
+            values: Vec::new(),
             million,
-            binary: release.join("agent-host"),
-            load_binary: release.join("agent-host-load"),
+            binaries: Binaries { host: release.join(HOST), load: load_binary.clone() },
+            load_binary,
             echo: guests::dir(workspace).join("echo_runner.wasm"),
             hostile,
             variant,
@@ -77,16 +90,56 @@ impl<'a> Session<'a> {
         })
     }
 
+    /// Measures some figures once. Data of the stretch does not outlive it.
+    pub(crate) fn stretch(&mut self, group: Group) -> anyhow::Result<Stretch> {
+        self.stretches += 1;
+        self.values.clear();
+        let before = Usage::now()?;
+        let measured = group(self);
+        let others = before.others()?;
+        let dir = self.stretch_dir();
+        if dir.exists() {
+            fs::remove_dir_all(&dir).with_context(|| format!("{} cannot be removed", dir.display()))?;
+        }
+        measured?;
+        Ok(Stretch { values: std::mem::take(&mut self.values), others })
+    }
+
+    /// What is measured now.
+    pub(crate) fn binaries(&self) -> Binaries {
+        self.binaries.clone()
+    }
+
+    /// Measures other binaries from now on.
+    pub(crate) fn use_binaries(&mut self, binaries: &Binaries) {
+        self.binaries = binaries.clone();
+    }
+
+    /// The binary `agent-host` that is measured.
+    pub(crate) fn host_binary(&self) -> &Path {
+        &self.binaries.host
+    }
+
     /// Whether any of these figures is asked for.
     pub(crate) fn wants(&self, names: &[&str]) -> bool {
         names.iter().any(|name| name.starts_with(&self.prefix))
     }
 
-    /// A new directory for data, which lasts as long as this session.
+    /// The disk that is measured.
+    pub(crate) fn data(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A new directory for data, which lasts as long as the stretch.
     pub(crate) fn dir(&self, name: &str) -> anyhow::Result<PathBuf> {
-        let dir = self.dir.path().join(name);
+        let dir = self.stretch_dir().join(name);
+        fs::create_dir_all(self.stretch_dir())?;
         fs::create_dir(&dir).with_context(|| format!("{} cannot be made", dir.display()))?;
         Ok(dir)
+    }
+
+    fn stretch_dir(&self) -> PathBuf {
+        self.dir.path().join(format!("stretch-{}", self.stretches))
     }
 
     /// Runs `agent-host-load`; gives its report.
@@ -100,47 +153,26 @@ impl<'a> Session<'a> {
         Ok(command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn()?)
     }
 
-    /// The same, not yet begun.
+    /// The same, not yet begun. With a configuration it holds a host in its own process, which is the host that is measured.
     pub(crate) fn load_command(&self, arguments: &[&str]) -> std::process::Command {
-        let mut command = std::process::Command::new(&self.load_binary);
+        let holds_a_host = arguments.contains(&"--config");
+        let mut command = std::process::Command::new(if holds_a_host { &self.binaries.load } else { &self.load_binary });
         process::announce(command.args(arguments));
         command
     }
 
-    /// Takes a figure, and prints it if it was asked for.
+    /// Takes the value of a figure, if it was asked for.
     pub(crate) fn record(&mut self, name: &str, value: f64) -> anyhow::Result<()> {
-        let (name, unit) =
-            FIGURES.into_iter().find(|(known, _)| *known == name).with_context(|| format!("{name} is not a figure"))?;
-        if !self.wants(&[name]) {
-            return Ok(());
-        }
-        println!("{name} {} {unit}", table::number(value));
-        if self.is_scaled() && name.starts_with("ledger.") {
-            eprintln!("({} runs stand for a million: this is not kept)", self.million);
-        } else {
-            self.figures.push(Figure { name, value, unit });
-            // At once: what was measured before something fails, or someone stops it, is worth keeping.
-            self.keep()?;
+        let (name, _) = FIGURES.iter().find(|(known, _)| *known == name).with_context(|| format!("{name} is not a figure"))?;
+        if self.wants(&[name]) {
+            self.values.push((name, value));
         }
         Ok(())
     }
 
-    fn is_scaled(&self) -> bool {
+    /// Whether fewer runs stand for a million.
+    pub(crate) fn is_scaled(&self) -> bool {
         self.million != MILLION
-    }
-
-    /// Writes the figures into the page, beside those that were measured earlier.
-    fn keep(&self) -> anyhow::Result<()> {
-        let path = self.workspace.root().join("docs/PERFORMANCE.md");
-        let page = match fs::read_to_string(&path) {
-            Ok(page) => page,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => table::EMPTY_PAGE.to_owned(),
-            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
-        };
-        let machine = Machine::here(self.dir.path())?;
-        let date = process::output(std::process::Command::new("date").args(["-u", "+%F"]))?;
-        let page = table::update(&page, &machine, date.trim(), &self.figures)?;
-        fs::write(&path, page).with_context(|| format!("{} cannot be written", path.display()))
     }
 }
 
@@ -157,6 +189,14 @@ impl Report {
     /// One number of it.
     pub(crate) fn number(&self, name: &str) -> anyhow::Result<f64> {
         self.0.get(name).and_then(Value::as_f64).with_context(|| format!("agent-host-load says nothing of {name}: {}", self.0))
+    }
+
+    /// The same where the load generator may not be able to tell.
+    pub(crate) fn number_or_null(&self, name: &str) -> anyhow::Result<Option<f64>> {
+        match self.0.get(name) {
+            Some(Value::Null) => Ok(None),
+            _ => self.number(name).map(Some),
+        }
     }
 
     /// A part of it.

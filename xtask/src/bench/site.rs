@@ -34,24 +34,24 @@ pub(crate) struct Started {
 
 impl Site {
     /// Lays out a site with one plugin, whose host answers every event with `runner`.
-    pub(crate) fn new(session: &Session<'_>, name: &str, runner: &str, component: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn new(session: &Session, name: &str, runner: &str, component: &Path) -> anyhow::Result<Self> {
         Self::with_plugins(session, name, runner, |plugins| one(component, plugins))
     }
 
     /// The same, told more than that: `config` has everything but where the host listens.
-    pub(crate) fn told(session: &Session<'_>, name: &str, component: &Path, config: &str) -> anyhow::Result<Self> {
+    pub(crate) fn told(session: &Session, name: &str, component: &Path, config: &str) -> anyhow::Result<Self> {
         Self::holding(session, name, &[component], config)
     }
 
     /// The same with more than one plugin.
-    pub(crate) fn holding(session: &Session<'_>, name: &str, components: &[&Path], config: &str) -> anyhow::Result<Self> {
+    pub(crate) fn holding(session: &Session, name: &str, components: &[&Path], config: &str) -> anyhow::Result<Self> {
         let all = |plugins: &Path| components.iter().map(|component| one(component, plugins)).sum();
         Self::lay_out(session, name, config, all)
     }
 
     /// The same with plugins from `write`, which gets the plugins directory and gives how many it wrote.
     pub(crate) fn with_plugins(
-        session: &Session<'_>,
+        session: &Session,
         name: &str,
         runner: &str,
         write: impl FnOnce(&Path) -> anyhow::Result<usize>,
@@ -60,7 +60,7 @@ impl Site {
     }
 
     fn lay_out(
-        session: &Session<'_>,
+        session: &Session,
         name: &str,
         config: &str,
         write: impl FnOnce(&Path) -> anyhow::Result<usize>,
@@ -86,12 +86,17 @@ impl Site {
     }
 
     /// Starts the host as a process; returns when it is ready with all plugins.
-    pub(crate) fn start(&self, session: &Session<'_>) -> anyhow::Result<Started> {
+    pub(crate) fn start(&self, session: &Session) -> anyhow::Result<Started> {
+        self.start_in(session, &[])
+    }
+
+    /// The same with variables of its environment.
+    pub(crate) fn start_in(&self, session: &Session, environment: &[(&str, &str)]) -> anyhow::Result<Started> {
         let started = Instant::now();
         let config = self.dir.join("agent-host.toml");
         let log = self.dir.join("agent-host.log");
-        let host =
-            HostProcess::start(&Start { binary: &session.binary, config: &config, log, within: START, group: Group::Ours })?;
+        let binary = session.host_binary();
+        let host = HostProcess::start(&Start { binary, config: &config, environment, log, within: START, group: Group::Ours })?;
         let ready = Client::new(host.url()).get("/readyz")?;
         let took = started.elapsed();
         let serving = ready.get("plugins_ready").and_then(Value::as_u64);

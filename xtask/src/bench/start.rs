@@ -19,7 +19,7 @@ const FEW: usize = 1;
 const MANY: usize = 100;
 
 /// Starts with 1, 10 and 100 plugins: the first compiles them, the next find the code.
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     let mut few = None;
     for plugins in [FEW, 10, MANY] {
         let (cold, warm) = (format!("start.cold.{plugins}.ms"), format!("start.warm.{plugins}.ms"));

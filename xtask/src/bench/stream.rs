@@ -22,7 +22,7 @@ const MODERATE: [&str; 6] = ["--in-flight", "64", "--tokens", "250", "--pace-us"
 const ADDED_P50: &str = "stream.added_ms_per_token.p50";
 const ADDED_P99: &str = "stream.added_ms_per_token.p99";
 
-pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     for (in_flight, tokens) in STREAMS {
         let rate = format!("stream.{in_flight}.tokens_per_second");
         if session.wants(&[&rate]) {
@@ -39,7 +39,7 @@ pub(crate) fn measure(session: &mut Session<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn stream(session: &Session<'_>, name: &str, arguments: &[&str]) -> anyhow::Result<Report> {
+fn stream(session: &Session, name: &str, arguments: &[&str]) -> anyhow::Result<Report> {
     let models = ModelServer::start(session)?;
     let site = Site::told(session, name, &session.calls, &config(&models))?;
     let host = site.start(session)?.host;
@@ -62,7 +62,7 @@ pub(crate) struct ModelServer {
 }
 
 impl ModelServer {
-    pub(crate) fn start(session: &Session<'_>) -> anyhow::Result<Self> {
+    pub(crate) fn start(session: &Session) -> anyhow::Result<Self> {
         let mut command = session.load_command(&["model-server"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();

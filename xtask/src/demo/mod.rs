@@ -75,7 +75,14 @@ impl Demo {
         let binary = built("agent-host");
         process::run(&mut add_knowledge(&binary, &config, workspace.root()))?;
         let log = dir.join("agent-host.log");
-        let host = HostProcess::start(&Start { binary: &binary, config: &config, log, within: START, group: Group::Own })?;
+        let host = HostProcess::start(&Start {
+            binary: &binary,
+            config: &config,
+            environment: &[],
+            log,
+            within: START,
+            group: Group::Own,
+        })?;
         host.end_on_signals()?;
 
         show::title(&format!("{} listens at {}", workspace.shown(&binary).display(), host.url()));

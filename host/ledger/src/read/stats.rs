@@ -82,6 +82,10 @@ pub struct Activity {
     pub rows: u64,
     /// What of the log would be read if the host crashed now, in bytes.
     pub log_bytes: u64,
+    /// All bytes that the log was given.
+    pub logged_bytes: u64,
+    /// Time in which the writer had operations to carry out, in microseconds. Checkpoints in its thread count.
+    pub busy_us: u64,
     /// Checkpoints.
     pub checkpoints: u64,
     /// Time that they took together, in microseconds.
@@ -105,6 +109,8 @@ impl Ledger {
             batches: count(&counters.batches),
             rows: count(&counters.rows),
             log_bytes: count(&counters.log_bytes),
+            logged_bytes: count(&counters.logged_bytes),
+            busy_us: counters.busy_us(),
             checkpoints: count(&counters.checkpoints),
             checkpoint_us: count(&counters.checkpoint_us),
             longest_checkpoint_us: count(&counters.longest_checkpoint_us),

@@ -49,6 +49,10 @@ pub(crate) struct Counters {
     pub(crate) batches: AtomicU64,
     pub(crate) rows: AtomicU64,
     pub(crate) log_bytes: AtomicU64,
+    /// All bytes that the log was given. `log_bytes` falls with a checkpoint, this sum does not.
+    pub(crate) logged_bytes: AtomicU64,
+    /// Time in which the writer had operations to carry out.
+    busy_ns: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) checkpoint_us: AtomicU64,
     pub(crate) longest_checkpoint_us: AtomicU64,
@@ -62,7 +66,16 @@ impl Counters {
     pub(crate) fn batch(&self, rows: u64, log_bytes: u64) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.rows.fetch_add(rows, Ordering::Relaxed);
-        self.log_bytes.store(log_bytes, Ordering::Relaxed);
+        let before = self.log_bytes.swap(log_bytes, Ordering::Relaxed);
+        self.logged_bytes.fetch_add(log_bytes.saturating_sub(before), Ordering::Relaxed);
+    }
+
+    pub(crate) fn busy(&self, took: Duration) {
+        self.busy_ns.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn busy_us(&self) -> u64 {
+        self.busy_ns.load(Ordering::Relaxed) / 1_000
     }
 
     pub(crate) fn parked(&self) -> u64 {

@@ -65,9 +65,11 @@ impl Writer {
                 Taken::Closed => break self.checkpoint(),
                 Taken::TimedOut => {}
                 Taken::Operations => {
+                    let began = Instant::now();
                     if let Err(stopped) = self.carry_out(&mut operations) {
                         break Err(stopped);
                     }
+                    self.shared.counters.busy(began.elapsed());
                 }
             }
             if self.is_checkpoint_due()

@@ -416,8 +416,18 @@ impl Page {
     }
 
     fn of_ledger(&self, sheet: &mut Sheet<'_>) -> fmt::Result {
-        let Activity { batches, rows, log_bytes, checkpoints, checkpoint_us, longest_checkpoint_us, waiting, disk_free } =
-            self.now.ledger;
+        let Activity {
+            batches,
+            rows,
+            log_bytes,
+            logged_bytes,
+            busy_us,
+            checkpoints,
+            checkpoint_us,
+            longest_checkpoint_us,
+            waiting,
+            disk_free,
+        } = self.now.ledger;
         let one = |count: u64| [(Labels::new(), count)];
         let seconds = |microseconds: u64| float(microseconds) / 1e6;
         sheet.counts("ledger_batches", "Group commits", one(batches))?;
@@ -428,6 +438,8 @@ impl Page {
             Some(&Unit::Bytes),
             [(Labels::new(), float(log_bytes))],
         )?;
+        sheet.counts("ledger_logged_bytes", "Bytes that the log was given", one(logged_bytes))?;
+        sheet.counts_seconds("ledger_busy", "Time in which the writer had operations to carry out", seconds(busy_us))?;
         sheet.counts("ledger_checkpoints", "Checkpoints", one(checkpoints))?;
         sheet.counts_seconds(
             "ledger_checkpoint",

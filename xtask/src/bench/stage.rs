@@ -1,0 +1,48 @@
+//! What the stages of an echo run cost, 256 in flight: microseconds of CPU, and the time of the ledger's writer.
+//!
+//! A stage is measured where it can be told from the others without stop watches in the host: by the thread that it has to
+//! itself, or by the difference between two hosts of which one leaves it out.
+
+use super::{echo, people::load, session::Session, site::Site};
+
+const HTTP: &str = "echo.stage.http.us";
+const LOG: &str = "echo.stage.log.us";
+const WORKERS: &str = "echo.stage.workers.us";
+const WRITER: &str = "echo.stage.writer.us";
+const MERGE: &str = "echo.stage.merge.us";
+const WALL: &str = "ledger.writer.wall_us_per_run";
+
+const IN_FLIGHT: &str = "256";
+/// Switches the log of the host off.
+const QUIET: &[(&str, &str)] = &[("AGENT_HOST_LOG", "off")];
+
+pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
+    let over_http = session.wants(&[HTTP, LOG]);
+    if !over_http && !session.wants(&[WORKERS, WRITER, MERGE, WALL]) {
+        return Ok(());
+    }
+    let config = echo::site(session, "stages")?.config();
+    let report = session.load(&["stages", "--config", &config, "--in-flight", IN_FLIGHT])?;
+    session.record(WORKERS, report.number("workers_us")?)?;
+    session.record(WRITER, report.number("writer_us")?)?;
+    if let Some(merge) = report.number_or_null("merge_us")? {
+        session.record(MERGE, merge)?;
+    }
+    session.record(WALL, report.number("writer_wall_us")?)?;
+    if over_http {
+        let quiet = cpu(session, &echo::site(session, "stages-quiet")?, QUIET)?;
+        let logging = cpu(session, &echo::site(session, "stages-log")?, &[])?;
+        // In-process runs have no log.
+        session.record(HTTP, quiet - report.number("cpu_us")?)?;
+        session.record(LOG, logging - quiet)?;
+    }
+    Ok(())
+}
+
+/// The CPU of an echo run over HTTP.
+fn cpu(session: &Session, site: &Site, environment: &[(&str, &str)]) -> anyhow::Result<f64> {
+    let host = site.start_in(session, environment)?.host;
+    let report = load(session, &host, "http", &["--in-flight", IN_FLIGHT]);
+    host.kill();
+    report?.number("cpu_us_per_run")
+}
