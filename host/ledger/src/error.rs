@@ -49,14 +49,26 @@ pub enum OpenError {
     },
     /// The log does not continue the store, or is broken before its end.
     #[error(
-        "the write-ahead log {path} cannot be applied: {reason}. Restore ledger.redb and ledger.wal together from one backup; \
-         to go on without what only the log holds, move ledger.wal away"
+        "the write-ahead log {path} cannot be applied: {reason}. Restore a backup, or ledger.redb, ledger-1.wal and \
+         ledger-2.wal together from one copy; to go on without what only the log holds, rename ledger-1.wal and ledger-2.wal \
+         to ledger-1.wal.lost and ledger-2.wal.lost"
     )]
     LogDamaged {
         /// The log.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// There is a log and no store: what is left of a ledger, which a new one must not cover.
+    #[error(
+        "there is a write-ahead log ({log}) but no {path}: put ledger.redb back beside it, or move the log away to start with \
+         an empty ledger"
+    )]
+    LogWithoutStore {
+        /// The log.
+        log: PathBuf,
+        /// The store that is missing.
+        path: PathBuf,
     },
     /// The store is damaged.
     #[error("the ledger in {dir} is damaged: {reason}. Restore it from a backup, or export what can be read with a copy of it")]

@@ -11,8 +11,7 @@ use std::{
 };
 
 use agent_host_protocol::Run;
-use parking_lot::{Mutex, RwLock};
-use redb::Database;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -26,14 +25,14 @@ use crate::{
     options::Options,
     overlay::{Admitted, Overlay},
     record::{Accept, Accepted, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
-    rows::{Reader, bounded},
-    store::{Missing, Store, WrapLog, io_error},
+    rows::{Reader, View, Views, bounded},
+    store::{Hooks, MergeEvents, Missing, Store, io_error, open},
     writer::{Counters, Ended, Queue, Shared, Watch, Writer},
 };
 
 /// A ledger. Clones are handles to the same one.
 ///
-/// When the last handle is dropped, everything admitted is written, a checkpoint is made and the files are closed,
+/// When the last handle is dropped, everything admitted is written and merged into redb and the files are closed,
 /// which blocks for as long as that takes. [`Ledger::close`] does the same without blocking, and says whether it
 /// succeeded.
 #[derive(Clone)]
@@ -119,17 +118,18 @@ impl Options {
     /// # Errors
     /// [`OpenError`]; see there what to do.
     pub fn open(self) -> Result<Ledger, OpenError> {
-        self.open_with_log(None)
+        self.open_with(Hooks::default())
     }
 
-    pub(crate) fn open_with_log(self, wrap: Option<WrapLog>) -> Result<Ledger, OpenError> {
-        Ledger::start(self, wrap)
+    pub(crate) fn open_with(self, hooks: Hooks) -> Result<Ledger, OpenError> {
+        Ledger::start(self, hooks)
     }
 }
 
 impl Ledger {
-    pub(crate) fn start(options: Options, wrap: Option<WrapLog>) -> Result<Self, OpenError> {
-        let store = Store::open(&options.dir, options.cache_bytes, options.checkpoint_wal_bytes, Missing::Create, wrap)?;
+    fn start(options: Options, hooks: Hooks) -> Result<Self, OpenError> {
+        let opened = open(&options.dir, options.cache_bytes, Missing::Create, &hooks)?;
+        let views = Arc::new(Views::new(View::of(&opened.database)?));
         let blobs = Blobs::open(&options.dir).map_err(io_error("prepare the blobs of", &options.dir))?;
         let (alive, done) = oneshot::channel();
         let shared = Arc::new(Shared {
@@ -142,10 +142,16 @@ impl Ledger {
             blobs: Arc::new(blobs),
             artifact_unreferenced_ms: milliseconds(options.artifact_unreferenced),
             blob_grace_ms: milliseconds(options.blob_grace),
-            database: RwLock::new(Some(Arc::clone(&store.database))),
+            views: Arc::clone(&views),
             ended: Mutex::new(None),
             done: Mutex::new(Some(done)),
         });
+        let (merging, failing) = (Arc::clone(&shared), Arc::clone(&shared));
+        let events = MergeEvents {
+            merged: Box::new(move |took, log_bytes| merging.counters.checkpoint(took, log_bytes)),
+            failed: Box::new(move |error| failing.fail(&error.to_string())),
+        };
+        let store = Store::start(opened, &options, views, events, hooks)?;
         let writer = Writer::new(&options, Arc::clone(&shared), store)?;
         let run = move || {
             let _alive: oneshot::Sender<()> = alive;
@@ -259,7 +265,7 @@ impl Ledger {
         self.admit(Operation::Audit(rows), bytes).await
     }
 
-    /// Writes what was admitted, makes a checkpoint and lets go of the files. Afterwards every call on every handle
+    /// Writes what was admitted, merges it into redb and lets go of the files. Afterwards every call on every handle
     /// is refused with [`LedgerError::Unavailable`]. Closing again does nothing.
     ///
     /// # Errors
@@ -360,7 +366,7 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError::DiskLow`], [`LedgerError::Storage`], [`LedgerError::Unavailable`].
     pub fn blob_writer(&self, max_bytes: u64) -> Result<BlobWriter, LedgerError> {
-        self.database()?;
+        self.open()?;
         BlobWriter::new(&self.shared().blobs, &self.shared().disk, max_bytes)
     }
 
@@ -370,7 +376,7 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError::Damaged`] where it cannot be looked at, [`LedgerError::Unavailable`].
     pub fn pin_blob(&self, sha256: &str) -> Result<Option<Blob>, LedgerError> {
-        self.database()?;
+        self.open()?;
         let Some(digest) = parse_hex(sha256) else { return Ok(None) };
         let blobs = &self.shared().blobs;
         // Pinned first: what is there afterwards stays there.
@@ -384,16 +390,17 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError::Damaged`] where it is there and cannot be opened, [`LedgerError::Unavailable`].
     pub fn blob(&self, sha256: &str) -> Result<Option<BlobReader>, LedgerError> {
-        self.database()?;
+        self.open()?;
         let Some(digest) = parse_hex(sha256) else { return Ok(None) };
         BlobReader::open(self.shared().blobs.root(), &digest)
     }
 
     pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
-        Reader::new(&*self.database()?)
+        self.shared().reader()
     }
 
-    pub(crate) fn database(&self) -> Result<Arc<Database>, LedgerError> {
-        self.shared().database()
+    /// An error where the ledger is closed or has failed.
+    pub(crate) fn open(&self) -> Result<(), LedgerError> {
+        self.reader().map(drop)
     }
 }

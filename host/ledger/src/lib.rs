@@ -1,7 +1,7 @@
 //! What happened: events, runs, run events, journals, transcript, state, audit and idempotency keys, in one store.
 //!
-//! It is: one redb file and one write-ahead log in one directory, owned by one writer thread that commits
-//! in groups, and a cheap handle ([`Ledger`]) for everyone else. It is not: anything that knows wasm, HTTP
+//! It is: one redb file and one write-ahead log in one directory, a writer thread that commits in groups, a thread that
+//! merges what was committed into redb, and a cheap handle ([`Ledger`]) for everyone else. It is not: anything that knows wasm, HTTP
 //! or policy, and it never decides what a run may do, only whether a write can follow from what is there.
 //!
 //! # What holds
@@ -32,21 +32,24 @@
 //! | `writer` | the writer thread, its queue, what it shares with the handles |
 //! | `apply` | an operation, applied to the batch that is being made |
 //! | `operation` | operations, checked and encoded on the thread that submits them |
-//! | `store`, `overlay` | redb and the log; state that is admitted and not committed yet |
-//! | `rows` | tables, keys, row formats, changes of rows, the reader |
+//! | `store`, `overlay` | redb, the log and merging; state that is admitted and not committed yet |
+//! | `rows` | tables, keys, row formats, changes of rows, rows in memory, the reader of one moment |
 //! | `record` | the public records |
 //! | `files`, `digest` | blobs, and what the disk has left |
 //!
 //! # How
 //!
 //! ```text
-//! handles ─► Queue (bounded) ─► writer thread: Batch ─► log frame, fdatasync ─► redb commit (memory) ─► answers
-//!                                     └─ every few seconds: Checkpoint (redb durable, log starts over)
+//! handles ─► Queue (bounded) ─► writer thread: Batch ─► log frame, fdatasync ─► rows in memory (Layer) ─► answers
+//!                                     │ every few seconds, or when a part of the log is full
+//!                                     └─► merging thread: Layer ─► redb commit, fdatasync ─► the part of the log is free
+//! readers ─► View: fresh layer, over the layer that is being merged, over redb
 //! ```
 //!
-//! The log makes a group durable with one sequential write; redb is made durable only by checkpoints, each
-//! of which also saves redb's allocator state, so that opening after a crash takes time for the log alone
-//! and never for the size of the store.
+//! The log makes a group durable with one sequential write. It has two parts that are written in turn: while the rows of
+//! one are merged into redb, later ones go to the other, so nobody waits for a merge. Where the other part is full
+//! before the merge is done, the writer waits, and with it everyone by the bounded queue. A merge also saves redb's
+//! allocator state, so that opening after a crash takes time for the log alone and never for the size of the store.
 
 mod apply;
 mod digest;

@@ -11,8 +11,8 @@ const MIB: usize = 1024 * 1024;
 pub struct Options {
     /// The directory that holds `ledger.redb`, `ledger.wal` and `blobs`. It is made, with mode 0700, where it is not there.
     pub dir: PathBuf,
-    /// Memory for pages of the store. It should hold what is written between two checkpoints (a few times
-    /// `checkpoint_wal_bytes`), else pages are written more than once; the rest makes reading quicker.
+    /// Memory for pages of the store. It should hold what one checkpoint writes (a few times `checkpoint_wal_bytes`), else
+    /// pages are written more than once; the rest makes reading quicker.
     pub cache_bytes: usize,
     /// New events are refused while the disk has less left. 0 does not ask.
     pub min_free_disk_bytes: u64,
@@ -23,8 +23,10 @@ pub struct Options {
     pub batch_operations: usize,
     /// One group commit takes so many bytes at most, give or take one operation.
     pub batch_bytes: usize,
-    /// A checkpoint is made when the log is longer than this. It bounds the time to open after a crash, and how long a
-    /// checkpoint keeps writers waiting: some 45 ms for 16 MiB, 145 ms for 64 MiB, at the same throughput.
+    /// A checkpoint begins when one part of the log is longer than this: the rows of that part are merged from memory into
+    /// `ledger.redb`, while writing goes on in the other part. Each part has room for half as much again. It bounds the
+    /// time to open after a crash, and the memory for rows that are not merged yet: at most three times this, and some
+    /// hundred bytes for each row.
     pub checkpoint_wal_bytes: u64,
     /// A checkpoint is made when the oldest batch since the last one is older than this.
     pub checkpoint_interval: Duration,

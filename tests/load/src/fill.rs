@@ -27,8 +27,8 @@ const MIB: usize = 1024 * 1024;
 /// Group commits are larger with more writers, and each waits for two of them a run.
 const WRITERS: usize = 1024;
 /// Fewer checkpoints than a host makes: what matters here is what is in the ledger in the end.
-const CHECKPOINT_BYTES: u64 = 512 * MIB as u64;
-/// About twice that, as the ledger's options advise.
+const CHECKPOINT_BYTES: u64 = 256 * MIB as u64;
+/// A few times that, as the ledger's options advise.
 const CACHE_BYTES: usize = 1024 * MIB;
 
 /// What was done.

@@ -39,7 +39,7 @@ impl Batch<'_> {
         let runs = accept.runs.iter().map(|new| (Table::RunIds, new.run.run_id.to_bytes()));
         let mut seen = HashSet::with_capacity(accept.runs.len() + 1);
         for (table, id) in std::iter::once(event).chain(runs) {
-            if self.ids.contains(&id) || !seen.insert(id) || self.reader()?.has(table, &id)? {
+            if self.ids.contains(&id) || !seen.insert(id) || self.reader.has(table, &id)? {
                 return Err(LedgerError::invalid("this id of an event or a run is already in the ledger: make a new one"));
             }
         }
@@ -64,9 +64,7 @@ impl Batch<'_> {
     fn idempotency(&mut self, idempotency: &Idempotency, now: Timestamp) -> Result<Option<IdempotencyRow>, LedgerError> {
         let row = match self.keys.get(&idempotency.key) {
             Some(row) => Some(row.clone()),
-            None => {
-                self.reader()?.get(Table::Idempotency, idempotency.key.as_bytes(), |bytes| json(Table::Idempotency, bytes))?
-            }
+            None => self.reader.get(Table::Idempotency, idempotency.key.as_bytes(), |bytes| json(Table::Idempotency, bytes))?,
         };
         Ok(row.filter(|row| now.saturating_sub(row.at) < IDEMPOTENCY_TTL_MS))
     }
@@ -114,7 +112,7 @@ impl Batch<'_> {
 
     fn check_add_run(&mut self, new: &AddRunOperation) -> Result<WithRun, LedgerError> {
         let id = new.run.run_id.to_bytes();
-        if self.ids.contains(&id) || self.reader()?.has(Table::RunIds, &id)? {
+        if self.ids.contains(&id) || self.reader.has(Table::RunIds, &id)? {
             return Err(LedgerError::invalid("this id of a run is already in the ledger: make a new one"));
         }
         let (event_no, old) = self.event_row(new.run.event_id)?;
@@ -172,7 +170,7 @@ impl Batch<'_> {
         {
             return Ok(found);
         }
-        let reader = self.reader()?;
+        let reader = self.reader;
         let event_no = reader.number(Table::EventIds, &key)?.ok_or_else(|| LedgerError::NotFound(format!("event {id}")))?;
         let row = reader.get(Table::Events, &number(event_no), |row| Ok(row.to_vec()))?;
         Ok((event_no, row.ok_or_else(|| malformed(Table::EventIds))?))

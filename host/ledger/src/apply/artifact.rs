@@ -14,7 +14,7 @@ impl Batch<'_> {
         match self.artifacts.get(id) {
             Some(there) => Ok(*there),
             None if id.len() > MAX_KEY_BYTES => Ok(false),
-            None => self.reader()?.has(Table::Artifacts, id.as_bytes()),
+            None => self.reader.has(Table::Artifacts, id.as_bytes()),
         }
     }
 
@@ -53,7 +53,7 @@ impl Batch<'_> {
                 continue;
             }
             let referenced = self.referenced.contains(id);
-            let reader = self.reader()?;
+            let reader = self.reader;
             let record = reader.get(Table::Artifacts, id.as_bytes(), |bytes| json::<ArtifactRecord>(Table::Artifacts, bytes))?;
             let Some(record) = record else { continue };
             let since = reader.number(Table::Unreferenced, id.as_bytes())?;

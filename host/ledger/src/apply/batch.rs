@@ -9,7 +9,6 @@ use std::{
 };
 
 use agent_host_protocol::Run;
-use redb::Database;
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
@@ -28,9 +27,8 @@ use crate::{
 
 pub(crate) struct Batch<'a> {
     pub(crate) memory: &'a mut Memory,
-    pub(crate) database: &'a Database,
-    /// Opened by the first operation that has to look something up.
-    pub(crate) reader: Option<Reader>,
+    /// What was committed before this batch.
+    pub(crate) reader: &'a Reader,
     pub(crate) rows: &'a mut Rows,
     /// Runs whose row is to be written when the batch is finished: several writes to a run cost one row.
     pub(crate) dirty: Vec<u64>,
@@ -100,11 +98,10 @@ impl Outcome {
 
 impl<'a> Batch<'a> {
     /// `rows` is empty and receives the changes.
-    pub(crate) fn new(memory: &'a mut Memory, database: &'a Database, rows: &'a mut Rows) -> Self {
+    pub(crate) fn new(memory: &'a mut Memory, reader: &'a Reader, rows: &'a mut Rows) -> Self {
         Self {
             memory,
-            database,
-            reader: None,
+            reader,
             rows,
             dirty: Vec::new(),
             ended: FxHashMap::default(),
@@ -148,31 +145,15 @@ impl<'a> Batch<'a> {
         (self.outcome, result)
     }
 
-    pub(crate) fn reader(&mut self) -> Result<&Reader, LedgerError> {
-        let reader = match self.reader.take() {
-            Some(reader) => reader,
-            None => Reader::new(self.database)?,
-        };
-        Ok(self.reader.insert(reader))
-    }
-
     pub(crate) fn load_conversation(&mut self, index: &str) -> Result<(), LedgerError> {
-        self.reader()?;
-        match &self.reader {
-            Some(reader) => self.memory.load_conversation(index, reader),
-            None => Ok(()),
-        }
+        self.memory.load_conversation(index, self.reader)
     }
 
     pub(crate) fn plan(&mut self, writes: &[ValueRow]) -> Result<Plan, LedgerError> {
         if writes.is_empty() {
             return Ok(Plan::default());
         }
-        self.reader()?;
-        match &self.reader {
-            Some(reader) => self.values.plan(writes, reader),
-            None => Err(LedgerError::damaged("the store cannot be read")),
-        }
+        self.values.plan(writes, self.reader)
     }
 
     /// The run, where it has ended; else it is in memory afterwards.
@@ -183,15 +164,12 @@ impl<'a> Batch<'a> {
         if let Some(run) = self.ended.get(&run_no) {
             return Ok(Some(Arc::clone(run)));
         }
-        let run = self.reader()?.run(run_no)?.ok_or_else(|| LedgerError::NotFound(format!("run with number {run_no}")))?;
+        let run = self.reader.run(run_no)?.ok_or_else(|| LedgerError::NotFound(format!("run with number {run_no}")))?;
         if run.status.is_terminal() {
             return Ok(Some(Arc::new(run)));
         }
         // Every run that has not ended is in memory or parked.
-        match &self.reader {
-            Some(reader) => self.memory.load_parked(run_no, run, reader)?,
-            None => return Err(LedgerError::damaged("the store cannot be read")),
-        }
+        self.memory.load_parked(run_no, run, self.reader)?;
         Ok(None)
     }
 }

@@ -84,7 +84,7 @@ impl Batch<'_> {
         if let Some(active) = self.memory.active.values().find(|active| is_in(&active.run, key)) {
             return Err(LedgerError::Active { run_id: active.run.run_id });
         }
-        let reader = self.reader()?;
+        let reader = self.reader;
         match reader.waits_for(waits)? {
             Some(run_no) => {
                 let run = reader.run(run_no)?.ok_or_else(|| malformed(Table::Waits))?;
@@ -98,7 +98,7 @@ impl Batch<'_> {
         let mut ended = Vec::with_capacity(parts.len());
         for part in parts {
             let is_active = self.memory.active.contains_key(&part.run_no);
-            let run = self.reader()?.run(part.run_no)?.filter(|run| !is_active && run.status.is_terminal());
+            let run = self.reader.run(part.run_no)?.filter(|run| !is_active && run.status.is_terminal());
             let run = forgotten_run(run.ok_or(LedgerError::Active { run_id: part.run_id })?);
             ended.push((encode(&run)?, run.last_sequence, part));
         }
@@ -144,7 +144,7 @@ impl Reader {
     /// Whether a parked run waits for exactly this.
     fn waits_for(&self, key: &str) -> Result<Option<u64>, LedgerError> {
         let rows = self.table(Table::Waits)?;
-        for row in rows.range::<&[u8]>(key.as_bytes()..)? {
+        for row in rows.range(key.as_bytes()..)? {
             let row = row?.0;
             let Some(rest) = row.value().strip_prefix(key.as_bytes()) else { return Ok(None) };
             if let Some(run_no) = read_number(rest) {

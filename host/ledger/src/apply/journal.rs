@@ -14,7 +14,7 @@ impl Batch<'_> {
         let run_no = write.run_no;
         let mut deleted = Rows::default();
         let last = if write.changes.iter().any(|change| matches!(change, RunChange::Retry { .. })) {
-            self.reader()?.segments(run_no, 0, |first, digests, _| {
+            self.reader.segments(run_no, 0, |first, digests, _| {
                 delete_segment(&mut deleted, run_no, first, digests);
                 true
             })?;
@@ -41,7 +41,7 @@ impl Batch<'_> {
         match self.memory.active.get(&run_no).map(|active| active.journal) {
             Some(JournalEnd::At(last)) => Ok(last),
             _ => {
-                let last = self.reader()?.last_segment(run_no)?;
+                let last = self.reader.last_segment(run_no)?;
                 self.set_journal_end(run_no, last);
                 Ok(last)
             }
@@ -78,7 +78,7 @@ impl Batch<'_> {
     pub(crate) fn prune(&mut self, prune: &PruneOperation) -> Result<Pruned, LedgerError> {
         let mut found = Vec::new();
         for PrunableRun { run_no, ends, segments, .. } in &prune.runs {
-            let reader = self.reader()?;
+            let reader = self.reader;
             if !reader.run(*run_no)?.is_some_and(|run| ended_before(&run, prune.ended_before)) {
                 continue;
             }

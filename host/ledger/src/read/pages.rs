@@ -98,10 +98,10 @@ impl Reader {
             return Ok(Box::new(of_event.into_iter().map(move |run_no| by_key(&schema::number(run_no)))));
         }
         if filter.status.is_some_and(|status| !status.is_terminal()) {
-            let active = self.table(Table::Active)?.range::<&[u8]>(..end.as_slice())?;
+            let active = self.table(Table::Active)?.range(..end.as_slice())?;
             return Ok(Box::new(active.rev().map(move |row| by_key(row?.0.value()))));
         }
-        let all = self.table(Table::Runs)?.range::<&[u8]>(..end.as_slice())?;
+        let all = self.table(Table::Runs)?.range(..end.as_slice())?;
         Ok(Box::new(all.rev().map(move |row| {
             let (key, value) = row?;
             read(key.value(), value.value())
@@ -195,7 +195,7 @@ impl Ledger {
         {
             let rows = reader.table(Table::Transcript)?;
             let (start, end) = (schema::pair(no, first), schema::pair(no, end));
-            let mut range = rows.range::<&[u8]>(start.as_slice()..end.as_slice())?;
+            let mut range = rows.range(start.as_slice()..end.as_slice())?;
             while items.len() <= limit {
                 let row = match direction {
                     Direction::Forward => range.next(),
@@ -251,7 +251,7 @@ impl Ledger {
         let (Some(no), Some(first)) = (reader.conversation(key)?, after_seq.checked_add(1)) else { return Ok(Vec::new()) };
         let (start, end) = (schema::pair(no, first), schema::pair(no, u64::MAX));
         let rows = reader.table(Table::Transcript)?;
-        rows.range::<&[u8]>(start.as_slice()..=end.as_slice())?
+        rows.range(start.as_slice()..=end.as_slice())?
             .map(|row| {
                 let (place, row) = row?;
                 let (_, seq) = schema::read_pair(place.value()).ok_or_else(|| malformed(Table::Transcript))?;
@@ -271,7 +271,7 @@ impl Ledger {
         let after = after.map(ConversationKey::index);
         let start = after.as_ref().map_or(Bound::Unbounded, |index| Bound::Excluded(index.as_bytes()));
         let rows = self.reader()?.table(Table::Conversations)?;
-        rows.range::<&[u8]>((start, Bound::Unbounded))?
+        rows.range((start, Bound::Unbounded))?
             .take(limit)
             .map(|row| Ok(json::<ConversationRow>(Table::Conversations, row?.1.value())?.key))
             .collect()
@@ -302,7 +302,7 @@ impl Ledger {
         let events = reader.table(Table::Events)?;
         let (start, end) = (schema::pair(no, 0), schema::pair(no, end));
         let mut position = None;
-        for (looked_at, row) in listed.range::<&[u8]>(start.as_slice()..end.as_slice())?.rev().enumerate() {
+        for (looked_at, row) in listed.range(start.as_slice()..end.as_slice())?.rev().enumerate() {
             if page.items.len() == limit || looked_at == SCAN_EVENTS {
                 page.has_more = true;
                 page.next_cursor = position.map(|event_no| cursors.at(event_no));
@@ -369,7 +369,7 @@ impl Ledger {
         if let Some(id) = run {
             let first = position.unwrap_or(0).saturating_add(1);
             let (start, end) = (schema::audit_run(id, first), schema::audit_run(id, u64::MAX));
-            for row in reader.table(Table::AuditRuns)?.range::<&[u8]>(start.as_slice()..=end.as_slice())?.take(limit + 1) {
+            for row in reader.table(Table::AuditRuns)?.range(start.as_slice()..=end.as_slice())?.take(limit + 1) {
                 let key = row?.0;
                 let (_, audit_no) = schema::read_audit_run(key.value()).ok_or_else(|| malformed(Table::AuditRuns))?;
                 let Some(row) = audit.get(schema::number(audit_no).as_slice())? else {
@@ -379,7 +379,7 @@ impl Ledger {
             }
         } else {
             let end = schema::number(position.unwrap_or(u64::MAX));
-            for row in audit.range::<&[u8]>(..end.as_slice())?.rev().take(limit + 1) {
+            for row in audit.range(..end.as_slice())?.rev().take(limit + 1) {
                 let (key, row) = row?;
                 items.push((schema::read_number(key.value()).ok_or_else(|| malformed(Table::Audit))?, read(row.value())?));
             }

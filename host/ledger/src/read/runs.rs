@@ -90,7 +90,7 @@ impl Ledger {
         let rows = self.reader()?.table(Table::RunEvents)?;
         let (start, end) = (schema::pair(run_no, 1), schema::pair(run_no, u64::MAX));
         let mut found = Vec::new();
-        for row in rows.range::<&[u8]>(start.as_slice()..=end.as_slice())? {
+        for row in rows.range(start.as_slice()..=end.as_slice())? {
             let (key, value) = row?;
             let (_, sequence) = schema::read_pair(key.value()).ok_or_else(|| malformed(Table::RunEvents))?;
             let row: RunEventRow<'_> = json(Table::RunEvents, value.value())?;
@@ -144,7 +144,7 @@ impl Ledger {
     /// Where the ledger is damaged or not available.
     pub fn next_wake(&self) -> Result<Option<Timestamp>, LedgerError> {
         let rows = self.reader()?.table(Table::Wakes)?;
-        let Some(row) = rows.range::<&[u8]>(..)?.next() else { return Ok(None) };
+        let Some(row) = rows.range(..)?.next() else { return Ok(None) };
         read_pair(row?.0.value()).map(|(at, _)| Some(at)).ok_or_else(|| malformed(Table::Wakes))
     }
 
@@ -165,7 +165,7 @@ impl Ledger {
         }
         let start = after.as_ref().map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_slice()));
         let rows = self.reader()?.table(Table::Wakes)?;
-        rows.range::<&[u8]>((start, Bound::Included(end.as_slice())))?
+        rows.range((start, Bound::Included(end.as_slice())))?
             .take(limit)
             .map(|row| read_pair(row?.0.value()).ok_or_else(|| malformed(Table::Wakes)))
             .collect()
@@ -193,7 +193,7 @@ impl Ledger {
             Bound::Unbounded => Bound::Unbounded,
         };
         let mut found = Vec::new();
-        for row in rows.range::<&[u8]>((start, Bound::Unbounded))? {
+        for row in rows.range((start, Bound::Unbounded))? {
             let row = row?.0;
             if found.len() == limit || !row.value().starts_with(prefix.as_bytes()) {
                 break;
@@ -216,7 +216,7 @@ impl Ledger {
         let (start, end) = (wait_key(key, 0), wait_key(key, last));
         let rows = reader.table(Table::Waits)?;
         let mut found = Vec::new();
-        for row in rows.range::<&[u8]>(start.as_slice()..=end.as_slice())? {
+        for row in rows.range(start.as_slice()..=end.as_slice())? {
             if found.len() == limit {
                 break;
             }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use agent_host_protocol::{RunStatus, Timestamp, message::TokenUsage};
-use redb::ReadableTable;
 use serde::{Deserialize, Serialize};
 
 use crate::{

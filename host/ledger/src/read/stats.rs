@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use redb::ReadableTableMetadata;
 use serde::Serialize;
 
 use crate::{
@@ -10,7 +9,7 @@ use crate::{
     files::blob_totals,
     handle::Ledger,
     rows::Table,
-    store::{database_path, log_path},
+    store::{PARTS, database_path, part_path},
 };
 
 /// How large the ledger is and what it did since it was opened.
@@ -21,9 +20,9 @@ pub struct Stats {
     pub tables: Vec<TableStats>,
     /// `ledger.redb`, in bytes. Free space within it is used before it grows.
     pub file_bytes: u64,
-    /// `ledger.wal`, in bytes. It is set aside once and written again and again.
+    /// `ledger-1.wal` and `ledger-2.wal`, in bytes. They are set aside once and written again and again.
     pub wal_file_bytes: u64,
-    /// What of it would be read if the host crashed now, in bytes.
+    /// What of them would be read if the host crashed now, in bytes.
     pub wal_bytes: u64,
     /// Files in `blobs`: contents of artifacts and large storage values, each kept once.
     pub blob_files: u64,
@@ -35,9 +34,9 @@ pub struct Stats {
     pub rows: u64,
     /// Rows in one of them, on average.
     pub rows_per_batch: f64,
-    /// Checkpoints since opening.
+    /// Checkpoints since opening: merges of rows from memory into `ledger.redb`.
     pub checkpoints: u64,
-    /// Time that they took together, in microseconds. Nothing else is written meanwhile.
+    /// Time that they took together, in microseconds. Writing goes on meanwhile.
     pub checkpoint_us: u64,
     /// The longest of them, in microseconds.
     pub longest_checkpoint_us: u64,
@@ -127,8 +126,8 @@ impl Ledger {
         let mut tables = Vec::with_capacity(Table::ALL.len());
         for table in Table::ALL {
             // A transaction of its own for each, so that none is held for long.
-            let rows = self.reader()?.table(*table)?;
-            tables.push(TableStats { name: table.name(), rows: rows.len()?, bytes: rows.stats()?.stored_bytes() });
+            let size = self.reader()?.table(*table)?.size()?;
+            tables.push(TableStats { name: table.name(), rows: size.rows, bytes: size.bytes });
         }
         let shared = self.shared();
         let size = |path: std::path::PathBuf| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -148,7 +147,7 @@ impl Ledger {
         Ok(Stats {
             tables,
             file_bytes: size(database_path(&shared.dir)),
-            wal_file_bytes: size(log_path(&shared.dir)),
+            wal_file_bytes: PARTS.iter().map(|part| size(part_path(&shared.dir, *part))).sum(),
             wal_bytes: count(&shared.counters.log_bytes),
             blob_files,
             blob_bytes,

@@ -31,7 +31,7 @@ impl Ledger {
     pub fn state_get_tagged(&self, scope_key: &str, key: &str) -> Result<Option<(Value, u64)>, LedgerError> {
         let tagged = |text: &[u8]| Ok((json(Table::State, text)?, xxh3_64(text)));
         if let Some(pending) = self.shared().overlay.get(scope_key, key) {
-            self.database()?;
+            self.open()?;
             return pending.map(|value| tagged(value.get().as_bytes())).transpose();
         }
         self.reader()?.get(Table::State, &schema::state_key(scope_key, key), tagged)
@@ -170,7 +170,7 @@ impl Ledger {
         };
         let rows = self.reader()?.table(Table::Entries)?;
         let mut found = Vec::new();
-        for row in rows.range::<&[u8]>((start, Bound::Unbounded))? {
+        for row in rows.range((start, Bound::Unbounded))? {
             let (key, value) = row?;
             if found.len() == limit || !key.value().starts_with(prefix.as_bytes()) {
                 break;

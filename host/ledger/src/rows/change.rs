@@ -106,6 +106,8 @@ pub(crate) struct Change<'a> {
     pub(crate) key: &'a [u8],
     /// Nothing deletes the row.
     pub(crate) value: Option<&'a [u8]>,
+    /// The whole change, as it is encoded.
+    pub(crate) bytes: &'a [u8],
 }
 
 /// The changes of a payload.
@@ -125,17 +127,23 @@ pub(crate) fn changes(payload: &[u8]) -> impl Iterator<Item = Result<Change<'_>,
 }
 
 fn change(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
+    let (table, key, value) = read_change(bytes)?;
+    let table = Table::from_id(table)?;
+    let (whole, rest) = bytes.split_at_checked(HEADER + key.len() + value.map_or(0, <[u8]>::len))?;
+    Some((Change { table, key, value, bytes: whole }, rest))
+}
+
+type Fields<'a> = (u8, &'a [u8], Option<&'a [u8]>);
+
+/// Number of the table, key and value of the change that stands at the front of these bytes.
+pub(crate) fn read_change(bytes: &[u8]) -> Option<Fields<'_>> {
     let (table, rest) = bytes.split_first()?;
     let (key_len, rest) = rest.split_first_chunk::<2>()?;
     let (value_len, rest) = rest.split_first_chunk::<4>()?;
     let (key, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*key_len)))?;
-    let table = Table::from_id(*table)?;
     match u32::from_be_bytes(*value_len) {
-        DELETED => Some((Change { table, key, value: None }, rest)),
-        len => {
-            let (value, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
-            Some((Change { table, key, value: Some(value) }, rest))
-        }
+        DELETED => Some((*table, key, None)),
+        len => Some((*table, key, Some(rest.get(..usize::try_from(len).ok()?)?))),
     }
 }
 

@@ -35,7 +35,7 @@ impl Reader {
     pub(crate) fn last_segment(&self, run_no: u64) -> Result<Option<u64>, LedgerError> {
         let rows = self.table(Table::Journal)?;
         let range = pair(run_no, 0)..=pair(run_no, u64::MAX);
-        let Some(row) = rows.range::<&[u8]>(range.start().as_slice()..=range.end().as_slice())?.next_back() else {
+        let Some(row) = rows.range(range.start().as_slice()..=range.end().as_slice())?.next_back() else {
             return Ok(None);
         };
         read_pair(row?.0.value()).map(|(_, first)| Some(first)).ok_or_else(|| malformed(Table::Journal))
@@ -50,7 +50,7 @@ impl Reader {
     ) -> Result<(), LedgerError> {
         let rows = self.table(Table::Journal)?;
         let range = pair(run_no, from)..=pair(run_no, u64::MAX);
-        for row in rows.range::<&[u8]>(range.start().as_slice()..=range.end().as_slice())? {
+        for row in rows.range(range.start().as_slice()..=range.end().as_slice())? {
             let (key, value) = row?;
             let (_, first) = read_pair(key.value()).ok_or_else(|| malformed(Table::Journal))?;
             let (digests, bytes) = read_segment(value.value()).ok_or_else(|| malformed(Table::Journal))?;

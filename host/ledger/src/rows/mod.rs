@@ -1,24 +1,28 @@
-//! Rows: tables and keys, their encoding, changes of rows, and the reader of committed rows.
+//! Rows: tables and keys, their encoding, changes of rows, and the reader of committed rows, in memory and in redb.
 
 mod change;
 mod forgotten;
 mod format;
 mod journal;
+mod layer;
 mod reader;
 pub(crate) mod schema;
 mod value;
+mod view;
 
-pub(crate) use change::{Change, Rows, changes};
+pub(crate) use change::{Change, Malformed, Rows, changes};
 pub(crate) use forgotten::{FORGOTTEN, forgotten_end, forgotten_event, forgotten_run};
 pub(crate) use format::{
     ConversationRow, EventRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, RunEventRow, TranscriptRow, bounded,
     encode, json, malformed, raw, write_event_row,
 };
 pub(crate) use journal::{delete_segment, ended_before, read_segment};
-pub(crate) use reader::{Reader, StoredRows, run_event};
+pub(crate) use layer::Layer;
+pub(crate) use reader::{Reader, run_event};
 pub(crate) use schema::{
     BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, FORMAT, MAX_KEY_BYTES, Table, audit_run, blob_ref, expiry, meta, number, pair,
     read_number, read_pair, read_wait_key, wait_key,
 };
 pub use value::state_tag;
 pub(crate) use value::{Stored, StoredValue, is_expected, read_stored, read_usage};
+pub(crate) use view::{Base, StoredRows, View, Views};

@@ -1,20 +1,19 @@
 //! Reading rows: a short look at what is committed.
 
+use std::sync::Arc;
+
 use agent_host_protocol::{EventId, Run, RunEvent, RunId, grant::ConversationKey};
-use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable};
 
 use crate::{
     digest::Digest,
     error::LedgerError,
     record::{EventRecord, Park, RunRecord},
-    rows::{ConversationRow, EventRow, RunEventRow, Table, json, malformed, number, schema},
+    rows::{ConversationRow, EventRow, RunEventRow, StoredRows, Table, View, json, malformed, number, schema},
 };
-
-pub(crate) type StoredRows = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
 /// The committed rows at one moment. Kept open it makes the file grow, so it lives for one call.
 pub(crate) struct Reader {
-    transaction: ReadTransaction,
+    view: Arc<View>,
 }
 
 /// A row of [`Table::RunEvents`] as the event that it was.
@@ -24,12 +23,12 @@ pub(crate) fn run_event(run_id: RunId, sequence: u64, bytes: &[u8]) -> Result<Ru
 }
 
 impl Reader {
-    pub(crate) fn new(database: &Database) -> Result<Self, LedgerError> {
-        Ok(Self { transaction: database.begin_read()? })
+    pub(crate) fn new(view: Arc<View>) -> Self {
+        Self { view }
     }
 
     pub(crate) fn table(&self, table: Table) -> Result<StoredRows, LedgerError> {
-        Ok(self.transaction.open_table(table.definition())?)
+        self.view.table(table)
     }
 
     /// One row, where it is there.
@@ -39,7 +38,7 @@ impl Reader {
         key: &[u8],
         read: impl FnOnce(&[u8]) -> Result<T, LedgerError>,
     ) -> Result<Option<T>, LedgerError> {
-        self.table(table)?.get(key)?.map(|guard| read(guard.value())).transpose()
+        self.view.get(table, key, read)
     }
 
     /// The number that a row holds.
@@ -49,7 +48,7 @@ impl Reader {
 
     /// Whether there is such a row.
     pub(crate) fn has(&self, table: Table, key: &[u8]) -> Result<bool, LedgerError> {
-        Ok(self.table(table)?.get(key)?.is_some())
+        Ok(self.view.get(table, key, |_| Ok(()))?.is_some())
     }
 
     /// The last key of a table, where it has any.
@@ -62,7 +61,7 @@ impl Reader {
     pub(crate) fn last_of(&self, table: Table, first: u64) -> Result<u64, LedgerError> {
         let rows = self.table(table)?;
         let range = schema::pair(first, 0)..=schema::pair(first, u64::MAX);
-        match rows.range::<&[u8]>(range.start().as_slice()..=range.end().as_slice())?.next_back() {
+        match rows.range(range.start().as_slice()..=range.end().as_slice())?.next_back() {
             Some(row) => schema::read_pair(row?.0.value()).map(|(_, last)| last).ok_or_else(|| malformed(table)),
             None => Ok(0),
         }
@@ -120,7 +119,7 @@ impl Reader {
         let Some(first) = after.checked_add(1) else { return Ok(Vec::new()) };
         let rows = self.table(Table::RunEvents)?;
         let (start, end) = (schema::pair(run_no, first), schema::pair(run_no, u64::MAX));
-        rows.range::<&[u8]>(start.as_slice()..=end.as_slice())?
+        rows.range(start.as_slice()..=end.as_slice())?
             .take(limit)
             .map(|row| {
                 let (key, value) = row?;
@@ -144,7 +143,7 @@ impl Reader {
     /// Whether a row refers to a blob.
     pub(crate) fn needs_blob(&self, digest: &Digest) -> Result<bool, LedgerError> {
         let rows = self.table(Table::BlobRefs)?;
-        let first = rows.range::<&[u8]>(digest.as_slice()..)?.next().transpose()?;
+        let first = rows.range(digest.as_slice()..)?.next().transpose()?;
         Ok(first.is_some_and(|(key, _)| key.value().starts_with(digest)))
     }
 }

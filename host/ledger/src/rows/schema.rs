@@ -14,7 +14,9 @@ use crate::digest::Digest;
 /// 3: journals of runs and parked runs.
 ///
 /// 4: entries.
-pub(crate) const FORMAT: u32 = 4;
+///
+/// 5: the log is in two files, and rows that redb does not have are in it and in memory.
+pub(crate) const FORMAT: u32 = 5;
 
 /// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
 /// (a scope of four such parts and a key of 256 bytes) fit several times over.
@@ -42,7 +44,7 @@ macro_rules! tables {
 }
 
 tables! {
-    /// Format, seed of the log, last batch that is in the file. Written by checkpoints, never through the log.
+    /// Format, seed of the log, last batch that is in the file. Written by merges, never through the log.
     Meta = 0 "meta",
     /// `event_no` → event, its runs, its place in the transcript.
     Events = 1 "events",
@@ -118,6 +120,8 @@ pub(crate) mod meta {
     pub(crate) const FORMAT: &[u8] = b"format";
     pub(crate) const LOG_SEED: &[u8] = b"log_seed";
     pub(crate) const APPLIED_BATCH: &[u8] = b"applied_batch";
+    /// There where the ledger has files of the log.
+    pub(crate) const HAS_LOG: &[u8] = b"has_log";
 }
 
 pub(crate) const fn number(n: u64) -> [u8; 8] {

@@ -99,7 +99,7 @@ impl Reader {
         mut each: impl FnMut(&str, &[u8]) -> Result<(), LedgerError>,
     ) -> Result<(), LedgerError> {
         let start = schema::state_key(scope_key, prefix);
-        for row in self.table(table)?.range::<&[u8]>(start.as_slice()..)?.take(limit) {
+        for row in self.table(table)?.range(start.as_slice()..)?.take(limit) {
             let (key, value) = row?;
             if !key.value().starts_with(&start) {
                 break;

@@ -1,9 +1,28 @@
 //! The store: redb, the write-ahead log, and how the one catches up with the other.
 
 mod database;
+mod legacy;
+mod live;
 mod log;
+mod merge;
+mod open;
 mod upgrade;
 
-pub(crate) use database::{Missing, Store, WrapLog, WriteError, create, database_path, io_error, log_path, open_database};
+pub(crate) use database::{create, database_path, io_error, open_database, sync_directory};
+pub(crate) use live::{Store, WriteError};
 #[cfg(test)]
 pub(crate) use log::LogFile;
+pub(crate) use log::{PARTS, WrapLog, part_path};
+pub(crate) use merge::MergeEvents;
+pub(crate) use open::{Missing, Opened, open};
+
+/// What tests put in place of the real files.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    pub(crate) log: Option<WrapLog>,
+    pub(crate) store: Option<OpenStore>,
+}
+
+/// Opens redb.
+pub(crate) type OpenStore =
+    std::sync::Arc<dyn Fn(&std::path::Path, usize) -> Result<redb::Database, redb::DatabaseError> + Send + Sync>;

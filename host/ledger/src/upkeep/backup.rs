@@ -20,7 +20,7 @@ use std::{
 };
 
 use agent_host_protocol::{Timestamp, time};
-use redb::{Database, Durability, ReadableTable};
+use redb::{Database, Durability};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -30,7 +30,7 @@ use crate::{
     files::{blobs_path, free_in, path_of},
     handle::Ledger,
     rows::{FORMAT, Reader, Table, malformed, schema},
-    store::{Missing, Store, create, database_path, open_database},
+    store::{Hooks, Missing, create, database_path, open, open_database},
     upkeep::compact::CACHE_BYTES,
 };
 
@@ -174,14 +174,8 @@ impl Ledger {
         // Before the rows are read: no blob that they refer to goes away.
         let _hold = shared.blobs.hold();
         let reader = self.reader()?;
-        let copy = Copy {
-            reader: &reader,
-            dir: &shared.dir,
-            alive: &|| self.database().map(drop),
-            reserve: shared.disk.reserve(),
-            seen: 0,
-        };
-        make(backup, copy).map_err(|error| match (&error, self.database()) {
+        let copy = Copy { reader: &reader, dir: &shared.dir, alive: &|| self.open(), reserve: shared.disk.reserve(), seen: 0 };
+        make(backup, copy).map_err(|error| match (&error, self.open()) {
             // Rows that cannot be read because the ledger was closed are not damaged.
             (BackupError::Ledger(_), Err(closed)) => closed.into(),
             _ => error,
@@ -195,9 +189,9 @@ impl Ledger {
 /// [`BackupError`].
 pub fn backup(dir: impl AsRef<Path>, backup: &Backup) -> Result<BackupManifest, BackupError> {
     let dir = dir.as_ref();
-    let store = Store::open(dir, CACHE_BYTES, 0, Missing::Refuse, None)?;
+    let store = open(dir, CACHE_BYTES, Missing::Refuse, &Hooks::default())?;
     let manifest = {
-        let reader = Reader::new(&store.database)?;
+        let reader = store.reader()?;
         make(backup, Copy { reader: &reader, dir, alive: &|| Ok(()), reserve: 0, seen: 0 })
     };
     store.close()?;
@@ -433,7 +427,7 @@ impl Copy<'_> {
     fn rows(&mut self, dir: &Path) -> Result<u64, BackupError> {
         let path = database_path(dir);
         let unwritten = unwritten(&path);
-        let database = open_database(dir, &path, COPY_CACHE_BYTES)?;
+        let database = open_database(dir, &path, COPY_CACHE_BYTES, &Hooks::default())?;
         create(dir, &database)?;
         let mut count = 0;
         for table in Table::ALL.iter().filter(|table| **table != Table::Meta) {
@@ -451,7 +445,7 @@ impl Copy<'_> {
     fn table(&mut self, table: Table, database: &Database, path: &Path) -> Result<u64, BackupError> {
         let unwritten = unwritten(path);
         let rows = self.reader.table(table)?;
-        let mut rows = rows.iter().map_err(LedgerError::from)?;
+        let mut rows = rows.iter()?;
         let (mut count, mut more) = (0, true);
         while more {
             let mut transaction = database.begin_write().map_err(|error| unwritten(&error))?;
@@ -463,7 +457,7 @@ impl Copy<'_> {
                         more = false;
                         break;
                     };
-                    let (key, value) = row.map_err(LedgerError::from)?;
+                    let (key, value) = row?;
                     bytes += key.value().len() + value.value().len();
                     to.insert(key.value(), value.value()).map_err(|error| unwritten(&error))?;
                     count += 1;
@@ -485,8 +479,8 @@ impl Copy<'_> {
         make_dir(&to)?;
         let refs = self.reader.table(Table::BlobRefs)?;
         let (mut count, mut bytes, mut last, mut shard) = (0, 0, None::<Digest>, None::<PathBuf>);
-        for row in refs.iter().map_err(LedgerError::from)? {
-            let (key, _) = row.map_err(LedgerError::from)?;
+        for row in refs.iter()? {
+            let (key, _) = row?;
             let (digest, ..) = schema::read_blob_ref(key.value()).ok_or_else(|| malformed(Table::BlobRefs))?;
             if last.as_ref() == Some(digest) {
                 continue;

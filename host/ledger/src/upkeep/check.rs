@@ -4,11 +4,9 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     path::Path,
-    sync::Arc,
 };
 
 use agent_host_protocol::{Event, ResultKind, Run, RunId, RunStatus, grant::ConversationKey};
-use redb::{ReadableTable, ReadableTableMetadata};
 use serde_json::value::RawValue;
 
 use crate::{
@@ -21,7 +19,7 @@ use crate::{
         RunEventRow, StoredRows, StoredValue, Table, TranscriptRow, json, malformed, number, read_segment, read_stored,
         read_usage, schema,
     },
-    store::{Missing, Store},
+    store::{Hooks, Missing, open},
     upkeep::compact::CACHE_BYTES,
 };
 
@@ -77,11 +75,10 @@ pub fn check(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<Che
     let dir = dir.as_ref();
     let damaged = |error: &dyn fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
     progress(0.0);
-    let mut store = Store::open(dir, CACHE_BYTES, 0, Missing::Refuse, None)?;
-    let database = Arc::get_mut(&mut store.database).ok_or_else(|| damaged(&"it is in use"))?;
-    let pages_intact = database.check_integrity().map_err(|e| damaged(&e))?;
+    let mut store = open(dir, CACHE_BYTES, Missing::Refuse, &Hooks::default())?;
+    let pages_intact = store.database.check_integrity().map_err(|e| damaged(&e))?;
     let report = {
-        let reader = Reader::new(database)?;
+        let reader = store.reader()?;
         let blobs = blobs_path(dir);
         let mut check = Check::new(&reader, &blobs, &mut progress)?;
         check.report.pages_intact = pages_intact;

@@ -1,12 +1,12 @@
 //! Giving free space back to the file system.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
 use redb::CompactionError;
 
 use crate::{
     error::OpenError,
-    store::{Missing, Store, database_path, io_error},
+    store::{Hooks, Missing, database_path, io_error, open},
 };
 
 /// Memory for pages while an operator's verb works: enough to be quick beside a host that is stopped.
@@ -34,10 +34,9 @@ pub fn compact(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<C
     let path = database_path(dir);
     let size = || path.metadata().map(|metadata| metadata.len()).map_err(io_error("look at", &path));
     progress(0.0);
-    let mut store = Store::open(dir, CACHE_BYTES, 0, Missing::Refuse, None)?;
+    let mut store = open(dir, CACHE_BYTES, Missing::Refuse, &Hooks::default())?;
     let before = size()?;
-    let database = Arc::get_mut(&mut store.database).ok_or_else(|| damaged(&"it is in use"))?;
-    database.compact().map_err(|error| match error {
+    store.database.compact().map_err(|error| match error {
         CompactionError::Storage(error) => damaged(&error),
         other => damaged(&other),
     })?;

@@ -4,7 +4,6 @@ use std::{collections::HashMap, io::Write, ops::Bound, path::Path};
 
 use agent_host_protocol::{RunEvent, RunId, grant::ConversationKey, transcript::TranscriptItem};
 use base64::{Engine, prelude::BASE64_STANDARD};
-use redb::ReadableTableMetadata;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -15,7 +14,7 @@ use crate::{
     read::{Sequence, item},
     record::{AuditRecord, StorageContent},
     rows::{ConversationRow, EventRow, Reader, Table, json, malformed, raw, read_segment, read_stored, run_event, schema},
-    store::{Missing, Store},
+    store::{Hooks, Missing, open},
     upkeep::compact::CACHE_BYTES,
 };
 
@@ -98,8 +97,8 @@ enum Line<'a> {
 /// # Errors
 /// [`OpenError::NoLedger`], [`OpenError::AlreadyOpen`], those of `out` and of a damaged ledger.
 pub fn export(dir: impl AsRef<Path>, out: impl Write, progress: impl FnMut(f64)) -> Result<ExportReport, OpenError> {
-    let store = Store::open(dir.as_ref(), CACHE_BYTES, 0, Missing::Refuse, None)?;
-    let report = Export::run(&|| Reader::new(&store.database), out, progress)?;
+    let store = open(dir.as_ref(), CACHE_BYTES, Missing::Refuse, &Hooks::default())?;
+    let report = Export::run(&|| store.reader(), out, progress)?;
     store.close()?;
     Ok(report)
 }
@@ -144,7 +143,7 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
         ];
         let mut all_rows = 0;
         for table in tables {
-            all_rows += open()?.table(table)?.len().map_err(LedgerError::from)?;
+            all_rows += open()?.table(table)?.len()?;
         }
         let mut export = Self { open, out, progress, report: ExportReport::default(), line: Vec::new(), rows: 0, all_rows };
         export.events()?;
@@ -180,11 +179,11 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
         loop {
             let reader = (self.open)()?;
             let start = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let rows = reader.table(table)?.range::<&[u8]>((start, Bound::Unbounded)).map_err(LedgerError::from)?;
+            let rows = reader.table(table)?.range((start, Bound::Unbounded))?;
             let mut count = 0;
             let mut key = None;
             for entry in rows.take(ROWS_AT_ONCE) {
-                let (k, value) = entry.map_err(LedgerError::from)?;
+                let (k, value) = entry?;
                 row(self, &reader, k.value(), value.value())?;
                 count += 1;
                 key = Some(k.value().to_vec());

@@ -151,7 +151,7 @@ impl Ledger {
         let rows = self.reader()?.table(Table::Artifacts)?;
         let (mut found, mut last, mut read) = (Vec::new(), None, 0);
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
-        for row in rows.range::<&[u8]>((after, Bound::Unbounded))?.take(SCAN_ARTIFACTS) {
+        for row in rows.range((after, Bound::Unbounded))?.take(SCAN_ARTIFACTS) {
             let (key, value) = row?;
             read += 1;
             last = Some(key.value().to_vec());
@@ -248,7 +248,7 @@ impl Reader {
         let Some(no) = self.conversation(key)? else { return Ok(Vec::new()) };
         let rows = self.table(Table::ConversationEvents)?;
         let (start, end) = (pair(no, 0), pair(no, u64::MAX));
-        rows.range::<&[u8]>(start.as_slice()..=end.as_slice())?
+        rows.range(start.as_slice()..=end.as_slice())?
             .map(|row| {
                 read_pair(row?.0.value()).map(|(_, event_no)| event_no).ok_or_else(|| malformed(Table::ConversationEvents))
             })
@@ -259,7 +259,7 @@ impl Reader {
         let Some(no) = self.conversation(key)? else { return Ok(None) };
         let rows = self.table(Table::Transcript)?;
         let (start, end) = (pair(no, 0), pair(no, u64::MAX));
-        let mut range = rows.range::<&[u8]>(start.as_slice()..=end.as_slice())?;
+        let mut range = rows.range(start.as_slice()..=end.as_slice())?;
         let seq = |key: &[u8]| read_pair(key).map(|(_, seq)| seq).ok_or_else(|| malformed(Table::Transcript));
         let Some((key, value)) = range.next().transpose()? else { return Ok(None) };
         let first = (seq(key.value())?, value.value().to_vec());
@@ -295,7 +295,7 @@ impl Reader {
         let mut is_forgotten = parts.iter().all(|part| part.segments.is_empty());
         let rows = self.table(Table::RunEvents)?;
         let (start, end) = (pair(run_no, 0), pair(run_no, run.last_sequence));
-        for row in rows.range::<&[u8]>(start.as_slice()..end.as_slice())? {
+        for row in rows.range(start.as_slice()..end.as_slice())? {
             let (_, sequence) = read_pair(row?.0.value()).ok_or_else(|| malformed(Table::RunEvents))?;
             room(&mut parts);
             if let Some(part) = parts.last_mut() {

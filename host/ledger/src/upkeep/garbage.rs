@@ -94,7 +94,7 @@ impl Ledger {
         let start = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let mut found = Forgettable::default();
         let mut read = 0;
-        for row in rows.range::<&[u8]>((start, Bound::Unbounded))?.take(FORGET_AT_ONCE) {
+        for row in rows.range((start, Bound::Unbounded))?.take(FORGET_AT_ONCE) {
             let (key, value) = row?;
             read += 1;
             found.last = Some(key.value().to_vec());
@@ -116,7 +116,7 @@ impl Ledger {
     }
 
     fn collect_files(&self, now: Timestamp) -> Result<Collected, LedgerError> {
-        self.database()?;
+        self.open()?;
         let shared = self.shared();
         let failed = |error: io::Error| LedgerError::Storage(format!("blobs cannot be collected: {error}").into());
         let mut collected = Collected { temporary: shared.blobs.remove_temporary().map_err(failed)?, ..Collected::default() };

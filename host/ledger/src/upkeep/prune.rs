@@ -74,7 +74,7 @@ impl Ledger {
         let (mut at, mut begun) = (from, 0);
         for _ in 0..SCAN_RUNS {
             let start = pair(at.0, at.1);
-            let Some(row) = rows.range::<&[u8]>(start.as_slice()..)?.next() else { return Ok(piece) };
+            let Some(row) = rows.range(start.as_slice()..)?.next() else { return Ok(piece) };
             let (run_no, first) = read_pair(row?.0.value()).ok_or_else(|| malformed(Table::Journal))?;
             match reader.run(run_no)? {
                 Some(run) if run.created_at >= time => return Ok(piece),

@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, RwLock};
-use redb::Database;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
     error::LedgerError,
     files::{Blobs, Disk},
     overlay::Overlay,
+    rows::{Reader, Views},
     writer::{Queue, watch::Watchers},
 };
 
@@ -30,8 +30,8 @@ pub(crate) struct Shared {
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) artifact_unreferenced_ms: u64,
     pub(crate) blob_grace_ms: u64,
-    /// Nothing when closed or failed: then every call is refused.
-    pub(crate) database: RwLock<Option<Arc<Database>>>,
+    /// What is committed. Nothing when closed or failed: then every call is refused.
+    pub(crate) views: Arc<Views>,
     pub(crate) ended: Mutex<Option<Ended>>,
     /// Held by the writer; when it is dropped, [`crate::Ledger::close`] returns.
     pub(crate) done: Mutex<Option<oneshot::Receiver<()>>>,
@@ -66,8 +66,8 @@ impl Counters {
     pub(crate) fn batch(&self, rows: u64, log_bytes: u64) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.rows.fetch_add(rows, Ordering::Relaxed);
-        let before = self.log_bytes.swap(log_bytes, Ordering::Relaxed);
-        self.logged_bytes.fetch_add(log_bytes.saturating_sub(before), Ordering::Relaxed);
+        self.log_bytes.fetch_add(log_bytes, Ordering::Relaxed);
+        self.logged_bytes.fetch_add(log_bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn busy(&self, took: Duration) {
@@ -90,22 +90,19 @@ impl Counters {
         self.in_memory.store(count as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn checkpoint(&self, took: Duration) {
+    /// A merge is done, and so many bytes of the log are free again.
+    pub(crate) fn checkpoint(&self, took: Duration, log_bytes: u64) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.checkpoint_us.fetch_add(us, Ordering::Relaxed);
         self.longest_checkpoint_us.fetch_max(us, Ordering::Relaxed);
-        self.log_bytes.store(0, Ordering::Relaxed);
+        self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
     }
 }
 
 impl Shared {
-    pub(crate) fn database(&self) -> Result<Arc<Database>, LedgerError> {
-        self.database.read().clone().ok_or_else(|| self.unavailable())
-    }
-
-    pub(crate) fn take_database(&self) -> Option<Arc<Database>> {
-        self.database.write().take()
+    pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
+        self.views.current().map(Reader::new).ok_or_else(|| self.unavailable())
     }
 
     /// Refuses everything from now on.
@@ -119,7 +116,7 @@ impl Shared {
 
     fn finish(&self, ended: Ended) {
         self.ended.lock().get_or_insert(ended);
-        drop(self.take_database());
+        self.views.close();
         self.queue.close();
         self.watchers.notify_all();
     }

@@ -1,18 +1,13 @@
 //! The one thread that writes.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use redb::ReadableTableMetadata;
+use std::{sync::Arc, time::Instant};
 
 use crate::{
     apply::{Batch, Memory, Outcome, apply},
     error::LedgerError,
     files::Need,
     options::Options,
-    rows::{Reader, Rows, Table},
+    rows::{Rows, Table},
     store::{Store, WriteError},
     writer::{
         Shared,
@@ -31,8 +26,6 @@ pub(crate) struct Writer {
 struct Bounds {
     batch_operations: usize,
     batch_bytes: usize,
-    checkpoint_wal_bytes: u64,
-    checkpoint_interval: Duration,
 }
 
 /// The writer has failed; the reason is in [`Shared`].
@@ -40,17 +33,12 @@ struct Stopped;
 
 impl Writer {
     pub(crate) fn new(options: &Options, shared: Arc<Shared>, store: Store) -> Result<Self, LedgerError> {
-        let reader = Reader::new(&store.database)?;
+        let reader = store.reader()?;
         let memory = Memory::load(&reader)?;
         shared.counters.set_parked(reader.table(Table::Parked)?.len()?);
         shared.counters.set_in_memory(memory.active.len());
         drop(reader);
-        let bounds = Bounds {
-            batch_operations: options.batch_operations.max(1),
-            batch_bytes: options.batch_bytes,
-            checkpoint_wal_bytes: options.checkpoint_wal_bytes,
-            checkpoint_interval: options.checkpoint_interval,
-        };
+        let bounds = Bounds { batch_operations: options.batch_operations.max(1), batch_bytes: options.batch_bytes };
         Ok(Self { shared, store, memory, rows: Rows::default(), bounds })
     }
 
@@ -61,8 +49,8 @@ impl Writer {
         let mut last_words = LastWords { shared: &shared, ended: false };
         let mut operations = Vec::new();
         let stopped = loop {
-            match self.shared.queue.take(&mut operations, self.checkpoint_due()) {
-                Taken::Closed => break self.checkpoint(),
+            match self.shared.queue.take(&mut operations, self.store.next_merge()) {
+                Taken::Closed => break Ok(()),
                 Taken::TimedOut => {}
                 Taken::Operations => {
                     let began = Instant::now();
@@ -72,49 +60,27 @@ impl Writer {
                     self.shared.counters.busy(began.elapsed());
                 }
             }
-            if self.is_checkpoint_due()
-                && let Err(stopped) = self.checkpoint()
-            {
-                break Err(stopped);
-            }
+            self.store.merge_what_is_due();
         };
         drop(operations);
-        drop(self.shared.take_database());
+        // What is admitted from here on is refused, and who reads is told why.
         let closed = self.store.close();
         match (stopped, closed) {
             (Ok(()), Ok(())) => self.shared.end("it was closed"),
-            (Ok(()), Err(error)) => self.shared.end(&format!("it could not be closed: {error}")),
+            (Ok(()), Err(error)) => self.shared.fail(&format!("it could not be closed: {error}")),
             // The reason is already known.
             (Err(Stopped), _) => {}
         }
         last_words.ended = true;
     }
 
-    fn checkpoint_due(&self) -> Option<Instant> {
-        self.store.behind_since().map(|since| since + self.bounds.checkpoint_interval)
-    }
-
-    fn is_checkpoint_due(&self) -> bool {
-        self.store.log_bytes() > self.bounds.checkpoint_wal_bytes
-            || self.checkpoint_due().is_some_and(|due| due <= Instant::now())
-    }
-
-    fn checkpoint(&mut self) -> Result<(), Stopped> {
-        if self.store.behind_since().is_none() {
-            return Ok(());
-        }
-        let began = Instant::now();
-        self.store.checkpoint().map_err(|error| self.fail(&error))?;
-        self.shared.counters.checkpoint(began.elapsed());
-        Ok(())
-    }
-
     fn carry_out(&mut self, operations: &mut Vec<Queued>) -> Result<(), Stopped> {
         let mut waiting = operations.drain(..).peekable();
         while waiting.peek().is_some() {
+            let reader = self.store.reader().map_err(|error| self.fail(&error))?;
             let mut units = 0;
             let mut count = 0;
-            let mut batch = Batch::new(&mut self.memory, &self.store.database, &mut self.rows);
+            let mut batch = Batch::new(&mut self.memory, &reader, &mut self.rows);
             while count < self.bounds.batch_operations
                 && batch.bytes() < self.bounds.batch_bytes
                 && let Some(queued) = waiting.next()
@@ -143,9 +109,7 @@ impl Writer {
             self.memory.trim();
             self.shared.counters.set_in_memory(self.memory.active.len());
             self.answer(outcome, result)?;
-            if self.is_checkpoint_due() {
-                self.checkpoint()?;
-            }
+            self.store.merge_what_is_due();
         }
         Ok(())
     }
@@ -158,8 +122,8 @@ impl Writer {
         if let Err(error) = self.shared.disk.check(Need::AnyWrite) {
             return Err(WriteError::Log(std::io::Error::other(error)));
         }
-        self.store.write(&self.rows)?;
-        self.shared.counters.batch(self.rows.count(), self.store.log_bytes());
+        let log_bytes = self.store.write(&self.rows)?;
+        self.shared.counters.batch(self.rows.count(), log_bytes);
         Ok(())
     }
 
@@ -167,7 +131,7 @@ impl Writer {
     #[allow(clippy::type_complexity, reason = "refused, or refused and stopped")]
     fn refuse(&mut self, error: &std::io::Error) -> Result<(), Result<LedgerError, Stopped>> {
         tracing::error!(%error, "a batch could not be written; nothing of it was");
-        match Reader::new(&self.store.database).and_then(|reader| Memory::load(&reader)) {
+        match self.store.reader().and_then(|reader| Memory::load(&reader)) {
             Ok(memory) => {
                 self.memory = memory;
                 Err(Ok(LedgerError::Storage(error.to_string().into())))

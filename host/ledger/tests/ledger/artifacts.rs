@@ -254,9 +254,7 @@ async fn what_a_crash_leaves_between_blob_and_row_is_garbage_and_nothing_else() 
     let orphan = blob(&ledger, b"orphan").sha256;
     // A copy of the files at this moment is what a crash would leave.
     let copy = tempfile::tempdir().unwrap();
-    for file in
-        files(dir.path()).into_iter().chain(["ledger.wal", "ledger.redb"].map(|name| dir.path().join("ledger").join(name)))
-    {
+    for file in files(dir.path()).into_iter().chain(FILES.map(|name| dir.path().join("ledger").join(name))) {
         let to = copy.path().join(file.strip_prefix(dir.path()).unwrap());
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(file, to).unwrap();

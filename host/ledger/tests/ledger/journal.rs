@@ -66,10 +66,7 @@ async fn collect(ledger: &Ledger) -> Collected {
 
 /// What a crash leaves: a copy of the files, opened.
 fn crashed(dir: &Path, copy: &Path) -> Ledger {
-    std::fs::create_dir(copy.join("ledger")).unwrap();
-    for file in ["ledger/ledger.redb", "ledger/ledger.wal"] {
-        std::fs::copy(dir.join(file), copy.join(file)).unwrap();
-    }
+    crash(dir, copy);
     open(copy)
 }
 

@@ -88,7 +88,7 @@ fn a_newer_format_is_refused_with_both_versions() {
     transaction.commit().unwrap();
     drop(database);
     let error = options(dir.path()).open().unwrap_err();
-    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 4, .. }), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 5, .. }), "{error}");
 }
 
 /// Tables that format 2 brought.
@@ -111,7 +111,7 @@ fn make_second(dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_ledger_of_format_2_is_brought_to_format_4() {
+async fn a_ledger_of_format_2_is_brought_to_format_5() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     filled(&ledger).await;
@@ -137,7 +137,7 @@ async fn a_ledger_of_format_2_is_brought_to_format_4() {
     let entry = agent_host_ledger::EntryWrite::put("key/a", &json!({ "name": "a" })).unwrap();
     ledger.put_entries(&[entry]).await.unwrap();
     ledger.close().await.unwrap();
-    // It is of format 4 now, and nothing is brought to anything again.
+    // It is of format 5 now, and nothing is brought to anything again.
     let ledger = open(dir.path());
     assert_eq!((ledger.parked_on("k", 9).unwrap(), ledger.journal_page(run_no, 0, 9).unwrap().len()), (vec![run_no], 1));
     assert_eq!(ledger.active_runs().unwrap().len() + 1, active.len());
@@ -161,7 +161,7 @@ fn make_old(dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_ledger_of_format_1_is_brought_to_format_4() {
+async fn a_ledger_of_format_1_is_brought_to_format_5() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     filled(&ledger).await;

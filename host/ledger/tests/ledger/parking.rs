@@ -172,7 +172,8 @@ async fn a_park_that_cannot_be_is_refused_whole() {
 async fn parked_runs_cost_no_memory_also_after_a_reopen() {
     const RUNS: u64 = 3_000;
     let dir = tempfile::tempdir().unwrap();
-    let ledger = Options::new(dir.path().join("ledger")).open().unwrap();
+    let never = Duration::from_secs(3_600);
+    let ledger = Options { checkpoint_interval: never, ..Options::new(dir.path().join("ledger")) }.open().unwrap();
     let mut commits = Vec::new();
     for record in new_runs(&ledger, usize::try_from(RUNS).unwrap()).await {
         let changes = vec![start(), wait()];
@@ -193,12 +194,9 @@ async fn parked_runs_cost_no_memory_also_after_a_reopen() {
         assert_eq!(submit(&ledger, told).await.unwrap().status, RunStatus::Waiting);
         assert_eq!(ledger.stats().unwrap().active_in_memory, 1);
         if reopen {
-            let copy = dir.path().join("copy/ledger");
-            std::fs::create_dir_all(&copy).unwrap();
-            for file in ["ledger.redb", "ledger.wal"] {
-                std::fs::copy(dir.path().join("ledger").join(file), copy.join(file)).unwrap();
-            }
-            let crashed = Options::new(&copy).open().unwrap();
+            let copy = dir.path().join("copy");
+            crash(dir.path(), &copy);
+            let crashed = Options::new(copy.join("ledger")).open().unwrap();
             let stats = crashed.stats().unwrap();
             assert_eq!((stats.parked_runs, stats.active_in_memory), (RUNS, 1));
         }

@@ -256,10 +256,7 @@ async fn values_are_there_after_a_crash() {
     store(&ledger, run_no, vec![keep("k", inline(b"v"))]).await.unwrap();
     set(&ledger, run_no, vec![state("k", Some(&json!(1)))]).await.unwrap();
     let copy = tempfile::tempdir().unwrap();
-    std::fs::create_dir(copy.path().join("ledger")).unwrap();
-    for file in ["ledger/ledger.redb", "ledger/ledger.wal"] {
-        std::fs::copy(dir.path().join(file), copy.path().join(file)).unwrap();
-    }
+    crash(dir.path(), copy.path());
     let reopened = open(copy.path());
     assert_eq!(reopened.storage_get("area", "k").unwrap(), Some(StorageContent::Inline(b"v".to_vec())));
     assert_eq!(reopened.storage_usage("area").unwrap(), Usage { bytes: 2, keys: 1 });

@@ -443,7 +443,7 @@ impl Page {
         sheet.counts("ledger_checkpoints", "Checkpoints", one(checkpoints))?;
         sheet.counts_seconds(
             "ledger_checkpoint",
-            "Time that checkpoints took; nothing else is written meanwhile",
+            "Time that checkpoints took; writing goes on meanwhile",
             seconds(checkpoint_us),
         )?;
         sheet.gauges_of(

@@ -1,171 +1,22 @@
 //! A log that fails: what was refused is gone, what was answered is there, and the ledger goes on.
 
-use std::{
-    fs::File,
-    io,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
-use agent_host_protocol::{Event, EventId, Run, RunId, RunStatus, event::Envelope};
-use serde_json::{Map, value::RawValue};
+use agent_host_protocol::{Run, RunId};
 
-use crate::{
-    Accept, Accepted, AddRun, Health, JournalSegment, Ledger, LedgerError, NewEvent, NewRun, Options, Park, RunChange, RunRecord,
-    RunWrite, StateWrite, check, store::LogFile,
-};
-
-#[derive(Debug, Clone, Copy)]
-#[repr(u8)]
-enum Fault {
-    None,
-    /// The disk is full: nothing is written.
-    Write,
-    /// Half of it is written, then the disk is full.
-    Torn,
-    /// All is written, but not known to be durable.
-    Sync,
-    /// It takes long until all is durable.
-    Slow,
-}
-
-#[derive(Clone, Default)]
-struct Switch(Arc<AtomicU8>);
-
-impl Switch {
-    fn set(&self, fault: Fault) {
-        self.0.store(fault as u8, Ordering::SeqCst);
-    }
-
-    fn is(&self, fault: Fault) -> bool {
-        self.0.load(Ordering::SeqCst) == fault as u8
-    }
-}
-
-struct Failing {
-    file: File,
-    switch: Switch,
-}
-
-impl LogFile for Failing {
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if self.switch.is(Fault::Write) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        if self.switch.is(Fault::Torn) {
-            LogFile::write_at(&mut self.file, &bytes[..bytes.len() / 2], offset)?;
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        LogFile::write_at(&mut self.file, bytes, offset)
-    }
-
-    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        LogFile::read_at(&mut self.file, bytes, offset)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        if self.switch.is(Fault::Sync) {
-            return Err(io::Error::other("the sync failed"));
-        }
-        if self.switch.is(Fault::Slow) {
-            std::thread::sleep(Duration::from_millis(500));
-        }
-        self.file.sync()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        LogFile::len(&self.file)
-    }
-}
-
-fn open(dir: &Path, interval: Duration) -> (Ledger, Switch) {
-    let switch = Switch::default();
-    let failing = switch.clone();
-    let options = Options { checkpoint_interval: interval, checkpoint_wal_bytes: 1 << 20, ..Options::new(dir) };
-    let ledger = options.open_with_log(Some(Box::new(|file| Box::new(Failing { file, switch: failing })))).unwrap();
-    (ledger, switch)
-}
-
-fn raw(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
-
-fn accept() -> Accept {
-    let event = Event { event_id: EventId::new(), received_at: 1, envelope: Envelope::message("x", "api") };
-    let run = Run {
-        run_id: RunId::new(),
-        parent_run_id: None,
-        retry_of: None,
-        execution: agent_host_protocol::run::Execution::Host,
-        queue: None,
-        event_id: event.event_id,
-        binding_id: "main".into(),
-        runner_id: "plugin:a/b/c".parse().unwrap(),
-        runner_version: "1".into(),
-        conversation_id: None,
-        thread_id: None,
-        workspace_id: None,
-        bot_id: None,
-        status: RunStatus::Created,
-        status_reason: None,
-        failure: None,
-        attempt: 1,
-        resumes: 0,
-        created_at: 1,
-        started_at: None,
-        finished_at: None,
-        updated_at: 1,
-        deadline_at: None,
-        cancel_requested_at: None,
-        cancel_reason: None,
-        last_sequence: 0,
-        usage: None,
-        metadata: Map::new(),
-    };
-    Accept {
-        event,
-        idempotency: None,
-        runs: vec![NewRun { run, terms: raw("{}") }],
-        transcript: None,
-        artifacts: Vec::new(),
-        refers_to: Vec::new(),
-        entries: Vec::new(),
-        state: Vec::new(),
-    }
-}
-
-async fn new_run(ledger: &Ledger) -> Result<RunRecord, LedgerError> {
-    match ledger.accept(accept()).await? {
-        Accepted::New { mut runs, .. } => Ok(runs.remove(0)),
-        Accepted::Repeated { .. } => panic!("repeated"),
-    }
-}
-
-fn said(run_no: u64, sequence: u64) -> RunWrite {
-    let events = vec![NewEvent { sequence, kind: "message.delta".into(), data: raw("{}"), timestamp: 1 }];
-    let state = vec![StateWrite {
-        scope_key: "s".into(),
-        key: "k".into(),
-        value: Some(raw(&sequence.to_string())),
-        ..StateWrite::default()
-    }];
-    RunWrite { run_no, events, state, ..RunWrite::default() }
-}
+use super::{Fault, crash, new_run, open, raw, said};
+use crate::{AddRun, Health, JournalSegment, Ledger, LedgerError, Options, Park, RunChange, RunWrite, check};
 
 async fn check_goes_on_after(fault: Fault) {
     let dir = tempfile::tempdir().unwrap();
-    let (ledger, switch) = open(dir.path(), Duration::from_secs(3600));
+    let (ledger, switches) = open(dir.path(), Duration::from_secs(3600));
     let record = new_run(&ledger).await.unwrap();
     let start =
         RunWrite { run_no: record.run_no, changes: vec![RunChange::Start { at: 1, deadline_at: None }], ..RunWrite::default() };
     ledger.submit(start).await.unwrap().await.unwrap();
     ledger.submit(said(record.run_no, 1)).await.unwrap().await.unwrap();
     for _ in 0..2 {
-        switch.set(fault);
+        switches.log.set(fault);
         assert!(matches!(new_run(&ledger).await, Err(LedgerError::Storage(_))), "{fault:?}");
         assert!(matches!(ledger.submit(said(record.run_no, 2)).await.unwrap().await, Err(LedgerError::Storage(_))));
         assert_eq!(ledger.run(record.run.run_id).unwrap().unwrap().run.last_sequence, 1);
@@ -173,7 +24,7 @@ async fn check_goes_on_after(fault: Fault) {
         assert_eq!(ledger.active_runs().unwrap().len(), 1);
         assert_eq!(ledger.health(), Health::Ok);
     }
-    switch.set(Fault::None);
+    switches.log.set(Fault::None);
     // The numbers that were refused are given again.
     let other = new_run(&ledger).await.unwrap();
     assert_eq!(other.run_no, record.run_no + 1);
@@ -182,9 +33,7 @@ async fn check_goes_on_after(fault: Fault) {
 
     // As after a crash: the log alone has what happened since opening.
     let copy = tempfile::tempdir().unwrap();
-    for file in ["ledger.redb", "ledger.wal"] {
-        std::fs::copy(dir.path().join(file), copy.path().join(file)).unwrap();
-    }
+    crash(dir.path(), copy.path());
     let reopened = Options::new(copy.path()).open().unwrap();
     assert_eq!(reopened.run(record.run.run_id).unwrap().unwrap().run.last_sequence, 2);
     assert_eq!(reopened.active_runs().unwrap().len(), 2);
@@ -212,14 +61,12 @@ async fn the_ledger_goes_on_after_a_failed_sync() {
 #[tokio::test]
 async fn what_was_refused_for_a_failed_sync_is_not_there_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();
-    let (ledger, switch) = open(dir.path(), Duration::from_secs(3600));
+    let (ledger, switches) = open(dir.path(), Duration::from_secs(3600));
     let kept = new_run(&ledger).await.unwrap();
-    switch.set(Fault::Sync);
+    switches.log.set(Fault::Sync);
     assert!(new_run(&ledger).await.is_err());
     let copy = tempfile::tempdir().unwrap();
-    for file in ["ledger.redb", "ledger.wal"] {
-        std::fs::copy(dir.path().join(file), copy.path().join(file)).unwrap();
-    }
+    crash(dir.path(), copy.path());
     let reopened = Options::new(copy.path()).open().unwrap();
     assert_eq!(reopened.active_runs().unwrap(), [kept]);
 }
@@ -229,7 +76,7 @@ async fn what_was_refused_for_a_failed_sync_is_not_there_after_a_crash() {
 async fn what_was_parked_or_forked_by_a_refused_batch_is_not() {
     for fault in [Fault::Write, Fault::Torn, Fault::Sync] {
         let dir = tempfile::tempdir().unwrap();
-        let (ledger, switch) = open(dir.path(), Duration::from_secs(3600));
+        let (ledger, switches) = open(dir.path(), Duration::from_secs(3600));
         let record = new_run(&ledger).await.unwrap();
         let run_no = record.run_no;
         let segment = |first| Some(JournalSegment { first, bytes: vec![1], blobs: Vec::new() });
@@ -263,17 +110,17 @@ async fn what_was_parked_or_forked_by_a_refused_batch_is_not() {
             (ledger.parked_count(), ledger.parked_on("k", 9).unwrap().len(), in_memory, firsts())
         };
 
-        switch.set(fault);
+        switches.log.set(fault);
         assert!(matches!(ledger.submit(park()).await.unwrap().await, Err(LedgerError::Storage(_))), "{fault:?}");
         assert!(matches!(ledger.add_run(fork()).await, Err(LedgerError::Storage(_))));
         assert_eq!((seen(&ledger), ledger.event(record.run.event_id).unwrap().unwrap().runs.len()), ((0, 0, 1, vec![1]), 1));
-        switch.set(Fault::None);
+        switches.log.set(Fault::None);
         ledger.submit(park()).await.unwrap().await.unwrap();
         assert_eq!(seen(&ledger), (1, 1, 0, vec![1, 2]));
-        switch.set(fault);
+        switches.log.set(fault);
         assert!(matches!(ledger.submit(resume()).await.unwrap().await, Err(LedgerError::Storage(_))));
         assert_eq!(seen(&ledger), (1, 1, 0, vec![1, 2]), "{fault:?}: the refused retry left a trace");
-        switch.set(Fault::None);
+        switches.log.set(Fault::None);
         ledger.submit(resume()).await.unwrap().await.unwrap();
         assert_eq!(seen(&ledger), (0, 0, 1, vec![1]));
         assert_eq!(ledger.add_run(fork()).await.unwrap().run_no, run_no + 1);
@@ -286,13 +133,13 @@ async fn what_was_parked_or_forked_by_a_refused_batch_is_not() {
 #[tokio::test]
 async fn a_blob_is_kept_while_the_journal_that_names_it_is_being_written() {
     let dir = tempfile::tempdir().unwrap();
-    let (ledger, switch) = open(dir.path(), Duration::from_secs(3600));
+    let (ledger, switches) = open(dir.path(), Duration::from_secs(3600));
     let run_no = new_run(&ledger).await.unwrap().run_no;
     let mut writer = ledger.blob_writer(100).unwrap();
     writer.write(b"content").unwrap();
     let blob = writer.finish().unwrap();
     let sha256 = blob.sha256.clone();
-    switch.set(Fault::Slow);
+    switches.log.set(Fault::Slow);
     let journal = Some(JournalSegment { first: 1, bytes: Vec::new(), blobs: vec![blob] });
     let commit = ledger.submit(RunWrite { run_no, journal, ..RunWrite::default() }).await.unwrap();
     // The writer waits for the disk meanwhile.
@@ -315,13 +162,11 @@ async fn many_rounds_of_the_log_and_a_crash_in_each_lose_nothing() {
             runs += 1;
         }
         let copy = tempfile::tempdir().unwrap();
-        for file in ["ledger.redb", "ledger.wal"] {
-            // The order of the copies matters: a checkpoint in between is what a crash cannot do.
-            if round % 2 == 0 {
-                tokio::time::sleep(Duration::from_millis(30)).await;
-            }
-            std::fs::copy(dir.path().join(file), copy.path().join(file)).unwrap();
+        // A merge while the files are copied is what a crash cannot do.
+        while round % 2 == 0 && ledger.activity().log_bytes > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        crash(dir.path(), copy.path());
         let reopened = Options::new(copy.path()).open().unwrap();
         assert_eq!(reopened.active_runs().unwrap().len(), runs, "round {round}");
         drop(reopened);

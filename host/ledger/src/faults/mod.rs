@@ -1,0 +1,273 @@
+//! Files that fail: what was refused is gone, what was answered is there, and the ledger goes on.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
+)]
+
+mod log;
+mod merge;
+
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use agent_host_protocol::{Event, EventId, Run, RunId, RunStatus, event::Envelope};
+use redb::{Builder, StorageBackend, backends::FileBackend};
+use serde_json::{Map, value::RawValue};
+
+use crate::{
+    Accept, Accepted, Ledger, LedgerError, NewEvent, NewRun, Options, RunRecord, RunWrite, StateWrite,
+    store::{Hooks, LogFile},
+};
+
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+enum Fault {
+    None,
+    /// The disk is full: nothing is written.
+    Write,
+    /// Half of it is written, then the disk is full.
+    Torn,
+    /// All is written, but not known to be durable.
+    Sync,
+    /// It takes long until all is durable.
+    Slow,
+    /// Nothing is written until the fault is over: the files are as a crash at this moment would leave them.
+    Held,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Switch {
+    fault: Arc<AtomicU8>,
+    /// Operations that are still carried out before the fault begins.
+    after: Arc<AtomicU64>,
+    /// Operations that were held.
+    held: Arc<AtomicU64>,
+}
+
+impl Switch {
+    fn set(&self, fault: Fault) {
+        self.set_after(0, fault);
+    }
+
+    fn set_after(&self, operations: u64, fault: Fault) {
+        self.after.store(operations, Ordering::SeqCst);
+        self.held.store(0, Ordering::SeqCst);
+        self.fault.store(fault as u8, Ordering::SeqCst);
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.fault.load(Ordering::SeqCst) == fault as u8
+    }
+
+    fn is_holding(&self) -> bool {
+        self.held.load(Ordering::SeqCst) > 0
+    }
+
+    /// Counts an operation that changes a file; true where the fault has begun.
+    fn has_begun(&self) -> bool {
+        let left = self.after.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |after| after.checked_sub(1));
+        if left.is_ok() {
+            return false;
+        }
+        while self.is(Fault::Held) {
+            self.held.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+}
+
+#[derive(Clone, Default)]
+struct Switches {
+    log: Switch,
+    store: Switch,
+}
+
+struct Failing {
+    file: File,
+    switch: Switch,
+}
+
+impl LogFile for Failing {
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if !self.switch.has_begun() {
+            return LogFile::write_at(&mut self.file, bytes, offset);
+        }
+        if self.switch.is(Fault::Write) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if self.switch.is(Fault::Torn) {
+            LogFile::write_at(&mut self.file, &bytes[..bytes.len() / 2], offset)?;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        LogFile::write_at(&mut self.file, bytes, offset)
+    }
+
+    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        LogFile::read_at(&mut self.file, bytes, offset)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        if self.switch.is(Fault::Sync) {
+            return Err(io::Error::other("the sync failed"));
+        }
+        if self.switch.is(Fault::Slow) {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        self.file.sync()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        LogFile::len(&self.file)
+    }
+}
+
+/// redb's file.
+#[derive(Debug)]
+struct FailingStore {
+    file: FileBackend,
+    switch: Switch,
+}
+
+impl FailingStore {
+    fn check(&self) -> io::Result<()> {
+        if self.switch.has_begun() && self.switch.is(Fault::Write) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+}
+
+impl StorageBackend for FailingStore {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.check()?;
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.check()?;
+        if self.switch.is(Fault::Sync) {
+            return Err(io::Error::other("the sync failed"));
+        }
+        self.file.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check()?;
+        self.file.write(offset, data)
+    }
+}
+
+/// Merges begin with this much in a part of the log.
+const PART_BYTES: u64 = 1 << 20;
+
+fn open(dir: &Path, interval: Duration) -> (Ledger, Switches) {
+    open_with(Options { checkpoint_interval: interval, checkpoint_wal_bytes: PART_BYTES, ..Options::new(dir) })
+}
+
+fn open_with(options: Options) -> (Ledger, Switches) {
+    let switches = Switches::default();
+    let Switches { log, store } = switches.clone();
+    let hooks = Hooks {
+        log: Some(Arc::new(move |file| Box::new(Failing { file, switch: log.clone() }))),
+        store: Some(Arc::new(move |path, cache_bytes| {
+            let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+            let backend = FailingStore { file: FileBackend::new(file)?, switch: store.clone() };
+            Builder::new().set_cache_size(cache_bytes).create_with_backend(backend)
+        })),
+    };
+    (options.open_with(hooks).unwrap(), switches)
+}
+
+/// What a crash leaves. No merge may be under way, unless it is held: a copy takes longer than a crash.
+fn crash(dir: &Path, copy: &Path) {
+    for file in ["ledger.redb", "ledger-1.wal", "ledger-2.wal"] {
+        std::fs::copy(dir.join(file), copy.join(file)).unwrap();
+    }
+}
+
+fn raw(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+fn accept() -> Accept {
+    let event = Event { event_id: EventId::new(), received_at: 1, envelope: Envelope::message("x", "api") };
+    let run = Run {
+        run_id: RunId::new(),
+        parent_run_id: None,
+        retry_of: None,
+        execution: agent_host_protocol::run::Execution::Host,
+        queue: None,
+        event_id: event.event_id,
+        binding_id: "main".into(),
+        runner_id: "plugin:a/b/c".parse().unwrap(),
+        runner_version: "1".into(),
+        conversation_id: None,
+        thread_id: None,
+        workspace_id: None,
+        bot_id: None,
+        status: RunStatus::Created,
+        status_reason: None,
+        failure: None,
+        attempt: 1,
+        resumes: 0,
+        created_at: 1,
+        started_at: None,
+        finished_at: None,
+        updated_at: 1,
+        deadline_at: None,
+        cancel_requested_at: None,
+        cancel_reason: None,
+        last_sequence: 0,
+        usage: None,
+        metadata: Map::new(),
+    };
+    Accept {
+        event,
+        idempotency: None,
+        runs: vec![NewRun { run, terms: raw("{}") }],
+        transcript: None,
+        artifacts: Vec::new(),
+        refers_to: Vec::new(),
+        entries: Vec::new(),
+        state: Vec::new(),
+    }
+}
+
+async fn new_run(ledger: &Ledger) -> Result<RunRecord, LedgerError> {
+    match ledger.accept(accept()).await? {
+        Accepted::New { mut runs, .. } => Ok(runs.remove(0)),
+        Accepted::Repeated { .. } => panic!("repeated"),
+    }
+}
+
+fn said(run_no: u64, sequence: u64) -> RunWrite {
+    let events = vec![NewEvent { sequence, kind: "message.delta".into(), data: raw("{}"), timestamp: 1 }];
+    let state = vec![StateWrite {
+        scope_key: "s".into(),
+        key: "k".into(),
+        value: Some(raw(&sequence.to_string())),
+        ..StateWrite::default()
+    }];
+    RunWrite { run_no, events, state, ..RunWrite::default() }
+}

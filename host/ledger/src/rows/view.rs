@@ -1,0 +1,553 @@
+//! One committed moment: what redb has, with the rows in memory over it.
+//!
+//! Batches go into the fresh layer. While a layer is merged into redb it is the frozen one, and a new one is fresh. A
+//! [`View`] has both and a transaction of redb that began before the frozen layer was merged, or has it whole; either
+//! way the layers over it give the same rows. So a view shows one moment, however far writing and merging have gone
+//! meanwhile.
+
+use std::{
+    cmp::Ordering,
+    ops::{Bound, RangeBounds},
+    sync::{Arc, OnceLock},
+};
+
+use imbl::OrdSet;
+use parking_lot::RwLock;
+use redb::{AccessGuard, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
+
+use crate::{
+    error::LedgerError,
+    rows::{
+        Table,
+        layer::{Layer, Row},
+    },
+};
+
+type Bytes = &'static [u8];
+type BaseRows = ReadOnlyTable<Bytes, Bytes>;
+type BaseRow = Result<(AccessGuard<'static, Bytes>, AccessGuard<'static, Bytes>), redb::StorageError>;
+
+/// What redb has at one moment. All readers of this moment share the transaction and its tables.
+pub(crate) struct Base {
+    transaction: ReadTransaction,
+    /// By the number of the table, each opened when it is first read.
+    tables: Vec<OnceLock<Arc<BaseRows>>>,
+}
+
+impl Base {
+    pub(crate) fn new(database: &impl ReadableDatabase) -> Result<Self, LedgerError> {
+        let tables = Table::ALL.iter().map(|_| OnceLock::new()).collect();
+        Ok(Self { transaction: database.begin_read()?, tables })
+    }
+
+    fn table(&self, table: Table) -> Result<&Arc<BaseRows>, LedgerError> {
+        let Some(place) = self.tables.get(usize::from(table.id())) else {
+            return Err(LedgerError::damaged("a table has no place"));
+        };
+        if let Some(rows) = place.get() {
+            return Ok(rows);
+        }
+        let rows = Arc::new(self.transaction.open_table(table.definition())?);
+        Ok(place.get_or_init(|| rows))
+    }
+}
+
+/// The committed rows at one moment.
+pub(crate) struct View {
+    base: Arc<Base>,
+    /// The rows that are being merged.
+    frozen: Option<Arc<Layer>>,
+    /// The rows after them.
+    fresh: Layer,
+}
+
+impl View {
+    /// What redb has, where nothing else is.
+    pub(crate) fn of(database: &Database) -> Result<Self, LedgerError> {
+        Ok(Self { base: Arc::new(Base::new(database)?), frozen: None, fresh: Layer::default() })
+    }
+
+    /// The newest change of a row in memory.
+    fn changed(&self, table: Table, key: &[u8]) -> Option<&Row> {
+        self.fresh.get(table, key).or_else(|| self.frozen.as_ref()?.get(table, key))
+    }
+
+    pub(crate) fn get<T>(
+        &self,
+        table: Table,
+        key: &[u8],
+        read: impl FnOnce(&[u8]) -> Result<T, LedgerError>,
+    ) -> Result<Option<T>, LedgerError> {
+        match self.changed(table, key) {
+            Some(row) => row.value().map(read).transpose(),
+            None => self.base.table(table)?.get(key)?.map(|guard| read(guard.value())).transpose(),
+        }
+    }
+
+    pub(crate) fn table(&self, table: Table) -> Result<StoredRows, LedgerError> {
+        let frozen = self.frozen.as_ref().map(|layer| layer.table(table)).unwrap_or_default();
+        Ok(StoredRows { table, fresh: self.fresh.table(table), frozen, base: Arc::clone(self.base.table(table)?) })
+    }
+}
+
+/// The newest view, for everyone who begins to read. Nothing when the ledger is closed.
+pub(crate) struct Views {
+    current: RwLock<Option<Arc<View>>>,
+}
+
+impl Views {
+    pub(crate) fn new(view: View) -> Self {
+        Self { current: RwLock::new(Some(Arc::new(view))) }
+    }
+
+    pub(crate) fn current(&self) -> Option<Arc<View>> {
+        self.current.read().clone()
+    }
+
+    fn replace(&self, change: impl FnOnce(&View) -> View) {
+        let mut current = self.current.write();
+        let next = current.as_ref().map(|view| Arc::new(change(view)));
+        let before = std::mem::replace(&mut *current, next);
+        drop(current);
+        // The last reader of a large layer frees it; not under the lock.
+        drop(before);
+    }
+
+    /// Shows a batch.
+    pub(crate) fn show(&self, fresh: &Layer) {
+        self.replace(|view| View { base: Arc::clone(&view.base), frozen: view.frozen.clone(), fresh: fresh.clone() });
+    }
+
+    /// The rows of `frozen`, which were fresh, are going to be merged. No layer is frozen before this.
+    pub(crate) fn freeze(&self, frozen: &Arc<Layer>) {
+        let frozen = Arc::clone(frozen);
+        self.replace(|view| View { base: Arc::clone(&view.base), frozen: Some(frozen), fresh: Layer::default() });
+    }
+
+    /// The frozen rows are in `base`.
+    pub(crate) fn merged(&self, base: Base) {
+        self.replace(|view| View { base: Arc::new(base), frozen: None, fresh: view.fresh.clone() });
+    }
+
+    /// redb was opened again.
+    pub(crate) fn reopened(&self, base: Base) {
+        self.replace(|view| View { base: Arc::new(base), frozen: view.frozen.clone(), fresh: view.fresh.clone() });
+    }
+
+    pub(crate) fn close(&self) {
+        let closed = self.current.write().take();
+        drop(closed);
+    }
+}
+
+/// The rows of one table at one moment.
+pub(crate) struct StoredRows {
+    table: Table,
+    fresh: OrdSet<Row>,
+    frozen: OrdSet<Row>,
+    base: Arc<BaseRows>,
+}
+
+/// A key or a value that was read.
+pub(crate) enum Cell {
+    Base(AccessGuard<'static, Bytes>),
+    Key(Row),
+    Value(Row),
+}
+
+impl Cell {
+    pub(crate) fn value(&self) -> &[u8] {
+        match self {
+            Self::Base(guard) => guard.value(),
+            Self::Key(row) => row.key(),
+            Self::Value(row) => row.value().unwrap_or_default(),
+        }
+    }
+}
+
+impl StoredRows {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Cell>, LedgerError> {
+        match self.fresh.get(key).or_else(|| self.frozen.get(key)) {
+            Some(row) => Ok(row.value().is_some().then(|| Cell::Value(row.clone()))),
+            None => Ok(self.base.get(key)?.map(Cell::Base)),
+        }
+    }
+
+    pub(crate) fn range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<Range, LedgerError> {
+        let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
+        let layer = |rows: &OrdSet<Row>| Ends::new(LayerRows::new(self.table, rows.clone(), bounds));
+        let base = if is_empty(&bounds) { None } else { Some(self.base.range::<&[u8]>(bounds)?) };
+        Ok(Range { fresh: layer(&self.fresh), frozen: layer(&self.frozen), base: Ends::new(BaseRange(base)) })
+    }
+
+    pub(crate) fn iter(&self) -> Result<Range, LedgerError> {
+        self.range(..)
+    }
+
+    pub(crate) fn last(&self) -> Result<Option<(Cell, Cell)>, LedgerError> {
+        self.iter()?.next_back().transpose()
+    }
+
+    pub(crate) fn len(&self) -> Result<u64, LedgerError> {
+        Ok(self.size()?.rows)
+    }
+
+    /// How many rows there are, and the bytes of their keys and values. One look into redb for each row in memory.
+    pub(crate) fn size(&self) -> Result<Size, LedgerError> {
+        let mut size = Size { rows: self.base.len()?, bytes: self.base.stats()?.stored_bytes() };
+        let older = self.frozen.iter().filter(|row| !self.fresh.contains(row.key()));
+        for row in self.fresh.iter().chain(older) {
+            let bytes = |value: &[u8]| (row.key().len() + value.len()) as u64;
+            if let Some(before) = self.base.get(row.key())? {
+                size.rows = size.rows.saturating_sub(1);
+                size.bytes = size.bytes.saturating_sub(bytes(before.value()));
+            }
+            if let Some(value) = row.value() {
+                size.rows += 1;
+                size.bytes += bytes(value);
+            }
+        }
+        Ok(size)
+    }
+}
+
+/// How much a table has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Whether no key is within the bounds.
+fn is_empty<T: Ord>(bounds: &(Bound<T>, Bound<T>)) -> bool {
+    match bounds {
+        (Bound::Included(start), Bound::Included(end)) => start > end,
+        (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => start >= end,
+        _ => false,
+    }
+}
+
+/// Rows of one layer, from both ends.
+struct LayerRows {
+    rows: OrdSet<Row>,
+    bounds: (Bound<Row>, Bound<Row>),
+}
+
+impl LayerRows {
+    fn new(table: Table, rows: OrdSet<Row>, (start, end): (Bound<&[u8]>, Bound<&[u8]>)) -> Self {
+        if rows.is_empty() {
+            return Self { rows, bounds: (Bound::Unbounded, Bound::Unbounded) };
+        }
+        let row = |key: &[u8]| Row::probe(table, key);
+        Self { rows, bounds: (start.map(row), end.map(row)) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.rows.is_empty() || is_empty(&self.bounds)
+    }
+}
+
+impl Iterator for LayerRows {
+    type Item = Row;
+
+    fn next(&mut self) -> Option<Row> {
+        if self.is_over() {
+            return None;
+        }
+        let row = self.rows.range::<_, Row>((self.bounds.0.as_ref(), self.bounds.1.as_ref())).next()?.clone();
+        self.bounds.0 = Bound::Excluded(row.clone());
+        Some(row)
+    }
+}
+
+impl DoubleEndedIterator for LayerRows {
+    fn next_back(&mut self) -> Option<Row> {
+        if self.is_over() {
+            return None;
+        }
+        let row = self.rows.range::<_, Row>((self.bounds.0.as_ref(), self.bounds.1.as_ref())).next_back()?.clone();
+        self.bounds.1 = Bound::Excluded(row.clone());
+        Some(row)
+    }
+}
+
+/// Rows of redb, from both ends; none where the bounds hold no key.
+struct BaseRange(Option<redb::Range<'static, Bytes, Bytes>>);
+
+impl Iterator for BaseRange {
+    type Item = BaseRow;
+
+    fn next(&mut self) -> Option<BaseRow> {
+        self.0.as_mut()?.next()
+    }
+}
+
+impl DoubleEndedIterator for BaseRange {
+    fn next_back(&mut self) -> Option<BaseRow> {
+        self.0.as_mut()?.next_back()
+    }
+}
+
+/// An end of a range.
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Front,
+    Back,
+}
+
+impl Side {
+    /// `Less` where `a` comes first from this side.
+    fn order(self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Self::Front => a.cmp(b),
+            Self::Back => b.cmp(a),
+        }
+    }
+}
+
+/// An iterator that shows the next item of both ends before it is taken.
+struct Ends<I: Iterator> {
+    items: I,
+    front: Option<I::Item>,
+    back: Option<I::Item>,
+}
+
+impl<I: DoubleEndedIterator> Ends<I> {
+    fn new(items: I) -> Self {
+        Self { items, front: None, back: None }
+    }
+
+    fn peek(&mut self, side: Side) -> Option<&I::Item> {
+        match side {
+            Side::Front => {
+                if self.front.is_none() {
+                    self.front = self.items.next().or_else(|| self.back.take());
+                }
+                self.front.as_ref()
+            }
+            Side::Back => {
+                if self.back.is_none() {
+                    self.back = self.items.next_back().or_else(|| self.front.take());
+                }
+                self.back.as_ref()
+            }
+        }
+    }
+
+    fn take(&mut self, side: Side) -> Option<I::Item> {
+        self.peek(side)?;
+        match side {
+            Side::Front => self.front.take(),
+            Side::Back => self.back.take(),
+        }
+    }
+}
+
+/// Rows in the order of their keys, from both ends: of each key the newest, without those that were deleted.
+pub(crate) struct Range {
+    fresh: Ends<LayerRows>,
+    frozen: Ends<LayerRows>,
+    base: Ends<BaseRange>,
+}
+
+impl Range {
+    /// The next change in memory: the fresh one where both layers have one of the same key.
+    fn changed(&mut self, side: Side) -> Option<Row> {
+        match (self.fresh.peek(side), self.frozen.peek(side)) {
+            (Some(fresh), Some(frozen)) => match side.order(fresh.key(), frozen.key()) {
+                Ordering::Greater => Some(frozen.clone()),
+                _ => Some(fresh.clone()),
+            },
+            (fresh, frozen) => fresh.or(frozen).cloned(),
+        }
+    }
+
+    /// Takes the change of this key from both layers.
+    fn take_changed(&mut self, side: Side, row: &Row) {
+        for layer in [&mut self.fresh, &mut self.frozen] {
+            if layer.peek(side).is_some_and(|next| next == row) {
+                layer.take(side);
+            }
+        }
+    }
+
+    fn step(&mut self, side: Side) -> Option<Result<(Cell, Cell), LedgerError>> {
+        loop {
+            let changed = self.changed(side);
+            let order = match (&changed, self.base.peek(side)) {
+                (Some(row), Some(Ok((key, _)))) => side.order(row.key(), key.value()),
+                (Some(_), None) => Ordering::Less,
+                _ => Ordering::Greater,
+            };
+            if order != Ordering::Less {
+                let base = self.base.take(side);
+                if order == Ordering::Greater {
+                    let row = base?.map(|(key, value)| (Cell::Base(key), Cell::Base(value)));
+                    return Some(row.map_err(LedgerError::from));
+                }
+            }
+            let row = changed?;
+            self.take_changed(side, &row);
+            if row.value().is_some() {
+                return Some(Ok((Cell::Key(row.clone()), Cell::Value(row))));
+            }
+        }
+    }
+}
+
+impl Iterator for Range {
+    type Item = Result<(Cell, Cell), LedgerError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(Side::Front)
+    }
+}
+
+impl DoubleEndedIterator for Range {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(Side::Back)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+    use crate::rows::Rows;
+
+    type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// Keys, and what they are set to; nothing deletes one.
+        Batch(Vec<(u8, Option<u8>)>),
+        Freeze,
+        Merge,
+        Look {
+            from: Bound<u8>,
+            to: Bound<u8>,
+            sides: Vec<bool>,
+        },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let bound =
+            || prop_oneof![Just(Bound::Unbounded), (0..20u8).prop_map(Bound::Included), (0..20u8).prop_map(Bound::Excluded)];
+        let step = prop_oneof![
+            4 => prop::collection::vec((0..20u8, prop::option::of(any::<u8>())), 1..8).prop_map(Step::Batch),
+            1 => Just(Step::Freeze),
+            1 => Just(Step::Merge),
+            3 => (bound(), bound(), prop::collection::vec(any::<bool>(), 0..25)).prop_map(|(from, to, sides)| Step::Look { from, to, sides }),
+        ];
+        prop::collection::vec(step, 1..40)
+    }
+
+    fn key(n: u8) -> Vec<u8> {
+        vec![b'k', n]
+    }
+
+    fn merge(database: &Database, layer: &Layer) {
+        let transaction = database.begin_write().unwrap();
+        {
+            let mut to = transaction.open_table(Table::State.definition()).unwrap();
+            for row in &layer.table(Table::State) {
+                match row.value() {
+                    Some(value) => drop(to.insert(row.key(), value).unwrap()),
+                    None => drop(to.remove(row.key()).unwrap()),
+                }
+            }
+        }
+        transaction.commit().unwrap();
+    }
+
+    /// A view, and the rows that were committed when it was taken.
+    fn check(view: &View, model: &Model, from: Bound<u8>, to: Bound<u8>, sides: &[bool]) {
+        let rows = view.table(Table::State).unwrap();
+        let bytes: usize = model.iter().map(|(key, value)| key.len() + value.len()).sum();
+        assert_eq!(rows.size().unwrap(), Size { rows: model.len() as u64, bytes: bytes as u64 });
+        let pair = |row: Result<(Cell, Cell), LedgerError>| {
+            row.map(|(key, value)| (key.value().to_vec(), value.value().to_vec())).unwrap()
+        };
+        let all: Vec<_> = model.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+        assert_eq!(rows.iter().unwrap().map(pair).collect::<Vec<_>>(), all);
+        assert_eq!(rows.iter().unwrap().rev().map(pair).collect::<Vec<_>>(), all.iter().rev().cloned().collect::<Vec<_>>());
+        assert_eq!(rows.last().unwrap().map(|row| pair(Ok(row))), all.last().cloned());
+        for n in 0..21 {
+            let expected = model.get(&key(n)).map(Vec::as_slice);
+            assert_eq!(rows.get(&key(n)).unwrap().as_ref().map(Cell::value), expected);
+            assert_eq!(view.get(Table::State, &key(n), |value| Ok(value.to_vec())).unwrap().as_deref(), expected);
+        }
+        // A piece, from both ends by turns.
+        let (from, to) = (from.map(key), to.map(key));
+        let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+        let mut piece: std::collections::VecDeque<_> = all
+            .into_iter()
+            .filter(|(key, _)| !is_empty(&bounds) && RangeBounds::<&[u8]>::contains(&bounds, &key.as_slice()))
+            .collect();
+        let mut range = rows.range(bounds).unwrap();
+        for front in sides.iter().copied().chain(std::iter::repeat_n(true, 21)) {
+            let (next, expected) = if front { (range.next(), piece.pop_front()) } else { (range.next_back(), piece.pop_back()) };
+            assert_eq!(next.map(pair), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_view_shows_what_was_committed_when_it_was_taken(steps in steps()) {
+            let database = Database::builder().create_with_backend(InMemoryBackend::new()).unwrap();
+            merge(&database, &Layer::default());
+            let views = Views::new(View::of(&database).unwrap());
+            let (mut model, mut fresh, mut frozen) = (Model::new(), Layer::default(), None::<Arc<Layer>>);
+            let mut taken = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Batch(changes) => {
+                        let mut rows = Rows::default();
+                        for (n, value) in changes {
+                            match value {
+                                Some(value) => {
+                                    rows.put(Table::State, &key(n), &[value]);
+                                    model.insert(key(n), vec![value]);
+                                }
+                                None => {
+                                    rows.delete(Table::State, &key(n));
+                                    model.remove(&key(n));
+                                }
+                            }
+                        }
+                        fresh.apply(rows.bytes()).unwrap();
+                        views.show(&fresh);
+                    }
+                    Step::Freeze if frozen.is_none() => {
+                        let layer = Arc::new(std::mem::take(&mut fresh));
+                        views.freeze(&layer);
+                        frozen = Some(layer);
+                    }
+                    Step::Merge => {
+                        if let Some(layer) = frozen.take() {
+                            merge(&database, &layer);
+                            // Before the view is replaced, redb has the rows and so has the layer.
+                            let view = View { base: Arc::new(Base::new(&database).unwrap()), frozen: Some(layer), fresh: fresh.clone() };
+                            check(&view, &model, Bound::Unbounded, Bound::Unbounded, &[]);
+                            views.merged(Base::new(&database).unwrap());
+                        }
+                    }
+                    Step::Freeze => views.reopened(Base::new(&database).unwrap()),
+                    Step::Look { from, to, sides } => {
+                        let view = views.current().unwrap();
+                        check(&view, &model, from, to, &sides);
+                        taken.push((view, model.clone(), from, to, sides));
+                    }
+                }
+            }
+            // Later batches and merges change nothing in what was taken.
+            for (view, model, from, to, sides) in taken {
+                check(&view, &model, from, to, &sides);
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The log of formats 1 to 4: one file, which started over after every checkpoint.
+//!
+//! A frame is `magic u32 | payload length u32 | batch u64 | checksum u64 | payload`, big-endian, from the first byte of
+//! the file on. It is read when a ledger of such a format is opened, and written never.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    error::OpenError,
+    store::{io_error, sync_directory},
+};
+
+const MAGIC: u32 = u32::from_be_bytes(*b"AHL1");
+/// Bytes before the payload.
+const HEADER: u64 = 24;
+
+pub(super) fn legacy_path(dir: &Path) -> PathBuf {
+    dir.join("ledger.wal")
+}
+
+struct Header {
+    len: u32,
+    batch: u64,
+    checksum: u64,
+}
+
+impl Header {
+    fn read(bytes: [u8; HEADER as usize]) -> Option<Self> {
+        let (magic, rest) = bytes.split_first_chunk::<4>()?;
+        let (len, rest) = rest.split_first_chunk::<4>()?;
+        let (batch, rest) = rest.split_first_chunk::<8>()?;
+        let (checksum, _) = rest.split_first_chunk::<8>()?;
+        (u32::from_be_bytes(*magic) == MAGIC).then(|| Self {
+            len: u32::from_be_bytes(*len),
+            batch: u64::from_be_bytes(*batch),
+            checksum: u64::from_be_bytes(*checksum),
+        })
+    }
+}
+
+fn checksum(seed: u64, batch: u64, payload: &[u8]) -> u64 {
+    xxh3_64_with_seed(payload, xxh3_64_with_seed(&batch.to_be_bytes(), seed))
+}
+
+/// The log of a ledger of an older format.
+pub(super) struct LegacyLog {
+    file: File,
+    path: PathBuf,
+    seed: u64,
+    len: u64,
+}
+
+impl LegacyLog {
+    /// Nothing where there is none: a backup has none.
+    pub(super) fn open(dir: &Path, seed: u64) -> Result<Option<Self>, OpenError> {
+        let path = legacy_path(dir);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(io_error("open", &path))?,
+        };
+        let len = file.metadata().map_err(io_error("read", &path))?.len();
+        Ok(Some(Self { file, path, seed, len }))
+    }
+
+    /// Hands every payload that follows batch `applied` to `each`, oldest first; gives the number of the last batch.
+    ///
+    /// The first frame that is torn, stale or out of order ends the log. Where a frame cannot be read and yet the one
+    /// after it can, an acknowledged batch has been damaged, and that is an error.
+    pub(super) fn recover(&self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError> {
+        let (mut last, mut expected, mut offset) = (applied, None, 0);
+        let mut payload = Vec::new();
+        while let Some(header) = self.header(offset)? {
+            let in_order = expected.is_none_or(|expected| header.batch == expected);
+            if !in_order || !self.payload(offset, &header, &mut payload)? {
+                self.check_for_a_hole(offset, &header, expected.unwrap_or(applied + 1))?;
+                break;
+            }
+            if expected.is_none() && header.batch > applied + 1 {
+                return Err(
+                    self.damaged(format!("it begins with batch {}, but ledger.redb ends with batch {applied}", header.batch))
+                );
+            }
+            if header.batch > applied {
+                each(&payload)?;
+                last = header.batch;
+            }
+            expected = Some(header.batch + 1);
+            offset += HEADER + u64::from(header.len);
+        }
+        Ok(last)
+    }
+
+    fn damaged(&self, reason: String) -> OpenError {
+        OpenError::LogDamaged { path: self.path.clone(), reason }
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<(), OpenError> {
+        self.file.read_exact_at(bytes, offset).map_err(io_error("read", &self.path))
+    }
+
+    fn header(&self, offset: u64) -> Result<Option<Header>, OpenError> {
+        if offset + HEADER > self.len {
+            return Ok(None);
+        }
+        let mut bytes = [0; HEADER as usize];
+        self.read_at(&mut bytes, offset)?;
+        Ok(Header::read(bytes).filter(|header| offset + HEADER + u64::from(header.len) <= self.len))
+    }
+
+    /// Reads the payload; false where it is not the one that the header was written for.
+    fn payload(&self, offset: u64, header: &Header, payload: &mut Vec<u8>) -> Result<bool, OpenError> {
+        payload.resize(usize::try_from(header.len).unwrap_or(usize::MAX), 0);
+        self.read_at(payload, offset + HEADER)?;
+        Ok(checksum(self.seed, header.batch, payload) == header.checksum)
+    }
+
+    fn check_for_a_hole(&self, offset: u64, broken: &Header, expected: u64) -> Result<(), OpenError> {
+        let after = offset + HEADER + u64::from(broken.len);
+        let Some(header) = self.header(after)?.filter(|header| header.batch == expected + 1) else { return Ok(()) };
+        if !self.payload(after, &header, &mut Vec::new())? {
+            return Ok(());
+        }
+        Err(self.damaged(format!("batch {expected} at byte {offset} cannot be read, but batch {} after it can", header.batch)))
+    }
+
+    /// Removes the file. Redb must have its batches durably, in a format that needs it no more.
+    pub(super) fn remove(self, dir: &Path) -> Result<(), OpenError> {
+        fs::remove_file(&self.path).map_err(io_error("remove", &self.path))?;
+        sync_directory(dir).map_err(io_error("sync", dir))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    const SEED: u64 = 42;
+
+    /// A log as the formats before wrote it.
+    pub(in crate::store) fn legacy_frames(seed: u64, first: u64, payloads: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (batch, payload) in (first..).zip(payloads) {
+            bytes.extend_from_slice(&MAGIC.to_be_bytes());
+            bytes.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_be_bytes());
+            bytes.extend_from_slice(&batch.to_be_bytes());
+            bytes.extend_from_slice(&checksum(seed, batch, payload).to_be_bytes());
+            bytes.extend_from_slice(payload);
+        }
+        bytes
+    }
+
+    fn recovered(bytes: &[u8], applied: u64) -> Result<Vec<Vec<u8>>, OpenError> {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(legacy_path(dir.path()), bytes).unwrap();
+        let mut payloads = Vec::new();
+        LegacyLog::open(dir.path(), SEED)?.unwrap().recover(applied, &mut |payload| {
+            payloads.push(payload.to_vec());
+            Ok(())
+        })?;
+        Ok(payloads)
+    }
+
+    #[test]
+    fn what_redb_does_not_have_is_read_in_order_up_to_the_torn_frame() {
+        let whole = legacy_frames(SEED, 1, &[b"first", b"second", b"third"]);
+        assert_eq!(recovered(&whole, 1).unwrap(), [b"second".to_vec(), b"third".to_vec()]);
+        let ends = [24 + 5, 2 * 24 + 11, 3 * 24 + 16];
+        for cut in 0..=whole.len() {
+            let kept = ends.iter().filter(|end| cut >= **end).count();
+            assert_eq!(recovered(&whole[..cut], 0).unwrap().len(), kept, "cut at {cut}");
+        }
+        let mut stale = whole.clone();
+        stale[..29].copy_from_slice(&legacy_frames(SEED, 4, &[b"again"]));
+        assert_eq!(recovered(&stale, 3).unwrap(), [b"again"]);
+    }
+
+    #[test]
+    fn damage_and_gaps_are_refused() {
+        let whole = legacy_frames(SEED, 1, &[b"first", b"second", b"third"]);
+        let mut damaged = whole.clone();
+        damaged[24 + 5 + 24] ^= 1;
+        assert!(recovered(&damaged, 0).unwrap_err().to_string().contains("batch 2"));
+        assert!(recovered(&legacy_frames(SEED, 3, &[b"third"]), 1).is_err());
+        assert!(recovered(&legacy_frames(SEED + 1, 1, &[b"first"]), 0).unwrap().is_empty());
+        assert!(LegacyLog::open(tempfile::tempdir().unwrap().path(), SEED).unwrap().is_none());
+    }
+}

@@ -1,0 +1,165 @@
+//! The store of an open ledger, as the writer has it: a batch is durable in the log, then seen in memory, and merged into
+//! redb later.
+
+use std::{
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    error::{LedgerError, OpenError},
+    options::Options,
+    rows::{Layer, Malformed, Reader, Rows, View, Views},
+    store::{
+        Hooks, Opened, io_error,
+        log::Log,
+        merge::{Job, MergeEvents, MergeState, Merger, Place},
+    },
+};
+
+/// How soon it is looked again whether a merge has ended, where another one waits for it.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+pub(crate) struct Store {
+    log: Box<dyn Log>,
+    views: Arc<Views>,
+    merger: Merger,
+    /// Rows of the part of the log that is being written.
+    fresh: Layer,
+    /// When the first batch in `fresh` was written.
+    behind_since: Option<Instant>,
+    part_bytes: u64,
+    interval: Duration,
+}
+
+/// Why a batch was not written.
+#[derive(Debug)]
+pub(crate) enum WriteError {
+    /// The log has failed, and nothing is changed. The next batch may succeed.
+    Log(io::Error),
+    /// The store has failed and cannot go on.
+    Store(LedgerError),
+}
+
+/// Bytes of frames that one part of the log has room for: half as much again as what a merge is begun with, so that the
+/// writer can go on while the merge before is under way.
+fn room(options: &Options) -> u64 {
+    options.checkpoint_wal_bytes.saturating_add(options.checkpoint_wal_bytes / 2)
+}
+
+impl Store {
+    /// Starts merging. `views` shows what `opened` has.
+    pub(crate) fn start(
+        mut opened: Opened,
+        options: &Options,
+        views: Arc<Views>,
+        events: MergeEvents,
+        hooks: Hooks,
+    ) -> Result<Self, OpenError> {
+        let log = opened.log(&options.dir, room(options), &hooks)?;
+        let place =
+            Place { dir: options.dir.clone(), cache_bytes: options.cache_bytes, views: Arc::clone(&views), events, hooks };
+        let dir: &Path = &options.dir;
+        let merger = Merger::start(opened.database, place).map_err(io_error("start a thread for", dir))?;
+        Ok(Self {
+            log: Box::new(log),
+            views,
+            merger,
+            fresh: Layer::default(),
+            behind_since: None,
+            part_bytes: options.checkpoint_wal_bytes,
+            interval: options.checkpoint_interval,
+        })
+    }
+
+    /// What is committed.
+    ///
+    /// # Errors
+    /// Where the ledger has failed.
+    pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
+        let view: Option<Arc<View>> = self.views.current();
+        view.map(Reader::new).ok_or_else(|| LedgerError::unavailable("it has failed"))
+    }
+
+    /// Makes the changes durable and visible, in this order; gives the bytes that they take in the log. Where the log
+    /// has no room, this waits for a merge.
+    pub(crate) fn write(&mut self, rows: &Rows) -> Result<u64, WriteError> {
+        if !self.log.has_room(rows.bytes().len()) {
+            match self.merger.wait() {
+                MergeState::Failing(reason) => {
+                    let reason = format!("the log is full, and redb takes no rows: {reason}");
+                    return Err(WriteError::Log(io::Error::other(reason)));
+                }
+                MergeState::Ended => return Err(WriteError::Store(LedgerError::unavailable("redb cannot be used"))),
+                MergeState::Idle | MergeState::Busy => {}
+            }
+            self.freeze().map_err(WriteError::Log)?;
+        }
+        let mut fresh = self.fresh.clone();
+        let malformed = |Malformed| WriteError::Store(LedgerError::damaged("a batch holds something that is not a change"));
+        fresh.apply(rows.bytes()).map_err(malformed)?;
+        let bytes = self.log.append(rows.bytes()).map_err(WriteError::Log)?;
+        self.fresh = fresh;
+        self.views.show(&self.fresh);
+        self.behind_since.get_or_insert_with(Instant::now);
+        Ok(bytes)
+    }
+
+    /// When [`Self::merge_what_is_due`] has something to do, or is to look again.
+    pub(crate) fn next_merge(&self) -> Option<Instant> {
+        let due = self.behind_since? + self.interval;
+        if self.merger.state() == MergeState::Idle { Some(due) } else { Some(due.max(Instant::now() + LOOK_AGAIN)) }
+    }
+
+    /// Begins a merge where enough was written or enough time has gone by, and no merge is under way.
+    pub(crate) fn merge_what_is_due(&mut self) {
+        let is_due = self.log.part_bytes() > self.part_bytes
+            || self.behind_since.is_some_and(|since| since + self.interval <= Instant::now());
+        if is_due
+            && self.merger.state() == MergeState::Idle
+            && let Err(error) = self.freeze()
+        {
+            tracing::error!(%error, "the log cannot go on in its other part; this is tried again");
+        }
+    }
+
+    /// Gives the rows in memory to the merger, which has nothing to do, and goes on with the other part of the log.
+    fn freeze(&mut self) -> io::Result<()> {
+        if self.fresh.is_empty() {
+            return Ok(());
+        }
+        let (last, log_bytes) = (self.log.last(), self.log.part_bytes());
+        self.log.turn()?;
+        let layer = Arc::new(std::mem::take(&mut self.fresh));
+        self.behind_since = None;
+        self.views.freeze(&layer);
+        self.merger.begin(Job { layer, last, log_bytes });
+        Ok(())
+    }
+
+    /// Merges all that is left and lets go of the files. Everything that was answered is durable before this is called.
+    ///
+    /// # Errors
+    /// Where redb could not take all rows. They are in the log.
+    pub(crate) fn close(mut self) -> Result<(), LedgerError> {
+        let left = "what redb lacks is in the log, and is taken over when the ledger is opened";
+        let mut result = Ok(());
+        if self.merger.wait() == MergeState::Idle
+            && let Err(error) = self.freeze()
+        {
+            result = Err(LedgerError::unavailable(format!("{error}; {left}")));
+        }
+        if let MergeState::Failing(reason) = self.merger.wait() {
+            result = Err(LedgerError::unavailable(format!("{reason}; {left}")));
+        }
+        let database = self.merger.end();
+        // Reads that are under way fail.
+        self.views.close();
+        match database {
+            Some(database) => result.and(database.close().map_err(LedgerError::unavailable)),
+            None => result.and(Err(LedgerError::unavailable(format!("redb cannot be used; {left}")))),
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The log in two files.
+//!
+//! Each file has its space set aside when it is made, so that a sync writes data and no file metadata, and says in its
+//! head how long it is, so that a shorter one is noticed. Turning to a file begins at its front again; what is left of
+//! the round before is told from live frames by its batch numbers, which redb has.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crate::{
+    error::OpenError,
+    store::{
+        io_error,
+        log::{
+            Log,
+            frame::{FRAMES, HEAD, HEADER, Header, read_head, write_head},
+        },
+        sync_directory,
+    },
+};
+
+/// Numbers of the parts, which are in the names of their files.
+pub(crate) const PARTS: [u8; 2] = [1, 2];
+
+/// Where a file of the log is.
+pub(crate) fn part_path(dir: &Path, part: u8) -> PathBuf {
+    dir.join(format!("ledger-{part}.wal"))
+}
+
+/// Where frames are kept. Tests put a failing one in its place.
+pub(crate) trait LogFile: Send {
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+    fn sync(&mut self) -> io::Result<()>;
+    fn len(&self) -> io::Result<u64>;
+}
+
+/// Puts a log file in place of a real one, in tests.
+pub(crate) type WrapLog = Arc<dyn Fn(File) -> Box<dyn LogFile> + Send + Sync>;
+
+impl LogFile for File {
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(bytes, offset)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.metadata().map(|metadata| metadata.len())
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(bytes),
+        result => result.map_err(io::Error::from),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    file.set_len(bytes)
+}
+
+/// One file.
+pub(super) struct Part {
+    pub(super) path: PathBuf,
+    pub(super) file: Box<dyn LogFile>,
+    /// Bytes that are set aside.
+    pub(super) size: u64,
+    /// Where the next frame begins.
+    pub(super) end: u64,
+    /// A frame that failed may stand at the end.
+    torn: bool,
+}
+
+impl Part {
+    /// A frame that was written but not synced must not be found after a crash: its batch was answered as failed.
+    pub(super) fn retract(&mut self) -> io::Result<()> {
+        self.torn = true;
+        self.file.write_at(&[0; HEADER], self.end)?;
+        self.file.sync()?;
+        self.torn = false;
+        Ok(())
+    }
+
+    fn fits(&self, bytes: u64) -> bool {
+        self.end.saturating_add(bytes) <= self.size
+    }
+}
+
+/// See [`Log`].
+pub(crate) struct FileLog {
+    pub(super) seed: u64,
+    wrap: Option<WrapLog>,
+    /// The part that is being written.
+    pub(super) active: Part,
+    pub(super) spare: Part,
+    /// Number of the next batch.
+    pub(super) next: u64,
+}
+
+impl FileLog {
+    /// Opens the files of a ledger that has them.
+    ///
+    /// # Errors
+    /// [`OpenError::LogDamaged`] where one is missing, shorter than it was, or of another ledger.
+    pub(crate) fn open(dir: &Path, seed: u64, wrap: Option<WrapLog>) -> Result<Self, OpenError> {
+        let [first, second] = PARTS;
+        let active = open_part(&part_path(dir, first), seed, wrap.as_ref())?;
+        let spare = open_part(&part_path(dir, second), seed, wrap.as_ref())?;
+        Ok(Self { seed, wrap, active, spare, next: 1 })
+    }
+
+    /// Makes the files anew, with room for `bytes` of frames in each. redb must durably have the batches up to `last`,
+    /// and the files that may be there nothing else.
+    pub(crate) fn create(dir: &Path, seed: u64, bytes: u64, last: u64, wrap: Option<WrapLog>) -> Result<Self, OpenError> {
+        let [first, second] = PARTS;
+        let size = FRAMES.saturating_add(bytes);
+        let make = |part| {
+            let path = part_path(dir, part);
+            make_part(&path, seed, size, wrap.as_ref()).map_err(io_error("prepare", &path))
+        };
+        let (active, spare) = (make(first)?, make(second)?);
+        Ok(Self { seed, wrap, active, spare, next: last + 1 })
+    }
+
+    /// Makes one file that is empty and of no size, so that [`Self::open`] finds it.
+    pub(crate) fn create_part(path: &Path, seed: u64) -> io::Result<()> {
+        make_part(path, seed, FRAMES, None).map(drop)
+    }
+
+    /// Whether a file has batches after `applied`.
+    ///
+    /// # Errors
+    /// [`OpenError::LogDamaged`] as in [`Self::open`] and [`Log::recover`].
+    pub(crate) fn has_batches(path: &Path, seed: u64, applied: u64) -> Result<bool, OpenError> {
+        open_part(path, seed, None)?.has_live(seed, applied)
+    }
+
+    /// Whether both files have room for so many bytes of frames, and no more than that.
+    pub(crate) fn has_size(&self, bytes: u64) -> bool {
+        let size = FRAMES.saturating_add(bytes);
+        self.active.size == size && self.spare.size == size
+    }
+
+    /// The part that is written next has no live frame, and a frame does not fit into it: a larger file takes its place.
+    fn grow(&mut self, bytes: u64) -> io::Result<()> {
+        self.active = make_part(&self.active.path, self.seed, FRAMES.saturating_add(bytes), self.wrap.as_ref())?;
+        Ok(())
+    }
+}
+
+fn damaged(path: &Path, reason: impl Into<String>) -> OpenError {
+    OpenError::LogDamaged { path: path.to_owned(), reason: reason.into() }
+}
+
+fn open_part(path: &Path, seed: u64, wrap: Option<&WrapLog>) -> Result<Part, OpenError> {
+    let file = match File::options().read(true).write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged(path, "it is not there")),
+        file => file.map_err(io_error("open", path))?,
+    };
+    let mut file = wrapped(file, wrap);
+    let len = file.len().map_err(io_error("read", path))?;
+    let mut head = [0; HEAD];
+    if len >= HEAD as u64 {
+        file.read_at(&mut head, 0).map_err(io_error("read", path))?;
+    }
+    match read_head(seed, &head) {
+        None => Err(damaged(path, "it belongs to another ledger, or its first bytes are damaged")),
+        Some(size) if len < size => Err(damaged(path, format!("it has {len} bytes and had {size}"))),
+        Some(size) => Ok(Part { path: path.to_owned(), file, size, end: FRAMES, torn: false }),
+    }
+}
+
+/// Makes a file under another name first, so that there is a whole one or none.
+fn make_part(path: &Path, seed: u64, size: u64, wrap: Option<&WrapLog>) -> io::Result<Part> {
+    let unfinished = path.with_extension("wal.new");
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&unfinished)?;
+    reserve(&file, size)?;
+    file.write_all_at(&write_head(seed, size), 0)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)?;
+    path.parent().map_or(Ok(()), sync_directory)?;
+    Ok(Part { path: path.to_owned(), file: wrapped(file, wrap), size, end: FRAMES, torn: false })
+}
+
+fn wrapped(file: File, wrap: Option<&WrapLog>) -> Box<dyn LogFile> {
+    match wrap {
+        Some(wrap) => wrap(file),
+        None => Box::new(file),
+    }
+}
+
+impl Log for FileLog {
+    fn recover(&mut self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError> {
+        self.recover_frames(applied, each)
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.active.end == FRAMES || self.active.fits((HEADER + bytes) as u64)
+    }
+
+    fn append(&mut self, payload: &[u8]) -> io::Result<u64> {
+        let header = Header::of(self.seed, self.next, payload).ok_or_else(|| io::Error::other("a batch is larger than 4 GiB"))?;
+        let bytes = header.frame_bytes();
+        if self.active.torn {
+            self.active.retract()?;
+        }
+        if !self.active.fits(bytes) {
+            if self.active.end != FRAMES {
+                return Err(io::Error::other("the log has no room for a batch"));
+            }
+            self.grow(bytes)?;
+        }
+        let (end, part) = (self.active.end, &mut self.active);
+        let written = part
+            .file
+            .write_at(&header.write(self.seed), end)
+            .and_then(|()| part.file.write_at(payload, end + HEADER as u64))
+            .and_then(|()| part.file.sync());
+        if let Err(error) = written {
+            if let Err(error) = part.retract() {
+                tracing::warn!(%error, "a batch that could not be made durable may be found after a crash");
+            }
+            return Err(error);
+        }
+        part.end += bytes;
+        self.next += 1;
+        Ok(bytes)
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        // Else a frame that failed could be found before its number is given again, in the other part.
+        if self.active.torn {
+            self.active.retract()?;
+        }
+        std::mem::swap(&mut self.active, &mut self.spare);
+        self.active.end = FRAMES;
+        Ok(())
+    }
+
+    fn last(&self) -> u64 {
+        self.next - 1
+    }
+
+    fn part_bytes(&self) -> u64 {
+        self.active.end - FRAMES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEED: u64 = 42;
+
+    fn recovered(dir: &Path, applied: u64) -> Result<Vec<Vec<u8>>, OpenError> {
+        let mut payloads = Vec::new();
+        let last = FileLog::open(dir, SEED, None)?.recover(applied, &mut |payload| {
+            payloads.push(payload.to_vec());
+            Ok(())
+        })?;
+        assert_eq!(last, applied + payloads.len() as u64);
+        Ok(payloads)
+    }
+
+    fn new_log(dir: &Path) -> FileLog {
+        FileLog::create(dir, SEED, 500, 0, None).unwrap()
+    }
+
+    #[test]
+    fn both_parts_are_read_in_the_order_in_which_they_were_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = new_log(dir.path());
+        for n in 1..=9u8 {
+            if !log.has_room(100) {
+                log.turn().unwrap();
+            }
+            assert_eq!(log.append(&[n; 100]).unwrap(), 132);
+            assert_eq!(log.last(), u64::from(n));
+            // Up to two parts of three frames each.
+            for applied in (0..=u64::from(n)).rev().take(4) {
+                let payloads = recovered(dir.path(), applied).unwrap();
+                assert_eq!(payloads, (applied + 1..=u64::from(n)).map(|n| vec![n as u8; 100]).collect::<Vec<_>>(), "after {n}");
+            }
+        }
+        // The frames that are gone are missed where redb does not have them.
+        let error = recovered(dir.path(), 2).unwrap_err().to_string();
+        assert!(error.contains("begins with batch 4") && error.contains("batch 2"), "{error}");
+    }
+
+    #[test]
+    fn a_batch_that_is_larger_than_a_part_makes_the_part_larger() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = new_log(dir.path());
+        log.append(b"one").unwrap();
+        assert!(!log.has_room(2_000) && log.append(&[2; 2_000]).is_err());
+        log.turn().unwrap();
+        assert!(log.has_room(2_000));
+        log.append(&[2; 2_000]).unwrap();
+        assert_eq!(log.part_bytes(), 2_032);
+        drop(log);
+        assert_eq!(recovered(dir.path(), 0).unwrap(), [b"one".to_vec(), vec![2; 2_000]]);
+        assert!(!FileLog::open(dir.path(), SEED, None).unwrap().has_size(500));
+    }
+
+    #[test]
+    fn a_missing_a_shorter_and_a_foreign_log_are_refused() {
+        for part in PARTS {
+            let dir = tempfile::tempdir().unwrap();
+            let mut log = new_log(dir.path());
+            log.append(b"one").unwrap();
+            let path = part_path(dir.path(), part);
+            let whole = fs::read(&path).unwrap();
+            let refused = |wanted: &str| {
+                let error = recovered(dir.path(), 0).unwrap_err();
+                assert!(matches!(&error, OpenError::LogDamaged { path: named, .. } if *named == path), "{error}");
+                assert!(error.to_string().contains(wanted), "{error}");
+            };
+            fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+            refused("it has 4595 bytes and had 4596");
+            fs::write(&path, b"").unwrap();
+            refused("another ledger");
+            fs::write(&path, vec![0; whole.len()]).unwrap();
+            refused("another ledger");
+            fs::remove_file(&path).unwrap();
+            refused("not there");
+            fs::write(&path, &whole).unwrap();
+            assert_eq!(recovered(dir.path(), 0).unwrap(), [b"one"]);
+            assert!(FileLog::open(dir.path(), SEED + 1, None).is_err());
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_made_anew_goes_on_with_the_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        new_log(dir.path()).append(b"one").unwrap();
+        let mut log = FileLog::create(dir.path(), SEED, 100, 1, None).unwrap();
+        assert!(log.has_size(100));
+        log.append(b"two").unwrap();
+        assert_eq!((log.last(), recovered(dir.path(), 1).unwrap()), (2, vec![b"two".to_vec()]));
+    }
+}

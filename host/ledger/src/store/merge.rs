@@ -1,0 +1,330 @@
+//! Merging rows from memory into redb, on a thread of its own.
+//!
+//! A merge is one durable commit with the newest change of every key of a layer, in the order of keys. It is the
+//! checkpoint: afterwards redb has the batches of one part of the log, which can be written again. It also saves redb's
+//! allocator state, so that opening after a crash takes time for the log alone and never for the size of the file; for
+//! that reason there is no other kind of durable commit.
+//!
+//! Nobody waits for a merge: readers see the rows in memory meanwhile, and the writer goes on with the other part of the
+//! log. A merge that fails loses nothing, for its rows stay in memory and in the log; redb is opened again, because it
+//! takes no write after a failed one, and the merge is repeated until it succeeds.
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use redb::{Database, ReadOnlyDatabase, ReadableTable, WriteTransaction};
+
+use crate::{
+    error::LedgerError,
+    files::free_in,
+    rows::{Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, Table, Views, json, meta, number},
+    store::{Hooks, OpenStore, database::open_redb, database_path},
+};
+
+/// Idempotency keys that one merge forgets at most: more than are made between two merges, so that they do not pile up,
+/// and few enough that a merge after a long stop is not noticed.
+const PURGE_ROWS: usize = 20_000;
+
+/// A merge that failed is repeated after this long: a full disk may have space again.
+const RETRY: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 500 });
+
+/// After so many times that redb could not even be read, the ledger gives up.
+const REOPENINGS: u32 = 20;
+
+/// A merge needs about so many times the bytes of its rows on the disk: pages are written whole, and once more for those
+/// that lead to them. It is not begun where there is less, because redb must be opened again after a failed write.
+const SPACE: u64 = 2;
+
+/// What is told about merges.
+pub(crate) struct MergeEvents {
+    /// A merge is done: how long it took, and the bytes of the log that are free again.
+    pub(crate) merged: Box<dyn Fn(Duration, u64) + Send>,
+    /// redb cannot be used any more.
+    pub(crate) failed: Box<dyn Fn(&LedgerError) + Send>,
+}
+
+/// A layer that is to be merged.
+pub(super) struct Job {
+    pub(super) layer: Arc<Layer>,
+    /// The last batch in it.
+    pub(super) last: u64,
+    /// What its batches take in the log.
+    pub(super) log_bytes: u64,
+}
+
+/// What the thread is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum MergeState {
+    /// Nothing: redb has all that it was given.
+    Idle,
+    /// A merge is under way.
+    Busy,
+    /// The last try has failed, for this reason; it is repeated.
+    Failing(Arc<str>),
+    /// It has ended.
+    Ended,
+}
+
+struct Desk {
+    state: MergeState,
+    job: Option<Job>,
+    /// No job follows, and a failing one is not repeated.
+    closing: bool,
+}
+
+/// The thread that merges.
+pub(super) struct Merger {
+    desk: Arc<(Mutex<Desk>, Condvar)>,
+    thread: Option<JoinHandle<Option<Database>>>,
+}
+
+/// What the thread needs.
+pub(super) struct Place {
+    pub(super) dir: PathBuf,
+    pub(super) cache_bytes: usize,
+    pub(super) views: Arc<Views>,
+    pub(super) events: MergeEvents,
+    pub(super) hooks: Hooks,
+}
+
+impl Merger {
+    pub(super) fn start(database: Database, place: Place) -> std::io::Result<Self> {
+        let desk = Arc::new((Mutex::new(Desk { state: MergeState::Idle, job: None, closing: false }), Condvar::new()));
+        let work = Work { desk: Arc::clone(&desk), place };
+        let thread = Builder::new().name("ledger-merge".to_owned()).spawn(move || work.run(database))?;
+        Ok(Self { desk, thread: Some(thread) })
+    }
+
+    pub(super) fn state(&self) -> MergeState {
+        self.desk.0.lock().state.clone()
+    }
+
+    /// Begins a merge. None is under way.
+    pub(super) fn begin(&self, job: Job) {
+        let (desk, changed) = &*self.desk;
+        let mut desk = desk.lock();
+        desk.job = Some(job);
+        if desk.state != MergeState::Ended {
+            desk.state = MergeState::Busy;
+        }
+        changed.notify_all();
+    }
+
+    /// Waits while a merge is under way. What it gives is not [`MergeState::Busy`].
+    pub(super) fn wait(&self) -> MergeState {
+        let (desk, changed) = &*self.desk;
+        let mut desk = desk.lock();
+        while desk.state == MergeState::Busy {
+            changed.wait(&mut desk);
+        }
+        desk.state.clone()
+    }
+
+    /// Ends the thread after the merge that is under way; gives redb back, where it can still be used.
+    pub(super) fn end(mut self) -> Option<Database> {
+        self.desk.0.lock().closing = true;
+        self.desk.1.notify_all();
+        // A panic of the thread was reported by itself.
+        self.thread.take().and_then(|thread| thread.join().ok()).flatten()
+    }
+}
+
+struct Work {
+    desk: Arc<(Mutex<Desk>, Condvar)>,
+    place: Place,
+}
+
+/// However the thread ends, nobody waits for it in vain.
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.desk.0.lock().state = MergeState::Ended;
+        self.desk.1.notify_all();
+        if std::thread::panicking() {
+            (self.place.events.failed)(&LedgerError::unavailable("its merging thread has died"));
+        }
+    }
+}
+
+impl Work {
+    fn run(self, mut database: Database) -> Option<Database> {
+        while let Some(job) = self.next() {
+            database = match self.carry_out(&job, database) {
+                Ok(database) => database,
+                Err(_) if self.desk.0.lock().closing => return None,
+                Err(error) => {
+                    (self.place.events.failed)(&error);
+                    return None;
+                }
+            };
+            let is_done = {
+                let desk = self.desk.0.lock();
+                desk.closing && desk.state != MergeState::Idle
+            };
+            if is_done {
+                break;
+            }
+        }
+        Some(database)
+    }
+
+    fn next(&self) -> Option<Job> {
+        let (desk, changed) = &*self.desk;
+        let mut desk = desk.lock();
+        loop {
+            if let Some(job) = desk.job.take() {
+                return Some(job);
+            }
+            if desk.closing {
+                return None;
+            }
+            changed.wait(&mut desk);
+        }
+    }
+
+    /// Merges a layer, as often as it takes. An error where redb cannot be used any more.
+    fn carry_out(&self, job: &Job, mut database: Database) -> Result<Database, LedgerError> {
+        loop {
+            let began = Instant::now();
+            let merged = self.has_space(&job.layer).and_then(|()| {
+                merge(&database, &job.layer, job.last)?;
+                Base::new(&database)
+            });
+            let error = match merged {
+                Ok(base) => {
+                    self.place.views.merged(base);
+                    (self.place.events.merged)(began.elapsed(), job.log_bytes);
+                    self.tell(MergeState::Idle);
+                    return Ok(database);
+                }
+                Err(error) => error,
+            };
+            tracing::error!(%error, "rows could not be merged into redb; they stay in memory and in the log");
+            if !matches!(error, LedgerError::DiskLow { .. }) {
+                database = self.reopen(database)?;
+            }
+            self.tell(MergeState::Failing(error.to_string().into()));
+            if self.is_closing_after(RETRY) {
+                return Ok(database);
+            }
+        }
+    }
+
+    fn has_space(&self, layer: &Layer) -> Result<(), LedgerError> {
+        let needed = layer.bytes().saturating_mul(SPACE);
+        match free_in(&self.place.dir) {
+            Some(free) if free < needed => Err(LedgerError::DiskLow { free, needed }),
+            _ => Ok(()),
+        }
+    }
+
+    fn tell(&self, state: MergeState) {
+        self.desk.0.lock().state = state;
+        self.desk.1.notify_all();
+    }
+
+    fn is_closing_after(&self, time: Duration) -> bool {
+        let (desk, changed) = &*self.desk;
+        let until = Instant::now() + time;
+        let mut desk = desk.lock();
+        while !desk.closing && !changed.wait_until(&mut desk, until).timed_out() {}
+        desk.closing
+    }
+
+    /// Opens redb again. Where it cannot be written to, it is opened for reading until it can. Reads that are under way
+    /// when it is closed fail.
+    fn reopen(&self, database: Database) -> Result<Database, LedgerError> {
+        if let Err(error) = database.close() {
+            tracing::debug!(%error, "redb was closed after a failed merge");
+        }
+        let path = database_path(&self.place.dir);
+        let hook: Option<&OpenStore> = self.place.hooks.store.as_ref();
+        let mut unreadable = 0;
+        loop {
+            let opened = open_redb(&path, self.place.cache_bytes, hook).map_err(LedgerError::damaged);
+            let error = match opened.and_then(|database| Ok((Base::new(&database)?, database))) {
+                Ok((base, database)) => {
+                    self.place.views.reopened(base);
+                    return Ok(database);
+                }
+                Err(error) => error,
+            };
+            tracing::error!(%error, "redb cannot be written to");
+            let reading = ReadOnlyDatabase::open(&path).map_err(LedgerError::damaged);
+            let reading = reading.and_then(|database| Ok((Base::new(&database)?, database)));
+            self.tell(MergeState::Failing(error.to_string().into()));
+            let database = match reading {
+                Ok((base, database)) => {
+                    self.place.views.reopened(base);
+                    unreadable = 0;
+                    Some(database)
+                }
+                Err(error) => {
+                    tracing::error!(%error, "redb cannot be read");
+                    unreadable += 1;
+                    None
+                }
+            };
+            if unreadable == REOPENINGS || self.is_closing_after(RETRY) {
+                return Err(error);
+            }
+            if let Some(Err(error)) = database.map(ReadOnlyDatabase::close) {
+                tracing::debug!(%error, "redb was closed to be opened for writing");
+            }
+        }
+    }
+}
+
+/// Puts the rows of a layer into redb, durably.
+pub(super) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(), LedgerError> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_quick_repair(true);
+    for table in Table::ALL {
+        let rows = layer.table(*table);
+        if rows.is_empty() {
+            continue;
+        }
+        let mut to = transaction.open_table(table.definition())?;
+        for row in &rows {
+            match row.value() {
+                Some(value) => drop(to.insert(row.key(), value)?),
+                None => drop(to.remove(row.key())?),
+            }
+        }
+    }
+    purge_idempotency(&transaction, agent_host_protocol::time::now())?;
+    transaction.open_table(Table::Meta.definition())?.insert(meta::APPLIED_BATCH, number(last).as_slice())?;
+    transaction.commit()?;
+    Ok(())
+}
+
+/// Forgets idempotency keys that are older than [`IDEMPOTENCY_TTL_MS`].
+fn purge_idempotency(transaction: &WriteTransaction, now: u64) -> Result<(), LedgerError> {
+    let mut ages = transaction.open_table(Table::IdempotencyAge.definition())?;
+    let mut old = Vec::new();
+    for row in ages.iter()?.take(PURGE_ROWS) {
+        let (event_no, row) = row?;
+        let row: IdempotencyAgeRow<'_> = json(Table::IdempotencyAge, row.value())?;
+        if now.saturating_sub(row.at) < IDEMPOTENCY_TTL_MS {
+            break;
+        }
+        old.push((event_no.value().to_vec(), row.key.into_owned()));
+    }
+    if old.is_empty() {
+        return Ok(());
+    }
+    let mut keys = transaction.open_table(Table::Idempotency.definition())?;
+    for (event_no, key) in old {
+        ages.remove(event_no.as_slice())?;
+        let row = keys.get(key.as_bytes())?.map(|row| json::<IdempotencyRow>(Table::Idempotency, row.value())).transpose()?;
+        // A key may have been used again after its time.
+        if row.is_some_and(|row| number(row.event_no).as_slice() == event_no) {
+            keys.remove(key.as_bytes())?;
+        }
+    }
+    Ok(())
+}

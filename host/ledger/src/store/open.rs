@@ -1,0 +1,347 @@
+//! Opening: redb, what only the log holds, and older formats.
+//!
+//! | there is | and then |
+//! |---|---|
+//! | nothing | a new ledger, where one may be made |
+//! | a log without redb | refused: the log is all that is left of a ledger |
+//! | redb that has a log, and its files | the batches that redb does not have are merged |
+//! | redb that has a log, and a file is missing | refused, unless the operator has given the log up |
+//! | redb without a log, such as a backup | the host makes the files |
+//! | redb of an older format | its log is merged, then the format is raised |
+
+use std::{
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt,
+    path::Path,
+    sync::Arc,
+};
+
+use redb::Database;
+
+use crate::{
+    error::{LedgerError, OpenError},
+    rows::{FORMAT, Layer, Reader, View},
+    store::{
+        Hooks, PARTS,
+        database::{Meta, create, create_file, database_path, io_error, open_database, read_meta, set_has_log, sync_directory},
+        legacy::{LegacyLog, legacy_path},
+        log::{FileLog, Log},
+        merge::merge,
+        part_path,
+        upgrade::upgrade,
+    },
+};
+
+/// Whether to make a ledger where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    Create,
+    Refuse,
+}
+
+/// A ledger whose redb has all batches durably.
+pub(crate) struct Opened {
+    pub(crate) database: Database,
+    pub(super) seed: u64,
+    /// The last batch.
+    pub(super) last: u64,
+    pub(super) log: Option<FileLog>,
+}
+
+impl Opened {
+    pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
+        Ok(Reader::new(Arc::new(View::of(&self.database)?)))
+    }
+
+    /// Lets go of the files.
+    pub(crate) fn close(self) -> Result<(), LedgerError> {
+        self.database.close().map_err(LedgerError::unavailable)
+    }
+
+    /// The files of the log, made where there are none or where they have another size.
+    pub(super) fn log(&mut self, dir: &Path, bytes: u64, hooks: &Hooks) -> Result<FileLog, OpenError> {
+        match self.log.take() {
+            Some(log) if log.has_size(bytes) => Ok(log),
+            old => {
+                drop(old);
+                let log = FileLog::create(dir, self.seed, bytes, self.last, hooks.log.clone())?;
+                set_has_log(&self.database, true)?;
+                Ok(log)
+            }
+        }
+    }
+}
+
+/// Opens the files and brings redb up to the end of the log.
+pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: Missing, hooks: &Hooks) -> Result<Opened, OpenError> {
+    let path = database_path(dir);
+    if !path.exists() {
+        if missing == Missing::Refuse {
+            return Err(OpenError::NoLedger { dir: dir.to_owned() });
+        }
+        let logs = PARTS.iter().map(|part| part_path(dir, *part)).chain([legacy_path(dir)]);
+        if let Some(log) = logs.into_iter().find(|log| log.exists()) {
+            return Err(OpenError::LogWithoutStore { log, path });
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error("create", dir))?;
+        create_file(dir, &path, cache_bytes)?;
+    }
+    let database = open_database(dir, &path, cache_bytes, hooks)?;
+    let mut meta = match read_meta(dir, &path, &database)? {
+        Some(meta) => meta,
+        None => create(dir, &database)?,
+    };
+    let damaged = |error: LedgerError| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
+    let legacy = LegacyLog::open(dir, meta.seed)?;
+    if meta.format < FORMAT {
+        if let Some(log) = &legacy {
+            meta.applied = take_over(dir, &database, meta.applied, |applied, each| log.recover(applied, each))?;
+        }
+        upgrade(&database, meta.format).map_err(damaged)?;
+        meta.has_log = false;
+    }
+    let mut opened = Opened { database, seed: meta.seed, last: meta.applied, log: None };
+    if meta.has_log {
+        give_up(dir, &meta)?;
+        let mut log = FileLog::open(dir, meta.seed, hooks.log.clone())?;
+        opened.last = take_over(dir, &opened.database, meta.applied, |applied, each| log.recover(applied, each))?;
+        opened.log = Some(log);
+    } else {
+        no_foreign_log(dir, &opened)?;
+    }
+    remove_legacy(dir, legacy, opened.last)?;
+    Ok(opened)
+}
+
+/// Merges what a log has and redb does not; gives the number of the last batch.
+fn take_over(
+    dir: &Path,
+    database: &Database,
+    applied: u64,
+    recover: impl FnOnce(u64, &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError>,
+) -> Result<u64, OpenError> {
+    let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
+    let mut layer = Layer::default();
+    let last = recover(applied, &mut |payload| {
+        layer.apply(payload).map_err(|_| damaged(&"a batch holds something that is not a change"))
+    })?;
+    if last > applied {
+        merge(database, &layer, last).map_err(|error| damaged(&error))?;
+        tracing::info!(batches = last - applied, "the ledger took over what only its log held");
+    }
+    Ok(last)
+}
+
+/// Files of the log where redb says that it has none: half made by a host that died, or none of this ledger.
+fn no_foreign_log(dir: &Path, opened: &Opened) -> Result<(), OpenError> {
+    for path in PARTS.iter().map(|part| part_path(dir, *part)).filter(|path| path.exists()) {
+        if FileLog::has_batches(&path, opened.seed, opened.last)? {
+            let reason = "ledger.redb knows of no log, and this one has batches that ledger.redb has not".to_owned();
+            return Err(OpenError::LogDamaged { path, reason });
+        }
+    }
+    Ok(())
+}
+
+/// Where an operator has renamed a file of the log to give up what it holds, an empty one takes its place.
+fn give_up(dir: &Path, meta: &Meta) -> Result<(), OpenError> {
+    for part in PARTS {
+        let path = part_path(dir, part);
+        let lost = path.with_extension("wal.lost");
+        if path.exists() || !lost.exists() {
+            continue;
+        }
+        tracing::warn!(path = %lost.display(), "what only this log held is given up, as its name says");
+        FileLog::create_part(&path, meta.seed).map_err(io_error("prepare", &path))?;
+        let kept = path.with_extension(format!("wal.lost-{}", agent_host_protocol::time::now()));
+        fs::rename(&lost, &kept).map_err(io_error("rename", &lost))?;
+        sync_directory(dir).map_err(io_error("sync", dir))?;
+    }
+    Ok(())
+}
+
+/// Removes the log of an older format, which this one does not need.
+fn remove_legacy(dir: &Path, legacy: Option<LegacyLog>, last: u64) -> Result<(), OpenError> {
+    let Some(log) = legacy else { return Ok(()) };
+    if log.recover(last, &mut |_| Ok(()))? > last {
+        let reason = "it has batches that ledger.redb has not, and is of an older format than ledger.redb".to_owned();
+        return Err(OpenError::LogDamaged { path: legacy_path(dir), reason });
+    }
+    log.remove(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use redb::ReadableDatabase;
+
+    use super::*;
+    use crate::{
+        EntryWrite, Ledger, Options, check,
+        rows::{Rows, Table, meta, number, read_number},
+        store::legacy::tests::legacy_frames,
+    };
+
+    fn options(dir: &Path) -> Options {
+        Options { checkpoint_wal_bytes: 10_000, ..Options::new(dir) }
+    }
+
+    fn put(ledger: &Ledger, key: &str) {
+        let entry = EntryWrite::put(key.to_owned(), &1).unwrap();
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(ledger.put_entries(&[entry])).unwrap();
+    }
+
+    fn keys(dir: &Path) -> Vec<String> {
+        let ledger = options(dir).open().unwrap();
+        ledger.entries("", None, 100).unwrap().into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// A ledger with the entry `a/a`, and a copy of its log that has `a/b`, which redb has not.
+    fn with_a_batch_in_the_log(dir: &Path) {
+        let ledger = options(dir).open().unwrap();
+        put(&ledger, "a/a");
+        drop(ledger);
+        let ledger = Options { checkpoint_interval: std::time::Duration::from_secs(3_600), ..options(dir) }.open().unwrap();
+        put(&ledger, "a/b");
+        let copy = tempfile::tempdir().unwrap();
+        let names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let files: Vec<_> = names.into_iter().filter(|name| dir.join(name).is_file()).collect();
+        for name in &files {
+            fs::copy(dir.join(name), copy.path().join(name)).unwrap();
+        }
+        drop(ledger);
+        for name in &files {
+            fs::copy(copy.path().join(name), dir.join(name)).unwrap();
+        }
+    }
+
+    fn refused(dir: &Path, wanted: &[&str]) {
+        let host = options(dir).open().unwrap_err().to_string();
+        for wanted in wanted {
+            assert!(host.contains(wanted), "{host}");
+        }
+        assert!(check(dir, |_| ()).is_err());
+    }
+
+    #[test]
+    fn no_ledger_is_made_beside_a_log() {
+        for log in ["ledger.wal", "ledger-1.wal", "ledger-2.wal"] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join(log), b"").unwrap();
+            let error = options(dir.path()).open().unwrap_err();
+            assert!(matches!(error, OpenError::LogWithoutStore { .. }) && error.to_string().contains(log), "{error}");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_gone_is_refused_until_the_operator_gives_it_up() {
+        let dir = tempfile::tempdir().unwrap();
+        with_a_batch_in_the_log(dir.path());
+        for part in PARTS {
+            let path = part_path(dir.path(), part);
+            let away = path.with_extension("away");
+            fs::rename(&path, &away).unwrap();
+            refused(dir.path(), &[path.to_str().unwrap(), "not there", "ledger-1.wal.lost"]);
+            fs::rename(&away, &path).unwrap();
+        }
+        for part in PARTS {
+            let path = part_path(dir.path(), part);
+            fs::rename(&path, path.with_extension("wal.lost")).unwrap();
+        }
+        assert_eq!(keys(dir.path()), ["a/a"]);
+        let kept = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert_eq!(kept.filter(|name| name.contains(".wal.lost-")).count(), 2);
+        // It is given up once, not for all time.
+        put(&options(dir.path()).open().unwrap(), "a/c");
+        assert_eq!(keys(dir.path()), ["a/a", "a/c"]);
+        fs::remove_file(part_path(dir.path(), 1)).unwrap();
+        refused(dir.path(), &["not there"]);
+    }
+
+    #[test]
+    fn a_log_that_redb_knows_nothing_of_is_refused() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        with_a_batch_in_the_log(dir.path());
+        drop(options(other.path()).open().unwrap());
+        // The store of another ledger, or of a backup, beside this log.
+        for has_log in [true, false] {
+            let copy = dir.path().join("copy");
+            fs::create_dir(&copy).unwrap();
+            fs::copy(database_path(other.path()), database_path(&copy)).unwrap();
+            for part in PARTS {
+                fs::copy(part_path(dir.path(), part), part_path(&copy, part)).unwrap();
+            }
+            set_has_log(&Database::create(database_path(&copy)).unwrap(), has_log).unwrap();
+            refused(&copy, &["ledger-1.wal", "another ledger"]);
+            fs::remove_dir_all(&copy).unwrap();
+        }
+        // This store, from before it knew of its log.
+        set_has_log(&Database::create(database_path(dir.path())).unwrap(), false).unwrap();
+        refused(dir.path(), &["ledger-1.wal", "ledger.redb knows of no log"]);
+    }
+
+    #[test]
+    fn a_host_that_died_while_it_made_the_log_makes_it_again() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(options(dir.path()).open().unwrap());
+        set_has_log(&Database::create(database_path(dir.path())).unwrap(), false).unwrap();
+        fs::remove_file(part_path(dir.path(), 2)).unwrap();
+        fs::write(part_path(dir.path(), 2).with_extension("wal.new"), b"half").unwrap();
+        put(&options(dir.path()).open().unwrap(), "a/a");
+        assert_eq!(keys(dir.path()), ["a/a"]);
+    }
+
+    #[test]
+    fn a_check_makes_no_log() {
+        let dir = tempfile::tempdir().unwrap();
+        create_file(dir.path(), &database_path(dir.path()), 1 << 20).unwrap();
+        assert!(check(dir.path(), |_| ()).unwrap().is_ok());
+        assert!(PARTS.iter().all(|part| !part_path(dir.path(), *part).exists()));
+    }
+
+    /// Makes a ledger what format 4 was. Gives its seed, and its last batch.
+    fn make_fourth(dir: &Path) -> (u64, u64) {
+        let database = Database::create(database_path(dir)).unwrap();
+        set_has_log(&database, false).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(Table::Meta.definition()).unwrap().insert(meta::FORMAT, number(4).as_slice()).unwrap();
+        transaction.commit().unwrap();
+        PARTS.iter().for_each(|part| fs::remove_file(part_path(dir, *part)).unwrap());
+        let table = database.begin_read().unwrap().open_table(Table::Meta.definition()).unwrap();
+        let read = |key| read_number(table.get(key).unwrap().unwrap().value()).unwrap();
+        (read(meta::LOG_SEED), read(meta::APPLIED_BATCH))
+    }
+
+    #[test]
+    fn what_the_log_of_format_4_holds_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        put(&options(dir.path()).open().unwrap(), "a/a");
+        let (seed, applied) = make_fourth(dir.path());
+        let mut rows = Rows::default();
+        rows.put(Table::Entries, b"a/b", b"1");
+        let mut later = Rows::default();
+        later.put(Table::Entries, b"a/c", b"1");
+        later.delete(Table::Entries, b"a/a");
+        // The first is in redb already.
+        let frames = legacy_frames(seed, applied, &[b"", rows.bytes(), later.bytes()]);
+        fs::write(legacy_path(dir.path()), &frames).unwrap();
+        assert_eq!(keys(dir.path()), ["a/b", "a/c"]);
+        assert!(!legacy_path(dir.path()).exists());
+        // A host that died before it removed the file does so the next time.
+        fs::write(legacy_path(dir.path()), &frames).unwrap();
+        assert_eq!(keys(dir.path()), ["a/b", "a/c"]);
+        assert!(!legacy_path(dir.path()).exists());
+        // One that is not of this ledger's past is not removed.
+        fs::write(legacy_path(dir.path()), legacy_frames(seed, applied + 3, &[b""])).unwrap();
+        refused(dir.path(), &["ledger.wal", "older format"]);
+    }
+
+    #[test]
+    fn a_backup_of_format_4_needs_no_log() {
+        let dir = tempfile::tempdir().unwrap();
+        put(&options(dir.path()).open().unwrap(), "a/a");
+        make_fourth(dir.path());
+        assert!(check(dir.path(), |_| ()).unwrap().is_ok());
+        assert_eq!(keys(dir.path()), ["a/a"]);
+    }
+}
