@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use agent_host_runs::{Host, LedgerError, Records};
+use agent_host_runs::{Host, LedgerError, Records, log_context::LogContext};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -61,7 +61,8 @@ impl App {
 pub(crate) async fn off_thread<T: Send + 'static, E: Into<Problem> + Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, Problem> {
-    match tokio::task::spawn_blocking(work).await {
+    let context = LogContext::current();
+    match tokio::task::spawn_blocking(move || context.enter(work)).await {
         Ok(result) => result.map_err(Into::into),
         Err(error) => Err(Problem::internal(error)),
     }

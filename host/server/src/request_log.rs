@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
-use agent_host_runs::trace::{self, Attribute, Span, SpanKind};
+use agent_host_runs::{
+    log_context::{LogContext, LogIds, LogValue},
+    trace::{self, Attribute, Span, SpanKind},
+};
 use axum::{
     extract::{MatchedPath, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, Method},
     middleware::Next,
     response::Response,
 };
-use tracing::Instrument;
 
 use crate::app::App;
 
@@ -20,6 +22,27 @@ const MAX_REQUEST_ID: usize = 128;
 /// The route of a path that is none, as a label.
 const UNKNOWN: &str = "unknown";
 
+/// The ids of every log line of a request.
+struct RequestIds {
+    id: HeaderValue,
+    method: &'static str,
+    route: Option<MatchedPath>,
+}
+
+impl LogIds for RequestIds {
+    fn name(&self) -> &'static str {
+        "request"
+    }
+
+    fn visit(&self, field: &mut dyn FnMut(&'static str, LogValue<'_>)) {
+        if let Ok(id) = self.id.to_str() {
+            field("request_id", LogValue::Text(id));
+        }
+        field("method", LogValue::Text(self.method));
+        field("route", LogValue::Text(self.route.as_ref().map_or(UNKNOWN, MatchedPath::as_str)));
+    }
+}
+
 /// Goes around every route.
 pub(crate) async fn request(State(app): State<App>, request: Request, next: Next) -> Response {
     let began = Instant::now();
@@ -29,13 +52,13 @@ pub(crate) async fn request(State(app): State<App>, request: Request, next: Next
     let id = request_id(request.headers());
     // What looks after the host is not what it does.
     let span = if route.starts_with("/api/") { span(&request, route, method) } else { Span::nothing() };
-    let named = tracing::error_span!(target: "agent_host::context", "request", request_id = id.to_str().ok(), method, route);
+    let context = LogContext::current().with(RequestIds { id: id.clone(), method, route: matched.clone() });
     let answering = async {
         let response = next.run(request).await;
         tracing::debug!(status = response.status().as_u16(), took_us = microseconds(began), "answered");
         response
     };
-    let mut response = span.within(answering.instrument(named)).await;
+    let mut response = span.within(context.scope(answering)).await;
     let status = response.status();
     span.set(|| vec![Attribute::new("http.response.status_code", i64::from(status.as_u16()))]);
     if status.is_server_error() {
