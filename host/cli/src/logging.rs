@@ -1,5 +1,7 @@
 //! The log of the process: to standard error, so that standard output stays what was asked for.
 
+mod text;
+
 use std::{
     fmt,
     io::{self, IsTerminal},
@@ -7,6 +9,7 @@ use std::{
 
 use agent_host_config::{LogFormat, TelemetryConfig};
 use agent_host_protocol::time;
+use agent_host_runs::log_context::{LogContext, LogValue};
 use serde_json::{Map, Value};
 use tracing::{
     Event, Subscriber,
@@ -14,7 +17,6 @@ use tracing::{
 };
 use tracing_subscriber::{
     EnvFilter,
-    filter::LevelFilter,
     fmt::{
         FmtContext, FormatEvent, FormatFields, FormattedFields,
         format::{JsonFields, Writer},
@@ -22,19 +24,15 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
+use self::text::TextLines;
 use crate::args::Global;
 
 /// Filters, in the form of `tracing-subscriber`: `warn,agent_host_runs=debug`.
 const VARIABLE: &str = "AGENT_HOST_LOG";
 
-/// What holds whatever is asked for.
-const ALWAYS: [&str; 2] = [
-    // Whose a line is: of which run, of which request. These are no lines.
-    "agent_host::context=error",
-    // It writes whole messages, at some levels with the headers of requests, and what is in them is between a tool and
-    // who calls it. What goes wrong, `agent_host_providers` says.
-    "rmcp=off",
-];
+/// Holds whatever is asked for: `rmcp` writes whole messages, at some levels with the headers of requests, and what is in
+/// them is between a tool and who calls it. What goes wrong, `agent_host_providers` says.
+const ALWAYS: &str = "rmcp=off";
 
 /// Starts logging. What the command line says comes first, then the environment, then what fits the command: a
 /// server says what it does, everything else only what goes wrong.
@@ -52,10 +50,7 @@ pub(crate) fn start(global: &Global, is_server: bool, telemetry: &TelemetryConfi
         Some(level) => EnvFilter::new(level),
         None => EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(usual)),
     };
-    // Without a log there is nothing to name.
-    let is_off = filter.max_level_hint() == Some(LevelFilter::OFF);
-    let always = ALWAYS.iter().filter(|_| !is_off).filter_map(|directive| directive.parse().ok());
-    let filter = always.fold(filter, EnvFilter::add_directive);
+    let filter = ALWAYS.parse().into_iter().fold(filter, EnvFilter::add_directive);
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let format = match global.log_format {
         Some(format) => format.into(),
@@ -65,7 +60,7 @@ pub(crate) fn start(global: &Global, is_server: bool, telemetry: &TelemetryConfi
     // A second subscriber cannot be there: this runs once. Without a log the command still works.
     let _ = match format {
         LogFormat::Json => builder.with_ansi(false).fmt_fields(JsonFields::new()).event_format(JsonLines).try_init(),
-        LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).try_init(),
+        LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).event_format(TextLines).try_init(),
     };
 }
 
@@ -84,6 +79,15 @@ where
         line.insert("timestamp".to_owned(), time::display(time::now()).into());
         line.insert("level".to_owned(), metadata.level().as_str().into());
         line.insert("target".to_owned(), metadata.target().into());
+        LogContext::current().visit(&mut |ids| {
+            ids.visit(&mut |name, value| {
+                let value = match value {
+                    LogValue::Id(id) => id.to_string(),
+                    LogValue::Text(text) => text.to_owned(),
+                };
+                line.insert(name.to_owned(), value.into());
+            });
+        });
         for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
             let extensions = span.extensions();
             let fields = extensions.get::<FormattedFields<N>>().map(|fields| serde_json::from_str(&fields.fields));
@@ -128,5 +132,118 @@ impl Visit for Fields<'_> {
 
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.set(field, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use agent_host_runs::log_context::LogIds;
+    use serde_json::json;
+    use tracing::Level;
+    use tracing_subscriber::fmt::{MakeWriter, format::DefaultFields};
+
+    use super::*;
+
+    struct RunIds;
+
+    impl LogIds for RunIds {
+        fn name(&self) -> &'static str {
+            "run"
+        }
+
+        fn visit(&self, field: &mut dyn FnMut(&'static str, LogValue<'_>)) {
+            field("run_id", LogValue::Id(&7));
+            field("binding_id", LogValue::Text("a \"b\""));
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Log {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    impl Log {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+
+        /// The lines without their times.
+        fn untimed(&self) -> Vec<String> {
+            self.text().lines().map(|line| line.split_once("Z").unwrap().1.to_owned()).collect()
+        }
+    }
+
+    fn lines() {
+        tracing::info!(count = 3, name = "x y", "a line");
+        tracing::error_span!("other", number = 1).in_scope(|| tracing::warn!(target: "elsewhere", "inside"));
+        tracing::error!("bad");
+        tracing::debug!("small");
+        tracing::trace!("smaller");
+    }
+
+    /// What `tracing-subscriber` writes where the ids are those of a span, for comparison.
+    fn with_a_span(is_ansi: bool, work: fn()) -> Vec<String> {
+        let log = Log::default();
+        let builder = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(log.clone()).with_ansi(is_ansi);
+        tracing::subscriber::with_default(builder.finish(), || {
+            tracing::error_span!("run", run_id = %7, binding_id = "a \"b\"").in_scope(work);
+        });
+        log.untimed()
+    }
+
+    fn text(is_ansi: bool, context: LogContext, work: fn()) -> Vec<String> {
+        let log = Log::default();
+        let builder = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(log.clone()).with_ansi(is_ansi);
+        let builder = builder.fmt_fields(DefaultFields::new()).event_format(TextLines);
+        tracing::subscriber::with_default(builder.finish(), || context.enter(work));
+        log.untimed()
+    }
+
+    #[test]
+    fn a_text_line_shows_ids_as_a_span_would() {
+        for is_ansi in [false, true] {
+            let written = text(is_ansi, LogContext::default().with(RunIds), lines);
+            assert_eq!(written, with_a_span(is_ansi, lines), "{written:#?}");
+            assert_eq!(written.len(), 5);
+        }
+        let written = text(false, LogContext::default().with(RunIds), lines);
+        assert_eq!(
+            written[0],
+            "  INFO run{run_id=7 binding_id=\"a \\\"b\\\"\"}: agent_host::logging::tests: a line count=3 name=\"x y\""
+        );
+        assert_eq!(
+            text(false, LogContext::default(), lines)[0],
+            "  INFO agent_host::logging::tests: a line count=3 name=\"x y\""
+        );
+    }
+
+    #[test]
+    fn a_json_line_has_ids_beside_its_own_fields() {
+        let log = Log::default();
+        let builder = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(log.clone()).with_ansi(false);
+        let builder = builder.fmt_fields(JsonFields::new()).event_format(JsonLines);
+        tracing::subscriber::with_default(builder.finish(), || LogContext::default().with(RunIds).enter(lines));
+        let lines: Vec<Value> = log.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(lines.iter().all(|line| (&line["run_id"], &line["binding_id"]) == (&json!("7"), &json!("a \"b\""))));
+        assert_eq!((&lines[0]["message"], &lines[0]["count"]), (&json!("a line"), &json!(3)));
+        assert_eq!((&lines[1]["number"], &lines[1]["target"]), (&json!(1), &json!("elsewhere")));
     }
 }

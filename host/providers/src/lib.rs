@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 pub mod egress;
 pub mod knowledge;
+pub mod log_context;
 pub mod models;
 mod redact;
 mod retry_after;

@@ -33,7 +33,7 @@ pub use agent_host_config::{
     config_reference,
 };
 pub use agent_host_ledger::{EntryWrite, Forgotten, Idempotency};
-pub use agent_host_providers::{egress, knowledge as knowledge_bases, models, secret, tools, trace, webhook};
+pub use agent_host_providers::{egress, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook};
 
 pub use crate::{
     calls::remote::{Answer, CallError, Calls, Chunks, NewArtifact, call_functions},

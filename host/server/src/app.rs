@@ -1,8 +1,8 @@
 //! What every request has at hand.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, ops::Deref, sync::Arc};
 
-use agent_host_runs::{Host, LedgerError, Records};
+use agent_host_runs::{Host, LedgerError, Records, log_context::LogContext};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -11,9 +11,12 @@ use crate::{
     http::{Problem, ProblemCode, metrics::HttpMetrics},
 };
 
-/// Cheap to clone: each request has its own.
+/// One pointer to what all requests share.
 #[derive(Clone)]
-pub(crate) struct App {
+pub(crate) struct App(Arc<SharedApp>);
+
+/// What all requests share.
+pub(crate) struct SharedApp {
     pub(crate) host: Host,
     pub(crate) http: HttpMetrics,
     /// Fires when the server goes down: streams end, and requests that wait answer at once.
@@ -25,17 +28,25 @@ pub(crate) struct App {
     subscribers: Arc<Semaphore>,
 }
 
+impl Deref for App {
+    type Target = SharedApp;
+
+    fn deref(&self) -> &SharedApp {
+        &self.0
+    }
+}
+
 impl App {
     pub(crate) fn new(host: Host, local_addr: SocketAddr, closing: CancellationToken) -> Self {
         let subscribers = host.config().limits.http_subscribers.min(Semaphore::MAX_PERMITS);
-        Self {
+        Self(Arc::new(SharedApp {
             host,
             http: HttpMetrics::default(),
             closing,
             local_addr,
             agui: Arc::default(),
             subscribers: Arc::new(Semaphore::new(subscribers)),
-        }
+        }))
     }
 
     /// A place for one stream of events, held for as long as it is open.
@@ -61,7 +72,8 @@ impl App {
 pub(crate) async fn off_thread<T: Send + 'static, E: Into<Problem> + Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, Problem> {
-    match tokio::task::spawn_blocking(work).await {
+    let context = LogContext::current();
+    match tokio::task::spawn_blocking(move || context.enter(work)).await {
         Ok(result) => result.map_err(Into::into),
         Err(error) => Err(Problem::internal(error)),
     }

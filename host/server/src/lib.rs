@@ -14,12 +14,13 @@
 //! http       bodies, parameters, headers, problems, connections
 //! agui       AG-UI 1.0 as values: events, projection, verification, encodings
 //! openapi    the parts of the description
-//! app        what every request has at hand
+//! app        what every request has at hand; request_log: its id, its lines, its numbers
 //! access     callers, keys, idempotency, CORS
 //! artifacts  uploads and downloads
 //! agents     threads and runs of AG-UI, their routes, the profile
 //! routes     one module for each resource, and the table
-//! router     layers; server: listen, serve, end
+//! layer      around every route: request log, dialect, door
+//! router     the routes in their layers; server: listen, serve, end
 //! ```
 
 mod access;
@@ -28,6 +29,7 @@ mod agui;
 mod app;
 mod artifacts;
 mod http;
+mod layer;
 mod openapi;
 mod request_log;
 mod router;

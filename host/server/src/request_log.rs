@@ -2,14 +2,15 @@
 
 use std::time::Instant;
 
-use agent_host_runs::trace::{self, Attribute, Span, SpanKind};
+use agent_host_runs::{
+    log_context::{LogContext, LogIds, LogValue},
+    trace::{self, Attribute, Span, SpanKind},
+};
 use axum::{
-    extract::{MatchedPath, Request, State},
+    extract::{MatchedPath, Request},
     http::{HeaderMap, HeaderName, HeaderValue, Method},
-    middleware::Next,
     response::Response,
 };
-use tracing::Instrument;
 
 use crate::app::App;
 
@@ -20,30 +21,79 @@ const MAX_REQUEST_ID: usize = 128;
 /// The route of a path that is none, as a label.
 const UNKNOWN: &str = "unknown";
 
-/// Goes around every route.
-pub(crate) async fn request(State(app): State<App>, request: Request, next: Next) -> Response {
-    let began = Instant::now();
-    let matched = request.extensions().get::<MatchedPath>().cloned();
-    let route = matched.as_ref().map_or(UNKNOWN, MatchedPath::as_str);
-    let method = method(request.method());
-    let id = request_id(request.headers());
-    // What looks after the host is not what it does.
-    let span = if route.starts_with("/api/") { span(&request, route, method) } else { Span::nothing() };
-    let named = tracing::error_span!(target: "agent_host::context", "request", request_id = id.to_str().ok(), method, route);
-    let answering = async {
-        let response = next.run(request).await;
-        tracing::debug!(status = response.status().as_u16(), took_us = microseconds(began), "answered");
-        response
-    };
-    let mut response = span.within(answering.instrument(named)).await;
-    let status = response.status();
-    span.set(|| vec![Attribute::new("http.response.status_code", i64::from(status.as_u16()))]);
-    if status.is_server_error() {
-        span.failed(status.as_str());
+/// The ids of every log line of a request.
+struct RequestIds {
+    id: HeaderValue,
+    method: &'static str,
+    route: Option<MatchedPath>,
+}
+
+impl LogIds for RequestIds {
+    fn name(&self) -> &'static str {
+        "request"
     }
-    app.http.answered(route, method, status.as_u16(), began.elapsed());
-    response.headers_mut().insert(REQUEST_ID, id);
-    response
+
+    fn visit(&self, field: &mut dyn FnMut(&'static str, LogValue<'_>)) {
+        if let Ok(id) = self.id.to_str() {
+            field("request_id", LogValue::Text(id));
+        }
+        field("method", LogValue::Text(self.method));
+        field("route", LogValue::Text(name(self.route.as_ref())));
+    }
+}
+
+/// What is kept of a request until it is answered.
+pub(crate) struct RequestLog {
+    app: App,
+    began: Instant,
+    id: HeaderValue,
+    method: &'static str,
+    route: Option<MatchedPath>,
+    span: Span,
+    context: LogContext,
+}
+
+impl RequestLog {
+    pub(crate) fn begin(app: &App, request: &Request) -> Self {
+        let began = Instant::now();
+        let matched = request.extensions().get::<MatchedPath>().cloned();
+        let route = name(matched.as_ref());
+        let method = method(request.method());
+        let id = request_id(request.headers());
+        // What looks after the host is not what it does.
+        let span = if route.starts_with("/api/") { span(request, route, method) } else { Span::nothing() };
+        let context = LogContext::current().with(RequestIds { id: id.clone(), method, route: matched.clone() });
+        Self { app: app.clone(), began, id, method, route: matched, span, context }
+    }
+
+    /// The ids of its lines.
+    pub(crate) fn context(&self) -> LogContext {
+        self.context.clone()
+    }
+
+    /// Lets the answer be made within the span and the ids of the request; the answer has the id of the request.
+    pub(crate) async fn around(self, answering: impl Future<Output = Response>) -> Response {
+        let Self { app, began, id, method, route, span, context } = self;
+        let answering = async {
+            let response = answering.await;
+            tracing::debug!(status = response.status().as_u16(), took_us = microseconds(began), "answered");
+            response
+        };
+        let mut response = span.within(context.scope(answering)).await;
+        let status = response.status();
+        span.set(|| vec![Attribute::new("http.response.status_code", i64::from(status.as_u16()))]);
+        if status.is_server_error() {
+            span.failed(status.as_str());
+        }
+        app.http.answered(name(route.as_ref()), method, status.as_u16(), began.elapsed());
+        response.headers_mut().insert(REQUEST_ID, id);
+        response
+    }
+}
+
+/// A route as a label.
+fn name(route: Option<&MatchedPath>) -> &str {
+    route.map_or(UNKNOWN, MatchedPath::as_str)
 }
 
 fn span(request: &Request, route: &str, method: &'static str) -> Span {

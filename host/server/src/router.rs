@@ -6,22 +6,17 @@ use axum::{
 };
 
 use crate::{
-    access::{cors, door},
-    agents::profile,
+    access::cors,
     app::App,
     http::{Problem, ProblemCode},
-    request_log, routes,
+    layer::RequestLayer,
+    routes,
 };
 
 /// Every path of the server.
 pub(crate) fn router(app: App) -> Router {
     let (routes, _) = routes::routes().split_for_parts();
-    let routes = routes
-        .fallback(unknown_path)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(axum::middleware::from_fn_with_state(app.clone(), door::door))
-        .layer(axum::middleware::from_fn(profile::errors::dialect))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), request_log::request));
+    let routes = routes.fallback(unknown_path).method_not_allowed_fallback(wrong_method).layer(RequestLayer(app.clone()));
     // Before the door: a browser asks whether it may send a key, without one.
     let routes = if app.host.config().cors_origins.is_empty() { routes } else { routes.layer(cors::layer(&app.host)) };
     routes.with_state(app)

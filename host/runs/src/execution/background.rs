@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use agent_host_config::ApprovalPolicy;
 use agent_host_protocol::{ApiError, time};
+use agent_host_providers::log_context;
 use opentelemetry::context::FutureExt;
 use serde_json::Value;
 
@@ -74,7 +75,7 @@ impl BackgroundActions {
                 Err(error) => open.end(CallOutcome::Action(Err(&error))).await,
             }
         };
-        tasks.spawn(acting.with_current_context());
+        tasks.spawn(log_context::inherit(acting.with_current_context()));
     }
 }
 

@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use agent_host_ledger::{Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
-    ApiError, Run, RunId, RunStatus, Timestamp,
+    ApiError, Run, RunId, RunStatus, RunnerId, Timestamp,
     run::{RunFailure, Terminal},
     time,
 };
+use agent_host_providers::log_context::{LogContext, LogIds, LogValue};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 
 use super::{
     Runs, StoredRun,
@@ -57,6 +57,25 @@ pub(crate) struct RunTask {
     pub(crate) turn: Turn,
 }
 
+/// The ids of every log line of a run.
+struct RunIds {
+    run_id: RunId,
+    runner_id: RunnerId,
+    binding_id: String,
+}
+
+impl LogIds for RunIds {
+    fn name(&self) -> &'static str {
+        "run"
+    }
+
+    fn visit(&self, field: &mut dyn FnMut(&'static str, LogValue<'_>)) {
+        field("run_id", LogValue::Id(&self.run_id));
+        field("runner_id", LogValue::Id(&self.runner_id));
+        field("binding_id", LogValue::Text(&self.binding_id));
+    }
+}
+
 /// Why a wait of a run that is not executed is over before its time.
 pub(crate) enum Interruption {
     Stopping,
@@ -77,14 +96,11 @@ impl Runs {
         let turn = self.lines.join(conversation.clone(), run_no, run.terms.grant.steering, |key| self.parked_turn(key));
         let waits = !turn.is_now();
         let runs = self.clone();
-        // Every line of the log names its run, at whatever level.
-        let span = tracing::error_span!(
-            target: "agent_host::context",
-            "run",
-            run_id = %run_id,
-            runner_id = %run.record.run.runner_id,
-            binding_id = run.record.run.binding_id,
-        );
+        let context = LogContext::current().with(RunIds {
+            run_id,
+            runner_id: run.record.run.runner_id.clone(),
+            binding_id: run.record.run.binding_id.clone(),
+        });
         let task = RunTask { runs: self.clone(), run, cancelled, mail, turn };
         let running = async move {
             if let Some(conversation) = conversation.filter(|_| waits) {
@@ -111,7 +127,7 @@ impl Runs {
                 }
             }
         };
-        self.tasks.spawn(running.instrument(span));
+        self.tasks.spawn(context.scope(running));
     }
 }
 

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 
 use agent_host_config::Config;
 use agent_host_protocol::Principal;
+use agent_host_runs::Welcome;
 use axum::{
     body::{Body, HttpBody},
-    extract::{MatchedPath, Request, State},
+    extract::{MatchedPath, Request},
     http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, uri::Authority},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 use futures_util::StreamExt;
@@ -48,20 +48,25 @@ const FORWARDED: [HeaderName; 3] =
     [HeaderName::from_static("forwarded"), HeaderName::from_static("via"), HeaderName::from_static("x-real-ip")];
 const FORWARDED_PREFIX: &str = "x-forwarded-";
 
-/// Finds out who sends a request, and says so to the routes.
-pub(crate) async fn door(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let principal = match (who(&app, &request), is_open(&request)) {
+/// Finds out who sends a request, and says so to the routes. Gives how long the sender is welcome, where that has an end.
+pub(crate) fn admit(app: &App, request: &mut Request) -> Result<Option<Welcome>, Problem> {
+    let principal = match (who(app, request), is_open(request)) {
         (Ok(principal), _) => principal,
-        (Err(_), true) => return next.run(request).await,
-        (Err(problem), false) => return problem.into_response(),
+        (Err(_), true) => return Ok(None),
+        (Err(problem), false) => return Err(problem),
     };
     let welcome = app.host.welcome(&principal);
     request.extensions_mut().insert(principal);
-    let Some(welcome) = welcome else { return next.run(request).await };
-    // A request that takes its time ends with the key that it came by, and so does an answer that is a stream.
+    Ok(welcome)
+}
+
+/// An answer for as long as its request is welcome: a request that takes its time ends with the key that it came by, and so
+/// does an answer that is a stream.
+pub(crate) async fn while_welcome(welcome: Option<Welcome>, answering: impl Future<Output = Response>) -> Response {
+    let Some(welcome) = welcome else { return answering.await };
     let response = tokio::select! {
         biased;
-        response = next.run(request) => response,
+        response = answering => response,
         () = welcome.clone().ended() => return unknown("the key of this request was revoked or has expired").into_response(),
     };
     if response.body().size_hint().exact().is_some() {

@@ -27,7 +27,7 @@ pub(crate) async fn open(mut request: ApiRequest) -> Result<Response, Problem> {
     if after.as_deref().is_some_and(|after| after.len() > 128) {
         return Err(Problem::foreign_cursor());
     }
-    let (host, caller) = (request.app.host, request.caller);
+    let (host, caller) = (request.app.host.clone(), request.caller);
     let found = off_thread(move || host.open_actions(&caller.0, after.as_deref(), limit as usize + 1)).await?;
     Ok(page(found, limit, |action| action.action_id.clone()))
 }

@@ -69,7 +69,7 @@ pub(crate) async fn claim(mut request: ApiRequest) -> Result<Response, Problem> 
         ));
     };
     let Claim { queues, runner_ids, lease_ms, wait_ms, start } = request.optional_json(MAX_BODY_BYTES).await?;
-    let host = request.app.host;
+    let host = request.app.host.clone();
     let wait = Duration::from_millis(wait_ms.min(host.config().limits.claim_wait_ms));
     let claimed = host.claim(&executor_id, ClaimRequest { queues, runner_ids, lease_ms, start }, wait).await?;
     Ok(match claimed {

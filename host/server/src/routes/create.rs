@@ -63,7 +63,7 @@ pub(crate) async fn dead_letters(mut request: ApiRequest) -> Result<Response, Pr
     let queue = request.query.text("queue");
     let (cursor, limit) = request.query.page()?;
     let after = cursor.map(|cursor| cursor.parse::<RunId>().map_err(|_| Problem::foreign_cursor())).transpose()?;
-    let (host, caller) = (request.app.host, request.caller);
+    let (host, caller) = (request.app.host.clone(), request.caller);
     let found = off_thread(move || host.dead_letters(&caller.0, queue.as_deref(), after, limit as usize + 1)).await?;
     Ok(page(found, limit, |letter| letter.run_id.to_string()))
 }

@@ -129,6 +129,6 @@ pub(crate) async fn news(Path(id): Path<String>, request: ApiRequest) -> Result<
     let news = request.app.host.executor_news(&id)?;
     let events = news
         .map(|news| Event::default().event("news").json_data(&news).unwrap_or_default())
-        .take_until(request.app.closing.cancelled_owned());
+        .take_until(request.app.closing.clone().cancelled_owned());
     Ok(sse::respond(events, place))
 }

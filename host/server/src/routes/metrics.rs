@@ -3,7 +3,6 @@
 use std::fmt;
 
 use agent_host_protocol::Scope;
-use agent_host_runs::Host;
 use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
@@ -13,7 +12,7 @@ use prometheus_client::{encoding::text, registry::Registry};
 use crate::{
     access::ApiRequest,
     app::{App, off_thread},
-    http::{Problem, metrics::HttpMetrics},
+    http::Problem,
     openapi::refusals,
 };
 
@@ -30,17 +29,17 @@ refusals!(MetricsRefusals = []);
         content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8"), MetricsRefusals))]
 pub(crate) async fn show(request: ApiRequest) -> Result<Response, Problem> {
     request.allow_everywhere(Scope::RunsRead)?;
-    let App { host, http, .. } = request.app;
-    let page = off_thread(move || write(&host, http).map_err(Problem::internal)).await?;
+    let app = request.app;
+    let page = off_thread(move || write(&app).map_err(Problem::internal)).await?;
     let cache_control = (header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(([(header::CONTENT_TYPE, OPEN_METRICS), cache_control], page).into_response())
 }
 
-fn write(host: &Host, http: HttpMetrics) -> Result<String, fmt::Error> {
+fn write(app: &App) -> Result<String, fmt::Error> {
     let mut page = String::with_capacity(16 * 1024);
-    host.write_metrics(&mut page)?;
+    app.host.write_metrics(&mut page)?;
     let mut registry = Registry::with_prefix("agent_host");
-    registry.register_collector(http.collector());
+    registry.register_collector(app.http.clone().collector());
     text::encode_registry(&mut page, &registry)?;
     text::encode_eof(&mut page)?;
     Ok(page)

@@ -75,7 +75,7 @@ refusals!(RecordingRefusals = [NotFound, NoJournal]);
 pub(crate) async fn recording(Id(id): Id<RunId>, request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::RunsRead)?;
     require_journal(&request.app, &request.caller, id).await?;
-    let host = request.app.host;
+    let host = request.app.host.clone();
     // Making its text takes as long as reading it.
     let mut response = off_thread(move || Ok::<_, HostError>(json(StatusCode::OK, &host.recording(id)?))).await?;
     let disposition = HeaderValue::try_from(format!("attachment; filename=\"run-{id}.recording.json\""));

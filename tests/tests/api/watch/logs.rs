@@ -85,5 +85,25 @@ async fn a_line_says_whose_it_is() {
     assert!(of_run.iter().any(|line| line["message"] == "the run has ended"), "{log}");
     for line in of_run {
         assert_eq!((&line["runner_id"], &line["binding_id"]), (&json!("plugin:test/steps/default"), &json!("hostile")), "{line}");
+        // The run goes on in a task of its own; the request that began it is named all the same.
+        assert_eq!((&line["request_id"], &line["route"]), (&json!("req-7"), &json!("/api/v1/events")), "{line}");
     }
+}
+
+#[tokio::test]
+async fn a_line_of_text_says_whose_it_is() {
+    let config = "[[bindings]]\nid = \"hostile\"\nrunner = \"plugin:test/steps/default\"\n";
+    let host = Host::start(&["steps"], config, &["--log", "debug"]).await;
+    let run = host.say("say hello", &[("x-request-id", "req-8")]).await;
+    let (_, log) = host.end().await;
+    let line = |message: &str| {
+        let found = log.lines().find(|line| line.contains("req-8") && line.contains(message));
+        found.unwrap_or_else(|| panic!("{message}: {log}"))
+    };
+    let request = "DEBUG request{request_id=\"req-8\" method=\"POST\" route=\"/api/v1/events\"}:";
+    assert!(line(": answered ").contains(&format!("{request} agent_host_server::")), "{log}");
+    let run_id = run["run_id"].as_str().unwrap();
+    let run =
+        format!("{request}run{{run_id={run_id} runner_id=plugin:test/steps/default binding_id=\"hostile\"}}: agent_host_runs::");
+    assert!(line(": the run has ended ").contains(&run), "{log}");
 }

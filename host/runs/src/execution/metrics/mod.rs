@@ -154,7 +154,7 @@ impl Metrics {
     }
 
     fn runs(&self, run: &Run) -> Arc<Runs> {
-        self.0.runs.row(&[&run.runner_id.to_string(), &run.binding_id], Runs::new)
+        self.0.runs.row(&[run.runner_id.as_str(), &run.binding_id], Runs::new)
     }
 
     /// A run was created, and is on disk.

@@ -4,6 +4,7 @@
 //! who counts often ([`Table::row`]).
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     fmt,
     sync::{
@@ -124,13 +125,13 @@ impl<V> Default for Table<V> {
 impl<V> Table<V> {
     /// The numbers of a row, made by `new` where it is the first time. Who counts often keeps what it gets.
     pub fn row(&self, labels: &[&str], new: impl FnOnce() -> V) -> Arc<V> {
-        let key = key(labels);
-        if let Some(row) = self.0.read().get(&key) {
-            return Arc::clone(row);
+        if let Some(row) = with_key(labels, |key| self.0.read().get(key).cloned()) {
+            return row;
         }
+        let key = with_key(labels, str::to_owned);
         let mut rows = self.0.write();
         let is_full = rows.len() >= MAX_ROWS && !rows.contains_key(&key);
-        let key = if is_full { self::key(&vec![OTHER; labels.len()]) } else { key };
+        let key = if is_full { with_key(&vec![OTHER; labels.len()], str::to_owned) } else { key };
         Arc::clone(rows.entry(key).or_insert_with(|| Arc::new(new())))
     }
 
@@ -142,15 +143,29 @@ impl<V> Table<V> {
     }
 }
 
-fn key(labels: &[&str]) -> String {
-    let mut key = String::with_capacity(labels.iter().map(|label| label.len() + 1).sum());
-    for (place, label) in labels.iter().enumerate() {
-        if place > 0 {
-            key.push(SEPARATOR);
+thread_local! {
+    /// The key that is looked up. A row that exists is found without an allocation.
+    static KEY: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Calls `read` with the key of a row; `read` must not look up another row.
+fn with_key<T>(labels: &[&str], read: impl FnOnce(&str) -> T) -> T {
+    KEY.with_borrow_mut(|key| {
+        key.clear();
+        for (place, label) in labels.iter().enumerate() {
+            if place > 0 {
+                key.push(SEPARATOR);
+            }
+            let start = key.len();
+            key.push_str(label);
+            if label.contains(SEPARATOR) {
+                let clean = label.replace(SEPARATOR, " ");
+                key.truncate(start);
+                key.push_str(&clean);
+            }
         }
-        key.extend(label.chars().map(|c| if c == SEPARATOR { ' ' } else { c }));
-    }
-    key
+        read(key)
+    })
 }
 
 /// Names and values of labels.

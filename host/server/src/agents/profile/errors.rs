@@ -1,6 +1,6 @@
 //! Problems as the clients of the profile know them: RFC 7807 documents with a `code` in upper case.
 //!
-//! Everything under `/api/v1/agent` that refuses says so in this form: what the handlers refuse, and, by [`dialect`], what
+//! Everything under `/api/v1/agent` that refuses says so in this form: what the handlers refuse, and, by [`in_dialect`], what
 //! refuses before a handler has the request.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,6 @@ use axum::{
     body::{Body, to_bytes},
     extract::{MatchedPath, Request},
     http::{HeaderValue, StatusCode, header},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
@@ -268,15 +267,14 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Goes around the routes, outside of who finds out who asks: what is refused under `/api/v1/agent` is refused in the form of
-/// the profile, and names its path in `instance`.
-pub(crate) async fn dialect(request: Request, next: Next) -> Response {
-    let matched = request.extensions().get::<MatchedPath>();
-    if !matched.is_some_and(|path| path.as_str().starts_with(PREFIX)) {
-        return next.run(request).await;
-    }
-    let instance = request.uri().path().to_owned();
-    let response = next.run(request).await;
+/// The path of a request to the profile; `None` elsewhere.
+pub(crate) fn instance(request: &Request) -> Option<String> {
+    let matched = request.extensions().get::<MatchedPath>()?;
+    matched.as_str().starts_with(PREFIX).then(|| request.uri().path().to_owned())
+}
+
+/// An answer of the profile: a refusal has the form of the profile, and names the path of the request in `instance`.
+pub(crate) async fn in_dialect(instance: &str, response: Response) -> Response {
     // What method a path takes is no word of the profile.
     let is_problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/problem+json");
     if !is_problem || response.status() == StatusCode::METHOD_NOT_ALLOWED {
@@ -292,7 +290,7 @@ pub(crate) async fn dialect(request: Request, next: Next) -> Response {
     };
     parts.status = refusal.code.status();
     parts.headers.remove(header::CONTENT_LENGTH);
-    Response::from_parts(parts, Body::from(refusal.to_json(Some(&instance))))
+    Response::from_parts(parts, Body::from(refusal.to_json(Some(instance))))
 }
 
 /// Declares what a route of the profile refuses with, beside what every route may.
