@@ -35,11 +35,11 @@ impl Batch<'_> {
             }
             return Err(LedgerError::IdempotencyConflict { event_id: row.event_id });
         }
-        let event = (Table::EventIds, accept.event_id.to_bytes());
-        let runs = accept.runs.iter().map(|new| (Table::RunIds, new.run.run_id.to_bytes()));
+        let event = (&self.memory.event_ids, accept.event_id.to_bytes());
+        let runs = accept.runs.iter().map(|new| (&self.memory.run_ids, new.run.run_id.to_bytes()));
         let mut seen = HashSet::with_capacity(accept.runs.len() + 1);
-        for (table, id) in std::iter::once(event).chain(runs) {
-            if self.ids.contains(&id) || !seen.insert(id) || self.reader.has(table, &id)? {
+        for (taken, id) in std::iter::once(event).chain(runs) {
+            if self.ids.contains(&id) || !seen.insert(id) || taken.has(&id, self.reader)? {
                 return Err(LedgerError::invalid("this id of an event or a run is already in the ledger: make a new one"));
             }
         }
@@ -58,6 +58,7 @@ impl Batch<'_> {
         }
         let plan = self.plan(&accept.values)?;
         self.ids.extend(seen);
+        self.memory.event_ids.add(accept.event_id.to_bytes());
         Ok(New::Allowed(plan))
     }
 
@@ -90,7 +91,7 @@ impl Batch<'_> {
         }
         self.refer_to(std::mem::take(&mut accept.refers_to));
         self.rows.append(&accept.entries);
-        self.values.carry_out(plan, self.rows);
+        self.carry_out(plan);
         self.rows
             .put_with(Table::Events, &number(event_no), |bytes| write_event_row(bytes, &runs, transcript_seq, &accept.event));
         if let Some(Idempotency { key, body_hash }) = accept.idempotency.take() {
@@ -112,7 +113,7 @@ impl Batch<'_> {
 
     fn check_add_run(&mut self, new: &AddRunOperation) -> Result<WithRun, LedgerError> {
         let id = new.run.run_id.to_bytes();
-        if self.ids.contains(&id) || self.reader.has(Table::RunIds, &id)? {
+        if self.ids.contains(&id) || self.memory.run_ids.has(&id, self.reader)? {
             return Err(LedgerError::invalid("this id of a run is already in the ledger: make a new one"));
         }
         let (event_no, old) = self.event_row(new.run.event_id)?;
@@ -189,6 +190,7 @@ impl Batch<'_> {
         self.rows.put(Table::RunIds, &run.run_id.to_bytes(), &key);
         self.rows.put(Table::Terms, &key, terms.get().as_bytes());
         self.rows.put(Table::Active, &key, &[]);
+        self.memory.run_ids.add(run.run_id.to_bytes());
         self.memory.active.insert(run_no, ActiveRun::new(run));
         self.memory.next_run_no = run_no + 1;
     }

@@ -153,7 +153,12 @@ impl<'a> Batch<'a> {
         if writes.is_empty() {
             return Ok(Plan::default());
         }
-        self.values.plan(writes, self.reader)
+        self.values.plan(writes, self.reader, &mut self.memory.usages)
+    }
+
+    /// Does what was planned.
+    pub(crate) fn carry_out(&mut self, plan: Plan) {
+        self.values.carry_out(plan, self.rows, &mut self.memory.usages);
     }
 
     /// The run, where it has ended; else it is in memory afterwards.

@@ -54,7 +54,7 @@ impl Batch<'_> {
             Piece::Values { conversation, waits, values } => {
                 self.has_no_active_run(conversation, waits)?;
                 let plan = self.plan(values)?;
-                self.values.carry_out(plan, self.rows);
+                self.carry_out(plan);
                 Ok(values.len() as u64)
             }
             Piece::Items { no, first, last, end } => {

@@ -1,20 +1,26 @@
-//! What the writer keeps in memory: the runs that have not ended and are not parked, the next numbers, and where transcripts end.
+//! What the writer keeps in memory: the runs that have not ended and are not parked, the next numbers, the newest ids, where
+//! transcripts end, and how much scopes have.
 //!
-//! All of it can be read from the store at any time, and is, after a batch that could not be written.
+//! All of it can be read from the store at any time, and is, after a batch that could not be written. The writer looks
+//! nothing up that the ledger has just been told: ids that were just made, conversations and scopes that are in use.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use agent_host_protocol::Run;
 use rustc_hash::FxHashMap;
 
 use crate::{
+    apply::{ids::Ids, recent::Recent},
     error::LedgerError,
-    record::Park,
+    record::{Park, Usage},
     rows::{ConversationRow, Reader, Table, json, read_number, read_pair},
 };
 
-/// Conversations whose end is remembered. About 150 bytes each; one that is forgotten costs two lookups.
-const CONVERSATIONS: usize = 50_000;
+/// Conversations whose end is remembered, twice as many at most. About 150 bytes each; one that is not costs two lookups.
+const CONVERSATIONS: usize = 25_000;
+
+/// Scopes and areas whose usage is remembered, twice as many at most. About 100 bytes each; one that is not costs a lookup.
+const USAGES: usize = 25_000;
 
 pub(crate) struct Memory {
     pub(crate) active: FxHashMap<u64, ActiveRun>,
@@ -22,7 +28,11 @@ pub(crate) struct Memory {
     pub(crate) next_run_no: u64,
     pub(crate) next_audit_no: u64,
     next_conversation_no: u64,
-    conversations: HashMap<String, Conversation>,
+    conversations: Recent<String, Known>,
+    pub(crate) event_ids: Ids,
+    pub(crate) run_ids: Ids,
+    /// How much the scopes and areas that were written to last have, by the key of their row.
+    pub(crate) usages: Recent<Vec<u8>, Usage>,
     /// Runs that were parked, or loaded because a write named them: those that are parked after the batch leave.
     leaving: Vec<u64>,
 }
@@ -58,6 +68,13 @@ impl ActiveRun {
     }
 }
 
+/// What is known of a conversation.
+enum Known {
+    /// The store does not have it.
+    New,
+    There(Conversation),
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conversation {
     pub(crate) no: u64,
@@ -76,7 +93,10 @@ impl Memory {
             next_run_no: next(Table::Runs)?,
             next_audit_no: next(Table::Audit)?,
             next_conversation_no: conversation.map_or(1, |last| last + 1),
-            conversations: HashMap::new(),
+            conversations: Recent::new(CONVERSATIONS),
+            event_ids: Ids::load(Table::EventIds, reader)?,
+            run_ids: Ids::load(Table::RunIds, reader)?,
+            usages: Recent::new(USAGES),
             leaving: Vec::new(),
         })
     }
@@ -94,17 +114,20 @@ impl Memory {
         self.leaving.push(run_no);
     }
 
-    /// Remembers where a transcript ends, where the store has it. One that it does not have is made by [`Self::place`].
+    /// Remembers where a transcript ends, or that the store does not have it. Then [`Self::place`] makes it.
     pub(crate) fn load_conversation(&mut self, index: &str, reader: &Reader) -> Result<(), LedgerError> {
-        if self.conversations.contains_key(index) {
+        if self.conversations.get(index).is_some() {
             return Ok(());
         }
         let row =
             reader.get(Table::Conversations, index.as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
-        if let Some(ConversationRow { no, .. }) = row {
-            let last_seq = reader.last_of(Table::Transcript, no)?;
-            self.conversations.insert(index.to_owned(), Conversation { no, last_seq });
-        }
+        let known = match row {
+            Some(ConversationRow { no, .. }) => {
+                Known::There(Conversation { no, last_seq: reader.last_of(Table::Transcript, no)? })
+            }
+            None => Known::New,
+        };
+        self.conversations.insert(index.to_owned(), known);
         Ok(())
     }
 
@@ -119,13 +142,13 @@ impl Memory {
     }
 
     fn advance(&mut self, index: &str, by: u64) -> (Conversation, bool) {
-        if let Some(conversation) = self.conversations.get_mut(index) {
+        if let Some(Known::There(conversation)) = self.conversations.get(index) {
             conversation.last_seq += by;
             return (*conversation, false);
         }
         let conversation = Conversation { no: self.next_conversation_no, last_seq: by };
         self.next_conversation_no += 1;
-        self.conversations.insert(index.to_owned(), conversation);
+        self.conversations.insert(index.to_owned(), Known::There(conversation));
         (conversation, true)
     }
 
@@ -136,8 +159,9 @@ impl Memory {
                 self.active.remove(&run_no);
             }
         }
-        if self.conversations.len() > CONVERSATIONS {
-            self.conversations.clear();
-        }
+        self.conversations.trim();
+        self.usages.trim();
+        self.event_ids.trim();
+        self.run_ids.trim();
     }
 }

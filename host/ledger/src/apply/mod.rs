@@ -4,8 +4,12 @@ mod accept;
 mod artifact;
 mod batch;
 mod conversation;
+mod ids;
 mod journal;
 mod memory;
+mod recent;
+#[cfg(test)]
+mod tests;
 mod value;
 mod write;
 

@@ -3,74 +3,86 @@
 use std::collections::HashMap;
 
 use crate::{
+    apply::recent::Recent,
     error::LedgerError,
     operation::ValueRow,
     record::Usage,
     rows::{BY_STORAGE, Reader, Rows, Stored, Table, is_expected, schema},
 };
 
-/// Values and usages that differ from what the store has.
+/// Values that differ from what the store has.
 #[derive(Default)]
 pub(crate) struct Values {
     values: HashMap<Vec<u8>, Option<Stored>>,
-    usages: HashMap<Vec<u8>, Usage>,
 }
 
-/// What an operation does to [`Values`] and rows, when all of it is known to be allowed.
+/// What an operation does to [`Values`], usages and rows, when all of it is known to be allowed.
 #[derive(Default)]
 pub(crate) struct Plan {
     after: Values,
+    usages: HashMap<Vec<u8>, Usage>,
     rows: Rows,
 }
 
 impl Values {
-    /// Works out what these writes do. Changes nothing.
+    /// Works out what these writes do. Changes nothing, but remembers in `usages` what it has read.
     ///
     /// # Errors
     /// [`LedgerError::Conflict`], [`LedgerError::QuotaExceeded`].
-    pub(crate) fn plan(&self, writes: &[ValueRow], reader: &Reader) -> Result<Plan, LedgerError> {
+    pub(crate) fn plan(
+        &self,
+        writes: &[ValueRow],
+        reader: &Reader,
+        usages: &mut Recent<Vec<u8>, Usage>,
+    ) -> Result<Plan, LedgerError> {
         let mut plan = Plan::default();
         let mut before: HashMap<Vec<u8>, Usage> = HashMap::new();
         for write in writes {
+            let usage_key = schema::usage_key(write.table, &write.scope);
+            let usage = match plan.usages.get(&usage_key) {
+                Some(usage) => *usage,
+                None => {
+                    let usage = match usages.get(&usage_key) {
+                        Some(usage) => *usage,
+                        None => {
+                            let usage = reader.usage(&usage_key)?;
+                            usages.insert(usage_key.clone(), usage);
+                            usage
+                        }
+                    };
+                    before.insert(usage_key.clone(), usage);
+                    usage
+                }
+            };
             let named = named(write.table, &write.key);
             let known = plan.after.values.get(&named).or_else(|| self.values.get(&named));
             let old = match known {
                 Some(known) => *known,
+                // An empty scope has no value.
+                None if usage.keys == 0 => None,
                 None => reader.get(write.table, &write.key, |value| Stored::of(write.table, value))?,
             };
             if !is_expected(write.expected, old.map(|old| old.tag)) {
                 return Err(LedgerError::Conflict { key: write.name() });
             }
             let new = write.value.as_deref().map(|value| Stored::of(write.table, value)).transpose()?;
-            let usage_key = schema::usage_key(write.table, &write.scope);
-            let usage = match plan.after.usages.get(&usage_key) {
-                Some(usage) => *usage,
-                None => {
-                    let usage = match self.usages.get(&usage_key) {
-                        Some(usage) => *usage,
-                        None => reader.usage(&usage_key)?,
-                    };
-                    before.insert(usage_key.clone(), usage);
-                    usage
-                }
-            };
             let usage = Usage {
                 bytes: (usage.bytes + new.map_or(0, |new| new.size + write.key_bytes))
                     .saturating_sub(old.map_or(0, |old| old.size + write.key_bytes)),
                 keys: (usage.keys + u64::from(new.is_some())).saturating_sub(u64::from(old.is_some())),
             };
-            plan.after.usages.insert(usage_key, usage);
+            plan.usages.insert(usage_key, usage);
             plan.after.values.insert(named, new);
             plan.put(write, old, new);
         }
         for write in writes {
             let key = schema::usage_key(write.table, &write.scope);
-            if let (Some(quota), Some(before), Some(after)) = (write.quota, before.get(&key), plan.after.usages.get(&key)) {
+            if let (Some(quota), Some(before), Some(after)) = (write.quota, before.get(&key), plan.usages.get(&key)) {
                 within("bytes", before.bytes, after.bytes, quota.max_bytes)?;
                 within("keys", before.keys, after.keys, quota.max_keys)?;
             }
         }
-        for (key, usage) in &plan.after.usages {
+        for (key, usage) in &plan.usages {
             if *usage == Usage::default() {
                 plan.rows.delete(Table::Usage, key);
             } else {
@@ -81,10 +93,12 @@ impl Values {
     }
 
     /// Does what was planned.
-    pub(crate) fn carry_out(&mut self, plan: Plan, rows: &mut Rows) {
+    pub(crate) fn carry_out(&mut self, plan: Plan, rows: &mut Rows, usages: &mut Recent<Vec<u8>, Usage>) {
         rows.append(&plan.rows);
         self.values.extend(plan.after.values);
-        self.usages.extend(plan.after.usages);
+        for (key, usage) in plan.usages {
+            usages.insert(key, usage);
+        }
     }
 }
 

@@ -50,7 +50,7 @@ impl Batch<'_> {
             self.outcome.touched.push(run_no);
         }
         self.rows.append(&write.rows);
-        self.values.carry_out(plan, self.rows);
+        self.carry_out(plan);
         self.outcome.pins.extend(write.values.iter_mut().filter_map(ValueRow::take_pin));
         for artifact in std::mem::take(&mut write.artifacts) {
             self.put_artifact(artifact);

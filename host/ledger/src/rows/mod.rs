@@ -25,4 +25,6 @@ pub(crate) use schema::{
 };
 pub use value::state_tag;
 pub(crate) use value::{Stored, StoredValue, is_expected, read_stored, read_usage};
+#[cfg(test)]
+pub(crate) use view::LOOKUPS;
 pub(crate) use view::{Base, StoredRows, View, Views};

@@ -27,6 +27,17 @@ type Bytes = &'static [u8];
 type BaseRows = ReadOnlyTable<Bytes, Bytes>;
 type BaseRow = Result<(AccessGuard<'static, Bytes>, AccessGuard<'static, Bytes>), redb::StorageError>;
 
+#[cfg(test)]
+thread_local! {
+    /// Lookups of rows and openings of tables by this thread.
+    pub(crate) static LOOKUPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+fn count_lookup() {
+    LOOKUPS.set(LOOKUPS.get() + 1);
+}
+
 /// What redb has at one moment. All readers of this moment share the transaction and its tables.
 pub(crate) struct Base {
     transaction: ReadTransaction,
@@ -78,6 +89,8 @@ impl View {
         key: &[u8],
         read: impl FnOnce(&[u8]) -> Result<T, LedgerError>,
     ) -> Result<Option<T>, LedgerError> {
+        #[cfg(test)]
+        count_lookup();
         match self.changed(table, key) {
             Some(row) => row.value().map(read).transpose(),
             None => self.base.table(table)?.get(key)?.map(|guard| read(guard.value())).transpose(),
@@ -85,6 +98,8 @@ impl View {
     }
 
     pub(crate) fn table(&self, table: Table) -> Result<StoredRows, LedgerError> {
+        #[cfg(test)]
+        count_lookup();
         let frozen = self.frozen.as_ref().map(|layer| layer.table(table)).unwrap_or_default();
         Ok(StoredRows { table, fresh: self.fresh.table(table), frozen, base: Arc::clone(self.base.table(table)?) })
     }
