@@ -203,11 +203,11 @@ impl Work {
                 }
                 Err(error) => error,
             };
-            tracing::error!(%error, "rows could not be merged into redb; they stay in memory and in the log");
+            tracing::error!(reason = %reason(&error), "rows could not be merged into redb; they stay in memory and in the log");
             if !matches!(error, LedgerError::DiskLow { .. }) {
                 database = self.reopen(database)?;
             }
-            self.tell(MergeState::Failing(error.to_string().into()));
+            self.tell(MergeState::Failing(reason(&error)));
             if self.is_closing_after(RETRY) {
                 return Ok(database);
             }
@@ -253,10 +253,10 @@ impl Work {
                 }
                 Err(error) => error,
             };
-            tracing::error!(%error, "redb cannot be written to");
+            tracing::error!(reason = %reason(&error), "redb cannot be written to");
             let reading = ReadOnlyDatabase::open(&path).map_err(LedgerError::damaged);
             let reading = reading.and_then(|database| Ok((Base::new(&database)?, database)));
-            self.tell(MergeState::Failing(error.to_string().into()));
+            self.tell(MergeState::Failing(reason(&error)));
             let database = match reading {
                 Ok((base, database)) => {
                     self.place.views.reopened(base);
@@ -264,7 +264,7 @@ impl Work {
                     Some(database)
                 }
                 Err(error) => {
-                    tracing::error!(%error, "redb cannot be read");
+                    tracing::error!(reason = %reason(&error), "redb cannot be read");
                     unreadable += 1;
                     None
                 }
@@ -276,6 +276,14 @@ impl Work {
                 tracing::debug!(%error, "redb was closed to be opened for writing");
             }
         }
+    }
+}
+
+/// Why a merge has failed. What redb says is no reason to doubt the rows: they are in memory and in the log.
+fn reason(error: &LedgerError) -> Arc<str> {
+    match error {
+        LedgerError::Damaged(what) => Arc::clone(what),
+        other => other.to_string().into(),
     }
 }
 

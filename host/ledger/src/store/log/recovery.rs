@@ -109,7 +109,9 @@ impl Part {
             offset += header.frame_bytes();
         }
         let known = before.unwrap_or(0).max(applied);
-        if let Some((batch, at)) = self.later(seed, offset, known)? {
+        // The frame that was being written is no proof of itself.
+        let from = if torn { offset + 1 } else { offset };
+        if let Some((batch, at)) = self.later(seed, from, known)? {
             let reason = format!(
                 "what stands at byte {offset}, where batch {} or a later one should, cannot be read, but batch {batch} at byte {at} can",
                 known + 1
@@ -123,10 +125,10 @@ impl Part {
         Ok(live)
     }
 
-    /// The first frame behind `offset` that is of a later batch than `known`, and where it is.
-    fn later(&mut self, seed: u64, offset: u64, known: u64) -> Result<Option<(u64, u64)>, OpenError> {
+    /// The first frame from `from` on that is of a later batch than `known`, and where it is.
+    fn later(&mut self, seed: u64, mut from: u64, known: u64) -> Result<Option<(u64, u64)>, OpenError> {
         let magic = memmem::Finder::new(&FRAME_MAGIC);
-        let (mut from, mut bytes) = (offset + 1, Vec::new());
+        let mut bytes = Vec::new();
         while from + HEADER as u64 <= self.size {
             let len = usize::try_from(self.size - from).unwrap_or(usize::MAX).min(SEARCH_BYTES);
             bytes.resize(len, 0);
