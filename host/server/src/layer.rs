@@ -106,9 +106,11 @@ mod tests {
     use super::*;
     use crate::http::connections::Peer;
 
-    /// Level, target and request id of each line.
+    /// Level, target and request id of a line.
+    type Line = (tracing::Level, String, Option<String>);
+
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<(tracing::Level, String, Option<String>)>>>);
+    struct Lines(Arc<Mutex<Vec<Line>>>);
 
     impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Lines {
         fn on_event(&self, event: &tracing::Event<'_>, _: LayerContext<'_, S>) {
