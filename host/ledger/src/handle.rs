@@ -19,13 +19,13 @@ use crate::{
     error::{LedgerError, OpenError},
     files::{Blob, BlobReader, BlobWriter, Blobs, Disk, Need, size_of, unreadable},
     operation::{
-        AcceptAnswer, AcceptOperation, AddRunOperation, ArtifactOperation, AuditRow, EntriesOperation, NewArtifact, Operation,
+        AcceptAnswer, AcceptOperation, AddRunOperation, ArtifactOperation, EntriesOperation, NewArtifact, Operation,
         WriteOperation, audit_bytes, entry_rows,
     },
     options::Options,
     overlay::{Admitted, Overlay},
     record::{Accept, Accepted, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
-    rows::{Reader, View, Views, bounded},
+    rows::{AuditRow, Reader, View, Views, bounded},
     store::{Hooks, MergeEvents, Missing, Store, io_error, open},
     writer::{Counters, Ended, Queue, Shared, Watch, Writer},
 };

@@ -1,4 +1,4 @@
-//! What happened: events, runs, run events, journals, transcript, state, audit and idempotency keys, in one store.
+//! The facts of the host: events, runs, run events, journals, transcript, state, audit and idempotency keys, in one store.
 //!
 //! It is: one redb file and one write-ahead log in one directory, a writer thread that commits in groups, a thread that
 //! merges what was committed into redb, and a cheap handle ([`Ledger`]) for everyone else. It is not: anything that knows wasm, HTTP
@@ -6,8 +6,8 @@
 //!
 //! # What holds
 //!
-//! - What [`Ledger::accept`] or a [`Commit`] has answered survives a crash of the process and of the machine.
-//!   What was admitted but not answered may be there or not, each operation whole or not at all.
+//! - An operation that [`Ledger::accept`] or a [`Commit`] has answered survives a crash of the process and of the machine.
+//!   One that was admitted but not answered may be there or not, whole or not at all.
 //! - Operations take effect in the order in which they were admitted.
 //! - A run's events are numbered from 1 without a gap, and a run has exactly one terminal event if and only
 //!   if its status is terminal.
@@ -64,6 +64,8 @@ mod overlay;
 mod read;
 mod record;
 mod rows;
+#[cfg(test)]
+mod samples;
 mod store;
 mod upkeep;
 mod writer;

@@ -16,16 +16,16 @@ use crate::{
     },
 };
 
-/// What becomes of an event.
+/// Outcome of the check of a new event.
 pub(crate) enum New {
     /// The same request came before.
     Repeated(IdempotencyRow),
-    /// It is accepted, and this becomes of values.
+    /// The event is accepted, with these changes of values.
     Allowed(Plan),
 }
 
 impl Batch<'_> {
-    /// Whether an event can be accepted, and what becomes of values then.
+    /// Whether an event can be accepted, and with which changes of values.
     pub(crate) fn check_accept(&mut self, accept: &AcceptOperation) -> Result<New, LedgerError> {
         if let Some(idempotency) = &accept.idempotency
             && let Some(row) = self.idempotency(idempotency, accept.received_at)?
@@ -134,9 +134,7 @@ impl Batch<'_> {
         if let Some(context) = &new.context {
             self.rows.put(Table::Contexts, &number(run_no), context.get().as_bytes());
         }
-        for (event, sequence) in new.events.iter().zip(1..) {
-            self.rows.put(Table::RunEvents, &pair(run_no, sequence), event);
-        }
+        self.put_events(run_no, std::mem::take(&mut new.events));
         self.put_journal(run_no, &Rows::default(), new.journal.take());
         self.rows.append(&new.entries);
         run_no
@@ -189,7 +187,6 @@ impl Batch<'_> {
         self.rows.put(Table::Runs, &key, row);
         self.rows.put(Table::RunIds, &run.run_id.to_bytes(), &key);
         self.rows.put(Table::Terms, &key, terms.get().as_bytes());
-        self.rows.put(Table::Active, &key, &[]);
         self.memory.run_ids.add(run.run_id.to_bytes());
         self.memory.active.insert(run_no, ActiveRun::new(run));
         self.memory.next_run_no = run_no + 1;

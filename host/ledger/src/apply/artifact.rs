@@ -48,7 +48,7 @@ impl Batch<'_> {
     pub(crate) fn forget(&mut self, forget: &ForgetOperation) -> Result<u64, LedgerError> {
         let mut old = Vec::new();
         for id in &forget.ids {
-            // What this batch has added or forgotten already is left for the next collection.
+            // The next collection takes artifacts that this batch has added or forgotten.
             if self.artifacts.contains_key(id) {
                 continue;
             }

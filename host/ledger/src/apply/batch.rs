@@ -4,7 +4,7 @@
 //! leaves no trace. Answers are kept until the batch is durable.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     sync::Arc,
 };
 
@@ -22,17 +22,22 @@ use crate::{
     files::Pin,
     operation::{AcceptAnswer, Pruned, ValueRow},
     overlay::Admitted,
-    rows::{IdempotencyRow, Reader, Rows, Table, number},
+    rows::{IdempotencyRow, Packed, Reader, Rows, Table, number, pair},
 };
 
 pub(crate) struct Batch<'a> {
     pub(crate) memory: &'a mut Memory,
-    /// What was committed before this batch.
+    /// The rows that were committed before this batch.
     pub(crate) reader: &'a Reader,
     pub(crate) rows: &'a mut Rows,
     /// Runs whose row is to be written when the batch is finished: several writes to a run cost one row.
     pub(crate) dirty: Vec<u64>,
     pub(crate) ended: FxHashMap<u64, Arc<Run>>,
+    /// Events of runs, and audit records, that are still to be put: those of a batch that follow each other are one row.
+    pub(crate) events: FxHashMap<u64, Packed>,
+    /// Bytes of `events`.
+    events_bytes: usize,
+    pub(crate) audit: Option<Packed>,
     /// Ids and keys of this batch, which the reader does not see yet.
     pub(crate) ids: HashSet<[u8; 16]>,
     pub(crate) keys: HashMap<String, IdempotencyRow>,
@@ -51,7 +56,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) outcome: Outcome,
 }
 
-/// What is to be done when the batch is durable, or is not.
+/// Work that follows the batch, whether it became durable or not.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) answers: Vec<Answer>,
@@ -65,7 +70,7 @@ pub(crate) struct Outcome {
     pub(crate) parked: i64,
 }
 
-/// An answer and who waits for it. Refusals wait too: who is refused must not find the refused state any more.
+/// An answer and the channel of its caller. Refusals wait for the batch too, so that a refused caller does not read the refused state.
 pub(crate) enum Answer {
     Accept(oneshot::Sender<Result<AcceptAnswer, LedgerError>>, Result<AcceptAnswer, LedgerError>),
     Write(oneshot::Sender<Result<Arc<Run>, LedgerError>>, Result<Arc<Run>, LedgerError>),
@@ -80,7 +85,7 @@ pub(crate) struct WithRun {
 }
 
 impl Outcome {
-    /// Answers everyone. Who has stopped waiting is no error.
+    /// Sends every answer. A caller that has stopped waiting is no error.
     pub(crate) fn answer(self, durable: Result<(), &LedgerError>) {
         fn known<T>(answer: Result<T, LedgerError>, durable: Result<(), &LedgerError>) -> Result<T, LedgerError> {
             answer.and_then(|answer| durable.map(|()| answer).map_err(Clone::clone))
@@ -105,6 +110,9 @@ impl<'a> Batch<'a> {
             rows,
             dirty: Vec::new(),
             ended: FxHashMap::default(),
+            events: FxHashMap::default(),
+            events_bytes: 0,
+            audit: None,
             ids: HashSet::new(),
             keys: HashMap::new(),
             values: Values::default(),
@@ -119,10 +127,27 @@ impl<'a> Batch<'a> {
 
     /// Bytes of the changes so far.
     pub(crate) fn bytes(&self) -> usize {
-        self.rows.bytes().len()
+        self.rows.bytes().len() + self.events_bytes
     }
 
-    /// Writes the rows of the runs that changed. No operation follows.
+    /// Events that follow those which the run has.
+    pub(crate) fn put_events(&mut self, run_no: u64, events: Vec<Packed>) {
+        for next in events {
+            self.events_bytes += next.bytes();
+            match self.events.entry(run_no) {
+                Entry::Vacant(place) => drop(place.insert(next)),
+                Entry::Occupied(mut before) => {
+                    if !before.get_mut().take_over(&next) {
+                        let full = before.insert(next);
+                        self.events_bytes = self.events_bytes.saturating_sub(full.bytes());
+                        full.put(self.rows, Table::RunEvents, &pair(run_no, full.first));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the rows of the runs that changed, and those that were still to be put. No operation follows.
     ///
     /// The second is an error where a row cannot be encoded; then no row of the batch may be written.
     pub(crate) fn finish(mut self) -> (Outcome, Result<(), LedgerError>) {
@@ -140,6 +165,12 @@ impl<'a> Batch<'a> {
             };
             result = result.and_then(|()| self.rows.put_json(Table::Runs, &number(*run_no), &**run));
         }
+        for (run_no, events) in &self.events {
+            events.put(self.rows, Table::RunEvents, &pair(*run_no, events.first));
+        }
+        if let Some(audit) = &self.audit {
+            audit.put(self.rows, Table::Audit, &number(audit.first));
+        }
         self.outcome.touched.sort_unstable();
         self.outcome.touched.dedup();
         (self.outcome, result)
@@ -156,7 +187,7 @@ impl<'a> Batch<'a> {
         self.values.plan(writes, self.reader, &mut self.memory.usages)
     }
 
-    /// Does what was planned.
+    /// Carries a plan out.
     pub(crate) fn carry_out(&mut self, plan: Plan) {
         self.values.carry_out(plan, self.rows, &mut self.memory.usages);
     }

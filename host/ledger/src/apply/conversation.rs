@@ -7,9 +7,9 @@ use agent_host_protocol::{EventId, Run, grant::ConversationKey};
 use crate::{
     apply::Batch,
     error::LedgerError,
-    operation::{AuditRow, ForgetConversationOperation, ItemRow, Piece, RunPart},
+    operation::{ForgetConversationOperation, ItemRow, Piece, RunPart},
     rows::{
-        ConversationRow, EventRow, Reader, Table, audit_run, delete_segment, encode, forgotten_event, forgotten_run, json,
+        AuditRow, ConversationRow, EventRow, Packed, Reader, Table, delete_segment, encode, forgotten_event, forgotten_run, json,
         malformed, number, pair, read_number, write_event_row,
     },
 };
@@ -32,9 +32,12 @@ impl Batch<'_> {
         for record in records {
             let audit_no = self.memory.next_audit_no;
             self.memory.next_audit_no += 1;
-            self.rows.put(Table::Audit, &number(audit_no), &record.row);
-            if let Some(run_id) = record.run_id {
-                self.rows.put(Table::AuditRuns, &audit_run(run_id, audit_no), &[]);
+            let mut packed = Packed::new(audit_no);
+            record.push_to(&mut packed);
+            if !self.audit.as_mut().is_some_and(|row| row.take_over(&packed))
+                && let Some(full) = self.audit.replace(packed)
+            {
+                full.put(self.rows, Table::Audit, &number(full.first));
             }
         }
     }
@@ -67,7 +70,7 @@ impl Batch<'_> {
             Piece::Artifacts(records) => {
                 let mut forgotten = 0;
                 for record in records {
-                    // What this batch has collected already is gone.
+                    // This batch may have collected the artifact already.
                     if !self.is_forgotten_artifact(&record.artifact_id) {
                         self.delete_artifact(record);
                         forgotten += 1;
@@ -110,7 +113,7 @@ impl Batch<'_> {
             }
             part.events.iter().for_each(|sequence| self.rows.delete(Table::RunEvents, &pair(run_no, *sequence)));
             let Some(end) = &part.end else { continue };
-            self.rows.put(Table::RunEvents, &pair(run_no, last), end);
+            end.put(self.rows, Table::RunEvents, &pair(run_no, last));
             self.rows.delete(Table::Contexts, &number(run_no));
             self.rows.put(Table::Runs, &number(run_no), &row);
             self.outcome.touched.push(run_no);

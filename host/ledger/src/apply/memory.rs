@@ -1,5 +1,5 @@
-//! What the writer keeps in memory: the runs that have not ended and are not parked, the next numbers, the newest ids, where
-//! transcripts end, and how much scopes have.
+//! Memory of the writer: the runs that have not ended and are not parked, the next numbers, the newest ids, the ends of
+//! transcripts, and the usage of scopes.
 //!
 //! All of it can be read from the store at any time, and is, after a batch that could not be written. The writer looks
 //! nothing up that the ledger has just been told: ids that were just made, conversations and scopes that are in use.
@@ -68,7 +68,7 @@ impl ActiveRun {
     }
 }
 
-/// What is known of a conversation.
+/// Knowledge of a conversation.
 enum Known {
     /// The store does not have it.
     New,
@@ -91,7 +91,7 @@ impl Memory {
             active: active.map(|record| (record.run_no, ActiveRun::stored(record.run))).collect(),
             next_event_no: next(Table::Events)?,
             next_run_no: next(Table::Runs)?,
-            next_audit_no: next(Table::Audit)?,
+            next_audit_no: reader.next_audit_no()?,
             next_conversation_no: conversation.map_or(1, |last| last + 1),
             conversations: Recent::new(CONVERSATIONS),
             event_ids: Ids::load(Table::EventIds, reader)?,

@@ -1,20 +1,21 @@
-//! What the writer looks up, and what it must not take for known.
+//! Look-ups of the writer, and ids that it must not take for new.
 
 use std::sync::Arc;
 
-use agent_host_protocol::{Event, EventId, Run, RunId, RunStatus, event::Envelope, grant::ConversationKey};
+use agent_host_protocol::{EventId, grant::ConversationKey};
 use proptest::prelude::*;
 use redb::{Database, backends::InMemoryBackend};
-use serde_json::{Map, json, value::to_raw_value};
+use serde_json::{json, value::to_raw_value};
 use tokio::sync::oneshot;
 
 use crate::{
-    Accept, NewItem, NewRun, RunWrite, StateWrite,
+    Accept, NewItem, RunWrite, StateWrite,
     apply::{Batch, Memory, apply, ids::Ids},
     error::LedgerError,
     files::Blobs,
     operation::{AcceptAnswer, AcceptOperation, Operation, WriteOperation},
     rows::{LOOKUPS, Layer, Reader, Rows, Table, View, Views},
+    samples,
     store::create,
 };
 
@@ -78,48 +79,10 @@ impl Small {
 }
 
 fn accept(conversation: &str) -> Accept {
-    let mut event = Event { event_id: EventId::new(), received_at: 1, envelope: Envelope::message("x", "api") };
+    let mut accept = samples::accept();
+    let event = &mut accept.event;
     event.envelope.conversation = Some(serde_json::from_value(json!({ "conversation_id": conversation })).unwrap());
-    let run = Run {
-        run_id: RunId::new(),
-        parent_run_id: None,
-        retry_of: None,
-        execution: agent_host_protocol::run::Execution::Host,
-        queue: None,
-        event_id: event.event_id,
-        binding_id: "main".into(),
-        runner_id: "plugin:a/b/c".parse().unwrap(),
-        runner_version: "1".into(),
-        conversation_id: Some(conversation.into()),
-        thread_id: None,
-        workspace_id: None,
-        bot_id: None,
-        status: RunStatus::Created,
-        status_reason: None,
-        failure: None,
-        attempt: 1,
-        resumes: 0,
-        created_at: 1,
-        started_at: None,
-        finished_at: None,
-        updated_at: 1,
-        deadline_at: None,
-        cancel_requested_at: None,
-        cancel_reason: None,
-        last_sequence: 0,
-        usage: None,
-        metadata: Map::new(),
-    };
-    Accept {
-        transcript: Some(item(conversation, event.event_id)),
-        event,
-        idempotency: None,
-        runs: vec![NewRun { run, terms: to_raw_value(&json!({})).unwrap() }],
-        artifacts: Vec::new(),
-        refers_to: Vec::new(),
-        entries: Vec::new(),
-        state: Vec::new(),
-    }
+    Accept { transcript: Some(item(conversation, event.event_id)), ..accept }
 }
 
 fn item(conversation: &str, event_id: EventId) -> NewItem {

@@ -16,7 +16,7 @@ pub(crate) struct Values {
     values: HashMap<Vec<u8>, Option<Stored>>,
 }
 
-/// What an operation does to [`Values`], usages and rows, when all of it is known to be allowed.
+/// Changes of [`Values`], usages and rows by an operation that is allowed.
 #[derive(Default)]
 pub(crate) struct Plan {
     after: Values,

@@ -11,19 +11,19 @@ use crate::{
     rows::{Rows, Table, number, pair, wait_key},
 };
 
-/// What a write does, when all of it is known to be allowed.
+/// Changes by a write that is allowed.
 #[derive(Default)]
 pub(crate) struct Checked {
     /// The run, where it has ended and only takes audit records.
     ended: Option<Arc<Run>>,
-    /// What becomes of values.
+    /// Changes of values.
     plan: Plan,
-    /// What is deleted of its journal.
+    /// Segments of the journal that are deleted.
     journal: Rows,
 }
 
 impl Batch<'_> {
-    /// Whether a write can be carried out, and what it then does.
+    /// Whether a write can be carried out, and with which changes.
     pub(crate) fn check_write(&mut self, write: &WriteOperation) -> Result<Checked, LedgerError> {
         if let Some(run) = self.find_run(write.run_no)? {
             if write.is_audit_only() {
@@ -34,7 +34,7 @@ impl Batch<'_> {
         }
         if let Some(active) = self.memory.active.get(&write.run_no) {
             run_change::fenced(&active.run, write.claim)?;
-            run_change::check(&active.run, active.park.is_some(), &write.changes, write.events)?;
+            run_change::check(&active.run, active.park.is_some(), &write.changes, write.span)?;
         }
         for item in &write.transcript {
             self.load_conversation(&item.index)?;
@@ -50,6 +50,7 @@ impl Batch<'_> {
             self.outcome.touched.push(run_no);
         }
         self.rows.append(&write.rows);
+        self.put_events(run_no, std::mem::take(&mut write.events));
         self.carry_out(plan);
         self.outcome.pins.extend(write.values.iter_mut().filter_map(ValueRow::take_pin));
         for artifact in std::mem::take(&mut write.artifacts) {
@@ -64,7 +65,7 @@ impl Batch<'_> {
         self.put_park(run_no, run_change::park_change(&write.changes), write.park.take());
         let run = match ended {
             Some(run) => run,
-            None => match self.change_run(run_no, write.changes, write.events) {
+            None => match self.change_run(run_no, write.changes, write.span) {
                 Some(run) => run,
                 None => return,
             },
@@ -92,7 +93,6 @@ impl Batch<'_> {
         let run = Arc::clone(&active.run);
         if run.status.is_terminal() {
             self.memory.active.remove(&run_no);
-            self.rows.delete(Table::Active, &number(run_no));
             self.ended.insert(run_no, Arc::clone(&run));
         }
         Some(run)

@@ -22,12 +22,11 @@ use std::{
     time::Duration,
 };
 
-use agent_host_protocol::{Event, EventId, Run, RunId, RunStatus, event::Envelope};
 use redb::{Builder, StorageBackend, backends::FileBackend};
-use serde_json::{Map, value::RawValue};
+use serde_json::value::RawValue;
 
 use crate::{
-    Accept, Accepted, Ledger, LedgerError, NewEvent, NewRun, Options, RunRecord, RunWrite, StateWrite,
+    Accepted, Ledger, LedgerError, NewEvent, Options, RunRecord, RunWrite, StateWrite, samples,
     store::{Hooks, LogFile},
 };
 
@@ -199,7 +198,7 @@ fn open_with(options: Options) -> (Ledger, Switches) {
     (options.open_with(hooks).unwrap(), switches)
 }
 
-/// What a crash leaves. No merge may be under way, unless it is held: a copy takes longer than a crash.
+/// Copies the files as a crash leaves them. No merge may be under way, unless it is held: a copy takes longer than a crash.
 fn crash(dir: &Path, copy: &Path) {
     for file in ["ledger.redb", "ledger-1.wal", "ledger-2.wal"] {
         std::fs::copy(dir.join(file), copy.join(file)).unwrap();
@@ -210,52 +209,8 @@ fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
 }
 
-fn accept() -> Accept {
-    let event = Event { event_id: EventId::new(), received_at: 1, envelope: Envelope::message("x", "api") };
-    let run = Run {
-        run_id: RunId::new(),
-        parent_run_id: None,
-        retry_of: None,
-        execution: agent_host_protocol::run::Execution::Host,
-        queue: None,
-        event_id: event.event_id,
-        binding_id: "main".into(),
-        runner_id: "plugin:a/b/c".parse().unwrap(),
-        runner_version: "1".into(),
-        conversation_id: None,
-        thread_id: None,
-        workspace_id: None,
-        bot_id: None,
-        status: RunStatus::Created,
-        status_reason: None,
-        failure: None,
-        attempt: 1,
-        resumes: 0,
-        created_at: 1,
-        started_at: None,
-        finished_at: None,
-        updated_at: 1,
-        deadline_at: None,
-        cancel_requested_at: None,
-        cancel_reason: None,
-        last_sequence: 0,
-        usage: None,
-        metadata: Map::new(),
-    };
-    Accept {
-        event,
-        idempotency: None,
-        runs: vec![NewRun { run, terms: raw("{}") }],
-        transcript: None,
-        artifacts: Vec::new(),
-        refers_to: Vec::new(),
-        entries: Vec::new(),
-        state: Vec::new(),
-    }
-}
-
 async fn new_run(ledger: &Ledger) -> Result<RunRecord, LedgerError> {
-    match ledger.accept(accept()).await? {
+    match ledger.accept(samples::accept()).await? {
         Accepted::New { mut runs, .. } => Ok(runs.remove(0)),
         Accepted::Repeated { .. } => panic!("repeated"),
     }

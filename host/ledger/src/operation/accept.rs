@@ -14,7 +14,7 @@ use crate::{
     },
     overlay::Admitted,
     record::{Accept, AddRun, Idempotency, StateWrite},
-    rows::{Rows, RunEventRow, bounded, encode},
+    rows::{Packed, Rows, bounded, encode, pack_events},
 };
 
 /// An idempotency key, in bytes: what fits a header comfortably.
@@ -52,7 +52,7 @@ pub(crate) struct NewRunRow {
     pub(crate) terms: Box<RawValue>,
 }
 
-/// What the writer answers to an accept; the handle has the rest.
+/// Answer of the writer to an accept; the handle has the rest.
 pub(crate) enum AcceptAnswer {
     /// The runs have this number and the following.
     New {
@@ -134,7 +134,7 @@ pub(crate) struct AddRunOperation {
     pub(crate) terms: Box<RawValue>,
     pub(crate) context: Option<Box<RawValue>>,
     /// From 1 on.
-    pub(crate) events: Vec<Vec<u8>>,
+    pub(crate) events: Vec<Packed>,
     pub(crate) journal: Option<NewSegment>,
     pub(crate) entries: Rows,
     pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
@@ -165,12 +165,12 @@ impl AddRunOperation {
             )));
         }
         let row = encode(&run)?;
-        let events = events.iter().map(|event| encode(&RunEventRow::of(event))).collect::<Result<Vec<_>, _>>()?;
+        let events = pack_events(&events);
         let journal = journal.map(NewSegment::prepare);
         let bytes = row.len()
             + terms.get().len()
             + context.as_ref().map_or(0, |context| context.get().len())
-            + events.iter().map(Vec::len).sum::<usize>()
+            + events.iter().map(Packed::bytes).sum::<usize>()
             + journal.as_ref().map_or(0, NewSegment::bytes)
             + entries.bytes().len();
         bounded(bytes)?;

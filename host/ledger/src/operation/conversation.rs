@@ -1,4 +1,4 @@
-//! Items of transcripts and audit records, encoded, and a piece of a conversation to be forgotten.
+//! Items of transcripts, encoded, and a piece of a conversation to be forgotten.
 
 use agent_host_protocol::{EventId, RunId, grant::ConversationKey};
 use tokio::sync::oneshot;
@@ -8,8 +8,8 @@ use crate::{
     error::LedgerError,
     operation::ValueRow,
     overlay::Admitted,
-    record::{ArtifactRecord, AuditRecord, NewItem},
-    rows::{MAX_KEY_BYTES, TranscriptRow, encode},
+    record::{ArtifactRecord, NewItem},
+    rows::{AuditRow, MAX_KEY_BYTES, Packed, TranscriptRow, encode},
 };
 
 /// An item of a transcript, without its place.
@@ -28,18 +28,6 @@ impl ItemRow {
     }
 }
 
-/// An audit record, without its number.
-pub(crate) struct AuditRow {
-    pub(crate) run_id: Option<RunId>,
-    pub(crate) row: Vec<u8>,
-}
-
-impl AuditRow {
-    pub(crate) fn prepare(record: &AuditRecord) -> Result<Self, LedgerError> {
-        Ok(Self { run_id: record.run_id, row: encode(record)? })
-    }
-}
-
 pub(crate) fn conversation_index(key: &ConversationKey) -> Result<String, LedgerError> {
     let index = key.index();
     if index.len() > MAX_KEY_BYTES {
@@ -49,7 +37,7 @@ pub(crate) fn conversation_index(key: &ConversationKey) -> Result<String, Ledger
 }
 
 pub(crate) fn audit_bytes(rows: &[AuditRow]) -> usize {
-    rows.iter().map(|row| row.row.len()).sum()
+    rows.iter().map(AuditRow::bytes).sum()
 }
 
 /// A piece of a conversation to be forgotten. Answers with how many things it was.
@@ -77,10 +65,11 @@ pub(crate) enum Piece {
 pub(crate) struct RunPart {
     pub(crate) run_no: u64,
     pub(crate) run_id: RunId,
+    /// Rows of events, by the number of the first event of each.
     pub(crate) events: Vec<u64>,
     pub(crate) segments: Vec<(u64, Vec<Digest>)>,
-    /// The row of its last event, without what it said. With it the rest of the run goes.
-    pub(crate) end: Option<Vec<u8>>,
+    /// The last event of the run, without what it said. With it the rest of the run goes.
+    pub(crate) end: Option<Packed>,
 }
 
 impl RunPart {

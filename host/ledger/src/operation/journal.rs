@@ -12,7 +12,7 @@ use crate::{
     record::JournalSegment,
 };
 
-/// What a blob adds to a batch: its digest in the row, and the row that lists it.
+/// Bytes that a blob adds to a batch: its digest in the row, and the row that lists it.
 const BLOB_BYTES: usize = 32 + 56;
 
 /// A segment, encoded, and its blobs, pinned.
@@ -46,7 +46,7 @@ impl NewSegment {
     }
 }
 
-/// What [`crate::Ledger::prune_journals`] removed.
+/// Segments that [`crate::Ledger::prune_journals`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pruned {
     /// Runs whose journals were deleted to the end.

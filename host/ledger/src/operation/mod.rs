@@ -11,7 +11,7 @@ mod write;
 
 pub(crate) use accept::{AcceptAnswer, AcceptOperation, AddRunOperation, ListedEvent};
 pub(crate) use artifact::{ArtifactOperation, ForgetOperation, NewArtifact, is_id};
-pub(crate) use conversation::{AuditRow, ForgetConversationOperation, ItemRow, Piece, RunPart, audit_bytes};
+pub(crate) use conversation::{ForgetConversationOperation, ItemRow, Piece, RunPart, audit_bytes};
 pub use journal::Pruned;
 pub(crate) use journal::{NewSegment, PrunableRun, PrunableSegment, PruneOperation};
 pub(crate) use run_change::{NewPark, ParkChange};
@@ -21,7 +21,7 @@ pub(crate) use write::WriteOperation;
 pub(crate) enum Operation {
     Accept(Box<AcceptOperation>),
     Write(Box<WriteOperation>),
-    Audit(Vec<AuditRow>),
+    Audit(Vec<crate::rows::AuditRow>),
     Artifact(Box<ArtifactOperation>),
     Forget(Box<ForgetOperation>),
     ForgetConversation(Box<ForgetConversationOperation>),

@@ -77,7 +77,7 @@ pub(crate) fn fenced(run: &Run, claim: Option<u32>) -> Result<(), LedgerError> {
     }
 }
 
-/// What a write does to the park row of a run.
+/// Change of the park row of a run by a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParkChange {
     /// The row stays.
@@ -88,7 +88,7 @@ pub(crate) enum ParkChange {
     Remove,
 }
 
-/// What these changes do to the park row of a run.
+/// Change of the park row of a run by these changes.
 pub(crate) fn park_change(changes: &[RunChange]) -> ParkChange {
     let change = |change: &RunChange| match change {
         RunChange::Due { at } => Some(ParkChange::Due(*at)),
@@ -222,7 +222,7 @@ fn end(run: &mut Run, at: Timestamp, terminal: Terminal) {
     }
 }
 
-/// What one run may wait for: more is a list that belongs into a table of its own.
+/// Keys that one run may wait for: more is a list that belongs into a table of its own.
 const MAX_KEYS: usize = 64;
 
 /// A key, in bytes: the number of the run follows it.
@@ -261,44 +261,16 @@ impl NewPark {
 #[cfg(test)]
 mod tests {
     use agent_host_protocol::{
-        EventId, FailureCode, RunId,
+        EventId, FailureCode,
         message::TokenUsage,
         run::{RunCompletion, RunFailure},
     };
 
     use super::*;
+    use crate::samples;
 
     fn run() -> Run {
-        Run {
-            run_id: RunId::new(),
-            parent_run_id: None,
-            retry_of: None,
-            execution: agent_host_protocol::run::Execution::Host,
-            queue: None,
-            event_id: EventId::new(),
-            binding_id: "main".into(),
-            runner_id: "plugin:a/b/c".parse().unwrap(),
-            runner_version: "1.0.0".into(),
-            conversation_id: None,
-            thread_id: None,
-            workspace_id: None,
-            bot_id: None,
-            status: RunStatus::Created,
-            status_reason: None,
-            failure: None,
-            attempt: 1,
-            resumes: 0,
-            created_at: 1,
-            started_at: None,
-            finished_at: None,
-            updated_at: 1,
-            deadline_at: None,
-            cancel_requested_at: None,
-            cancel_reason: None,
-            last_sequence: 0,
-            usage: None,
-            metadata: serde_json::Map::default(),
-        }
+        samples::run(EventId::new())
     }
 
     fn after(changes: Vec<RunChange>) -> Run {

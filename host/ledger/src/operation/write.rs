@@ -9,19 +9,21 @@ use crate::{
     error::LedgerError,
     files::Blobs,
     operation::{
-        AuditRow, ItemRow, NewArtifact, NewPark, NewSegment, ValueRow, artifact::artifact_bytes, audit_bytes, entry_rows,
+        ItemRow, NewArtifact, NewPark, NewSegment, ValueRow, artifact::artifact_bytes, audit_bytes, entry_rows,
         run_change::EventSpan,
     },
     overlay::Admitted,
     record::{NewEvent, RunChange, RunWrite, StateWrite},
-    rows::{Rows, RunEventRow, Table, bounded, schema},
+    rows::{AuditRow, Packed, Rows, Table, bounded, pack_events, schema},
 };
 
 pub(crate) struct WriteOperation {
     pub(crate) run_no: u64,
     pub(crate) changes: Vec<RunChange>,
-    pub(crate) events: Option<EventSpan>,
-    /// Rows whose keys are known: context, events.
+    pub(crate) span: Option<EventSpan>,
+    /// The events of the span.
+    pub(crate) events: Vec<Packed>,
+    /// Rows whose keys are known: context, entries.
     pub(crate) rows: Rows,
     /// State and storage.
     pub(crate) values: Vec<ValueRow>,
@@ -46,6 +48,7 @@ impl WriteOperation {
     /// Whether one who follows the run may see it: all but audit records and the journal.
     pub(crate) fn is_seen(&self) -> bool {
         !(self.changes.is_empty()
+            && self.events.is_empty()
             && self.rows.is_empty()
             && self.transcript.is_empty()
             && self.values.is_empty()
@@ -83,9 +86,7 @@ impl WriteOperation {
         if let Some(context) = context {
             rows.put(Table::Contexts, &schema::number(run_no), context.get().as_bytes());
         }
-        for event in &events {
-            rows.put_json(Table::RunEvents, &schema::pair(run_no, event.sequence), &RunEventRow::of(event))?;
-        }
+        let events = pack_events(&events);
         let values = state.iter().map(ValueRow::state).chain(storage.into_iter().map(ValueRow::storage));
         let values = values.collect::<Result<Vec<_>, _>>()?;
         let artifacts = NewArtifact::prepare_all(&artifacts, blobs)?;
@@ -96,6 +97,7 @@ impl WriteOperation {
         let journal = journal.map(NewSegment::prepare);
         let park = park.map(|park| NewPark::prepare(park, &changes)).transpose()?;
         let bytes = rows.bytes().len()
+            + events.iter().map(Packed::bytes).sum::<usize>()
             + items
             + values_bytes
             + artifact_bytes(&artifacts, &refers_to)
@@ -107,7 +109,8 @@ impl WriteOperation {
         let operation = Self {
             run_no,
             changes,
-            events: span,
+            span,
+            events,
             rows,
             values,
             artifacts,

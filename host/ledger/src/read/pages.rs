@@ -16,7 +16,7 @@ use crate::{
     handle::Ledger,
     read::Sequence,
     record::{AuditRecord, RunFilter},
-    rows::{ConversationRow, EventRow, Reader, Table, TranscriptRow, json, malformed, schema},
+    rows::{ConversationRow, EventRow, Reader, Table, TranscriptRow, json, malformed, schema, stored_audit},
 };
 
 /// Runs that are looked at for one page of a filtered list: some milliseconds. What is behind them is on a later
@@ -67,6 +67,40 @@ pub(crate) fn item(
         cursor: cursors.at(seq),
         created_at: row.created_at,
     }))
+}
+
+impl Reader {
+    /// An audit record that is listed under its run.
+    fn audit_record(&self, audit_no: u64) -> Result<AuditRecord, LedgerError> {
+        let rows = self.table(Table::Audit)?;
+        if let Some(row) = rows.range(..=schema::number(audit_no).as_slice())?.next_back() {
+            let (key, value) = row?;
+            let first = schema::read_number(key.value()).ok_or_else(|| malformed(Table::Audit))?;
+            for record in stored_audit(first, value.value())? {
+                let (found, record) = record?;
+                if found == audit_no {
+                    return record.record();
+                }
+            }
+        }
+        Err(LedgerError::damaged(format!("audit record {audit_no} is listed but not there")))
+    }
+
+    /// The `limit` audit records before the one with this number, newest first, with their numbers.
+    fn audit_before(&self, end: u64, limit: usize, items: &mut Vec<(u64, AuditRecord)>) -> Result<(), LedgerError> {
+        for row in self.table(Table::Audit)?.range(..schema::number(end).as_slice())?.rev() {
+            let (key, value) = row?;
+            let first = schema::read_number(key.value()).ok_or_else(|| malformed(Table::Audit))?;
+            let records = stored_audit(first, value.value())?.collect::<Result<Vec<_>, _>>()?;
+            for (audit_no, record) in records.into_iter().rev().filter(|(audit_no, _)| *audit_no < end) {
+                if items.len() == limit {
+                    return Ok(());
+                }
+                items.push((audit_no, record.record()?));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Runs and their numbers, read one by one.
@@ -190,10 +224,9 @@ impl Ledger {
         let end = cursors.optional(before)?.unwrap_or(u64::MAX);
         let reader = self.reader()?;
         let mut items = Vec::new();
-        if let Some(no) = reader.conversation(key)?
+        if let Some((no, rows)) = reader.transcript(key)?
             && first < end
         {
-            let rows = reader.table(Table::Transcript)?;
             let (start, end) = (schema::pair(no, first), schema::pair(no, end));
             let mut range = rows.range(start.as_slice()..end.as_slice())?;
             while items.len() <= limit {
@@ -225,8 +258,7 @@ impl Ledger {
     pub fn transcript_items(&self, key: &ConversationKey, seqs: &[u64]) -> Result<Vec<TranscriptItem>, LedgerError> {
         let cursors = Sequence::transcript(key);
         let reader = self.reader()?;
-        let Some(no) = reader.conversation(key)? else { return Ok(Vec::new()) };
-        let rows = reader.table(Table::Transcript)?;
+        let Some((no, rows)) = reader.transcript(key)? else { return Ok(Vec::new()) };
         let mut items = Vec::with_capacity(seqs.len());
         for seq in seqs {
             if let Some(row) = rows.get(schema::pair(no, *seq).as_slice())? {
@@ -248,9 +280,8 @@ impl Ledger {
     ) -> Result<Vec<TranscriptItem>, LedgerError> {
         let cursors = Sequence::transcript(key);
         let reader = self.reader()?;
-        let (Some(no), Some(first)) = (reader.conversation(key)?, after_seq.checked_add(1)) else { return Ok(Vec::new()) };
+        let (Some((no, rows)), Some(first)) = (reader.transcript(key)?, after_seq.checked_add(1)) else { return Ok(Vec::new()) };
         let (start, end) = (schema::pair(no, first), schema::pair(no, u64::MAX));
-        let rows = reader.table(Table::Transcript)?;
         rows.range(start.as_slice()..=end.as_slice())?
             .map(|row| {
                 let (place, row) = row?;
@@ -363,26 +394,17 @@ impl Ledger {
         let cursors = Sequence::audit(run);
         let position = cursors.optional(cursor)?;
         let reader = self.reader()?;
-        let audit = reader.table(Table::Audit)?;
         let mut items = Vec::new();
-        let read = |bytes: &[u8]| json::<AuditRecord>(Table::Audit, bytes);
         if let Some(id) = run {
             let first = position.unwrap_or(0).saturating_add(1);
             let (start, end) = (schema::audit_run(id, first), schema::audit_run(id, u64::MAX));
             for row in reader.table(Table::AuditRuns)?.range(start.as_slice()..=end.as_slice())?.take(limit + 1) {
                 let key = row?.0;
                 let (_, audit_no) = schema::read_audit_run(key.value()).ok_or_else(|| malformed(Table::AuditRuns))?;
-                let Some(row) = audit.get(schema::number(audit_no).as_slice())? else {
-                    return Err(LedgerError::damaged(format!("audit record {audit_no} is listed but not there")));
-                };
-                items.push((audit_no, read(row.value())?));
+                items.push((audit_no, reader.audit_record(audit_no)?));
             }
         } else {
-            let end = schema::number(position.unwrap_or(u64::MAX));
-            for row in audit.range(..end.as_slice())?.rev().take(limit + 1) {
-                let (key, row) = row?;
-                items.push((schema::read_number(key.value()).ok_or_else(|| malformed(Table::Audit))?, read(row.value())?));
-            }
+            reader.audit_before(position.unwrap_or(u64::MAX), limit + 1, &mut items)?;
         }
         let has_more = cut(&mut items, limit);
         let next_cursor = items.last().filter(|_| has_more).map(|(audit_no, _)| cursors.at(*audit_no));

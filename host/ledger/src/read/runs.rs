@@ -13,7 +13,7 @@ use crate::{
     error::LedgerError,
     handle::Ledger,
     record::{EventRecord, JournalRow, Park, RunRecord},
-    rows::{RunEventRow, Table, json, malformed, pair, raw, read_number, read_pair, read_wait_key, run_event, schema, wait_key},
+    rows::{Table, malformed, pair, raw, read_number, read_pair, read_wait_key, schema, wait_key},
 };
 
 impl Ledger {
@@ -87,17 +87,13 @@ impl Ledger {
     /// # Errors
     /// Where the ledger is damaged or not available.
     pub fn run_events_of(&self, run_no: u64, id: RunId, kinds: &[&str]) -> Result<Vec<RunEvent>, LedgerError> {
-        let rows = self.reader()?.table(Table::RunEvents)?;
-        let (start, end) = (schema::pair(run_no, 1), schema::pair(run_no, u64::MAX));
         let mut found = Vec::new();
-        for row in rows.range(start.as_slice()..=end.as_slice())? {
-            let (key, value) = row?;
-            let (_, sequence) = schema::read_pair(key.value()).ok_or_else(|| malformed(Table::RunEvents))?;
-            let row: RunEventRow<'_> = json(Table::RunEvents, value.value())?;
-            if kinds.contains(&row.kind.as_ref()) {
-                found.push(run_event(id, sequence, value.value())?);
+        self.reader()?.each_event(run_no, 0, |sequence, event| {
+            if kinds.contains(&event.kind.as_ref()) {
+                found.push(event.event(id, sequence)?);
             }
-        }
+            Ok(true)
+        })?;
         Ok(found)
     }
 
@@ -171,8 +167,8 @@ impl Ledger {
             .collect()
     }
 
-    /// What parked runs wait for among the keys that begin with `prefix`, after `after`, in their order, at most `limit`:
-    /// each key with the number of the run.
+    /// Keys that parked runs wait for and that begin with `prefix`, after `after`, in their order, at most `limit`: each key
+    /// with the number of the run.
     ///
     /// # Errors
     /// Where the ledger is damaged or not available.

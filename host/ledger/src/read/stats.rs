@@ -22,7 +22,7 @@ pub struct Stats {
     pub file_bytes: u64,
     /// `ledger-1.wal` and `ledger-2.wal`, in bytes. They are set aside once and written again and again.
     pub wal_file_bytes: u64,
-    /// What of them would be read if the host crashed now, in bytes.
+    /// Bytes of these files that a host would read if it had crashed now.
     pub wal_bytes: u64,
     /// Files in `blobs`: contents of artifacts and large storage values, each kept once.
     pub blob_files: u64,

@@ -75,8 +75,13 @@ impl Ledger {
     /// Where the ledger is damaged or not available.
     pub fn state_scope(&self, scope_key: &str, max_bytes: usize) -> Result<Map<String, Value>, LedgerError> {
         let pending = self.shared().overlay.scope(scope_key);
+        let reader = self.reader()?;
+        // Most scopes are those of new conversations. To see that one is empty takes one row, a range takes more.
+        if pending.is_empty() && reader.usage(&schema::usage_key(Table::State, scope_key))?.keys == 0 {
+            return Ok(Map::new());
+        }
         let mut values: BTreeMap<String, (usize, Value)> = BTreeMap::new();
-        self.reader()?.each_value(Table::State, scope_key, "", SCOPE_VALUES, |key, bytes| {
+        reader.each_value(Table::State, scope_key, "", SCOPE_VALUES, |key, bytes| {
             if bytes.len() <= max_bytes && !pending.contains_key(key) {
                 values.insert(key.to_owned(), (bytes.len(), json(Table::State, bytes)?));
             }
@@ -139,7 +144,7 @@ impl Ledger {
     }
 
     /// An artifact by its id: one that is committed and not collected. One that a run has made is there when the
-    /// [`crate::Commit`] of its write has resolved. Who may see it, and whether its time is over, the caller decides.
+    /// [`crate::Commit`] of its write has resolved. The caller decides whose it is to see, and whether its time is over.
     ///
     /// # Errors
     /// Where the ledger is damaged or not available.

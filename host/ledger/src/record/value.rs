@@ -1,4 +1,4 @@
-//! What is kept by name or id: state, storage, entries and artifacts.
+//! Values kept by name or id: state, storage, entries and artifacts.
 
 use agent_host_protocol::{EventId, RunId, Timestamp, artifact::ArtifactMetadata, grant::ConversationKey, message::ArtifactRef};
 use serde::{Deserialize, Serialize};
@@ -41,14 +41,14 @@ pub struct StateWrite {
     pub key: String,
     /// Nothing deletes it.
     pub value: Option<Box<RawValue>>,
-    /// What the value must be now, else nothing of the whole write happens.
+    /// Value that must be there now, else nothing of the whole write happens.
     pub expected: Option<Expected>,
     /// How much the scope may have. The writer decides, so a refusal comes from the [`crate::Commit`]; until then
     /// readers see the value, as with every write that is admitted and then refused.
     pub quota: Option<Quota>,
 }
 
-/// What a state value must be for a write to happen.
+/// Condition of a write: the state value that must be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// There is none.
@@ -57,7 +57,7 @@ pub enum Expected {
     Value(u64),
 }
 
-/// How much a scope of state or an area of storage may have. What is already over it can still shrink.
+/// Limit of a scope of state or an area of storage. One that is already over it can still shrink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// Keys and values together.
@@ -128,7 +128,7 @@ impl StorageContent {
 /// [`ArtifactRecord::source`] of what a client sent by itself.
 pub const UPLOAD: &str = "upload";
 
-/// What is said of an artifact. Its bytes are the blob with its digest; several artifacts may share one.
+/// Record of an artifact. Its bytes are the blob with its digest; several artifacts may share one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArtifactRecord {
     /// A UUIDv7 as text: 1 to 64 letters, digits and `-`. It must be new.
@@ -147,7 +147,7 @@ pub struct ArtifactRecord {
     /// When it is forgotten, where it is. Until it is collected, readers compare this with the time themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// Who may see it. The ledger does not look into it.
+    /// Scope of the callers that may see the artifact. The ledger does not look into it.
     pub scope: ArtifactScope,
     /// `upload`, `run`, `tool`, `event`, `skill` or `static`. Uploads are collected where nothing refers to them; all others are referred
     /// to from the start.
@@ -180,7 +180,7 @@ impl ArtifactRecord {
         }
     }
 
-    /// What is said of it to guests and clients.
+    /// Reference to the artifact, as guests and clients see it.
     #[must_use]
     pub fn metadata(&self) -> ArtifactMetadata {
         ArtifactMetadata { artifact: self.reference(), created_at: self.created_at, expires_at: self.expires_at }

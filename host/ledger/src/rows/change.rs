@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::{error::LedgerError, rows::Table};
 
 const DELETED: u32 = u32::MAX;
-const HEADER: usize = 7;
+/// Bytes of a change before its key.
+pub(crate) const HEADER: usize = 7;
 
 /// Changes in the order in which they are made.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! What stays of rows when a conversation is forgotten.
+//! Rows of a conversation that was forgotten: the parts that stay.
 
 use agent_host_protocol::{
     Event, ResultKind, Run,
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     error::LedgerError,
-    rows::{RunEventRow, Table, TranscriptRow, encode, json},
+    rows::{StoredEvent, TranscriptRow},
 };
 
 /// Stands in the metadata of a run, and in the data of an event, that has been forgotten.
@@ -18,7 +18,7 @@ pub(crate) const FORGOTTEN: &str = "forgotten";
 /// Type of the item that stands at the end of a forgotten transcript.
 const END: &str = "forgotten";
 
-/// What stands in place of the message of a failure.
+/// Text in place of the message of a failure.
 const NO_MESSAGE: &str = "what the run said was forgotten with its conversation";
 
 impl TranscriptRow {
@@ -67,18 +67,16 @@ pub(crate) fn forgotten_event(event: Event) -> Event {
     Event { envelope: Envelope { event_type, event_time, conversation, trace_id, data: marked(), ..envelope }, ..event }
 }
 
-/// The last event of a run without what it said.
-pub(crate) fn forgotten_end(bytes: &[u8], run: &Run) -> Result<Vec<u8>, LedgerError> {
-    let row: RunEventRow<'_> = json(Table::RunEvents, bytes)?;
-    let data = row.data.get();
-    let data = if ResultKind::from_name(&row.kind) == Some(ResultKind::RunCompleted) {
-        let said = serde_json::from_str::<RunCompletion>(data);
+/// The data of the last event of a run without what it said.
+pub(crate) fn forgotten_end(end: &StoredEvent<'_>, run: &Run) -> Result<String, LedgerError> {
+    let data = if ResultKind::from_name(&end.kind) == Some(ResultKind::RunCompleted) {
+        let said = serde_json::from_str::<RunCompletion>(end.data);
         let (finish_reason, usage) = said.map_or_else(|_| (String::new(), None), |said| (said.finish_reason, said.usage));
-        encode(&RunCompletion { finish_reason, message: None, usage, metadata: None })
+        serde_json::to_string(&RunCompletion { finish_reason, message: None, usage, metadata: None })
     } else {
-        let failure = serde_json::from_str(data).ok().or_else(|| run.failure.clone());
+        let failure = serde_json::from_str(end.data).ok().or_else(|| run.failure.clone());
         let none = || RunFailure { code: run.status.to_string(), message: String::new(), retryable: false, details: None };
-        encode(&without_words(failure.unwrap_or_else(none)))
-    }?;
-    encode(&RunEventRow { kind: row.kind, timestamp: row.timestamp, data: json(Table::RunEvents, &data)? })
+        serde_json::to_string(&without_words(failure.unwrap_or_else(none)))
+    };
+    data.map_err(|error| LedgerError::not_json(&error))
 }

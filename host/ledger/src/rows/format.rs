@@ -8,27 +8,10 @@ use agent_host_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{error::LedgerError, record::NewEvent, rows::Table};
+use crate::{error::LedgerError, rows::Table};
 
 /// A key is remembered so long: clients repeat requests within minutes, queues within a day.
 pub(crate) const IDEMPOTENCY_TTL_MS: u64 = 24 * 60 * 60 * 1000;
-
-/// A row of [`Table::RunEvents`]. Run and sequence are in the key.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct RunEventRow<'a> {
-    #[serde(rename = "t", borrow)]
-    pub(crate) kind: std::borrow::Cow<'a, str>,
-    #[serde(rename = "at")]
-    pub(crate) timestamp: Timestamp,
-    #[serde(rename = "d", borrow)]
-    pub(crate) data: &'a RawValue,
-}
-
-impl<'a> RunEventRow<'a> {
-    pub(crate) fn of(event: &'a NewEvent) -> Self {
-        Self { kind: event.kind.as_str().into(), timestamp: event.timestamp, data: &event.data }
-    }
-}
 
 /// A row of [`Table::Transcript`]. Conversation and place are in the key.
 #[derive(Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! Rows that the log has and redb does not: the newest change of each key, in order, in memory.
 //!
 //! A clone of a [`Layer`] shares what it has in common with the original, so a reader keeps one moment for the price of
-//! a few counters while the writer goes on, and nobody locks anything. What a layer takes is bounded by the log: some
-//! hundred bytes for each of its rows beside the bytes of the row.
+//! a few counters while the writer goes on, and nobody locks anything. The log bounds a layer: some
+//! fifty bytes for each of its rows beside the batches, which stay as long as one of their rows does.
 
 use std::{borrow::Borrow, cmp::Ordering, sync::Arc};
 
@@ -10,29 +10,46 @@ use imbl::OrdSet;
 
 use crate::rows::{
     Change, Table,
-    change::{Malformed, Rows, read_change},
+    change::{HEADER, Malformed, Rows, read_change},
     changes,
 };
 
-/// A change of one row, encoded as in the log. It is ordered by its key, so one set holds one change of each key.
+/// A change of one row, encoded as in the log: a piece of its batch, which all rows of the batch share. Rows are ordered by
+/// their keys, so one set holds one change of each key.
 #[derive(Debug, Clone)]
-pub(crate) struct Row(Arc<[u8]>);
+pub(crate) struct Row {
+    batch: Arc<[u8]>,
+    /// The first eight bytes of the key, which decide most comparisons without a look at the batch.
+    prefix: u64,
+    /// Where the change begins in the batch.
+    start: u32,
+    key_len: u32,
+}
 
 impl Row {
+    /// The change of this key that begins at `start`.
+    fn new(batch: &Arc<[u8]>, start: u32, key: &[u8]) -> Self {
+        let mut prefix = [0; 8];
+        prefix.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
+        let key_len = u32::try_from(key.len()).unwrap_or(u32::MAX);
+        Self { batch: Arc::clone(batch), prefix: u64::from_be_bytes(prefix), start, key_len }
+    }
+
     /// A row that stands for its key in comparisons.
     pub(crate) fn probe(table: Table, key: &[u8]) -> Self {
         let mut rows = Rows::default();
         rows.delete(table, key);
-        Self(rows.bytes().into())
+        Self::new(&rows.bytes().into(), 0, key)
     }
 
     pub(crate) fn key(&self) -> &[u8] {
-        read_change(&self.0).map_or(&[], |(_, key, _)| key)
+        let start = self.start as usize + HEADER;
+        self.batch.get(start..start + self.key_len as usize).unwrap_or_default()
     }
 
-    /// Nothing where the row was deleted.
+    /// `None` where the row was deleted.
     pub(crate) fn value(&self) -> Option<&[u8]> {
-        read_change(&self.0).and_then(|(_, _, value)| value)
+        self.batch.get(self.start as usize..).and_then(read_change).and_then(|(_, _, value)| value)
     }
 }
 
@@ -44,7 +61,7 @@ impl Borrow<[u8]> for Row {
 
 impl PartialEq for Row {
     fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
+        self.prefix == other.prefix && self.key() == other.key()
     }
 }
 
@@ -58,7 +75,7 @@ impl PartialOrd for Row {
 
 impl Ord for Row {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(other.key())
+        self.prefix.cmp(&other.prefix).then_with(|| self.key().cmp(other.key()))
     }
 }
 
@@ -79,10 +96,13 @@ impl Default for Layer {
 impl Layer {
     /// Takes over a batch. After an error a part of it is in the layer, which is of no use any more.
     pub(crate) fn apply(&mut self, payload: &[u8]) -> Result<(), Malformed> {
+        let batch: Arc<[u8]> = payload.into();
+        let mut start = 0_u32;
         for change in changes(payload) {
-            let Change { table, bytes, .. } = change?;
+            let Change { table, key, bytes, .. } = change?;
             let rows = self.tables.get_mut(usize::from(table.id())).ok_or(Malformed)?;
-            rows.insert(Row(bytes.into()));
+            rows.insert(Row::new(&batch, start, key));
+            start = u32::try_from(bytes.len()).ok().and_then(|len| start.checked_add(len)).ok_or(Malformed)?;
         }
         self.bytes += payload.len() as u64;
         Ok(())

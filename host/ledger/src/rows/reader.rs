@@ -8,18 +8,14 @@ use crate::{
     digest::Digest,
     error::LedgerError,
     record::{EventRecord, Park, RunRecord},
-    rows::{ConversationRow, EventRow, RunEventRow, StoredRows, Table, View, json, malformed, number, schema},
+    rows::{
+        ConversationRow, EventRow, StoredEvent, StoredRows, Table, View, count, json, malformed, number, schema, stored_events,
+    },
 };
 
 /// The committed rows at one moment. Kept open it makes the file grow, so it lives for one call.
 pub(crate) struct Reader {
     view: Arc<View>,
-}
-
-/// A row of [`Table::RunEvents`] as the event that it was.
-pub(crate) fn run_event(run_id: RunId, sequence: u64, bytes: &[u8]) -> Result<RunEvent, LedgerError> {
-    let row: RunEventRow<'_> = json(Table::RunEvents, bytes)?;
-    Ok(RunEvent { run_id, kind: row.kind.into_owned(), data: row.data.to_owned(), sequence, timestamp: row.timestamp })
 }
 
 impl Reader {
@@ -65,6 +61,14 @@ impl Reader {
             Some(row) => schema::read_pair(row?.0.value()).map(|(_, last)| last).ok_or_else(|| malformed(table)),
             None => Ok(0),
         }
+    }
+
+    /// The number of the next audit record.
+    pub(crate) fn next_audit_no(&self) -> Result<u64, LedgerError> {
+        let table = Table::Audit;
+        let Some((key, value)) = self.table(table)?.last()? else { return Ok(1) };
+        let first = schema::read_number(key.value()).ok_or_else(|| malformed(table))?;
+        Ok(first + count(table, value.value())?)
     }
 
     pub(crate) fn run(&self, run_no: u64) -> Result<Option<Run>, LedgerError> {
@@ -116,17 +120,59 @@ impl Reader {
     }
 
     pub(crate) fn run_events(&self, run_no: u64, id: RunId, after: u64, limit: usize) -> Result<Vec<RunEvent>, LedgerError> {
-        let Some(first) = after.checked_add(1) else { return Ok(Vec::new()) };
-        let rows = self.table(Table::RunEvents)?;
-        let (start, end) = (schema::pair(run_no, first), schema::pair(run_no, u64::MAX));
-        rows.range(start.as_slice()..=end.as_slice())?
-            .take(limit)
-            .map(|row| {
-                let (key, value) = row?;
-                let (_, sequence) = schema::read_pair(key.value()).ok_or_else(|| malformed(Table::RunEvents))?;
-                run_event(id, sequence, value.value())
-            })
-            .collect()
+        let mut events = Vec::new();
+        self.each_event(run_no, after, |sequence, event| {
+            if events.len() == limit {
+                return Ok(false);
+            }
+            events.push(event.event(id, sequence)?);
+            Ok(true)
+        })?;
+        Ok(events)
+    }
+
+    /// The events of a run after `after`, until `each` says that it is enough.
+    pub(crate) fn each_event(
+        &self,
+        run_no: u64,
+        after: u64,
+        mut each: impl FnMut(u64, StoredEvent<'_>) -> Result<bool, LedgerError>,
+    ) -> Result<(), LedgerError> {
+        let Some(next) = after.checked_add(1) else { return Ok(()) };
+        let first_of = |key: &[u8]| schema::read_pair(key).map(|(_, first)| first).ok_or_else(|| malformed(Table::RunEvents));
+        let (begin, from, end) = (schema::pair(run_no, 0), schema::pair(run_no, next), schema::pair(run_no, u64::MAX));
+        // The row that has the next event may begin with earlier ones. Where it is in memory, all later ones are.
+        let before = |rows: &StoredRows| -> Result<Option<u64>, LedgerError> {
+            let row = rows.range(begin.as_slice()..=from.as_slice())?.next_back();
+            row.map(|row| first_of(row?.0.value())).transpose()
+        };
+        let mut rows = self.view.in_memory(Table::RunEvents);
+        let before = match before(&rows)? {
+            Some(first) => first,
+            None => {
+                rows = self.table(Table::RunEvents)?;
+                before(&rows)?.unwrap_or(next)
+            }
+        };
+        for row in rows.range(schema::pair(run_no, before).as_slice()..=end.as_slice())? {
+            let (key, value) = row?;
+            for event in stored_events(first_of(key.value())?, value.value())? {
+                let (sequence, event) = event?;
+                if sequence >= next && !each(sequence, event)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The transcript of a conversation: its number and the rows among which its items are.
+    pub(crate) fn transcript(&self, key: &ConversationKey) -> Result<Option<(u64, StoredRows)>, LedgerError> {
+        let Some(no) = self.conversation(key)? else { return Ok(None) };
+        // The row of a conversation never changes, so all items of one whose row is in memory are in memory.
+        let is_new = self.view.in_memory(Table::Conversations).get(key.index().as_bytes())?.is_some();
+        let rows = if is_new { self.view.in_memory(Table::Transcript) } else { self.table(Table::Transcript)? };
+        Ok(Some((no, rows)))
     }
 
     /// The number of a conversation that has a transcript or an event.

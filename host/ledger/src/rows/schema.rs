@@ -16,7 +16,9 @@ use crate::digest::Digest;
 /// 4: entries.
 ///
 /// 5: the log is in two files, and rows that redb does not have are in it and in memory.
-pub(crate) const FORMAT: u32 = 5;
+///
+/// 6: a row of run events or of audit records holds several, and the log has no rows of tables that follow from others.
+pub(crate) const FORMAT: u32 = 6;
 
 /// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
 /// (a scope of four such parts and a key of 256 bytes) fit several times over.
@@ -58,9 +60,9 @@ tables! {
     Terms = 5 "terms",
     /// `run_no` → context, opaque JSON.
     Contexts = 6 "contexts",
-    /// `(run_no, sequence)` → type, data and time.
+    /// `(run_no, sequence of the first)` → events that follow each other: type, data and time of each.
     RunEvents = 7 "run_events",
-    /// `run_no` → nothing, for every run whose status is not terminal.
+    /// `run_no` → nothing, for every run whose status is not terminal. Follows from `runs`.
     Active = 8 "active",
     /// Index of the conversation → its number and its key.
     Conversations = 9 "conversations",
@@ -68,9 +70,9 @@ tables! {
     Transcript = 10 "transcript",
     /// `(scope, key)` → JSON text.
     State = 11 "state",
-    /// `audit_no` → record.
+    /// `audit_no` of the first → records that follow each other: run and JSON of each.
     Audit = 12 "audit",
-    /// `(run id, audit_no)` → nothing.
+    /// `(run id, audit_no)` → nothing. Follows from `audit`.
     AuditRuns = 13 "audit_runs",
     /// Idempotency key → hash of the body, event, time.
     Idempotency = 14 "idempotency",

@@ -18,7 +18,7 @@ use redb::{AccessGuard, Database, ReadOnlyTable, ReadTransaction, ReadableDataba
 use crate::{
     error::LedgerError,
     rows::{
-        Table,
+        Table, derive, derived,
         layer::{Layer, Row},
     },
 };
@@ -38,7 +38,7 @@ fn count_lookup() {
     LOOKUPS.set(LOOKUPS.get() + 1);
 }
 
-/// What redb has at one moment. All readers of this moment share the transaction and its tables.
+/// The rows of redb at one moment. All readers of this moment share the transaction and its tables.
 pub(crate) struct Base {
     transaction: ReadTransaction,
     /// By the number of the table, each opened when it is first read.
@@ -73,7 +73,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// What redb has, where nothing else is.
+    /// The rows of redb, with none in memory.
     pub(crate) fn of(database: &Database) -> Result<Self, LedgerError> {
         Ok(Self { base: Arc::new(Base::new(database)?), frozen: None, fresh: Layer::default() })
     }
@@ -83,12 +83,14 @@ impl View {
         self.fresh.get(table, key).or_else(|| self.frozen.as_ref()?.get(table, key))
     }
 
+    /// One row of a table that does not follow from another.
     pub(crate) fn get<T>(
         &self,
         table: Table,
         key: &[u8],
         read: impl FnOnce(&[u8]) -> Result<T, LedgerError>,
     ) -> Result<Option<T>, LedgerError> {
+        debug_assert!(derived::source(table).is_none(), "rows in memory are derived by `table`");
         #[cfg(test)]
         count_lookup();
         match self.changed(table, key) {
@@ -100,8 +102,25 @@ impl View {
     pub(crate) fn table(&self, table: Table) -> Result<StoredRows, LedgerError> {
         #[cfg(test)]
         count_lookup();
+        let base = Arc::clone(self.base.table(table)?);
+        let of = |table| {
+            let frozen = self.frozen.as_ref().map(|layer| layer.table(table)).unwrap_or_default();
+            (self.fresh.table(table), frozen)
+        };
+        let (fresh, frozen) = match derived::source(table) {
+            None => of(table),
+            Some(source) => {
+                let (fresh, frozen) = of(source);
+                (derive(table, fresh.iter())?.table(table), derive(table, frozen.iter())?.table(table))
+            }
+        };
+        Ok(StoredRows { table, fresh, frozen, base: Some(base) })
+    }
+
+    /// The rows of a table that redb does not have yet, for readers who know that no others count. They cost no look into redb.
+    pub(crate) fn in_memory(&self, table: Table) -> StoredRows {
         let frozen = self.frozen.as_ref().map(|layer| layer.table(table)).unwrap_or_default();
-        Ok(StoredRows { table, fresh: self.fresh.table(table), frozen, base: Arc::clone(self.base.table(table)?) })
+        StoredRows { table, fresh: self.fresh.table(table), frozen, base: None }
     }
 }
 
@@ -160,7 +179,8 @@ pub(crate) struct StoredRows {
     table: Table,
     fresh: OrdSet<Row>,
     frozen: OrdSet<Row>,
-    base: Arc<BaseRows>,
+    /// `None` for the rows in memory alone.
+    base: Option<Arc<BaseRows>>,
 }
 
 /// A key or a value that was read.
@@ -184,14 +204,20 @@ impl StoredRows {
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Cell>, LedgerError> {
         match self.fresh.get(key).or_else(|| self.frozen.get(key)) {
             Some(row) => Ok(row.value().is_some().then(|| Cell::Value(row.clone()))),
-            None => Ok(self.base.get(key)?.map(Cell::Base)),
+            None => match &self.base {
+                Some(base) => Ok(base.get(key)?.map(Cell::Base)),
+                None => Ok(None),
+            },
         }
     }
 
     pub(crate) fn range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<Range, LedgerError> {
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
         let layer = |rows: &OrdSet<Row>| Ends::new(LayerRows::new(self.table, rows.clone(), bounds));
-        let base = if is_empty(&bounds) { None } else { Some(self.base.range::<&[u8]>(bounds)?) };
+        let base = match &self.base {
+            Some(base) if !is_empty(&bounds) => Some(base.range::<&[u8]>(bounds)?),
+            _ => None,
+        };
         Ok(Range { fresh: layer(&self.fresh), frozen: layer(&self.frozen), base: Ends::new(BaseRange(base)) })
     }
 
@@ -209,11 +235,14 @@ impl StoredRows {
 
     /// How many rows there are, and the bytes of their keys and values. One look into redb for each row in memory.
     pub(crate) fn size(&self) -> Result<Size, LedgerError> {
-        let mut size = Size { rows: self.base.len()?, bytes: self.base.stats()?.stored_bytes() };
+        let mut size = match &self.base {
+            Some(base) => Size { rows: base.len()?, bytes: base.stats()?.stored_bytes() },
+            None => Size { rows: 0, bytes: 0 },
+        };
         let older = self.frozen.iter().filter(|row| !self.fresh.contains(row.key()));
         for row in self.fresh.iter().chain(older) {
             let bytes = |value: &[u8]| (row.key().len() + value.len()) as u64;
-            if let Some(before) = self.base.get(row.key())? {
+            if let Some(before) = self.base.as_ref().map(|base| base.get(row.key())).transpose()?.flatten() {
                 size.rows = size.rows.saturating_sub(1);
                 size.bytes = size.bytes.saturating_sub(bytes(before.value()));
             }

@@ -78,7 +78,7 @@ pub(super) fn create_file(dir: &Path, path: &Path, cache_bytes: usize) -> Result
     sync_directory(dir).map_err(io_error("sync", dir))
 }
 
-/// What the meta table says; nothing where the file is new.
+/// The meta table; `None` where the file is new.
 pub(super) fn read_meta(dir: &Path, path: &Path, database: &Database) -> Result<Option<Meta>, OpenError> {
     let damaged = |error: &dyn std::fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
     let transaction = database.begin_read().map_err(|e| damaged(&e))?;

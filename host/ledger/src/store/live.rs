@@ -74,7 +74,7 @@ impl Store {
         })
     }
 
-    /// What is committed.
+    /// The committed rows.
     ///
     /// # Errors
     /// Where the ledger has failed.

@@ -16,13 +16,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use imbl::OrdSet;
 use parking_lot::{Condvar, Mutex};
 use redb::{Database, ReadOnlyDatabase, ReadableTable, WriteTransaction};
 
 use crate::{
     error::LedgerError,
     files::free_in,
-    rows::{Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, Table, Views, json, meta, number},
+    rows::{
+        Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, Packed, Row, Table, Views, derive, json, malformed,
+        meta, number, pair, read_pair, table_source,
+    },
     store::{Hooks, OpenStore, database::open_redb, database_path},
 };
 
@@ -40,7 +44,7 @@ const REOPENINGS: u32 = 20;
 /// that lead to them. It is not begun where there is less, because redb must be opened again after a failed write.
 const SPACE: u64 = 2;
 
-/// What is told about merges.
+/// Callbacks about merges.
 pub(crate) struct MergeEvents {
     /// A merge is done: how long it took, and the bytes of the log that are free again.
     pub(crate) merged: Box<dyn Fn(Duration, u64) + Send>,
@@ -53,11 +57,11 @@ pub(super) struct Job {
     pub(super) layer: Arc<Layer>,
     /// The last batch in it.
     pub(super) last: u64,
-    /// What its batches take in the log.
+    /// Bytes of its batches in the log.
     pub(super) log_bytes: u64,
 }
 
-/// What the thread is doing.
+/// State of the merging thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MergeState {
     /// Nothing: redb has all that it was given.
@@ -83,7 +87,7 @@ pub(super) struct Merger {
     thread: Option<JoinHandle<Option<Database>>>,
 }
 
-/// What the thread needs.
+/// Files and callbacks of the merging thread.
 pub(super) struct Place {
     pub(super) dir: PathBuf,
     pub(super) cache_bytes: usize,
@@ -115,7 +119,7 @@ impl Merger {
         changed.notify_all();
     }
 
-    /// Waits while a merge is under way. What it gives is not [`MergeState::Busy`].
+    /// Waits while a merge is under way. The state that it gives is not [`MergeState::Busy`].
     pub(super) fn wait(&self) -> MergeState {
         let (desk, changed) = &*self.desk;
         let mut desk = desk.lock();
@@ -279,7 +283,7 @@ impl Work {
     }
 }
 
-/// Why a merge has failed. What redb says is no reason to doubt the rows: they are in memory and in the log.
+/// Reason of a failed merge. An error of redb is no reason to doubt the rows: they are in memory and in the log.
 fn reason(error: &LedgerError) -> Arc<str> {
     match error {
         LedgerError::Damaged(what) => Arc::clone(what),
@@ -293,11 +297,19 @@ pub(super) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(),
     transaction.set_quick_repair(true);
     for table in Table::ALL {
         let rows = layer.table(*table);
-        if rows.is_empty() {
+        let derived = match table_source(*table) {
+            Some(source) => derive(*table, layer.table(source).iter())?.table(*table),
+            None => OrdSet::new(),
+        };
+        if rows.is_empty() && derived.is_empty() {
             continue;
         }
         let mut to = transaction.open_table(table.definition())?;
-        for row in &rows {
+        if *table == Table::RunEvents {
+            merge_events(&mut to, &rows)?;
+            continue;
+        }
+        for row in rows.iter().chain(&derived) {
             match row.value() {
                 Some(value) => drop(to.insert(row.key(), value)?),
                 None => drop(to.remove(row.key())?),
@@ -308,6 +320,38 @@ pub(super) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(),
     transaction.open_table(Table::Meta.definition())?.insert(meta::APPLIED_BATCH, number(last).as_slice())?;
     transaction.commit()?;
     Ok(())
+}
+
+/// Puts rows of events: those of a run that follow each other become one row, as far as one row has room.
+///
+/// Readers see the same events whichever rows are there: a row in memory has precedence over one of redb with the same
+/// key, and its events are followed by those of the next key.
+fn merge_events(to: &mut redb::Table<'_, &[u8], &[u8]>, rows: &OrdSet<Row>) -> Result<(), LedgerError> {
+    let table = Table::RunEvents;
+    let mut open: Option<(u64, Packed)> = None;
+    let mut value = Vec::new();
+    let mut put = |to: &mut redb::Table<'_, &[u8], &[u8]>, open: Option<(u64, Packed)>| -> Result<(), LedgerError> {
+        let Some((run_no, events)) = open else { return Ok(()) };
+        value.clear();
+        events.write(&mut value);
+        to.insert(pair(run_no, events.first).as_slice(), value.as_slice())?;
+        Ok(())
+    };
+    for row in rows {
+        let Some(value) = row.value() else {
+            to.remove(row.key())?;
+            continue;
+        };
+        let (run_no, first) = read_pair(row.key()).ok_or_else(|| malformed(table))?;
+        let Some(events) = Packed::read(table, first, value)? else {
+            to.insert(row.key(), value)?;
+            continue;
+        };
+        if !open.as_mut().is_some_and(|(of, before)| *of == run_no && before.take_over(&events)) {
+            put(to, open.replace((run_no, events)))?;
+        }
+    }
+    put(to, open)
 }
 
 /// Forgets idempotency keys that are older than [`IDEMPOTENCY_TTL_MS`].

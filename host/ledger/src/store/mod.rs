@@ -16,7 +16,7 @@ pub(crate) use log::{PARTS, WrapLog, part_path};
 pub(crate) use merge::MergeEvents;
 pub(crate) use open::{Missing, Opened, open};
 
-/// What tests put in place of the real files.
+/// Files that tests put in place of the real ones.
 #[derive(Default)]
 pub(crate) struct Hooks {
     pub(crate) log: Option<WrapLog>,

@@ -32,6 +32,9 @@ use crate::{
     },
 };
 
+/// The first format whose log has two parts.
+const TWO_PART_LOG: u32 = 5;
+
 /// Whether to make a ledger where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
@@ -93,11 +96,10 @@ pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: Missing, hooks: &Hoo
     };
     let damaged = |error: LedgerError| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
     let legacy = LegacyLog::open(dir, meta.seed)?;
-    if meta.format < FORMAT {
+    if meta.format < TWO_PART_LOG {
         if let Some(log) = &legacy {
             meta.applied = take_over(dir, &database, meta.applied, |applied, each| log.recover(applied, each))?;
         }
-        upgrade(&database, meta.format).map_err(damaged)?;
         meta.has_log = false;
     }
     let mut opened = Opened { database, seed: meta.seed, last: meta.applied, log: None };
@@ -108,6 +110,9 @@ pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: Missing, hooks: &Hoo
         opened.log = Some(log);
     } else {
         no_foreign_log(dir, &opened)?;
+    }
+    if meta.format < FORMAT {
+        upgrade(&opened.database, meta.format).map_err(damaged)?;
     }
     remove_legacy(dir, legacy, opened.last)?;
     Ok(opened)
@@ -334,6 +339,22 @@ mod tests {
         // One that is not of this ledger's past is not removed.
         fs::write(legacy_path(dir.path()), legacy_frames(seed, applied + 3, &[b""])).unwrap();
         refused(dir.path(), &["ledger.wal", "older format"]);
+    }
+
+    #[test]
+    fn what_the_log_of_format_5_holds_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        with_a_batch_in_the_log(dir.path());
+        let database = Database::create(database_path(dir.path())).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(Table::Meta.definition()).unwrap().insert(meta::FORMAT, number(5).as_slice()).unwrap();
+        transaction.commit().unwrap();
+        drop(database);
+        assert_eq!(keys(dir.path()), ["a/a", "a/b"]);
+        let database = Database::create(database_path(dir.path())).unwrap();
+        let table = database.begin_read().unwrap().open_table(Table::Meta.definition()).unwrap();
+        let format = table.get(meta::FORMAT).unwrap().and_then(|row| read_number(row.value()));
+        assert_eq!(format, Some(u64::from(FORMAT)));
     }
 
     #[test]

@@ -6,18 +6,18 @@ use std::{
     path::Path,
 };
 
-use agent_host_protocol::{Event, ResultKind, Run, RunId, RunStatus, grant::ConversationKey};
+use agent_host_protocol::{Event, Run, RunStatus, grant::ConversationKey};
 use serde_json::value::RawValue;
 
 use crate::{
     digest::{Digest, hex, parse_hex},
     error::{LedgerError, OpenError},
     files::{blobs_path, size_of},
-    record::{ArtifactRecord, AuditRecord, Park, Usage},
+    record::{ArtifactRecord, Park, Usage},
     rows::{
         BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, ConversationRow, EventRow, FORGOTTEN, IdempotencyAgeRow, IdempotencyRow, Reader,
-        RunEventRow, StoredRows, StoredValue, Table, TranscriptRow, json, malformed, number, read_segment, read_stored,
-        read_usage, schema,
+        StoredRows, StoredValue, Table, TranscriptRow, json, malformed, number, read_segment, read_stored, read_usage, schema,
+        stored_audit, stored_events,
     },
     store::{Hooks, Missing, open},
     upkeep::compact::CACHE_BYTES,
@@ -385,32 +385,41 @@ impl<'a> Check<'a> {
         self.same_rows(Table::Runs, Table::RunIds)?;
         self.same_rows(Table::Runs, Table::Terms)?;
         let (mut next, mut active) = (1, 0);
+        let listed = self.reader.table(Table::Active)?;
         self.each(Table::Runs, |check, key, value| {
             let run_no = check.follows(Table::Runs, key, &mut next)?;
             let Some(run) = check.parses::<Run>(Table::Runs, value) else { return Ok(()) };
             let mapped = check.reader.number(Table::RunIds, &run.run_id.to_bytes())?;
             check.expect(Table::RunIds, mapped == Some(run_no), || format!("run {} is not {run_no}", run.run_id));
-            let listed = check.reader.has(Table::Active, key)?;
-            check.expect(Table::Active, listed != run.status.is_terminal(), || format!("run {run_no} is {}", run.status));
+            let is_listed = listed.get(key)?.is_some();
+            check.expect(Table::Active, is_listed != run.status.is_terminal(), || format!("run {run_no} is {}", run.status));
             active += u64::from(!run.status.is_terminal());
             let event = check.reader.has(Table::EventIds, &run.event_id.to_bytes())?;
             check.expect(Table::Runs, event, || format!("run {run_no} answers an event that is not there"));
             check.events_of(run_no, &run)
         })?;
-        let listed = self.reader.table(Table::Active)?.len()?;
+        let listed = listed.len()?;
         self.expect(Table::Active, listed == active, || format!("{listed} runs are active, {active} have not ended"));
         Ok(())
     }
 
     fn events_of(&mut self, run_no: u64, run: &Run) -> Found {
-        let last = self.reader.last_of(Table::RunEvents, run_no)?;
-        self.expect(Table::RunEvents, last == run.last_sequence, || {
+        let table = Table::RunEvents;
+        let (begin, end) = (schema::pair(run_no, 0), schema::pair(run_no, u64::MAX));
+        let mut last = (0, false);
+        if let Some(row) = self.reader.table(table)?.range(begin.as_slice()..=end.as_slice())?.next_back() {
+            let (key, value) = row?;
+            let (_, first) = schema::read_pair(key.value()).ok_or_else(|| malformed(table))?;
+            for event in stored_events(first, value.value())? {
+                let (sequence, event) = event?;
+                last = (sequence, event.is_terminal());
+            }
+        }
+        let (last, is_end) = last;
+        self.expect(table, last == run.last_sequence, || {
             format!("run {run_no} ends with event {last}, but says {}", run.last_sequence)
         });
-        let row = self.reader.get(Table::RunEvents, &schema::pair(run_no, last), |bytes| {
-            Ok(json::<RunEventRow<'_>>(Table::RunEvents, bytes).is_ok_and(|row| is_terminal(&row)))
-        })?;
-        self.expect(Table::RunEvents, row.unwrap_or(false) == run.status.is_terminal(), || {
+        self.expect(table, is_end == run.status.is_terminal(), || {
             format!("run {run_no} is {}, but its last event says otherwise", run.status)
         });
         Ok(())
@@ -421,22 +430,26 @@ impl<'a> Check<'a> {
         let mut ended = false;
         let runs = self.reader.table(Table::Runs)?;
         self.each(Table::RunEvents, |check, key, value| {
-            let (run_no, sequence) = schema::read_pair(key).ok_or_else(|| malformed(Table::RunEvents))?;
+            let (run_no, first) = schema::read_pair(key).ok_or_else(|| malformed(Table::RunEvents))?;
             if run_no != expected.0 {
                 expected = (run_no, 1);
                 ended = false;
                 check.belongs(&runs, run_no)?;
-                if sequence > 1 && check.is_forgotten(&runs, run_no, sequence)? {
-                    expected.1 = sequence;
+                if first > 1 && check.is_forgotten(&runs, run_no, first)? {
+                    expected.1 = first;
                 }
             }
-            let wanted = expected.1;
-            check.expect(Table::RunEvents, sequence == wanted, || {
-                format!("run {run_no}: event {sequence} comes where {wanted} should")
-            });
-            check.expect(Table::RunEvents, !ended, || format!("run {run_no}: event {sequence} follows the end"));
-            expected.1 = sequence + 1;
-            ended |= check.parses::<RunEventRow<'_>>(Table::RunEvents, value).is_some_and(|row| is_terminal(&row));
+            for event in stored_events(first, value)? {
+                let (sequence, event) = event?;
+                let wanted = expected.1;
+                check.expect(Table::RunEvents, sequence == wanted, || {
+                    format!("run {run_no}: event {sequence} comes where {wanted} should")
+                });
+                check.expect(Table::RunEvents, !ended, || format!("run {run_no}: event {sequence} follows the end"));
+                check.parses::<&RawValue>(Table::RunEvents, event.data.as_bytes());
+                expected.1 = sequence + 1;
+                ended |= event.is_terminal();
+            }
             Ok(())
         })
     }
@@ -508,23 +521,25 @@ impl<'a> Check<'a> {
 
     fn audit(&mut self) -> Found {
         let (mut next, mut of_runs) = (1, 0);
+        let listed = self.reader.table(Table::AuditRuns)?;
         self.each(Table::Audit, |check, key, value| {
-            let audit_no = check.follows(Table::Audit, key, &mut next)?;
-            let Some(record) = check.parses::<AuditRecord>(Table::Audit, value) else { return Ok(()) };
-            if let Some(id) = record.run_id {
+            let first = check.follows(Table::Audit, key, &mut next)?;
+            for record in stored_audit(first, value)? {
+                let (audit_no, stored) = record?;
+                next = audit_no + 1;
+                let record = stored.record();
+                let run_id = stored.run_id();
+                let is_its_run = record.is_ok_and(|record| record.run_id == run_id);
+                check.expect(Table::Audit, is_its_run, || format!("record {audit_no} is not what it should be"));
+                let Some(id) = run_id else { continue };
                 of_runs += 1;
-                check.listed(id, audit_no)?;
+                let is_listed = listed.get(&schema::audit_run(id, audit_no))?.is_some();
+                check.expect(Table::AuditRuns, is_listed, || format!("record {audit_no} is not listed under run {id}"));
             }
             Ok(())
         })?;
-        let listed = self.reader.table(Table::AuditRuns)?.len()?;
+        let listed = listed.len()?;
         self.expect(Table::AuditRuns, listed == of_runs, || format!("{listed} records are listed, {of_runs} have a run"));
-        Ok(())
-    }
-
-    fn listed(&mut self, id: RunId, audit_no: u64) -> Found {
-        let listed = self.reader.has(Table::AuditRuns, &schema::audit_run(id, audit_no))?;
-        self.expect(Table::AuditRuns, listed, || format!("record {audit_no} is not listed under run {id}"));
         Ok(())
     }
 
@@ -542,8 +557,4 @@ impl<'a> Check<'a> {
             Ok(())
         })
     }
-}
-
-fn is_terminal(row: &RunEventRow<'_>) -> bool {
-    ResultKind::from_name(&row.kind).is_some_and(ResultKind::is_terminal)
 }

@@ -13,7 +13,10 @@ use crate::{
     handle::Ledger,
     read::{Sequence, item},
     record::{AuditRecord, StorageContent},
-    rows::{ConversationRow, EventRow, Reader, Table, json, malformed, raw, read_segment, read_stored, run_event, schema},
+    rows::{
+        ConversationRow, EventRow, Reader, Table, json, malformed, raw, read_segment, read_stored, schema, stored_audit,
+        stored_events,
+    },
     store::{Hooks, Missing, open},
     upkeep::compact::CACHE_BYTES,
 };
@@ -220,8 +223,12 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
     }
 
     fn run_events(&mut self) -> Result<(), OpenError> {
-        self.of_runs(Table::RunEvents, |this, id, sequence, value| {
-            this.write(&Line::RunEvent { event: run_event(id, sequence, value)? })
+        self.of_runs(Table::RunEvents, |this, id, first, value| {
+            for event in stored_events(first, value)? {
+                let (sequence, event) = event?;
+                this.write(&Line::RunEvent { event: event.event(id, sequence)? })?;
+            }
+            Ok(())
         })
     }
 
@@ -301,7 +308,11 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
 
     fn audit(&mut self) -> Result<(), OpenError> {
         self.each(Table::Audit, |this, _, key, value| {
-            this.write(&Line::Audit { audit_no: number(Table::Audit, key)?, record: json(Table::Audit, value)? })
+            for record in stored_audit(number(Table::Audit, key)?, value)? {
+                let (audit_no, record) = record?;
+                this.write(&Line::Audit { audit_no, record: record.record()? })?;
+            }
+            Ok(())
         })
     }
 }

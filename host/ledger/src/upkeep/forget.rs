@@ -23,8 +23,8 @@ use crate::{
     operation::{ForgetConversationOperation, Operation, Piece, RunPart, ValueRow},
     record::{ArtifactRecord, Forget, Forgotten, RunRecord, StateWrite},
     rows::{
-        EventRow, Reader, Table, TranscriptRow, encode, forgotten_end, forgotten_event, forgotten_run, json, malformed, number,
-        pair, read_pair,
+        EventRow, Packed, Reader, StoredEvent, Table, TranscriptRow, encode, forgotten_end, forgotten_event, forgotten_run, json,
+        malformed, number, pair, read_pair, stored_events,
     },
     upkeep::blocking,
 };
@@ -292,20 +292,34 @@ impl Reader {
             }
             true
         })?;
-        let mut is_forgotten = parts.iter().all(|part| part.segments.is_empty());
+        let has_journal = parts.iter().any(|part| !part.segments.is_empty());
         let rows = self.table(Table::RunEvents)?;
-        let (start, end) = (pair(run_no, 0), pair(run_no, run.last_sequence));
-        for row in rows.range(start.as_slice()..end.as_slice())? {
-            let (_, sequence) = read_pair(row?.0.value()).ok_or_else(|| malformed(Table::RunEvents))?;
+        let (begin, end) = (pair(run_no, 0), pair(run_no, u64::MAX));
+        let mut last_row = None;
+        let mut count = 0;
+        for row in rows.range(begin.as_slice()..=end.as_slice())? {
+            let (key, value) = row?;
+            let (_, first) = read_pair(key.value()).ok_or_else(|| malformed(Table::RunEvents))?;
             room(&mut parts);
             if let Some(part) = parts.last_mut() {
-                part.events.push(sequence);
+                part.events.push(first);
             }
-            is_forgotten = false;
+            count += 1;
+            last_row = Some((first, value));
         }
-        let end = self.get(Table::RunEvents, &end, |bytes| Ok((forgotten_end(bytes, &run)?, bytes.to_vec())))?;
-        let (end, before) = end.ok_or_else(|| LedgerError::damaged(format!("run {run_no} has no last event")))?;
-        is_forgotten &= end == before && !self.has(Table::Contexts, &number(run_no))? && forgotten_run(run.clone()) == run;
+        let last = run.last_sequence;
+        let no_end = || LedgerError::damaged(format!("run {run_no} has no event {last}"));
+        let (first, value) = last_row.ok_or_else(no_end)?;
+        let found = stored_events(first, value.value())?.last().ok_or_else(no_end)??;
+        let (_, event) = Some(found).filter(|(sequence, _)| *sequence == last).ok_or_else(no_end)?;
+        let data = forgotten_end(&event, &run)?;
+        let is_forgotten = !has_journal
+            && (count, first) == (1, last)
+            && event.data == data
+            && !self.has(Table::Contexts, &number(run_no))?
+            && forgotten_run(run.clone()) == run;
+        let mut end = Packed::new(last);
+        end.push(&StoredEvent { data: &data, ..event });
         if is_forgotten {
             return Ok(Vec::new());
         }

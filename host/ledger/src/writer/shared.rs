@@ -1,4 +1,4 @@
-//! What the handles and the writer share.
+//! State that the handles and the writer share.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ use crate::{
     writer::{Queue, watch::Watchers},
 };
 
-/// What the handles and the writer share.
+/// State that the handles and the writer share.
 pub(crate) struct Shared {
     pub(crate) dir: std::path::PathBuf,
     pub(crate) queue: Queue,
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) artifact_unreferenced_ms: u64,
     pub(crate) blob_grace_ms: u64,
-    /// What is committed. Nothing when closed or failed: then every call is refused.
+    /// The committed rows. `None` inside when the ledger is closed or has failed: then every call is refused.
     pub(crate) views: Arc<Views>,
     pub(crate) ended: Mutex<Option<Ended>>,
     /// Held by the writer; when it is dropped, [`crate::Ledger::close`] returns.
@@ -43,7 +43,7 @@ pub(crate) enum Ended {
     Failed(Arc<str>),
 }
 
-/// What was written since opening.
+/// Counters of the writes since opening.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) batches: AtomicU64,

@@ -63,7 +63,7 @@ impl Writer {
             self.store.merge_what_is_due();
         };
         drop(operations);
-        // What is admitted from here on is refused, and who reads is told why.
+        // Operations admitted from here on are refused, and readers get the reason.
         let closed = self.store.close();
         match (stopped, closed) {
             (Ok(()), Ok(())) => self.shared.end("it was closed"),

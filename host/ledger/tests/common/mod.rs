@@ -37,7 +37,7 @@ pub fn options(dir: &Path) -> Options {
 /// The files that have the rows, as they stand in the folder of a ledger.
 pub const FILES: [&str; 3] = ["ledger.redb", "ledger-1.wal", "ledger-2.wal"];
 
-/// What a crash leaves of `dir/ledger`, under `copy/ledger`. No merge may be under way: a copy takes longer than a crash.
+/// Copies `dir/ledger` as a crash leaves it to `copy/ledger`. No merge may be under way: a copy takes longer than a crash.
 pub fn crash(dir: &Path, copy: &Path) {
     std::fs::create_dir_all(copy.join("ledger")).unwrap();
     for file in FILES {

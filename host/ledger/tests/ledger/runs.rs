@@ -9,7 +9,9 @@
 )]
 
 use crate::common::*;
-use agent_host_ledger::{Accept, Accepted, AuditRecord, Health, Idempotency, LedgerError, Options, RunChange, RunWrite};
+use agent_host_ledger::{
+    Accept, Accepted, AuditRecord, Health, Idempotency, Ledger, LedgerError, NewEvent, Options, RunChange, RunRecord, RunWrite,
+};
 use agent_host_protocol::{RunStatus, run::Terminal};
 use serde_json::json;
 
@@ -359,4 +361,49 @@ async fn a_closed_ledger_refuses_and_wakes_everyone() {
     let again = open(dir.path());
     assert_eq!(again.run(record.run.run_id).unwrap().unwrap().run.status, RunStatus::Running);
     other.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_merge_joins_the_rows_of_a_stream_and_readers_see_no_difference() {
+    let dir = tempfile::tempdir().unwrap();
+    // Merged when it is closed, and not before.
+    let open = || Options::new(dir.path().join("ledger")).open().unwrap();
+    let ledger = open();
+    let RunRecord { run_no, run } = new_run(&ledger).await;
+    let text = json!({ "text": "x".repeat(1_000) });
+    let append = async |ledger: &Ledger, sequences: std::ops::RangeInclusive<u64>| {
+        for sequence in sequences {
+            // Waited for, so that each is in a batch of its own.
+            let events = vec![NewEvent { sequence, kind: "message.delta".into(), data: raw(&text), timestamp: sequence }];
+            ledger.submit(RunWrite { events, ..write(run_no) }).await.unwrap().await.unwrap();
+        }
+    };
+    let rows = |ledger: &Ledger| {
+        let stats = ledger.stats().unwrap();
+        stats.tables.iter().find(|table| table.name == "run_events").unwrap().rows
+    };
+    let look = |ledger: &Ledger, last: u64| {
+        for after in [0, 1, 62, 63, 64, last - 1, last] {
+            let events = ledger.run_events_after(run_no, run.run_id, after, 10).unwrap();
+            let wanted: Vec<_> = (after + 1..=last.min(after + 10)).collect();
+            assert_eq!(events.iter().map(|event| event.sequence).collect::<Vec<_>>(), wanted);
+            assert!(events.iter().all(|event| event.timestamp == event.sequence && event.data.get() == raw(&text).get()));
+        }
+    };
+    append(&ledger, 1..=100).await;
+    assert_eq!(rows(&ledger), 100);
+    look(&ledger, 100);
+    ledger.close().await.unwrap();
+
+    let ledger = open();
+    assert_eq!(rows(&ledger), 2, "two rows of at most 64 KiB");
+    look(&ledger, 100);
+    append(&ledger, 101..=110).await;
+    look(&ledger, 110);
+    ledger.close().await.unwrap();
+    let ledger = open();
+    assert_eq!(rows(&ledger), 3);
+    look(&ledger, 110);
+    ledger.close().await.unwrap();
+    assert!(agent_host_ledger::check(dir.path().join("ledger"), |_| ()).unwrap().is_ok());
 }

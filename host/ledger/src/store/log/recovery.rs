@@ -86,7 +86,7 @@ impl Part {
         Ok(header.is_of(seed, payload))
     }
 
-    /// The frames after batch `applied`. What was being written when the host died is taken back.
+    /// The frames after batch `applied`. A frame that the host was writing when it died is cut off.
     fn live(&mut self, seed: u64, applied: u64) -> Result<Option<Live>, OpenError> {
         let mut live: Option<Live> = None;
         let (mut offset, mut before, mut payload) = (FRAMES, None, Vec::new());
@@ -195,14 +195,14 @@ mod tests {
         let frames = FRAMES as usize;
         let ends = [37, 37 + 38, 37 + 38 + 37].map(|end| frames + end);
         for cut in frames..=ends[2] {
-            // What lies behind is zeros, or what was there before.
+            // Behind the end are zeros, or older frames.
             for filler in [0, 0x41] {
                 let mut bytes = whole.clone();
                 bytes[cut..].fill(filler);
                 fs::write(&path, bytes).unwrap();
                 let kept = ends.iter().filter(|end| cut >= **end).count();
                 assert_eq!(recovered(dir.path(), 0).unwrap().len(), kept, "cut at {cut}");
-                // What was cut off does not come back, and its number is free.
+                // A frame that was cut off does not come back, and its number is free.
                 assert_eq!(recovered(dir.path(), 0).unwrap().len(), kept);
             }
         }

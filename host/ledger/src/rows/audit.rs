@@ -1,0 +1,61 @@
+//! Rows of [`Table::Audit`]: the audit records that were written together.
+
+use agent_host_protocol::RunId;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::LedgerError,
+    record::AuditRecord,
+    rows::{
+        Packed, Table, json, malformed,
+        packed::{Items, unpack},
+    },
+};
+
+/// An audit record as a row has it, without its number.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StoredAudit<'a> {
+    run: Option<[u8; 16]>,
+    /// JSON.
+    record: &'a str,
+}
+
+impl StoredAudit<'_> {
+    pub(crate) fn run_id(&self) -> Option<RunId> {
+        self.run.map(RunId::from_bytes)
+    }
+
+    pub(crate) fn record(&self) -> Result<AuditRecord, LedgerError> {
+        json(Table::Audit, self.record.as_bytes())
+    }
+}
+
+/// An audit record, encoded, without its number.
+pub(crate) struct AuditRow {
+    run_id: Option<RunId>,
+    record: String,
+}
+
+impl AuditRow {
+    pub(crate) fn prepare(record: &AuditRecord) -> Result<Self, LedgerError> {
+        let text = serde_json::to_string(record).map_err(|error| LedgerError::not_json(&error))?;
+        Ok(Self { run_id: record.run_id, record: text })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.record.len() + 20
+    }
+
+    pub(crate) fn push_to(&self, row: &mut Packed) {
+        row.push(&StoredAudit { run: self.run_id.map(|id| id.to_bytes()), record: &self.record });
+    }
+}
+
+/// The records of a row whose first one has the number `first`, each with its number.
+pub(crate) fn stored_audit(first: u64, value: &[u8]) -> Result<Items<'_, StoredAudit<'_>>, LedgerError> {
+    unpack(Table::Audit, first, value, |value| {
+        let AuditRecord { run_id, .. } = json(Table::Audit, value)?;
+        let record = std::str::from_utf8(value).map_err(|_| malformed(Table::Audit))?;
+        Ok(StoredAudit { run: run_id.map(RunId::to_bytes), record })
+    })
+}

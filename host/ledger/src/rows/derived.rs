@@ -1,0 +1,62 @@
+//! Tables that follow from others. The log has no rows of them: a merge puts them into redb beside the rows that they follow
+//! from, and readers derive them from the rows in memory.
+//!
+//! | table | follows from |
+//! |---|---|
+//! | [`Table::Active`] | [`Table::Runs`]: the status of each run |
+//! | [`Table::AuditRuns`] | [`Table::Audit`]: the run of each record |
+
+use agent_host_protocol::RunStatus;
+use serde::Deserialize;
+
+use crate::{
+    error::LedgerError,
+    rows::{Layer, Malformed, Row, Rows, Table, audit_run, json, malformed, read_number, stored_audit},
+};
+
+/// All that is read of a run to know whether it is active.
+#[derive(Deserialize)]
+struct Status {
+    status: RunStatus,
+}
+
+/// The table that a table follows from.
+pub(crate) fn source(table: Table) -> Option<Table> {
+    match table {
+        Table::Active => Some(Table::Runs),
+        Table::AuditRuns => Some(Table::Audit),
+        _ => None,
+    }
+}
+
+/// The rows of `table` that follow from rows of its source.
+pub(crate) fn derive<'a>(table: Table, rows: impl Iterator<Item = &'a Row>) -> Result<Layer, LedgerError> {
+    let mut derived = Rows::default();
+    for row in rows {
+        // Runs and audit records are never deleted.
+        let Some(value) = row.value() else { continue };
+        match table {
+            Table::Active => {
+                let Status { status } = json(Table::Runs, value)?;
+                if status.is_terminal() {
+                    derived.delete(table, row.key());
+                } else {
+                    derived.put(table, row.key(), &[]);
+                }
+            }
+            Table::AuditRuns => {
+                let first = read_number(row.key()).ok_or_else(|| malformed(Table::Audit))?;
+                for record in stored_audit(first, value)? {
+                    let (audit_no, record) = record?;
+                    if let Some(run_id) = record.run_id() {
+                        derived.put(table, &audit_run(run_id, audit_no), &[]);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut layer = Layer::default();
+    layer.apply(derived.bytes()).map_err(|Malformed| malformed(table))?;
+    Ok(layer)
+}
