@@ -37,7 +37,7 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct GuestBody {
     /// Taken when the guest is executed.
-    prepared: Option<PreparedGuest>,
+    prepared: Option<Box<PreparedGuest>>,
     running: Option<Running>,
     /// Held as long as the run counts as executed.
     admission: Option<Admission>,
@@ -89,7 +89,7 @@ impl Body for GuestBody {
         let span = self.span.insert(spans::of_run(&task.run.record.run, task.run.resumption, &runner, start.attempt));
         let Assembled { running, calls, context, world } = span.within(task.assemble(start, None)).await?;
         self.running = Some(running);
-        self.prepared = Some(PreparedGuest { place, runner, context, world, calls });
+        self.prepared = Some(Box::new(PreparedGuest { place, runner, context, world, calls }));
         Ok(Ready::Started)
     }
 
@@ -142,8 +142,8 @@ impl Drop for GuestBody {
 }
 
 impl GuestBody {
-    async fn execute(&self, task: &RunTask, running: &Running, guest: PreparedGuest) -> Result<Exit, HostError> {
-        let PreparedGuest { place, runner, context, world, calls } = guest;
+    async fn execute(&self, task: &RunTask, running: &Running, guest: Box<PreparedGuest>) -> Result<Exit, HostError> {
+        let PreparedGuest { place, runner, context, world, calls } = *guest;
         let execution = &running.execution;
         let (deadline, deadline_ms) = (execution.deadline, task.run.terms.deadline_ms);
         let grace = Duration::from_millis(execution.limits.cancel_grace_ms);

@@ -38,6 +38,9 @@ use crate::{
     },
 };
 
+/// Largest task of a run. Tens of thousands of runs wait in lines and queues, each with its task.
+const MAX_TASK_BYTES: usize = 4 * 1024;
+
 /// How a run leaves its task.
 pub(crate) enum RunOutcome {
     Ended(Box<Run>),
@@ -127,14 +130,16 @@ impl Runs {
                 }
             }
         };
-        self.tasks.spawn(context.scope(running));
+        let running = context.scope(running);
+        debug_assert!(size_of_val(&running) <= MAX_TASK_BYTES, "the task of a run has {} bytes", size_of_val(&running));
+        self.tasks.spawn(running);
     }
 }
 
 impl RunTask {
     async fn execute(mut self) -> (Result<RunOutcome, HostError>, Turn) {
         let outcome = if is_external(&self.run.record.run) {
-            self.execute_by(ExecutorBody::new(&self)).await
+            Box::pin(self.execute_by(ExecutorBody::new(&self))).await
         } else {
             self.execute_by(GuestBody::default()).await
         };
@@ -144,28 +149,29 @@ impl RunTask {
     /// Executes the run by this body until its end, or until it leaves memory. The turn ends after the end is committed.
     async fn execute_by<B: Body>(&mut self, mut body: B) -> Result<RunOutcome, HostError> {
         if is_external(&self.run.record.run) || !self.turn.is_now() {
-            self.write_queued().await?;
+            Box::pin(self.write_queued()).await?;
         }
         if let Some(outcome) = self.await_turn(body.takes_cancel()).await? {
             return Ok(outcome);
         }
+        // A start, an end and what is rare have state machines of their own: a run that waits carries none of them.
         loop {
-            match body.start(self).await? {
+            match Box::pin(body.start(self)).await? {
                 Ready::Started => {}
-                Ready::Ends(terminal) => return self.end_stored(terminal).await,
-                Ready::Fails(failure) => return self.give_up(failure).await,
+                Ready::Ends(terminal) => return Box::pin(self.end_stored(terminal)).await,
+                Ready::Fails(failure) => return Box::pin(self.give_up(failure)).await,
                 Ready::Interrupted(Interruption::Stopping) => return Ok(RunOutcome::Suspended),
-                Ready::Interrupted(Interruption::Cancelled) => return self.end_cancelled().await,
+                Ready::Interrupted(Interruption::Cancelled) => return Box::pin(self.end_cancelled()).await,
             }
             let mut exit = body.run(self).await?;
             let running = body.stop().await;
             if let (Some(running), Exit::End(Terminal::Completed(_))) = (&running, &exit) {
-                exit = self.await_background(&body, running, exit).await?;
+                exit = Box::pin(self.await_background(&body, running, exit)).await?;
             }
             if let Some(running) = &running {
                 running.execution.family.release().await;
             }
-            let left = self.conclude(&body, running, exit).await?;
+            let left = Box::pin(self.conclude(&body, running, exit)).await?;
             body.answer(&self.run.record.run, left.as_ref());
             match left {
                 Some(outcome) => return Ok(outcome),
@@ -183,12 +189,12 @@ impl RunTask {
                 Some(taker) => Called::TakenBy(taker),
                 None => return Ok(Some(RunOutcome::Suspended)),
             },
-            () = self.cancelled.cancelled(), if cancellable => return self.end_cancelled().await.map(Some),
+            () = self.cancelled.cancelled(), if cancellable => return Box::pin(self.end_cancelled()).await.map(Some),
             called = self.turn.wait() => called,
         };
         match called {
             Called::Now => Ok(None),
-            Called::TakenBy(taker) => self.end_taken(taker).await.map(Some),
+            Called::TakenBy(taker) => Box::pin(self.end_taken(taker)).await.map(Some),
         }
     }
 
