@@ -1,6 +1,7 @@
 //! What the end-to-end tests stand on: real components, a host in this process or the real binary in its own.
 
 pub mod components;
+pub mod grants;
 pub mod npm;
 pub mod outside;
 pub mod pip;

@@ -25,6 +25,12 @@ fn message(text: &str) -> Value {
     json!({ "event_type": "message.received", "input": { "text": text } })
 }
 
+/// Sends an event, waits for the end of its runs, and returns the answer.
+async fn send_and_wait(host: &Process, event: &Value) -> Value {
+    let request = Client::new().post(host.url("/api/v1/events")).header("prefer", "wait=30").json(event);
+    request.send().await.unwrap().json().await.unwrap()
+}
+
 async fn problem(answer: reqwest::Response, status: u16, code: &str) -> Value {
     let got = answer.status();
     assert_eq!(answer.headers()["content-type"], "application/problem+json", "{got}");
@@ -194,26 +200,8 @@ async fn bad_requests_get_a_problem_that_says_what_to_do() {
     )
     .await;
 
-    let accepted: Value = http
-        .post(host.url("/api/v1/events"))
-        .header("prefer", "wait=30")
-        .json(&message("hi"))
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
-    let other: Value = http
-        .post(host.url("/api/v1/events"))
-        .header("prefer", "wait=30")
-        .json(&message("hi"))
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let accepted = send_and_wait(&host, &message("hi")).await;
+    let other = send_and_wait(&host, &message("hi")).await;
     let run = accepted["runs"][0]["run_id"].as_str().unwrap();
     let foreign = other["runs"][0]["run_id"].as_str().unwrap();
     let events: Value =
@@ -256,7 +244,7 @@ async fn lists_are_paged_newest_first_and_filtered() {
     for n in 0..5 {
         let mut event = message(&format!("message {n}"));
         event["conversation"] = json!({ "conversation_id": format!("c{}", n % 2) });
-        http.post(host.url("/api/v1/events")).header("prefer", "wait=30").json(&event).send().await.unwrap();
+        send_and_wait(&host, &event).await;
     }
     let mut seen = Vec::new();
     let mut cursor = String::new();
@@ -346,16 +334,7 @@ async fn a_journal_is_read_saved_and_branched_off_from() {
     let get = async |path: String| http.get(host.url(&path)).send().await.unwrap();
     let mut event = message("ok hi");
     event["conversation"] = json!({ "conversation_id": "c" });
-    let answer: Value = http
-        .post(host.url("/api/v1/events"))
-        .header("prefer", "wait=30")
-        .json(&event)
-        .send()
-        .await
-        .unwrap()
-        .json()
-        .await
-        .unwrap();
+    let answer = send_and_wait(&host, &event).await;
     let run_of = |binding: &str| {
         let run = answer["runs"].as_array().unwrap().iter().find(|run| run["binding_id"] == binding);
         run.unwrap_or_else(|| panic!("{answer:#}"))["run_id"].as_str().unwrap().to_owned()

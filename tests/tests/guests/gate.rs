@@ -7,13 +7,11 @@ use agent_host_ledger::AuditRecord;
 use agent_host_protocol::Interface;
 use agent_host_tests::{
     World,
+    grants::{EVERYTHING, NOTHING},
+    outside::serve_empty_objects,
     world::{Ended, in_conversation},
 };
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
 
 /// The functions of the contract, read from the contract, so that one that is added cannot be forgotten here. Methods
 /// of a resource are named `interface.resource.method`.
@@ -58,27 +56,9 @@ const SCRIPT: &str = r#"
 text = "probed"
 "#;
 
-/// A server that answers everything: the webhook of the platform, and the outside.
-async fn anyone() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                // Requests are small: one read has the whole of each.
-                let _ = stream.read(&mut [0; 16 * 1024]).await;
-                let answer =
-                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
-                let _ = stream.write_all(answer.as_bytes()).await;
-            });
-        }
-    });
-    port
-}
-
 /// A host with two of everything, the first of each granted to the binding, and this much of the operations.
 async fn world(resources: &str, state: &str) -> World {
-    world_with(resources, state, anyone().await).await
+    world_with(resources, state, serve_empty_objects().await).await
 }
 
 async fn world_with(resources: &str, state: &str, port: u16) -> World {
@@ -150,14 +130,6 @@ policy = "allow"
     World::told(&["probe", "steps"], &text, lay_out).await
 }
 
-/// Everything of every interface.
-const EVERYTHING: &str = r#"
-storage = ["plugin", "workspace", "binding"]
-runs = ["start", "get", "list", "events", "cancel"]
-platform_api = ["message.edit"]
-http_hosts = ["127.0.0.1:*"]
-"#;
-
 fn answers(ended: &Ended) -> BTreeMap<String, String> {
     serde_json::from_str(&ended.said()).unwrap_or_else(|error| panic!("{error}: {ended:#?}"))
 }
@@ -182,7 +154,7 @@ fn refused(answers: &BTreeMap<String, String>, audit: &[AuditRecord], function: 
 
 #[tokio::test]
 async fn what_is_granted_works() {
-    let port = anyone().await;
+    let port = serve_empty_objects().await;
     let world = world_with(EVERYTHING, "", port).await;
     let (answers, audit) = probe(&world, json!({ "url": format!("http://127.0.0.1:{port}/") })).await;
     for function in contract() {
@@ -208,18 +180,7 @@ const TRACED: [&str; 7] = [
 
 #[tokio::test]
 async fn an_empty_grant_opens_nothing() {
-    let nothing = r#"
-models = []
-tools = []
-knowledge_bases = []
-history = []
-events = []
-artifacts = []
-storage = []
-interactions = false
-steering = false
-"#;
-    let world = world(nothing, "state = { scopes = [] }").await;
+    let world = world(NOTHING, "state = { scopes = [] }").await;
     let (answers, audit) = probe(&world, json!({})).await;
     for function in contract().iter().filter(|function| needs_a_grant(function)) {
         let interface = function.split('.').next().unwrap();

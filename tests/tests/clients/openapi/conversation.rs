@@ -12,9 +12,9 @@ use reqwest::{
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::openapi::{agents, watched::Watched};
+use crate::openapi::{GUESTS, agents, watched::Watched};
 
-/// Messages are answered at once, `steps` takes steps, `ask` asks people.
+/// Messages are answered at once, an executor claims runs of `outside`; the other events go to [`GUESTS`].
 const CONFIG: &str = r#"
 [limits]
 max_live_runs = 20
@@ -24,18 +24,6 @@ http_body_bytes = 65536
 id = "echo"
 runner = "plugin:agent-host/echo/default"
 match = { event_type = "message\\..*" }
-
-[[bindings]]
-id = "steps"
-runner = "plugin:test/steps/default"
-match = { event_type = "steps" }
-durability = "resume"
-state = { scopes = ["runner"] }
-
-[[bindings]]
-id = "asks"
-runner = "plugin:test/asks/default"
-match = { event_type = "asks" }
 
 [[external_runners]]
 id = "plugin:test/outside/default"
@@ -143,7 +131,7 @@ impl Talk {
 async fn every_answer_of_a_conversation_is_as_it_is_described() {
     let dir = Process::lay_out(&["echo", "steps", "asks"]);
     std::fs::write(dir.path().join("secret"), SECRET).unwrap();
-    let host = Process::start_in(dir, CONFIG);
+    let host = Process::start_in(dir, &format!("{CONFIG}{GUESTS}"));
     let talk = Talk { watched: Watched::new(&host.url).await, http: Client::new() };
     the_host(&talk).await;
     events(&talk).await;

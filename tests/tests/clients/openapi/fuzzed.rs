@@ -7,7 +7,7 @@ use agent_host_tests::{Process, process};
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
-use crate::openapi::programs;
+use crate::openapi::{GUESTS, programs};
 
 /// Every event is answered by a runner, so what is sent has effects. Queues are long enough for all that is sent.
 const CONFIG: &str = r#"
@@ -19,18 +19,6 @@ claim_wait_ms = 200
 [[bindings]]
 id = "echo"
 runner = "plugin:agent-host/echo/default"
-
-[[bindings]]
-id = "steps"
-runner = "plugin:test/steps/default"
-match = { event_type = "steps" }
-durability = "resume"
-state = { scopes = ["runner"] }
-
-[[bindings]]
-id = "asks"
-runner = "plugin:test/asks/default"
-match = { event_type = "asks" }
 
 [[external_runners]]
 id = "plugin:test/outside/default"
@@ -60,7 +48,7 @@ async fn a_program_that_knows_only_the_description_finds_no_fault_with_the_host(
     let made = process::command(dir.path()).args(["keys", "create", "--scope", "admin", "--json"]).output().unwrap();
     let made: Value = serde_json::from_slice(&made.stdout).unwrap_or_else(|_| panic!("{made:?}"));
     let key = made["token"].as_str().unwrap();
-    let host = Process::start_as(dir, "", CONFIG);
+    let host = Process::start_as(dir, "", &format!("{CONFIG}{GUESTS}"));
     fill(&host, key).await;
 
     let document = reqwest::get(host.url("/api/v1/openapi.json")).await.unwrap().json().await.unwrap();

@@ -1,9 +1,10 @@
 //! Content comes and goes as it is.
 
+use agent_host_tests::grants::EVERYTHING;
 use reqwest::{Method, header};
 use serde_json::{Value, json};
 
-use crate::calls::outside::{EVERYTHING, Outside};
+use crate::calls::outside::Outside;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn content_larger_than_one_call_is_written_and_read_whole_and_in_parts() {

@@ -1,9 +1,10 @@
 //! What cannot be: too large, too deep, misspelt, no JSON, no function.
 
+use agent_host_tests::grants::EVERYTHING;
 use reqwest::{Method, header};
 use serde_json::{Value, json};
 
-use crate::calls::outside::{Claimed, EVERYTHING, Outside};
+use crate::calls::outside::{Claimed, Outside};
 
 async fn raw(outside: &Outside, held: &Claimed, function: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
     let request = outside.request(Method::POST, &held.path(&format!("/calls/{function}")), &held.token);

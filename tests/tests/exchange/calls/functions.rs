@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use agent_host_tests::grants::{EVERYTHING, NOTHING};
 use serde_json::{Value, json};
 
-use crate::calls::outside::{Claimed, EVERYTHING, NOTHING, Outside};
+use crate::calls::outside::{Claimed, Outside};
 
 /// The functions of the contract that an executor calls by name, read from the contract, so that one that is added cannot be
 /// forgotten. Handles have no names here: what they give is answered whole, or by a route of its own.

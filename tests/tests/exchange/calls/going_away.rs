@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use agent_host_tests::grants::EVERYTHING;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::calls::outside::{EVERYTHING, Outside};
+use crate::calls::outside::Outside;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_question_that_nobody_waits_for_is_withdrawn_and_the_run_goes_on() {

@@ -2,63 +2,20 @@
 
 use std::fs;
 
-use agent_host_tests::Webhook;
+use agent_host_tests::{Webhook, outside::serve_empty_objects};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
 
 use crate::calls::support::Host;
 
 /// The secret that the host and the webhook share: the example of the specification.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// Everything of every interface, for a binding.
-pub const EVERYTHING: &str = r#"
-storage = ["plugin", "workspace", "binding"]
-runs = ["start", "get", "list", "events", "cancel"]
-platform_api = ["message.edit"]
-http_hosts = ["127.0.0.1:*"]
-"#;
-
-/// Nothing of any.
-pub const NOTHING: &str = r#"
-models = []
-tools = []
-knowledge_bases = []
-history = []
-events = []
-artifacts = []
-storage = []
-interactions = false
-steering = false
-"#;
-
 const SCRIPT: &str = r#"
 [[reply]]
 text = "a scripted answer in some words"
 "#;
-
-/// A server that answers everything with `{}`; gives its address.
-async fn anyone() -> String {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                // Requests are small: one read has the whole of each.
-                let _ = stream.read(&mut [0; 16 * 1024]).await;
-                let answer =
-                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
-                let _ = stream.write_all(answer.as_bytes()).await;
-            });
-        }
-    });
-    url
-}
 
 /// A host, the service behind it, and an executor.
 pub struct Outside {
@@ -87,7 +44,7 @@ impl Outside {
     /// As [`Outside::new`], with limits.
     pub async fn limited(resources: &str, state: &str, limits: &str) -> Self {
         let hook = Webhook::start(SECRET).await;
-        let anyone = anyone().await;
+        let port = serve_empty_objects().await;
         let world = tempfile::tempdir().unwrap();
         fs::write(world.path().join("script.toml"), SCRIPT).unwrap();
         fs::write(world.path().join("secret"), SECRET).unwrap();
@@ -177,8 +134,14 @@ policy = "allow"
             server = env!("CARGO_BIN_EXE_mcp-server"),
         );
         let host = Host::limited(&["steps"], &config);
-        let mut this =
-            Self { host, url: anyone, _hook: hook, http: reqwest::Client::new(), credential: String::new(), _world: world };
+        let mut this = Self {
+            host,
+            url: format!("http://127.0.0.1:{port}/"),
+            _hook: hook,
+            http: reqwest::Client::new(),
+            credential: String::new(),
+            _world: world,
+        };
         let registration = json!({ "name": "a test", "slots": 100 });
         let registered = this.request(Method::POST, "/api/v1/executors", "").json(&registration).send().await.unwrap();
         assert_eq!(registered.status(), 201);

@@ -1,11 +1,12 @@
 //! A model answers piece by piece.
 
+use agent_host_tests::grants::EVERYTHING;
 use eventsource_stream::Eventsource;
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::calls::outside::{EVERYTHING, Outside};
+use crate::calls::outside::Outside;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_answer_streams_and_ends_with_the_whole() {

@@ -1,9 +1,10 @@
 //! The token of a claim is good for that claim of that run, and dies with it.
 
+use agent_host_tests::grants::EVERYTHING;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::calls::outside::{EVERYTHING, Outside};
+use crate::calls::outside::Outside;
 
 const LIST: &str = "state.list-keys";
 

@@ -141,16 +141,20 @@ macro_rules! messages {
     )*};
 }
 
-messages! {
-    /// Which event it is, once more, and what every event may carry.
-    Base {
-        kind: i32 = "1" int32,
-        timestamp: Option<i64> = "2" int64 optional,
-        metadata: Option<Struct> = "4" message optional,
-    }
+/// Events with their fields: messages whose field 1 is what every event has.
+macro_rules! events {
+    ($($(#[$doc:meta])* $name:ident { $($fields:tt)* })*) => {
+        messages! {
+            $($(#[$doc])* $name {
+                base: Option<Base> = "1" message optional,
+                $($fields)*
+            })*
+        }
+    };
+}
 
+events! {
     TextMessageStart {
-        base: Option<Base> = "1" message optional,
         message_id: String = "2" string,
         role: Option<String> = "3" string optional,
         name: Option<String> = "4" string optional,
@@ -159,7 +163,6 @@ messages! {
 
     /// TEXT_MESSAGE_CONTENT and TOOL_CALL_ARGS.
     Delta {
-        base: Option<Base> = "1" message optional,
         id: String = "2" string,
         delta: String = "3" string,
         subagent: Option<String> = "4" string optional,
@@ -167,13 +170,11 @@ messages! {
 
     /// TEXT_MESSAGE_END, TOOL_CALL_END, STEP_STARTED and STEP_FINISHED.
     Named {
-        base: Option<Base> = "1" message optional,
         id: String = "2" string,
         subagent: Option<String> = "3" string optional,
     }
 
     ToolCallStart {
-        base: Option<Base> = "1" message optional,
         tool_call_id: String = "2" string,
         tool_call_name: String = "3" string,
         parent_message_id: Option<String> = "4" string optional,
@@ -181,7 +182,6 @@ messages! {
     }
 
     ToolCallResult {
-        base: Option<Base> = "1" message optional,
         subagent: Option<String> = "2" string optional,
         message_id: String = "3" string,
         tool_call_id: String = "4" string,
@@ -192,24 +192,20 @@ messages! {
     }
 
     StateSnapshot {
-        base: Option<Base> = "1" message optional,
         snapshot: Option<Value> = "2" message optional,
         subagent: Option<String> = "3" string optional,
     }
 
     StateDelta {
-        base: Option<Base> = "1" message optional,
         delta: Vec<Operation> = "2" message repeated,
         subagent: Option<String> = "3" string optional,
     }
 
     MessagesSnapshot {
-        base: Option<Base> = "1" message optional,
         messages: Vec<ThreadMessage> = "2" message repeated,
     }
 
     ActivitySnapshot {
-        base: Option<Base> = "1" message optional,
         subagent: Option<String> = "2" string optional,
         message_id: String = "3" string,
         activity_type: String = "4" string,
@@ -218,7 +214,6 @@ messages! {
     }
 
     ActivityDelta {
-        base: Option<Base> = "1" message optional,
         subagent: Option<String> = "2" string optional,
         message_id: String = "3" string,
         activity_type: String = "4" string,
@@ -227,7 +222,6 @@ messages! {
 
     /// The events of reasoning: those without `role` or `delta` have none.
     Reasoning {
-        base: Option<Base> = "1" message optional,
         subagent: Option<String> = "2" string optional,
         message_id: String = "3" string,
         /// The role of a START, the delta of a CONTENT.
@@ -235,7 +229,6 @@ messages! {
     }
 
     ReasoningEncryptedValue {
-        base: Option<Base> = "1" message optional,
         subagent: Option<String> = "2" string optional,
         subtype: String = "3" string,
         entity_id: String = "4" string,
@@ -243,21 +236,18 @@ messages! {
     }
 
     Raw {
-        base: Option<Base> = "1" message optional,
         event: Option<Value> = "2" message optional,
         source: Option<String> = "3" string optional,
         subagent: Option<String> = "4" string optional,
     }
 
     Custom {
-        base: Option<Base> = "1" message optional,
         name: String = "2" string,
         value: Option<Value> = "3" message optional,
         subagent: Option<String> = "4" string optional,
     }
 
     RunStarted {
-        base: Option<Base> = "1" message optional,
         thread_id: String = "2" string,
         run_id: String = "3" string,
         parent_run_id: Option<String> = "4" string optional,
@@ -265,7 +255,6 @@ messages! {
     }
 
     RunFinished {
-        base: Option<Base> = "1" message optional,
         thread_id: String = "2" string,
         run_id: String = "3" string,
         result: Option<Value> = "4" message optional,
@@ -277,14 +266,12 @@ messages! {
     }
 
     RunError {
-        base: Option<Base> = "1" message optional,
         code: Option<String> = "2" string optional,
         message: String = "3" string,
         usage: Vec<Usage> = "4" message repeated,
     }
 
     SubagentStarted {
-        base: Option<Base> = "1" message optional,
         subagent_run_id: String = "2" string,
         name: String = "3" string,
         description: Option<String> = "4" string optional,
@@ -293,16 +280,23 @@ messages! {
     }
 
     SubagentFinished {
-        base: Option<Base> = "1" message optional,
         subagent_run_id: String = "2" string,
         result: Option<Value> = "3" message optional,
     }
 
     SubagentError {
-        base: Option<Base> = "1" message optional,
         subagent_run_id: String = "2" string,
         message: String = "3" string,
         code: Option<String> = "4" string optional,
+    }
+}
+
+messages! {
+    /// Which event it is, once more, and what every event may carry.
+    Base {
+        kind: i32 = "1" int32,
+        timestamp: Option<i64> = "2" int64 optional,
+        metadata: Option<Struct> = "4" message optional,
     }
 
     Interrupt {
