@@ -288,7 +288,9 @@ impl Verifier {
                 None => Some(Violation::UnknownActivity { id: message_id.clone() }),
                 Some(_) => self.taken(event, message_id, Nature::Activity),
             },
-            Kind::ToolCallStart { tool_call_id, .. } if self.known.calls.contains(tool_call_id) => None,
+            Kind::ToolCallStart { tool_call_id, parent_message_id, .. } if self.known.calls.contains(tool_call_id) => {
+                self.moved(event, tool_call_id, parent_message_id.as_deref()?)
+            }
             Kind::ToolCallStart { parent_message_id: Some(parent), .. } => {
                 self.taken(event, parent, Nature::ASSISTANT).or_else(|| self.misattributed(event, Some(parent)))
             }
@@ -352,6 +354,19 @@ impl Verifier {
         let item = opened(event).or_else(|| message.map(Item::Text))?.to_string();
         let tag = whose(event.subagent.as_deref());
         Some(Violation::Misattributed { event: event.kind.name(), tag, item, owner: whose(owner.as_deref()) })
+    }
+
+    /// A call that is in a message already names another message, which clients made for a call of another owner. A
+    /// snapshot has that message with its owner, and clients that got it throw.
+    fn moved(&self, event: &Event, call: &str, parent: &str) -> Option<Violation> {
+        let made = self.owners.made.get(parent)?;
+        let tag = event.subagent.as_deref().map(Some).or_else(|| self.owners.calls.get(call).map(Option::as_deref))?;
+        (made.as_deref() != tag).then(|| Violation::Misattributed {
+            event: event.kind.name(),
+            tag: whose(tag),
+            item: Item::Text(parent).to_string(),
+            owner: whose(made.as_deref()),
+        })
     }
 
     fn result(&self, message: &str, call: &str) -> Option<Violation> {

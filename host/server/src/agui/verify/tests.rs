@@ -149,6 +149,14 @@ fn what_clients_let_pass_is_told_and_counted() {
             "run t[a@g t]a snap=b t[a",
             "TEXT_MESSAGE_START: it is of the agent itself, but text message `a` belongs to subagent `g`",
         ),
+        (
+            "run c[a@g c]a c[b c]b c[a<b",
+            "TOOL_CALL_START: it is of subagent `g`, but text message `b` belongs to the agent itself",
+        ),
+        (
+            "run c[a c]a c[b@g c]b@g c[a<b",
+            "TOOL_CALL_START: it is of the agent itself, but text message `b` belongs to subagent `g`",
+        ),
         ("run r[a@g r]a r[a", "REASONING_START: it is of the agent itself, but reasoning span `a` belongs to subagent `g`"),
         ("run a=i snap=a a=j a.k", "ACTIVITY_DELTA: there is no activity `k` to change"),
         ("run snap=a x.b", "TOOL_CALL_RESULT: there is no call `b`"),
