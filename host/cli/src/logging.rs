@@ -31,7 +31,7 @@ use crate::args::Global;
 const VARIABLE: &str = "AGENT_HOST_LOG";
 
 /// Holds whatever is asked for: `rmcp` writes whole messages, at some levels with the headers of requests, and what is in
-/// them is between a tool and who calls it. What goes wrong, `agent_host_providers` says.
+/// them is between a tool and its caller. Failures are in the log of `agent_host_providers`.
 const ALWAYS: &str = "rmcp=off";
 
 /// Starts logging. What the command line says comes first, then the environment, then what fits the command: a
@@ -199,7 +199,7 @@ mod tests {
         tracing::trace!("smaller");
     }
 
-    /// What `tracing-subscriber` writes where the ids are those of a span, for comparison.
+    /// The lines of `tracing-subscriber` for ids of a span, for comparison.
     fn with_a_span(is_ansi: bool, work: fn()) -> Vec<String> {
         let log = Log::default();
         let builder = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(log.clone()).with_ansi(is_ansi);

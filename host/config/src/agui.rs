@@ -21,11 +21,11 @@ const MAX_URL_TTL_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AguiConfig {
-    /// What becomes of a run of a thread whose active run has not ended.
+    /// The answer to a run for a thread whose active run has not ended.
     pub busy: BusyThread,
-    /// What becomes of a run whose client goes away while it streams.
+    /// The fate of a run whose client disconnects while it streams.
     pub on_disconnect: OnDisconnect,
-    /// What becomes of messages that a client sends as history, and that this host has not seen in the thread.
+    /// The answer to messages that a client sends as history, and that this host has not seen in the thread.
     pub foreign_history: ForeignHistory,
     /// Adjacent pieces of one message are sent as one where they come within so many milliseconds, 0 to 1000. The first
     /// piece is never held; 0 holds none.
@@ -64,7 +64,7 @@ impl Default for AguiConfig {
     }
 }
 
-/// What becomes of a run of a thread whose active run has not ended.
+/// The answer to a run for a thread whose active run has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BusyThread {
@@ -75,7 +75,7 @@ pub enum BusyThread {
     Queue,
 }
 
-/// What becomes of a run whose client goes away while it streams.
+/// The fate of a run whose client disconnects while it streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDisconnect {
@@ -86,7 +86,7 @@ pub enum OnDisconnect {
     Cancel,
 }
 
-/// What becomes of messages that a client sends as history, and that the host has not seen in the thread.
+/// The answer to messages that a client sends as history, and that the host has not seen in the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignHistory {

@@ -10,7 +10,7 @@ use crate::{pattern::whole, secret::SecretRef};
 /// The action under which questions of runs are judged.
 pub const QUESTION: &str = "interactions.ask";
 
-/// What becomes of an action.
+/// The ruling on an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalPolicy {
@@ -22,7 +22,7 @@ pub enum ApprovalPolicy {
     Deny,
 }
 
-/// What becomes of some actions.
+/// The policy for actions of some kinds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRule {
@@ -33,12 +33,12 @@ pub struct ApprovalRule {
     /// does not fit.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub target: BTreeMap<String, String>,
-    /// What becomes of it.
+    /// Carry the action out at once, ask people, or refuse it.
     pub policy: ApprovalPolicy,
     /// How long people have to answer. Without it: `limits.ask_expires_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
-    /// Who may answer, by the ids of `[[approvers]]`. Without any: each of them.
+    /// Ids of the `[[approvers]]` that may answer. Without any: each of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvers: Vec<String>,
 }
@@ -66,9 +66,9 @@ impl ApprovalRule {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApproverConfig {
-    /// Who it is: what the record says.
+    /// Id of the approver in the record.
     pub id: String,
-    /// What proves it, sent as `Authorization: Bearer TOKEN`.
+    /// The secret that the approver sends as `Authorization: Bearer TOKEN`.
     pub token: SecretRef,
 }
 

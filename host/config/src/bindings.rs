@@ -34,33 +34,33 @@ pub struct BindingConfig {
     /// Configuration of the runner, held against its form.
     #[serde(default)]
     pub config: Map<String, Value>,
-    /// What the runner may use of what it asks for.
+    /// The part of its manifest's requests that the runner may use.
     #[serde(default)]
     pub resources: ResourcePolicy,
     /// Scopes of state that the runner may use. Without it: all that it asks for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<StatePolicy>,
-    /// What the place that shows the answer can do, where the event does not say.
+    /// Abilities of the place that shows the answer, for events that do not say.
     #[serde(default)]
     pub delivery: DeliveryPolicy,
     /// Deadline of a run. Without it: `limits.run_deadline_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// What of the transcript a simple runner finds in its context. Without it: nothing.
+    /// The part of the transcript in the context of a run. Without it: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
-    /// What becomes of a run when the host stops while it is active.
+    /// The fate of a run that is active when the host stops.
     #[serde(default)]
     pub durability: Durability,
     /// How often a run may be tried (`retry`), or brought back without getting any further (`resume`), 1 to 100.
     #[serde(default = "default_max_attempts")]
     pub max_attempts: u32,
-    /// What becomes of an effect whose outcome nobody knows, since the host stopped in the middle of it, and that could
-    /// do harm if it were repeated.
+    /// The answer to a call with an effect whose outcome is unknown, since the host stopped in the middle of it, and whose
+    /// repetition could do harm.
     #[serde(default)]
     pub in_doubt: InDoubt,
-    /// What of that which runs want is done at once, asked of people, or refused. The first rule that fits counts; where
-    /// none does, people are asked.
+    /// Rules that say which actions are carried out at once, asked of people, or refused. The first rule that fits counts;
+    /// where none does, people are asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<ApprovalRule>,
     /// How its runs wait for their turn, and for executors outside. Without it nothing is bounded.
@@ -71,7 +71,7 @@ pub struct BindingConfig {
     pub deliver: Vec<String>,
 }
 
-/// What becomes of an effect whose outcome nobody knows.
+/// The answer to a call with an effect whose outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InDoubt {
@@ -82,7 +82,7 @@ pub enum InDoubt {
     Ask,
 }
 
-/// What becomes of a run when the host stops while it is active.
+/// The fate of a run that is active when the host stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -101,11 +101,11 @@ pub const fn default_max_attempts() -> u32 {
     3
 }
 
-/// What the place that shows the answer can do, where the event does not say.
+/// Abilities of the place that shows the answer, for events that do not say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeliveryPolicy {
-    /// What it is, such as `chat` or `api`.
+    /// Kind of the place, such as `chat` or `api`.
     pub surface: String,
     /// Whether it shows an answer as it comes.
     pub supports_streaming: bool,
@@ -130,7 +130,7 @@ impl Default for DeliveryPolicy {
     }
 }
 
-/// What of the transcript a simple runner finds in its context.
+/// The part of the transcript in the context of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bootstrap {

@@ -8,7 +8,7 @@ use agent_host_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A runner whose runs executors outside take. What a component says of itself, the operator says of it here.
+/// A runner whose runs are executed outside of the host. The operator writes its manifest here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalRunnerConfig {
@@ -19,10 +19,10 @@ pub struct ExternalRunnerConfig {
     #[serde(default = "first_version")]
     #[schemars(with = "String")]
     pub version: semver::Version,
-    /// What people read.
+    /// Name to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// What it can do.
+    /// Abilities of the runner.
     #[serde(default)]
     pub capabilities: Capabilities,
     /// The most that it can ever use.
@@ -39,7 +39,7 @@ fn first_version() -> semver::Version {
 }
 
 impl ExternalRunnerConfig {
-    /// What a component would say of itself.
+    /// The manifest, as a component would have it.
     #[must_use]
     pub fn manifest(&self) -> RunnerManifest {
         let label = self.label.clone().unwrap_or_else(|| self.id.name().to_owned());

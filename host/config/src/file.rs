@@ -49,12 +49,12 @@ pub enum ConfigError {
     Invalid(String),
 }
 
-/// What the host was told.
+/// The configuration of the host, checked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
     /// Where HTTP is served.
     pub listen: SocketAddr,
-    /// Whoever reaches the API from this machine may do everything, without a key. Only at a loopback address.
+    /// Requests from this machine may do everything without a key. Only at a loopback address.
     pub loopback_without_key: bool,
     /// Origins whose pages may use the API from a browser, such as `https://app.example.com`; `*` is all of them.
     pub cors_origins: Vec<String>,
@@ -79,9 +79,9 @@ pub struct Config {
     pub egress: EgressConfig,
     /// Secrets that the host puts into requests of runs.
     pub http_secrets: Vec<HttpSecretConfig>,
-    /// Who carries out platform actions.
+    /// Webhooks that carry out platform actions.
     pub action_hooks: Vec<ActionHookConfig>,
-    /// Who may answer what runs ask. Without any: whoever reaches the API.
+    /// People who may answer actions of runs. Without any: every caller of the API.
     pub approvers: Vec<ApproverConfig>,
     /// Skills that runs may be granted.
     pub skills: Vec<SkillConfig>,
@@ -97,7 +97,7 @@ pub struct Config {
     pub schedules: Vec<ScheduleConfig>,
     /// Systems whose signed requests become events.
     pub webhook_sources: Vec<WebhookSourceConfig>,
-    /// Who is told what runs have done.
+    /// Webhooks that get the results of runs.
     pub webhooks: Vec<ResultHookConfig>,
     /// Which runner answers which event.
     pub bindings: Vec<BindingConfig>,

@@ -1,4 +1,4 @@
-//! What `agent-host.toml` says: types, validation, and the reference of its keys.
+//! The configuration file `agent-host.toml`: types, validation, and the reference of its keys.
 //!
 //! It is: one file for each section, from text to values that can be used. It is not: behaviour; nothing here opens,
 //! connects, reads a secret or looks at a run.

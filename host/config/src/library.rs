@@ -26,11 +26,11 @@ impl SkillConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StaticRefConfig {
-    /// What runners know it by: 1 to 64 letters, digits, `.`, `_` and `-`.
+    /// Name for runners: 1 to 64 letters, digits, `.`, `_` and `-`.
     pub name: String,
     /// The file.
     pub path: PathBuf,
-    /// What people call this state of it. Default: the first 12 digits of its SHA-256.
+    /// Version to show. Default: the first 12 digits of its SHA-256.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 }
@@ -44,7 +44,7 @@ impl StaticRefConfig {
     /// Checks what the shape alone does not say.
     ///
     /// # Errors
-    /// What is wrong, and the mend.
+    /// A text that says the fault and its mend.
     pub fn check(&self) -> Result<(), String> {
         let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.is_empty() || self.name.len() > MAX_STATIC_NAME || !self.name.chars().all(named) {

@@ -78,7 +78,7 @@ pub struct McpServerConfig {
     /// How long one call may take, in ms. A run's deadline counts too.
     #[serde(default = "call_timeout_ms")]
     pub call_timeout_ms: u64,
-    /// What one call may bring, decoded, in bytes.
+    /// Largest answer of one call, decoded, in bytes.
     #[serde(default = "max_output_bytes")]
     pub max_output_bytes: usize,
     /// Calls at the same time; more wait.

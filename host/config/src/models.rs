@@ -95,12 +95,12 @@ pub const TOKENIZERS: [&str; 5] = ["o200k_base", "o200k_harmony", "cl100k_base",
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// What bindings and runners call it: 1 to 64 of `A-Z a-z 0-9 . _ -`.
+    /// Name for bindings and runners: 1 to 64 of `A-Z a-z 0-9 . _ -`.
     pub id: String,
-    /// What it is for.
+    /// The kind of the model.
     #[serde(rename = "type", default = "llm")]
     pub r#type: ModelType,
-    /// Who answers for it.
+    /// The provider of the model.
     pub provider: ProviderKind,
     /// The provider's name for it; the id where absent. Runners do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -16,7 +16,7 @@ pub struct QueuePolicy {
     pub name: String,
     /// Runs with a higher one come first, then older ones.
     pub priority: i32,
-    /// What an executor must have to claim such a run.
+    /// Labels that an executor must have to claim such a run.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Runs of the binding that are executed at one time. Without it: as many as there are places.
@@ -36,11 +36,11 @@ pub struct QueuePolicy {
     pub backoff_ms: u64,
     /// The longest pause between two attempts.
     pub max_backoff_ms: u64,
-    /// What becomes of a run whose claim is lost.
+    /// The fate of a run whose claim is lost.
     pub on_lost: OnLost,
 }
 
-/// What becomes of a run whose claim is lost.
+/// The fate of a run whose claim is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnLost {

@@ -6,7 +6,7 @@ use agent_host_protocol::manifest::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What a runner may use of what its manifest asks for. A field that is absent has the default that stands beside it.
+/// The part of its manifest's requests that a runner may use. An absent field has the default beside it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResourcePolicy {
@@ -54,7 +54,7 @@ pub struct ResourcePolicy {
     /// Default: what the manifest asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<ArtifactOperation>>,
-    /// Default: `plugin` and `binding`. What a workspace shares is given by name.
+    /// Default: `plugin` and `binding`. The area `workspace`, which runners share, must be named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<Vec<StorageArea>>,
     /// Default: what the manifest asks for.
@@ -103,7 +103,7 @@ impl Names {
 }
 
 impl ResourcePolicy {
-    /// What this leaves out is as the other says.
+    /// Takes fields that this policy leaves out from the other.
     #[must_use]
     pub fn or(self, other: &Self) -> Self {
         fn or<T: Clone>(mine: Option<T>, theirs: &Option<T>) -> Option<T> {

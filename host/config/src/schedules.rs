@@ -37,7 +37,7 @@ pub struct ScheduleConfig {
     /// IANA name of the time zone of `cron`. Without it: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// What becomes of ticks that passed while the host was down.
+    /// The rule for ticks that passed while the host was down.
     #[serde(default)]
     pub missed: Missed,
     /// Whether it ticks. Without it: yes.
@@ -51,7 +51,7 @@ const fn yes() -> bool {
     true
 }
 
-/// What becomes of ticks that passed while the host was down.
+/// The rule for ticks that passed while the host was down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {

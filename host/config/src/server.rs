@@ -35,7 +35,7 @@ impl Default for ServerConfig {
     }
 }
 
-/// Who may come in.
+/// Checks the settings of access that depend on each other.
 pub(crate) fn check_door(listen: SocketAddr, loopback_without_key: bool, cors_origins: &[String]) -> Result<(), String> {
     if loopback_without_key && !listen.ip().is_loopback() {
         return Err(format!(

@@ -86,11 +86,11 @@ pub enum SignatureScheme {
     Header {
         /// The header.
         header: HeaderName,
-        /// What stands before the code in it.
+        /// Text before the code in the header.
         prefix: String,
         /// How the code is written.
         encoding: Encoding,
-        /// What is signed.
+        /// The parts of the signed text.
         signed: Vec<Part>,
         /// The header with the time of the request.
         timestamp: Option<HeaderName>,

@@ -14,14 +14,14 @@ pub struct TelemetryConfig {
     /// Where traces go: a collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`. Without it there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp_endpoint: Option<String>,
-    /// What the collector calls this host.
+    /// Name of this host at the collector.
     pub service_name: String,
     /// How many of the traces are kept that begin here, 0 to 1. One that others have begun is kept where they keep it.
     pub sample_ratio: f64,
     /// Headers for the collector, by reference.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, SecretRef>,
-    /// What else the collector is told of this host, such as `deployment.environment.name`.
+    /// More attributes of this host at the collector, such as `deployment.environment.name`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub resource: BTreeMap<String, String>,
     /// Whether spans have what is said: messages, parameters and results of tools.

@@ -38,7 +38,7 @@ impl Template {
     /// Reads a template.
     ///
     /// # Errors
-    /// What is wrong with which of its places.
+    /// A text that names the faulty place of the template.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() || text.len() > MAX_TEMPLATE {
             return Err(format!("a template has 1 to {MAX_TEMPLATE} bytes"));

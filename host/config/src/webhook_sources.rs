@@ -20,7 +20,7 @@ use crate::{
 pub struct WebhookSourceConfig {
     /// Requests come to `POST /api/v1/hooks/NAME`: 1 to 64 letters, digits, `.`, `_` or `-`.
     pub name: String,
-    /// What requests are signed with: `whsec_` and base64, or any other text.
+    /// Key of the signatures: `whsec_` and base64, or any other text.
     pub secret: SecretRef,
     /// How requests are signed.
     pub signature: SignatureConfig,
@@ -35,13 +35,13 @@ pub struct WebhookSourceConfig {
     /// Its workspace: taken as it stands here, since a sender must not choose one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
-    /// Who did it.
+    /// Id of the actor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor_id: Option<String>,
     /// A name to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor_name: Option<String>,
-    /// What it is about: `issue`, `message`, ...
+    /// Type of the subject: `issue`, `message`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_type: Option<String>,
     /// Which one.
@@ -50,7 +50,7 @@ pub struct WebhookSourceConfig {
     /// The input of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// What tells a repetition from something new. Without it: `webhook-id` (`standard`), `x-github-delivery` (`github`).
+    /// Value that repetitions of a request share. Without it: `webhook-id` (`standard`), `x-github-delivery` (`github`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
     /// Facts of the event. A template that is one `{/pointer}` may be any JSON.
@@ -68,7 +68,7 @@ const fn yes() -> bool {
     true
 }
 
-/// What a request must have, for something to become of it.
+/// A condition on requests: others make no event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
@@ -89,11 +89,11 @@ pub struct EventMapping {
     pub thread_id: Option<Template>,
     /// Its workspace, which is no template.
     pub workspace_id: Option<String>,
-    /// Who did it.
+    /// Id of the actor.
     pub actor_id: Option<Template>,
     /// A name to show.
     pub actor_name: Option<Template>,
-    /// What it is about.
+    /// Type of the subject.
     pub subject_type: Option<Template>,
     /// Which one.
     pub subject_id: Option<Template>,
@@ -105,7 +105,7 @@ pub struct EventMapping {
     pub delivery_id: Option<HeaderName>,
     /// Facts, by name.
     pub data: Vec<(String, Template)>,
-    /// What a request must have: a template, and what its text must match.
+    /// Conditions on requests: a template, and the expression that its text must match.
     pub when: Vec<(Template, Regex)>,
     /// Whether the whole body is among the facts.
     pub include_payload: bool,

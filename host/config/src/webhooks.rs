@@ -27,7 +27,7 @@ pub struct ActionHookConfig {
     pub actions: Vec<String>,
     /// Where it is.
     pub url: String,
-    /// What requests are signed with: `whsec_` and base64, as Standard Webhooks has it, or any other text.
+    /// Key of the signatures: `whsec_` and base64, as Standard Webhooks has it, or any other text.
     pub secret: SecretRef,
     /// How long one attempt may take, in milliseconds.
     #[serde(default = "action_timeout_ms")]
@@ -49,7 +49,7 @@ impl ActionHookConfig {
     /// Whether it can be used at all. It reads no secret.
     ///
     /// # Errors
-    /// What is wrong, and with which webhook, for the person who wrote the file.
+    /// A text for the operator that names the webhook and its fault.
     pub fn check(&self) -> Result<(), String> {
         self.address().map(drop)
     }
@@ -91,11 +91,11 @@ impl ActionHookConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResultHookConfig {
-    /// What `deliver` of a binding names: 1 to 64 letters, digits, `.`, `_` or `-`.
+    /// Name for `deliver` of bindings: 1 to 64 letters, digits, `.`, `_` or `-`.
     pub name: String,
     /// Where it is.
     pub url: String,
-    /// What requests are signed with: `whsec_` and base64, as Standard Webhooks has it, or any other text.
+    /// Key of the signatures: `whsec_` and base64, as Standard Webhooks has it, or any other text.
     pub secret: SecretRef,
     /// Types of the results that it is told of.
     #[serde(default = "events")]
@@ -159,7 +159,7 @@ impl ResultHookConfig {
     /// Whether it can be used at all. It reads no secret.
     ///
     /// # Errors
-    /// What is wrong, for the person who wrote the file.
+    /// A text for the operator that says the fault.
     pub fn check(&self) -> Result<(), String> {
         self.address().map(drop)
     }

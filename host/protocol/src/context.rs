@@ -217,7 +217,7 @@ pub struct KnowledgeBaseResource {
 pub struct SkillResource {
     /// Opaque.
     pub skill_name: String,
-    /// What it is for.
+    /// Its purpose, for readers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Its text.

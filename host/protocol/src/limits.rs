@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a run, a request or a file may be at most.
+/// The largest run, request and file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -112,7 +112,7 @@ pub struct Limits {
     pub state_scope_keys: u64,
     /// A request to a model as JSON, without the artifacts that it names: more than any context window takes.
     pub model_request_bytes: usize,
-    /// Parameters of one tool call. What is larger is passed as an artifact.
+    /// Parameters of one tool call. Pass larger ones as an artifact.
     pub tool_parameters_bytes: usize,
     /// Characters of the output of a tool that a guest gets (some 2,000 tokens); more becomes an artifact with a
     /// preview.
@@ -144,7 +144,7 @@ pub struct Limits {
     pub http_timeout_ms: u64,
     /// Requests of one run that are open at one time.
     pub http_requests_at_once: usize,
-    /// What a run may say to a person in one question or action: its title, description, schema, target and payload.
+    /// One question or action for a person: its title, description, schema, target and payload.
     pub ask_bytes: usize,
     /// An answer of a person.
     pub answer_bytes: usize,

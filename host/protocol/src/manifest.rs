@@ -62,7 +62,7 @@ ContextOwnership { SelfManaged = "self_managed", HostBootstrap = "host_bootstrap
 names! { /// What the host puts into the context by itself.
 BootstrapMode { None = "none", CurrentEvent = "current_event", RecentTail = "recent_tail", SummaryTail = "summary_tail" } }
 
-/// What a runner can do. It informs clients and operators; it grants nothing.
+/// The abilities of a runner. They inform clients and operators; they grant nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capabilities {
@@ -105,7 +105,7 @@ impl Default for Capabilities {
     }
 }
 
-/// What a runner may use: in a manifest the most that it can ever use, in a grant what one run may.
+/// The resources that a runner may use: in a manifest the most that it can ever use, in a grant those of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Permissions {

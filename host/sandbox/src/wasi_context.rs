@@ -1,6 +1,6 @@
 //! The WASI contexts of one guest: no environment, no arguments, no files, no sockets.
 //!
-//! Guests in every language import WASI even where they use none of it, so it is there. What is left of it are the
+//! Guests in every language import WASI even where they use none of it, so it is there. The host provides of it the
 //! clocks and random bytes of the run's [`World`], and standard output and error, which go to the log of the run.
 
 use std::sync::Arc;

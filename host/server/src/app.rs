@@ -1,4 +1,4 @@
-//! What every request has at hand.
+//! The application state of every request.
 
 use std::{net::SocketAddr, ops::Deref, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct App(Arc<SharedApp>);
 
-/// What all requests share.
+/// The parts that all requests share.
 pub(crate) struct SharedApp {
     pub(crate) host: Host,
     pub(crate) http: HttpMetrics,

@@ -73,7 +73,7 @@ where
     }
 }
 
-/// What a route answers. A panic ends its own request only; the hook of the process has said where it happened.
+/// The answer of a route. A panic ends its own request only; the hook of the process has said where it happened.
 async fn answer(route: impl Future<Output = Result<Response, Infallible>>) -> Response {
     match AssertUnwindSafe(route).catch_unwind().await {
         Ok(Ok(response)) => response,

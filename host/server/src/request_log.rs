@@ -1,4 +1,4 @@
-//! What is seen of every request: its id, its line in the log, its span, and its place among the numbers.
+//! The trace of every request: its id, its line in the log, its span, and its place among the numbers.
 
 use std::time::Instant;
 
@@ -42,7 +42,7 @@ impl LogIds for RequestIds {
     }
 }
 
-/// What is kept of a request until it is answered.
+/// The facts of a request until it is answered.
 pub(crate) struct RequestLog {
     app: App,
     began: Instant,
@@ -60,7 +60,7 @@ impl RequestLog {
         let route = name(matched.as_ref());
         let method = method(request.method());
         let id = request_id(request.headers());
-        // What looks after the host is not what it does.
+        // Only requests to the API have a span; health checks and metrics do not.
         let span = if route.starts_with("/api/") { span(request, route, method) } else { Span::nothing() };
         let context = LogContext::current().with(RequestIds { id: id.clone(), method, route: matched.clone() });
         Self { app: app.clone(), began, id, method, route: matched, span, context }

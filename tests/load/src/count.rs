@@ -1,4 +1,4 @@
-//! What runs take that does not depend on the hour: memory asked for, rows, bytes, system calls, commits. All of it for the
+//! Counts of runs that do not depend on the hour: memory asked for, rows, bytes, system calls, commits. All of them for the
 //! whole process of the host; of echo runs the event and the wait for its run are in the same process.
 
 use std::{process::Stdio, time::Duration};
@@ -13,12 +13,12 @@ use crate::{Batch, allocations, cpu, in_process, syscalls::Syscalls};
 
 /// Of the runs that are counted, so many more go before: they fill caches.
 const WARM_UP: usize = 4;
-/// What is still going on when the last run has ended.
+/// Time for work that goes on when the last run has ended.
 const CALM: Duration = Duration::from_millis(100);
 /// How long the host may take to end.
 const END: Duration = Duration::from_secs(30);
 
-/// What a run took, on average.
+/// The average counts of a run.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Report {
     runs: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Report {
     allocated_kib: f64,
     rows: f64,
     log_bytes: f64,
-    /// What the process made the file systems write.
+    /// Bytes that the process made the file systems write.
     disk_bytes: f64,
     /// `null` where the kernel does not count.
     syscalls: Option<f64>,

@@ -1,4 +1,4 @@
-//! What the kernel counts of a process and its threads: CPU time, context switches, bytes for the disk (proc(5)).
+//! Counters of the kernel for a process and its threads: CPU time, context switches, bytes for the disk (proc(5)).
 
 use std::{fs, io, path::Path, time::Duration};
 
@@ -23,7 +23,7 @@ fn ticks(stat: &str) -> Option<u32> {
     Some(user + system)
 }
 
-/// What the threads of this process with this name have taken so far, to the nanosecond (`/proc/PID/task/TID/schedstat`).
+/// CPU time of the threads of this process with this name so far, to the nanosecond (`/proc/PID/task/TID/schedstat`).
 /// Nothing where there is no such thread.
 pub(crate) fn thread_time(name: &str) -> anyhow::Result<Option<Duration>> {
     let times = each_thread(|thread| {
@@ -41,7 +41,7 @@ pub(crate) fn context_switches() -> anyhow::Result<u64> {
     Ok(each_thread(|thread| Ok(switches(&fs::read_to_string(thread.join("status"))?)))?.into_iter().sum())
 }
 
-/// What this process made the file systems write: pages that became dirty, and what goes past them.
+/// Bytes that this process made the file systems write: dirty pages, and writes past the page cache.
 pub(crate) fn disk_bytes() -> anyhow::Result<u64> {
     let io = fs::read_to_string("/proc/self/io").context("/proc/self/io cannot be read")?;
     field(&io, "write_bytes").context("/proc/self/io has no write_bytes")

@@ -67,7 +67,7 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// What echo runs of a host in this process take that is counted and not timed
+    /// Counts of echo runs of a host in this process: memory, rows, bytes, system calls
     CountEcho {
         /// Configuration of the host
         #[arg(long)]

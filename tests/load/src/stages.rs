@@ -1,4 +1,4 @@
-//! What the stages of an echo run take that have a thread of their own, and all others together. The host runs in this
+//! CPU time of an echo run: of the stages that have a thread of their own, and of all others together. The host runs in this
 //! process, without HTTP.
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) struct Report {
     writer_us: f64,
     /// Nothing where checkpoints are made by the writer.
     merge_us: Option<f64>,
-    /// What is left: accept, begin, the engine, host calls and the end, with the tasks and the runtime around them.
+    /// The rest: accept, begin, the engine, host calls and the end, with the tasks and the runtime around them.
     workers_us: f64,
     /// Time of the clock in which the writer had operations to carry out.
     writer_wall_us: f64,

@@ -16,7 +16,7 @@ const WRITER: &str = "execution/writer.rs";
 /// The files that may hold an `impl Host`.
 const IMPL_FILES: usize = 2;
 
-/// What is wrong with the rooms of a kernel.
+/// Rules that the rooms of a kernel break.
 pub fn violations(kernel: &Modules, leaves: &[&str]) -> Vec<String> {
     [
         outside_rooms(kernel, leaves),

@@ -1,8 +1,8 @@
-//! What runs take that is counted and not timed.
+//! Figures of runs that are counted and not timed.
 
 use super::{agui, echo, session::Session};
 
-/// What is counted, as figures and in the reports of `agent-host-load`.
+/// Names of the counts, in figures and in the reports of `agent-host-load`.
 const COUNTS: [&str; 7] = ["allocations", "allocated_kib", "rows", "log_bytes", "disk_bytes", "context_switches", "commits"];
 /// Counted where the kernel lets us.
 const SYSCALLS: &str = "syscalls";

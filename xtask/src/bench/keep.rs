@@ -1,4 +1,4 @@
-//! What becomes of figures: each is printed beside its bound or the last one, and kept in `docs/PERFORMANCE.md`.
+//! The way of figures: each is printed beside its bound or the last one, and kept in `docs/PERFORMANCE.md`.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use crate::{process, workspace::Workspace};
 
-/// What figures depend on, as git names it. Changes of anything else do not make figures of another revision.
+/// Paths that figures depend on. Changes elsewhere do not make figures of another revision.
 const SOURCES: [&str; 6] = ["Cargo.lock", "Cargo.toml", "host", "wit", "tests/load", "example-runners"];
 /// The binaries that are measured.
 pub(crate) const HOST: &str = "agent-host";

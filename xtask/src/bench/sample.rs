@@ -2,7 +2,7 @@
 
 use super::figures::FIGURES;
 
-/// What one stretch gave.
+/// The figures of one stretch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Stretch {
     /// Names and values, in the order in which they were measured.

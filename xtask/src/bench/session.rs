@@ -38,11 +38,11 @@ pub(crate) struct Session {
     dir: TempDir,
     /// How many stretches there were. Each has a directory of its own.
     stretches: usize,
-    /// What the stretch under way has given.
+    /// Figures of the stretch under way.
     values: Vec<(&'static str, f64)>,
     /// How many runs stand for a million.
     pub(crate) million: u64,
-    /// What is measured.
+    /// The binaries under measurement.
     binaries: Binaries,
     /// The release binary `agent-host-load` of this revision, which puts load on hosts of all revisions.
     pub(crate) load_binary: PathBuf,
@@ -105,7 +105,7 @@ impl Session {
         Ok(Stretch { values: std::mem::take(&mut self.values), others })
     }
 
-    /// What is measured now.
+    /// The binaries under measurement.
     pub(crate) fn binaries(&self) -> Binaries {
         self.binaries.clone()
     }

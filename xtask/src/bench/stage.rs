@@ -1,4 +1,4 @@
-//! What the stages of an echo run cost, 256 in flight: microseconds of CPU, and the time of the ledger's writer.
+//! Cost of the stages of an echo run, 256 in flight: microseconds of CPU, and the time of the ledger's writer.
 //!
 //! A stage is measured where it can be told from the others without stop watches in the host: by the thread that it has to
 //! itself, or by the difference between two hosts of which one leaves it out.

@@ -18,7 +18,7 @@ const CELLS: usize = 9;
 pub(crate) const EMPTY_PAGE: &str =
     "# Performance\n\n`cargo xtask bench` measures these and writes them here.\n\n<!-- bench:begin -->\n<!-- bench:end -->\n";
 
-/// What figures of one call have in common.
+/// The origin that figures of one call share.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     pub(crate) machine: Machine,
@@ -70,7 +70,7 @@ pub(crate) fn update(page: &str, origin: &Origin, figures: &[Figure]) -> anyhow:
     Ok(format!("{before}{BEGIN}\n{machines}\n{HEAD}{rows}{END}{after}"))
 }
 
-/// What is before the table, what is after it, and what is in it.
+/// The text before the table, the text after it, and the table.
 fn split(page: &str) -> anyhow::Result<(&str, &str, &str)> {
     let (before, rest) = page.split_once(BEGIN).with_context(|| missing(BEGIN))?;
     let (table, after) = rest.split_once(END).with_context(|| missing(END))?;

@@ -1,4 +1,4 @@
-//! What this program and its processes take of the processors, and what all others take meanwhile.
+//! Processor time of this program and its processes, and of all others meanwhile.
 
 use std::{
     collections::HashMap,

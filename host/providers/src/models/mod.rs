@@ -224,19 +224,19 @@ impl fmt::Debug for Model {
 }
 
 impl Model {
-    /// What bindings and runners call it.
+    /// Name for bindings and runners.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.config.id
     }
 
-    /// What it is for.
+    /// The kind of the model.
     #[must_use]
     pub const fn kind(&self) -> ModelType {
         self.config.r#type
     }
 
-    /// Who answers for it.
+    /// The provider of the model.
     #[must_use]
     pub const fn provider(&self) -> ProviderKind {
         self.config.provider

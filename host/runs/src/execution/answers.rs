@@ -117,7 +117,7 @@ impl Execution {
         for id in ids {
             let mut action = self.action(id)?;
             if action.is_none() {
-                // What a run without a journal asks is not waited for when it is written, and may be on its way.
+                // The action of a run without a journal may still be on its way to the ledger.
                 self.writer.flush().await?;
                 action = self.action(id)?;
             }

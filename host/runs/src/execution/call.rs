@@ -153,7 +153,7 @@ impl EffectTicket {
 /// A call that has passed the gate.
 pub(crate) struct Passed<T> {
     pub(crate) outcome: Result<T, ApiError>,
-    /// What the journal has besides the outcome, where an earlier execution made the call.
+    /// The rest of the journal entry, where an earlier execution made the call.
     pub(crate) past: Option<Past>,
 }
 

@@ -44,7 +44,7 @@ struct Known {
 }
 
 impl Children {
-    /// What the record of a run says that it has started.
+    /// The children that the record of a run has.
     pub(crate) fn of(ledger: &Ledger, record: &RunRecord) -> Result<Self, LedgerError> {
         let events = ledger.run_events_of(record.run_no, record.run.run_id, &[ResultKind::ChildStarted.as_str()])?;
         let id = |data: Value| data.get("run_id")?.as_str()?.parse::<RunId>().ok();

@@ -265,7 +265,7 @@ impl<K> AdmittedCall<'_, K> {
     }
 }
 
-/// What the gate saw of a call that is over.
+/// A finished call, as the gate saw it.
 struct Observation<'a, K> {
     call: &'a Call<'a, K>,
     took: Duration,

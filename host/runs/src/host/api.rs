@@ -74,8 +74,8 @@ impl Host {
         self.0.cell.intake.accept_for(binding, envelope).await
     }
 
-    /// What clients can talk to: the bindings that have a runner now, in the order in which they are asked. Why another
-    /// has none, [`Host::bindings`] says.
+    /// The agents of clients: bindings that have a runner now, in the order of their configuration. [`Host::bindings`] says
+    /// why another has none.
     #[must_use]
     pub fn agents(&self) -> Vec<Agent> {
         self.0.cell.intake.agents()
@@ -242,13 +242,13 @@ impl Host {
         self.0.cell.intake.has_hook(name)
     }
 
-    /// What is said of each webhook source.
+    /// A report of each webhook source.
     #[must_use]
     pub fn webhook_sources(&self) -> Vec<WebhookSourceReport> {
         self.0.cell.intake.webhook_sources()
     }
 
-    /// What is said of each schedule.
+    /// A report of each schedule.
     ///
     /// # Errors
     /// Where the ledger cannot be read.
@@ -266,7 +266,7 @@ impl Host {
         self.0.cell.runs.answers_as(principal)
     }
 
-    /// Whether an action takes this response now, from `by`. What it says can change until the answer is given.
+    /// Whether an action takes this response now, from `by`. Another answer can come first.
     ///
     /// # Errors
     /// As [`Host::respond`].
@@ -299,7 +299,7 @@ impl Host {
         self.0.cell.runs.actions(run_id)
     }
 
-    /// What waits for an answer now and `by` may see, by its id: at most `limit`, after `after`. Ids of later runs are larger.
+    /// Open actions that `by` may see, in order of their ids: at most `limit`, after `after`. Ids of later runs are larger.
     ///
     /// # Errors
     /// When the ledger cannot be read.
@@ -408,7 +408,7 @@ impl Host {
         self.0.cell.runs.deregister_executor(id).await
     }
 
-    /// News for an executor, as they come. What came before it listens it hears with its next request.
+    /// News for an executor, as they come. The answer to its next request has those that came before it listened.
     ///
     /// # Errors
     /// When it is not registered.

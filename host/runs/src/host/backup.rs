@@ -28,7 +28,7 @@ pub struct BackupReport {
     pub manifest: BackupManifest,
 }
 
-/// What a backup of this host is made of, in this folder.
+/// The plan of a backup of this host into this folder.
 #[must_use]
 pub fn backup_to(config: &Config, to: PathBuf) -> Backup {
     let left_out = [

@@ -38,7 +38,7 @@ impl Cell {
         runs.tasks.close();
         if tokio::time::timeout(grace, runs.tasks.wait()).await.is_err() {
             runs.ending.cancel();
-            // What is left to do is one commit each. A disk that hangs must not keep the process.
+            // Each run has one commit left. A disk that hangs must not keep the process.
             if tokio::time::timeout(Duration::from_secs(10), runs.tasks.wait()).await.is_err() {
                 tracing::error!("some runs could not be brought to their end; they will be when the host starts again");
             }

@@ -111,7 +111,7 @@ impl Host {
         self.0.shared.setup().services.tools.shutdown().await;
     }
 
-    /// What the host was told.
+    /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
         Arc::clone(&self.0.shared.setup().config)
@@ -135,19 +135,19 @@ impl Host {
         RecordWriter::new(self.0.cell.ledger.clone())
     }
 
-    /// What is said of each file of the plugins directory, by name.
+    /// A report of each file of the plugins directory, by name.
     #[must_use]
     pub fn plugins(&self) -> Vec<PluginReport> {
         self.0.shared.plugins.reports()
     }
 
-    /// What the runner with this id says of itself, if it serves now.
+    /// The manifest of the runner with this id, if it serves now.
     #[must_use]
     pub fn runner(&self, id: &RunnerId) -> Option<RunnerManifest> {
         self.0.shared.plugins.runner(id).map(|runner| (*runner.manifest).clone())
     }
 
-    /// What is said of each binding, in the order in which they are asked.
+    /// A report of each binding, in the order of the configuration.
     #[must_use]
     pub fn bindings(&self) -> Vec<BindingReport> {
         readiness::bindings(&self.0.shared)
@@ -231,7 +231,7 @@ impl Host {
         self.keys().revoke(&self.0.cell.ledger, by, id).await
     }
 
-    /// Who comes with this token: a key, the credential of an executor, the token of a lease or that of an approver.
+    /// The principal of this token: a key, the credential of an executor, the token of a lease or that of an approver.
     ///
     /// # Errors
     /// [`HostError::Unauthenticated`] when it is nobody's, was revoked or has expired.

@@ -31,11 +31,11 @@ pub struct Readiness {
     pub waiting_runs: usize,
     /// Runs that wait on disk for a time or an answer, and take no memory.
     pub parked_runs: u64,
-    /// What an operator should look at. None of it keeps the host from taking events for other bindings.
+    /// Problems that an operator should look at. None of them keeps the host from taking events for other bindings.
     pub problems: Vec<String>,
 }
 
-/// What is said of each binding, in the order in which they are asked.
+/// A report of each binding, in the order of the configuration.
 pub(crate) fn bindings(shared: &Shared) -> Vec<BindingReport> {
     let setup = shared.setup();
     setup.bindings.iter().map(|binding| binding.report(shared.serving(&binding.config.runner).as_ref())).collect()

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::policy::sources::{HookError, HookRequest, HookSource};
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HookOutcome {
     /// It is an event.
@@ -20,7 +20,7 @@ pub enum HookOutcome {
     Ignored,
 }
 
-/// What an operator is told of a source.
+/// A source, for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[schema(as = WebhookSource)]
 pub struct WebhookSourceReport {
@@ -55,7 +55,7 @@ impl Intake {
         self.shared.setup().hooks.iter().any(|source| source.name == name)
     }
 
-    /// What is said of each webhook source.
+    /// A report of each webhook source.
     #[must_use]
     pub(crate) fn webhook_sources(&self) -> Vec<WebhookSourceReport> {
         let report = |source: &Arc<HookSource>| WebhookSourceReport {

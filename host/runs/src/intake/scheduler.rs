@@ -98,7 +98,7 @@ pub struct ScheduleReport {
     /// Its interval, or nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_ms: Option<u64>,
-    /// What becomes of ticks that passed while the host was down.
+    /// The rule for ticks that passed while the host was down.
     pub missed: Missed,
     /// The workspace of its events.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
 //! Claims: the requests of executors about runs that they hold.
 //!
-//! A held run has the gate of a guest, and what its executor does goes through that. Whatever it writes is fenced by the
-//! number of its claim, in the ledger itself: an executor that comes back too late writes nothing.
+//! A claimed run has the gate of a guest, and its executor works through that. The ledger itself fences its writes by the
+//! number of the claim: an executor that comes back too late writes nothing.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -30,17 +30,17 @@ use crate::{
 pub struct ClaimedRun {
     /// The run.
     pub run: Run,
-    /// What proves the claim, for this run alone and as long as the claim counts.
+    /// The token of the claim, for this run alone and as long as the claim counts.
     pub lease_token: String,
     /// When the claim is lost unless it is renewed.
     pub lease_expires_at: Timestamp,
-    /// What the runner is given, where the run has begun.
+    /// The context of the run, where it has begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<agent_host_protocol::context::RunContext>)]
     pub context: Option<Box<RawValue>>,
 }
 
-/// What came of an append.
+/// The outcome of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Appended {
     /// Number of the last result that the host has of this claim, as the executor counts.
@@ -248,7 +248,7 @@ impl Runs {
     }
 }
 
-/// What an executor asks for.
+/// A request of an executor for runs.
 #[derive(Debug, Clone, Default)]
 pub struct ClaimRequest {
     /// Of these queues. None: all that it has registered for.

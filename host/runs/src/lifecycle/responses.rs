@@ -74,7 +74,7 @@ impl Runs {
         }
     }
 
-    /// Whether an action takes this response now, from `by`. What it says can change until the answer is given.
+    /// Whether an action takes this response now, from `by`. Another answer can come first.
     pub(crate) fn may_respond(&self, action_id: &str, response: &Response, by: Option<&str>) -> Result<Action, HostError> {
         let (record, action) = self.find_action(action_id)?;
         self.admits(&record, &action, response, by)?;
@@ -219,12 +219,12 @@ impl Runs {
         Ok(actions_of(&self.ledger, &self.record(run_id)?)?)
     }
 
-    /// What waits for an answer now and `by` may see, by its id: at most `limit`, after `after`. Ids of later runs are larger.
+    /// Open actions that `by` may see, in order of their ids: at most `limit`, after `after`. Ids of later runs are larger.
     pub(crate) fn open_actions(&self, by: &Principal, after: Option<&str>, limit: usize) -> Result<Vec<Action>, HostError> {
         let mut open = Vec::new();
         let mut after = after.map(str::to_owned);
         loop {
-            // What others have asked takes no place on a page.
+            // Actions of other callers take no place on a page.
             let looked_at = self.asked_after(after.as_deref(), limit)?;
             for id in &looked_at {
                 if open.len() == limit {

@@ -96,7 +96,7 @@ impl RunTask {
         let (change, events) = if attempt == self.run.record.run.attempt {
             (RunChange::Start { at, deadline_at: Some(deadline_at) }, Vec::new())
         } else {
-            // What the attempt before has left open, nobody waits for any more.
+            // Nobody waits any more for calls that the attempt before left open.
             let before = runs.ledger.run_events_after(self.run.record.run_no, self.run.record.run.run_id, 0, usize::MAX)?;
             let mut facts = unended(&before, at);
             facts.push(Fact::RunStatus(StatusChange { attempt: Some(attempt), ..StatusChange::running("retried") }));

@@ -276,7 +276,7 @@ impl RunTask {
         let write = RunWrite { changes: vec![RunChange::Queue { at: time::now() }], ..RunWrite::default() };
         let commit = self.writer().append(write).await?;
         if is_external(&self.run.record.run) {
-            // Whoever claims the run finds it in the queue.
+            // The run is in the queue, for executors to claim.
             self.run.record.run = commit.await?;
         } else {
             self.run.record.run.status = RunStatus::Queued;

@@ -4,7 +4,7 @@ use agent_host_config::{ApprovalPolicy, ApprovalRule, ApproverConfig, whole};
 use agent_host_providers::secret::{Secret, SecretError};
 use serde_json::Value;
 
-/// What becomes of one action.
+/// The ruling on one action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ruling {
     pub(crate) policy: ApprovalPolicy,
@@ -58,7 +58,7 @@ impl Approvers {
         self.0.iter().find(|(_, secret)| secret.as_ref().is_ok_and(same)).map(|(id, _)| id.as_str())
     }
 
-    /// What an operator should look at.
+    /// Problems that an operator should look at.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
         self.0.iter().filter_map(|(id, secret)| secret.as_ref().err().map(|error| format!("approver `{id}`: {error}")))
     }

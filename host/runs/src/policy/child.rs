@@ -54,7 +54,7 @@ fn grant(parent: &Grant, runner: &Runner) -> Grant {
         component: runner.component.digest().to_owned(),
         models: of(&parent.models, !permissions.models.is_empty()),
         tools: of(&parent.tools, !permissions.tools.is_empty()),
-        // Whoever asked for the parent carries out what the parent asks for, and knows nothing of a child.
+        // The client of the parent answers calls of the parent, and knows nothing of a child.
         client_tools: Vec::new(),
         knowledge_bases: of(&parent.knowledge_bases, !permissions.knowledge_bases.is_empty()),
         runners: of(&parent.runners, permissions.runs.contains(&RunOperation::Start)),

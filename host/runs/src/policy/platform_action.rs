@@ -60,7 +60,7 @@ impl PlatformAction {
         }
     }
 
-    /// What the operator's webhook is told.
+    /// The body of the request to the operator's webhook.
     pub(crate) fn order(&self, terms: &Terms, run_id: RunId, id: &str) -> Value {
         let grant = &terms.grant;
         json!({

@@ -60,7 +60,7 @@ impl Setup {
         self.bindings.iter().find(|binding| binding.config.id == id)
     }
 
-    /// What an operator should look at.
+    /// Problems that an operator should look at.
     pub(crate) fn problems(&self) -> Vec<String> {
         let hooks = self.hooks.iter().filter_map(|hook| hook.problem());
         let services = self.services.problems().into_iter().chain(self.approvers.problems());

@@ -1,4 +1,5 @@
-//! What a run asks people for: platform actions that need approval, questions, effects in doubt, and calls of client tools.
+//! Actions, the requests of a run to people: platform actions that need approval, questions, effects in doubt, and calls of
+//! client tools.
 //!
 //! A request is a fact in the record of the run (`action.requested`), its answer another (`action.answered`, once), and its
 //! outcome a third (`action.resolved`, once, the last).
@@ -12,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::facts::{ActionAnswer, ActionEnd, Fact};
 
-/// What people are asked for.
+/// Kinds of actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AskKind {
@@ -26,7 +27,7 @@ pub enum AskKind {
     ClientTool,
 }
 
-/// What a person says.
+/// The decision of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
@@ -58,7 +59,7 @@ impl Decision {
         }
     }
 
-    /// What has come of it with that; nothing where something is to be done first.
+    /// The outcome that the decision makes final; `None` where the action has to be carried out first.
     const fn outcome(self) -> Option<&'static str> {
         match self {
             Self::Approve => None,
@@ -72,7 +73,7 @@ impl Decision {
 }
 
 impl AskKind {
-    /// What a person may say to it.
+    /// The decisions that it takes.
     #[must_use]
     pub const fn decisions(self) -> [Decision; 2] {
         match self {
@@ -82,7 +83,7 @@ impl AskKind {
         }
     }
 
-    /// What the run waits for, as its status says.
+    /// Name of the wait in the status of the run.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::PlatformAction => "approval",
@@ -98,7 +99,7 @@ impl AskKind {
 #[serde(deny_unknown_fields)]
 #[schema(as = ActionResponse)]
 pub struct Response {
-    /// What they say.
+    /// The decision.
     pub decision: Decision,
     /// Why, for the runner and the record.
     #[serde(default)]
@@ -154,18 +155,18 @@ impl Given {
 pub struct Action {
     /// Names it.
     pub action_id: String,
-    /// Who asks.
+    /// The run that asks.
     pub run_id: RunId,
     /// `open`, `answered` (by a person or by the policy; it is being done) or `resolved`.
     pub status: ActionStatus,
     /// When it was asked.
     pub requested_at: Timestamp,
-    /// What was asked: the data of `action.requested`.
+    /// The request: data of `action.requested`.
     pub request: Value,
-    /// What was said: the data of `action.answered`.
+    /// The answer: data of `action.answered`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<Value>,
-    /// What came of it: the data of `action.resolved`.
+    /// The outcome: data of `action.resolved`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Value>,
 }
@@ -245,7 +246,7 @@ pub(crate) fn is_background(action_id: &str) -> bool {
     action_id.split_once('.').is_some_and(|(_, name)| name.starts_with('e'))
 }
 
-/// What the record of a run says of what it asked.
+/// Facts of actions in the record of a run.
 pub(crate) const FACTS: [&str; 3] =
     [ResultKind::ActionRequested.as_str(), ResultKind::ActionAnswered.as_str(), ResultKind::ActionResolved.as_str()];
 
@@ -287,7 +288,7 @@ pub(crate) fn is_allowed(request: &Value) -> bool {
 }
 
 impl Action {
-    /// What is asked for.
+    /// The kind of the action.
     #[must_use]
     pub fn kind(&self) -> AskKind {
         let kind = self.request.get("kind").cloned().and_then(|kind| serde_json::from_value(kind).ok());
@@ -299,13 +300,13 @@ impl Action {
         self.request.get("expires_at").and_then(Value::as_u64)
     }
 
-    /// What was said to it, whatever has come of that.
+    /// The answer, whatever its outcome.
     pub(crate) fn given(&self) -> Option<Given> {
         self.answered.as_ref().or(self.resolved.as_ref()).and_then(Given::of)
     }
 }
 
-/// What the record keeps of the answer of a client.
+/// The answer of a client in the record.
 pub(crate) fn client_answer(answer: Value) -> Option<ClientToolAnswer> {
     serde_json::from_value(answer).ok()
 }

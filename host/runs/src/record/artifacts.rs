@@ -5,7 +5,7 @@ use agent_host_protocol::{grant::ConversationKey, message::ArtifactRef, time};
 
 use super::HostError;
 
-/// What the ledger knows of an artifact that somebody names in a conversation, under their name for it.
+/// The entry of an artifact that a caller names in a conversation, under the name that the caller has for it.
 ///
 /// # Errors
 /// When it is not there, has expired, or belongs to another conversation: nobody could read it later.

@@ -178,7 +178,7 @@ pub enum RecordingError {
          (`[retention] journals_ms`)"
     )]
     NoJournal(RunId),
-    /// What is there is not one.
+    /// The file or entry is no recording.
     #[error("this is no recording that this version reads: {0}")]
     Malformed(String),
     /// The ledger.

@@ -20,7 +20,7 @@ use super::{
     terms::Terms,
 };
 
-/// What a batch writes. `A` is a platform action that it asks for.
+/// The writes of a batch. `A` is a platform action that the batch asks for.
 pub(crate) struct Judged<A> {
     pub(crate) events: Vec<NewEvent>,
     pub(crate) transcript: Vec<NewItem>,

@@ -69,7 +69,7 @@ pub(crate) fn terminal_event(terminal: &Terminal, sequence: u64, at: Timestamp) 
     NewEvent { sequence, kind: kind.as_str().to_owned(), data, timestamp: at }
 }
 
-/// What a guest returns becomes an event, and has the bound of one. What is over it is left out, and said so.
+/// The return value of a guest becomes an event and has its bound. A value over the bound is left out, with a note.
 pub(crate) fn bounded(terminal: Terminal, limit: usize) -> Terminal {
     let size = |value: &Option<Value>| value.as_ref().map_or(0, json_len);
     match terminal {
@@ -109,8 +109,8 @@ pub(crate) fn end_stored(record: &RunRecord, events: &[RunEvent], terminal: Term
     end(&facts, terminal, record.run.last_sequence + 1, at)
 }
 
-/// The end of a run that is executed: `open` are the ends of calls that nobody waits for any more. What the runner says
-/// with its completion joins the transcript.
+/// The end of a run that is executed: `open` are the ends of calls that nobody waits for any more. The message that
+/// the runner completes with joins the transcript.
 pub(crate) fn end_executed(speaker: &Speaker<'_>, open: &[Fact], terminal: &Terminal, first_sequence: u64) -> RunWrite {
     let at = time::now();
     let facts: Vec<_> = open.iter().cloned().chain(cause(terminal, speaker.terms.deadline_ms)).collect();

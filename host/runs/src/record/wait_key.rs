@@ -6,7 +6,7 @@ use std::fmt;
 
 use agent_host_protocol::{RunId, grant::ConversationKey};
 
-/// What a parked run waits for.
+/// The wait of a parked run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WaitKey {
     /// An answer to the action with this id.

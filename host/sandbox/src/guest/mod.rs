@@ -36,7 +36,7 @@ pub(crate) struct Guest {
     log: SharedLog,
 }
 
-/// What a guest that polls waits for.
+/// The wait of a guest that polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiting {
     /// Moments of its own clock. Everything else is ready, so two executions of one run poll alike.

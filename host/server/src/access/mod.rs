@@ -1,4 +1,4 @@
-//! Who sends a request, and what they may ask for. No route is known here.
+//! The principal of a request and its permissions. No route is known here.
 
 pub(crate) mod caller;
 pub(crate) mod cors;

@@ -27,7 +27,7 @@ use crate::{
     http::Problem,
 };
 
-/// What comes before the events of a record has places behind those of the event before them: the numbers from here on.
+/// Parts from this number on are of events that the host says before the next event of the record.
 const PRELUDE: u32 = u32::MAX - 1_024;
 
 /// How a client receives a run.
@@ -47,7 +47,7 @@ pub(crate) struct Viewer {
     pub(crate) idle: Option<Duration>,
 }
 
-/// What events carry so that a client can say how far it is.
+/// Marks on events, so that a client can say how far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Marks {
     #[default]
@@ -203,7 +203,7 @@ impl Session {
         Ok(())
     }
 
-    /// What a client that has been here from the beginning would have by now.
+    /// The events that a client has by now that joined at the beginning.
     fn prefix(&mut self, record: &RunRecord, told: u64, started: &Event) -> Result<Prefix, Problem> {
         let (run, from, cursor) = (&self.run, self.run.from, self.cursor);
         let mut prefix = Prefix { verifier: Verifier::new(), rest: Vec::new(), end: None };
@@ -267,7 +267,7 @@ impl Session {
         Ok(Kind::MessagesSnapshot { messages }.into())
     }
 
-    /// What stands before the events of the record, behind event `after` of it.
+    /// Says events of the host between event `after` of the record and the next.
     pub(super) fn say(&mut self, events: Vec<Event>, after: u64) {
         for (part, event) in (PRELUDE..).zip(events) {
             self.out.push_back(Stamped { event, at: Cursor { sequence: after, part } });
@@ -302,7 +302,7 @@ impl Session {
     /// The one end.
     pub(super) fn end(&mut self, end: End, at: Cursor) {
         self.over = true;
-        // What was set otherwise than by a result is in no event.
+        // State that was set otherwise than by a result is in no event.
         if let Some(known) = &self.state
             && let Ok(Some(state)) = thread::state(&self.app, self.run.host_run)
             && (*known != Value::Object(state.clone()) || self.is_stale && !state.is_empty())

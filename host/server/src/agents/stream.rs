@@ -162,7 +162,7 @@ fn joined(mut pieces: Vec<Bytes>) -> Bytes {
 
 fn encode(viewer: &Viewer, stamped: Stamped) -> Bytes {
     let Stamped { mut event, at } = stamped;
-    // What the host says at a break has no place, and a client that has it goes on from where it was.
+    // Events of the host at a break have no place, and a client that has them goes on from where it was.
     let placed = Some(at).filter(|at| *at != Cursor::default());
     match (viewer.marks, placed) {
         (Marks::Cursors, Some(at)) => {

@@ -1,4 +1,4 @@
-//! What all requests for AG-UI threads share in memory. Losing it costs time and no facts.
+//! The memory that all requests for AG-UI threads share. Losing it costs time and no facts.
 
 use std::{collections::HashMap, num::NonZeroUsize, sync::Arc};
 

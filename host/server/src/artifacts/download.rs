@@ -103,7 +103,7 @@ fn may_be_partial(headers: &HeaderMap, etag: &str) -> bool {
     headers.get(header::IF_RANGE).is_none_or(|value| value.as_bytes() == etag.as_bytes())
 }
 
-/// What a `Range` asks for.
+/// The part that a `Range` asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum RangeChoice {
     /// Everything: there is no range, or one that is malformed, or several, which a server may pass over.

@@ -7,7 +7,7 @@ use crate::http::percent;
 
 /// Longest name of a file that common file systems take.
 const MAX_NAME_BYTES: usize = 255;
-/// What is encoded in an extended parameter (RFC 8187): all but `attr-char`.
+/// Characters that are encoded in an extended parameter (RFC 8187): all but `attr-char`.
 const NO_ATTRIBUTE: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'!')
     .remove(b'#')

@@ -60,7 +60,7 @@ impl UploadBody {
         }
     }
 
-    /// Writes all pieces to disk. What is given up on leaves nothing there.
+    /// Writes all pieces to disk. An upload that is given up leaves nothing there.
     pub(crate) async fn write(mut self, app: &App) -> Result<BlobWriter, Problem> {
         let mut spool = Spool::open(app, self.limit).await?;
         while let Some(data) = self.next().await? {
@@ -182,7 +182,7 @@ pub(crate) fn refuse_pages(app: &App, headers: &HeaderMap) -> Result<(), Problem
     Ok(())
 }
 
-/// What the client says that the content is. Forms are refused: they are how pages of other sites could post here
+/// The media type that the client declares. Forms are refused: they are how pages of other sites could post here
 /// without asking, and their parts are not the content.
 pub(crate) fn declared_type(headers: &HeaderMap) -> Result<String, Problem> {
     let declared = match headers.get(header::CONTENT_TYPE) {

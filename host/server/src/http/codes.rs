@@ -21,7 +21,7 @@ macro_rules! problem_codes {
                 match self { $(Self::$variant => $text),* }
             }
 
-            /// What it means, for people.
+            /// Its meaning, for people.
             #[must_use]
             $vis fn description(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),*).trim()),* }

@@ -46,7 +46,7 @@ impl HttpMetrics {
         Streaming(self.clone())
     }
 
-    /// What Prometheus reads them by.
+    /// The collector for Prometheus.
     pub(crate) fn collector(self) -> Box<dyn Collector> {
         Box::new(HttpCollector(self))
     }

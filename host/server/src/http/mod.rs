@@ -1,4 +1,4 @@
-//! What every route of an HTTP API needs and no route is: bodies, parameters, headers, problems, connections.
+//! The parts that routes of an HTTP API share: bodies, parameters, headers, problems, connections.
 
 pub(crate) mod accept;
 pub(crate) mod body;

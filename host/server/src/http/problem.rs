@@ -15,7 +15,7 @@ use super::codes::problem_codes;
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 problem_codes! {
-    /// What went wrong, for programs. The list is the documentation: a code keeps its name and status.
+    /// The kind of problem, for programs. The list is the documentation: a code keeps its name and status.
     #[derive(Hash)]
     #[non_exhaustive]
     pub enum ProblemCode;

@@ -1,7 +1,7 @@
 //! The description of the API (OpenAPI 3.1), made from the routes themselves.
 //!
-//! A route cannot be without one: the table of routes takes handlers only with their `#[utoipa::path]`. What a route
-//! refuses is declared with [`refusals!`], by problem code; statuses and their bodies follow from it.
+//! A route cannot be without one: the table of routes takes handlers only with their `#[utoipa::path]`. Refusals of a
+//! route are declared with [`refusals!`], by problem code; statuses and their bodies follow from it.
 
 mod tidy;
 

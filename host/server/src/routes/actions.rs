@@ -16,7 +16,7 @@ const MORE_BYTES: usize = 1024;
 
 refusals!(OpenRefusals = [InvalidCursor]);
 
-/// What waits for an answer now
+/// Actions that wait for an answer
 ///
 /// Actions of later runs come later.
 #[utoipa::path(get, path = "/api/v1/actions", tag = "actions", security(("bearer" = ["runs:read"])), params(PageParams),
@@ -72,7 +72,7 @@ pub(crate) async fn respond(Path(id): Path<String>, mut request: ApiRequest) -> 
     Ok(json(StatusCode::OK, &request.app.host.respond(&id, answer, by).await?))
 }
 
-/// Refuses who does not see the run that has asked for this, as if it had not. Who sees it is told by the host what there is.
+/// Answers `404` to a caller that may not see the run of this action.
 fn require(request: &ApiRequest, id: &str) -> Result<(), Problem> {
     let run = id.split_once('.').and_then(|(run, _)| run.parse::<RunId>().ok());
     match run.map(|run| request.run(run)) {

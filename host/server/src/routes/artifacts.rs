@@ -68,7 +68,7 @@ refusals!(UploadRefusals = [WRITE] + [UnsupportedMediaType, PayloadTooLarge, Req
     request_body(content((Option<Upload> = "application/octet-stream")),
         description = "The content, of any media type. The one that is named is held against it; without one the content decides."),
     responses(
-        (status = 201, description = "What is said of it.", body = ArtifactMetadata, headers(("Location" = String, description = "The content."))),
+        (status = 201, description = "The metadata.", body = ArtifactMetadata, headers(("Location" = String, description = "The content."))),
         UploadRefusals,
     ))]
 pub(crate) async fn upload(mut request: ApiRequest) -> Result<Response, Problem> {
@@ -97,9 +97,9 @@ pub(crate) async fn upload(mut request: ApiRequest) -> Result<Response, Problem>
 
 refusals!(MetadataRefusals = [NotFound]);
 
-/// What is said of an artifact
+/// Metadata of an artifact
 #[utoipa::path(get, path = "/api/v1/artifacts/{id}/metadata", tag = "artifacts", security(("bearer" = ["runs:read"])), params(ArtifactId),
-    responses((status = 200, description = "What is said of it.", body = ArtifactMetadata), MetadataRefusals))]
+    responses((status = 200, description = "The metadata.", body = ArtifactMetadata), MetadataRefusals))]
 pub(crate) async fn metadata(ArtifactId(id): ArtifactId, request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::RunsRead)?;
     Ok(json(StatusCode::OK, &find(&request.app, &request.caller, id).await?.metadata()))
@@ -133,7 +133,7 @@ pub(crate) async fn content(id: ArtifactId, method: Method, request: ApiRequest)
 
 refusals!(HeadRefusals = [NotFound]);
 
-/// What comes with the content of an artifact, without it
+/// Headers of the content of an artifact
 #[utoipa::path(head, path = "/api/v1/artifacts/{id}", tag = "artifacts", security(("bearer" = ["runs:read"])),
     params(
         ArtifactId,

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use agent_host_tests::process;
 
-/// What stands before the first section.
+/// The text before the first section.
 const INTRODUCTION: &str = "\
 # Configuration reference
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What comes of a stream of events, and whether all of it passed on says the same as the whole.
+/// The response that a stream of events makes. Checks that its deltas add up to the same.
 fn assemble(events: &[Value]) -> Result<ModelResponse, ApiError> {
     let text: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
     read(&[text.as_bytes()])

@@ -285,7 +285,7 @@ async fn a_grant_names_what_the_policy_names_and_the_run_may_read() {
     assert_eq!(names(&library.granted(&policy(&["web"], &["t*"]), &reading())), "web web/page.html two");
     assert_eq!(library.granted(&policy(&[], &["three"]), &reading()), Granted::default());
 
-    // Who may not read is told which version is in use, and no more.
+    // A run without the permission to read gets the version in use, and no more.
     let metadata = Permissions { artifacts: vec![ArtifactOperation::Metadata], ..Permissions::default() };
     let known = library.granted(&ResourcePolicy::default(), &metadata);
     assert_eq!(names(&known), "one two");

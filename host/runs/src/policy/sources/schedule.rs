@@ -83,7 +83,7 @@ impl Schedule {
         event
     }
 
-    /// What it stands for: where that changes, ticks of before are not missed.
+    /// The rule as text. Where it changes, earlier ticks are not missed.
     pub(crate) fn rule_text(&self) -> String {
         let config = &self.config;
         match (config.enabled, &config.cron, config.every_ms) {

@@ -1,4 +1,4 @@
-//! What fills templates in: a request.
+//! Values of templates, from a request.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use agent_host_config::{Piece, Template};
 use http::HeaderMap;
 use serde_json::Value;
 
-/// What fills templates in.
+/// A request whose values templates name.
 pub(crate) struct Filling<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// Decoded names and values.
@@ -48,7 +48,7 @@ impl Filling<'_> {
         }
     }
 
-    /// What stands for one part.
+    /// The value of one part.
     fn piece(&self, piece: &Piece) -> Result<Value, Missing> {
         let text = |value: Option<&str>| value.map(|value| Value::String(value.to_owned()));
         let value = match piece {

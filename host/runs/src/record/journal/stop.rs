@@ -31,7 +31,7 @@ pub(crate) struct Divergence {
     pub(crate) difference: Option<(String, Value, Value)>,
 }
 
-/// What one execution asked for.
+/// The calls of one execution.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Side {
     pub(crate) function: &'static str,

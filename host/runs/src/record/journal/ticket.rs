@@ -34,11 +34,11 @@ pub(super) struct OpenCall {
     pub(super) in_doubt: bool,
     pub(super) started: bool,
     pub(super) settled: bool,
-    /// What earlier executions left of the calls within this one.
+    /// Entries of earlier executions for the calls within this one.
     pub(super) parts: BTreeMap<u32, Part>,
 }
 
-/// What earlier executions left of a call within another.
+/// The entry of earlier executions for a call within another.
 #[derive(Debug)]
 pub(super) enum Part {
     Answered(Outcome),

@@ -33,7 +33,7 @@ const PREFIX: &str = "/api/v1/agent/";
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 
 problem_codes! {
-    /// What went wrong, for programs. Names and statuses are those of the profile where it has them.
+    /// The kind of problem, for programs. Names and statuses are those of the profile where it has them.
     pub(crate) enum Code;
 
     /// Nobody knows who asks: a key is missing, or is nobody's.

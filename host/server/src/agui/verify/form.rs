@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Violation;
 use crate::agui::event::{Event, Kind, Outcome, PatchOp, Usage};
 
-/// What no type of ours rules out, and the schema does.
+/// Checks rules of the schema that our types cannot express.
 pub(super) fn well_formed(event: &Event) -> Result<(), Violation> {
     let wrong = match &event.kind {
         Kind::RunFinished { outcome: Some(Outcome::Interrupt { interrupts }), .. } if interrupts.is_empty() => {

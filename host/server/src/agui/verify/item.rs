@@ -28,7 +28,7 @@ impl std::fmt::Display for Item<'_> {
     }
 }
 
-/// What an event does to an item.
+/// The effect of an event on an item.
 pub(super) enum Act<'a> {
     Open(Item<'a>),
     Continue(Item<'a>),

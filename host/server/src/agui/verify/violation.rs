@@ -24,7 +24,7 @@ pub(crate) enum Violation {
     #[error("{event}: {what}")]
     Malformed { event: &'static str, what: &'static str },
 
-    // What follows, no client checks.
+    // No client checks the rules that follow.
     #[error("RUN_STARTED without a protocol version")]
     NoVersion,
     #[error("RUN_FINISHED of run `{finished}`, but `{started}` is active")]
