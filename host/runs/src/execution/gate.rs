@@ -12,6 +12,7 @@
 use std::{
     future::Future,
     num::NonZeroU32,
+    pin::pin,
     time::{Duration, Instant},
 };
 
@@ -147,17 +148,15 @@ impl Execution {
             Entered::Over(passed) => return passed,
             Entered::Admitted(admitted, ticket) => (admitted, ticket),
         };
-        let effect = admitted.span.within(effect(ticket));
-        let outcome = match admitted.call.rate {
-            Rate::Calls => self.bounded(effect).await,
-            Rate::Pieces => {
-                let paced = async {
-                    self.rates.pieces.until_ready().await;
-                    effect.await
-                };
-                self.bounded(paced).await
+        // In one place: a future that is passed on is stored again by each that it is passed to.
+        let mut effect = pin!(admitted.span.within(effect(ticket)));
+        let paced = async {
+            if admitted.call.rate == Rate::Pieces {
+                self.rates.pieces.until_ready().await;
             }
+            effect.as_mut().await
         };
+        let outcome = self.bounded(paced).await;
         Passed { outcome: admitted.end(outcome).await, past: None }
     }
 
