@@ -182,6 +182,9 @@ pub enum LedgerError {
     /// refuses to take back what it half wrote, and the host dies before the next write, may it be found after all.)
     #[error("the ledger could not be written ({0}): nothing was changed, repeat it when the cause is gone")]
     Storage(Arc<str>),
+    /// A merge has failed, and redb is opened again. Nothing is lost; a write of this moment was not made.
+    #[error("the ledger opens its store again after an error: repeat the request")]
+    Reopening,
     /// A row does not read back as what it was written as.
     #[error("the ledger is damaged ({0}): run `agent-host ledger check`, and restore a backup if it finds more")]
     Damaged(Arc<str>),
@@ -209,12 +212,15 @@ impl LedgerError {
     }
 }
 
-/// Reading fails only when the file system fails or the file is damaged. Either way no row was invented.
+/// Reading fails where redb is opened again after an error, or where the file is damaged. Either way no row was invented.
 macro_rules! from_redb {
     ($($error:ty),*) => { $(
         impl From<$error> for LedgerError {
             fn from(error: $error) -> Self {
-                Self::damaged(error)
+                match redb::Error::from(error) {
+                    redb::Error::DatabaseClosed | redb::Error::PreviousIo => Self::Reopening,
+                    error => Self::damaged(error),
+                }
             }
         }
     )* };

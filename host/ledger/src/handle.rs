@@ -27,7 +27,7 @@ use crate::{
     record::{Accept, Accepted, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
     rows::{AuditRow, Reader, View, Views, bounded},
     store::{Hooks, MergeEvents, Missing, Store, io_error, open},
-    writer::{Counters, Ended, Queue, Shared, Watch, Writer},
+    writer::{Counters, Ended, MergeFailure, Queue, Shared, Watch, Writer},
 };
 
 /// A ledger. Clones are handles to the same one.
@@ -63,6 +63,13 @@ pub enum Health {
     Ok,
     /// It takes nothing and gives nothing until the host is started again.
     Failed(String),
+    /// It takes writes as long as its log has room, but redb takes no rows. Nothing is lost, and merges are tried again.
+    MergesFail {
+        /// The reason of the last failure.
+        reason: String,
+        /// The log is full: writes are refused until a merge succeeds.
+        is_full: bool,
+    },
     /// It takes no new events until the disk has more space.
     DiskLow {
         /// Bytes that are left.
@@ -144,12 +151,14 @@ impl Ledger {
             blob_grace_ms: milliseconds(options.blob_grace),
             views: Arc::clone(&views),
             ended: Mutex::new(None),
+            merge_failure: MergeFailure::default(),
             done: Mutex::new(Some(done)),
         });
-        let (merging, failing) = (Arc::clone(&shared), Arc::clone(&shared));
+        let (merging, failing, failed) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared));
         let events = MergeEvents {
             merged: Box::new(move |took, log_bytes| merging.counters.checkpoint(took, log_bytes)),
-            failed: Box::new(move |error| failing.fail(&error.to_string())),
+            failing: Box::new(move |reason| failing.merge_failure.note(reason)),
+            failed: Box::new(move |error| failed.fail(&error.to_string())),
         };
         let store = Store::start(opened, &options, views, events, hooks)?;
         let writer = Writer::new(&options, Arc::clone(&shared), store)?;
@@ -305,7 +314,10 @@ impl Ledger {
         }
         match self.shared().disk.check(Need::NewEvent) {
             Err(LedgerError::DiskLow { free, needed }) => Health::DiskLow { free, needed },
-            _ => Health::Ok,
+            _ => match self.shared().merge_failure.current() {
+                Some(failure) => Health::MergesFail { reason: failure.reason.to_string(), is_full: failure.is_full },
+                None => Health::Ok,
+            },
         }
     }
 

@@ -1,13 +1,16 @@
 //! Merges that fail, that are held, and that a crash interrupts: between the parts of the log, in the middle of a merge,
 //! and when a part is written again.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use agent_host_protocol::RunId;
 use serde_json::json;
 
 use super::{Fault, PART_BYTES, Switches, crash, new_run, open, open_with, raw};
-use crate::{Ledger, LedgerError, Options, RunRecord, RunWrite, StateWrite, check, rows::Table};
+use crate::{Health, Ledger, LedgerError, Options, RunRecord, RunWrite, StateWrite, check, rows::Table};
 
 const NEVER: Duration = Duration::from_secs(3_600);
 
@@ -149,7 +152,14 @@ async fn a_merge_that_fails_loses_nothing_and_is_repeated() {
         let record = new_run(&ledger).await.unwrap();
         switches.store.set(fault);
         let (mut n, mut refused) = (0, 0);
-        while refused < 3 {
+        while ledger.activity().log_bytes <= PART_BYTES {
+            n += 1;
+            fill(&ledger, record.run_no, n).await.unwrap();
+        }
+        until("a failed merge", || matches!(ledger.health(), Health::MergesFail { is_full: false, .. })).await;
+        // Refusals meet merges that are tried again, and redb while it is opened.
+        let began = Instant::now();
+        while refused < 3 || began.elapsed() < Duration::from_millis(300) {
             match fill(&ledger, record.run_no, n + 1).await {
                 Ok(()) => n += 1,
                 Err(error) => {
@@ -159,18 +169,23 @@ async fn a_merge_that_fails_loses_nothing_and_is_repeated() {
                 }
             }
         }
+        assert!(matches!(ledger.health(), Health::MergesFail { is_full: true, .. }), "{:?}", ledger.health());
         // Two parts were filled meanwhile. All of it can be read: redb is open again after each failure.
         assert!(n * 60_000 > 2 * PART_BYTES, "{n}");
         let read =
             |ledger: &Ledger| (ledger.run(record.run.run_id), ledger.state_get("s", "k"), ledger.state_keys("s", None, 100));
         until("a read", || {
-            matches!(read(&ledger), (Ok(Some(run)), Ok(Some(k)), Ok(keys)) if run == record && k == json!(n) && keys.len() as u64 == n.min(50) + 1)
+            let read = read(&ledger);
+            let errors = [read.0.as_ref().err(), read.1.as_ref().err(), read.2.as_ref().err()];
+            assert!(errors.iter().flatten().all(|error| matches!(error, LedgerError::Reopening)), "{errors:?}");
+            matches!(read, (Ok(Some(run)), Ok(Some(k)), Ok(keys)) if run == record && k == json!(n) && keys.len() as u64 == n.min(50) + 1)
         })
         .await;
         check_crashed_after_failure(dir.path(), &record, n);
         switches.store.set(Fault::None);
         until("a write", || ledger.activity().checkpoints > 0).await;
         fill(&ledger, record.run_no, n + 1).await.unwrap();
+        until("a good state", || ledger.health() == Health::Ok).await;
         assert_eq!(read(&ledger).1.unwrap(), Some(json!(n + 1)));
         ledger.close().await.unwrap();
         let report = check(dir.path(), |_| ()).unwrap();

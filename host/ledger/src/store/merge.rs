@@ -48,6 +48,8 @@ const SPACE: u64 = 2;
 pub(crate) struct MergeEvents {
     /// A merge is done: how long it took, and the bytes of the log that are free again.
     pub(crate) merged: Box<dyn Fn(Duration, u64) + Send>,
+    /// The last try of a merge has failed, for this reason; `None` when one has succeeded.
+    pub(crate) failing: Box<dyn Fn(Option<&str>) + Send>,
     /// redb cannot be used any more.
     pub(crate) failed: Box<dyn Fn(&LedgerError) + Send>,
 }
@@ -227,6 +229,10 @@ impl Work {
     }
 
     fn tell(&self, state: MergeState) {
+        match &state {
+            MergeState::Failing(reason) => (self.place.events.failing)(Some(reason)),
+            _ => (self.place.events.failing)(None),
+        }
         self.desk.0.lock().state = state;
         self.desk.1.notify_all();
     }

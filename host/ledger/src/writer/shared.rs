@@ -33,6 +33,7 @@ pub(crate) struct Shared {
     /// The committed rows. `None` inside when the ledger is closed or has failed: then every call is refused.
     pub(crate) views: Arc<Views>,
     pub(crate) ended: Mutex<Option<Ended>>,
+    pub(crate) merge_failure: MergeFailure,
     /// Held by the writer; when it is dropped, [`crate::Ledger::close`] returns.
     pub(crate) done: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -41,6 +42,37 @@ pub(crate) struct Shared {
 pub(crate) enum Ended {
     Closed(Arc<str>),
     Failed(Arc<str>),
+}
+
+/// The failure of merges, until one succeeds.
+#[derive(Default)]
+pub(crate) struct MergeFailure(Mutex<Option<Failure>>);
+
+#[derive(Clone)]
+pub(crate) struct Failure {
+    pub(crate) reason: Arc<str>,
+    /// Writes were refused since: the log is full.
+    pub(crate) is_full: bool,
+}
+
+impl MergeFailure {
+    /// Takes over the outcome of a merge: the reason of its failure.
+    pub(crate) fn note(&self, reason: Option<&str>) {
+        let mut failure = self.0.lock();
+        let is_full = failure.as_ref().is_some_and(|failure| failure.is_full);
+        *failure = reason.map(|reason| Failure { reason: reason.into(), is_full });
+    }
+
+    /// A write was refused because the log is full.
+    pub(crate) fn refused(&self) {
+        if let Some(failure) = &mut *self.0.lock() {
+            failure.is_full = true;
+        }
+    }
+
+    pub(crate) fn current(&self) -> Option<Failure> {
+        self.0.lock().clone()
+    }
 }
 
 /// Counters of the writes since opening.

@@ -1,6 +1,9 @@
 //! The one thread that writes.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     apply::{Batch, Memory, Outcome, apply},
@@ -14,6 +17,9 @@ use crate::{
         queue::{Queued, Taken},
     },
 };
+
+/// Between two looks whether redb is open again.
+const REOPENING: Duration = Duration::from_millis(2);
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
@@ -131,7 +137,15 @@ impl Writer {
     #[allow(clippy::type_complexity, reason = "refused, or refused and stopped")]
     fn refuse(&mut self, error: &std::io::Error) -> Result<(), Result<LedgerError, Stopped>> {
         tracing::error!(%error, "a batch could not be written; nothing of it was");
-        match self.store.reader().and_then(|reader| Memory::load(&reader)) {
+        self.shared.merge_failure.refused();
+        let loaded = loop {
+            match self.store.reader().and_then(|reader| Memory::load(&reader)) {
+                // The merging thread ends this: it opens redb, or fails the ledger.
+                Err(LedgerError::Reopening) => std::thread::sleep(REOPENING),
+                loaded => break loaded,
+            }
+        };
+        match loaded {
             Ok(memory) => {
                 self.memory = memory;
                 Err(Ok(LedgerError::Storage(error.to_string().into())))

@@ -44,8 +44,18 @@ pub(crate) fn bindings(shared: &Shared) -> Vec<BindingReport> {
 impl Cell {
     /// How the cell is.
     pub(crate) fn readiness(&self, shared: &Shared) -> Readiness {
+        let mut problems: Vec<_> = bindings(shared).into_iter().filter_map(|binding| binding.problem).collect();
         let ledger = match self.ledger.health() {
             Health::Ok => "ok".to_owned(),
+            Health::MergesFail { reason, is_full: true } => {
+                format!("the log is full, and its rows cannot be merged into ledger.redb ({reason}): mend the disk")
+            }
+            Health::MergesFail { reason, is_full: false } => {
+                problems.push(format!(
+                    "rows of the log cannot be merged into ledger.redb ({reason}): nothing is lost, but the log fills; mend the disk"
+                ));
+                "ok".to_owned()
+            }
             Health::DiskLow { free, needed } => format!("the disk has {free} bytes left and needs {needed}: free some space"),
             Health::Failed(reason) => format!("{reason}: restart the host"),
             other => format!("{other:?}"),
@@ -53,7 +63,6 @@ impl Cell {
         let stopping = self.runs.stopping.is_cancelled();
         let plugins = shared.plugins.reports();
         let count = |status| plugins.iter().filter(|plugin| plugin.status == status).count();
-        let mut problems: Vec<_> = bindings(shared).into_iter().filter_map(|binding| binding.problem).collect();
         problems.extend(shared.setup().problems());
         if stopping {
             problems.push("the host is shutting down".to_owned());

@@ -137,7 +137,7 @@ impl From<LedgerError> for HostError {
             LedgerError::Terminal { .. } | LedgerError::Active { .. } | LedgerError::Conflict { .. } => Self::Conflict(message),
             LedgerError::QuotaExceeded { .. } | LedgerError::TooLarge { .. } => Self::Invalid(message),
             LedgerError::DiskLow { .. } => Self::InsufficientStorage(message),
-            LedgerError::Storage { .. } | LedgerError::Unavailable { .. } => Self::Unavailable(message),
+            LedgerError::Storage { .. } | LedgerError::Reopening | LedgerError::Unavailable { .. } => Self::Unavailable(message),
             _ => Self::Internal(message),
         }
     }
