@@ -274,7 +274,7 @@ impl Ledger {
         self.admit(Operation::Audit(rows), bytes).await
     }
 
-    /// Writes what was admitted, merges it into redb and lets go of the files. Afterwards every call on every handle
+    /// Writes what was admitted, merges it into redb and closes the files. Afterwards every call on every handle
     /// is refused with [`LedgerError::Unavailable`]. Closing again does nothing.
     ///
     /// # Errors

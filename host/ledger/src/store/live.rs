@@ -139,7 +139,7 @@ impl Store {
         Ok(())
     }
 
-    /// Merges all that is left and lets go of the files. Everything that was answered is durable before this is called.
+    /// Merges all that is left and closes the files. Everything that was answered is durable before this is called.
     ///
     /// # Errors
     /// Where redb could not take all rows. They are in the log.

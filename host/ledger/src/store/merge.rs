@@ -145,7 +145,7 @@ struct Work {
     place: Place,
 }
 
-/// However the thread ends, nobody waits for it in vain.
+/// Ends the waits for the thread, however it ends.
 impl Drop for Work {
     fn drop(&mut self) {
         self.desk.0.lock().state = MergeState::Ended;

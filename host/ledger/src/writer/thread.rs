@@ -50,7 +50,7 @@ impl Writer {
 
     /// Works until the queue is closed and empty, or the store fails.
     pub(crate) fn run(mut self) {
-        // However this thread ends, nobody waits for it in vain.
+        // Ends the waits for this thread, however it ends.
         let shared = Arc::clone(&self.shared);
         let mut last_words = LastWords { shared: &shared, ended: false };
         let mut operations = Vec::new();

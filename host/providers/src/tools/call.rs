@@ -35,7 +35,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(50);
 const MAX_PROGRESS_MESSAGE: usize = 1 << 10;
 /// How long the notice that a call is cancelled may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
-/// After waiting so long in vain, somebody looks whether the server is still there.
+/// After a wait of this length without an answer, the server is asked whether it is still there.
 const SUSPICIOUS_AFTER: Duration = Duration::from_secs(10);
 
 /// Calls `tool` within both deadlines.

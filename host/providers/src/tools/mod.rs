@@ -201,7 +201,7 @@ impl Tools {
     /// Calls a tool. The parameters are checked against its schema first. Dropped, it tells the server to stop.
     ///
     /// # Errors
-    /// The call could not be made or did not come to its end; the category is in `details.code` (see the [module](self)).
+    /// The call could not be made or finished; the category is in `details.code` (see the [module](self)).
     /// A tool that ran and reports a failure is a [`ToolResult`] with `is_error`.
     pub async fn call(&self, name: &str, parameters: Value, options: CallOptions<'_>) -> Result<ToolResult, ApiError> {
         let (server, tool) = self.find(name).ok_or_else(|| failure::not_found(name))?;

@@ -39,7 +39,7 @@ pub(crate) struct Children(Mutex<Known>);
 struct Known {
     all: Vec<RunId>,
     ended: HashSet<RunId>,
-    /// Their parent has come to its end.
+    /// Their parent has ended.
     closed: bool,
 }
 

@@ -104,8 +104,8 @@ impl Host {
         self.0.cell.intake.begin_agent_run(run, idempotency, entries, BusyThread::Queue).await
     }
 
-    /// As [`Host::begin_agent_run`], where no other run of the thread is active: the new run is first, whatever door another
-    /// event of the thread takes in the same moment.
+    /// As [`Host::begin_agent_run`], where no other run of the thread is active: the new run is first, whichever API another
+    /// event of the thread comes through in the same moment.
     ///
     /// # Errors
     /// As [`Host::begin_agent_run`]; [`HostError::Busy`] where another run of the thread is active.

@@ -16,7 +16,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Opens the cell of a ledger: runs that waited go on, what a crash left comes to its end, and the clocks begin.
+    /// Opens the cell of a ledger: waiting runs go on, runs that a crash left are resumed or ended, and the clocks begin.
     pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger) -> Result<Self, HostError> {
         let runs = Runs::open(shared, ledger.clone()).await?;
         let intake = Intake::new(&runs);

@@ -11,7 +11,7 @@ use crate::{
     http::{Problem, ProblemCode, headers},
 };
 
-/// Who sends the request, as the door of the server has found out. Every route of the API takes one, and says with
+/// The principal of the request, from admission. Every route of the API takes one, and says with
 /// [`Caller::may`] what it is there for.
 pub(crate) struct Caller(pub(crate) Principal);
 

@@ -1,4 +1,4 @@
-//! The door: nobody gets past it of whom it is not known who they are.
+//! Admission: a request without a known principal is refused.
 //!
 //! It stands before every path, those that do not exist included, but for the few that [`is_open`] names. What somebody may
 //! do when they are in, each route says.

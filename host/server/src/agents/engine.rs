@@ -184,7 +184,7 @@ async fn start(request: RunRequest<'_>, active: &[Run], mut judged: Judgement) -
         BusyThread::Queue => app.host.begin_agent_run(run, None, &entries).await,
     };
     let accepted = match begun {
-        // Another door was faster since the thread was looked at: the kernel has the last word.
+        // Another request made a run since the thread was read: the kernel decides.
         Err(HostError::Busy { run_id }) => return Err(busy(request, run_id)?),
         accepted => accepted.map_err(Problem::of_field)?,
     };

@@ -184,7 +184,7 @@ pub(crate) struct OpenActions {
 impl OpenActions {
     /// What a run asks now, where it does.
     pub(crate) fn of(app: &App, run: &Run) -> Result<Self, Problem> {
-        // A run that is executed outside asks in passing, and its status says nothing of it.
+        // A run that an executor holds asks without parking, so its status does not show the question.
         let may_ask = run.status == RunStatus::Waiting || run.execution == Execution::External && !run.status.is_terminal();
         if !may_ask {
             return Ok(Self::default());

@@ -24,9 +24,9 @@ pub struct Delivery {
     pub state: DeliveryState,
     /// The events of the run up to this one were taken.
     pub cursor: u64,
-    /// How often the request that comes next was sent in vain.
+    /// Failed tries of the next request.
     pub attempts: u32,
-    /// When it is sent again, where it was sent in vain.
+    /// When it is sent again, where a try has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
     /// When the run was created.

@@ -65,7 +65,7 @@ struct Row {
     /// The last event of the request that is under way, where that was written down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     through: Option<u64>,
-    /// How often that request was sent in vain.
+    /// Failed tries of that request.
     attempts: u32,
     /// When it is sent again.
     #[serde(default, skip_serializing_if = "Option::is_none")]

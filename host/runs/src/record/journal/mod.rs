@@ -455,7 +455,7 @@ impl Journal {
         }
     }
 
-    /// The host stops in good order: the run does not come to its end by that.
+    /// The host stops in good order, which does not end the run.
     pub(crate) fn suspend(&self) {
         if self.is_recording() {
             self.state.lock().push(None, 0, Entry::Suspended, Vec::new());
