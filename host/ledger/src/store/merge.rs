@@ -44,12 +44,14 @@ const REOPENINGS: u32 = 20;
 /// that lead to them. It is not begun where there is less, because redb must be opened again after a failed write.
 const SPACE: u64 = 2;
 
+/// Called with the reason for which the last try of a merge has failed; `None` when one has succeeded.
+type FailingHook = Box<dyn Fn(Option<&str>) + Send>;
+
 /// Callbacks about merges.
 pub(crate) struct MergeEvents {
     /// A merge is done: how long it took, and the bytes of the log that are free again.
     pub(crate) merged: Box<dyn Fn(Duration, u64) + Send>,
-    /// The last try of a merge has failed, for this reason; `None` when one has succeeded.
-    pub(crate) failing: Box<dyn Fn(Option<&str>) + Send>,
+    pub(crate) failing: FailingHook,
     /// redb cannot be used any more.
     pub(crate) failed: Box<dyn Fn(&LedgerError) + Send>,
 }

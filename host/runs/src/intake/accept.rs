@@ -198,15 +198,22 @@ impl Intake {
             return Err(HostError::QueueFull { waiting });
         }
         let wants_idle = plans.iter().any(|plan| plan.busy == BusyThread::Reject);
-        let reserved = if wants_idle {
-            self.runs.lines.reserve_idle(key, |key| self.runs.parked_turn(key))
-        } else {
-            Ok(self.runs.lines.reserve(key).await)
-        };
-        reserved.map(Some).map_err(|Busy { active }| {
-            let active = active.and_then(|run_no| self.ledger.run_by_no(run_no).ok().flatten());
-            HostError::Busy { run_id: active.map(|record| record.run.run_id) }
-        })
+        if !wants_idle {
+            return Ok(Some(self.runs.lines.reserve(key).await));
+        }
+        loop {
+            let Busy { active } = match self.runs.lines.reserve_idle(key, |key| self.runs.parked_turn(key)) {
+                Ok(reservation) => return Ok(Some(reservation)),
+                Err(busy) => busy,
+            };
+            let Some((run_no, left)) = active else { return Err(HostError::Busy { run_id: None }) };
+            let record = self.ledger.run_by_no(run_no)?;
+            match (record, left) {
+                // Clients know its end already: it leaves the line in a moment.
+                (Some(record), Some(left)) if record.run.status.is_terminal() => left.await,
+                (record, _) => return Err(HostError::Busy { run_id: record.map(|record| record.run.run_id) }),
+            }
+        }
     }
 
     /// Whether the client tools of a plan can be tools of its run.

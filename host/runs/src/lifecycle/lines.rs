@@ -11,7 +11,7 @@ use std::{
 use agent_host_protocol::{RunId, grant::ConversationKey};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::execution::neighbours::WaitingRun;
 
@@ -29,7 +29,7 @@ struct Line {
     reserved: u32,
     /// Set while a run is being created that wants to be first.
     exclusive: bool,
-    /// Notified when `exclusive` ends.
+    /// Notified when `exclusive` ends, and when the active run leaves.
     freed: Arc<Notify>,
     /// Called when somebody joins who waits.
     joined: Arc<Notify>,
@@ -128,8 +128,8 @@ impl Drop for Reservation {
 /// The conversation is not idle.
 #[derive(Debug)]
 pub(crate) struct Busy {
-    /// Number of the active run. `None` where it is being created.
-    pub(crate) active: Option<u64>,
+    /// Number of the active run, and a future that is ready when it has left the line. `None` where it is being created.
+    pub(crate) active: Option<(u64, Option<OwnedNotified>)>,
 }
 
 impl Line {
@@ -215,10 +215,11 @@ impl Lines {
     ) -> Result<Reservation, Busy> {
         let mut lines = self.0.lock();
         if let Some(line) = lines.get(key).filter(|line| !line.is_idle()) {
-            return Err(Busy { active: line.active });
+            let left = || Some(Arc::clone(&line.freed).notified_owned());
+            return Err(Busy { active: line.active.map(|run_no| (run_no, left())) });
         }
         if let Some(turn) = parked(key) {
-            return Err(Busy { active: Some(turn.run_no) });
+            return Err(Busy { active: Some((turn.run_no, None)) });
         }
         let line = lines.entry(key.clone()).or_default();
         line.reserved += 1;
@@ -319,6 +320,7 @@ impl Drop for Place {
                 line.steers = slot.steers;
                 slot.called.notify_one();
             }
+            line.freed.notify_waiters();
         }
         if line.is_idle() {
             lines.remove(&self.key);
@@ -419,13 +421,18 @@ mod tests {
         let lines = Arc::new(Lines::default());
         let key = key().unwrap();
         let created = lines.reserve(&key).await;
-        assert_eq!(lines.reserve_idle(&key, |_| None).unwrap_err().active, None, "a run is being created");
+        let busy = |parked: fn(&ConversationKey) -> Option<ParkedTurn>| lines.reserve_idle(&key, parked).unwrap_err().active;
+        assert!(busy(|_| None).is_none(), "a run is being created");
         let turn = lines.join(Some(key.clone()), 7, false, |_| None);
         drop(created);
-        assert_eq!(lines.reserve_idle(&key, |_| None).unwrap_err().active, Some(7), "a run is active");
+        let (active, left) = busy(|_| None).unwrap();
+        assert_eq!(active, 7);
+        let mut left = std::pin::pin!(left.unwrap());
+        assert!(futures_util::poll!(&mut left).is_pending(), "a run is active");
         drop(turn);
+        left.await;
         let parked = |_: &ConversationKey| Some(ParkedTurn { run_no: 3, steers: false });
-        assert_eq!(lines.reserve_idle(&key, parked).unwrap_err().active, Some(3), "a run is parked");
+        assert!(matches!(busy(parked), Some((3, None))), "a run is parked");
         let idle = lines.reserve_idle(&key, |_| None).unwrap();
         assert!(lines.reserve_idle(&key, |_| None).is_err(), "only one is first");
         let mut next = std::pin::pin!(lines.reserve(&key));

@@ -101,6 +101,20 @@ async fn a_run_that_wants_an_idle_thread_is_refused_or_first_whatever_door_the_o
     assert_eq!(said["details"]["activeRunId"], answer["runs"][0]["run_id"], "{said:#}");
 }
 
+/// The end of a run is seen before its task is gone: with `busy = "reject"` the next message may come in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_follows_an_end_at_once_is_not_refused() {
+    let host = Host::start("busy = \"reject\"").await;
+    let quick = json!([{ "do": "say", "text": "at once" }]);
+    let talk = async |thread: String| {
+        for n in 0..10 {
+            let mut wire = host.run(&input(&thread, &format!("{thread}-{n}"), &quick)).await;
+            wire.until(|event| event["type"] == "RUN_FINISHED").await;
+        }
+    };
+    join_all((0..40).map(|n| talk(format!("quick{n}")))).await;
+}
+
 fn messages(thread: &Value) -> Vec<Value> {
     thread["messages"].as_array().unwrap().clone()
 }
