@@ -80,16 +80,16 @@ pub struct ResourcePolicy {
 pub struct Names(pub Vec<String>);
 
 impl Names {
-    /// Everything.
-    #[must_use]
-    pub fn all() -> Self {
-        Self(vec!["*".to_owned()])
-    }
-
     /// Those of `there` that are named.
     #[must_use]
     pub fn of(&self, there: impl Iterator<Item = String>) -> Vec<String> {
         there.filter(|name| self.names(name)).collect()
+    }
+
+    /// Those of `there` that are named; all of them where there are no names.
+    #[must_use]
+    pub fn of_or_all(names: Option<&Self>, there: impl Iterator<Item = String>) -> Vec<String> {
+        there.filter(|name| names.is_none_or(|names| names.names(name))).collect()
     }
 
     /// Whether this is named.

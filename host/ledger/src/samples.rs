@@ -1,7 +1,7 @@
 //! Records for unit tests.
 
-use agent_host_protocol::{Event, EventId, Run, RunId, RunStatus, event::Envelope, run::Execution};
-use serde_json::{Map, value::RawValue};
+use agent_host_protocol::{Event, EventId, Run, RunId, RunStatus, encoded::JsonText, event::Envelope, run::Execution};
+use serde_json::Map;
 
 use crate::{Accept, NewRun};
 
@@ -46,7 +46,7 @@ pub(crate) fn accept() -> Accept {
     Accept {
         event,
         idempotency: None,
-        runs: vec![NewRun { run, terms: RawValue::from_string("{}".to_owned()).unwrap() }],
+        runs: vec![NewRun { run, terms: JsonText::of(&serde_json::json!({})).unwrap() }],
         transcript: None,
         artifacts: Vec::new(),
         refers_to: Vec::new(),

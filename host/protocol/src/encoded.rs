@@ -1,9 +1,61 @@
-//! The length and the hash of a value as JSON, without the text in memory.
+//! Values as JSON: their text in one block of its size, and their length and hash without the text.
 
-use std::io::{self, Write};
+use std::{
+    cell::RefCell,
+    io::{self, Write},
+};
 
 use serde::Serialize;
+use serde_json::value::RawValue;
 use xxhash_rust::xxh3::Xxh3;
+
+/// Memory that a thread keeps to encode in.
+const MAX_SCRATCH_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The JSON of a value, in one block of its size: it is encoded in memory that the thread keeps, and copied once.
+///
+/// # Errors
+/// For a value that JSON does not take.
+pub fn json_bytes(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut scratch = SCRATCH.take();
+    scratch.clear();
+    let encoded = serde_json::to_writer(&mut scratch, value).map(|()| scratch.as_slice().to_vec());
+    if scratch.capacity() <= MAX_SCRATCH_BYTES {
+        SCRATCH.set(scratch);
+    }
+    encoded
+}
+
+/// JSON text that is written as it is: it was encoded here, or read as JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonText(Box<str>);
+
+impl JsonText {
+    /// The text of a value.
+    ///
+    /// # Errors
+    /// For a value that JSON does not take.
+    pub fn of(value: &impl Serialize) -> serde_json::Result<Self> {
+        let text = String::from_utf8(json_bytes(value)?).map_err(serde::ser::Error::custom)?;
+        Ok(Self(text.into_boxed_str()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn get(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Box<RawValue>> for JsonText {
+    fn from(value: Box<RawValue>) -> Self {
+        Self(value.into())
+    }
+}
 
 /// Counts bytes.
 #[derive(Default)]
@@ -64,6 +116,7 @@ mod tests {
             let text = serde_json::to_vec(&value).unwrap();
             assert_eq!(json_len(&value), text.len());
             assert_eq!(json_hash(&value), xxh3_64(&text));
+            assert_eq!(JsonText::of(&value).unwrap().get().as_bytes(), text);
         }
     }
 }

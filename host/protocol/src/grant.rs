@@ -1,6 +1,9 @@
 //! Grants: what one run may use, frozen when the run is created.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write},
+};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -302,12 +305,20 @@ impl Grant {
 
 /// Joins parts to one key. Each part carries its length, so no choice of parts can look like another.
 fn key(parts: &[&str]) -> String {
-    use fmt::Write;
-    let mut key = String::with_capacity(parts.iter().map(|part| part.len() + 4).sum());
+    let mut key = String::with_capacity(key_len(parts));
+    write_key(&mut key, parts);
+    key
+}
+
+fn write_key(key: &mut String, parts: &[&str]) {
     for part in parts {
         let _ = write!(key, "{}:{part}/", part.len());
     }
-    key
+}
+
+/// Bytes of a key of these parts.
+fn key_len(parts: &[&str]) -> usize {
+    parts.iter().map(|part| part.len().checked_ilog10().unwrap_or(0) as usize + 3 + part.len()).sum()
 }
 
 /// Names a transcript: one thread of one conversation of one workspace.
@@ -336,8 +347,16 @@ impl ConversationKey {
     /// The key under which a runner keeps its values of state of scope `conversation`.
     #[must_use]
     pub fn state_key(&self, runner_id: &RunnerId) -> String {
-        let owner = key(&[&self.conversation, &self.thread]);
-        key(&[runner_id.as_str(), StateScope::Conversation.as_str(), &self.workspace, &owner])
+        let place = [runner_id.as_str(), StateScope::Conversation.as_str(), &self.workspace];
+        let owner = [self.conversation.as_str(), &self.thread];
+        let owner_len = key_len(&owner);
+        let mut key = String::with_capacity(key_len(&place) + owner_len + 8);
+        write_key(&mut key, &place);
+        // The owner is a part as well: a key within the key.
+        let _ = write!(key, "{owner_len}:");
+        write_key(&mut key, &owner);
+        key.push('/');
+        key
     }
 
     /// As one string, for an index. Different keys give different strings.
@@ -383,6 +402,16 @@ mod tests {
         assert_eq!(grant().state_key(StateScope::Subject), None);
         let narrow = Grant { permissions: Permissions::default(), ..grant() };
         assert!(StateScope::ALL.iter().all(|scope| narrow.state_key(*scope).is_none()));
+    }
+
+    #[test]
+    fn the_owner_of_state_of_a_conversation_is_one_part_of_its_key() {
+        let conversation = ConversationKey { workspace: "w".into(), conversation: "c".repeat(123), thread: String::new() };
+        let grant = Grant { conversation: Some(conversation), ..grant() };
+        let owner = key(&[&"c".repeat(123), ""]);
+        assert_eq!(owner.len(), key_len(&[&"c".repeat(123), ""]));
+        let whole = key(&["plugin:a/b/c", "conversation", "w", &owner]);
+        assert_eq!(grant.state_key(StateScope::Conversation), Some(whole));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Identifiers. The host makes them; a client or guest can only give back what it was given.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{ObjectBuilder, RefOr, Schema, SchemaFormat, Type, schema::KnownFormat},
@@ -104,9 +104,11 @@ uuid_id! {
 }
 
 /// Names a runner: `plugin:AUTHOR/PLUGIN/NAME`. It stays the same across versions of the plugin.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct RunnerId(String);
+///
+/// A clone shares the text: records, grants and log lines of every run name its runner.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct RunnerId(Arc<str>);
 
 impl RunnerId {
     /// Author, plugin and name may each have this many characters, so that an id fits a line and an index key.
@@ -118,7 +120,11 @@ impl RunnerId {
     /// [`IdError::NotARunnerId`] when a part has a character that an id may not have, is empty or too long.
     pub fn new(author: &str, plugin: &str, name: &str) -> Result<Self, IdError> {
         let id = format!("plugin:{author}/{plugin}/{name}");
-        if [author, plugin, name].into_iter().all(valid_part) { Ok(Self(id)) } else { Err(IdError::NotARunnerId(shown(&id))) }
+        if [author, plugin, name].into_iter().all(valid_part) {
+            Ok(Self(id.into()))
+        } else {
+            Err(IdError::NotARunnerId(shown(&id)))
+        }
     }
 
     /// The whole id.
@@ -143,7 +149,7 @@ impl RunnerId {
     /// The name within the component.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.0.rsplit_once('/').map_or(self.0.as_str(), |(_, name)| name)
+        self.0.rsplit_once('/').map_or(&*self.0, |(_, name)| name)
     }
 }
 
@@ -195,7 +201,13 @@ impl TryFrom<String> for RunnerId {
 
 impl From<RunnerId> for String {
     fn from(id: RunnerId) -> Self {
-        id.0
+        id.as_str().to_owned()
+    }
+}
+
+impl Serialize for RunnerId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

@@ -1,10 +1,13 @@
 //! Results of a run, as they stand in the log and on the wire (protocol v1, section 6).
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
 use crate::{
+    encoded::JsonText,
     id::RunId,
     manifest::StateScope,
     message::{ArtifactRef, ContentPart, Message, Role, content},
@@ -164,25 +167,26 @@ pub enum RunResult {
 impl RunResult {
     /// The type as it stands in the log.
     #[must_use]
-    pub fn kind(&self) -> &str {
-        match self {
-            Self::MessageDelta { .. } => ResultKind::MessageDelta.as_str(),
-            Self::MessageCompleted { .. } => ResultKind::MessageCompleted.as_str(),
-            Self::ReasoningDelta { .. } => ResultKind::ReasoningDelta.as_str(),
-            Self::ToolCallStarted { .. } => ResultKind::ToolCallStarted.as_str(),
-            Self::ToolCallCompleted { .. } => ResultKind::ToolCallCompleted.as_str(),
-            Self::ArtifactCreated(_) => ResultKind::ArtifactCreated.as_str(),
-            Self::StateUpdated { .. } => ResultKind::StateUpdated.as_str(),
-            Self::ActionRequested { .. } => ResultKind::ActionRequested.as_str(),
-            Self::Other { kind, .. } => kind,
-        }
+    pub fn kind(&self) -> Cow<'static, str> {
+        let known = match self {
+            Self::MessageDelta { .. } => ResultKind::MessageDelta,
+            Self::MessageCompleted { .. } => ResultKind::MessageCompleted,
+            Self::ReasoningDelta { .. } => ResultKind::ReasoningDelta,
+            Self::ToolCallStarted { .. } => ResultKind::ToolCallStarted,
+            Self::ToolCallCompleted { .. } => ResultKind::ToolCallCompleted,
+            Self::ArtifactCreated(_) => ResultKind::ArtifactCreated,
+            Self::StateUpdated { .. } => ResultKind::StateUpdated,
+            Self::ActionRequested { .. } => ResultKind::ActionRequested,
+            Self::Other { kind, .. } => return Cow::Owned(kind.clone()),
+        };
+        Cow::Borrowed(known.as_str())
     }
 
     /// The `data` of the event, as JSON text.
     ///
     /// # Errors
     /// Never for values that came from JSON or from the contract.
-    pub fn data(&self) -> serde_json::Result<Box<RawValue>> {
+    pub fn data(&self) -> serde_json::Result<JsonText> {
         #[derive(Serialize)]
         struct Chunk<'a> {
             role: Role,
@@ -251,7 +255,7 @@ impl RunResult {
             Self::ActionRequested { action, target, payload } => Data::Action { action, target, payload },
             Self::Other { data, .. } => Data::Other(data),
         };
-        serde_json::value::to_raw_value(&data)
+        JsonText::of(&data)
     }
 }
 

@@ -349,7 +349,10 @@ mod tests {
             RunResult::Other { kind: "acme.progress".into(), data: json!({ "done": 1 }) },
         ];
         for result in results {
-            let sent = SentResult { kind: result.kind().to_owned(), data: result.data().unwrap() };
+            let sent = SentResult {
+                kind: result.kind().into_owned(),
+                data: serde_json::from_str(result.data().unwrap().get()).unwrap(),
+            };
             let line = serde_json::to_string(&sent).unwrap();
             assert_eq!(serde_json::from_str::<SentResult>(&line).unwrap().parse().unwrap(), result);
         }

@@ -105,7 +105,12 @@ impl Sample {
         let events: Vec<_> = ledger
             .run_events_after(run_no, id, 0, usize::from(u8::MAX))?
             .into_iter()
-            .map(|event| NewEvent { sequence: event.sequence, kind: event.kind, data: event.data, timestamp: event.timestamp })
+            .map(|event| NewEvent {
+                sequence: event.sequence,
+                kind: event.kind.into(),
+                data: event.data.into(),
+                timestamp: event.timestamp,
+            })
             .collect();
         let terminal = Terminal::Completed(serde_json::from_str(events.last().context("the run has no events")?.data.get())?);
         let mut state = Vec::new();
@@ -155,7 +160,7 @@ impl Sample {
         let accept = Accept {
             event,
             idempotency: None,
-            runs: vec![NewRun { run, terms: to_raw_value(&terms)? }],
+            runs: vec![NewRun { run, terms: to_raw_value(&terms)?.into() }],
             transcript: items.next(),
             artifacts: Vec::new(),
             refers_to: Vec::new(),
@@ -191,7 +196,7 @@ impl Sample {
                 RunChange::Start { at, deadline_at: self.run.deadline_at },
                 RunChange::End { at, terminal: self.terminal.clone() },
             ],
-            context: Some(RawValue::from_string(context)?),
+            context: Some(RawValue::from_string(context)?.into()),
             events: self.events.clone(),
             transcript: items.collect(),
             state: state.collect(),

@@ -185,7 +185,7 @@ async fn resumed_with_another_text(steps: &str, from: &str, to: &str) -> Ended {
     let context = ledger.context(id).unwrap().unwrap();
     assert!(context.get().contains(from), "{context}");
     let altered = RawValue::from_string(context.get().replace(from, to)).unwrap();
-    let write = RunWrite { run_no, context: Some(altered), ..RunWrite::default() };
+    let write = RunWrite { run_no, context: Some(altered.into()), ..RunWrite::default() };
     ledger.submit(write).await.unwrap().await.unwrap();
     ledger.close().await.unwrap();
     host.revive();

@@ -2,8 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use agent_host_protocol::{EventId, Run, Timestamp};
-use serde_json::value::RawValue;
+use agent_host_protocol::{EventId, Run, Timestamp, encoded::JsonText};
 
 use crate::{
     apply::{Batch, batch::WithRun, memory::ActiveRun, value::Plan},
@@ -182,7 +181,7 @@ impl Batch<'_> {
     }
 
     /// A run that is new, in all tables that every run is in.
-    fn put_new_run(&mut self, run_no: u64, run: Arc<Run>, row: &[u8], terms: &RawValue) {
+    fn put_new_run(&mut self, run_no: u64, run: Arc<Run>, row: &[u8], terms: &JsonText) {
         let key = number(run_no);
         self.rows.put(Table::Runs, &key, row);
         self.rows.put(Table::RunIds, &run.run_id.to_bytes(), &key);

@@ -32,13 +32,10 @@ impl Batch<'_> {
         for record in records {
             let audit_no = self.memory.next_audit_no;
             self.memory.next_audit_no += 1;
-            let mut packed = Packed::new(audit_no);
-            record.push_to(&mut packed);
-            if !self.audit.as_mut().is_some_and(|row| row.take_over(&packed))
-                && let Some(full) = self.audit.replace(packed)
-            {
+            if let Some(full) = self.audit.take_if(|row| !row.has_room(record.bytes())) {
                 full.put(self.rows, Table::Audit, &number(full.first));
             }
+            record.push_to(self.audit.get_or_insert_with(|| Packed::new(audit_no)));
         }
     }
 }

@@ -205,8 +205,8 @@ fn crash(dir: &Path, copy: &Path) {
     }
 }
 
-fn raw(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
+fn raw<T: From<Box<RawValue>>>(text: &str) -> T {
+    T::from(RawValue::from_string(text.to_owned()).unwrap())
 }
 
 async fn new_run(ledger: &Ledger) -> Result<RunRecord, LedgerError> {

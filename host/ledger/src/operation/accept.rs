@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use agent_host_protocol::{EventId, ResultKind, Run, RunStatus, Timestamp, grant::ConversationKey};
-use serde_json::value::RawValue;
+use agent_host_protocol::{EventId, ResultKind, Run, RunStatus, Timestamp, encoded::JsonText, grant::ConversationKey};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -49,7 +48,7 @@ pub(crate) struct ListedEvent {
 pub(crate) struct NewRunRow {
     pub(crate) run: Arc<Run>,
     pub(crate) row: Vec<u8>,
-    pub(crate) terms: Box<RawValue>,
+    pub(crate) terms: JsonText,
 }
 
 /// Answer of the writer to an accept; the handle has the rest.
@@ -131,8 +130,8 @@ impl AcceptOperation {
 pub(crate) struct AddRunOperation {
     pub(crate) run: Arc<Run>,
     pub(crate) row: Vec<u8>,
-    pub(crate) terms: Box<RawValue>,
-    pub(crate) context: Option<Box<RawValue>>,
+    pub(crate) terms: JsonText,
+    pub(crate) context: Option<JsonText>,
     /// From 1 on.
     pub(crate) events: Vec<Packed>,
     pub(crate) journal: Option<NewSegment>,

@@ -7,14 +7,17 @@ pub use value::{
     StorageWrite, UPLOAD, Usage, new_artifact_id,
 };
 
+use std::borrow::Cow;
+
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus, RunnerId, Timestamp,
+    encoded::JsonText,
     grant::ConversationKey,
     message::{ArtifactRef, ContentPart},
     run::Terminal,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 
 use crate::files::Blob;
 
@@ -84,7 +87,7 @@ pub struct NewRun {
     /// Its record.
     pub run: Run,
     /// What it was granted and configured with. The ledger does not look into it.
-    pub terms: Box<RawValue>,
+    pub terms: JsonText,
 }
 
 /// What [`crate::Ledger::accept`] did.
@@ -135,7 +138,7 @@ pub struct RunWrite {
     /// Steps of its life, in order.
     pub changes: Vec<RunChange>,
     /// Its context, as it was given to the runner. The ledger does not look into it.
-    pub context: Option<Box<RawValue>>,
+    pub context: Option<JsonText>,
     /// Events that continue the run's sequence without a gap.
     pub events: Vec<NewEvent>,
     /// What it adds to transcripts.
@@ -200,9 +203,9 @@ pub struct AddRun {
     /// Its record: a new id, the id of the event, status `created`, and as many events as come with it.
     pub run: Run,
     /// What it was granted and configured with. The ledger does not look into it.
-    pub terms: Box<RawValue>,
+    pub terms: JsonText,
     /// Its context, where it is given one already.
-    pub context: Option<Box<RawValue>>,
+    pub context: Option<JsonText>,
     /// Its events so far, numbered from 1 without a gap. None of them is terminal.
     pub events: Vec<NewEvent>,
     /// Its journal so far.
@@ -312,9 +315,9 @@ pub struct NewEvent {
     /// 1 for the first event of the run.
     pub sequence: u64,
     /// Its type.
-    pub kind: String,
+    pub kind: Cow<'static, str>,
     /// Its data, a JSON value.
-    pub data: Box<RawValue>,
+    pub data: JsonText,
     /// When the host took it.
     pub timestamp: Timestamp,
 }
@@ -335,15 +338,15 @@ pub struct AuditRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding_id: Option<String>,
     /// What was done, such as `state.set`.
-    pub action: String,
+    pub action: Cow<'static, str>,
     /// To what.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// In which scope.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub scope: Option<String>,
+    pub scope: Option<Cow<'static, str>>,
     /// `ok`, or the code of the refusal.
-    pub outcome: String,
+    pub outcome: Cow<'static, str>,
     /// How long it took, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_us: Option<u64>,

@@ -7,7 +7,7 @@ use crate::{
     error::LedgerError,
     record::AuditRecord,
     rows::{
-        Packed, Table, json, malformed,
+        Packed, Table, encode, json, malformed,
         packed::{Items, unpack},
     },
 };
@@ -33,12 +33,14 @@ impl StoredAudit<'_> {
 /// An audit record, encoded, without its number.
 pub(crate) struct AuditRow {
     run_id: Option<RunId>,
+    /// JSON.
     record: String,
 }
 
 impl AuditRow {
     pub(crate) fn prepare(record: &AuditRecord) -> Result<Self, LedgerError> {
-        let text = serde_json::to_string(record).map_err(|error| LedgerError::not_json(&error))?;
+        // JSON is UTF-8.
+        let text = String::from_utf8(encode(record)?).map_err(|_| malformed(Table::Audit))?;
         Ok(Self { run_id: record.run_id, record: text })
     }
 

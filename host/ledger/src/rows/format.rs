@@ -2,6 +2,7 @@
 
 use agent_host_protocol::{
     EventId, RunId, Timestamp,
+    encoded::json_bytes,
     grant::ConversationKey,
     message::{ArtifactRef, ContentPart, content},
 };
@@ -93,7 +94,7 @@ pub(crate) fn write_event_row(
 const MAX_OPERATION_BYTES: usize = 32 * 1024 * 1024;
 
 pub(crate) fn encode(value: &impl Serialize) -> Result<Vec<u8>, LedgerError> {
-    serde_json::to_vec(value).map_err(|error| LedgerError::not_json(&error))
+    json_bytes(value).map_err(|error| LedgerError::not_json(&error))
 }
 
 /// Reads a row of JSON.

@@ -10,7 +10,7 @@ use imbl::OrdSet;
 
 use crate::rows::{
     Change, Table,
-    change::{HEADER, Malformed, Rows, read_change},
+    change::{HEADER, Malformed, read_change},
     changes,
 };
 
@@ -33,13 +33,6 @@ impl Row {
         prefix.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
         let key_len = u32::try_from(key.len()).unwrap_or(u32::MAX);
         Self { batch: Arc::clone(batch), prefix: u64::from_be_bytes(prefix), start, key_len }
-    }
-
-    /// A row that stands for its key in comparisons.
-    pub(crate) fn probe(table: Table, key: &[u8]) -> Self {
-        let mut rows = Rows::default();
-        rows.delete(table, key);
-        Self::new(&rows.bytes().into(), 0, key)
     }
 
     pub(crate) fn key(&self) -> &[u8] {
@@ -130,6 +123,7 @@ impl Layer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::Rows;
 
     #[test]
     fn the_newest_change_of_a_key_is_kept_and_a_clone_keeps_its_moment() {

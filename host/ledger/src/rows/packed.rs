@@ -31,6 +31,11 @@ impl Packed {
         Self { first, count: 0, items: Vec::new() }
     }
 
+    /// The same, with room for items of this many bytes.
+    pub(crate) fn with_room(first: u64, bytes: usize) -> Self {
+        Self { items: Vec::with_capacity(bytes), ..Self::new(first) }
+    }
+
     /// Adds an item of strings and numbers, which postcard always takes.
     pub(crate) fn push(&mut self, item: &impl Serialize) {
         let encoded = postcard::to_io(item, &mut self.items);
@@ -38,9 +43,14 @@ impl Packed {
         self.count += 1;
     }
 
+    /// Whether a row with these items may have one more of so many bytes.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.bytes() + bytes <= MAX_PACKED_BYTES
+    }
+
     /// Takes the items of `next` over where they follow these and one row has room for both.
     pub(crate) fn take_over(&mut self, next: &Self) -> bool {
-        let fits = self.next() == next.first && self.bytes() + next.items.len() <= MAX_PACKED_BYTES;
+        let fits = self.next() == next.first && self.has_room(next.items.len());
         if fits {
             self.items.extend_from_slice(&next.items);
             self.count += next.count;

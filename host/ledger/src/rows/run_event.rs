@@ -15,6 +15,9 @@ use crate::{
     },
 };
 
+/// Most bytes of an event beside its type and its data: two lengths and a time.
+const EVENT_OVERHEAD: usize = 20;
+
 /// An event as a row has it, without its number.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredEvent<'a> {
@@ -27,7 +30,7 @@ pub(crate) struct StoredEvent<'a> {
 
 impl<'a> StoredEvent<'a> {
     fn of(event: &'a NewEvent) -> Self {
-        Self { kind: event.kind.as_str().into(), timestamp: event.timestamp, data: event.data.get() }
+        Self { kind: Cow::Borrowed(&*event.kind), timestamp: event.timestamp, data: event.data.get() }
     }
 
     pub(crate) fn is_terminal(&self) -> bool {
@@ -53,13 +56,17 @@ struct Single<'a> {
 
 /// Encodes events that follow each other: one row of them, or more where one would be too long.
 pub(crate) fn pack_events(events: &[NewEvent]) -> Vec<Packed> {
+    let bytes = |event: &NewEvent| event.kind.len() + event.data.get().len() + EVENT_OVERHEAD;
+    let mut left: usize = events.iter().map(bytes).sum();
     let mut rows: Vec<Packed> = Vec::new();
     for event in events {
         let stored = StoredEvent::of(event);
+        let room = left.min(MAX_PACKED_BYTES);
+        left -= bytes(event);
         match rows.last_mut().filter(|row| row.bytes() + stored.kind.len() + stored.data.len() < MAX_PACKED_BYTES) {
             Some(row) => row.push(&stored),
             None => {
-                let mut row = Packed::new(event.sequence);
+                let mut row = Packed::with_room(event.sequence, room.max(bytes(event)));
                 row.push(&stored);
                 rows.push(row);
             }
@@ -81,7 +88,7 @@ mod tests {
     use super::*;
 
     fn event(sequence: u64, data: String) -> NewEvent {
-        NewEvent { sequence, kind: "message.delta".into(), data: RawValue::from_string(data).unwrap(), timestamp: 9 }
+        NewEvent { sequence, kind: "message.delta".into(), data: RawValue::from_string(data).unwrap().into(), timestamp: 9 }
     }
 
     #[test]
@@ -101,7 +108,7 @@ mod tests {
             }));
         }
         for (read, event) in read.iter().zip(&events) {
-            assert_eq!((read.sequence, &read.kind, read.data.get()), (event.sequence, &event.kind, event.data.get()));
+            assert_eq!((read.sequence, &*read.kind, read.data.get()), (event.sequence, &*event.kind, event.data.get()));
         }
         assert_eq!(read.len(), events.len());
     }

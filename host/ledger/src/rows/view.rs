@@ -114,13 +114,13 @@ impl View {
                 (derive(table, fresh.iter())?.table(table), derive(table, frozen.iter())?.table(table))
             }
         };
-        Ok(StoredRows { table, fresh, frozen, base: Some(base) })
+        Ok(StoredRows { fresh, frozen, base: Some(base) })
     }
 
     /// The rows of a table that redb does not have yet, for readers who know that no others count. They cost no look into redb.
     pub(crate) fn in_memory(&self, table: Table) -> StoredRows {
         let frozen = self.frozen.as_ref().map(|layer| layer.table(table)).unwrap_or_default();
-        StoredRows { table, fresh: self.fresh.table(table), frozen, base: None }
+        StoredRows { fresh: self.fresh.table(table), frozen, base: None }
     }
 }
 
@@ -176,7 +176,6 @@ impl Views {
 
 /// The rows of one table at one moment.
 pub(crate) struct StoredRows {
-    table: Table,
     fresh: OrdSet<Row>,
     frozen: OrdSet<Row>,
     /// `None` for the rows in memory alone.
@@ -213,7 +212,7 @@ impl StoredRows {
 
     pub(crate) fn range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<Range, LedgerError> {
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
-        let layer = |rows: &OrdSet<Row>| Ends::new(LayerRows::new(self.table, rows.clone(), bounds));
+        let layer = |rows: &OrdSet<Row>| Ends::new(LayerRows::new(rows.clone(), bounds));
         let base = match &self.base {
             Some(base) if !is_empty(&bounds) => Some(base.range::<&[u8]>(bounds)?),
             _ => None,
@@ -274,20 +273,38 @@ fn is_empty<T: Ord>(bounds: &(Bound<T>, Bound<T>)) -> bool {
 /// Rows of one layer, from both ends.
 struct LayerRows {
     rows: OrdSet<Row>,
-    bounds: (Bound<Row>, Bound<Row>),
+    start: Bound<Place>,
+    end: Bound<Place>,
+}
+
+/// Where a range begins or ends, or the row that was taken last on that side.
+enum Place {
+    Key(Box<[u8]>),
+    Row(Row),
+}
+
+impl Place {
+    fn key(&self) -> &[u8] {
+        match self {
+            Self::Key(key) => key,
+            Self::Row(row) => row.key(),
+        }
+    }
 }
 
 impl LayerRows {
-    fn new(table: Table, rows: OrdSet<Row>, (start, end): (Bound<&[u8]>, Bound<&[u8]>)) -> Self {
+    fn new(rows: OrdSet<Row>, (start, end): (Bound<&[u8]>, Bound<&[u8]>)) -> Self {
         if rows.is_empty() {
-            return Self { rows, bounds: (Bound::Unbounded, Bound::Unbounded) };
+            return Self { rows, start: Bound::Unbounded, end: Bound::Unbounded };
         }
-        let row = |key: &[u8]| Row::probe(table, key);
-        Self { rows, bounds: (start.map(row), end.map(row)) }
+        let place = |key: &[u8]| Place::Key(key.into());
+        Self { rows, start: start.map(place), end: end.map(place) }
     }
 
-    fn is_over(&self) -> bool {
-        self.rows.is_empty() || is_empty(&self.bounds)
+    /// The rows that are left; `None` where there is none.
+    fn left(&self) -> Option<impl DoubleEndedIterator<Item = &Row>> {
+        let bounds = (self.start.as_ref().map(Place::key), self.end.as_ref().map(Place::key));
+        (!self.rows.is_empty() && !is_empty(&bounds)).then(|| self.rows.range::<_, [u8]>(bounds))
     }
 }
 
@@ -295,22 +312,16 @@ impl Iterator for LayerRows {
     type Item = Row;
 
     fn next(&mut self) -> Option<Row> {
-        if self.is_over() {
-            return None;
-        }
-        let row = self.rows.range::<_, Row>((self.bounds.0.as_ref(), self.bounds.1.as_ref())).next()?.clone();
-        self.bounds.0 = Bound::Excluded(row.clone());
+        let row = self.left()?.next()?.clone();
+        self.start = Bound::Excluded(Place::Row(row.clone()));
         Some(row)
     }
 }
 
 impl DoubleEndedIterator for LayerRows {
     fn next_back(&mut self) -> Option<Row> {
-        if self.is_over() {
-            return None;
-        }
-        let row = self.rows.range::<_, Row>((self.bounds.0.as_ref(), self.bounds.1.as_ref())).next_back()?.clone();
-        self.bounds.1 = Bound::Excluded(row.clone());
+        let row = self.left()?.next_back()?.clone();
+        self.end = Bound::Excluded(Place::Row(row.clone()));
         Some(row)
     }
 }

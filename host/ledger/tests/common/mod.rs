@@ -49,8 +49,8 @@ pub fn open(dir: &Path) -> Ledger {
     options(dir).open().unwrap()
 }
 
-pub fn raw(value: &Value) -> Box<RawValue> {
-    to_raw_value(value).unwrap()
+pub fn raw<T: From<Box<RawValue>>>(value: &Value) -> T {
+    T::from(to_raw_value(value).unwrap())
 }
 
 pub fn event() -> Event {
@@ -156,7 +156,12 @@ pub async fn new_run(ledger: &Ledger) -> RunRecord {
 }
 
 pub fn new_event(sequence: u64, kind: &str) -> NewEvent {
-    NewEvent { sequence, kind: kind.into(), data: raw(&serde_json::json!({ "n": sequence })), timestamp: 1_000 + sequence }
+    NewEvent {
+        sequence,
+        kind: kind.to_owned().into(),
+        data: raw(&serde_json::json!({ "n": sequence })),
+        timestamp: 1_000 + sequence,
+    }
 }
 
 pub fn deltas(range: std::ops::RangeInclusive<u64>) -> Vec<NewEvent> {

@@ -158,7 +158,8 @@ async fn a_ledger_of_format_5_keeps_its_rows_and_takes_new_ones_beside_them() {
     let after = content(&ledger);
     assert_eq!(after.len(), before.len() + 1);
     assert!(before.iter().all(|line| after.contains(line)));
-    let new = |n: usize| agent_host_ledger::AuditRecord { run_id: Some(ended), action: format!("new{n}"), ..Default::default() };
+    let new =
+        |n: usize| agent_host_ledger::AuditRecord { run_id: Some(ended), action: format!("new{n}").into(), ..Default::default() };
     ledger.audit(vec![new(1), new(2)]).await.unwrap();
     finish(&ledger, active[0].run_no, 3).await;
     let look = |ledger: &Ledger| {

@@ -387,7 +387,7 @@ async fn a_merge_joins_the_rows_of_a_stream_and_readers_see_no_difference() {
             let events = ledger.run_events_after(run_no, run.run_id, after, 10).unwrap();
             let wanted: Vec<_> = (after + 1..=last.min(after + 10)).collect();
             assert_eq!(events.iter().map(|event| event.sequence).collect::<Vec<_>>(), wanted);
-            assert!(events.iter().all(|event| event.timestamp == event.sequence && event.data.get() == raw(&text).get()));
+            assert!(events.iter().all(|event| event.timestamp == event.sequence && event.data_value() == text));
         }
     };
     append(&ledger, 1..=100).await;

@@ -4,8 +4,8 @@ use std::sync::{Arc, atomic::Ordering};
 
 use agent_host_ledger::{ArtifactRecord, ArtifactScope, BlobReader, BlobWriter, NewEvent, RunWrite, new_artifact_id};
 use agent_host_protocol::{
-    ApiError, ErrorCode, Event, ResultKind, artifact::ArtifactMetadata, manifest::ArtifactOperation, message::ArtifactRef,
-    result::host_data, time,
+    ApiError, ErrorCode, Event, ResultKind, artifact::ArtifactMetadata, encoded::JsonText, manifest::ArtifactOperation,
+    message::ArtifactRef, result::host_data, time,
 };
 use agent_host_providers::{ArtifactContent, ArtifactSource};
 use agent_host_sandbox::{ArtifactCalls, ArtifactReader, ArtifactWriter};
@@ -138,9 +138,9 @@ impl RunArtifacts {
             source: source.to_owned(),
         };
         let reference = record.reference();
-        let data = host_data(&json!({ "artifact": reference }));
+        let data = JsonText::from(host_data(&json!({ "artifact": reference })));
         let write = |sequence| {
-            let event = NewEvent { sequence, kind: ResultKind::ArtifactCreated.as_str().to_owned(), data, timestamp: at };
+            let event = NewEvent { sequence, kind: ResultKind::ArtifactCreated.as_str().into(), data, timestamp: at };
             RunWrite { events: vec![event], artifacts: vec![record], ..RunWrite::default() }
         };
         let (reference, written) = match ticket {

@@ -192,7 +192,7 @@ impl Refusals for RunCalls {
         ));
         let asked = self.run.journal.asked(&());
         let refuse = || Err(refusal.clone());
-        let passed = self.run.pass(Call::read(&action, asked), refuse, async |()| Ok(())).await;
+        let passed = self.run.pass(Call::read(action, asked), refuse, async |()| Ok(())).await;
         passed.outcome.err().unwrap_or(refusal)
     }
 }

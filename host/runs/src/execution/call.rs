@@ -7,7 +7,7 @@
 //!
 //! The ticket of a call is the right to settle it. A commit or a settlement consumes it.
 
-use std::{collections::BTreeMap, marker::PhantomData};
+use std::{borrow::Cow, collections::BTreeMap, marker::PhantomData};
 
 use agent_host_ledger::RunWrite;
 use agent_host_protocol::ApiError;
@@ -19,7 +19,7 @@ use crate::record::journal::{Asked, Effect, Outcome, Ticket};
 /// One host call.
 pub(crate) struct Call<'a, K> {
     /// `interface.function`.
-    pub(super) action: &'a str,
+    pub(super) action: Cow<'static, str>,
     /// The thing that the call is about.
     pub(super) resource: Option<&'a str>,
     pub(super) scope: Option<&'static str>,
@@ -86,32 +86,32 @@ impl Kind for OutsideEffect {
 }
 
 impl<'a> Call<'a, Read> {
-    pub(crate) fn read(action: &'a str, asked: Asked) -> Self {
+    pub(crate) fn read(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
         Self::new(action, asked)
     }
 }
 
 impl<'a> Call<'a, LedgerWrite> {
-    pub(crate) fn write(action: &'a str, asked: Asked) -> Self {
+    pub(crate) fn write(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
         Self::new(action, asked)
     }
 }
 
 impl<'a> Call<'a, OutsideEffect> {
-    pub(crate) fn effect(action: &'a str, asked: Asked) -> Self {
+    pub(crate) fn effect(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
         Self::new(action, asked)
     }
 
     /// The next piece of a stream that was granted when it was opened. A guest that reads a fast stream waits, and then gets
     /// more at once: a refusal in the middle of a stream would help nobody.
-    pub(crate) fn piece(action: &'a str, asked: Asked) -> Self {
+    pub(crate) fn piece(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
         Self { rate: Rate::Pieces, ..Self::new(action, asked) }
     }
 }
 
 impl<'a, K> Call<'a, K> {
-    fn new(action: &'a str, asked: Asked) -> Self {
-        Self { action, resource: None, scope: None, bytes: 0, asked, rate: Rate::Calls, kind: PhantomData }
+    fn new(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
+        Self { action: action.into(), resource: None, scope: None, bytes: 0, asked, rate: Rate::Calls, kind: PhantomData }
     }
 
     pub(crate) fn resource(self, resource: impl Into<Option<&'a str>>) -> Self {

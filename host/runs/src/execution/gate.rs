@@ -10,6 +10,7 @@
 //! further, and the outcome of every other call is recorded, refusals too.
 
 use std::{
+    borrow::Cow,
     future::Future,
     num::NonZeroU32,
     pin::pin,
@@ -87,7 +88,7 @@ impl Execution {
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl AsyncFnOnce(K::Ticket) -> Result<T, ApiError>,
     ) -> Passed<T> {
-        let step = match self.journal.enter(call.action, std::mem::take(&mut call.asked)) {
+        let step = match self.journal.enter(&call.action, std::mem::take(&mut call.asked)) {
             Ok(step) => step,
             Err(stop) => self.stop(stop).await,
         };
@@ -102,7 +103,7 @@ impl Execution {
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl AsyncFnOnce(EffectTicket) -> Result<T, ApiError>,
     ) -> Passed<T> {
-        let step = self.journal.enter_part(within.inner(), part, call.action, std::mem::take(&mut call.asked));
+        let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.asked));
         self.pass_step(step, call, allowed, effect).await
     }
 
@@ -115,7 +116,7 @@ impl Execution {
         mut call: Call<'a, OutsideEffect>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
     ) -> Entered<'a, OutsideEffect, T> {
-        let step = self.journal.enter_part(within.inner(), part, call.action, std::mem::take(&mut call.asked));
+        let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.asked));
         self.enter(step, call, allowed).await
     }
 
@@ -173,7 +174,7 @@ impl Execution {
         self.open.note(ticket.doubt.map_or(0, |effect| effect.number));
         let open = OpenEntry { journal: &self.journal, id: ticket.call() };
         // A call that leaves its own trace in the record is too small for a span.
-        let span = if TRACED.contains(&call.action) { Span::nothing() } else { spans::of_host_call(call.action) };
+        let span = if TRACED.contains(&&*call.action) { Span::nothing() } else { spans::of_host_call(&call.action) };
         let rate = call.rate;
         let admitted = AdmittedCall { run: self, call, open, began: Instant::now(), span };
         match self.is_active().and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
@@ -279,8 +280,8 @@ impl<K> Observation<'_, K> {
     }
 
     fn count(&self, metrics: &Metrics) {
-        metrics.called(self.call.action, self.error, self.took);
-        if matches!(self.call.action, SEND | WASI) {
+        metrics.called(&self.call.action, self.error, self.took);
+        if matches!(&*self.call.action, SEND | WASI) {
             metrics.egress(self.error);
         }
     }
@@ -288,7 +289,7 @@ impl<K> Observation<'_, K> {
     /// `None` for a call that leaves its own trace in the record of the run.
     fn audit(&self, run: &Execution) -> Option<AuditRecord> {
         let Call { action, resource, scope, bytes, .. } = self.call;
-        if self.error.is_none() && TRACED.contains(action) {
+        if self.error.is_none() && TRACED.contains(&&**action) {
             return None;
         }
         let grant = &run.terms.grant;
@@ -297,10 +298,10 @@ impl<K> Observation<'_, K> {
             run_id: Some(run.run_id),
             runner_id: Some(grant.runner_id.clone()),
             binding_id: Some(grant.binding_id.clone()),
-            action: (*action).to_owned(),
+            action: action.clone(),
             resource: resource.map(shortened),
-            scope: scope.map(str::to_owned),
-            outcome: self.error.map_or("ok", |refusal| refusal.code.as_str()).to_owned(),
+            scope: scope.map(Cow::Borrowed),
+            outcome: self.error.map_or(Cow::Borrowed("ok"), |refusal| refusal.code.as_str().to_owned().into()),
             duration_us: u64::try_from(self.took.as_micros()).ok(),
             bytes: Some(*bytes as u64),
             details: None,

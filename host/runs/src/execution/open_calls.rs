@@ -113,8 +113,11 @@ impl OpenCalls {
 
     /// The ends of calls that are open when the run ends: the run was cancelled, was too late, or did not wait.
     pub(crate) fn take(&self) -> Vec<Fact> {
-        let why = ApiError::new(ErrorCode::Cancelled, "the run ended, or let go of the call, before it was done");
         let open = std::mem::take(&mut self.0.lock().open);
+        if open.is_empty() {
+            return Vec::new();
+        }
+        let why = ApiError::new(ErrorCode::Cancelled, "the run ended, or let go of the call, before it was done");
         open.into_values().map(|call| call.unfinished(&why)).collect()
     }
 }

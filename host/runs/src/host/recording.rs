@@ -158,7 +158,7 @@ impl Recording {
         let accept = Accept {
             event: self.event.clone(),
             idempotency: None,
-            runs: vec![NewRun { run, terms: self.terms.clone() }],
+            runs: vec![NewRun { run, terms: self.terms.clone().into() }],
             transcript: None,
             artifacts: Vec::new(),
             refers_to: Vec::new(),

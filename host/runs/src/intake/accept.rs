@@ -9,7 +9,7 @@ use agent_host_ledger::{
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus, RunnerId,
     context::Delivery,
-    encoded::json_len,
+    encoded::{JsonText, json_len},
     event::Envelope,
     grant::ConversationKey,
     message::ContentPart,
@@ -19,7 +19,6 @@ use agent_host_protocol::{
 };
 use agent_host_providers::trace::{self, Attribute};
 use agent_host_sandbox::Runner;
-use serde_json::value::to_raw_value;
 
 use super::{Intake, delivery};
 use crate::{
@@ -408,7 +407,7 @@ impl Intake {
 
 impl PlannedRun {
     pub(crate) fn new_run(&self) -> Result<NewRun, HostError> {
-        let terms = to_raw_value(&*self.terms).map_err(|error| HostError::Internal(error.to_string()))?;
+        let terms = JsonText::of(&*self.terms).map_err(|error| HostError::Internal(error.to_string()))?;
         Ok(NewRun { run: self.run.clone(), terms })
     }
 }

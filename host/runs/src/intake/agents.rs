@@ -167,6 +167,9 @@ impl Intake {
     /// The writes of state that come with a run, where it is granted the state of its conversation. Values that are as
     /// they are stay as they are.
     pub(crate) fn state_of(&self, plan: &RunPlan, planned: &PlannedRun) -> Result<Vec<StateWrite>, HostError> {
+        if plan.state.is_empty() {
+            return Ok(Vec::new());
+        }
         let Some(scope_key) = planned.terms.grant.state_key(StateScope::Conversation) else { return Ok(Vec::new()) };
         let limits = self.shared.limits();
         let mut writes = Vec::new();

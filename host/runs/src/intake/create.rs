@@ -8,13 +8,13 @@ use agent_host_ledger::{AddRun, EntryWrite, Idempotency};
 use agent_host_protocol::{
     EventId, Principal, Run, RunId, RunnerId, Scope, Timestamp,
     context::{Actor, Conversation, Delivery, Input},
-    encoded::json_len,
+    encoded::{JsonText, json_len},
     event::Envelope,
     time,
     tool::ClientTool,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, value::to_raw_value};
+use serde_json::{Map, Value};
 
 use super::{
     Intake,
@@ -357,7 +357,7 @@ impl Intake {
         let internal = |error: serde_json::Error| HostError::Internal(error.to_string());
         let add = AddRun {
             run,
-            terms: to_raw_value(&*terms).map_err(internal)?,
+            terms: JsonText::of(&*terms).map_err(internal)?,
             context: None,
             events: Vec::new(),
             journal: None,

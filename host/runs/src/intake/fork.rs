@@ -1,8 +1,8 @@
 //! A new run that shares the first calls of another, and is live after them.
 
 use agent_host_ledger::{AddRun, JournalSegment, NewEvent};
-use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, context::RunContext, hex, time};
-use serde_json::{Map, Value, value::to_raw_value};
+use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, context::RunContext, encoded::JsonText, hex, time};
+use serde_json::{Map, Value};
 
 use super::Intake;
 use crate::{
@@ -100,8 +100,8 @@ impl Intake {
         };
         let add = AddRun {
             run,
-            terms: to_raw_value(&Terms { deliver: Vec::new(), ..terms }).map_err(unreadable)?,
-            context: Some(to_raw_value(&context).map_err(unreadable)?),
+            terms: JsonText::of(&Terms { deliver: Vec::new(), ..terms }).map_err(unreadable)?,
+            context: Some(JsonText::of(&context).map_err(unreadable)?),
             events,
             journal: Some(JournalSegment { first: 1, bytes: shared.bytes, blobs }),
             entries: Vec::new(),
@@ -192,5 +192,10 @@ impl SharedCalls {
 }
 
 fn copied(event: &RunEvent) -> NewEvent {
-    NewEvent { sequence: event.sequence, kind: event.kind.clone(), data: event.data.clone(), timestamp: event.timestamp }
+    NewEvent {
+        sequence: event.sequence,
+        kind: event.kind.clone().into(),
+        data: event.data.clone().into(),
+        timestamp: event.timestamp,
+    }
 }

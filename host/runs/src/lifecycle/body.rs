@@ -82,7 +82,7 @@ pub(crate) struct Running {
 pub(crate) struct Assembled {
     pub(crate) running: Running,
     pub(crate) calls: RunCalls,
-    pub(crate) context: RunContext,
+    pub(crate) context: Box<RunContext>,
     pub(crate) world: World,
 }
 

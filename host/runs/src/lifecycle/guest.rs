@@ -48,7 +48,7 @@ pub(crate) struct GuestBody {
 struct PreparedGuest {
     place: Place,
     runner: Runner,
-    context: RunContext,
+    context: Box<RunContext>,
     world: World,
     calls: RunCalls,
 }

@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use agent_host_config::Durability;
 use agent_host_ledger::{RunChange, RunRecord, RunWrite};
-use agent_host_protocol::{RunStatus, Timestamp, context::RunContext, run::RunFailure, time};
+use agent_host_protocol::{RunStatus, Timestamp, context::RunContext, encoded::JsonText, run::RunFailure, time};
 use agent_host_sandbox::{GuestClock, Runner, World};
-use serde_json::value::to_raw_value;
 
 use super::task::RunTask;
 use crate::{
@@ -34,7 +33,8 @@ pub(crate) enum StartKind {
 /// The parts that an execution starts with.
 pub(crate) struct Start {
     pub(crate) kind: StartKind,
-    pub(crate) context: RunContext,
+    /// In a box: the start of a run passes it on several times.
+    pub(crate) context: Box<RunContext>,
     pub(crate) world: World,
     pub(crate) journal: Journal,
     /// When the guest must have returned.
@@ -54,7 +54,9 @@ impl RunTask {
         match (self.run.resumption, self.run.terms.durability) {
             (Resumption::New, _) => self.start_anew(self.run.record.run.attempt, journals).await.map(Ok),
             (Resumption::Interrupted, Durability::Resume) if !journals => Ok(Err(not_journaled())),
-            (Resumption::Parked | Resumption::Forked, _) | (Resumption::Interrupted, Durability::Resume) => self.resume().await,
+            (Resumption::Parked | Resumption::Forked, _) | (Resumption::Interrupted, Durability::Resume) => {
+                Box::pin(self.resume()).await
+            }
             (Resumption::Interrupted, Durability::Retry) => {
                 let attempt = self.run.record.run.attempt;
                 if attempt >= self.run.terms.max_attempts {
@@ -74,7 +76,7 @@ impl RunTask {
         let (started, began_us) = (Instant::now(), time::now_us());
         let at = began_us / 1_000;
         let deadline_at = at.saturating_add(self.run.terms.deadline_ms);
-        let context = context::build(
+        let context = Box::new(context::build(
             &runs.ledger,
             &Sources {
                 run_id: self.run.record.run.run_id,
@@ -88,7 +90,7 @@ impl RunTask {
                 deadline_at,
                 snapshot_bytes: limits.state_snapshot_bytes,
             },
-        )?;
+        )?);
         let world = World::new(limits, GuestClock::new(began_us), rand::random());
         let mode = if journals && self.run.terms.durability == Durability::Resume { Mode::Recording } else { Mode::Off };
         let journal = Journal::begin(mode, &world, limits);
@@ -107,7 +109,7 @@ impl RunTask {
         let (segment, _) = journal.take().split();
         let start = RunWrite {
             changes: vec![change],
-            context: Some(to_raw_value(&context).map_err(|error| HostError::Internal(error.to_string()))?),
+            context: Some(JsonText::of(&context).map_err(|error| HostError::Internal(error.to_string()))?),
             events,
             journal: segment,
             ..RunWrite::default()
@@ -134,7 +136,7 @@ impl RunTask {
             return Ok(Err(failure));
         }
         let Some(context) = runs.ledger.context(run.run_id)? else { return Ok(Err(host_restarted())) };
-        let context: RunContext = match serde_json::from_str(context.get()) {
+        let context: Box<RunContext> = match serde_json::from_str(context.get()) {
             Ok(context) => context,
             Err(error) => return Ok(Err(Stop::Lost(format!("the context of the run cannot be read: {error}")).failure())),
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agent_host_config::{BindingConfig, Names, Pattern};
+use agent_host_config::{BindingConfig, Pattern};
 use agent_host_protocol::{
     FailureCode, Grant, Interface, RunnerId,
     context::{Conversation, Delivery},
@@ -197,17 +197,10 @@ impl Binding {
         });
         let steers = runner.is_some_and(|runner| runner.manifest().interfaces().contains(Interface::Steering));
         let policy = &self.config.resources;
-        let all = Names::all();
-        let named = services
-            .named(
-                policy.model_ids.as_ref().unwrap_or(&all),
-                policy.tool_names.as_ref().unwrap_or(&Names::default()),
-                policy.kb_ids.as_ref().unwrap_or(&all),
-            )
-            .within(&permissions);
+        let named = services.named(policy, &permissions);
         let runners = if permissions.runs.contains(&RunOperation::Start) {
-            let names = policy.runner_ids.as_ref().unwrap_or(&all);
-            installed().into_iter().filter(|id| names.names(id.as_str())).collect()
+            let is_named = |id: &RunnerId| policy.runner_ids.as_ref().is_none_or(|names| names.names(id.as_str()));
+            installed().into_iter().filter(is_named).collect()
         } else {
             Vec::new()
         };

@@ -164,16 +164,15 @@ impl Library {
 
     /// What `policy` names of what is there, as far as the permissions let a run read it.
     pub(crate) fn granted(&self, policy: &ResourcePolicy, permissions: &Permissions) -> Granted {
-        let all = Names::all();
         let reads = permissions.artifacts.contains(&ArtifactOperation::Read);
         let mut granted = Granted::default();
         let there = self.skills.iter().map(|skill| skill.resource.skill_name.clone());
-        let names = if reads { policy.skill_names.as_ref().unwrap_or(&all).of(there) } else { Vec::new() };
+        let names = if reads { Names::of_or_all(policy.skill_names.as_ref(), there) } else { Vec::new() };
         for skill in self.skills.iter().filter(|skill| names.contains(&skill.resource.skill_name)) {
             granted.skills.push(skill.resource.clone());
             granted.skill_files.extend(skill.files.iter().cloned());
         }
-        for name in policy.static_refs.as_ref().unwrap_or(&all).of(self.static_refs.keys().cloned()) {
+        for name in Names::of_or_all(policy.static_refs.as_ref(), self.static_refs.keys().cloned()) {
             let Some(content) = self.static_refs.get(&name) else { continue };
             let content = StaticRef { content: content.content.clone().filter(|_| reads), ..content.clone() };
             granted.static_refs.insert(name, content);

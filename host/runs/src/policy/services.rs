@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_config::{Config, ConfigError, Names};
+use agent_host_config::{Config, ConfigError, Names, ResourcePolicy};
 use agent_host_protocol::{
     ApiError, ErrorCode, Grant,
     context::{KnowledgeBaseResource, ModelResource, ToolResource},
@@ -115,13 +115,20 @@ impl Services {
         names.of(self.egress.secret_names().into_iter())
     }
 
-    /// The ids that the policy of a binding names of what is there now.
-    pub(crate) fn named(&self, models: &Names, tools: &Names, kbs: &Names) -> Named {
-        Named {
-            models: models.of(self.models.iter().map(|model| model.id().to_owned())),
-            tools: tools.of(self.tools.list().iter().map(|tool| tool.name.clone())),
-            knowledge_bases: kbs.of(self.bases.iter().map(|(id, _)| id.clone())),
+    /// The ids that the policy of a binding names of what is there now: all models and knowledge bases, and no tools, where
+    /// it names none. Each list is empty where the run may not use its kind at all.
+    pub(crate) fn named(&self, policy: &ResourcePolicy, permissions: &Permissions) -> Named {
+        let mut named = Named::default();
+        if !permissions.models.is_empty() {
+            named.models = Names::of_or_all(policy.model_ids.as_ref(), self.models.iter().map(|model| model.id().to_owned()));
         }
+        if let Some(names) = policy.tool_names.as_ref().filter(|_| !permissions.tools.is_empty()) {
+            named.tools = names.of(self.tools.list().iter().map(|tool| tool.name.clone()));
+        }
+        if !permissions.knowledge_bases.is_empty() {
+            named.knowledge_bases = Names::of_or_all(policy.kb_ids.as_ref(), self.bases.iter().map(|(id, _)| id.clone()));
+        }
+        named
     }
 
     /// The models of a grant, as the context of a run shows them.
@@ -207,27 +214,12 @@ impl Actions {
     }
 }
 
-/// Ids of what a run was granted by name, each list only where the run may use its kind at all.
+/// Ids of what a run is granted by name.
 #[derive(Default)]
 pub(crate) struct Named {
     pub(crate) models: Vec<String>,
     pub(crate) tools: Vec<String>,
     pub(crate) knowledge_bases: Vec<String>,
-}
-
-impl Named {
-    pub(crate) fn within(mut self, permissions: &Permissions) -> Self {
-        if permissions.models.is_empty() {
-            self.models.clear();
-        }
-        if permissions.tools.is_empty() {
-            self.tools.clear();
-        }
-        if permissions.knowledge_bases.is_empty() {
-            self.knowledge_bases.clear();
-        }
-        self
-    }
 }
 
 fn models(config: &Config) -> Result<Models, StartError> {

@@ -7,16 +7,13 @@ use std::time::Duration;
 use agent_host_ledger::NewEvent;
 use agent_host_protocol::{
     ApiError, ErrorCode, EventId, ResultKind, RunEvent, RunId, RunStatus, Timestamp,
-    encoded::json_len,
+    encoded::{JsonText, json_len},
     manifest::ModelOperation,
     message::{ContentPart, TokenUsage},
     tool::ToolOutput,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{
-    Value,
-    value::{RawValue, to_raw_value},
-};
+use serde_json::{Value, value::RawValue};
 
 use super::action::{Ask, Decision};
 
@@ -278,12 +275,12 @@ impl Fact {
     }
 
     /// The `data` of its event.
-    pub(crate) fn data(&self) -> Box<RawValue> {
-        to_raw_value(self).unwrap_or_else(|_| RawValue::NULL.to_owned())
+    pub(crate) fn data(&self) -> JsonText {
+        JsonText::of(self).unwrap_or_else(|_| JsonText::from(RawValue::NULL.to_owned()))
     }
 
     pub(crate) fn event(&self, sequence: u64, at: Timestamp) -> NewEvent {
-        NewEvent { sequence, kind: self.kind().as_str().to_owned(), data: self.data(), timestamp: at }
+        NewEvent { sequence, kind: self.kind().as_str().into(), data: self.data(), timestamp: at }
     }
 
     /// The kind and the id of the call that it ends; `None` for other facts.

@@ -113,7 +113,7 @@ pub(crate) fn judge<A>(
         if data.get().len() > limits.result_bytes {
             return Err(named(ApiError::too_large("`data`", data.get().len(), limits.result_bytes)));
         }
-        let kind = result.kind().to_owned();
+        let kind = result.kind();
         take_effect(result, at, speaker, seen, limits, &mut judged).map_err(named)?;
         judged.events.push(NewEvent { sequence, kind, data, timestamp: at });
         sequence += 1;

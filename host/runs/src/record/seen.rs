@@ -33,8 +33,12 @@ impl Seen {
     /// The context has shown these values.
     pub(crate) fn note_snapshot(&self, terms: &Terms, snapshot: &StateSnapshot) {
         for scope in StateScope::ALL {
+            let values = snapshot.scope(*scope);
+            if values.is_empty() {
+                continue;
+            }
             let Some(scope_key) = terms.grant.state_key(*scope) else { continue };
-            for (key, value) in snapshot.scope(*scope) {
+            for (key, value) in values {
                 if let Ok(text) = serde_json::to_string(value) {
                     self.note(&scope_key, key, Some(state_tag(&text)));
                 }

@@ -3,11 +3,11 @@
 use agent_host_ledger::{NewEvent, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
     FailureCode, ResultKind, RunEvent, RunStatus, Timestamp,
-    encoded::json_len,
+    encoded::{JsonText, json_len},
     run::{RunFailure, Terminal},
     time,
 };
-use serde_json::{Value, json, value::to_raw_value};
+use serde_json::{Value, json};
 
 use super::{
     facts::{self, Fact, Limit, Violation, unended},
@@ -62,11 +62,11 @@ fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<Fact> {
 /// The last event of a run.
 pub(crate) fn terminal_event(terminal: &Terminal, sequence: u64, at: Timestamp) -> NewEvent {
     let (kind, data) = match terminal {
-        Terminal::Completed(completion) => (ResultKind::RunCompleted, to_raw_value(completion)),
-        other => (ResultKind::RunFailed, to_raw_value(&other.failure())),
+        Terminal::Completed(completion) => (ResultKind::RunCompleted, JsonText::of(completion)),
+        other => (ResultKind::RunFailed, JsonText::of(&other.failure())),
     };
-    let data = data.unwrap_or_else(|_| serde_json::value::RawValue::NULL.to_owned());
-    NewEvent { sequence, kind: kind.as_str().to_owned(), data, timestamp: at }
+    let data = data.unwrap_or_else(|_| serde_json::value::RawValue::NULL.to_owned().into());
+    NewEvent { sequence, kind: kind.as_str().into(), data, timestamp: at }
 }
 
 /// The return value of a guest becomes an event and has its bound. A value over the bound is left out, with a note.

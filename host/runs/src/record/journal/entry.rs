@@ -95,9 +95,8 @@ pub(crate) fn write(segment: &mut Vec<u8>, entry: &Entry) {
         segment.push(FORMAT);
     }
     // Writing to memory does not fail, and no type here can.
-    if let Ok(bytes) = postcard::to_stdvec(entry) {
-        segment.extend_from_slice(&bytes);
-    }
+    let encoded = postcard::to_io(entry, segment);
+    debug_assert!(encoded.is_ok(), "an entry of a journal cannot be encoded");
 }
 
 /// Reads a segment.

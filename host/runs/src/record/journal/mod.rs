@@ -467,11 +467,11 @@ impl Journal {
         let mut state = self.state.lock();
         let before = state.written;
         let mut entries = std::mem::take(&mut state.waiting);
-        state.waiting_bytes = 0;
+        let waiting_bytes = std::mem::take(&mut state.waiting_bytes);
         if entries.is_empty() || state.written.full != Full::No {
             return Taken { entries: Vec::new(), before, segment: None };
         }
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(waiting_bytes + 1);
         for waiting in &mut entries {
             // Entries without a time of their own have that of the one before.
             let at_us = waiting.at_us.max(state.written.last_us);
