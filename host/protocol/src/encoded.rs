@@ -3,9 +3,10 @@
 use std::{
     cell::RefCell,
     io::{self, Write},
+    sync::Arc,
 };
 
-use serde::Serialize;
+use serde::{Serialize, ser::Error};
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -16,23 +17,28 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The JSON of a value, in one block of its size: it is encoded in memory that the thread keeps, and copied once.
+/// Encodes a value in memory that the thread keeps, and gives what `take` makes of the text.
+fn encoded<T>(value: &impl Serialize, take: impl FnOnce(&[u8]) -> T) -> serde_json::Result<T> {
+    let mut scratch = SCRATCH.take();
+    scratch.clear();
+    let taken = serde_json::to_writer(&mut scratch, value).map(|()| take(&scratch));
+    if scratch.capacity() <= MAX_SCRATCH_BYTES {
+        SCRATCH.set(scratch);
+    }
+    taken
+}
+
+/// The JSON of a value, in one block of its size.
 ///
 /// # Errors
 /// For a value that JSON does not take.
 pub fn json_bytes(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    let mut scratch = SCRATCH.take();
-    scratch.clear();
-    let encoded = serde_json::to_writer(&mut scratch, value).map(|()| scratch.as_slice().to_vec());
-    if scratch.capacity() <= MAX_SCRATCH_BYTES {
-        SCRATCH.set(scratch);
-    }
-    encoded
+    encoded(value, <[u8]>::to_vec)
 }
 
-/// JSON text that is written as it is: it was encoded here, or read as JSON.
+/// JSON text that is written as it is: it was encoded here, or read as JSON. Clones share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JsonText(Box<str>);
+pub struct JsonText(Arc<str>);
 
 impl JsonText {
     /// The text of a value.
@@ -40,8 +46,7 @@ impl JsonText {
     /// # Errors
     /// For a value that JSON does not take.
     pub fn of(value: &impl Serialize) -> serde_json::Result<Self> {
-        let text = String::from_utf8(json_bytes(value)?).map_err(serde::ser::Error::custom)?;
-        Ok(Self(text.into_boxed_str()))
+        encoded(value, |bytes| std::str::from_utf8(bytes).map(|text| Self(text.into())))?.map_err(Error::custom)
     }
 
     /// The text.
@@ -53,7 +58,7 @@ impl JsonText {
 
 impl From<Box<RawValue>> for JsonText {
     fn from(value: Box<RawValue>) -> Self {
-        Self(value.into())
+        Self(Box::<str>::from(value).into())
     }
 }
 

@@ -36,7 +36,7 @@ use self::{
     open_calls::OpenCalls,
     registry::Mailbox,
     waits::Waits,
-    writer::{ExecutionWriter, RunWriter},
+    writer::{ExecutionWriter, RunWriter, UnwrittenStart},
 };
 use crate::record::{journal::Journal, ledger_failed, seen::Seen, terms::Terms};
 
@@ -104,6 +104,8 @@ pub(crate) struct NewExecution<'a> {
     /// Sequence of the last event of the run.
     pub(crate) last_sequence: u64,
     pub(crate) journal: Journal,
+    /// The start of the run, where it is not written yet.
+    pub(crate) start: Option<UnwrittenStart>,
     pub(crate) mail: Arc<Mailbox>,
     /// The claim under which an executor outside of the host executes the run.
     pub(crate) claim: Option<u32>,
@@ -128,7 +130,7 @@ impl Execution {
             ledger: ledger.clone(),
             cancelled,
             deadline,
-            writer: ExecutionWriter::new(writer, Arc::clone(&journal), last_sequence),
+            writer: ExecutionWriter::new(writer, Arc::clone(&journal), last_sequence, parts.start),
             journal,
             open: OpenCalls::of_attempt(attempt),
             rates: Rates::new(&limits),

@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, RunRecord, RunWrite, StateWrite};
-use agent_host_protocol::{ApiError, ErrorCode, Run, RunId, run::Terminal, time};
+use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, RunChange, RunRecord, RunWrite, StateWrite};
+use agent_host_protocol::{ApiError, ErrorCode, Run, RunId, encoded::JsonText, run::Terminal, time};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -120,6 +120,28 @@ impl OnStorageError<'_> {
     }
 }
 
+/// The start of a run that is not written yet: it goes with the first write of the execution, so a run that says something
+/// at once has one write less. Until then the run is as if it had not begun, for the host after a crash too.
+#[derive(Clone)]
+pub(crate) struct UnwrittenStart {
+    pub(crate) change: RunChange,
+    pub(crate) context: JsonText,
+}
+
+impl UnwrittenStart {
+    fn put_before(self, write: RunWrite) -> RunWrite {
+        let mut changes = vec![self.change];
+        changes.extend(write.changes);
+        RunWrite { changes, context: Some(self.context), ..write }
+    }
+}
+
+impl From<UnwrittenStart> for RunWrite {
+    fn from(start: UnwrittenStart) -> Self {
+        start.put_before(Self::default())
+    }
+}
+
 /// A write that was admitted.
 pub(crate) struct PendingWrite {
     /// Sequence of the last event of the run.
@@ -152,12 +174,14 @@ pub(crate) struct ExecutionWriter {
     last_sequence: AtomicU64,
     /// Held while a sequence is taken and used.
     turn: tokio::sync::Mutex<()>,
+    /// Travels with the next write.
+    start: Mutex<Option<UnwrittenStart>>,
     /// Audit records that travel with the next write.
     audit: Mutex<Vec<AuditRecord>>,
 }
 
 impl ExecutionWriter {
-    pub(crate) fn new(writer: RunWriter, journal: Arc<Journal>, last_sequence: u64) -> Self {
+    pub(crate) fn new(writer: RunWriter, journal: Arc<Journal>, last_sequence: u64, start: Option<UnwrittenStart>) -> Self {
         let ledger = writer.ledger.clone();
         Self {
             writer,
@@ -165,6 +189,7 @@ impl ExecutionWriter {
             journal,
             last_sequence: AtomicU64::new(last_sequence),
             turn: tokio::sync::Mutex::default(),
+            start: Mutex::new(start),
             audit: Mutex::default(),
         }
     }
@@ -237,10 +262,19 @@ impl ExecutionWriter {
         let in_doubt = self.may_meet_a_quota(&write.state).unwrap_or(true);
         let (journal, taken) = self.journal.take().split();
         let write = RunWrite { audit: std::mem::take(&mut *self.audit.lock()), journal, ..write };
+        let start = self.start.lock().take();
+        let write = match start.clone() {
+            Some(start) => start.put_before(write),
+            None => write,
+        };
+        let put_back = || {
+            *self.start.lock() = start;
+            self.journal.put_back(taken, call);
+        };
         let commit = match self.writer.append(write).await {
             Ok(commit) => commit,
             Err(error) => {
-                self.journal.put_back(taken, call);
+                put_back();
                 return Err(ledger_failed(error));
             }
         };
@@ -254,7 +288,7 @@ impl ExecutionWriter {
             Err(error) => {
                 // Other writes of the run wait for the turn, so none has counted on.
                 self.last_sequence.store(first - 1, Ordering::Release);
-                self.journal.put_back(taken, call);
+                put_back();
                 Err(ledger_failed(error))
             }
         }
@@ -265,6 +299,16 @@ impl ExecutionWriter {
         self.append(|sequence| Ok(RunWrite { events: vec![fact.event(sequence, time::now())], ..RunWrite::default() }))
             .await
             .map(drop)
+    }
+
+    /// Writes the start of the run, where no write has taken it along.
+    pub(crate) async fn write_start(&self) {
+        if self.start.lock().is_none() {
+            return;
+        }
+        if let Err(error) = self.append(|_| Ok(RunWrite::default())).await {
+            tracing::error!(run_id = %self.writer.run_id, %error, "the start of a run could not be written; its next write tries again");
+        }
     }
 
     /// Writes what waits, durably.
@@ -307,11 +351,16 @@ impl ExecutionWriter {
     ) -> Result<Run, HostError> {
         let audit = std::mem::take(&mut *self.audit.lock());
         let (journal, _) = self.journal.take().split();
+        let start = self.start.lock().take();
         // An end is not fenced: a run whose claim was lost in this moment ends all the same.
         let writer = RunWriter { claim: None, ..self.writer.clone() };
         let (mut terminal, mut sequence) = (terminal, self.next_sequence());
         loop {
             let write = RunWrite { audit: audit.clone(), journal: journal.clone(), ..make(&terminal, sequence) };
+            let write = match start.clone() {
+                Some(start) => start.put_before(write),
+                None => write,
+            };
             match writer.commit(write).await {
                 Ok(run) => {
                     self.last_sequence.store(run.last_sequence, Ordering::Release);

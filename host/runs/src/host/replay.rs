@@ -154,6 +154,7 @@ pub async fn replay(
         deadline: deadline.into_std(),
         last_sequence: 0,
         journal,
+        start: None,
         mail: Mailbox::unreachable(run_id),
         claim: None,
         metrics: None,

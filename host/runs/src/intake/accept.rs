@@ -299,7 +299,17 @@ impl Intake {
             self.deliveries.begin(&record, &terms.deliver);
             let event = Arc::clone(&event);
             let resumption = Resumption::New;
-            self.runs.begin(StoredRun { record, event, event_no, transcript_seq, terms, runner, resumption, waking: None });
+            self.runs.begin(StoredRun {
+                record,
+                event,
+                event_no,
+                transcript_seq,
+                terms,
+                runner,
+                resumption,
+                found: false,
+                waking: None,
+            });
         }
         AcceptedEvent { event_id: event.event_id, runs: ids, repeated: false }
     }

@@ -127,7 +127,17 @@ async fn accept_child(runs: &Runs, accept: Accept, planned: PlannedRun) -> Resul
             runs.shared.metrics.created(&record.run);
             let event = Arc::new(event);
             let resumption = Resumption::New;
-            runs.begin(StoredRun { record, event, event_no, transcript_seq, terms, runner, resumption, waking: None });
+            runs.begin(StoredRun {
+                record,
+                event,
+                event_no,
+                transcript_seq,
+                terms,
+                runner,
+                resumption,
+                found: false,
+                waking: None,
+            });
             Ok(id)
         }
         // The host has died right after this, and the child has a task again.

@@ -102,6 +102,7 @@ impl RunTask {
             deadline: start.deadline,
             last_sequence: start.last_sequence,
             journal: start.journal,
+            start: start.unwritten,
             mail: Arc::clone(&self.mail),
             claim,
             metrics: Some(runs.shared.metrics.clone()),

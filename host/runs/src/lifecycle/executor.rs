@@ -474,6 +474,7 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<Running,
         context: context.ok_or_else(|| no_context(run.run_id))?,
         // Its executor repeats what was not answered: nothing is recorded.
         journal: Journal::begin(Mode::Off, &world, &limits),
+        unwritten: None,
         world,
         deadline: Instant::now() + Duration::from_millis(deadline_at.saturating_sub(time::now())),
         deadline_at,

@@ -1,6 +1,7 @@
 //! The guest body: a run that the host executes in its sandbox.
 
 use std::{
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -32,6 +33,9 @@ use crate::{
         terminal::{host_restarted, timed_out},
     },
 };
+
+/// A run that has written nothing for so long is shown as running: its start is written.
+const UNWRITTEN_START: Duration = Duration::from_millis(2);
 
 /// A guest in a place of the sandbox.
 #[derive(Default)]
@@ -157,6 +161,16 @@ impl GuestBody {
             Box::new(calls),
             Arc::clone(&running.log) as _,
         );
+        let executed = async {
+            let mut executed = pin!(executed);
+            tokio::select! {
+                biased;
+                outcome = &mut executed => return outcome,
+                () = tokio::time::sleep(UNWRITTEN_START) => {}
+            }
+            execution.writer.write_start().await;
+            executed.await
+        };
         let cancelled = async {
             task.cancelled.cancelled().await;
             tokio::time::sleep(grace).await;

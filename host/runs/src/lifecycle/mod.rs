@@ -151,6 +151,8 @@ pub(crate) struct StoredRun {
     /// The runner as it serves now. A run that goes on does so with the component that it began with.
     pub(crate) runner: Option<Runner>,
     pub(crate) resumption: Resumption,
+    /// Whether the host found it when it started: the host before may have died of it.
+    pub(crate) found: bool,
     /// Held until a run that comes back has its place.
     pub(crate) waking: Option<OwnedSemaphorePermit>,
 }
@@ -174,6 +176,7 @@ impl Runs {
             terms: Arc::new(terms),
             runner,
             resumption,
+            found: false,
             waking: None,
         })
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use agent_host_protocol::run::Terminal;
 
-use super::{Runs, wake::PAGE};
+use super::{Runs, StoredRun, wake::PAGE};
 use crate::{
     execution::{Resumption, family::Children},
     record::{
@@ -54,7 +54,7 @@ impl Runs {
                 false if record.run.metadata.contains_key(FORKED_FROM) => Resumption::Forked,
                 false => Resumption::New,
             };
-            self.begin(self.stored(record, resumption)?);
+            self.begin(StoredRun { found: true, ..self.stored(record, resumption)? });
         }
         for commit in commits {
             self.shared.metrics.ended(&commit.await?);

@@ -9,7 +9,10 @@ use agent_host_sandbox::{GuestClock, Runner, World};
 
 use super::task::RunTask;
 use crate::{
-    execution::{Resumption, writer::OnStorageError},
+    execution::{
+        Resumption,
+        writer::{OnStorageError, UnwrittenStart},
+    },
     policy::context::{self, Sources},
     record::{
         FORKED_FROM, HostError,
@@ -37,6 +40,8 @@ pub(crate) struct Start {
     pub(crate) context: Box<RunContext>,
     pub(crate) world: World,
     pub(crate) journal: Journal,
+    /// The start itself, where the execution is to write it.
+    pub(crate) unwritten: Option<UnwrittenStart>,
     /// When the guest must have returned.
     pub(crate) deadline: Instant,
     pub(crate) deadline_at: Timestamp,
@@ -46,8 +51,9 @@ pub(crate) struct Start {
 }
 
 impl RunTask {
-    /// Begins the execution: what it begins with is on its way to the disk when this returns, and whatever the run
-    /// writes is behind it in the same line. The inner error is the end of the run.
+    /// Begins the execution. The start of a first attempt goes with the first write of the execution; any other start is on
+    /// its way to the disk when this returns, and whatever the run writes is behind it in the same line. The inner error is
+    /// the end of the run.
     pub(crate) async fn start_guest(&self, runner: &Runner) -> Result<Result<Start, RunFailure>, HostError> {
         // Requests of `wasi:http` are in no journal.
         let journals = !runner.component.uses_wasi_http();
@@ -94,31 +100,53 @@ impl RunTask {
         let world = World::new(limits, GuestClock::new(began_us), rand::random());
         let mode = if journals && self.run.terms.durability == Durability::Resume { Mode::Recording } else { Mode::Off };
         let journal = Journal::begin(mode, &world, limits);
-        let mut last_sequence = self.run.record.run.last_sequence;
-        let (change, events) = if attempt == self.run.record.run.attempt {
-            (RunChange::Start { at, deadline_at: Some(deadline_at) }, Vec::new())
+        let context_text = JsonText::of(&context).map_err(|error| HostError::Internal(error.to_string()))?;
+        let (unwritten, last_sequence) = if attempt == self.run.record.run.attempt {
+            let change = RunChange::Start { at, deadline_at: Some(deadline_at) };
+            let start = UnwrittenStart { change, context: context_text };
+            let unwritten = if self.run.found {
+                // Before it is executed: a run that the host dies of again has begun then.
+                self.writer().commit(RunWrite { journal: journal.take().split().0, ..start.into() }).await?;
+                None
+            } else {
+                Some(start)
+            };
+            (unwritten, self.run.record.run.last_sequence)
         } else {
-            // Nobody waits any more for calls that the attempt before left open.
-            let before = runs.ledger.run_events_after(self.run.record.run_no, self.run.record.run.run_id, 0, usize::MAX)?;
-            let mut facts = unended(&before, at);
-            facts.push(Fact::RunStatus(StatusChange { attempt: Some(attempt), ..StatusChange::running("retried") }));
-            let events = facts::events(&facts, last_sequence + 1, at);
-            last_sequence += events.len() as u64;
-            (RunChange::Retry { at, deadline_at: Some(deadline_at) }, events)
+            (None, Box::pin(self.write_retry(attempt, at, deadline_at, context_text, &journal)).await?)
         };
+        let deadline = started + Duration::from_millis(self.run.terms.deadline_ms);
+        let kind = if attempt > 1 { StartKind::Retry } else { StartKind::First };
+        Ok(Start { kind, context, world, journal, unwritten, deadline, deadline_at, last_sequence, attempt })
+    }
+
+    /// Writes the start of a further attempt; gives the sequence of the last event of the run.
+    async fn write_retry(
+        &self,
+        attempt: u32,
+        at: Timestamp,
+        deadline_at: Timestamp,
+        context: JsonText,
+        journal: &Journal,
+    ) -> Result<u64, HostError> {
+        let run = &self.run.record.run;
+        // Nobody waits any more for calls that the attempt before left open.
+        let before = self.runs.ledger.run_events_after(self.run.record.run_no, run.run_id, 0, usize::MAX)?;
+        let mut facts = unended(&before, at);
+        facts.push(Fact::RunStatus(StatusChange { attempt: Some(attempt), ..StatusChange::running("retried") }));
+        let events = facts::events(&facts, run.last_sequence + 1, at);
+        let last_sequence = run.last_sequence + events.len() as u64;
         let (segment, _) = journal.take().split();
-        let start = RunWrite {
-            changes: vec![change],
-            context: Some(JsonText::of(&context).map_err(|error| HostError::Internal(error.to_string()))?),
+        let retry = RunWrite {
+            changes: vec![RunChange::Retry { at, deadline_at: Some(deadline_at) }],
+            context: Some(context),
             events,
             journal: segment,
             ..RunWrite::default()
         };
         // Not waited for: whatever the run writes next is behind it in the same line.
-        drop(self.writer().append(start).await?);
-        let deadline = started + Duration::from_millis(self.run.terms.deadline_ms);
-        let kind = if attempt > 1 { StartKind::Retry } else { StartKind::First };
-        Ok(Start { kind, context, world, journal, deadline, deadline_at, last_sequence, attempt })
+        drop(self.writer().append(retry).await?);
+        Ok(last_sequence)
     }
 
     /// On from the journal: the context byte for byte, the deadline as it was.
@@ -178,6 +206,7 @@ impl RunTask {
             context,
             world,
             journal,
+            unwritten: None,
             deadline,
             deadline_at,
             last_sequence: resumed.last_sequence,
