@@ -46,7 +46,7 @@ pub(crate) fn accept() -> Accept {
     Accept {
         event,
         idempotency: None,
-        runs: vec![NewRun { run, terms: JsonText::of(&serde_json::json!({})).unwrap() }],
+        runs: vec![NewRun { run, terms: JsonText::empty_object().into() }],
         transcript: None,
         artifacts: Vec::new(),
         refers_to: Vec::new(),

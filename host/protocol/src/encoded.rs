@@ -49,6 +49,12 @@ impl JsonText {
         encoded(value, |bytes| std::str::from_utf8(bytes).map(|text| Self(text.into())))?.map_err(Error::custom)
     }
 
+    /// `{}`.
+    #[must_use]
+    pub fn empty_object() -> Self {
+        Self("{}".into())
+    }
+
     /// The text.
     #[must_use]
     pub fn get(&self) -> &str {

@@ -160,7 +160,7 @@ impl Sample {
         let accept = Accept {
             event,
             idempotency: None,
-            runs: vec![NewRun { run, terms: to_raw_value(&terms)?.into() }],
+            runs: vec![NewRun { run, terms: terms.stored()? }],
             transcript: items.next(),
             artifacts: Vec::new(),
             refers_to: Vec::new(),

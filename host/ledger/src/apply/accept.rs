@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use agent_host_protocol::{EventId, Run, Timestamp, encoded::JsonText};
+use agent_host_protocol::{EventId, Run, Timestamp};
 
 use crate::{
     apply::{Batch, batch::WithRun, memory::ActiveRun, value::Plan},
@@ -10,8 +10,8 @@ use crate::{
     operation::{AcceptAnswer, AcceptOperation, AddRunOperation, ListedEvent},
     record::Idempotency,
     rows::{
-        EventRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Rows, Table, changes, json, malformed, number, pair,
-        read_number, write_event_row,
+        EventRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Rows, Table, TermsRow, changes, json, malformed, number,
+        pair, read_number, write_event_row,
     },
 };
 
@@ -181,11 +181,16 @@ impl Batch<'_> {
     }
 
     /// A run that is new, in all tables that every run is in.
-    fn put_new_run(&mut self, run_no: u64, run: Arc<Run>, row: &[u8], terms: &JsonText) {
+    fn put_new_run(&mut self, run_no: u64, run: Arc<Run>, row: &[u8], terms: &TermsRow) {
         let key = number(run_no);
         self.rows.put(Table::Runs, &key, row);
         self.rows.put(Table::RunIds, &run.run_id.to_bytes(), &key);
-        self.rows.put(Table::Terms, &key, terms.get().as_bytes());
+        if self.memory.shared_terms.get(&terms.digest).is_none() {
+            // It may be there already: then it is the same.
+            self.rows.put(Table::SharedTerms, &terms.digest, terms.shared());
+            self.memory.shared_terms.insert(terms.digest, ());
+        }
+        self.rows.put_with(Table::Terms, &key, |value| terms.write(value));
         self.memory.run_ids.add(run.run_id.to_bytes());
         self.memory.active.insert(run_no, ActiveRun::new(run));
         self.memory.next_run_no = run_no + 1;

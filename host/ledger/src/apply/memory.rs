@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     apply::{ids::Ids, recent::Recent},
+    digest::Digest,
     error::LedgerError,
     record::{Park, Usage},
     rows::{ConversationRow, Reader, Table, json, read_number, read_pair},
@@ -21,6 +22,9 @@ const CONVERSATIONS: usize = 25_000;
 
 /// Scopes and areas whose usage is remembered, twice as many at most. About 100 bytes each; one that is not costs a lookup.
 const USAGES: usize = 25_000;
+
+/// Shared parts of terms that are remembered, twice as many at most: one for each binding, and those of clients with tools.
+const SHARED_TERMS: usize = 10_000;
 
 pub(crate) struct Memory {
     pub(crate) active: FxHashMap<u64, ActiveRun>,
@@ -33,6 +37,8 @@ pub(crate) struct Memory {
     pub(crate) run_ids: Ids,
     /// How much the scopes and areas that were written to last have, by the key of their row.
     pub(crate) usages: Recent<Vec<u8>, Usage>,
+    /// Shared parts of terms that are in the store.
+    pub(crate) shared_terms: Recent<Digest, ()>,
     /// Runs that were parked, or loaded because a write named them: those that are parked after the batch leave.
     leaving: Vec<u64>,
 }
@@ -97,6 +103,7 @@ impl Memory {
             event_ids: Ids::load(Table::EventIds, reader)?,
             run_ids: Ids::load(Table::RunIds, reader)?,
             usages: Recent::new(USAGES),
+            shared_terms: Recent::new(SHARED_TERMS),
             leaving: Vec::new(),
         })
     }
@@ -161,6 +168,7 @@ impl Memory {
         }
         self.conversations.trim();
         self.usages.trim();
+        self.shared_terms.trim();
         self.event_ids.trim();
         self.run_ids.trim();
     }

@@ -13,7 +13,7 @@ use crate::{
     },
     overlay::Admitted,
     record::{Accept, AddRun, Idempotency, StateWrite},
-    rows::{Packed, Rows, bounded, encode, pack_events},
+    rows::{Packed, Rows, TermsRow, bounded, encode, pack_events},
 };
 
 /// An idempotency key, in bytes: what fits a header comfortably.
@@ -48,7 +48,7 @@ pub(crate) struct ListedEvent {
 pub(crate) struct NewRunRow {
     pub(crate) run: Arc<Run>,
     pub(crate) row: Vec<u8>,
-    pub(crate) terms: JsonText,
+    pub(crate) terms: TermsRow,
 }
 
 /// Answer of the writer to an accept; the handle has the rest.
@@ -89,8 +89,9 @@ impl AcceptOperation {
                 ));
             }
             let row = encode(&new.run)?;
-            bytes += row.len() + new.terms.get().len();
-            rows.push(NewRunRow { run: Arc::new(new.run), row, terms: new.terms });
+            let terms = TermsRow::prepare(new.terms);
+            bytes += row.len() + terms.bytes();
+            rows.push(NewRunRow { run: Arc::new(new.run), row, terms });
         }
         let transcript = transcript.map(ItemRow::prepare).transpose()?;
         bytes += transcript.as_ref().map_or(0, |item| item.row.len() + item.index.len());
@@ -130,7 +131,7 @@ impl AcceptOperation {
 pub(crate) struct AddRunOperation {
     pub(crate) run: Arc<Run>,
     pub(crate) row: Vec<u8>,
-    pub(crate) terms: JsonText,
+    pub(crate) terms: TermsRow,
     pub(crate) context: Option<JsonText>,
     /// From 1 on.
     pub(crate) events: Vec<Packed>,
@@ -166,8 +167,9 @@ impl AddRunOperation {
         let row = encode(&run)?;
         let events = pack_events(&events);
         let journal = journal.map(NewSegment::prepare);
+        let terms = TermsRow::prepare(terms);
         let bytes = row.len()
-            + terms.get().len()
+            + terms.bytes()
             + context.as_ref().map_or(0, |context| context.get().len())
             + events.iter().map(Packed::bytes).sum::<usize>()
             + journal.as_ref().map_or(0, NewSegment::bytes)

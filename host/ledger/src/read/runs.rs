@@ -40,7 +40,9 @@ impl Ledger {
     /// # Errors
     /// Where the ledger is damaged or not available.
     pub fn terms(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
-        self.beside_run(Table::Terms, id)
+        let reader = self.reader()?;
+        let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
+        reader.terms(&schema::number(run_no))
     }
 
     /// The context that a run was given; nothing before it started.
@@ -48,13 +50,9 @@ impl Ledger {
     /// # Errors
     /// Where the ledger is damaged or not available.
     pub fn context(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
-        self.beside_run(Table::Contexts, id)
-    }
-
-    fn beside_run(&self, table: Table, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
         let reader = self.reader()?;
         let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
-        reader.get(table, &schema::number(run_no), |bytes| raw(table, bytes))
+        reader.get(Table::Contexts, &schema::number(run_no), |bytes| raw(Table::Contexts, bytes))
     }
 
     /// An event by its id.

@@ -17,7 +17,7 @@ use agent_host_protocol::{
     run::Terminal,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use crate::files::Blob;
 
@@ -81,13 +81,35 @@ pub struct Idempotency {
     pub body_hash: [u8; 32],
 }
 
+/// The terms of a run, in two parts that are read as one object: members of `own` stand beside those of `shared`, also
+/// within members that are objects in both. The ledger does not look into them otherwise.
+#[derive(Debug, Clone)]
+pub struct NewTerms {
+    /// A JSON object that many runs have alike: equal ones are stored once.
+    pub shared: JsonText,
+    /// A JSON object with the rest.
+    pub own: JsonText,
+}
+
+impl From<JsonText> for NewTerms {
+    fn from(shared: JsonText) -> Self {
+        Self { shared, own: JsonText::empty_object() }
+    }
+}
+
+impl From<Box<RawValue>> for NewTerms {
+    fn from(whole: Box<RawValue>) -> Self {
+        JsonText::from(whole).into()
+    }
+}
+
 /// A run to be.
 #[derive(Debug, Clone)]
 pub struct NewRun {
     /// Its record.
     pub run: Run,
     /// What it was granted and configured with. The ledger does not look into it.
-    pub terms: JsonText,
+    pub terms: NewTerms,
 }
 
 /// What [`crate::Ledger::accept`] did.
@@ -203,7 +225,7 @@ pub struct AddRun {
     /// Its record: a new id, the id of the event, status `created`, and as many events as come with it.
     pub run: Run,
     /// What it was granted and configured with. The ledger does not look into it.
-    pub terms: JsonText,
+    pub terms: NewTerms,
     /// Its context, where it is given one already.
     pub context: Option<JsonText>,
     /// Its events so far, numbered from 1 without a gap. None of them is terminal.

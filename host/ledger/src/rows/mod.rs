@@ -11,6 +11,7 @@ mod packed;
 mod reader;
 mod run_event;
 pub(crate) mod schema;
+mod terms;
 mod value;
 mod view;
 
@@ -31,6 +32,7 @@ pub(crate) use schema::{
     BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, FORMAT, MAX_KEY_BYTES, Table, audit_run, blob_ref, expiry, meta, number, pair,
     read_number, read_pair, read_wait_key, wait_key,
 };
+pub(crate) use terms::{StoredTerms, TermsRow, digest as terms_digest};
 pub use value::state_tag;
 pub(crate) use value::{Stored, StoredValue, is_expected, read_stored, read_usage};
 #[cfg(test)]

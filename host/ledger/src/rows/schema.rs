@@ -18,7 +18,9 @@ use crate::digest::Digest;
 /// 5: the log is in two files, and rows that redb does not have are in it and in memory.
 ///
 /// 6: a row of run events or of audit records holds several, and the log has no rows of tables that follow from others.
-pub(crate) const FORMAT: u32 = 6;
+///
+/// 7: what the terms of many runs have alike is stored once.
+pub(crate) const FORMAT: u32 = 7;
 
 /// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
 /// (a scope of four such parts and a key of 256 bytes) fit several times over.
@@ -56,7 +58,7 @@ tables! {
     Runs = 3 "runs",
     /// 16 bytes of the run id → `run_no`.
     RunIds = 4 "run_ids",
-    /// `run_no` → terms, opaque JSON.
+    /// `run_no` → digest of the shared part of its terms, and JSON of the rest.
     Terms = 5 "terms",
     /// `run_no` → context, opaque JSON.
     Contexts = 6 "contexts",
@@ -102,6 +104,8 @@ tables! {
     Waits = 26 "waits",
     /// `KIND/ID` → JSON.
     Entries = 27 "entries",
+    /// SHA-256 → JSON that the terms of many runs have alike.
+    SharedTerms = 28 "shared_terms",
 }
 
 /// How redb knows every table.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use agent_host_protocol::{Event, Run, RunStatus, grant::ConversationKey};
-use serde_json::value::RawValue;
+use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
     digest::{Digest, hex, parse_hex},
@@ -16,8 +16,8 @@ use crate::{
     record::{ArtifactRecord, Park, Usage},
     rows::{
         BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, ConversationRow, EventRow, FORGOTTEN, IdempotencyAgeRow, IdempotencyRow, Reader,
-        StoredRows, StoredValue, Table, TranscriptRow, json, malformed, number, read_segment, read_stored, read_usage, schema,
-        stored_audit, stored_events,
+        StoredRows, StoredTerms, StoredValue, Table, TranscriptRow, json, malformed, number, read_segment, read_stored,
+        read_usage, schema, stored_audit, stored_events, terms_digest,
     },
     store::{Hooks, Missing, open},
     upkeep::compact::CACHE_BYTES,
@@ -118,13 +118,12 @@ impl<'a> Check<'a> {
         self.transcript()?;
         self.audit()?;
         self.idempotency()?;
-        for table in [Table::Terms, Table::Contexts] {
-            self.each(table, |check, key, value| {
-                check.expect(table, check.reader.has(Table::Runs, key)?, || "belongs to no run".to_owned());
-                check.parses::<&RawValue>(table, value);
-                Ok(())
-            })?;
-        }
+        self.each(Table::Contexts, |check, key, value| {
+            check.expect(Table::Contexts, check.reader.has(Table::Runs, key)?, || "belongs to no run".to_owned());
+            check.parses::<&RawValue>(Table::Contexts, value);
+            Ok(())
+        })?;
+        self.terms()?;
         self.values()?;
         self.artifacts()?;
         self.journal()?;
@@ -379,6 +378,31 @@ impl<'a> Check<'a> {
         });
         self.listed_events += 1;
         Ok(())
+    }
+
+    fn terms(&mut self) -> Found {
+        self.each(Table::Terms, |check, key, value| {
+            check.expect(Table::Terms, check.reader.has(Table::Runs, key)?, || "belongs to no run".to_owned());
+            let own = match StoredTerms::read(value) {
+                Ok(StoredTerms::Whole(text)) => text,
+                Ok(StoredTerms::Parts { digest, own }) => {
+                    let is_there = check.reader.has(Table::SharedTerms, digest)?;
+                    check.expect(Table::Terms, is_there, || "their shared part is not there".to_owned());
+                    own
+                }
+                Err(error) => {
+                    check.expect(Table::Terms, false, || error.to_string());
+                    return Ok(());
+                }
+            };
+            check.parses::<Map<String, Value>>(Table::Terms, own);
+            Ok(())
+        })?;
+        self.each(Table::SharedTerms, |check, key, value| {
+            check.expect(Table::SharedTerms, terms_digest(value) == key, || "a part has another digest".to_owned());
+            check.parses::<Map<String, Value>>(Table::SharedTerms, value);
+            Ok(())
+        })
     }
 
     fn runs(&mut self) -> Found {

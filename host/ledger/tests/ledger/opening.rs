@@ -88,7 +88,7 @@ fn a_newer_format_is_refused_with_both_versions() {
     transaction.commit().unwrap();
     drop(database);
     let error = options(dir.path()).open().unwrap_err();
-    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 6, .. }), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 7, .. }), "{error}");
 }
 
 /// Tables that format 2 brought.

@@ -10,7 +10,8 @@
 
 use crate::common::*;
 use agent_host_ledger::{
-    Accept, Accepted, AuditRecord, Health, Idempotency, Ledger, LedgerError, NewEvent, Options, RunChange, RunRecord, RunWrite,
+    Accept, Accepted, AuditRecord, Health, Idempotency, Ledger, LedgerError, NewEvent, NewRun, NewTerms, Options, RunChange,
+    RunRecord, RunWrite, check,
 };
 use agent_host_protocol::{RunStatus, run::Terminal};
 use serde_json::json;
@@ -39,6 +40,37 @@ async fn an_event_and_its_runs_read_back() {
     assert_eq!((record.event_no, record.transcript_seq), (1, Some(1)));
     assert_eq!(ledger.active_runs().unwrap(), records);
     assert!(ledger.run(agent_host_protocol::RunId::new()).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn equal_parts_of_terms_are_stored_once_and_read_with_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    let mut told = Vec::new();
+    let add = async |ledger: &Ledger, model: &str, actor: &str| {
+        let event = event();
+        let run = run_of(&event);
+        let shared = raw(&json!({ "grant": { "models": [model] }, "config": {} }));
+        let terms = NewTerms { shared, own: raw(&json!({ "grant": { "actor": actor } })) };
+        let runs = vec![NewRun { run: run.clone(), terms }];
+        ledger.accept(Accept { runs, ..accept(event, Vec::new()) }).await.unwrap();
+        (run.run_id, json!({ "grant": { "models": [model], "actor": actor }, "config": {} }))
+    };
+    for (model, actor) in [("a", "ada"), ("a", "bob"), ("b", "ada")] {
+        told.push(add(&ledger, model, actor).await);
+    }
+    // The ledger does not remember across a restart which parts it has.
+    ledger.close().await.unwrap();
+    ledger = open(dir.path());
+    told.push(add(&ledger, "a", "eve").await);
+    for (id, wanted) in &told {
+        let terms = ledger.terms(*id).unwrap().unwrap();
+        assert_eq!(&serde_json::from_str::<serde_json::Value>(terms.get()).unwrap(), wanted);
+    }
+    let parts = |name: &str| ledger.stats().unwrap().tables.iter().find(|table| table.name == name).unwrap().rows;
+    assert_eq!((parts("terms"), parts("shared_terms")), (4, 2));
+    ledger.close().await.unwrap();
+    assert!(check(dir.path().join("ledger"), |_| {}).unwrap().is_ok());
 }
 
 #[tokio::test]
@@ -405,5 +437,5 @@ async fn a_merge_joins_the_rows_of_a_stream_and_readers_see_no_difference() {
     assert_eq!(rows(&ledger), 3);
     look(&ledger, 110);
     ledger.close().await.unwrap();
-    assert!(agent_host_ledger::check(dir.path().join("ledger"), |_| ()).unwrap().is_ok());
+    assert!(check(dir.path().join("ledger"), |_| ()).unwrap().is_ok());
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use agent_host_config::{BindingConfig, BusyThread, QueuePolicy};
 use agent_host_ledger::{
-    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, EntryWrite, Idempotency, NewItem, NewRun, RunRecord, new_artifact_id,
+    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, EntryWrite, Idempotency, NewItem, NewRun, NewTerms, RunRecord,
+    new_artifact_id,
 };
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus, RunnerId,
     context::Delivery,
-    encoded::{JsonText, json_len},
+    encoded::json_len,
     event::Envelope,
     grant::ConversationKey,
     message::ContentPart,
@@ -63,6 +64,8 @@ type Payload = (ArtifactRecord, Blob);
 pub(crate) struct PlannedRun {
     pub(crate) run: Run,
     pub(crate) terms: Arc<Terms>,
+    /// The same, as the ledger stores them.
+    pub(crate) stored_terms: NewTerms,
     pub(crate) runner: Option<Runner>,
 }
 
@@ -240,7 +243,7 @@ impl Intake {
 
     /// Plans the runs of an event, and checks that each may be created.
     async fn plan_all(&self, plans: &[RunPlan], event: &Event) -> Result<Vec<PlannedRun>, HostError> {
-        let planned: Vec<_> = plans.iter().map(|plan| self.plan(plan, event)).collect();
+        let planned = plans.iter().map(|plan| self.plan(plan, event)).collect::<Result<Vec<_>, _>>()?;
         planned.iter().try_for_each(|planned| self.has_room(planned))?;
         for (plan, planned) in plans.iter().zip(&planned) {
             self.check_client_tools(plan, planned).await?;
@@ -276,7 +279,7 @@ impl Intake {
             refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
             entries,
             state,
-            runs: planned.iter().map(PlannedRun::new_run).collect::<Result<_, _>>()?,
+            runs: planned.iter().map(PlannedRun::new_run).collect(),
             event: event.clone(),
         })
     }
@@ -373,7 +376,7 @@ impl Intake {
     }
 
     /// The run that a plan makes of an event, with its terms.
-    pub(crate) fn plan(&self, plan: &RunPlan, event: &Event) -> PlannedRun {
+    pub(crate) fn plan(&self, plan: &RunPlan, event: &Event) -> Result<PlannedRun, HostError> {
         let setup = self.shared.setup();
         let binding = &plan.binding;
         let runner = plan.serving.clone().or_else(|| self.shared.serving(&binding.config.runner));
@@ -399,7 +402,7 @@ impl Intake {
         let version = runner.as_ref().map(|runner| runner.manifest().version.to_string()).unwrap_or_default();
         let mut run = new_run(event, &binding.config.id, &binding.config.runner, version, &terms);
         run.metadata.extend(plan.metadata.clone());
-        PlannedRun { run, terms: Arc::new(terms), runner: runner.and_then(Serving::guest) }
+        PlannedRun::new(run, terms, runner.and_then(Serving::guest))
     }
 
     /// Whether the queue of a run takes one more.
@@ -416,9 +419,13 @@ impl Intake {
 }
 
 impl PlannedRun {
-    pub(crate) fn new_run(&self) -> Result<NewRun, HostError> {
-        let terms = JsonText::of(&*self.terms).map_err(|error| HostError::Internal(error.to_string()))?;
-        Ok(NewRun { run: self.run.clone(), terms })
+    pub(crate) fn new(run: Run, mut terms: Terms, runner: Option<Runner>) -> Result<Self, HostError> {
+        let stored_terms = terms.stored().map_err(|error| HostError::Internal(error.to_string()))?;
+        Ok(Self { run, terms: Arc::new(terms), stored_terms, runner })
+    }
+
+    pub(crate) fn new_run(&self) -> NewRun {
+        NewRun { run: self.run.clone(), terms: self.stored_terms.clone() }
     }
 }
 

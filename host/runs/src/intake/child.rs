@@ -98,12 +98,12 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
     envelope.check().map_err(ApiError::invalid_argument)?;
     let event = Event { event_id: EventId::new(), received_at: time::now(), envelope };
     let time_left = parent.deadline.saturating_duration_since(Instant::now());
-    let terms = Arc::new(child::terms(&parent.terms, &runner, config, time_left));
+    let terms = child::terms(&parent.terms, &runner, config, time_left);
     let version = runner.manifest.version.to_string();
     let mut run =
         Run { parent_run_id: Some(parent.run_id), ..new_run(&event, &grant.binding_id, &runner.manifest.id, version, &terms) };
     run.metadata.insert("objective".to_owned(), objective.into());
-    let planned = PlannedRun { run, terms, runner: Some(runner) };
+    let planned = PlannedRun::new(run, terms, Some(runner)).map_err(|error| host_failed(&error))?;
     let accept = Accept {
         transcript: None,
         idempotency: Some(Idempotency { key: idempotency_key, body_hash: [0; 32] }),
@@ -111,7 +111,7 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
         refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
         entries: Vec::new(),
         state: Vec::new(),
-        runs: vec![planned.new_run().map_err(|error| host_failed(&error))?],
+        runs: vec![planned.new_run()],
         event,
     };
     Ok((accept, planned))

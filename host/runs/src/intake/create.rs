@@ -8,7 +8,7 @@ use agent_host_ledger::{AddRun, EntryWrite, Idempotency};
 use agent_host_protocol::{
     EventId, Principal, Run, RunId, RunnerId, Scope, Timestamp,
     context::{Actor, Conversation, Delivery, Input},
-    encoded::{JsonText, json_len},
+    encoded::json_len,
     event::Envelope,
     time,
     tool::ClientTool,
@@ -258,7 +258,7 @@ impl Intake {
             caller.sees(conversation.and_then(|conversation| conversation.workspace_id.as_deref()))
         });
         let event = event.ok_or_else(|| HostError::NotFound(format!("there is no event {event_id}")))?;
-        let planned = self.plan(&plan, &event.event);
+        let planned = self.plan(&plan, &event.event)?;
         self.check_client_tools(&plan, &planned).await?;
         self.add(planned, Vec::new(), caller, idempotency).await
     }
@@ -302,7 +302,7 @@ impl Intake {
             let binding = binding.ok_or_else(|| gone(&format!("its binding `{}` is gone", run.binding_id)))?;
             let client_tools = terms.grant.client_tools.clone();
             let plan = RunPlan { serving: serving.clone(), client_tools, ..RunPlan::of(Arc::clone(binding)) };
-            let now = self.plan(&plan, &event).terms;
+            let now = self.plan(&plan, &event)?.terms;
             narrow(&mut terms.grant, &now.grant);
             terms.grant.component.clone_from(&now.grant.component);
             terms.refusal.clone_from(&now.refusal);
@@ -310,11 +310,8 @@ impl Intake {
             return Err(gone(&format!("no plugin holds {} any more", run.runner_id)));
         }
         let version = serving.as_ref().map(|serving| serving.manifest().version.to_string()).unwrap_or_default();
-        let mut planned = PlannedRun {
-            run: new_run(&event, &run.binding_id, &run.runner_id, version, &terms),
-            terms: Arc::new(terms),
-            runner: serving.and_then(Serving::guest),
-        };
+        let new = new_run(&event, &run.binding_id, &run.runner_id, version, &terms);
+        let mut planned = PlannedRun::new(new, terms, serving.and_then(Serving::guest))?;
         planned.run.created_at = time::now();
         planned.run.updated_at = planned.run.created_at;
         planned.run.retry_of = Some(run.run_id);
@@ -352,17 +349,9 @@ impl Intake {
             }
             entries.push(EntryWrite::put(key, &Made { run_id: planned.run.run_id, body_hash, at: time::now() })?);
         }
-        let PlannedRun { run, terms, runner } = planned;
+        let PlannedRun { run, terms, stored_terms, runner } = planned;
         entries.extend(delivery::entries(&run, &terms)?);
-        let internal = |error: serde_json::Error| HostError::Internal(error.to_string());
-        let add = AddRun {
-            run,
-            terms: JsonText::of(&*terms).map_err(internal)?,
-            context: None,
-            events: Vec::new(),
-            journal: None,
-            entries,
-        };
+        let add = AddRun { run, terms: stored_terms, context: None, events: Vec::new(), journal: None, entries };
         let record = self.ledger.add_run(add).await?;
         self.shared.metrics.created(&record.run);
         let run = record.run.clone();

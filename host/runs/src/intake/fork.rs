@@ -100,7 +100,7 @@ impl Intake {
         };
         let add = AddRun {
             run,
-            terms: JsonText::of(&Terms { deliver: Vec::new(), ..terms }).map_err(unreadable)?,
+            terms: Terms { deliver: Vec::new(), ..terms }.stored().map_err(unreadable)?,
             context: Some(JsonText::of(&context).map_err(unreadable)?),
             events,
             journal: Some(JournalSegment { first: 1, bytes: shared.bytes, blobs }),

@@ -1,8 +1,11 @@
 //! The terms of a run: what was settled when it was created, and holds whatever is configured later.
 
+use agent_host_ledger::NewTerms;
 use agent_host_protocol::{
     Grant,
     context::Delivery,
+    encoded::JsonText,
+    grant::ConversationKey,
     run::{Execution, RunFailure},
 };
 use serde::{Deserialize, Serialize};
@@ -56,6 +59,93 @@ pub struct Terms {
     pub refusal: Option<RunFailure>,
 }
 
+/// The part of [`Terms`] that runs of one binding do not have alike. Read as one object with the rest.
+#[derive(Serialize)]
+struct Own<'a> {
+    grant: Whose<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delivery: Option<ReplyTarget<'a>>,
+}
+
+#[derive(Serialize)]
+struct ReplyTarget<'a> {
+    reply_target: &'a Value,
+}
+
+/// What a [`Grant`] is limited to.
+#[derive(Serialize)]
+struct Whose<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workspace: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: &'a Option<ConversationKey>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: &'a Option<String>,
+}
+
+impl Terms {
+    /// As the ledger stores them: what belongs to this run alone, apart from what the runs of its binding have alike. The
+    /// terms are the same afterwards.
+    ///
+    /// # Errors
+    /// Never for terms that came from JSON or from a binding.
+    pub fn stored(&mut self) -> serde_json::Result<NewTerms> {
+        let grant = &mut self.grant;
+        let (workspace, conversation) = (grant.workspace.take(), grant.conversation.take());
+        let (actor, subject) = (grant.actor.take(), grant.subject.take());
+        let reply_target = self.delivery.reply_target.take();
+        let whose = Whose { workspace: &workspace, conversation: &conversation, actor: &actor, subject: &subject };
+        let delivery = reply_target.as_ref().map(|reply_target| ReplyTarget { reply_target });
+        let own = JsonText::of(&Own { grant: whose, delivery });
+        let shared = JsonText::of(self);
+        let grant = &mut self.grant;
+        (grant.workspace, grant.conversation, grant.actor, grant.subject) = (workspace, conversation, actor, subject);
+        self.delivery.reply_target = reply_target;
+        Ok(NewTerms { shared: shared?, own: own? })
+    }
+}
+
 fn is_zero(depth: &u32) -> bool {
     *depth == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn terms_are_stored_apart_from_what_belongs_to_one_run_and_stay_as_they_are() {
+        let conversation = json!({ "conversation": "c", "thread": "t" });
+        let mut terms: Terms = serde_json::from_value(json!({
+            "grant": {
+                "runner_id": "plugin:a/b/c", "binding_id": "main", "component": "sha256:00", "permissions": {}, "models": ["m"],
+                "workspace": "w", "conversation": conversation, "actor": "ada", "subject": "s",
+            },
+            "config": { "tone": "dry" },
+            "delivery": { "surface": "chat", "reply_target": { "chat": 7 } },
+            "deadline_ms": 1_000,
+        }))
+        .unwrap();
+        let before = terms.clone();
+        let NewTerms { shared, own } = terms.stored().unwrap();
+        assert_eq!(terms, before);
+        let read = |text: JsonText| serde_json::from_str::<Value>(text.get()).unwrap();
+        assert_eq!(
+            read(own),
+            json!({
+                "grant": { "workspace": "w", "conversation": conversation, "actor": "ada", "subject": "s" },
+                "delivery": { "reply_target": { "chat": 7 } },
+            })
+        );
+        // The rest is the same for whoever asks, wherever.
+        let mut other = before;
+        other.grant.conversation = None;
+        other.grant.actor = Some("bob".to_owned());
+        other.delivery.reply_target = None;
+        assert_eq!(read(other.stored().unwrap().shared), read(shared));
+    }
 }
