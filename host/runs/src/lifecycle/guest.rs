@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// A run that has written nothing for so long is shown as running: its start is written.
-const UNWRITTEN_START: Duration = Duration::from_millis(2);
+const UNWRITTEN_START: Duration = Duration::from_millis(10);
 
 /// A guest in a place of the sandbox.
 #[derive(Default)]
