@@ -35,8 +35,9 @@ const SHUTDOWN: Duration = Duration::from_secs(8);
     long_about = "Serve events over HTTP.\n\n\
         Loads the plugins directory and watches it, opens the ledger, goes on with what was left, and prints one \
         line with its address on standard output once it answers. The log goes to standard error.\n\n\
-        SIGINT or SIGTERM ends it within 10 seconds: no new events, active runs get 5 seconds, what then still \
-        runs ends as failed with code host_restarted. A second signal ends it at once; nothing acknowledged is lost.\n\n\
+        SIGINT or SIGTERM ends it within 10 seconds: no new events, active runs get 5 seconds, and a run that is \
+        not over then goes on at the next start, as the `durability` of its binding says. A second signal ends the \
+        host at once; nothing acknowledged is lost.\n\n\
         SIGHUP reads the configuration again, as `agent-host config reload` does: all of it is taken, or nothing.",
     after_long_help = "Examples:\n  \
         agent-host serve\n  \
