@@ -8,6 +8,7 @@ mod format;
 mod journal;
 mod layer;
 mod packed;
+mod range;
 mod reader;
 mod run_event;
 pub(crate) mod schema;

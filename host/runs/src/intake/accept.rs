@@ -23,9 +23,9 @@ use agent_host_sandbox::Runner;
 
 use super::{Intake, delivery};
 use crate::{
-    execution::{Resumption, spans},
+    execution::spans,
     lifecycle::{
-        StoredRun,
+        StoredEvent, StoredRun,
         lines::{Busy, Reservation},
     },
     policy::{
@@ -296,25 +296,14 @@ impl Intake {
         let metrics = &self.shared.metrics;
         metrics.accepted();
         records.iter().for_each(|record| metrics.created(&record.run));
-        let event = Arc::new(event);
+        let event_id = event.event_id;
+        let event = StoredEvent { event: Arc::new(event), event_no, transcript_seq };
         let ids = records.iter().map(|record| record.run.run_id).collect();
         for (record, PlannedRun { terms, runner, .. }) in records.into_iter().zip(planned) {
             self.deliveries.begin(&record, &terms.deliver);
-            let event = Arc::clone(&event);
-            let resumption = Resumption::New;
-            self.runs.begin(StoredRun {
-                record,
-                event,
-                event_no,
-                transcript_seq,
-                terms,
-                runner,
-                resumption,
-                found: false,
-                waking: None,
-            });
+            self.runs.begin(StoredRun::new(record, event.clone(), terms, runner));
         }
-        AcceptedEvent { event_id: event.event_id, runs: ids, repeated: false }
+        AcceptedEvent { event_id, runs: ids, repeated: false }
     }
 
     /// The event with what the host knows of the artifacts that it names. One that is not there is refused: nobody could

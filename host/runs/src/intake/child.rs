@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     execution::{
-        Execution, Resumption,
+        Execution,
         neighbours::{ChildRequest, Neighbours, WaitingRun},
     },
-    lifecycle::{Runs, StoredRun},
+    lifecycle::{Runs, StoredEvent, StoredRun},
     policy::child,
     record::{HostError, ledger_failed},
 };
@@ -125,19 +125,8 @@ async fn accept_child(runs: &Runs, accept: Accept, planned: PlannedRun) -> Resul
             let record = records.into_iter().next().ok_or_else(|| host_failed(&"a child was not made"))?;
             let id = record.run.run_id;
             runs.shared.metrics.created(&record.run);
-            let event = Arc::new(event);
-            let resumption = Resumption::New;
-            runs.begin(StoredRun {
-                record,
-                event,
-                event_no,
-                transcript_seq,
-                terms,
-                runner,
-                resumption,
-                found: false,
-                waking: None,
-            });
+            let event = StoredEvent { event: Arc::new(event), event_no, transcript_seq };
+            runs.begin(StoredRun::new(record, event, terms, runner));
             Ok(id)
         }
         // The host has died right after this, and the child has a task again.

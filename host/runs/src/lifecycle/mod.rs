@@ -157,6 +157,23 @@ pub(crate) struct StoredRun {
     pub(crate) waking: Option<OwnedSemaphorePermit>,
 }
 
+impl StoredRun {
+    /// A run that was just created.
+    pub(crate) fn new(record: RunRecord, event: StoredEvent, terms: Arc<Terms>, runner: Option<Runner>) -> Self {
+        let StoredEvent { event, event_no, transcript_seq } = event;
+        let resumption = Resumption::New;
+        Self { record, event, event_no, transcript_seq, terms, runner, resumption, found: false, waking: None }
+    }
+}
+
+/// The event of a run, and its places.
+#[derive(Clone)]
+pub(crate) struct StoredEvent {
+    pub(crate) event: Arc<Event>,
+    pub(crate) event_no: u64,
+    pub(crate) transcript_seq: Option<u64>,
+}
+
 impl Runs {
     /// Reads what the task of a run needs.
     pub(crate) fn stored(&self, record: RunRecord, resumption: Resumption) -> Result<StoredRun, HostError> {
@@ -168,16 +185,7 @@ impl Runs {
             serde_json::from_str(terms.get()).map_err(|error| missing(&format!("terms that can be read ({error})")))?;
         let event = ledger.event(record.run.event_id)?.ok_or_else(|| missing("event"))?;
         let runner = self.shared.plugins.runner(&record.run.runner_id);
-        Ok(StoredRun {
-            record,
-            event: Arc::new(event.event),
-            event_no: event.event_no,
-            transcript_seq: event.transcript_seq,
-            terms: Arc::new(terms),
-            runner,
-            resumption,
-            found: false,
-            waking: None,
-        })
+        let event = StoredEvent { event: Arc::new(event.event), event_no: event.event_no, transcript_seq: event.transcript_seq };
+        Ok(StoredRun { resumption, ..StoredRun::new(record, event, Arc::new(terms), runner) })
     }
 }

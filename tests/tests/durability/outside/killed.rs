@@ -307,6 +307,8 @@ async fn what_went_wrong_before_is_not_tried_again() {
     // The one that broke is at the bottom: it is read once more when the others are gone.
     let steps = steps.replace("drop; rest; rest", "drop; drop; rest");
     let run = host.send(&steps).await;
+    // What went before is on disk when it is shown: a GET goes out sooner, and is made again when its answer is lost.
+    host.until_step(&run, "say began").await;
     outside.until("held/x", 1).await;
     host.kill();
     outside.release();

@@ -1,0 +1,247 @@
+//! Ranges of rows: of two layers in memory and of redb, as one sequence of rows in the order of their keys.
+
+use std::{cmp::Ordering, ops::Bound};
+
+use imbl::OrdSet;
+use redb::{AccessGuard, ReadOnlyTable};
+
+use crate::{error::LedgerError, rows::layer::Row};
+
+type Bytes = &'static [u8];
+pub(super) type BaseRows = ReadOnlyTable<Bytes, Bytes>;
+type BaseRow = Result<(AccessGuard<'static, Bytes>, AccessGuard<'static, Bytes>), redb::StorageError>;
+
+/// A key or a value that was read.
+pub(crate) enum Cell {
+    Base(AccessGuard<'static, Bytes>),
+    Key(Row),
+    Value(Row),
+}
+
+impl Cell {
+    pub(crate) fn value(&self) -> &[u8] {
+        match self {
+            Self::Base(guard) => guard.value(),
+            Self::Key(row) => row.key(),
+            Self::Value(row) => row.value().unwrap_or_default(),
+        }
+    }
+}
+
+/// Whether no key is within the bounds.
+pub(super) fn is_empty<T: Ord>(bounds: &(Bound<T>, Bound<T>)) -> bool {
+    match bounds {
+        (Bound::Included(start), Bound::Included(end)) => start > end,
+        (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => start >= end,
+        _ => false,
+    }
+}
+
+/// Rows of one layer, from both ends.
+struct LayerRows {
+    rows: OrdSet<Row>,
+    start: Bound<Place>,
+    end: Bound<Place>,
+}
+
+/// Where a range begins or ends, or the row that was taken last on that side.
+enum Place {
+    Key(Box<[u8]>),
+    Row(Row),
+}
+
+impl Place {
+    fn key(&self) -> &[u8] {
+        match self {
+            Self::Key(key) => key,
+            Self::Row(row) => row.key(),
+        }
+    }
+}
+
+impl LayerRows {
+    fn new(rows: OrdSet<Row>, (start, end): (Bound<&[u8]>, Bound<&[u8]>)) -> Self {
+        if rows.is_empty() {
+            return Self { rows, start: Bound::Unbounded, end: Bound::Unbounded };
+        }
+        let place = |key: &[u8]| Place::Key(key.into());
+        Self { rows, start: start.map(place), end: end.map(place) }
+    }
+
+    /// The rows that are left; `None` where there is none.
+    fn left(&self) -> Option<impl DoubleEndedIterator<Item = &Row>> {
+        let bounds = (self.start.as_ref().map(Place::key), self.end.as_ref().map(Place::key));
+        (!self.rows.is_empty() && !is_empty(&bounds)).then(|| self.rows.range::<_, [u8]>(bounds))
+    }
+}
+
+impl Iterator for LayerRows {
+    type Item = Row;
+
+    fn next(&mut self) -> Option<Row> {
+        let row = self.left()?.next()?.clone();
+        self.start = Bound::Excluded(Place::Row(row.clone()));
+        Some(row)
+    }
+}
+
+impl DoubleEndedIterator for LayerRows {
+    fn next_back(&mut self) -> Option<Row> {
+        let row = self.left()?.next_back()?.clone();
+        self.end = Bound::Excluded(Place::Row(row.clone()));
+        Some(row)
+    }
+}
+
+/// Rows of redb, from both ends; none where the bounds hold no key.
+struct BaseRange(Option<redb::Range<'static, Bytes, Bytes>>);
+
+impl Iterator for BaseRange {
+    type Item = BaseRow;
+
+    fn next(&mut self) -> Option<BaseRow> {
+        self.0.as_mut()?.next()
+    }
+}
+
+impl DoubleEndedIterator for BaseRange {
+    fn next_back(&mut self) -> Option<BaseRow> {
+        self.0.as_mut()?.next_back()
+    }
+}
+
+/// An end of a range.
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Front,
+    Back,
+}
+
+impl Side {
+    /// `Less` where `a` comes first from this side.
+    fn order(self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Self::Front => a.cmp(b),
+            Self::Back => b.cmp(a),
+        }
+    }
+}
+
+/// An iterator that shows the next item of both ends before it is taken.
+struct Ends<I: Iterator> {
+    items: I,
+    front: Option<I::Item>,
+    back: Option<I::Item>,
+}
+
+impl<I: DoubleEndedIterator> Ends<I> {
+    fn new(items: I) -> Self {
+        Self { items, front: None, back: None }
+    }
+
+    fn peek(&mut self, side: Side) -> Option<&I::Item> {
+        match side {
+            Side::Front => {
+                if self.front.is_none() {
+                    self.front = self.items.next().or_else(|| self.back.take());
+                }
+                self.front.as_ref()
+            }
+            Side::Back => {
+                if self.back.is_none() {
+                    self.back = self.items.next_back().or_else(|| self.front.take());
+                }
+                self.back.as_ref()
+            }
+        }
+    }
+
+    fn take(&mut self, side: Side) -> Option<I::Item> {
+        self.peek(side)?;
+        match side {
+            Side::Front => self.front.take(),
+            Side::Back => self.back.take(),
+        }
+    }
+}
+
+/// Rows in the order of their keys, from both ends: of each key the newest, without those that were deleted.
+pub(crate) struct Range {
+    fresh: Ends<LayerRows>,
+    frozen: Ends<LayerRows>,
+    base: Ends<BaseRange>,
+}
+
+impl Range {
+    /// The rows within the bounds, of two layers and of redb below them.
+    pub(super) fn new(
+        fresh: &OrdSet<Row>,
+        frozen: &OrdSet<Row>,
+        base: Option<&BaseRows>,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> Result<Self, LedgerError> {
+        let layer = |rows: &OrdSet<Row>| Ends::new(LayerRows::new(rows.clone(), bounds));
+        let base = match base {
+            Some(base) if !is_empty(&bounds) => Some(base.range::<&[u8]>(bounds)?),
+            _ => None,
+        };
+        Ok(Self { fresh: layer(fresh), frozen: layer(frozen), base: Ends::new(BaseRange(base)) })
+    }
+
+    /// The next change in memory: the fresh one where both layers have one of the same key.
+    fn changed(&mut self, side: Side) -> Option<Row> {
+        match (self.fresh.peek(side), self.frozen.peek(side)) {
+            (Some(fresh), Some(frozen)) => match side.order(fresh.key(), frozen.key()) {
+                Ordering::Greater => Some(frozen.clone()),
+                _ => Some(fresh.clone()),
+            },
+            (fresh, frozen) => fresh.or(frozen).cloned(),
+        }
+    }
+
+    /// Takes the change of this key from both layers.
+    fn take_changed(&mut self, side: Side, row: &Row) {
+        for layer in [&mut self.fresh, &mut self.frozen] {
+            if layer.peek(side).is_some_and(|next| next == row) {
+                layer.take(side);
+            }
+        }
+    }
+
+    fn step(&mut self, side: Side) -> Option<Result<(Cell, Cell), LedgerError>> {
+        loop {
+            let changed = self.changed(side);
+            let order = match (&changed, self.base.peek(side)) {
+                (Some(row), Some(Ok((key, _)))) => side.order(row.key(), key.value()),
+                (Some(_), None) => Ordering::Less,
+                _ => Ordering::Greater,
+            };
+            if order != Ordering::Less {
+                let base = self.base.take(side);
+                if order == Ordering::Greater {
+                    let row = base?.map(|(key, value)| (Cell::Base(key), Cell::Base(value)));
+                    return Some(row.map_err(LedgerError::from));
+                }
+            }
+            let row = changed?;
+            self.take_changed(side, &row);
+            if row.value().is_some() {
+                return Some(Ok((Cell::Key(row.clone()), Cell::Value(row))));
+            }
+        }
+    }
+}
+
+impl Iterator for Range {
+    type Item = Result<(Cell, Cell), LedgerError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(Side::Front)
+    }
+}
+
+impl DoubleEndedIterator for Range {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(Side::Back)
+    }
+}
