@@ -81,8 +81,9 @@ pub use read::{
 };
 pub use record::{
     Accept, Accepted, AddRun, ArtifactRecord, ArtifactScope, AuditRecord, EntryWrite, EventRecord, Expected, Forget, Forgotten,
-    Idempotency, JournalRow, JournalSegment, NewEvent, NewItem, NewRun, NewTerms, Park, Quota, RunChange, RunFilter, RunRecord,
-    RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, Usage, new_artifact_id,
+    Idempotency, JournalRow, JournalSegment, JsonParts, NewContext, NewEvent, NewItem, NewRun, Park, Quota, RunChange, RunFilter,
+    RunRecord, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, Usage,
+    new_artifact_id,
 };
 pub use rows::state_tag;
 pub use upkeep::{

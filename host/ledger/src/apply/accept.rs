@@ -10,8 +10,8 @@ use crate::{
     operation::{AcceptAnswer, AcceptOperation, AddRunOperation, ListedEvent},
     record::Idempotency,
     rows::{
-        EventRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Rows, Table, TermsRow, changes, json, malformed, number,
-        pair, read_number, write_event_row,
+        ContextRow, EventRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, PartsRow, Rows, Table, changes, json,
+        malformed, number, pair, read_number, write_event_row,
     },
 };
 
@@ -131,7 +131,7 @@ impl Batch<'_> {
         self.ids.insert(new.run.run_id.to_bytes());
         self.put_new_run(run_no, Arc::clone(&new.run), &new.row, &new.terms);
         if let Some(context) = &new.context {
-            self.rows.put(Table::Contexts, &number(run_no), context.get().as_bytes());
+            self.put_context(run_no, context);
         }
         self.put_events(run_no, std::mem::take(&mut new.events));
         self.put_journal(run_no, &Rows::default(), new.journal.take());
@@ -181,18 +181,30 @@ impl Batch<'_> {
     }
 
     /// A run that is new, in all tables that every run is in.
-    fn put_new_run(&mut self, run_no: u64, run: Arc<Run>, row: &[u8], terms: &TermsRow) {
+    fn put_new_run(&mut self, run_no: u64, run: Arc<Run>, row: &[u8], terms: &PartsRow) {
         let key = number(run_no);
         self.rows.put(Table::Runs, &key, row);
         self.rows.put(Table::RunIds, &run.run_id.to_bytes(), &key);
-        if self.memory.shared_terms.get(&terms.digest).is_none() {
-            // It may be there already: then it is the same.
-            self.rows.put(Table::SharedTerms, &terms.digest, terms.shared());
-            self.memory.shared_terms.insert(terms.digest, ());
-        }
-        self.rows.put_with(Table::Terms, &key, |value| terms.write(value));
+        self.put_parts(Table::Terms, run_no, terms);
         self.memory.run_ids.add(run.run_id.to_bytes());
         self.memory.active.insert(run_no, ActiveRun::new(run));
         self.memory.next_run_no = run_no + 1;
+    }
+
+    /// Puts the context of a run.
+    pub(crate) fn put_context(&mut self, run_no: u64, context: &ContextRow) {
+        match context {
+            ContextRow::Whole(text) => self.rows.put(Table::Contexts, &number(run_no), text.get().as_bytes()),
+            ContextRow::Parts(parts) => self.put_parts(Table::Contexts, run_no, parts),
+        }
+    }
+
+    fn put_parts(&mut self, table: Table, run_no: u64, parts: &PartsRow) {
+        if self.memory.shared_parts.get(&parts.digest).is_none() {
+            // It may be there already: then it is the same.
+            self.rows.put(Table::SharedParts, &parts.digest, parts.shared());
+            self.memory.shared_parts.insert(parts.digest, ());
+        }
+        self.rows.put_with(table, &number(run_no), |value| parts.write(value));
     }
 }

@@ -23,8 +23,9 @@ const CONVERSATIONS: usize = 25_000;
 /// Scopes and areas whose usage is remembered, twice as many at most. About 100 bytes each; one that is not costs a lookup.
 const USAGES: usize = 25_000;
 
-/// Shared parts of terms that are remembered, twice as many at most: one for each binding, and those of clients with tools.
-const SHARED_TERMS: usize = 10_000;
+/// Shared parts that are remembered, twice as many at most: of the terms and of the contexts of each binding, and those of
+/// clients with tools.
+const SHARED_PARTS: usize = 10_000;
 
 pub(crate) struct Memory {
     pub(crate) active: FxHashMap<u64, ActiveRun>,
@@ -38,7 +39,7 @@ pub(crate) struct Memory {
     /// How much the scopes and areas that were written to last have, by the key of their row.
     pub(crate) usages: Recent<Vec<u8>, Usage>,
     /// Shared parts of terms that are in the store.
-    pub(crate) shared_terms: Recent<Digest, ()>,
+    pub(crate) shared_parts: Recent<Digest, ()>,
     /// Runs that were parked, or loaded because a write named them: those that are parked after the batch leave.
     leaving: Vec<u64>,
 }
@@ -103,7 +104,7 @@ impl Memory {
             event_ids: Ids::load(Table::EventIds, reader)?,
             run_ids: Ids::load(Table::RunIds, reader)?,
             usages: Recent::new(USAGES),
-            shared_terms: Recent::new(SHARED_TERMS),
+            shared_parts: Recent::new(SHARED_PARTS),
             leaving: Vec::new(),
         })
     }
@@ -168,7 +169,7 @@ impl Memory {
         }
         self.conversations.trim();
         self.usages.trim();
-        self.shared_terms.trim();
+        self.shared_parts.trim();
         self.event_ids.trim();
         self.run_ids.trim();
     }

@@ -49,6 +49,9 @@ impl Batch<'_> {
         if write.is_seen() {
             self.outcome.touched.push(run_no);
         }
+        if let Some(context) = &write.context {
+            self.put_context(run_no, context);
+        }
         self.rows.append(&write.rows);
         self.put_events(run_no, std::mem::take(&mut write.events));
         self.carry_out(plan);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agent_host_protocol::{EventId, ResultKind, Run, RunStatus, Timestamp, encoded::JsonText, grant::ConversationKey};
+use agent_host_protocol::{EventId, ResultKind, Run, RunStatus, Timestamp, grant::ConversationKey};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     },
     overlay::Admitted,
     record::{Accept, AddRun, Idempotency, StateWrite},
-    rows::{Packed, Rows, TermsRow, bounded, encode, pack_events},
+    rows::{ContextRow, Packed, PartsRow, Rows, bounded, encode, pack_events},
 };
 
 /// An idempotency key, in bytes: what fits a header comfortably.
@@ -48,7 +48,7 @@ pub(crate) struct ListedEvent {
 pub(crate) struct NewRunRow {
     pub(crate) run: Arc<Run>,
     pub(crate) row: Vec<u8>,
-    pub(crate) terms: TermsRow,
+    pub(crate) terms: PartsRow,
 }
 
 /// Answer of the writer to an accept; the handle has the rest.
@@ -89,7 +89,7 @@ impl AcceptOperation {
                 ));
             }
             let row = encode(&new.run)?;
-            let terms = TermsRow::prepare(new.terms);
+            let terms = PartsRow::prepare(new.terms);
             bytes += row.len() + terms.bytes();
             rows.push(NewRunRow { run: Arc::new(new.run), row, terms });
         }
@@ -131,8 +131,8 @@ impl AcceptOperation {
 pub(crate) struct AddRunOperation {
     pub(crate) run: Arc<Run>,
     pub(crate) row: Vec<u8>,
-    pub(crate) terms: TermsRow,
-    pub(crate) context: Option<JsonText>,
+    pub(crate) terms: PartsRow,
+    pub(crate) context: Option<ContextRow>,
     /// From 1 on.
     pub(crate) events: Vec<Packed>,
     pub(crate) journal: Option<NewSegment>,
@@ -167,10 +167,10 @@ impl AddRunOperation {
         let row = encode(&run)?;
         let events = pack_events(&events);
         let journal = journal.map(NewSegment::prepare);
-        let terms = TermsRow::prepare(terms);
+        let (terms, context) = (PartsRow::prepare(terms), context.map(ContextRow::prepare));
         let bytes = row.len()
             + terms.bytes()
-            + context.as_ref().map_or(0, |context| context.get().len())
+            + context.as_ref().map_or(0, ContextRow::bytes)
             + events.iter().map(Packed::bytes).sum::<usize>()
             + journal.as_ref().map_or(0, NewSegment::bytes)
             + entries.bytes().len();

@@ -14,7 +14,7 @@ use crate::{
     },
     overlay::Admitted,
     record::{NewEvent, RunChange, RunWrite, StateWrite},
-    rows::{AuditRow, Packed, Rows, Table, bounded, pack_events, schema},
+    rows::{AuditRow, ContextRow, Packed, Rows, bounded, pack_events},
 };
 
 pub(crate) struct WriteOperation {
@@ -23,7 +23,8 @@ pub(crate) struct WriteOperation {
     pub(crate) span: Option<EventSpan>,
     /// The events of the span.
     pub(crate) events: Vec<Packed>,
-    /// Rows whose keys are known: context, entries.
+    pub(crate) context: Option<ContextRow>,
+    /// Rows whose keys are known: entries.
     pub(crate) rows: Rows,
     /// State and storage.
     pub(crate) values: Vec<ValueRow>,
@@ -49,6 +50,7 @@ impl WriteOperation {
     pub(crate) fn is_seen(&self) -> bool {
         !(self.changes.is_empty()
             && self.events.is_empty()
+            && self.context.is_none()
             && self.rows.is_empty()
             && self.transcript.is_empty()
             && self.values.is_empty()
@@ -82,10 +84,7 @@ impl WriteOperation {
             claim,
         } = write;
         let span = span(&changes, &events)?;
-        let mut rows = entry_rows(&entries)?;
-        if let Some(context) = context {
-            rows.put(Table::Contexts, &schema::number(run_no), context.get().as_bytes());
-        }
+        let rows = entry_rows(&entries)?;
         let events = pack_events(&events);
         let values = state.iter().map(ValueRow::state).chain(storage.into_iter().map(ValueRow::storage));
         let values = values.collect::<Result<Vec<_>, _>>()?;
@@ -96,7 +95,9 @@ impl WriteOperation {
         let values_bytes: usize = values.iter().map(ValueRow::bytes).sum();
         let journal = journal.map(NewSegment::prepare);
         let park = park.map(|park| NewPark::prepare(park, &changes)).transpose()?;
+        let context = context.map(ContextRow::prepare);
         let bytes = rows.bytes().len()
+            + context.as_ref().map_or(0, ContextRow::bytes)
             + events.iter().map(Packed::bytes).sum::<usize>()
             + items
             + values_bytes
@@ -111,6 +112,7 @@ impl WriteOperation {
             changes,
             span,
             events,
+            context,
             rows,
             values,
             artifacts,

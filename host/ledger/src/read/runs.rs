@@ -13,7 +13,7 @@ use crate::{
     error::LedgerError,
     handle::Ledger,
     record::{EventRecord, JournalRow, Park, RunRecord},
-    rows::{Table, malformed, pair, raw, read_number, read_pair, read_wait_key, schema, wait_key},
+    rows::{Table, malformed, pair, read_number, read_pair, read_wait_key, schema, wait_key},
 };
 
 impl Ledger {
@@ -52,7 +52,7 @@ impl Ledger {
     pub fn context(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
         let reader = self.reader()?;
         let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
-        reader.get(Table::Contexts, &schema::number(run_no), |bytes| raw(Table::Contexts, bytes))
+        reader.context(&schema::number(run_no))
     }
 
     /// An event by its id.

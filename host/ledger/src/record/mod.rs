@@ -81,25 +81,40 @@ pub struct Idempotency {
     pub body_hash: [u8; 32],
 }
 
-/// The terms of a run, in two parts that are read as one object: members of `own` stand beside those of `shared`, also
-/// within members that are objects in both. The ledger does not look into them otherwise.
+/// A JSON object in two parts that are read as one: members of `own` stand beside those of `shared`, also within members
+/// that are objects in both. The ledger does not look into them otherwise.
 #[derive(Debug, Clone)]
-pub struct NewTerms {
+pub struct JsonParts {
     /// A JSON object that many runs have alike: equal ones are stored once.
     pub shared: JsonText,
     /// A JSON object with the rest.
     pub own: JsonText,
 }
 
-impl From<JsonText> for NewTerms {
+impl From<JsonText> for JsonParts {
     fn from(shared: JsonText) -> Self {
         Self { shared, own: JsonText::empty_object() }
     }
 }
 
-impl From<Box<RawValue>> for NewTerms {
+impl From<Box<RawValue>> for JsonParts {
     fn from(whole: Box<RawValue>) -> Self {
         JsonText::from(whole).into()
+    }
+}
+
+/// The context of a run, as it is given to the runner.
+#[derive(Debug, Clone)]
+pub enum NewContext {
+    /// A JSON object, which is stored as it is.
+    Whole(JsonText),
+    /// Without what the event of the run says: read with [`agent_host_protocol::context::EventPart`] of it.
+    Parts(JsonParts),
+}
+
+impl From<Box<RawValue>> for NewContext {
+    fn from(whole: Box<RawValue>) -> Self {
+        Self::Whole(whole.into())
     }
 }
 
@@ -109,7 +124,7 @@ pub struct NewRun {
     /// Its record.
     pub run: Run,
     /// What it was granted and configured with. The ledger does not look into it.
-    pub terms: NewTerms,
+    pub terms: JsonParts,
 }
 
 /// What [`crate::Ledger::accept`] did.
@@ -159,8 +174,8 @@ pub struct RunWrite {
     pub run_no: u64,
     /// Steps of its life, in order.
     pub changes: Vec<RunChange>,
-    /// Its context, as it was given to the runner. The ledger does not look into it.
-    pub context: Option<JsonText>,
+    /// Its context.
+    pub context: Option<NewContext>,
     /// Events that continue the run's sequence without a gap.
     pub events: Vec<NewEvent>,
     /// What it adds to transcripts.
@@ -225,9 +240,9 @@ pub struct AddRun {
     /// Its record: a new id, the id of the event, status `created`, and as many events as come with it.
     pub run: Run,
     /// What it was granted and configured with. The ledger does not look into it.
-    pub terms: NewTerms,
+    pub terms: JsonParts,
     /// Its context, where it is given one already.
-    pub context: Option<JsonText>,
+    pub context: Option<NewContext>,
     /// Its events so far, numbered from 1 without a gap. None of them is terminal.
     pub events: Vec<NewEvent>,
     /// Its journal so far.

@@ -8,11 +8,11 @@ mod format;
 mod journal;
 mod layer;
 mod packed;
+mod parts;
 mod range;
 mod reader;
 mod run_event;
 pub(crate) mod schema;
-mod terms;
 mod value;
 mod view;
 
@@ -27,13 +27,13 @@ pub(crate) use format::{
 pub(crate) use journal::{delete_segment, ended_before, read_segment};
 pub(crate) use layer::{Layer, Row};
 pub(crate) use packed::{Packed, count};
+pub(crate) use parts::{ContextRow, PartsRow, StoredParts, digest as part_digest};
 pub(crate) use reader::Reader;
 pub(crate) use run_event::{StoredEvent, pack_events, stored_events};
 pub(crate) use schema::{
     BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, FORMAT, MAX_KEY_BYTES, Table, audit_run, blob_ref, expiry, meta, number, pair,
     read_number, read_pair, read_wait_key, wait_key,
 };
-pub(crate) use terms::{StoredTerms, TermsRow, digest as terms_digest};
 pub use value::state_tag;
 pub(crate) use value::{Stored, StoredValue, is_expected, read_stored, read_usage};
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::digest::Digest;
 ///
 /// 6: a row of run events or of audit records holds several, and the log has no rows of tables that follow from others.
 ///
-/// 7: what the terms of many runs have alike is stored once.
+/// 7: what the terms and the contexts of many runs have alike is stored once, and a context has nothing that its event says.
 pub(crate) const FORMAT: u32 = 7;
 
 /// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
@@ -60,7 +60,7 @@ tables! {
     RunIds = 4 "run_ids",
     /// `run_no` → digest of the shared part of its terms, and JSON of the rest.
     Terms = 5 "terms",
-    /// `run_no` → context, opaque JSON.
+    /// `run_no` → digest of the shared part of its context, and JSON of its own part; the event has the rest.
     Contexts = 6 "contexts",
     /// `(run_no, sequence of the first)` → events that follow each other: type, data and time of each.
     RunEvents = 7 "run_events",
@@ -104,8 +104,8 @@ tables! {
     Waits = 26 "waits",
     /// `KIND/ID` → JSON.
     Entries = 27 "entries",
-    /// SHA-256 → JSON that the terms of many runs have alike.
-    SharedTerms = 28 "shared_terms",
+    /// SHA-256 → JSON that the terms or the contexts of many runs have alike.
+    SharedParts = 28 "shared_parts",
 }
 
 /// How redb knows every table.

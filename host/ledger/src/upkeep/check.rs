@@ -16,12 +16,15 @@ use crate::{
     record::{ArtifactRecord, Park, Usage},
     rows::{
         BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, ConversationRow, EventRow, FORGOTTEN, IdempotencyAgeRow, IdempotencyRow, Reader,
-        StoredRows, StoredTerms, StoredValue, Table, TranscriptRow, json, malformed, number, read_segment, read_stored,
-        read_usage, schema, stored_audit, stored_events, terms_digest,
+        StoredParts, StoredRows, StoredValue, Table, TranscriptRow, json, malformed, number, part_digest, read_segment,
+        read_stored, read_usage, schema, stored_audit, stored_events,
     },
     store::{Hooks, Missing, open},
     upkeep::compact::CACHE_BYTES,
 };
+
+/// Any JSON object.
+type Object = Map<String, Value>;
 
 /// Findings that a report lists. A damaged file has thousands of the same kind.
 const LISTED: usize = 100;
@@ -118,12 +121,9 @@ impl<'a> Check<'a> {
         self.transcript()?;
         self.audit()?;
         self.idempotency()?;
-        self.each(Table::Contexts, |check, key, value| {
-            check.expect(Table::Contexts, check.reader.has(Table::Runs, key)?, || "belongs to no run".to_owned());
-            check.parses::<&RawValue>(Table::Contexts, value);
-            Ok(())
-        })?;
-        self.terms()?;
+        self.parts(Table::Terms)?;
+        self.parts(Table::Contexts)?;
+        self.shared_parts()?;
         self.values()?;
         self.artifacts()?;
         self.journal()?;
@@ -380,27 +380,31 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    fn terms(&mut self) -> Found {
-        self.each(Table::Terms, |check, key, value| {
-            check.expect(Table::Terms, check.reader.has(Table::Runs, key)?, || "belongs to no run".to_owned());
-            let own = match StoredTerms::read(value) {
-                Ok(StoredTerms::Whole(text)) => text,
-                Ok(StoredTerms::Parts { digest, own }) => {
-                    let is_there = check.reader.has(Table::SharedTerms, digest)?;
-                    check.expect(Table::Terms, is_there, || "their shared part is not there".to_owned());
+    /// Rows of runs that may be in parts.
+    fn parts(&mut self, table: Table) -> Found {
+        self.each(table, |check, key, value| {
+            check.expect(table, check.reader.has(Table::Runs, key)?, || "belongs to no run".to_owned());
+            let own = match StoredParts::read(table, value) {
+                Ok(StoredParts::Whole(text)) => text,
+                Ok(StoredParts::Parts { digest, own }) => {
+                    let is_there = check.reader.has(Table::SharedParts, digest)?;
+                    check.expect(table, is_there, || "its shared part is not there".to_owned());
                     own
                 }
                 Err(error) => {
-                    check.expect(Table::Terms, false, || error.to_string());
+                    check.expect(table, false, || error.to_string());
                     return Ok(());
                 }
             };
-            check.parses::<Map<String, Value>>(Table::Terms, own);
+            check.parses::<Object>(table, own);
             Ok(())
-        })?;
-        self.each(Table::SharedTerms, |check, key, value| {
-            check.expect(Table::SharedTerms, terms_digest(value) == key, || "a part has another digest".to_owned());
-            check.parses::<Map<String, Value>>(Table::SharedTerms, value);
+        })
+    }
+
+    fn shared_parts(&mut self) -> Found {
+        self.each(Table::SharedParts, |check, key, value| {
+            check.expect(Table::SharedParts, part_digest(value) == key, || "a part has another digest".to_owned());
+            check.parses::<Object>(Table::SharedParts, value);
             Ok(())
         })
     }

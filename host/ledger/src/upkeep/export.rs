@@ -216,7 +216,7 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
     fn runs(&mut self) -> Result<(), OpenError> {
         self.each(Table::Runs, |this, reader, key, value| {
             let terms = reader.terms(key)?;
-            let context = reader.get(Table::Contexts, key, |bytes| raw(Table::Contexts, bytes))?;
+            let context = reader.context(key)?;
             let park = reader.get(Table::Parked, key, |bytes| raw(Table::Parked, bytes))?;
             this.write(&Line::Run { run_no: number(Table::Runs, key)?, run: raw(Table::Runs, value)?, terms, context, park })
         })

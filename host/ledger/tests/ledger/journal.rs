@@ -50,7 +50,7 @@ fn retry() -> RunChange {
 
 /// A write that keeps the writer busy, so that what follows is one batch.
 async fn busy(ledger: &Ledger, run_no: u64) {
-    let context = Some(raw(&json!("x".repeat(8 << 20))));
+    let context = Some(raw(&json!({ "long": "x".repeat(8 << 20) })));
     drop(ledger.submit(RunWrite { context, ..write(run_no) }).await.unwrap());
 }
 

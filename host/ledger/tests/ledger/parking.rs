@@ -205,7 +205,7 @@ async fn parked_runs_cost_no_memory_also_after_a_reopen() {
 
 /// A write that keeps the writer busy, so that what follows is one batch.
 async fn busy(ledger: &Ledger, run_no: u64) {
-    let context = Some(raw(&serde_json::json!("x".repeat(8 << 20))));
+    let context = Some(raw(&serde_json::json!({ "long": "x".repeat(8 << 20) })));
     drop(ledger.submit(RunWrite { context, ..write(run_no) }).await.unwrap());
 }
 

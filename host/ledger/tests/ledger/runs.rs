@@ -10,8 +10,8 @@
 
 use crate::common::*;
 use agent_host_ledger::{
-    Accept, Accepted, AuditRecord, Health, Idempotency, Ledger, LedgerError, NewEvent, NewRun, NewTerms, Options, RunChange,
-    RunRecord, RunWrite, check,
+    Accept, Accepted, AuditRecord, Health, Idempotency, JsonParts, Ledger, LedgerError, NewContext, NewEvent, NewRun, Options,
+    RunChange, RunRecord, RunWrite, check,
 };
 use agent_host_protocol::{RunStatus, run::Terminal};
 use serde_json::json;
@@ -43,7 +43,7 @@ async fn an_event_and_its_runs_read_back() {
 }
 
 #[tokio::test]
-async fn equal_parts_of_terms_are_stored_once_and_read_with_the_rest() {
+async fn equal_parts_of_terms_and_contexts_are_stored_once_and_read_with_the_rest() {
     let dir = tempfile::tempdir().unwrap();
     let mut ledger = open(dir.path());
     let mut told = Vec::new();
@@ -51,10 +51,20 @@ async fn equal_parts_of_terms_are_stored_once_and_read_with_the_rest() {
         let event = event();
         let run = run_of(&event);
         let shared = raw(&json!({ "grant": { "models": [model] }, "config": {} }));
-        let terms = NewTerms { shared, own: raw(&json!({ "grant": { "actor": actor } })) };
+        let terms = JsonParts { shared, own: raw(&json!({ "grant": { "actor": actor } })) };
         let runs = vec![NewRun { run: run.clone(), terms }];
-        ledger.accept(Accept { runs, ..accept(event, Vec::new()) }).await.unwrap();
-        (run.run_id, json!({ "grant": { "models": [model], "actor": actor }, "config": {} }))
+        let text = event.envelope.input.text.clone();
+        let Accepted::New { runs, .. } = ledger.accept(Accept { runs, ..accept(event, Vec::new()) }).await.unwrap() else {
+            panic!("the event was there before")
+        };
+        let parts = JsonParts { shared: raw(&json!({ "config": { "model": model } })), own: raw(&json!({ "actor_id": actor })) };
+        let context = Some(NewContext::Parts(parts));
+        ledger.submit(RunWrite { changes: vec![start()], context, ..write(runs[0].run_no) }).await.unwrap().await.unwrap();
+        (
+            run.run_id,
+            json!({ "grant": { "models": [model], "actor": actor }, "config": {} }),
+            (model.to_owned(), actor.to_owned(), text),
+        )
     };
     for (model, actor) in [("a", "ada"), ("a", "bob"), ("b", "ada")] {
         told.push(add(&ledger, model, actor).await);
@@ -63,12 +73,18 @@ async fn equal_parts_of_terms_are_stored_once_and_read_with_the_rest() {
     ledger.close().await.unwrap();
     ledger = open(dir.path());
     told.push(add(&ledger, "a", "eve").await);
-    for (id, wanted) in &told {
-        let terms = ledger.terms(*id).unwrap().unwrap();
-        assert_eq!(&serde_json::from_str::<serde_json::Value>(terms.get()).unwrap(), wanted);
+    for (id, wanted, (model, actor, text)) in &told {
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(&value(ledger.terms(*id).unwrap().unwrap().get()), wanted);
+        let context = value(ledger.context(*id).unwrap().unwrap().get());
+        // Its event has the rest.
+        assert_eq!(
+            (&context["config"]["model"], &context["actor_id"], &context["input"]["text"]),
+            (&json!(model), &json!(actor), &json!(text))
+        );
     }
     let parts = |name: &str| ledger.stats().unwrap().tables.iter().find(|table| table.name == name).unwrap().rows;
-    assert_eq!((parts("terms"), parts("shared_terms")), (4, 2));
+    assert_eq!((parts("terms"), parts("contexts"), parts("shared_parts")), (4, 4, 4));
     ledger.close().await.unwrap();
     assert!(check(dir.path().join("ledger"), |_| {}).unwrap().is_ok());
 }

@@ -7,7 +7,7 @@ use agent_host_sandbox::EventCalls;
 use async_trait::async_trait;
 
 use super::{RunCalls, granted, not_found};
-use crate::{execution::call::Call, policy::context::event_context, record::ledger_failed};
+use crate::{execution::call::Call, record::ledger_failed};
 
 /// Types that a page can be narrowed to at a time.
 const MAX_TYPES: usize = 50;
@@ -33,7 +33,7 @@ impl EventCalls for RunCalls {
             let missing = || not_found("event", &event_id);
             let id: EventId = event_id.parse().map_err(|_| missing())?;
             let record = run.ledger.event(id).map_err(ledger_failed)?.filter(|record| self.sees(&record.event));
-            Ok(event_context(&record.ok_or_else(missing)?.event))
+            Ok(EventContext::of(&record.ok_or_else(missing)?.event))
         };
         run.pass(call, || find().map(drop), async |()| find()).await.outcome
     }
@@ -59,7 +59,7 @@ impl EventCalls for RunCalls {
         let effect = async |()| {
             let Some(own) = own else { return Err(not_found("conversation", "")) };
             let page = run.ledger.conversation_events(own, before.as_deref(), &event_types, limit).map_err(ledger_failed)?;
-            Ok(page.map(|event| event_context(&event)))
+            Ok(page.map(|event| EventContext::of(&event)))
         };
         run.pass(call, allowed, effect).await.outcome
     }

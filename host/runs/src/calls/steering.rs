@@ -8,7 +8,7 @@ use std::{
 use agent_host_ledger::RunWrite;
 use agent_host_protocol::{
     ApiError, ErrorCode, EventId,
-    context::SteeringInput,
+    context::{EventContext, SteeringInput},
     encoded::json_len,
     limits::{MAX_PAGE, MIN_PAGE},
     message::ContentPart,
@@ -26,7 +26,6 @@ use crate::{
         call::{Call, WriteTicket},
         neighbours::WaitingRun,
     },
-    policy::context::event_context,
     record::{
         WaitKey,
         facts::{self, Fact, SteeringReceipt},
@@ -115,7 +114,7 @@ impl RunCalls {
 
     fn input(&self, event_id: EventId) -> Result<Option<SteeringInput>, ApiError> {
         let record = self.run.ledger.event(event_id).map_err(ledger_failed)?;
-        Ok(record.map(|record| SteeringInput { event: event_context(&record.event), input: record.event.envelope.input }))
+        Ok(record.map(|record| SteeringInput { event: EventContext::of(&record.event), input: record.event.envelope.input }))
     }
 
     /// What comes with an input, the run may read.

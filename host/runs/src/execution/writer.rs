@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, RunChange, RunRecord, RunWrite, StateWrite};
-use agent_host_protocol::{ApiError, ErrorCode, Run, RunId, encoded::JsonText, run::Terminal, time};
+use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, NewContext, RunChange, RunRecord, RunWrite, StateWrite};
+use agent_host_protocol::{ApiError, ErrorCode, Run, RunId, run::Terminal, time};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -125,7 +125,7 @@ impl OnStorageError<'_> {
 #[derive(Clone)]
 pub(crate) struct UnwrittenStart {
     pub(crate) change: RunChange,
-    pub(crate) context: JsonText,
+    pub(crate) context: NewContext,
 }
 
 impl UnwrittenStart {

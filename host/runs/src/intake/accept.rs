@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use agent_host_config::{BindingConfig, BusyThread, QueuePolicy};
 use agent_host_ledger::{
-    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, EntryWrite, Idempotency, NewItem, NewRun, NewTerms, RunRecord,
+    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, EntryWrite, Idempotency, JsonParts, NewItem, NewRun, RunRecord,
     new_artifact_id,
 };
 use agent_host_protocol::{
@@ -65,7 +65,7 @@ pub(crate) struct PlannedRun {
     pub(crate) run: Run,
     pub(crate) terms: Arc<Terms>,
     /// The same, as the ledger stores them.
-    pub(crate) stored_terms: NewTerms,
+    pub(crate) stored_terms: JsonParts,
     pub(crate) runner: Option<Runner>,
 }
 

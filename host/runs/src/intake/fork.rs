@@ -1,6 +1,6 @@
 //! A new run that shares the first calls of another, and is live after them.
 
-use agent_host_ledger::{AddRun, JournalSegment, NewEvent};
+use agent_host_ledger::{AddRun, JournalSegment, NewContext, NewEvent};
 use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, context::RunContext, encoded::JsonText, hex, time};
 use serde_json::{Map, Value};
 
@@ -101,7 +101,7 @@ impl Intake {
         let add = AddRun {
             run,
             terms: Terms { deliver: Vec::new(), ..terms }.stored().map_err(unreadable)?,
-            context: Some(JsonText::of(&context).map_err(unreadable)?),
+            context: Some(NewContext::Whole(JsonText::of(&context).map_err(unreadable)?)),
             events,
             journal: Some(JournalSegment { first: 1, bytes: shared.bytes, blobs }),
             entries: Vec::new(),

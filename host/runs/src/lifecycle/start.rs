@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use agent_host_config::Durability;
-use agent_host_ledger::{RunChange, RunRecord, RunWrite};
-use agent_host_protocol::{RunStatus, Timestamp, context::RunContext, encoded::JsonText, run::RunFailure, time};
+use agent_host_ledger::{NewContext, RunChange, RunRecord, RunWrite};
+use agent_host_protocol::{RunStatus, Timestamp, context::RunContext, run::RunFailure, time};
 use agent_host_sandbox::{GuestClock, Runner, World};
 
 use super::task::RunTask;
@@ -100,10 +100,10 @@ impl RunTask {
         let world = World::new(limits, GuestClock::new(began_us), rand::random());
         let mode = if journals && self.run.terms.durability == Durability::Resume { Mode::Recording } else { Mode::Off };
         let journal = Journal::begin(mode, &world, limits);
-        let context_text = JsonText::of(&context).map_err(|error| HostError::Internal(error.to_string()))?;
+        let stored = context::stored(&context)?;
         let (unwritten, last_sequence) = if attempt == self.run.record.run.attempt {
             let change = RunChange::Start { at, deadline_at: Some(deadline_at) };
-            let start = UnwrittenStart { change, context: context_text };
+            let start = UnwrittenStart { change, context: stored };
             let unwritten = if self.run.found {
                 // Before it is executed: a run that the host dies of again has begun then.
                 self.writer().commit(RunWrite { journal: journal.take().split().0, ..start.into() }).await?;
@@ -113,7 +113,7 @@ impl RunTask {
             };
             (unwritten, self.run.record.run.last_sequence)
         } else {
-            (None, Box::pin(self.write_retry(attempt, at, deadline_at, context_text, &journal)).await?)
+            (None, Box::pin(self.write_retry(attempt, at, deadline_at, stored, &journal)).await?)
         };
         let deadline = started + Duration::from_millis(self.run.terms.deadline_ms);
         let kind = if attempt > 1 { StartKind::Retry } else { StartKind::First };
@@ -126,7 +126,7 @@ impl RunTask {
         attempt: u32,
         at: Timestamp,
         deadline_at: Timestamp,
-        context: JsonText,
+        context: NewContext,
         journal: &Journal,
     ) -> Result<u64, HostError> {
         let run = &self.run.record.run;

@@ -1,13 +1,13 @@
 //! The context of a run: this event, who and where, what is granted, where more can be found. Never the history.
 
-use agent_host_ledger::Ledger;
+use agent_host_ledger::{JsonParts, Ledger, NewContext};
 use agent_host_protocol::{
     Event, RunId, Timestamp,
     context::{
         AvailableApis, ContextAccess, EventContext, HistoryResource, InlinePolicy, Resources, RunContext, Runtime, StateSnapshot,
         StorageResource, Trigger,
     },
-    encoded::json_len,
+    encoded::{JsonText, json_len},
     manifest::{ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, StateScope, StorageArea},
     message::{Message, Role},
     page::Direction,
@@ -45,12 +45,8 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
     Ok(RunContext {
         run_id: *run_id,
         parent_run_id: *parent_run_id,
-        trigger: Trigger {
-            kind: envelope.event_type.clone(),
-            source: envelope.source.clone(),
-            timestamp: Some(event.received_at),
-        },
-        event: event_context(event),
+        trigger: Trigger::of(event),
+        event: EventContext::of(event),
         conversation: conversation.cloned(),
         actor: envelope.actor.clone(),
         subject: envelope.subject.clone(),
@@ -98,6 +94,13 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
     })
 }
 
+/// As the ledger stores a context: without what its event says, and apart from what runs of one binding have alike.
+pub(crate) fn stored(context: &RunContext) -> Result<NewContext, HostError> {
+    let (shared, own) = context.parts();
+    let text = |part: serde_json::Result<JsonText>| part.map_err(|error| HostError::Internal(error.to_string()));
+    Ok(NewContext::Parts(JsonParts { shared: text(JsonText::of(&shared))?, own: text(JsonText::of(&own))? }))
+}
+
 /// Where more of the conversation can be found, and with what.
 fn access(sources: &Sources<'_>, inline_policy: InlinePolicy) -> ContextAccess {
     let Sources { event, terms, .. } = sources;
@@ -130,20 +133,6 @@ fn access(sources: &Sources<'_>, inline_policy: InlinePolicy) -> ContextAccess {
             interactions: permissions.interactions,
             runs: !permissions.runs.is_empty(),
         },
-    }
-}
-
-/// An event as a runner sees it: never the raw payload, nor the fields of an adapter.
-pub(crate) fn event_context(event: &Event) -> EventContext {
-    let envelope = &event.envelope;
-    EventContext {
-        event_id: event.event_id,
-        event_type: envelope.event_type.clone(),
-        event_time: envelope.event_time,
-        source: envelope.source.clone(),
-        source_event_type: envelope.source_event_type.clone(),
-        raw_ref: envelope.raw_ref.clone(),
-        data: envelope.data.clone(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The terms of a run: what was settled when it was created, and holds whatever is configured later.
 
-use agent_host_ledger::NewTerms;
+use agent_host_ledger::JsonParts;
 use agent_host_protocol::{
     Grant,
     context::Delivery,
@@ -91,7 +91,7 @@ impl Terms {
     ///
     /// # Errors
     /// Never for terms that came from JSON or from a binding.
-    pub fn stored(&mut self) -> serde_json::Result<NewTerms> {
+    pub fn stored(&mut self) -> serde_json::Result<JsonParts> {
         let grant = &mut self.grant;
         let (workspace, conversation) = (grant.workspace.take(), grant.conversation.take());
         let (actor, subject) = (grant.actor.take(), grant.subject.take());
@@ -103,7 +103,7 @@ impl Terms {
         let grant = &mut self.grant;
         (grant.workspace, grant.conversation, grant.actor, grant.subject) = (workspace, conversation, actor, subject);
         self.delivery.reply_target = reply_target;
-        Ok(NewTerms { shared: shared?, own: own? })
+        Ok(JsonParts { shared: shared?, own: own? })
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
         }))
         .unwrap();
         let before = terms.clone();
-        let NewTerms { shared, own } = terms.stored().unwrap();
+        let JsonParts { shared, own } = terms.stored().unwrap();
         assert_eq!(terms, before);
         let read = |text: JsonText| serde_json::from_str::<Value>(text.get()).unwrap();
         assert_eq!(

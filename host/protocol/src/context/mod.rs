@@ -1,8 +1,12 @@
 //! What the host hands to a run (protocol v1, sections 4 and 5). History is not in it.
 
+mod parts;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
+
+pub use parts::{EventPart, join};
 
 use crate::{
     id::{EventId, RunId},
