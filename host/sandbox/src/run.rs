@@ -58,7 +58,7 @@ pub(crate) async fn run(
     pre: &AgentRunnerPre<Guest>,
     limits: &Limits,
     runner: &str,
-    context: &RunContext,
+    context: Box<RunContext>,
     guest: Guest,
 ) -> Outcome {
     let mut store = store(pre.engine(), guest, limits);
@@ -70,7 +70,7 @@ pub(crate) async fn run(
             return Outcome::Broken { code, message: format!("the runner could not be started: {message}") };
         }
     };
-    let context = convert::context_out(context);
+    let context = convert::context_out(*context);
     let invalid =
         |error: agent_host_protocol::ApiError| Outcome::Broken { code: FailureCode::InvalidResult, message: error.message };
     match guest.agent_host_runner_runner().call_run(&mut store, runner, &context).await {

@@ -90,7 +90,7 @@ impl Sandbox {
         component: &Component,
         granted: InterfaceSet,
         runner: &str,
-        context: &RunContext,
+        context: Box<RunContext>,
         world: World,
         calls: Box<dyn HostCalls>,
         log: SharedLog,

@@ -128,7 +128,7 @@ pub async fn replay(
 ) -> Result<ReplayReport, ReplayError> {
     let malformed = |error: serde_json::Error| RecordingError::Malformed(error.to_string());
     let terms: Terms = serde_json::from_str(recording.terms.get()).map_err(malformed)?;
-    let context: RunContext = serde_json::from_str(recording.context.get()).map_err(malformed)?;
+    let context: Box<RunContext> = serde_json::from_str(recording.context.get()).map_err(malformed)?;
     let id = &recording.run.runner_id;
     let manifest = replay.component.runners().iter().find(|manifest| manifest.id == *id);
     let manifest = manifest.ok_or_else(|| ReplayError::Runner(id.to_string()))?;
@@ -169,7 +169,7 @@ pub async fn replay(
     let place = sandbox.place().await;
     let granted = execution.terms.grant.interfaces();
     let stopped = {
-        let guest = sandbox.run(place, &replay.component, granted, &manifest.name, &context, world, calls, log);
+        let guest = sandbox.run(place, &replay.component, granted, &manifest.name, context, world, calls, log);
         tokio::select! {
             biased;
             stop = execution.waits.stopped() => Err(stop),

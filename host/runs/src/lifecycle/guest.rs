@@ -156,7 +156,7 @@ impl GuestBody {
             &runner.component,
             task.run.terms.grant.interfaces(),
             runner.manifest.name.as_str(),
-            &context,
+            context,
             world,
             Box::new(calls),
             Arc::clone(&running.log) as _,

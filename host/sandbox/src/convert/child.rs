@@ -42,8 +42,8 @@ pub(crate) fn run_event_page_out(page: Page<RunEvent>) -> wr::RunEventPage {
     wr::RunEventPage { items: page.items.into_iter().map(event_out).collect(), next: page.next_cursor, has_more: page.has_more }
 }
 
-pub(crate) fn steering_out(steering: &SteeringInput) -> ws::SteeringInput {
-    ws::SteeringInput { event: event_out(&steering.event), input: input_out(&steering.input) }
+pub(crate) fn steering_out(steering: SteeringInput) -> ws::SteeringInput {
+    ws::SteeringInput { event: event_out(steering.event), input: input_out(steering.input) }
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
             attachments: vec![serde_json::from_value(json!({ "artifact_id": "a1", "media_type": "text/plain" })).unwrap()],
             message_chain: Some(json!([{ "type": "Plain" }])),
         };
-        assert_eq!(convert::input(input_out(&input)).unwrap(), input);
+        assert_eq!(convert::input(input_out(input.clone())).unwrap(), input);
     }
 
     #[test]

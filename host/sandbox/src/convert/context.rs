@@ -11,34 +11,34 @@ use super::{
 };
 use crate::bindings::{context as wc, manifest as wm};
 
-fn list<A, B>(items: &[A], f: impl Fn(&A) -> B) -> Vec<B> {
-    items.iter().map(f).collect()
+fn list<A, B>(items: Vec<A>, f: impl Fn(A) -> B) -> Vec<B> {
+    items.into_iter().map(f).collect()
 }
 
-fn resources_out(resources: &p::context::Resources) -> wc::Resources {
+fn resources_out(resources: p::context::Resources) -> wc::Resources {
     let storage = resources.storage;
     wc::Resources {
-        models: list(&resources.models, |model| wc::ModelResource {
-            model_id: model.model_id.clone(),
-            model_type: model.model_type.clone(),
-            provider: model.provider.clone(),
-            operations: list(&model.operations, |op| model_op_out(*op)),
+        models: list(resources.models, |model| wc::ModelResource {
+            model_id: model.model_id,
+            model_type: model.model_type,
+            provider: model.provider,
+            operations: list(model.operations, model_op_out),
         }),
-        tools: list(&resources.tools, |tool| wc::ToolResource {
-            tool_name: tool.tool_name.clone(),
-            description: tool.description.clone(),
-            operations: list(&tool.operations, |op| tool_op_out(*op)),
+        tools: list(resources.tools, |tool| wc::ToolResource {
+            tool_name: tool.tool_name,
+            description: tool.description,
+            operations: list(tool.operations, tool_op_out),
         }),
-        knowledge_bases: list(&resources.knowledge_bases, |kb| wc::KnowledgeBaseResource {
-            kb_id: kb.kb_id.clone(),
-            kb_name: kb.kb_name.clone(),
-            operations: list(&kb.operations, |op| kb_op_out(*op)),
+        knowledge_bases: list(resources.knowledge_bases, |kb| wc::KnowledgeBaseResource {
+            kb_id: kb.kb_id,
+            kb_name: kb.kb_name,
+            operations: list(kb.operations, kb_op_out),
         }),
-        artifacts: list(&resources.artifacts, artifact_out),
-        skills: list(&resources.skills, |skill| wc::SkillResource {
-            skill_name: skill.skill_name.clone(),
-            description: skill.description.clone(),
-            content: artifact_out(&skill.content),
+        artifacts: list(resources.artifacts, artifact_out),
+        skills: list(resources.skills, |skill| wc::SkillResource {
+            skill_name: skill.skill_name,
+            description: skill.description,
+            content: artifact_out(skill.content),
         }),
         storage: [
             (storage.plugin_storage, wm::StorageArea::Plugin),
@@ -48,28 +48,28 @@ fn resources_out(resources: &p::context::Resources) -> wc::Resources {
         .into_iter()
         .filter_map(|(granted, area)| granted.then_some(area))
         .collect(),
-        platform_actions: resources.platform_actions.clone(),
+        platform_actions: resources.platform_actions,
         platform_capabilities: object(&resources.platform_capabilities),
     }
 }
 
-pub(crate) fn event_out(event: &p::context::EventContext) -> wc::Event {
+pub(crate) fn event_out(event: p::context::EventContext) -> wc::Event {
     wc::Event {
         event_id: event.event_id.to_string(),
-        event_type: event.event_type.clone(),
+        event_type: event.event_type,
         event_time: event.event_time,
-        source: event.source.clone(),
-        source_event_type: event.source_event_type.clone(),
-        raw_ref: event.raw_ref.as_ref().map(artifact_out),
+        source: event.source,
+        source_event_type: event.source_event_type,
+        raw_ref: event.raw_ref.map(artifact_out),
         data: object(&event.data),
     }
 }
 
-pub(crate) fn input_out(input: &p::context::Input) -> wc::Input {
+pub(crate) fn input_out(input: p::context::Input) -> wc::Input {
     wc::Input {
-        text: input.text.clone(),
-        contents: list(&input.contents, part_out),
-        attachments: list(&input.attachments, artifact_out),
+        text: input.text,
+        contents: list(input.contents, part_out),
+        attachments: list(input.attachments, artifact_out),
         message_chain: input.message_chain.as_ref().map(Value::to_string),
     }
 }
@@ -90,12 +90,12 @@ pub(crate) fn input(input: wc::Input) -> Result<p::context::Input, ApiError> {
     })
 }
 
-fn access_out(access: &p::context::ContextAccess) -> wc::ContextAccess {
+fn access_out(access: p::context::ContextAccess) -> wc::ContextAccess {
     let apis = access.available_apis;
     wc::ContextAccess {
-        conversation_id: access.conversation_id.clone(),
-        thread_id: access.thread_id.clone(),
-        latest_cursor: access.latest_cursor.clone(),
+        conversation_id: access.conversation_id,
+        thread_id: access.thread_id,
+        latest_cursor: access.latest_cursor,
         event_seq: access.event_seq,
         transcript_seq: access.transcript_seq,
         has_history_before: access.has_history_before,
@@ -104,7 +104,7 @@ fn access_out(access: &p::context::ContextAccess) -> wc::ContextAccess {
             delivered_count: access.inline_policy.delivered_count,
             source_total_count: access.inline_policy.source_total_count,
             messages_complete: access.inline_policy.messages_complete,
-            reason: access.inline_policy.reason.clone(),
+            reason: access.inline_policy.reason,
         },
         available_apis: wc::AvailableApis {
             history_page: apis.history_page,
@@ -123,17 +123,17 @@ fn access_out(access: &p::context::ContextAccess) -> wc::ContextAccess {
     }
 }
 
-pub(crate) fn context_out(context: &p::context::RunContext) -> wc::RunContext {
+pub(crate) fn context_out(context: p::context::RunContext) -> wc::RunContext {
     wc::RunContext {
         run_id: context.run_id.to_string(),
         parent_run_id: context.parent_run_id.map(|id| id.to_string()),
         trigger: wc::Trigger {
-            type_: context.trigger.kind.clone(),
-            source: context.trigger.source.clone(),
+            type_: context.trigger.kind,
+            source: context.trigger.source,
             timestamp: context.trigger.timestamp,
         },
-        event: event_out(&context.event),
-        conversation: context.conversation.clone().map(|c| wc::Conversation {
+        event: event_out(context.event),
+        conversation: context.conversation.map(|c| wc::Conversation {
             conversation_id: c.conversation_id,
             thread_id: c.thread_id,
             launcher_type: c.launcher_type,
@@ -141,20 +141,20 @@ pub(crate) fn context_out(context: &p::context::RunContext) -> wc::RunContext {
             bot_id: c.bot_id,
             workspace_id: c.workspace_id,
         }),
-        actor: context.actor.as_ref().map(|actor| wc::Actor {
-            actor_type: actor.actor_type.clone(),
-            actor_id: actor.actor_id.clone(),
-            actor_name: actor.actor_name.clone(),
+        actor: context.actor.map(|actor| wc::Actor {
+            actor_type: actor.actor_type,
+            actor_id: actor.actor_id,
+            actor_name: actor.actor_name,
             metadata: object(&actor.metadata),
         }),
-        subject: context.subject.as_ref().map(|subject| wc::Subject {
-            subject_type: subject.subject_type.clone(),
-            subject_id: subject.subject_id.clone(),
+        subject: context.subject.map(|subject| wc::Subject {
+            subject_type: subject.subject_type,
+            subject_id: subject.subject_id,
             data: object(&subject.data),
         }),
-        input: input_out(&context.input),
+        input: input_out(context.input),
         delivery: wc::Delivery {
-            surface: context.delivery.surface.clone(),
+            surface: context.delivery.surface,
             reply_target: context.delivery.reply_target.as_ref().map(Value::to_string),
             supports_streaming: context.delivery.supports_streaming,
             supports_edit: context.delivery.supports_edit,
@@ -162,8 +162,8 @@ pub(crate) fn context_out(context: &p::context::RunContext) -> wc::RunContext {
             max_message_size: context.delivery.max_message_size,
             platform_capabilities: object(&context.delivery.platform_capabilities),
         },
-        resources: resources_out(&context.resources),
-        context: access_out(&context.context),
+        resources: resources_out(context.resources),
+        context: access_out(context.context),
         state: wc::StateSnapshot {
             conversation: object(&context.state.conversation),
             actor: object(&context.state.actor),
@@ -172,31 +172,31 @@ pub(crate) fn context_out(context: &p::context::RunContext) -> wc::RunContext {
             binding: object(&context.state.binding),
         },
         runtime: wc::Runtime {
-            host: context.runtime.host.clone(),
-            host_version: context.runtime.host_version.clone(),
-            trace_id: context.runtime.trace_id.clone(),
+            host: context.runtime.host,
+            host_version: context.runtime.host_version,
+            trace_id: context.runtime.trace_id,
             deadline_at: context.runtime.deadline_at,
-            locale: context.runtime.locale.clone(),
-            timezone: context.runtime.timezone.clone(),
+            locale: context.runtime.locale,
+            timezone: context.runtime.timezone,
             attempt: context.runtime.attempt,
             static_refs: context
                 .runtime
                 .static_refs
-                .iter()
+                .into_iter()
                 .map(|(name, reference)| wc::StaticRef {
-                    name: name.clone(),
-                    version: reference.version.clone(),
-                    sha256: reference.sha256.clone(),
-                    content: reference.content.as_ref().map(artifact_out),
+                    name,
+                    version: reference.version,
+                    sha256: reference.sha256,
+                    content: reference.content.map(artifact_out),
                 })
                 .collect(),
             metadata: object(&context.runtime.metadata),
         },
         config: object(&context.config),
-        bootstrap: context.bootstrap.as_ref().map(|bootstrap| wc::Bootstrap {
-            messages: list(&bootstrap.messages, message_out),
-            summary: bootstrap.summary.clone(),
-            artifacts: list(&bootstrap.artifacts, artifact_out),
+        bootstrap: context.bootstrap.map(|bootstrap| wc::Bootstrap {
+            messages: list(bootstrap.messages, message_out),
+            summary: bootstrap.summary,
+            artifacts: list(bootstrap.artifacts, artifact_out),
             metadata: object(&bootstrap.metadata),
         }),
         adapter: context.adapter.as_ref().map(Value::to_string),

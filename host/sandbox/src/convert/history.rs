@@ -6,9 +6,10 @@ use super::{artifact_out, context::event_out};
 use crate::bindings::{events as we, history as wh};
 
 pub(crate) fn transcript_item_out(item: p::transcript::TranscriptItem) -> wh::TranscriptItem {
-    let (text, content) = match item.content.as_slice() {
+    let mut content = item.content;
+    let (text, content) = match content.as_mut_slice() {
         [] => (None, None),
-        [p::message::ContentPart::Text(text)] => (Some(text.clone()), None),
+        [p::message::ContentPart::Text(text)] => (Some(std::mem::take(text)), None),
         parts => (None, serde_json::to_string(parts).ok()),
     };
     wh::TranscriptItem {
@@ -21,7 +22,7 @@ pub(crate) fn transcript_item_out(item: p::transcript::TranscriptItem) -> wh::Tr
         item_type: item.item_type,
         text,
         content,
-        artifacts: item.artifacts.iter().map(artifact_out).collect(),
+        artifacts: item.artifacts.into_iter().map(artifact_out).collect(),
         seq: item.seq,
         cursor: item.cursor,
         created_at: item.created_at,
@@ -38,5 +39,5 @@ pub(crate) fn page_out(page: p::Page<p::transcript::TranscriptItem>) -> wh::Tran
 }
 
 pub(crate) fn event_page_out(page: p::Page<p::context::EventContext>) -> we::EventPage {
-    we::EventPage { items: page.items.iter().map(event_out).collect(), next: page.next_cursor, has_more: page.has_more }
+    we::EventPage { items: page.items.into_iter().map(event_out).collect(), next: page.next_cursor, has_more: page.has_more }
 }

@@ -78,7 +78,8 @@ fn json_option(what: &str, text: Option<String>) -> Result<Option<Value>, ApiErr
 }
 
 fn object(map: &Map<String, Value>) -> String {
-    serde_json::to_string(map).unwrap_or_else(|_| "{}".to_owned())
+    // Room for JSON is set aside before it is known to be short.
+    if map.is_empty() { "{}".to_owned() } else { serde_json::to_string(map).unwrap_or_else(|_| "{}".to_owned()) }
 }
 
 // ---- errors ----
@@ -111,14 +112,14 @@ fn artifact(artifact: wt::ArtifactRef) -> p::message::ArtifactRef {
     p::message::ArtifactRef { artifact_id, media_type, name, size, sha256 }
 }
 
-pub(crate) fn artifact_out(artifact: &p::message::ArtifactRef) -> wt::ArtifactRef {
-    let p::message::ArtifactRef { artifact_id, media_type, name, size, sha256 } = artifact.clone();
+pub(crate) fn artifact_out(artifact: p::message::ArtifactRef) -> wt::ArtifactRef {
+    let p::message::ArtifactRef { artifact_id, media_type, name, size, sha256 } = artifact;
     wt::ArtifactRef { artifact_id, media_type, name, size, sha256 }
 }
 
-pub(crate) fn artifact_metadata_out(metadata: &p::artifact::ArtifactMetadata) -> crate::bindings::artifacts::ArtifactMetadata {
+pub(crate) fn artifact_metadata_out(metadata: p::artifact::ArtifactMetadata) -> crate::bindings::artifacts::ArtifactMetadata {
     crate::bindings::artifacts::ArtifactMetadata {
-        artifact: artifact_out(&metadata.artifact),
+        artifact: artifact_out(metadata.artifact),
         created_at: metadata.created_at,
         expires_at: metadata.expires_at,
     }
@@ -138,9 +139,9 @@ fn part(part: wt::ContentPart) -> Result<p::message::ContentPart, ApiError> {
     })
 }
 
-fn part_out(part: &p::message::ContentPart) -> wt::ContentPart {
+fn part_out(part: p::message::ContentPart) -> wt::ContentPart {
     match part {
-        p::message::ContentPart::Text(text) => wt::ContentPart::Text(text.clone()),
+        p::message::ContentPart::Text(text) => wt::ContentPart::Text(text),
         p::message::ContentPart::Artifact(a) => wt::ContentPart::Artifact(artifact_out(a)),
         p::message::ContentPart::Other(value) => wt::ContentPart::Other(value.to_string()),
     }
@@ -170,21 +171,21 @@ fn message(message: wt::Message) -> Result<p::message::Message, ApiError> {
     })
 }
 
-fn message_out(message: &p::message::Message) -> wt::Message {
+fn message_out(message: p::message::Message) -> wt::Message {
     wt::Message {
         role: role_out(message.role),
-        content: message.content.iter().map(part_out).collect(),
-        name: message.name.clone(),
+        content: message.content.into_iter().map(part_out).collect(),
+        name: message.name,
         tool_calls: message
             .tool_calls
-            .iter()
+            .into_iter()
             .map(|call| wt::ToolCall {
-                call_id: call.call_id.clone(),
-                tool_name: call.tool_name.clone(),
                 parameters: call.parameters.to_string(),
+                call_id: call.call_id,
+                tool_name: call.tool_name,
             })
             .collect(),
-        tool_call_id: message.tool_call_id.clone(),
+        tool_call_id: message.tool_call_id,
     }
 }
 

@@ -71,10 +71,10 @@ fn usage_out(usage: &p::message::TokenUsage) -> wt::TokenUsage {
     wt::TokenUsage { input, output, cached_input, reasoning }
 }
 
-pub(crate) fn response_out(response: &p::model::ModelResponse) -> wm::Response {
+pub(crate) fn response_out(response: p::model::ModelResponse) -> wm::Response {
     wm::Response {
-        message: message_out(&response.message),
-        finish_reason: response.finish_reason.clone(),
+        message: message_out(response.message),
+        finish_reason: response.finish_reason,
         usage: response.usage.as_ref().map(usage_out),
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn chunk_out(chunk: p::model::ModelChunk) -> wm::Chunk {
     match chunk {
         p::model::ModelChunk::Text(text) => wm::Chunk::Text(text),
         p::model::ModelChunk::Reasoning(text) => wm::Chunk::Reasoning(text),
-        p::model::ModelChunk::Done(response) => wm::Chunk::Done(response_out(&response)),
+        p::model::ModelChunk::Done(response) => wm::Chunk::Done(response_out(response)),
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn tool_detail_out(detail: p::tool::ToolDetail) -> wl::ToolDetail {
 
 pub(crate) fn tool_output_out(output: p::tool::ToolOutput) -> wl::ToolOutput {
     wl::ToolOutput {
-        content: output.content.iter().map(part_out).collect(),
+        content: output.content.into_iter().map(part_out).collect(),
         structured: output.structured.map(|value| value.to_string()),
         is_error: output.is_error,
     }
@@ -123,7 +123,7 @@ pub(crate) fn hit_out(hit: p::knowledge::KnowledgeHit) -> wk::Hit {
         document_id: hit.document_id,
         text: hit.text,
         score: hit.score,
-        source: hit.source.as_ref().map(artifact_out),
+        source: hit.source.map(artifact_out),
         metadata: super::object(&hit.metadata),
     }
 }

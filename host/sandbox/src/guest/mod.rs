@@ -136,7 +136,7 @@ impl OpenDoor<'_> {
 impl models::Host for OpenDoor<'_> {
     async fn invoke(&mut self, model_id: String, request: models::Request) -> Answer<models::Response> {
         let response = self.0.calls.model_invoke(model_id, ChatRequest::new(request)).await;
-        answer(response.map(|response| convert::response_out(&response)))
+        answer(response.map(convert::response_out))
     }
 
     async fn stream(&mut self, model_id: String, request: models::Request) -> Answer<Resource<Responses>> {
@@ -222,7 +222,7 @@ impl history::Host for OpenDoor<'_> {
 
 impl events::Host for OpenDoor<'_> {
     async fn get(&mut self, event_id: String) -> Answer<events::Event> {
-        answer(self.0.calls.event_get(event_id).await.map(|event| convert::event_out(&event)))
+        answer(self.0.calls.event_get(event_id).await.map(convert::event_out))
     }
 
     async fn page(&mut self, before: Option<String>, event_types: Vec<String>, limit: u32) -> Answer<events::EventPage> {
@@ -233,7 +233,7 @@ impl events::Host for OpenDoor<'_> {
 impl artifacts::Host for OpenDoor<'_> {
     async fn metadata(&mut self, artifact_id: String) -> Answer<artifacts::ArtifactMetadata> {
         let metadata = self.0.calls.artifact_metadata(artifact_id).await;
-        answer(metadata.map(|metadata| convert::artifact_metadata_out(&metadata)))
+        answer(metadata.map(convert::artifact_metadata_out))
     }
 
     async fn read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> Answer<Vec<u8>> {
@@ -269,7 +269,7 @@ impl artifacts::HostWriter for OpenDoor<'_> {
 
     async fn finish(&mut self, writer: Resource<Writer>) -> Answer<types::ArtifactRef> {
         let writer = self.0.handles.delete(writer)?;
-        answer(writer.0.finish().await.map(|artifact| convert::artifact_out(&artifact)))
+        answer(writer.0.finish().await.map(convert::artifact_out))
     }
 
     async fn drop(&mut self, writer: Resource<Writer>) -> wasmtime::Result<()> {
@@ -340,7 +340,7 @@ impl interactions::Host for OpenDoor<'_> {
 
 impl steering::Host for OpenDoor<'_> {
     async fn pull(&mut self, limit: u32, wait_ms: u32) -> Answer<Vec<steering::SteeringInput>> {
-        texts(self.0.calls.steering_pull(limit, wait_ms).await, |input| convert::steering_out(&input))
+        texts(self.0.calls.steering_pull(limit, wait_ms).await, convert::steering_out)
     }
 }
 
