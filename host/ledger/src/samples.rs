@@ -1,5 +1,7 @@
 //! Records for unit tests.
 
+use std::sync::Arc;
+
 use agent_host_protocol::{Event, EventId, Run, RunId, RunStatus, encoded::JsonText, event::Envelope, run::Execution};
 use serde_json::Map;
 
@@ -44,7 +46,7 @@ pub(crate) fn accept() -> Accept {
     let event = Event { event_id: EventId::new(), received_at: 1, envelope: Envelope::message("x", "api") };
     let run = run(event.event_id);
     Accept {
-        event,
+        event: Arc::new(event),
         idempotency: None,
         runs: vec![NewRun { run, terms: JsonText::empty_object().into() }],
         transcript: None,

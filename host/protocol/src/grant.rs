@@ -1,12 +1,17 @@
 //! Grants: what one run may use, frozen when the run is created.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     fmt::{self, Write},
+    sync::Arc,
 };
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
 
 use crate::{
     context::{SkillResource, StaticRef},
@@ -321,34 +326,75 @@ fn key_len(parts: &[&str]) -> usize {
     parts.iter().map(|part| part.len().checked_ilog10().unwrap_or(0) as usize + 3 + part.len()).sum()
 }
 
-/// Names a transcript: one thread of one conversation of one workspace.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-#[allow(missing_docs, reason = "opaque ids of the platform; empty where there is none")]
+/// Names a transcript: one thread of one conversation of one workspace. Clones share one string.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ConversationKey {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub workspace: String,
-    pub conversation: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub thread: String,
+    /// The parts, joined: see [`write_key`].
+    index: Arc<str>,
+}
+
+/// Names a transcript: one thread of one conversation of one workspace.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+struct ConversationIds<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    workspace: Cow<'a, str>,
+    conversation: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    thread: Cow<'a, str>,
 }
 
 impl ConversationKey {
+    /// The key of one thread of one conversation of one workspace; `""` stands for none.
+    #[must_use]
+    pub fn new(workspace: &str, conversation: &str, thread: &str) -> Self {
+        Self { index: key(&[workspace, conversation, thread]).into() }
+    }
+
     /// The key of a conversation, where it has an id.
     #[must_use]
     pub fn of(conversation: &crate::context::Conversation) -> Option<Self> {
-        Some(Self {
-            workspace: conversation.workspace_id.clone().unwrap_or_default(),
-            conversation: conversation.conversation_id.clone()?,
-            thread: conversation.thread_id.clone().unwrap_or_default(),
-        })
+        let (workspace, thread) = (conversation.workspace_id.as_deref(), conversation.thread_id.as_deref());
+        let id = conversation.conversation_id.as_deref()?;
+        Some(Self::new(workspace.unwrap_or_default(), id, thread.unwrap_or_default()))
+    }
+
+    /// The workspace; empty where there is none.
+    #[must_use]
+    pub fn workspace(&self) -> &str {
+        self.part(0)
+    }
+
+    /// The conversation.
+    #[must_use]
+    pub fn conversation(&self) -> &str {
+        self.part(1)
+    }
+
+    /// The thread; empty where there is none.
+    #[must_use]
+    pub fn thread(&self) -> &str {
+        self.part(2)
+    }
+
+    fn part(&self, place: usize) -> &str {
+        let mut rest = &*self.index;
+        for at in 0.. {
+            let Some((len, parts)) = rest.split_once(':') else { break };
+            let Some((part, after)) = len.parse().ok().and_then(|len| parts.split_at_checked(len)) else { break };
+            if at == place {
+                return part;
+            }
+            rest = after.strip_prefix('/').unwrap_or_default();
+        }
+        ""
     }
 
     /// The key under which a runner keeps its values of state of scope `conversation`.
     #[must_use]
     pub fn state_key(&self, runner_id: &RunnerId) -> String {
-        let place = [runner_id.as_str(), StateScope::Conversation.as_str(), &self.workspace];
-        let owner = [self.conversation.as_str(), &self.thread];
+        let place = [runner_id.as_str(), StateScope::Conversation.as_str(), self.workspace()];
+        let owner = [self.conversation(), self.thread()];
         let owner_len = key_len(&owner);
         let mut key = String::with_capacity(key_len(&place) + owner_len + 8);
         write_key(&mut key, &place);
@@ -361,10 +407,48 @@ impl ConversationKey {
 
     /// As one string, for an index. Different keys give different strings.
     #[must_use]
-    pub fn index(&self) -> String {
-        key(&[&self.workspace, &self.conversation, &self.thread])
+    pub fn index(&self) -> &str {
+        &self.index
+    }
+
+    fn ids(&self) -> ConversationIds<'_> {
+        let [workspace, conversation, thread] = [self.workspace(), self.conversation(), self.thread()].map(Cow::Borrowed);
+        ConversationIds { workspace, conversation, thread }
     }
 }
+
+impl Default for ConversationKey {
+    fn default() -> Self {
+        Self::new("", "", "")
+    }
+}
+
+impl fmt::Debug for ConversationKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ConversationKey").field(&self.index).finish()
+    }
+}
+
+impl Serialize for ConversationKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.ids().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ConversationKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let ConversationIds { workspace, conversation, thread } = ConversationIds::deserialize(deserializer)?;
+        Ok(Self::new(&workspace, &conversation, &thread))
+    }
+}
+
+impl PartialSchema for ConversationKey {
+    fn schema() -> RefOr<Schema> {
+        ConversationIds::schema()
+    }
+}
+
+impl ToSchema for ConversationKey {}
 
 #[cfg(test)]
 mod tests {
@@ -390,7 +474,7 @@ mod tests {
             static_refs: BTreeMap::new(),
             steering: false,
             workspace: Some("w".into()),
-            conversation: Some(ConversationKey { workspace: "w".into(), conversation: "c".into(), thread: String::new() }),
+            conversation: Some(ConversationKey::new("w", "c", "")),
             actor: Some("alice".into()),
             subject: None,
         }
@@ -406,7 +490,7 @@ mod tests {
 
     #[test]
     fn the_owner_of_state_of_a_conversation_is_one_part_of_its_key() {
-        let conversation = ConversationKey { workspace: "w".into(), conversation: "c".repeat(123), thread: String::new() };
+        let conversation = ConversationKey::new("w", &"c".repeat(123), "");
         let grant = Grant { conversation: Some(conversation), ..grant() };
         let owner = key(&[&"c".repeat(123), ""]);
         assert_eq!(owner.len(), key_len(&[&"c".repeat(123), ""]));
@@ -442,8 +526,8 @@ mod tests {
     proptest! {
         #[test]
         fn different_conversations_have_different_keys(a in "[/:0-9a]{0,6}", b in "[/:0-9a]{0,6}", c in "[/:0-9a]{0,6}", d in "[/:0-9a]{0,6}") {
-            let one = ConversationKey { workspace: a.clone(), conversation: b.clone(), thread: String::new() };
-            let other = ConversationKey { workspace: c.clone(), conversation: d.clone(), thread: String::new() };
+            let one = ConversationKey::new(&a, &b, "");
+            let other = ConversationKey::new(&c, &d, "");
             prop_assert_eq!(one == other, one.index() == other.index());
         }
     }

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::{
     error::FailureCode,
+    grant::ConversationKey,
     id::{EventId, RunId, RunnerId},
     message::{Message, TokenUsage},
     time::Timestamp,
@@ -340,6 +341,16 @@ pub struct Run {
     /// More of it.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
+}
+
+impl Run {
+    /// The conversation of its event, where that has one.
+    #[must_use]
+    pub fn conversation_key(&self) -> Option<ConversationKey> {
+        let (workspace, thread) = (self.workspace_id.as_deref(), self.thread_id.as_deref());
+        let id = self.conversation_id.as_deref()?;
+        Some(ConversationKey::new(workspace.unwrap_or_default(), id, thread.unwrap_or_default()))
+    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]

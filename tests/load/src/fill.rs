@@ -9,11 +9,11 @@ use std::{
 };
 
 use agent_host_ledger::{
-    Accept, Accepted, AuditRecord, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunWrite, StateWrite,
+    Accept, Accepted, AuditRecord, Ledger, NewContext, NewEvent, NewItem, NewRun, Options, RunChange, RunWrite, StateWrite,
 };
 use agent_host_protocol::{
-    Event, EventId, Run, RunId, RunStatus, grant::ConversationKey, manifest::StateScope, page::Direction, run::Terminal,
-    transcript::TranscriptItem,
+    Event, EventId, Run, RunId, RunStatus, context::RunContext, grant::ConversationKey, manifest::StateScope, page::Direction,
+    run::Terminal, transcript::TranscriptItem,
 };
 use agent_host_runs::{Config, Host, Terms};
 use anyhow::Context;
@@ -136,11 +136,11 @@ impl Sample {
     /// Writes the run once more, under the next ids.
     async fn copy(&self, ledger: &Ledger, number: u64) -> anyhow::Result<()> {
         let (event_id, run_id) = (EventId::new(), RunId::new());
-        let key = ConversationKey { conversation: conversation(number), ..ConversationKey::default() };
+        let key = ConversationKey::new("", &conversation(number), "");
         let mut event = self.event.clone();
         event.event_id = event_id;
         if let Some(conversation) = &mut event.envelope.conversation {
-            conversation.conversation_id = Some(key.conversation.clone());
+            conversation.conversation_id = Some(key.conversation().to_owned());
         }
         let mut terms = self.terms.clone();
         terms.grant.conversation = Some(key.clone());
@@ -148,7 +148,7 @@ impl Sample {
         let run = Run {
             run_id,
             event_id,
-            conversation_id: Some(key.conversation.clone()),
+            conversation_id: Some(key.conversation().to_owned()),
             status: RunStatus::Created,
             started_at: None,
             finished_at: None,
@@ -158,7 +158,7 @@ impl Sample {
             ..self.run.clone()
         };
         let accept = Accept {
-            event,
+            event: Arc::new(event),
             idempotency: None,
             runs: vec![NewRun { run, terms: terms.stored()? }],
             transcript: items.next(),
@@ -174,7 +174,7 @@ impl Sample {
 
         let (old_run, old_event) = (self.run.run_id.to_string(), self.run.event_id.to_string());
         let context = self.context.get().replace(&old_run, &run_id.to_string()).replace(&old_event, &event_id.to_string());
-        let context = context.replace(&conversation(0), &key.conversation);
+        let context: RunContext = serde_json::from_str(&context.replace(&conversation(0), key.conversation()))?;
         let at = self.run.updated_at;
         let state = self.state.iter().filter_map(|(scope, name, value)| {
             Some(StateWrite {
@@ -187,7 +187,7 @@ impl Sample {
         });
         let audit = self.audit.iter().map(|record| AuditRecord {
             run_id: record.run_id.map(|_| run_id),
-            resource: record.resource.as_ref().map(|resource| resource.replace(&conversation(0), &key.conversation)),
+            resource: record.resource.as_ref().map(|resource| resource.replace(&conversation(0), key.conversation())),
             ..record.clone()
         });
         let write = RunWrite {
@@ -196,7 +196,7 @@ impl Sample {
                 RunChange::Start { at, deadline_at: self.run.deadline_at },
                 RunChange::End { at, terminal: self.terminal.clone() },
             ],
-            context: Some(RawValue::from_string(context)?.into()),
+            context: Some(NewContext::of(&context)?),
             events: self.events.clone(),
             transcript: items.collect(),
             state: state.collect(),
@@ -212,8 +212,8 @@ impl Sample {
             conversation: key.clone(),
             event_id,
             run_id: item.run_id.map(|_| run_id),
-            role: item.role.clone(),
-            item_type: item.item_type.clone(),
+            role: item.role.clone().into(),
+            item_type: item.item_type.clone().into(),
             content: item.content.clone(),
             artifacts: item.artifacts.clone(),
             created_at: item.created_at,

@@ -113,7 +113,7 @@ config = { worker = "plugin:test/steps/default", at_once = 2 }
     assert_eq!(children, 4);
     assert!(ended.said().contains("one") && ended.said().contains("three") && ended.said().contains("fail"), "{}", ended.said());
     // Nothing that a child says is said in the conversation.
-    let key = agent_host_protocol::grant::ConversationKey { conversation: "c".into(), ..Default::default() };
+    let key = agent_host_protocol::grant::ConversationKey::new("", "c", "");
     let transcript =
         world.host.ledger().transcript(&key, None, None, 100, agent_host_protocol::page::Direction::Forward).unwrap();
     assert!(transcript.items.iter().filter_map(|item| item.run_id).all(|said| said == ended.run.run_id));

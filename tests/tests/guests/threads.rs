@@ -47,7 +47,7 @@ async fn world() -> World {
 }
 
 fn key(thread: &str) -> ConversationKey {
-    ConversationKey { conversation: thread.to_owned(), ..ConversationKey::default() }
+    ConversationKey::new("", thread, "")
 }
 
 fn asked(agent: &str, thread: &str, text: &str, steps: Value) -> AgentRun {

@@ -43,10 +43,10 @@ impl Batch<'_> {
             }
         }
         if let Some(item) = &accept.transcript {
-            self.load_conversation(&item.index)?;
+            self.load_conversation(&item.key)?;
         }
         if let Some(listed) = &accept.listed {
-            self.load_conversation(&listed.index)?;
+            self.load_conversation(&listed.key)?;
         }
         self.check_artifacts(&accept.artifacts)?;
         for id in &accept.refers_to {
@@ -80,9 +80,9 @@ impl Batch<'_> {
             self.put_new_run(run_no, new.run, &new.row, &new.terms);
         }
         let transcript_seq = accept.transcript.take().map(|item| self.put_item(&item));
-        if let Some(ListedEvent { index, key, event_type }) = accept.listed.take() {
-            let (conversation, new) = self.memory.conversation(&index);
-            self.put_conversation(&index, &key, conversation.no, new);
+        if let Some(ListedEvent { key, event_type }) = accept.listed.take() {
+            let (conversation, new) = self.memory.conversation(&key);
+            self.put_conversation(&key, conversation.no, new);
             self.rows.put(Table::ConversationEvents, &pair(conversation.no, event_no), event_type.as_bytes());
         }
         for artifact in std::mem::take(&mut accept.artifacts) {

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use agent_host_protocol::Run;
+use agent_host_protocol::{Run, grant::ConversationKey};
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
@@ -176,8 +176,8 @@ impl<'a> Batch<'a> {
         (self.outcome, result)
     }
 
-    pub(crate) fn load_conversation(&mut self, index: &str) -> Result<(), LedgerError> {
-        self.memory.load_conversation(index, self.reader)
+    pub(crate) fn load_conversation(&mut self, key: &ConversationKey) -> Result<(), LedgerError> {
+        self.memory.load_conversation(key, self.reader)
     }
 
     pub(crate) fn plan(&mut self, writes: &[ValueRow]) -> Result<Plan, LedgerError> {

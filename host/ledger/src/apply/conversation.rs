@@ -16,15 +16,15 @@ use crate::{
 
 impl Batch<'_> {
     pub(crate) fn put_item(&mut self, item: &ItemRow) -> u64 {
-        let (place, new) = self.memory.place(&item.index);
-        self.put_conversation(&item.index, &item.key, place.no, new);
+        let (place, new) = self.memory.place(&item.key);
+        self.put_conversation(&item.key, place.no, new);
         self.rows.put(Table::Transcript, &pair(place.no, place.last_seq), &item.row);
         place.last_seq
     }
 
-    pub(crate) fn put_conversation(&mut self, index: &str, key: &ConversationKey, no: u64, new: bool) {
+    pub(crate) fn put_conversation(&mut self, key: &ConversationKey, no: u64, new: bool) {
         if new {
-            self.rows.put_infallible(Table::Conversations, index.as_bytes(), &ConversationRow { no, key: key.clone() });
+            self.rows.put_infallible(Table::Conversations, key.index().as_bytes(), &ConversationRow { no, key: key.clone() });
         }
     }
 
@@ -42,9 +42,9 @@ impl Batch<'_> {
 
 fn is_in(run: &Run, key: &ConversationKey) -> bool {
     let same = |id: &Option<String>, wanted: &str| id.as_deref().unwrap_or_default() == wanted;
-    run.conversation_id.as_ref() == Some(&key.conversation)
-        && same(&run.thread_id, &key.thread)
-        && same(&run.workspace_id, &key.workspace)
+    run.conversation_id.as_deref() == Some(key.conversation())
+        && same(&run.thread_id, key.thread())
+        && same(&run.workspace_id, key.workspace())
 }
 
 impl Batch<'_> {

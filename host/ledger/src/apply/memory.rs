@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use agent_host_protocol::Run;
+use agent_host_protocol::{Run, grant::ConversationKey};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -33,7 +33,7 @@ pub(crate) struct Memory {
     pub(crate) next_run_no: u64,
     pub(crate) next_audit_no: u64,
     next_conversation_no: u64,
-    conversations: Recent<String, Known>,
+    conversations: Recent<ConversationKey, Known>,
     pub(crate) event_ids: Ids,
     pub(crate) run_ids: Ids,
     /// How much the scopes and areas that were written to last have, by the key of their row.
@@ -123,40 +123,40 @@ impl Memory {
     }
 
     /// Remembers where a transcript ends, or that the store does not have it. Then [`Self::place`] makes it.
-    pub(crate) fn load_conversation(&mut self, index: &str, reader: &Reader) -> Result<(), LedgerError> {
-        if self.conversations.get(index).is_some() {
+    pub(crate) fn load_conversation(&mut self, key: &ConversationKey, reader: &Reader) -> Result<(), LedgerError> {
+        if self.conversations.get(key).is_some() {
             return Ok(());
         }
-        let row =
-            reader.get(Table::Conversations, index.as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
+        let row = reader
+            .get(Table::Conversations, key.index().as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
         let known = match row {
             Some(ConversationRow { no, .. }) => {
                 Known::There(Conversation { no, last_seq: reader.last_of(Table::Transcript, no)? })
             }
             None => Known::New,
         };
-        self.conversations.insert(index.to_owned(), known);
+        self.conversations.insert(key.clone(), known);
         Ok(())
     }
 
     /// A conversation that was loaded. The second is true where it is new.
-    pub(crate) fn conversation(&mut self, index: &str) -> (Conversation, bool) {
-        self.advance(index, 0)
+    pub(crate) fn conversation(&mut self, key: &ConversationKey) -> (Conversation, bool) {
+        self.advance(key, 0)
     }
 
     /// Takes the next place in a transcript that was loaded. The second is true where the conversation is new.
-    pub(crate) fn place(&mut self, index: &str) -> (Conversation, bool) {
-        self.advance(index, 1)
+    pub(crate) fn place(&mut self, key: &ConversationKey) -> (Conversation, bool) {
+        self.advance(key, 1)
     }
 
-    fn advance(&mut self, index: &str, by: u64) -> (Conversation, bool) {
-        if let Some(Known::There(conversation)) = self.conversations.get(index) {
+    fn advance(&mut self, key: &ConversationKey, by: u64) -> (Conversation, bool) {
+        if let Some(Known::There(conversation)) = self.conversations.get(key) {
             conversation.last_seq += by;
             return (*conversation, false);
         }
         let conversation = Conversation { no: self.next_conversation_no, last_seq: by };
         self.next_conversation_no += 1;
-        self.conversations.insert(index.to_owned(), Known::There(conversation));
+        self.conversations.insert(key.clone(), Known::There(conversation));
         (conversation, true)
     }
 

@@ -81,13 +81,14 @@ impl Small {
 fn accept(conversation: &str) -> Accept {
     let mut accept = samples::accept();
     let event = &mut accept.event;
-    event.envelope.conversation = Some(serde_json::from_value(json!({ "conversation_id": conversation })).unwrap());
+    Arc::make_mut(event).envelope.conversation =
+        Some(serde_json::from_value(json!({ "conversation_id": conversation })).unwrap());
     Accept { transcript: Some(item(conversation, event.event_id)), ..accept }
 }
 
 fn item(conversation: &str, event_id: EventId) -> NewItem {
     NewItem {
-        conversation: ConversationKey { conversation: conversation.into(), ..ConversationKey::default() },
+        conversation: ConversationKey::new("", conversation, ""),
         event_id,
         run_id: None,
         role: "user".into(),
@@ -128,7 +129,7 @@ fn an_id_from_outside_is_not_taken_twice() {
     let first = accept("c");
     let again = |first: &Accept| {
         let mut again = accept("c");
-        again.event.event_id = first.event.event_id;
+        Arc::make_mut(&mut again.event).event_id = first.event.event_id;
         again.runs.iter_mut().for_each(|new| new.run.event_id = first.event.event_id);
         again
     };

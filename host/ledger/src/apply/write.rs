@@ -37,7 +37,7 @@ impl Batch<'_> {
             run_change::check(&active.run, active.park.is_some(), &write.changes, write.span)?;
         }
         for item in &write.transcript {
-            self.load_conversation(&item.index)?;
+            self.load_conversation(&item.key)?;
         }
         self.check_artifacts(&write.artifacts)?;
         Ok(Checked { ended: None, plan: self.plan(&write.values)?, journal: self.check_journal(write)? })

@@ -9,7 +9,7 @@ use crate::{
     error::LedgerError,
     files::Blobs,
     operation::{
-        ItemRow, NewArtifact, NewSegment, ValueRow, artifact::artifact_bytes, conversation::conversation_index, entry_rows,
+        ItemRow, NewArtifact, NewSegment, ValueRow, artifact::artifact_bytes, conversation::check_conversation, entry_rows,
     },
     overlay::Admitted,
     record::{Accept, AddRun, Idempotency, StateWrite},
@@ -40,7 +40,6 @@ pub(crate) struct AcceptOperation {
 }
 
 pub(crate) struct ListedEvent {
-    pub(crate) index: String,
     pub(crate) key: ConversationKey,
     pub(crate) event_type: String,
 }
@@ -79,7 +78,7 @@ impl AcceptOperation {
         {
             return Err(LedgerError::invalid(format!("an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes")));
         }
-        let encoded = encode(&event)?;
+        let encoded = encode(&*event)?;
         let mut bytes = encoded.len();
         let mut rows = Vec::with_capacity(runs.len());
         for new in runs {
@@ -94,10 +93,11 @@ impl AcceptOperation {
             rows.push(NewRunRow { run: Arc::new(new.run), row, terms });
         }
         let transcript = transcript.map(ItemRow::prepare).transpose()?;
-        bytes += transcript.as_ref().map_or(0, |item| item.row.len() + item.index.len());
+        bytes += transcript.as_ref().map_or(0, |item| item.row.len() + item.key.index().len());
         let listed = match event.envelope.conversation.as_ref().and_then(ConversationKey::of) {
             Some(key) => {
-                Some(ListedEvent { index: conversation_index(&key)?, key, event_type: event.envelope.event_type.clone() })
+                check_conversation(&key)?;
+                Some(ListedEvent { key, event_type: event.envelope.event_type.clone() })
             }
             None => None,
         };

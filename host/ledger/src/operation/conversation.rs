@@ -14,26 +14,24 @@ use crate::{
 
 /// An item of a transcript, without its place.
 pub(crate) struct ItemRow {
-    pub(crate) index: String,
     pub(crate) key: ConversationKey,
     pub(crate) row: Vec<u8>,
 }
 
 impl ItemRow {
     pub(crate) fn prepare(item: NewItem) -> Result<Self, LedgerError> {
-        let index = conversation_index(&item.conversation)?;
+        check_conversation(&item.conversation)?;
         let NewItem { conversation: key, event_id, run_id, role, item_type, content, artifacts, created_at } = item;
         let row = encode(&TranscriptRow { event_id, run_id, role, item_type, content, artifacts, created_at })?;
-        Ok(Self { index, key, row })
+        Ok(Self { key, row })
     }
 }
 
-pub(crate) fn conversation_index(key: &ConversationKey) -> Result<String, LedgerError> {
-    let index = key.index();
-    if index.len() > MAX_KEY_BYTES {
+pub(crate) fn check_conversation(key: &ConversationKey) -> Result<(), LedgerError> {
+    if key.index().len() > MAX_KEY_BYTES {
         return Err(LedgerError::invalid(format!("the ids of a conversation may have {MAX_KEY_BYTES} bytes together")));
     }
-    Ok(index)
+    Ok(())
 }
 
 pub(crate) fn audit_bytes(rows: &[AuditRow]) -> usize {

@@ -91,7 +91,7 @@ impl WriteOperation {
         let artifacts = NewArtifact::prepare_all(&artifacts, blobs)?;
         let transcript = transcript.into_iter().map(ItemRow::prepare).collect::<Result<Vec<_>, _>>()?;
         let audit = audit.iter().map(AuditRow::prepare).collect::<Result<Vec<_>, _>>()?;
-        let items: usize = transcript.iter().map(|item| item.row.len() + item.index.len()).sum();
+        let items: usize = transcript.iter().map(|item| item.row.len() + item.key.index().len()).sum();
         let values_bytes: usize = values.iter().map(ValueRow::bytes).sum();
         let journal = journal.map(NewSegment::prepare);
         let park = park.map(|park| NewPark::prepare(park, &changes)).transpose()?;

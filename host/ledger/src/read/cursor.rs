@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn key(conversation: &str) -> ConversationKey {
-        ConversationKey { conversation: conversation.to_owned(), ..ConversationKey::default() }
+        ConversationKey::new("", conversation, "")
     }
 
     #[test]

@@ -52,15 +52,15 @@ pub(crate) fn item(
     if row.is_end() {
         return Ok(None);
     }
-    let some = |id: &String| (!id.is_empty()).then(|| id.clone());
+    let some = |id: &str| (!id.is_empty()).then(|| id.to_owned());
     Ok(Some(TranscriptItem {
         transcript_id: format!("{:016x}-{seq}", xxh3_64(key.index().as_bytes())),
         event_id: row.event_id,
         run_id: row.run_id,
-        conversation_id: some(&key.conversation),
-        thread_id: some(&key.thread),
-        role: row.role,
-        item_type: row.item_type,
+        conversation_id: some(key.conversation()),
+        thread_id: some(key.thread()),
+        role: row.role.into_owned(),
+        item_type: row.item_type.into_owned(),
         content: row.content,
         artifacts: row.artifacts,
         seq,

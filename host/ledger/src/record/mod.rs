@@ -7,10 +7,11 @@ pub use value::{
     StorageWrite, UPLOAD, Usage, new_artifact_id,
 };
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus, RunnerId, Timestamp,
+    context::RunContext,
     encoded::JsonText,
     grant::ConversationKey,
     message::{ArtifactRef, ContentPart},
@@ -25,7 +26,7 @@ use crate::files::Blob;
 #[derive(Debug, Clone)]
 pub struct Accept {
     /// The event. Its id must be new.
-    pub event: Event,
+    pub event: Arc<Event>,
     /// Makes a repeated request harmless.
     pub idempotency: Option<Idempotency>,
     /// The runs that answer it. Their ids must be new, their status `created`, their `last_sequence` 0.
@@ -112,6 +113,17 @@ pub enum NewContext {
     Parts(JsonParts),
 }
 
+impl NewContext {
+    /// A context in parts.
+    ///
+    /// # Errors
+    /// For a context that JSON does not take; one that was read from JSON is none.
+    pub fn of(context: &RunContext) -> serde_json::Result<Self> {
+        let (shared, own) = context.parts();
+        Ok(Self::Parts(JsonParts { shared: JsonText::of(&shared)?, own: JsonText::of(&own)? }))
+    }
+}
+
 impl From<Box<RawValue>> for NewContext {
     fn from(whole: Box<RawValue>) -> Self {
         Self::Whole(whole.into())
@@ -156,9 +168,9 @@ pub struct NewItem {
     /// The run that said it, where one did.
     pub run_id: Option<RunId>,
     /// `user`, `assistant`, `tool`, `system` or `developer`.
-    pub role: String,
+    pub role: Cow<'static, str>,
     /// `message`, `tool-call`, `tool-result`, `notice`, ...
-    pub item_type: String,
+    pub item_type: Cow<'static, str>,
     /// What was said.
     pub content: Vec<ContentPart>,
     /// What came with it.

@@ -30,8 +30,8 @@ impl TranscriptRow {
     /// The item that holds the place of this one, the last that was forgotten.
     pub(crate) fn ended(self) -> Self {
         Self {
-            item_type: END.to_owned(),
-            role: String::new(),
+            item_type: END.into(),
+            role: "".into(),
             run_id: None,
             content: Vec::new(),
             artifacts: Vec::new(),

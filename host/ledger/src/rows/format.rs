@@ -1,5 +1,7 @@
 //! Rows of JSON, as their tables hold them, and the bound of one operation.
 
+use std::borrow::Cow;
+
 use agent_host_protocol::{
     EventId, RunId, Timestamp,
     encoded::json_bytes,
@@ -20,8 +22,8 @@ pub(crate) struct TranscriptRow {
     pub(crate) event_id: EventId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) run_id: Option<RunId>,
-    pub(crate) role: String,
-    pub(crate) item_type: String,
+    pub(crate) role: Cow<'static, str>,
+    pub(crate) item_type: Cow<'static, str>,
     #[serde(default, with = "content")]
     pub(crate) content: Vec<ContentPart>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -61,7 +63,7 @@ pub(crate) struct IdempotencyRow {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct IdempotencyAgeRow<'a> {
     #[serde(borrow)]
-    pub(crate) key: std::borrow::Cow<'a, str>,
+    pub(crate) key: Cow<'a, str>,
     pub(crate) at: Timestamp,
 }
 

@@ -52,10 +52,10 @@ fn count_state(transaction: &WriteTransaction) -> Result<(), LedgerError> {
 
 fn list_events(transaction: &WriteTransaction) -> Result<(), LedgerError> {
     let mut conversations = transaction.open_table(Table::Conversations.definition())?;
-    let mut numbers: HashMap<String, u64> = HashMap::new();
+    let mut numbers: HashMap<ConversationKey, u64> = HashMap::new();
     for row in conversations.iter()? {
         let row: ConversationRow = json(Table::Conversations, row?.1.value())?;
-        numbers.insert(row.key.index(), row.no);
+        numbers.insert(row.key, row.no);
     }
     let mut next = numbers.values().max().map_or(1, |last| last + 1);
     let mut listed = transaction.open_table(Table::ConversationEvents.definition())?;
@@ -65,17 +65,17 @@ fn list_events(transaction: &WriteTransaction) -> Result<(), LedgerError> {
         let row: EventRow<'_> = json(Table::Events, row.value())?;
         let event: Event = json(Table::Events, row.event.get().as_bytes())?;
         let Some(key) = event.envelope.conversation.as_ref().and_then(ConversationKey::of) else { continue };
-        let index = key.index();
-        if index.len() > schema::MAX_KEY_BYTES {
+        if key.index().len() > schema::MAX_KEY_BYTES {
             continue;
         }
-        let no = match numbers.get(&index) {
+        let no = match numbers.get(&key) {
             Some(no) => *no,
             None => {
                 let no = next;
                 next += 1;
-                conversations.insert(index.as_bytes(), encode(&ConversationRow { no, key })?.as_slice())?;
-                numbers.insert(index, no);
+                let row = ConversationRow { no, key: key.clone() };
+                conversations.insert(key.index().as_bytes(), encode(&row)?.as_slice())?;
+                numbers.insert(key, no);
                 no
             }
         };

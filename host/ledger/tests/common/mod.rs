@@ -8,7 +8,7 @@
     reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
 )]
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use agent_host_ledger::{
     Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord,
@@ -131,7 +131,7 @@ pub fn run_of(event: &Event) -> Run {
 pub fn accept(event: Event, runs: Vec<Run>) -> Accept {
     let runs = runs.into_iter().map(|run| NewRun { run, terms: raw(&serde_json::json!({ "granted": [] })) }).collect();
     Accept {
-        event,
+        event: Arc::new(event),
         idempotency: None,
         runs,
         transcript: None,
@@ -199,7 +199,7 @@ pub fn state(key: &str, value: Option<&Value>) -> StateWrite {
 }
 
 pub fn conversation(name: &str) -> ConversationKey {
-    ConversationKey { workspace: "w".into(), conversation: name.into(), thread: String::new() }
+    ConversationKey::new("w", name, "")
 }
 
 pub fn item(name: &str, text: &str, event_id: EventId) -> NewItem {

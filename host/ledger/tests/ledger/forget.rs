@@ -84,7 +84,7 @@ fn scope(name: &str) -> ArtifactScope {
     ArtifactScope { workspace: "w".into(), conversation: Some(conversation(name)), ..ArtifactScope::default() }
 }
 
-fn said(event: &Event, name: &str, role: &str) -> NewItem {
+fn said(event: &Event, name: &str, role: &'static str) -> NewItem {
     NewItem { role: role.into(), ..item(name, SECRET, event.event_id) }
 }
 

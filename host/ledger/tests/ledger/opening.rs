@@ -243,8 +243,8 @@ fn make_old(dir: &Path) {
         assert!(transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(name)).unwrap(), "{name}");
     }
     // Format 1 had conversations with a transcript only.
-    let silent = conversation("silent").index();
-    transaction.open_table(CONVERSATIONS).unwrap().remove(silent.as_bytes()).unwrap().unwrap();
+    let silent = conversation("silent");
+    transaction.open_table(CONVERSATIONS).unwrap().remove(silent.index().as_bytes()).unwrap().unwrap();
     transaction.open_table(META).unwrap().insert(b"format".as_slice(), 1u64.to_be_bytes().as_slice()).unwrap();
     transaction.commit().unwrap();
 }

@@ -46,7 +46,7 @@ impl EventCalls for RunCalls {
     ) -> Result<Page<EventContext>, ApiError> {
         let run = &*self.run;
         let own = run.terms.grant.conversation.as_ref();
-        let resource = own.map(|key| key.conversation.as_str());
+        let resource = own.map(|key| key.conversation());
         let asked = run.journal.asked(&(&before, &event_types, limit));
         let call = Call::read("events.page", asked).resource(resource).scope("conversation");
         let allowed = || {

@@ -58,7 +58,7 @@ impl RunCalls {
                 Err(ApiError::new(ErrorCode::NotFound, "the event of this run belongs to no conversation, so it has no history"))
             }
             // Whether another conversation exists is not for this run to know.
-            (Some(own), Some(asked)) if own.conversation != *asked => {
+            (Some(own), Some(asked)) if own.conversation() != asked => {
                 Err(ApiError::unauthorized("this run is granted the history of its own conversation only"))
             }
             _ => Ok(()),
@@ -76,7 +76,7 @@ impl HistoryCalls for RunCalls {
         let run = &*self.run;
         let own = self.own_conversation();
         let wanted = request.conversation_id.as_deref();
-        let resource = wanted.or(run.terms.grant.conversation.as_ref().map(|key| key.conversation.as_str()));
+        let resource = wanted.or(run.terms.grant.conversation.as_ref().map(ConversationKey::conversation));
         let asked = run.journal.asked(&request);
         let call = Call::read("history.page", asked).resource(resource).scope("conversation");
         let allowed = || self.transcript(HistoryOperation::Page, "history.page", wanted);
@@ -101,7 +101,7 @@ impl HistoryCalls for RunCalls {
         let own = self.own_conversation();
         let bytes = query.len() + filters.as_ref().map_or(0, String::len);
         let asked = run.journal.asked(&(&query, &filters, at_most));
-        let resource = Some(own.conversation.as_str());
+        let resource = Some(own.conversation());
         let call = Call::read("history.search", asked).resource(resource).scope("conversation").bytes(bytes);
         let filters = within("a query", bytes, MAX_QUERY_BYTES).and_then(|()| Filters::parse(filters.as_deref()));
         let allowed = || {
@@ -169,15 +169,15 @@ fn searched(
     top_k: usize,
 ) -> Result<Vec<TranscriptItem>, Failed> {
     let name = key.index();
-    let mut seen = index.indexed(&name)?;
+    let mut seen = index.indexed(name)?;
     loop {
         let items = ledger.transcript_range(key, seen, INDEXED_AT_ONCE)?;
         let Some(last) = items.last() else { break };
         seen = last.seq;
         let docs = items.iter().map(|item| doc(ledger, item)).collect::<Result<Vec<_>, _>>()?;
-        index.add(&name, &docs)?;
+        index.add(name, &docs)?;
     }
-    let found = index.search(&name, query, filter, top_k)?;
+    let found = index.search(name, query, filter, top_k)?;
     let seqs: Vec<_> = found.into_iter().map(|(seq, _)| seq).collect();
     Ok(ledger.transcript_items(key, &seqs)?)
 }

@@ -146,8 +146,7 @@ impl RunCalls {
                 for kind in &judged.unknown {
                     tracing::warn!(run_id = %run.run_id, kind, "a result of unknown type is kept and has no effect");
                 }
-                written
-                    .extend(judged.state.iter().map(|write| (write.scope_key.clone(), write.key.clone(), seen::left_by(write))));
+                written = judged.left;
                 let last = first + judged.events.len() as u64 - 1;
                 let write = RunWrite {
                     changes,

@@ -325,7 +325,10 @@ const TRACED: [&str; 3] = [EMIT, NEXT, READ];
 
 /// A resource is named by the guest, so what is kept of the name is bounded.
 fn shortened(resource: &str) -> String {
-    resource.chars().take(256).collect()
+    match resource.char_indices().nth(256) {
+        Some((end, _)) => resource[..end].to_owned(),
+        None => resource.to_owned(),
+    }
 }
 
 fn limiter(per_second: u32, burst: u32) -> DefaultDirectRateLimiter {

@@ -1,7 +1,7 @@
 //! A run with all that is needed to execute it again, anywhere: its context, its journal and what that refers to, and what
 //! it said. A file of it beside the source of a runner is a regression test.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use agent_host_ledger::{Accept, JournalSegment, Ledger, NewRun, Options, RunWrite};
 use agent_host_protocol::{Event, Run, RunEvent, RunId, RunStatus, hex};
@@ -156,7 +156,7 @@ impl Recording {
             ..self.run.clone()
         };
         let accept = Accept {
-            event: self.event.clone(),
+            event: Arc::new(self.event.clone()),
             idempotency: None,
             runs: vec![NewRun { run, terms: self.terms.clone().into() }],
             transcript: None,

@@ -69,6 +69,12 @@ pub(crate) struct PlannedRun {
     pub(crate) runner: Option<Runner>,
 }
 
+/// What the task of a run is given beside the record of the run and its event.
+pub(crate) struct PlannedTask {
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) runner: Option<Runner>,
+}
+
 /// How a run is to be made: its binding, and what somebody changed of that.
 pub(crate) struct RunPlan {
     pub(crate) binding: Arc<Binding>,
@@ -170,13 +176,13 @@ impl Intake {
         let _reservation = self.reserve_line(conversation.as_ref(), &plans).await?;
         let (event, payload) = self.bounded_event(envelope).await?;
         let planned = self.plan_all(&plans, &event).await?;
-        let accept = self.assemble(&event, conversation, idempotency, &payload, &plans, &planned, entries)?;
+        let (accept, tasks) = self.assemble(&event, conversation, idempotency, &payload, &plans, planned, entries)?;
         let accepted = self.ledger.accept(accept).await?;
         // Until here nothing referred to the content, and the collector left it alone.
         drop(payload);
         match accepted {
             Accepted::New { event_no, runs, transcript_seq } => {
-                Ok(self.begin_accepted(event, event_no, transcript_seq, runs, planned))
+                Ok(self.begin_accepted(event, event_no, transcript_seq, runs, tasks))
             }
             Accepted::Repeated { event_id } => {
                 let event = self.ledger.event(event_id)?;
@@ -232,13 +238,13 @@ impl Intake {
 
     /// The event as it is stored: with its trace, with what the host knows of its artifacts, and with a payload that is too
     /// large for the log as an artifact.
-    async fn bounded_event(&self, mut envelope: Envelope) -> Result<(Event, Option<Payload>), HostError> {
+    async fn bounded_event(&self, mut envelope: Envelope) -> Result<(Arc<Event>, Option<Payload>), HostError> {
         if envelope.trace_id.is_none() {
             envelope.trace_id = trace::current().map(|context| context.trace_id().to_string());
         }
         let envelope = self.with_known_artifacts(envelope)?;
         let (envelope, payload) = self.with_small_payload(envelope).await?;
-        Ok((Event { event_id: EventId::new(), received_at: time::now(), envelope }, payload))
+        Ok((Arc::new(Event { event_id: EventId::new(), received_at: time::now(), envelope }), payload))
     }
 
     /// Plans the runs of an event, and checks that each may be created.
@@ -255,51 +261,53 @@ impl Intake {
     #[allow(clippy::too_many_arguments, reason = "each is one part of the commit, made by the step before")]
     fn assemble(
         &self,
-        event: &Event,
+        event: &Arc<Event>,
         conversation: Option<ConversationKey>,
         idempotency: Option<Idempotency>,
         payload: &Option<Payload>,
         plans: &[RunPlan],
-        planned: &[PlannedRun],
+        planned: Vec<PlannedRun>,
         entries: &NewEntries<'_>,
-    ) -> Result<Accept, HostError> {
+    ) -> Result<(Accept, Vec<PlannedTask>), HostError> {
         let mut state = Vec::new();
-        for (plan, planned) in plans.iter().zip(planned) {
+        for (plan, planned) in plans.iter().zip(&planned) {
             state.extend(self.state_of(plan, planned)?);
         }
         let ids: Vec<_> = planned.iter().map(|planned| planned.run.run_id).collect();
         let mut entries = entries(event.event_id, &ids)?;
-        for planned in planned {
+        for planned in &planned {
             entries.extend(delivery::entries(&planned.run, &planned.terms)?);
         }
-        Ok(Accept {
+        let (runs, tasks) = planned.into_iter().map(PlannedRun::split).unzip();
+        let accept = Accept {
             transcript: conversation.and_then(|conversation| transcript_item(event, conversation)),
             idempotency,
             artifacts: payload.iter().map(|(record, _)| record.clone()).collect(),
             refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
             entries,
             state,
-            runs: planned.iter().map(PlannedRun::new_run).collect(),
-            event: event.clone(),
-        })
+            runs,
+            event: Arc::clone(event),
+        };
+        Ok((accept, tasks))
     }
 
     /// Begins the runs of an event that was committed.
     fn begin_accepted(
         &self,
-        event: Event,
+        event: Arc<Event>,
         event_no: u64,
         transcript_seq: Option<u64>,
         records: Vec<RunRecord>,
-        planned: Vec<PlannedRun>,
+        tasks: Vec<PlannedTask>,
     ) -> AcceptedEvent {
         let metrics = &self.shared.metrics;
         metrics.accepted();
         records.iter().for_each(|record| metrics.created(&record.run));
         let event_id = event.event_id;
-        let event = StoredEvent { event: Arc::new(event), event_no, transcript_seq };
+        let event = StoredEvent { event, event_no, transcript_seq };
         let ids = records.iter().map(|record| record.run.run_id).collect();
-        for (record, PlannedRun { terms, runner, .. }) in records.into_iter().zip(planned) {
+        for (record, PlannedTask { terms, runner }) in records.into_iter().zip(tasks) {
             self.deliveries.begin(&record, &terms.deliver);
             self.runs.begin(StoredRun::new(record, event.clone(), terms, runner));
         }
@@ -413,8 +421,10 @@ impl PlannedRun {
         Ok(Self { run, terms: Arc::new(terms), stored_terms, runner })
     }
 
-    pub(crate) fn new_run(&self) -> NewRun {
-        NewRun { run: self.run.clone(), terms: self.stored_terms.clone() }
+    /// The run as the ledger takes it, and what its task needs.
+    pub(crate) fn split(self) -> (NewRun, PlannedTask) {
+        let Self { run, terms, stored_terms, runner } = self;
+        (NewRun { run, terms: stored_terms }, PlannedTask { terms, runner })
     }
 }
 
@@ -478,8 +488,8 @@ fn transcript_item(event: &Event, conversation: ConversationKey) -> Option<NewIt
         conversation,
         event_id: event.event_id,
         run_id: None,
-        role: "user".to_owned(),
-        item_type: "message".to_owned(),
+        role: "user".into(),
+        item_type: "message".into(),
         content,
         artifacts: input.attachments.clone(),
         created_at: event.received_at,

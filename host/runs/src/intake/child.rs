@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::{
     IntakeOfCell,
-    accept::{PlannedRun, new_run},
+    accept::{PlannedRun, PlannedTask, new_run},
 };
 use crate::{
     execution::{
@@ -38,11 +38,11 @@ impl Neighbours for IntakeOfCell {
         if self.runs.stopping.is_cancelled() {
             return Err(ApiError::retryable(ErrorCode::RuntimeError, "the host is shutting down"));
         }
-        let (accept, planned) = plan_child(parent, event, request)?;
+        let (accept, task) = plan_child(parent, event, request)?;
         // The parent may end in the middle of this, and its call with it; the child is on its way to the disk then.
         let (runs, parent) = (self.runs.clone(), Arc::clone(parent));
         let started = self.runs.tasks.spawn(async move {
-            let id = accept_child(&runs, accept, planned).await?;
+            let id = accept_child(&runs, accept, task).await?;
             if !parent.family.children.add(id) {
                 runs.end_child(parent.run_id, id).await;
             }
@@ -75,7 +75,7 @@ impl Neighbours for IntakeOfCell {
 }
 
 /// The event and the run of a child.
-fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Result<(Accept, PlannedRun), ApiError> {
+fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Result<(Accept, PlannedTask), ApiError> {
     let ChildRequest { runner, input, objective, config, idempotency_key } = request;
     let grant = &parent.terms.grant;
     let envelope = Envelope {
@@ -96,14 +96,14 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
         ..Envelope::message(String::new(), "run")
     };
     envelope.check().map_err(ApiError::invalid_argument)?;
-    let event = Event { event_id: EventId::new(), received_at: time::now(), envelope };
+    let event = Arc::new(Event { event_id: EventId::new(), received_at: time::now(), envelope });
     let time_left = parent.deadline.saturating_duration_since(Instant::now());
     let terms = child::terms(&parent.terms, &runner, config, time_left);
     let version = runner.manifest.version.to_string();
     let mut run =
         Run { parent_run_id: Some(parent.run_id), ..new_run(&event, &grant.binding_id, &runner.manifest.id, version, &terms) };
     run.metadata.insert("objective".to_owned(), objective.into());
-    let planned = PlannedRun::new(run, terms, Some(runner)).map_err(|error| host_failed(&error))?;
+    let (run, task) = PlannedRun::new(run, terms, Some(runner)).map_err(|error| host_failed(&error))?.split();
     let accept = Accept {
         transcript: None,
         idempotency: Some(Idempotency { key: idempotency_key, body_hash: [0; 32] }),
@@ -111,22 +111,21 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
         refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
         entries: Vec::new(),
         state: Vec::new(),
-        runs: vec![planned.new_run()],
+        runs: vec![run],
         event,
     };
-    Ok((accept, planned))
+    Ok((accept, task))
 }
 
-async fn accept_child(runs: &Runs, accept: Accept, planned: PlannedRun) -> Result<RunId, ApiError> {
-    let event = accept.event.clone();
+async fn accept_child(runs: &Runs, accept: Accept, task: PlannedTask) -> Result<RunId, ApiError> {
+    let event = Arc::clone(&accept.event);
     match runs.ledger.accept(accept).await.map_err(ledger_failed)? {
         Accepted::New { event_no, runs: records, transcript_seq } => {
-            let PlannedRun { terms, runner, .. } = planned;
             let record = records.into_iter().next().ok_or_else(|| host_failed(&"a child was not made"))?;
             let id = record.run.run_id;
             runs.shared.metrics.created(&record.run);
-            let event = StoredEvent { event: Arc::new(event), event_no, transcript_seq };
-            runs.begin(StoredRun::new(record, event, terms, runner));
+            let event = StoredEvent { event, event_no, transcript_seq };
+            runs.begin(StoredRun::new(record, event, task.terms, task.runner));
             Ok(id)
         }
         // The host has died right after this, and the child has a task again.

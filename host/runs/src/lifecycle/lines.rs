@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     fn key() -> Option<ConversationKey> {
-        Some(ConversationKey { conversation: "c".into(), ..ConversationKey::default() })
+        Some(ConversationKey::new("", "c", ""))
     }
 
     proptest! {

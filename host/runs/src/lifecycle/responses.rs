@@ -13,8 +13,8 @@ use std::{
 
 use agent_host_ledger::{LedgerError, Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
-    ApiError, Limits, Principal, PrincipalKind, RunId, Scope, encoded::json_len, grant::ConversationKey, message::ContentPart,
-    time, tool::ClientToolAnswer,
+    ApiError, Limits, Principal, PrincipalKind, RunId, Scope, encoded::json_len, message::ContentPart, time,
+    tool::ClientToolAnswer,
 };
 use agent_host_providers::tools::validate;
 use serde_json::Value;
@@ -147,11 +147,7 @@ impl Runs {
         let Some(mut said) = client_answer(answer.clone()) else { return Ok(Some(answer)) };
         let run = &record.run;
         let workspace = run.workspace_id.clone().unwrap_or_default();
-        let conversation = run.conversation_id.clone().map(|conversation| ConversationKey {
-            workspace: workspace.clone(),
-            conversation,
-            thread: run.thread_id.clone().unwrap_or_default(),
-        });
+        let conversation = run.conversation_key();
         for part in &mut said.content {
             if let ContentPart::Artifact(artifact) = part {
                 *artifact = known_artifact(&self.ledger, artifact, &workspace, conversation.as_ref())?;

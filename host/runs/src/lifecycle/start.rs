@@ -100,7 +100,7 @@ impl RunTask {
         let world = World::new(limits, GuestClock::new(began_us), rand::random());
         let mode = if journals && self.run.terms.durability == Durability::Resume { Mode::Recording } else { Mode::Off };
         let journal = Journal::begin(mode, &world, limits);
-        let stored = context::stored(&context)?;
+        let stored = NewContext::of(&context).map_err(|error| HostError::Internal(error.to_string()))?;
         let (unwritten, last_sequence) = if attempt == self.run.record.run.attempt {
             let change = RunChange::Start { at, deadline_at: Some(deadline_at) };
             let start = UnwrittenStart { change, context: stored };

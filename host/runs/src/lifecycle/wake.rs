@@ -147,11 +147,7 @@ impl Runs {
 
     /// Whether a run waits in the line behind this one whose event it can take as input.
     fn has_input(&self, run: &Run) -> bool {
-        let key = run.conversation_id.clone().map(|conversation| ConversationKey {
-            workspace: run.workspace_id.clone().unwrap_or_default(),
-            conversation,
-            thread: run.thread_id.clone().unwrap_or_default(),
-        });
+        let key = run.conversation_key();
         let can_be_taken = |run_no| {
             let record = self.ledger.run_by_no(run_no).ok().flatten();
             record.is_some_and(|record| steering::can_be_taken(&record, &run.binding_id))

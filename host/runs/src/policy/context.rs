@@ -1,13 +1,13 @@
 //! The context of a run: this event, who and where, what is granted, where more can be found. Never the history.
 
-use agent_host_ledger::{JsonParts, Ledger, NewContext};
+use agent_host_ledger::Ledger;
 use agent_host_protocol::{
     Event, RunId, Timestamp,
     context::{
         AvailableApis, ContextAccess, EventContext, HistoryResource, InlinePolicy, Resources, RunContext, Runtime, StateSnapshot,
         StorageResource, Trigger,
     },
-    encoded::{JsonText, json_len},
+    encoded::json_len,
     manifest::{ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, StateScope, StorageArea},
     message::{Message, Role},
     page::Direction,
@@ -92,13 +92,6 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
         adapter: envelope.adapter.clone(),
         metadata: Map::new(),
     })
-}
-
-/// As the ledger stores a context: without what its event says, and apart from what runs of one binding have alike.
-pub(crate) fn stored(context: &RunContext) -> Result<NewContext, HostError> {
-    let (shared, own) = context.parts();
-    let text = |part: serde_json::Result<JsonText>| part.map_err(|error| HostError::Internal(error.to_string()));
-    Ok(NewContext::Parts(JsonParts { shared: text(JsonText::of(&shared))?, own: text(JsonText::of(&own))? }))
 }
 
 /// Where more of the conversation can be found, and with what.

@@ -101,7 +101,7 @@ impl Services {
         if self.transcripts.index.get().is_none() && !self.transcripts.dir.exists() {
             return Ok(());
         }
-        self.transcripts()?.forget(&key.index()).map_err(|error| {
+        self.transcripts()?.forget(key.index()).map_err(|error| {
             tracing::error!(%error, "a conversation cannot be taken out of the index of transcripts");
             ApiError::retryable(
                 ErrorCode::RuntimeError,

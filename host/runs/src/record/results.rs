@@ -25,6 +25,8 @@ pub(crate) struct Judged<A> {
     pub(crate) events: Vec<NewEvent>,
     pub(crate) transcript: Vec<NewItem>,
     pub(crate) state: Vec<StateWrite>,
+    /// State that others may write as well, as the batch leaves it: scope key, key and tag.
+    pub(crate) left: Vec<(String, String, Option<u64>)>,
     /// Artifacts that it names.
     pub(crate) refers_to: Vec<String>,
     /// Platform actions that it asks for, each with its id.
@@ -94,6 +96,7 @@ pub(crate) fn judge<A>(
         events: Vec::with_capacity(results.len()),
         transcript: Vec::new(),
         state: Vec::new(),
+        left: Vec::new(),
         refers_to: Vec::new(),
         actions: Vec::new(),
         unknown: Vec::new(),
@@ -162,6 +165,9 @@ fn take_effect<A>(
             let write = seen::state_write(seen, limits, scope, &scope_key, &key, Some(raw(&value)?));
             // A second value for the same key follows the first, which is not written yet.
             let again = judged.state.iter().any(|other| other.scope_key == scope_key && other.key == key);
+            if scope != StateScope::Conversation {
+                judged.left.push((write.scope_key.clone(), write.key.clone(), seen::left_by(&write)));
+            }
             judged.state.push(if again { StateWrite { expected: None, ..write } } else { write });
             Ok(())
         }
@@ -195,8 +201,8 @@ pub(crate) fn transcript_item(speaker: &Speaker<'_>, message: Message, at: u64) 
         conversation: speaker.terms.grant.conversation.clone()?,
         event_id: speaker.event_id,
         run_id: Some(speaker.run_id),
-        role: message.role.as_str().to_owned(),
-        item_type: "message".to_owned(),
+        role: message.role.as_str().into(),
+        item_type: "message".into(),
         artifacts: message
             .content
             .iter()

@@ -32,11 +32,11 @@ impl WaitKey {
     }
 
     pub(crate) fn steering(conversation: &ConversationKey) -> Self {
-        Self::Steering(conversation.index())
+        Self::Steering(conversation.index().to_owned())
     }
 
     pub(crate) fn conversation(conversation: &ConversationKey) -> Self {
-        Self::Conversation(conversation.index())
+        Self::Conversation(conversation.index().to_owned())
     }
 
     /// The key that a park row has as this text. `None` for a text of an unknown kind.
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_key_reads_back_from_its_text() {
-        let conversation = ConversationKey { conversation: "c".into(), ..ConversationKey::default() };
+        let conversation = ConversationKey::new("", "c", "");
         let keys = [
             (WaitKey::action("r.1"), WaitKey::ACTIONS),
             (WaitKey::Child(RunId::new()), WaitKey::CHILDREN),

@@ -24,7 +24,8 @@ use crate::{
 
 /// Everything that one store holds for its guest.
 pub(crate) struct Guest {
-    wasi: WasiCtx,
+    /// Made when the guest first calls WASI: most runners never do.
+    wasi: Option<WasiCtx>,
     pub(crate) http: WasiHttpCtx,
     pub(crate) handles: ResourceTable,
     /// When each timer that the guest can poll is due, in nanoseconds of its monotonic clock, by handle.
@@ -49,8 +50,8 @@ impl Guest {
     pub(crate) fn new(limits: &Limits, waiting: Waiting, world: World, calls: Box<dyn HostCalls>, log: SharedLog) -> Self {
         let mut handles = ResourceTable::new();
         handles.set_max_capacity(limits.guest_handles);
-        let (wasi, limits) = (wasi_context::inert(&world, &log), GuestLimits::new(&world));
-        Self { wasi, http: wasi_context::http(), handles, timers: FxHashMap::default(), waiting, limits, world, calls, log }
+        let (http, limits) = (wasi_context::http(), GuestLimits::new(&world));
+        Self { wasi: None, http, handles, timers: FxHashMap::default(), waiting, limits, world, calls, log }
     }
 
     /// An open door to an interface that the run was granted.
@@ -66,7 +67,8 @@ impl Guest {
 
 impl WasiView for Guest {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.handles }
+        let ctx = self.wasi.get_or_insert_with(|| wasi_context::inert(&self.world, &self.log));
+        WasiCtxView { ctx, table: &mut self.handles }
     }
 }
 

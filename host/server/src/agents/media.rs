@@ -56,8 +56,7 @@ pub(crate) async fn stored(
     // All are looked at before any is kept.
     let wanted = wanted(place, parts)?;
     let workspace = caller.0.workspace.clone().unwrap_or_default();
-    let conversation =
-        ConversationKey { workspace: workspace.clone(), conversation: thread_id.to_owned(), thread: String::new() };
+    let conversation = ConversationKey::new(&workspace, thread_id, "");
     let scope = ArtifactScope { workspace, conversation: Some(conversation), run_id: None, binding_id: None };
     let keeper = Keeper { app, scope, deadline: app.host.fetch_deadline() };
     let (mut texts, mut contents) = (Vec::new(), Vec::with_capacity(wanted.len()));
@@ -403,7 +402,7 @@ mod tests {
         assert_eq!((record.media_type.as_str(), bytes.as_slice(), record.size), ("image/png", PNG, PNG.len() as u64));
         assert_eq!((record.source.as_str(), record.scope.workspace.as_str()), (UPLOAD, "w"));
         let conversation = record.scope.conversation.clone().unwrap();
-        assert_eq!((conversation.workspace.as_str(), conversation.conversation.as_str()), ("w", "t"));
+        assert_eq!((conversation.workspace(), conversation.conversation()), ("w", "t"));
         let url = format!("data:image/png;base64,{}", STANDARD.encode(PNG));
         assert_eq!(world.kept(at(url)).await.1, PNG);
     }

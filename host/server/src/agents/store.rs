@@ -106,16 +106,13 @@ impl Thread {
     pub(crate) fn of(caller: &Caller, id: &str) -> Self {
         let workspace = caller.0.workspace.clone().unwrap_or_default();
         let digest = digest(&[&workspace, id]);
-        let key = ConversationKey { workspace, conversation: id.to_owned(), thread: String::new() };
+        let key = ConversationKey::new(&workspace, id, "");
         Self { id: id.to_owned(), key, digest }
     }
 
     /// Whether a run of the host is one of this thread.
     pub(crate) fn has(&self, run: &Run) -> bool {
-        let is = |id: &Option<String>, own: &str| id.as_deref().unwrap_or_default() == own;
-        run.conversation_id.as_ref() == Some(&self.key.conversation)
-            && is(&run.workspace_id, &self.key.workspace)
-            && is(&run.thread_id, &self.key.thread)
+        run.conversation_key().is_some_and(|key| key == self.key)
     }
 
     /// Of two requests for one thread, one begins and the other sees that it has.
@@ -174,7 +171,7 @@ impl Thread {
         Ok(vec![
             EntryWrite::put(self.of_run(&run.run_id), run)?,
             EntryWrite::put(self.of_thread(), &last)?,
-            EntryWrite::put(Self::latest(&self.key.workspace), &last)?,
+            EntryWrite::put(Self::latest(self.key.workspace()), &last)?,
         ])
     }
 
@@ -198,7 +195,7 @@ impl Thread {
             }
         }
         let mut deletes = vec![EntryWrite::delete(self.of_thread())];
-        let latest = Self::latest(&self.key.workspace);
+        let latest = Self::latest(self.key.workspace());
         if entry::<ThreadEntry>(app, &latest)?.is_some_and(|latest| latest.thread_id == self.id) {
             deletes.push(EntryWrite::delete(latest));
         }

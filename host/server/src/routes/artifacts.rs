@@ -189,9 +189,7 @@ fn scope(caller: &Caller, query: &mut Query) -> Result<ArtifactScope, Problem> {
     let conversation = match (conversation, thread) {
         (None, Some(_)) => return Err(Problem::invalid("thread_id", "a thread needs a `conversation_id`")),
         (None, None) => None,
-        (Some(conversation), thread) => {
-            Some(ConversationKey { workspace: workspace.clone(), conversation, thread: thread.unwrap_or_default() })
-        }
+        (Some(conversation), thread) => Some(ConversationKey::new(&workspace, &conversation, &thread.unwrap_or_default())),
     };
     Ok(ArtifactScope { workspace, conversation, run_id: None, binding_id: None })
 }

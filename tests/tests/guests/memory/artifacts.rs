@@ -126,7 +126,7 @@ async fn upload(host: &Host, conversation: Option<&str>, bytes: &[u8], expires_a
     let mut writer = host.ledger().blob_writer(1 << 20).unwrap();
     writer.write(bytes).unwrap();
     let blob = writer.finish().unwrap();
-    let conversation = conversation.map(|id| ConversationKey { conversation: id.to_owned(), ..ConversationKey::default() });
+    let conversation = conversation.map(|id| ConversationKey::new("", id, ""));
     let record = ArtifactRecord {
         artifact_id: new_artifact_id(),
         sha256: blob.sha256.clone(),
