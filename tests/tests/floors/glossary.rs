@@ -60,5 +60,6 @@ fn the_glossary_names_types_and_pages_that_are_there() {
     assert!(rows.len() >= 40, "{} terms", rows.len());
     let found: Vec<_> = rows.iter().filter_map(|row| wrong(row)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
-    assert!(rows.is_sorted(), "the terms stand in alphabetical order");
+    let terms: Vec<_> = rows.iter().filter_map(|row| row.split("**").nth(1)).collect();
+    assert!(terms.is_sorted(), "the terms stand in alphabetical order");
 }

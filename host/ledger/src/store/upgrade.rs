@@ -15,9 +15,9 @@ use crate::{
     rows::{ConversationRow, EventRow, FORMAT, Table, encode, json, malformed, meta, number, pair, schema},
 };
 
-/// From format 1 to 2: the new tables, the usage of each scope of state, and the events of each conversation. From 2 to
-/// 3 and from 3 to 4: the new tables. From 4 to 7: nothing but
-/// the number and an empty table; the log was taken over before, and rows of older formats stay as they are.
+/// From format 1 to 2: the new tables, the usage of each scope of state, and the events of each conversation. From 2 to 3
+/// and from 3 to 4: the new tables. From 4 to 7: only the number and an empty table, since the log was taken over before and
+/// rows of older formats stay as they are.
 pub(crate) fn upgrade(database: &Database, from: u32) -> Result<(), LedgerError> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);

@@ -14,6 +14,7 @@ use agent_host_ledger::{
     RunChange, RunRecord, RunWrite, check,
 };
 use agent_host_protocol::{RunStatus, run::Terminal};
+use redb::{Database, TableDefinition};
 use serde_json::json;
 
 #[tokio::test]
@@ -87,6 +88,23 @@ async fn equal_parts_of_terms_and_contexts_are_stored_once_and_read_with_the_res
     assert_eq!((parts("terms"), parts("contexts"), parts("shared_parts")), (4, 4, 4));
     ledger.close().await.unwrap();
     assert!(check(dir.path().join("ledger"), |_| {}).unwrap().is_ok());
+
+    // A part that is lost is said to be lost, by whoever looks.
+    let database = Database::open(dir.path().join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let shared = TableDefinition::<&[u8], &[u8]>::new("shared_parts");
+    transaction.open_table(shared).unwrap().retain(|_, text| !text.starts_with(br#"{"config":{"model":"a""#)).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let report = check(dir.path().join("ledger"), |_| {}).unwrap();
+    let found: Vec<_> = report.findings.iter().map(|finding| (finding.table, &*finding.what)).collect();
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found.iter().all(|(table, what)| *table == "contexts" && what.contains("shared part is not there")), "{found:?}");
+    let ledger = open(dir.path());
+    assert!(matches!(ledger.context(told[0].0), Err(LedgerError::Damaged(_))));
+    assert!(ledger.terms(told[0].0).unwrap().is_some());
+    assert!(ledger.export(&mut Vec::new(), |_| {}).is_err());
+    ledger.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -51,9 +51,9 @@ pub(crate) struct Start {
 }
 
 impl RunTask {
-    /// Begins the execution. The start of a first attempt goes with the first write of the execution; any other start is on
-    /// its way to the disk when this returns, and whatever the run writes is behind it in the same line. The inner error is
-    /// the end of the run.
+    /// Begins the execution. The start of a first attempt goes with the first write of the execution, but for a run that the
+    /// host found when it started, whose start is on disk when this returns. Any other start is on its way to the disk then,
+    /// and whatever the run writes is behind it in the same line. The inner error is the end of the run.
     pub(crate) async fn start_guest(&self, runner: &Runner) -> Result<Result<Start, RunFailure>, HostError> {
         // Requests of `wasi:http` are in no journal.
         let journals = !runner.component.uses_wasi_http();
@@ -103,14 +103,7 @@ impl RunTask {
         let stored = NewContext::of(&context).map_err(|error| HostError::Internal(error.to_string()))?;
         let (unwritten, last_sequence) = if attempt == self.run.record.run.attempt {
             let change = RunChange::Start { at, deadline_at: Some(deadline_at) };
-            let start = UnwrittenStart { change, context: stored };
-            let unwritten = if self.run.found {
-                // Before it is executed: a run that the host dies of again has begun then.
-                self.writer().commit(RunWrite { journal: journal.take().split().0, ..start.into() }).await?;
-                None
-            } else {
-                Some(start)
-            };
+            let unwritten = self.first_start(UnwrittenStart { change, context: stored }, &journal).await?;
             (unwritten, self.run.record.run.last_sequence)
         } else {
             (None, Box::pin(self.write_retry(attempt, at, deadline_at, stored, &journal)).await?)
@@ -118,6 +111,17 @@ impl RunTask {
         let deadline = started + Duration::from_millis(self.run.terms.deadline_ms);
         let kind = if attempt > 1 { StartKind::Retry } else { StartKind::First };
         Ok(Start { kind, context, world, journal, unwritten, deadline, deadline_at, last_sequence, attempt })
+    }
+
+    /// The start of the first attempt, for the execution to write. Written here for a run that the host found when it
+    /// started: it may be what the host before died of, and must have begun should that happen again.
+    async fn first_start(&self, start: UnwrittenStart, journal: &Journal) -> Result<Option<UnwrittenStart>, HostError> {
+        if !self.run.found {
+            return Ok(Some(start));
+        }
+        let write = RunWrite { journal: journal.take().split().0, ..start.into() };
+        Box::pin(self.writer().commit(write)).await?;
+        Ok(None)
     }
 
     /// Writes the start of a further attempt; gives the sequence of the last event of the run.
