@@ -9,6 +9,7 @@ mod demo;
 mod guests;
 mod host;
 mod http;
+mod messages;
 mod process;
 mod test;
 mod toolchain;
@@ -33,6 +34,7 @@ enum Command {
     /// Build the example runners and the test guests for WebAssembly, and say where they are
     Guests,
     Bench(bench::Bench),
+    Messages(messages::Messages),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +59,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Bench(bench) => bench.execute(&Workspace::find()?),
+        Command::Messages(messages) => messages.execute(&Workspace::find()?),
     }
 }
 
@@ -92,6 +95,7 @@ mod tests {
             "xtask bench echo.",
             "xtask bench compare HEAD~1 echo",
             "xtask bench echo --stretches 1",
+            "xtask messages --write",
         ] {
             assert!(Command::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }

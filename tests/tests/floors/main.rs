@@ -2,6 +2,7 @@
 //! import cycle between its top-level modules, and the rooms of the kernel import only rooms below them.
 
 mod glossary;
+mod links;
 mod modules;
 mod rooms;
 mod tokens;

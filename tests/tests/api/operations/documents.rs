@@ -1,11 +1,39 @@
-//! What the documents list is what the code has.
+//! What the documents list is what the code has, and what they show works.
 
-use std::{fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::Command,
+};
 
 use agent_host_protocol::{ErrorCode, FailureCode, RefusalCode};
+use agent_host_tests::process;
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
 
 fn document(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)).unwrap()
+    fs::read_to_string(root().join(name)).unwrap()
+}
+
+/// Every document for users, by its name.
+fn documents() -> BTreeMap<String, String> {
+    let pages = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let pages = pages.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}"));
+    let names = pages.chain(["README.md", "guest-sdk/README.md"].map(str::to_owned));
+    names.map(|name| (name.clone(), document(&name))).collect()
+}
+
+/// The blocks of code of a document that are in one of these languages.
+fn blocks<'a>(text: &'a str, languages: &[&str]) -> Vec<&'a str> {
+    let fences: Vec<_> = text.split("\n```").skip(1).step_by(2).collect();
+    let block = |fence: &'a str| {
+        let (language, code) = fence.split_once('\n')?;
+        languages.contains(&language).then_some(code)
+    };
+    fences.into_iter().filter_map(block).collect()
 }
 
 #[test]
@@ -37,4 +65,80 @@ fn every_problem_code_is_documented_with_its_status() {
         let row = format!("| `{}` | {} |", code.as_str(), code.status().as_u16());
         assert!(text.contains(&row), "{row} is missing in docs/API.md");
     }
+}
+
+#[test]
+fn every_configuration_that_is_shown_is_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("agent-host.toml");
+    let mut checked = 0;
+    for (name, text) in documents() {
+        for block in blocks(&text, &["toml"]) {
+            toml::from_str::<toml::Table>(block).unwrap_or_else(|error| panic!("{name}: {error}\n{block}"));
+            // A manifest of cargo, and the replies of a scripted model.
+            if block.starts_with("[package]") || block.starts_with("[[reply]]") {
+                continue;
+            }
+            fs::write(&file, block).unwrap();
+            let output = Command::new(process::binary()).arg("--config").arg(&file).args(["config", "check"]).output().unwrap();
+            assert!(output.status.success(), "{name}: {}\n{block}", String::from_utf8_lossy(&output.stderr));
+            checked += 1;
+        }
+    }
+    assert!(checked >= 10, "{checked} examples of a configuration");
+}
+
+#[test]
+fn all_json_that_is_shown_is_json() {
+    let mut checked = 0;
+    for (name, text) in documents() {
+        for block in blocks(&text, &["json"]) {
+            serde_json::from_str::<serde_json::Value>(block).unwrap_or_else(|error| panic!("{name}: {error}\n{block}"));
+            checked += 1;
+        }
+    }
+    assert!(checked >= 5, "{checked} examples of JSON");
+}
+
+/// The commands in the examples of a document and in its text.
+fn commands(text: &str) -> BTreeSet<String> {
+    let shell =
+        blocks(text, &["console", "sh"]).into_iter().flat_map(str::lines).map(|line| line.trim().trim_start_matches("$ "));
+    let inline = text.split('`').filter(|code| !code.contains('\n'));
+    shell.chain(inline).filter(|code| code.starts_with("agent-host ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_that_is_shown_is_one() {
+    let mut helps = BTreeMap::new();
+    let mut help = |words: &[&str]| -> Option<String> {
+        let run = || {
+            let output = Command::new(process::binary()).args(words).arg("--help").output().unwrap();
+            output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+        };
+        helps.entry(words.join(" ")).or_insert_with(run).clone()
+    };
+    let mut checked = 0;
+    for (name, text) in documents() {
+        for command in commands(&text) {
+            let line = command.split('#').next().unwrap();
+            let is_word = |word: &&str| {
+                word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(|c| c.is_ascii_lowercase() || c == '-')
+            };
+            let words: Vec<_> = line.split_whitespace().skip(1).take_while(is_word).collect();
+            // The last words may be arguments.
+            let found = (1..=words.len()).rev().find_map(|count| help(&words[..count]));
+            // `agent-host --config FILE` and the like.
+            let found = if words.is_empty() { help(&[]) } else { found };
+            let found = found.unwrap_or_else(|| panic!("{name}: there is no `{command}`"));
+            for flag in line.split_whitespace().filter_map(|word| word.strip_prefix("--")).filter(|flag| !flag.is_empty()) {
+                let flag = flag.split('=').next().unwrap();
+                let everywhere = help(&[]).unwrap();
+                let is_there = found.contains(&format!("--{flag}")) || everywhere.contains(&format!("--{flag}"));
+                assert!(is_there, "{name}: `{command}`: there is no --{flag}");
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked >= 40, "{checked} commands");
 }
