@@ -18,7 +18,7 @@ pub fn component(name: &str) -> PathBuf {
     guest
 }
 
-/// Where the components are. `cargo xtask test` has built them; a bare `cargo test` builds them here, once.
+/// The folder of the components. `cargo xtask test` has built them; a bare `cargo test` builds them here, once.
 fn built() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -46,7 +46,7 @@ pub(crate) fn binary() -> PathBuf {
         .clone()
 }
 
-/// Where cargo builds to.
+/// The build folder of cargo.
 pub(crate) fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a folder of the project");
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))

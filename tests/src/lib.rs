@@ -1,4 +1,4 @@
-//! What the end-to-end tests stand on: real components, a host in this process or the real binary in its own.
+//! The basis of the end-to-end tests: real components, and a host in this process or the real binary in its own.
 
 pub mod components;
 pub mod grants;

@@ -1,4 +1,4 @@
-//! What others wrote, from npm: installed once, servers started on free ports, ended with the test.
+//! Programs from npm: installed once, servers started on free ports, ended with the test.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,11 +18,11 @@ use crate::{components::target_dir, world::PATIENCE};
 /// A slow network has so long.
 const INSTALLING: Duration = Duration::from_secs(300);
 
-/// What to do on a machine without Node.js.
+/// The remedy on a machine without Node.js.
 const NO_NODE: &str = "these tests run programs from npm: install Node.js 20 or newer (https://nodejs.org), with npm on the PATH";
 
-/// The program `bin` of a package in this version. It is installed below the target directory where it is not there yet,
-/// by one test at a time; what was not installed to its end is not there.
+/// The program `bin` of a package in this version. A missing one is installed below the target directory, by one test at a
+/// time; an incomplete installation does not count.
 ///
 /// # Panics
 /// Without Node.js, or where the package cannot be installed: these tests are not skipped silently.
@@ -102,7 +102,7 @@ impl Drop for Running {
 /// A server of Node.js on a port of 127.0.0.1. It is killed when dropped.
 pub struct NodeServer {
     running: Running,
-    /// Where it listens.
+    /// Port of the server.
     pub port: u16,
     dir: TempDir,
 }
@@ -150,7 +150,7 @@ impl NodeServer {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// What it has said.
+    /// The log of the server.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()

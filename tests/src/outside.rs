@@ -35,9 +35,9 @@ pub struct Outside {
 
 struct Shared {
     seen: Mutex<Vec<Visit>>,
-    /// Nobody is made to wait.
+    /// True if held requests are answered at once.
     released: watch::Sender<bool>,
-    /// What `halves` are made of.
+    /// The text of `halves`.
     halves: Mutex<u8>,
 }
 
@@ -50,7 +50,7 @@ pub struct Visit {
     pub path: String,
     /// The lines of its headers.
     pub headers: String,
-    /// Its body.
+    /// Body of the request.
     pub body: String,
     /// When, in milliseconds since 1970.
     pub at: u64,
@@ -88,7 +88,7 @@ impl Outside {
         format!("http://{}/{path}", self.authority)
     }
 
-    /// Its port.
+    /// Port of the server.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.authority.rsplit(':').next().unwrap().parse().unwrap()
@@ -104,7 +104,7 @@ impl Outside {
         self.shared.released.send_replace(true);
     }
 
-    /// What `halves` gives is another text from now on.
+    /// Changes the text of `halves`.
     pub fn change(&self) {
         *self.shared.halves.lock().unwrap() += 1;
     }
@@ -115,14 +115,14 @@ impl Outside {
         self.shared.seen.lock().unwrap().clone()
     }
 
-    /// Those that have come to a path.
+    /// The requests to a path.
     #[must_use]
     pub fn visits(&self, path: &str) -> Vec<Visit> {
         let path = format!("/{path}");
         self.seen().into_iter().filter(|visit| visit.path == path).collect()
     }
 
-    /// How many have come to a path.
+    /// The number of requests to a path.
     #[must_use]
     pub fn times(&self, path: &str) -> usize {
         self.visits(path).len()
@@ -218,8 +218,8 @@ impl Shared {
     }
 }
 
-/// Starts a server that answers every request with `200 OK` and `{}`, and returns its port. It serves as the webhook of a
-/// platform, and as a host that runs call over HTTP.
+/// Starts a server that answers every request with `200 OK` and `{}`, and returns its port. The server is the webhook of a
+/// platform, and a host that runs call over HTTP.
 pub async fn serve_empty_objects() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -10,12 +10,12 @@ use std::{
 
 use crate::components::target_dir;
 
-/// What to do on a machine without Python.
+/// The remedy on a machine without Python.
 const NO_PYTHON: &str = "these tests run programs from PyPI: install Python 3.11 or newer with `venv` and `pip` (https://python.org; \
      on Debian python3 and python3-venv)";
 
-/// The directory of the programs of an environment that has these packages, a requirements file of pip. It is made below
-/// the target directory where it is not there yet, by one test at a time, and needs no network after that.
+/// The program folder of an environment with these packages, a requirements file of pip. A missing environment is made
+/// below the target directory, by one test at a time; afterwards it needs no network.
 ///
 /// # Panics
 /// Without Python, or where a package cannot be installed: these tests are not skipped silently.

@@ -13,17 +13,17 @@ use tempfile::TempDir;
 
 use crate::{component, components, world::PATIENCE};
 
-/// `agent-host serve` on directories of its own and a free port. It is killed when dropped.
+/// `agent-host serve` with its own directories and a free port. Dropping the value kills the process.
 pub struct Process {
     child: Child,
     /// Such as `http://127.0.0.1:40123`.
     pub url: String,
-    /// Its directories: `data`, `plugins`, and `agent-host.toml`.
+    /// Directories: `data`, `plugins`, and `agent-host.toml`.
     pub dir: TempDir,
 }
 
 impl Process {
-    /// Starts a host with these components and this configuration (without `[server]`). Whoever is on this machine needs no
+    /// Starts a host with these components and this configuration (without `[server]`). Requests of this machine need no
     /// key.
     pub fn start(components: &[&str], config: &str) -> Self {
         Self::start_in(Self::lay_out(components), config)
@@ -65,7 +65,7 @@ impl Process {
         format!("[server]\nlisten = \"127.0.0.1:0\"\n{server}\n{config}")
     }
 
-    /// Its process id.
+    /// Process id of the host.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()

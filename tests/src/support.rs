@@ -103,7 +103,7 @@ impl Host {
         block_in_place(|| child.wait()).unwrap();
     }
 
-    /// Its directories.
+    /// The directories of the host.
     pub fn dir(&self) -> &Path {
         match (&self.process, &self.dir) {
             (Some(process), _) => process.dir.path(),
@@ -129,12 +129,12 @@ impl Host {
         format!("{}{path}", *self.url.borrow())
     }
 
-    /// Where it is, and where it will be.
+    /// The present and later addresses of the host.
     pub fn urls(&self) -> watch::Receiver<String> {
         self.url.subscribe()
     }
 
-    /// What it says at a path.
+    /// The answer of a GET request.
     pub async fn get(&self, path: &str) -> Value {
         let answer = self.http.get(self.path(path)).send().await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
@@ -277,7 +277,8 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// What every run has, whatever happened to its host: events 1 to n, one end, and the truth about how often it came back.
+    /// The invariants of every run, whatever happened to its host: events 1 to n, one end, and the right number of
+    /// resumptions.
     fn is_sound(&self) {
         let sequences: Vec<_> = self.events.iter().map(|event| event["sequence"].as_u64().unwrap()).collect();
         assert_eq!(sequences, (1..=self.events.len() as u64).collect::<Vec<_>>(), "{self}");
@@ -311,7 +312,7 @@ impl Ended {
         self
     }
 
-    /// How often it came back.
+    /// The number of resumptions.
     pub fn resumes(&self) -> usize {
         self.statuses("resumed").len()
     }
@@ -331,7 +332,7 @@ impl Ended {
         self.of("message.completed").iter().map(|data| data["message"]["content"].as_str().unwrap()).collect()
     }
 
-    /// What the guest that takes steps says at its end, from memory; and that it is what it said step by step.
+    /// The outcomes at the end of the guest `steps`, from its memory; they must equal the outcomes step by step.
     #[track_caller]
     pub fn outcomes(&self) -> Vec<Value> {
         let said: Vec<Value> = serde_json::from_str(self.said().last().unwrap()).unwrap();
@@ -340,7 +341,7 @@ impl Ended {
         said
     }
 
-    /// When a step had been taken.
+    /// The time of a step.
     #[track_caller]
     pub fn at(&self, step: &str) -> u64 {
         let found = self.events.iter().find(|event| event["type"] == "x.step" && event["data"]["step"] == step);
@@ -354,7 +355,7 @@ impl std::fmt::Display for Ended {
     }
 }
 
-/// One has begun after the other had ended.
+/// Each run began after the end of the one before.
 pub fn in_order<'a>(ended: impl IntoIterator<Item = &'a Ended>) {
     let mut before: Option<&Ended> = None;
     for ended in ended {

@@ -1,6 +1,6 @@
 //! A service of the operator's that carries out platform actions, and sees to it that it is asked properly.
 //!
-//! It checks signatures by itself (<https://www.standardwebhooks.com>), remembers every delivery, and behaves as the
+//! The webhook checks signatures itself (<https://www.standardwebhooks.com>), remembers every delivery, and behaves as the
 //! `payload` of the action says, in its member `how`: `hang`, `break` (closes the connection), `nonsense` (no HTTP),
 //! `garbage` (no JSON), `redirect`, `refuse` (400), `leak` (repeats the secret), `fails:N` (500 to the first N deliveries of
 //! an id). Without it, the action is done.
@@ -22,12 +22,12 @@ use tokio::{
 
 use crate::world::PATIENCE;
 
-/// How far the time of a delivery may be from now, in seconds.
+/// Largest difference between the time of a delivery and now, in seconds.
 const TOLERANCE: u64 = 300;
 
 /// The running service.
 pub struct Webhook {
-    /// Where it is.
+    /// Address of the webhook.
     pub url: String,
     shared: Arc<Shared>,
 }
@@ -44,13 +44,13 @@ struct Shared {
 pub struct Delivery {
     /// `webhook-id`.
     pub id: String,
-    /// Where it was sent.
+    /// Path of the request.
     pub path: String,
-    /// Whether it is signed with the secret, now, and marked to be done once.
+    /// True if the signature is valid and fresh, and the request has an idempotency key.
     pub proper: bool,
-    /// Its body.
+    /// Body of the request.
     pub body: Value,
-    /// Its body, byte for byte.
+    /// Body, byte for byte.
     pub bytes: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ impl Webhook {
         self.shared.seen.lock().unwrap().clone()
     }
 
-    /// How often this was delivered.
+    /// The number of deliveries with this id.
     #[must_use]
     pub fn times(&self, id: &str) -> usize {
         self.seen().iter().filter(|delivery| delivery.id == id).count()
@@ -139,7 +139,7 @@ impl Shared {
         };
         let _ = self.answers.subscribe().wait_for(|answers| *answers).await;
         let answer = match how.split_once(':').unwrap_or((&how, "")) {
-            // Until the host lets go.
+            // Until the host closes the connection.
             ("hang", _) => return stream.read(&mut [0; 16]).await.map(drop),
             ("break", _) => return Ok(()),
             ("nonsense", _) => "I do not speak HTTP\r\n\r\n".to_owned(),

@@ -21,7 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct World {
     /// The running host.
     pub host: Host,
-    /// Its directories: `data`, `plugins`.
+    /// Directories: `data`, `plugins`.
     pub dir: TempDir,
 }
 
@@ -55,7 +55,7 @@ impl World {
         Self::configured(components, |config| Config { limits, bindings, ..config }).await
     }
 
-    /// A host with these components, told more than that.
+    /// A host with these components and a changed configuration.
     pub async fn configured(components: &[&str], tell: impl FnOnce(Config) -> Config) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let plugins = dir.path().join("plugins");
@@ -67,7 +67,7 @@ impl World {
         Self { host: Host::start(config).await.unwrap(), dir }
     }
 
-    /// A host with these components, told by the text of a configuration; `lay_out` puts files beside it first.
+    /// A host with these components and the text of a configuration; `lay_out` first makes files beside it.
     pub async fn told(components: &[&str], text: &str, lay_out: impl FnOnce(&Path)) -> Self {
         Self::configured(components, |config| {
             let dir = config.data_dir.parent().expect("the data directory is in the directory of the world").to_owned();
@@ -93,7 +93,7 @@ impl World {
         self.dir.path().join("plugins").join(file)
     }
 
-    /// What is said of a file of the plugins directory.
+    /// The report on a file of the plugins directory.
     #[must_use]
     pub fn report(&self, file: &str) -> Option<PluginReport> {
         self.host.plugins().into_iter().find(|report| report.file == file)

@@ -1,5 +1,5 @@
-//! Models, tool servers and knowledge bases that misbehave, and guests that do: each call ends in the documented error,
-//! the record of the run says what happened, the host goes on serving, and its memory returns to where it was.
+//! Models, tool servers, knowledge bases and guests that misbehave: each call ends with the documented error, the record of
+//! the run has the reason, the host continues, and its memory returns to the level before.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ async fn misbehave(mut stream: TcpStream) -> std::io::Result<()> {
         "stall" => {
             stream.write_all(format!("{plain}{said}").as_bytes()).await?;
             stream.flush().await?;
-            // Until the host lets go.
+            // Until the host closes the connection.
             let _ = stream.read(&mut [0; 16]).await?;
             return Ok(());
         }
@@ -74,7 +74,7 @@ async fn misbehave(mut stream: TcpStream) -> std::io::Result<()> {
                 stream.write_all(piece.as_bytes()).await?;
             }
         }
-        // One line that never ends.
+        // A line that never ends.
         "line" => {
             stream.write_all(plain.as_bytes()).await?;
             stream.write_all(b"data: ").await?;
@@ -178,7 +178,7 @@ fn facts(ended: &Ended, kind: &str) -> Vec<Value> {
     ended.events.iter().filter(|event| event.kind == kind).map(|event| event.data_value()).collect()
 }
 
-/// Whatever was done to it, the host serves.
+/// Checks that the host still serves.
 async fn is_well(world: &World) {
     let did = play(
         world,
@@ -195,7 +195,7 @@ async fn is_well(world: &World) {
     assert!(world.host.readiness().ready);
 }
 
-/// What each model does to a call.
+/// The effect of each model on a call.
 const MODEL_TROUBLE: [(&str, &str, &str, bool); 11] = [
     ("stall", "runtime_error", "provider_stalled", true),
     ("mute", "runtime_error", "provider_stalled", true),
@@ -274,7 +274,7 @@ async fn a_tool_server_that_misbehaves_is_an_error_with_a_name_and_a_fact() {
     assert_eq!(did[9]["error"], "not_found");
     refused(&did[10], "runtime_error", "tool_failed");
 
-    // What was begun has its end in the record, with the same name.
+    // Every started call has its end in the record, under the same name.
     let categories: Vec<_> = facts(&ended, "tool.call.completed").into_iter().map(|fact| fact["category"].clone()).collect();
     let began = facts(&ended, "tool.call.started").len();
     assert_eq!(began, categories.len(), "{:?}", ended.kinds());
@@ -293,7 +293,7 @@ async fn a_tool_server_that_misbehaves_is_an_error_with_a_name_and_a_fact() {
     );
     is_well(&world).await;
 
-    // Those that broke come back.
+    // The broken servers are restarted.
     for server in ["crash", "large", "flood", "garbage"] {
         let began = Instant::now();
         loop {
@@ -346,7 +346,7 @@ async fn a_tool_that_comes_later_is_not_in_the_grant_of_a_run_that_was_there_bef
 #[tokio::test]
 async fn a_new_tool_is_refused_to_a_run_that_began_before_it() {
     let world = world().await;
-    // It waits until the tool is there for others.
+    // Waits until the tool is available to other calls.
     let waits = json!([
         { "call": "await", "key": "changed" },
         { "call": "tools.call", "tool": "change__later" },
@@ -463,7 +463,7 @@ async fn a_guest_that_hoards_floods_or_never_reads_harms_only_itself() {
     world.host.shutdown(PATIENCE).await;
 }
 
-/// What this process has in memory, where pages have 4 KiB.
+/// The resident memory of this process, with pages of 4 KiB.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -498,7 +498,7 @@ async fn memory_returns_to_where_it_was() {
     }
     let after = resident();
     eprintln!("{} MiB before, {} MiB after", before >> 20, after >> 20);
-    // What leaks in each of the rounds would be 3 MiB and more each time.
+    // A leak in each round would be 3 MiB and more each time.
     assert!(after < before + (64 << 20), "{} MiB became {} MiB", before >> 20, after >> 20);
     is_well(&world).await;
     world.host.shutdown(PATIENCE).await;

@@ -10,7 +10,7 @@ use crate::{
 /// The package of guests for tests: each example is a component.
 pub(crate) const TEST_GUESTS: &str = "agent-host-test-guests";
 
-/// Where the components are, as the tests are told by `AGENT_HOST_WASM_DIR`.
+/// The folder of the components, which the tests read from `AGENT_HOST_WASM_DIR`.
 pub(crate) fn dir(workspace: &Workspace) -> PathBuf {
     workspace.target().join(toolchain::WASM_TARGET).join("guest")
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// How often a process is asked whether it has ended.
+/// Interval between checks for the end of a process.
 const POLL: Duration = Duration::from_millis(10);
 /// The host says that it ends within ten seconds of SIGTERM.
 const STOP: Duration = Duration::from_secs(12);
@@ -30,18 +30,18 @@ pub(crate) struct HostProcess {
     url: String,
 }
 
-/// What a host is started with.
+/// The parameters of a host's start.
 #[derive(Debug)]
 pub(crate) struct Start<'a> {
     /// The binary `agent-host`.
     pub(crate) binary: &'a Path,
-    /// Its configuration.
+    /// Configuration file.
     pub(crate) config: &'a Path,
     /// Variables of its environment, beside ours.
     pub(crate) environment: &'a [(&'a str, &'a str)],
-    /// Where its log goes.
+    /// Log file.
     pub(crate) log: PathBuf,
-    /// How long it may take until it listens.
+    /// Time limit for the start.
     pub(crate) within: Duration,
     /// Whom Ctrl-C reaches.
     pub(crate) group: Group,
@@ -52,7 +52,8 @@ pub(crate) struct Start<'a> {
 pub(crate) enum Group {
     /// Ours: Ctrl-C ends both.
     Ours,
-    /// Its own: Ctrl-C reaches us, and we end the host in order. See [`HostProcess::end_on_signals`].
+    /// A process group of its own: Ctrl-C reaches this process, which ends the host in order. See
+    /// [`HostProcess::end_on_signals`].
     Own,
 }
 
@@ -80,17 +81,17 @@ impl HostProcess {
         Ok(this)
     }
 
-    /// Where it answers: `http://127.0.0.1:PORT`.
+    /// Address of the host: `http://127.0.0.1:PORT`.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its process id.
+    /// Process id of the host.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
-    /// From now on, SIGINT or SIGTERM to us ends the host in order instead of ending us.
+    /// SIGINT or SIGTERM to this process ends the host in order instead of this process.
     pub(crate) fn end_on_signals(&self) -> anyhow::Result<()> {
         let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
         let child = Arc::clone(&self.child);
@@ -135,7 +136,7 @@ impl HostProcess {
         }
     }
 
-    /// What became of a host that says nothing.
+    /// The state of a host that does not answer.
     fn fate(&self, within: Duration) -> io::Result<String> {
         Ok(match self.ended(Instant::now() + Duration::from_secs(1))? {
             Some(status) => format!(", it ended with {status}"),
@@ -147,7 +148,7 @@ impl HostProcess {
 impl Drop for HostProcess {
     fn drop(&mut self) {
         let mut child = lock(&self.child);
-        // One that has ended cannot be killed, which is as good.
+        // The process may have ended already.
         let _ = child.kill();
         let _ = child.wait();
     }

@@ -19,7 +19,7 @@ pub(crate) struct Client {
     base: String,
 }
 
-/// One server-sent event.
+/// A server-sent event.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamEvent {
     pub(crate) event: String,

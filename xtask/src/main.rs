@@ -1,11 +1,12 @@
 //! The automation of the project. `cargo xtask help` lists what it does; CI calls `cargo xtask test` and nothing else.
 //!
-//! It is not a part of the host: it knows the binary by its command line and HTTP, and the runners by their files.
+//! The crate is not a part of the host: it knows the binary by its command line and HTTP, and runners by their files.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers speaks on standard output and error")]
 
 mod bench;
 mod demo;
+mod docs;
 mod guests;
 mod host;
 mod http;
@@ -34,6 +35,7 @@ enum Command {
     /// Build the example runners and the test guests for WebAssembly, and say where they are
     Guests,
     Bench(bench::Bench),
+    Docs(docs::Docs),
     Messages(messages::Messages),
 }
 
@@ -59,6 +61,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Bench(bench) => bench.execute(&Workspace::find()?),
+        Command::Docs(docs) => docs.execute(&Workspace::find()?),
         Command::Messages(messages) => messages.execute(&Workspace::find()?),
     }
 }
@@ -75,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_command_lines_are_refused() {
         for line in [
             "xtask",
             "xtask demo text --file f",
@@ -96,6 +99,7 @@ mod tests {
             "xtask bench compare HEAD~1 echo",
             "xtask bench echo --stretches 1",
             "xtask messages --write",
+            "xtask docs",
         ] {
             assert!(Command::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }

@@ -1,7 +1,7 @@
 //! `cargo xtask messages`: every text that a person may read of the host, in one list.
 //!
-//! The list is made from the source: strings of at least three words outside of tests, and the help of the command line. It is kept in
-//! `xtask/messages.txt`, so that a change of a text is seen as such.
+//! The list is made from the source: strings of at least three words outside of tests, and the help of the command line.
+//! `xtask/messages.txt` stores it, so that a change of a text is visible in a review.
 
 use std::{fs, mem, path::Path, process::ExitCode, str::FromStr};
 
@@ -103,7 +103,7 @@ fn texts(source: &str) -> anyhow::Result<Vec<String>> {
 #[derive(Default)]
 struct Attributes {
     is_test: bool,
-    /// Whether clap makes help of its comments.
+    /// True if clap makes help of the comments.
     is_help: bool,
     doc: Vec<String>,
 }
@@ -200,7 +200,7 @@ fn text_of(token: &TokenTree) -> Option<String> {
     while let Some(c) = chars.next() {
         match c {
             '\\' if !is_raw => match chars.next() {
-                // The text goes on in the next line.
+                // The text continues in the next line.
                 Some('\n') => while chars.next_if(|c| c.is_whitespace()).is_some() {},
                 Some('n') => shown.push_str("\\n"),
                 Some(escaped) => shown.push(escaped),

@@ -24,17 +24,17 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
 /// Runs a command to its end and gives whether it succeeded.
 pub(crate) fn succeeds(command: &mut Command) -> anyhow::Result<bool> {
     announce(command);
-    // What others print must not stand between the lines that a caller reads from our standard output.
+    // Output of other programs must not mix with the lines that a caller reads from our standard output.
     let status = command.stdout(std::io::stderr()).status();
     Ok(status.with_context(|| format!("`{}` cannot be started", shown(command)))?.success())
 }
 
-/// Whether a command succeeds, without showing anything of it.
+/// True if a command succeeds. Its output is not shown.
 pub(crate) fn quietly_succeeds(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// What a command writes to standard output.
+/// The standard output of a command.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("`{}` cannot be started", shown(command)))?;
     anyhow::ensure!(output.status.success(), "`{}` failed", shown(command));

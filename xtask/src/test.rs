@@ -8,16 +8,16 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 
-use crate::{guests, process, toolchain, workspace::Workspace};
+use crate::{docs, guests, process, toolchain, workspace::Workspace};
 
 /// The packages that run on this machine: all but the guests for tests, some 40 examples that only run as WebAssembly.
 const NATIVE: [&str; 3] = ["--workspace", "--exclude", guests::TEST_GUESTS];
 
-/// Check formatting, run clippy and every test, the end-to-end ones with real components included
+/// Check formatting, run clippy, build the site of the documents and run every test, the end-to-end ones with real components included
 #[derive(Debug, Args)]
-#[command(after_help = "The last line is `N passed, N failed`. With FILTER, formatting and clippy are left out.")]
+#[command(after_help = "The last line is `N passed, N failed`. With FILTER, formatting, clippy and the site are left out.")]
 pub(crate) struct Test {
-    /// Only tests whose names contain one of these
+    /// Parts of names of tests
     filter: Vec<String>,
     /// Format instead of checking the format
     #[arg(long)]
@@ -35,6 +35,11 @@ impl Test {
             process::run(&mut workspace.cargo(&["fmt", "--all"]))?;
         }
         let mut failures = if self.filter.is_empty() { lint(workspace)? } else { Vec::new() };
+        if self.filter.is_empty()
+            && let Err(error) = docs::build(workspace)
+        {
+            failures.push(format!("the site of the documents: {error:#}"));
+        }
         guests::runners(workspace)?;
         guests::test_guests(workspace)?;
         // The binary that the tests start, and the tests: built as one, so that nothing is built twice.
@@ -66,7 +71,7 @@ impl Test {
     }
 }
 
-/// What is wrong with the form of the code. All of it is looked at, so that one run shows everything.
+/// The problems of formatting and lints. Every check runs, so that one call shows all problems.
 fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let mut failures = Vec::new();
     if !process::succeeds(&mut workspace.cargo(&["fmt", "--all", "--check"]))? {
@@ -103,7 +108,7 @@ fn watch(command: &mut Command, mut out: impl Write) -> anyhow::Result<(Summary,
     Ok((summary, child.wait()?.success()))
 }
 
-/// How many tests passed and failed, in all test binaries together.
+/// The numbers of passed and failed tests, in all test binaries together.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Summary {
     passed: u64,

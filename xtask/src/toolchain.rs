@@ -1,4 +1,4 @@
-//! What a fresh machine lacks, added where rustup can.
+//! Tools that a fresh machine lacks, installed by rustup and the system's packages.
 
 use std::{io::ErrorKind, path::Path, process::Command};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 
 use crate::{process, workspace::Workspace};
 
-/// What runners are built for.
+/// The target of runners.
 pub(crate) const WASM_TARGET: &str = "wasm32-wasip2";
 
 /// Adds the WebAssembly target where it is missing.
@@ -65,7 +65,7 @@ fn is_there(tool: &str, arguments: &[&str]) -> bool {
     process::quietly_succeeds(Command::new(tool).args(arguments))
 }
 
-/// Installs packages of the system. Only root may; for anyone else the first of its steps fails at once.
+/// Installs packages of the system. Requires root; without it, the first step fails at once.
 fn apt_install(packages: &[&str]) -> anyhow::Result<bool> {
     if !is_there("apt-get", &["--version"]) {
         return Ok(false);

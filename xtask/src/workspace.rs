@@ -1,4 +1,4 @@
-//! Where things are: the workspace as `cargo metadata` describes it, so that CARGO_TARGET_DIR and configuration count.
+//! The places of the workspace, from `cargo metadata`, so that CARGO_TARGET_DIR and configuration count.
 
 use std::{
     ffi::OsString,
@@ -19,7 +19,7 @@ pub(crate) struct Workspace {
     packages: Vec<Package>,
 }
 
-/// One package of it.
+/// A package of the workspace.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
@@ -27,7 +27,7 @@ pub(crate) struct Package {
     pub(crate) targets: Vec<Target>,
 }
 
-/// What a package builds.
+/// A target of a package.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Target {
     pub(crate) name: String,
@@ -36,12 +36,12 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Whether it becomes a component when it is built for WebAssembly.
+    /// True if the target becomes a component when it is built for WebAssembly.
     pub(crate) fn is_component(&self) -> bool {
         self.crate_types.iter().any(|kind| kind == "cdylib")
     }
 
-    /// Whether it is one of the package's examples.
+    /// True if the target is an example of the package.
     pub(crate) fn is_example(&self) -> bool {
         self.kind.iter().any(|kind| kind == "example")
     }

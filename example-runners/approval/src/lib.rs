@@ -1,8 +1,8 @@
-//! `plugin:agent-host/approval/default` asks before it acts, and goes on with the answer. Told "delete 42", it asks the
-//! platform to do that. The operator's policy says whether it may, must not, or a person decides; the run waits for that as
-//! long as it takes, and a restart of the host changes nothing for it. Where the words are not clear, it asks the user first.
+//! `plugin:agent-host/approval/default` requests approval before an action. For the message "delete 42", it requests this
+//! platform action. The operator's policy allows it, denies it, or lets a person decide; the run waits for the decision,
+//! also across restarts of the host. If the message is unclear, the runner first asks the user.
 //!
-//! What to copy: the four ends of an action (done, denied, expired, refused), none of which is a reason to fail.
+//! Worth copying: the four outcomes of an action (done, denied, expired, refused), none of which fails the run.
 
 use agent_host_sdk::interactions::{Answer, Confirmed, Question};
 use agent_host_sdk::serde_json::json;
@@ -12,13 +12,13 @@ use serde::Deserialize;
 #[cfg(test)]
 mod tests;
 
-/// What it can ask for at most. The binding grants some of these, and has a policy for each.
+/// All actions that the runner can request. The binding grants some of them and has a policy for each.
 const ACTIONS: [&str; 3] = ["item.delete", "item.archive", "item.publish"];
 
-/// So much of a message is shown to whoever decides. What is asked has a limit.
+/// Maximum length of a message in a question, in characters, since requests are limited in size.
 const SHOWN_CHARS: usize = 1_000;
 
-/// What a binding may configure.
+/// Configuration of a binding.
 #[derive(Deserialize)]
 #[serde(default)]
 struct Config {
@@ -50,13 +50,13 @@ impl Runner for Approval {
 
     fn run(ctx: Context) -> Result<Completion, Failure> {
         let config: Config = ctx.config()?;
-        // The last part of the name is the word that people use: `delete` of `item.delete`.
+        // The last part of the name is the verb in messages: `delete` of `item.delete`.
         let verb = config.action.rsplit('.').next().unwrap_or_default().to_owned();
 
-        let id = match Meant::by(ctx.text(), &verb) {
-            Meant::Clearly(id) => Ok(id),
-            Meant::Perhaps(ids) => ask_which(&ctx, &verb, &ids)?,
-            Meant::Nothing => Err(format!("Say which item, such as `{verb} 42`.")),
+        let id = match Intent::by(ctx.text(), &verb) {
+            Intent::Clearly(id) => Ok(id),
+            Intent::Perhaps(ids) => ask_which(&ctx, &verb, &ids)?,
+            Intent::Nothing => Err(format!("Say which item, such as `{verb} 42`.")),
         };
         let (outcome, said) = match id {
             Ok(id) => act(&ctx, &config.action, id)?,
@@ -67,32 +67,32 @@ impl Runner for Approval {
     }
 }
 
-/// Asks the platform, and says what came of it: a word for the record, and a text for the user.
+/// Requests the action. Returns the outcome as a word for the record, and a text for the user.
 fn act(ctx: &Context, action: &str, id: u64) -> Result<(&'static str, String), Failure> {
-    // What a person who decides is shown, and what the operator's webhook is sent.
+    // The person who decides and the operator's webhook receive target and payload.
     let (target, payload) = (json!({"item_id": id}), json!({"message": shown(ctx.text())}));
     Ok(match ctx.platform().request_action(action, target, payload) {
         Ok(ActionOutcome::Executed(answer)) => ("executed", format!("Done: {action} of item {id}. The platform says: {answer}")),
         Ok(ActionOutcome::Denied(why)) => ("denied", format!("Item {id} stays as it is: {action} was denied. {why}")),
-        // An action that expired must not happen later, and does not.
+        // The host never executes an expired action later.
         Ok(ActionOutcome::Expired) => ("expired", format!("Item {id} stays as it is: nobody decided in time.")),
         Err(error) if error.code == ErrorCode::Unauthorized => ("refused", format!("I may not ask for {action} here.")),
-        // Cancelled, out of time, or the platform failed: the run fails, with the code of the host.
+        // Cancelled, past the deadline, or failed on the platform: the run fails with the code of the host.
         Err(error) => return Err(error.into()),
     })
 }
 
-/// What a message means.
+/// Meaning of a message.
 #[derive(Debug, PartialEq)]
-enum Meant {
-    /// The verb and one number, and nothing else.
+enum Intent {
+    /// Exactly the verb and one number.
     Clearly(u64),
     /// Numbers among other words.
     Perhaps(Vec<u64>),
     Nothing,
 }
 
-impl Meant {
+impl Intent {
     fn by(text: &str, verb: &str) -> Self {
         let words: Vec<_> = text.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_alphanumeric())).collect();
         let ids: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
@@ -108,9 +108,9 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
 }
 
-/// Asks the user what was meant. Either the item, or what to say instead.
+/// Asks the user for the meant item. Returns the item, or a text for the user.
 fn ask_which(ctx: &Context, verb: &str, ids: &[u64]) -> Result<Result<u64, String>, ApiError> {
-    // Not every run may ask: there may be nobody who could answer.
+    // Some runs may not ask, since nobody could answer.
     if !ctx.available_apis().interactions {
         return Ok(Err(format!("I am not sure what you mean. Say it as `{verb} 42`.")));
     }
@@ -123,7 +123,7 @@ fn ask_which(ctx: &Context, verb: &str, ids: &[u64]) -> Result<Result<u64, Strin
     }
     let choices = ids.iter().map(u64::to_string);
     Ok(match ctx.ask(Question::choice(format!("{verb} which item?"), choices).describe(shown(ctx.text())))? {
-        // The host checks that it is one of the choices.
+        // The host checks that the answer is one of the choices.
         Answer::Submitted(id) => id.parse().map_err(|_| format!("`{id}` is no item.")),
         Answer::Declined(_) => Err("Then nothing is done.".to_owned()),
         Answer::Expired => Err("Nobody answered, so nothing is done.".to_owned()),

@@ -2,7 +2,7 @@ use agent_host_sdk::testing::{ActionReply, AnswerReply, Permission, TestHost, Te
 use agent_host_sdk::{ApiError, ErrorCode};
 use serde_json::{Value, json};
 
-use super::{Approval, Meant};
+use super::{Approval, Intent};
 
 fn ask(mut host: TestHost, text: &str) -> TestRun {
     host.run::<Approval>(text)
@@ -51,7 +51,7 @@ fn a_platform_that_fails_is_a_failure_with_its_code() {
 }
 
 #[test]
-fn what_is_not_clear_is_asked_first() {
+fn an_unclear_order_is_asked_about_first() {
     let run = ask(deletes().answers([true]), "I do not need 42 any more");
     assert_eq!(outcome(&run), "executed");
     assert_eq!(run.questions[0].title, "delete item 42?");
@@ -100,23 +100,23 @@ fn the_action_is_configured() {
     let host = TestHost::new().config(json!({"action": "item.archive"})).action("item.archive", |_, _| json!("ok"));
     let run = ask(host, "archive 7");
     assert_eq!(run.actions[0].action, "item.archive");
-    // One that the manifest does not name cannot be had by configuration.
+    // The configuration cannot add an action that the manifest does not name.
     let host = TestHost::new().config(json!({"action": "user.ban"})).action("user.ban", |_, _| json!("ok"));
     assert_eq!(outcome(&ask(host, "ban 7")), "refused");
 }
 
 #[test]
 fn only_the_verb_and_one_number_are_clear() {
-    let check = |text: &str, meant: Meant| assert_eq!(Meant::by(text, "delete"), meant, "{text}");
-    check("delete 42", Meant::Clearly(42));
-    check("  DELETE  (42)!", Meant::Clearly(42));
-    check("archive 42", Meant::Perhaps(vec![42]));
-    check("do not delete 42", Meant::Perhaps(vec![42]));
-    check("delete 42 43", Meant::Perhaps(vec![42, 43]));
-    check("42", Meant::Perhaps(vec![42]));
-    check("delete it", Meant::Nothing);
-    check("delete 99999999999999999999999", Meant::Nothing);
-    check("", Meant::Nothing);
+    let check = |text: &str, meant: Intent| assert_eq!(Intent::by(text, "delete"), meant, "{text}");
+    check("delete 42", Intent::Clearly(42));
+    check("  DELETE  (42)!", Intent::Clearly(42));
+    check("archive 42", Intent::Perhaps(vec![42]));
+    check("do not delete 42", Intent::Perhaps(vec![42]));
+    check("delete 42 43", Intent::Perhaps(vec![42, 43]));
+    check("42", Intent::Perhaps(vec![42]));
+    check("delete it", Intent::Nothing);
+    check("delete 99999999999999999999999", Intent::Nothing);
+    check("", Intent::Nothing);
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! `plugin:agent-host/echo/default` says back what it hears, in small pieces, and then how often it
-//! was spoken to. The runner to copy: it streams, keeps state, reads history and has a form.
+//! `plugin:agent-host/echo/default` repeats its input in small pieces, and adds the number of turns. A template for new
+//! runners: it streams, keeps state, reads history and has a form.
 //!
-//! It is also the runner of the benchmarks, so it makes few host calls: for a short text one page
-//! of history and one emit, which carries the deltas, the whole message and the new state.
+//! The benchmarks use this runner, so it makes few host calls: for a short text one page of history and one emit, which
+//! carries the deltas, the whole message and the new state.
 
 use agent_host_sdk::{
     ApiError, Capabilities, Completion, Context, Failure, FormItem, HistoryOperation, Manifest, MessageWriter, Runner,
@@ -10,10 +10,10 @@ use agent_host_sdk::{
 };
 use serde::Deserialize;
 
-/// How far back it looks. It counts messages, so one page is enough.
+/// Number of transcript items to read: one page.
 const EARLIER_MESSAGES: u32 = 20;
 
-/// What a binding may configure: the fields of the form below. What is left out has its default.
+/// Configuration of a binding: the fields of the form below. Missing fields have their defaults.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -30,7 +30,7 @@ impl Runner for Echo {
             .label("zh-Hans", "回声")
             .description("en", "Says back what it hears, and counts the turns.")
             .capabilities(Capabilities { streaming: true, stateful_session: true, ..Capabilities::default() })
-            // The most it can ever use. The binding and the run only narrow it.
+            // Maximum permissions. The binding and the run can only narrow them.
             .state([StateScope::Conversation])
             .history([HistoryOperation::Page])
             .form(FormItem::string("prefix").label("en", "Said before each echo"))
@@ -46,7 +46,7 @@ impl Runner for Echo {
         let config: Config = ctx.config()?;
         let mut out = ctx.message();
 
-        // Every `delta` is a result of its own; they travel together, 64 in one call.
+        // Every `delta` is a separate result; up to 64 are sent in one host call.
         if !config.prefix.is_empty() {
             out.delta(&config.prefix)?;
         }
@@ -55,8 +55,8 @@ impl Runner for Echo {
             length => by_length(ctx.text(), length, &mut out)?,
         }
 
-        // Not every event belongs to a conversation, and not every run is granted what the
-        // manifest asks for: `available_apis` says what this one may do.
+        // Some events belong to no conversation, and some runs are not granted all permissions of the manifest:
+        // `available_apis` lists the calls of this run.
         if ctx.conversation_id().is_some() && ctx.available_apis().state {
             let state = ctx.state(StateScope::Conversation);
             let turns = state.snapshot::<u64>("turns")?.unwrap_or(0) + 1;
@@ -72,8 +72,8 @@ impl Runner for Echo {
     }
 }
 
-/// How many messages of the conversation are older than this event: a number, `20+` where there
-/// are more than it looks at, nothing where the run may not look.
+/// Returns the number of messages of the conversation before this event: `20+` if there are more than one page, `None` if
+/// the run may not read the history.
 fn earlier_messages(ctx: &Context) -> Result<Option<String>, ApiError> {
     if !ctx.available_apis().history_page {
         return Ok(None);
@@ -81,19 +81,19 @@ fn earlier_messages(ctx: &Context) -> Result<Option<String>, ApiError> {
     let Some(page) = ctx.history().backward().limit(EARLIER_MESSAGES).next().transpose()? else {
         return Ok(None);
     };
-    // The event that is being answered is in the transcript already.
+    // The transcript already contains the present event.
     let now = &ctx.event().event_id;
     let earlier = page.items.iter().filter(|item| item.item_type == "message" && item.event_id != *now);
     let more = if page.has_more { "+" } else { "" };
     Ok(Some(format!("{}{more}", earlier.count())))
 }
 
-/// A delta for each word, with the space behind it.
+/// Writes one delta per word, including the following space.
 fn by_word(text: &str, out: &mut MessageWriter) -> Result<(), ApiError> {
     text.split_inclusive(char::is_whitespace).try_for_each(|word| out.delta(word))
 }
 
-/// A delta for each `length` characters.
+/// Writes one delta per `length` characters.
 fn by_length(text: &str, length: usize, out: &mut MessageWriter) -> Result<(), ApiError> {
     let mut rest = text;
     while !rest.is_empty() {

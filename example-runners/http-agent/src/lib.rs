@@ -1,9 +1,9 @@
-//! `plugin:agent-host/http-agent/default` forwards a message to an agent that answers over HTTP, and streams back what comes.
-//! The agent elsewhere needs no SDK: it takes a POST with `{"input", "thread_id", "run_id"}` and answers with server-sent
+//! `plugin:agent-host/http-agent/default` forwards a message to a remote agent over HTTP, and streams back the answer.
+//! The remote agent needs no SDK: it accepts a POST with `{"input", "thread_id", "run_id"}` and answers with server-sent
 //! events (`data: text` or `data: {"delta": "text"}`, and `data: [DONE]` at the end) or with plain text.
 //!
-//! What to copy: a secret that this code never sees. It writes `{{secret:NAME}}`, and the host puts the secret in on the way
-//! out, only for the hosts that the operator named for it.
+//! Worth copying: the handling of a secret. This code writes `{{secret:NAME}}`; the host inserts the secret into the
+//! request, only for the hosts that the operator named for it.
 
 use agent_host_sdk::http::{Request, Response};
 use agent_host_sdk::json::from_str;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 #[cfg(test)]
 mod tests;
 
-/// What a binding may configure: the fields of the form below.
+/// Configuration of a binding: the fields of the form below.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -23,7 +23,7 @@ struct Config {
     format: Format,
 }
 
-/// How the other side answers.
+/// Format of the remote answer.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Format {
@@ -41,7 +41,7 @@ impl Runner for HttpAgent {
             .label("zh-Hans", "HTTP 智能体")
             .description("en", "Forwards to an agent elsewhere, and streams back what it says.")
             .capabilities(Capabilities { streaming: true, ..Capabilities::default() })
-            // Where the other side is, only the operator knows: any host here, and the binding names the one.
+            // The remote host is known only to the operator: the manifest allows any host, and the binding names one.
             .http_hosts(["*:*"])
             .form(FormItem::string("url").label("en", "URL of the agent").required())
             .form(
@@ -63,8 +63,8 @@ impl Runner for HttpAgent {
         if config.url.is_empty() {
             return Err(Failure::new("http_agent.no_url", "configure the `url` of the agent in the binding"));
         }
-        // What goes wrong before the first byte fails the run: with the code of the host (`unauthorized` for a host that is
-        // not granted), or with `http_status` and what the other side said.
+        // An error before the first byte fails the run: with the code of the host (`unauthorized` for a host that is not
+        // granted), or with `http_status` and the beginning of the body.
         let response = request(&ctx, &config).send()?.error_for_status()?;
 
         let mut out = ctx.message();
@@ -86,8 +86,9 @@ impl Runner for HttpAgent {
 }
 
 fn request(ctx: &Context, config: &Config) -> Request {
-    // By this the other side knows which conversation and which run it is. If it answers a run only once, however often it is
-    // asked, add `.idempotency_key(ctx.run_id())`: then a request that was cut off when the host died is made again.
+    // The ids tell the remote agent which conversation and run the request belongs to. If the remote agent answers
+    // repeated requests of a run only once, add `.idempotency_key(ctx.run_id())`: the host then repeats a request that
+    // was cut off by a crash.
     let thread = ctx.conversation().and_then(|conversation| conversation.thread_id.as_deref()).or(ctx.conversation_id());
     let accept = match config.format {
         Format::Sse => "text/event-stream",
@@ -102,28 +103,29 @@ fn request(ctx: &Context, config: &Config) -> Request {
     }
 }
 
-/// An event whose data is a JSON object.
+/// Event with a JSON object as data.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Said {
+struct StreamData {
     delta: Option<String>,
     error: Option<String>,
 }
 
-/// Writes what the events say. If the connection breaks, what came was seen, and the message is not completed.
+/// Writes the text of the events. If the connection breaks, the text so far has been emitted, and the message is not
+/// completed.
 fn stream_events(response: Response, out: &mut MessageWriter) -> Result<(), Failure> {
     for event in response.events() {
         let event = event?;
         if event.data == "[DONE]" {
             break;
         }
-        // Text that only looks like an object is text.
-        let object = if event.data.starts_with('{') { from_str::<Said>(&event.data).ok() } else { None };
+        // Data that starts with `{` but does not parse is text.
+        let object = if event.data.starts_with('{') { from_str::<StreamData>(&event.data).ok() } else { None };
         match object {
-            Some(Said { error: Some(why), .. }) => return Err(other_side(&why)),
+            Some(StreamData { error: Some(why), .. }) => return Err(other_side(&why)),
             _ if event.event == "error" => return Err(other_side(&event.data)),
-            Some(Said { delta: Some(text), .. }) => out.write(&text)?,
-            // A kind of event that this runner does not know.
+            Some(StreamData { delta: Some(text), .. }) => out.write(&text)?,
+            // Unknown kind of event.
             Some(_) => {}
             None => out.write(&event.data)?,
         }

@@ -30,7 +30,7 @@ fn events_are_streamed_back_until_the_other_side_is_done() {
     assert_eq!(run.text(), "Hello, wörld");
     assert_eq!(run.streamed(), "Hello, wörld");
     assert_eq!(run.completion().contract().finish_reason, "stop");
-    // The first words went out before the rest had come.
+    // The first words were emitted before the rest arrived.
     assert!(run.batches.len() > 1);
 }
 
@@ -75,7 +75,7 @@ fn an_error_of_the_other_side_is_a_clear_failure() {
 }
 
 #[test]
-fn what_came_before_a_break_was_seen_and_is_not_completed() {
+fn text_before_a_broken_stream_is_shown_and_not_completed() {
     for format in ["sse", "text"] {
         let reply = HttpReply::chunks(["data: half an\n\n"]).then_fails(down());
         let run = ask_as(json!({"url": URL, "format": format}), reply);
@@ -86,7 +86,7 @@ fn what_came_before_a_break_was_seen_and_is_not_completed() {
 }
 
 #[test]
-fn what_cannot_be_reached_says_why() {
+fn an_unreachable_server_is_reported_with_the_reason() {
     assert_eq!(ask_as(json!({}), "x".into()).failure().code, "http_agent.no_url");
     assert_eq!(ask_as(json!({"url": URL, "format": "xml"}), "x".into()).failure().code, "runner.invalid_config");
     assert_eq!(ask_as(json!({"url": "https://elsewhere.example/"}), "x".into()).failure().code, "unauthorized");

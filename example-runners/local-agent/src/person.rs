@@ -1,4 +1,4 @@
-//! The person that the agent works for: asked before something is destroyed, asked by the model, and heard while it works.
+//! Interaction with the user: confirmation of destructive calls, questions of the model, and input during the run.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use agent_host_sdk::{ApiError, Context, Message, ToolCall, ToolError, ToolOperat
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// So much of the parameters of a call is shown to a person.
+/// Maximum length of call parameters in a question, in characters.
 const SHOWN_CHARS: usize = 2_000;
 
 /// Parameters of the tool `ask_user`. The doc comments are what the model reads.
@@ -21,10 +21,10 @@ pub(crate) struct AskUser {
     choices: Option<Vec<String>>,
 }
 
-/// Whoever can be asked, where the run may ask.
+/// User of the run, asked only if the run may ask.
 pub(crate) struct Person<'a> {
     ctx: &'a Context,
-    /// What was looked up of tools so far: whether they destroy.
+    /// Known tools: true if destructive.
     destructive: BTreeMap<String, bool>,
 }
 
@@ -33,13 +33,13 @@ impl<'a> Person<'a> {
         Self { ctx, destructive: BTreeMap::new() }
     }
 
-    /// Does what the model asked for, but for destructive calls that the person does not want. A message for each call, in
-    /// order: the model is told what was not done and why.
+    /// Executes the calls of the model, except destructive calls that the user declines. Returns a message for each call,
+    /// in order; the message of a declined call has the reason.
     pub(crate) fn call_many(&mut self, tools: &mut Toolbox<'_>, calls: &[ToolCall]) -> Result<Vec<Message>, ApiError> {
         if !self.ctx.available_apis().interactions {
             return tools.call_many(calls);
         }
-        // A model that asks for a hundred calls must not ask a person a hundred times.
+        // A model with a hundred calls must not cause a hundred questions.
         let (calls, too_many) = calls.split_at(calls.len().min(CALLS_AT_ONCE));
         let mut refusals = Vec::with_capacity(calls.len());
         for call in calls {
@@ -58,7 +58,7 @@ impl<'a> Person<'a> {
         Ok(messages)
     }
 
-    /// Whether a tool of the host says that it destroys. One that cannot be looked up now may.
+    /// Returns true if a tool of the host is marked as destructive, or if its details are not available.
     fn is_destructive(&mut self, name: &str) -> Result<bool, ApiError> {
         if let Some(known) = self.destructive.get(name) {
             return Ok(*known);
@@ -77,7 +77,7 @@ impl<'a> Person<'a> {
         Ok(destructive)
     }
 
-    /// Asks whether a call may be made. None, where it may; otherwise what the model is told.
+    /// Asks the user to confirm a call. Returns `None` if confirmed, otherwise an error text for the model.
     fn refusal(&self, call: &ToolCall) -> Result<Option<String>, ApiError> {
         let parameters: String = call.parameters.chars().take(SHOWN_CHARS).collect();
         let question = Question::confirm(format!("Call the tool {}?", call.tool_name)).describe(parameters);
@@ -92,7 +92,7 @@ impl<'a> Person<'a> {
     }
 }
 
-/// What the tool `ask_user` answers.
+/// Executes the tool `ask_user`.
 pub(crate) fn ask_user(ctx: &Context, asked: AskUser) -> Result<String, ToolError> {
     let question = match asked.choices {
         Some(choices) if !choices.is_empty() => Question::choice(asked.question, choices),
@@ -106,7 +106,7 @@ pub(crate) fn ask_user(ctx: &Context, asked: AskUser) -> Result<String, ToolErro
     })
 }
 
-/// Adds what the user has said since the last turn of the model.
+/// Adds the input of the user since the last turn of the model.
 pub(crate) fn listen(ctx: &Context, request: &mut ModelRequest) -> Result<(), ApiError> {
     if ctx.available_apis().steering {
         for input in ctx.steering().inputs() {

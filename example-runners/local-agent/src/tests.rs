@@ -18,7 +18,7 @@ fn add(host: TestHost) -> TestHost {
     })
 }
 
-/// The texts of the tool messages of a request, by which the model saw what came of its calls.
+/// Returns the texts of the tool messages of the last request.
 fn tool_texts(run: &TestRun) -> Vec<String> {
     run.last_request().messages.iter().filter(|message| message.role == Role::Tool).map(|message| message.text()).collect()
 }
@@ -52,7 +52,7 @@ fn tools_are_called_at_once_and_their_results_go_back_to_the_model() {
     assert_eq!(run.text(), "3 and 7");
     assert_eq!(tool_texts(&run), ["3", "7"]);
     assert_eq!(run.calls.iter().filter(|call| **call == "tools.call-many").count(), 1);
-    // The host records its own tools; the runner must not do it again.
+    // The host records calls of its tools; the runner must not record them again.
     assert!(!run.results.iter().any(|result| matches!(result, RunResult::ToolCallStarted(_))));
 }
 
@@ -74,7 +74,7 @@ fn a_tool_that_fails_is_told_to_the_model_which_goes_on() {
     assert!(told[1].contains("no JSON object"), "{}", told[1]);
     assert!(told[2].contains("no tool `calc__nothing`") && told[2].contains("calc__add"), "{}", told[2]);
     assert!(told[3].contains("the server crashed"), "{}", told[3]);
-    // No service takes back parameters that are no JSON.
+    // No service accepts parameters that are not JSON.
     let asked = &run.last_request().messages.iter().find(|message| !message.tool_calls.is_empty()).unwrap().tool_calls;
     assert_eq!(asked[1].parameters, "{}");
 }
@@ -101,7 +101,7 @@ fn a_failure_of_the_model_is_the_failure_of_the_run_with_its_code() {
     let run = ask(&mut TestHost::new().replies("chat", [error.clone()]), "Hi");
     assert_eq!((run.failure().code.as_str(), run.failure().retryable), ("provider_overloaded", true));
 
-    // In the middle of the stream: what came is shown, and nothing is completed.
+    // Break in the middle of the stream: the text so far is emitted, and no message is completed.
     let run = ask(&mut TestHost::new().replies("chat", [Reply::text("half an").then_fails(error)]), "Hi");
     assert!(run.failure().message.contains("overloaded"));
     assert!(run.streamed().starts_with("half"));
@@ -231,7 +231,7 @@ fn a_cancelled_run_ends_as_cancelled_wherever_it_is() {
     }
 }
 
-/// A tool that destroys, and one that does not.
+/// Returns a host with a destructive tool and a harmless tool.
 fn files() -> TestHost {
     add(TestHost::new()).tool("fs__delete", json!({}), |p: Value| format!("deleted {}", p["path"])).destructive("fs__delete")
 }
@@ -255,13 +255,13 @@ fn before_a_tool_that_destroys_the_user_is_asked() {
     let titles: Vec<_> = run.questions.iter().map(|question| question.title.as_str()).collect();
     assert_eq!(titles, ["Call the tool fs__delete?"; 3]);
     assert_eq!(run.questions[1].description.as_deref(), Some(r#"{"path":"b"}"#));
-    // Each result answers its own call.
+    // Each result belongs to its own call.
     let answered: Vec<_> = run.last_request().messages.iter().filter_map(|message| message.tool_call_id.clone()).collect();
     assert_eq!(answered, ["call-1", "call-2", "call-3", "call-4"]);
 }
 
 #[test]
-fn what_cannot_be_known_or_asked_is_not_destroyed() {
+fn blobs_with_unknown_references_are_kept() {
     let again = || Reply::calls([delete("a")]);
     let down = || ApiError::new(ErrorCode::RuntimeError, "down");
     // The first detail is for the definitions, the second for the question.
@@ -280,7 +280,7 @@ fn what_cannot_be_known_or_asked_is_not_destroyed() {
     assert!(broken.tool_calls.is_empty());
     assert!(tool_texts(&broken)[0].contains("could not be asked"), "{:?}", tool_texts(&broken));
 
-    // Where the run may ask nobody, the binding has decided: its tools are granted as they are.
+    // If the run may not ask, the binding has decided: its tools are called as granted.
     let alone = ask(&mut files().replies("chat", [again(), "ok".into()]), "clean up");
     assert_eq!(alone.tool_calls.len(), 1);
 }
@@ -313,13 +313,13 @@ fn the_model_asks_the_user() {
     assert_eq!(told, ["Paris", "today", "The user will not say: private", "The user did not answer. Go on without."]);
     assert!(run.questions[1].answer_schema.as_deref().unwrap().contains(r#"["today","tomorrow"]"#));
 
-    // Where nobody can be asked, the model is not offered it.
+    // Without questions, the model is not offered the tool.
     let run = ask(&mut TestHost::new().replies("chat", ["Hello."]), "Hi");
     assert!(!run.last_request().tools.iter().any(|tool| tool.name == "ask_user"));
 }
 
 #[test]
-fn what_the_user_says_meanwhile_joins_the_next_turn() {
+fn messages_during_a_turn_join_the_next_one() {
     let step = || Reply::calls([("calc__add", json!({"a": 1, "b": 2}))]);
     let mut host = add(TestHost::new())
         .steering("in words, please")
@@ -330,10 +330,10 @@ fn what_the_user_says_meanwhile_joins_the_next_turn() {
     assert_eq!(run.text(), "trois");
     let said: Vec<_> = run.requests.iter().map(|(_, request)| request.messages.last().unwrap().text()).collect();
     assert_eq!(said, ["1+2?", "in words, please", "and in French"]);
-    // It comes behind the results of tools, where services accept it.
+    // The input follows the results of tools, as services require.
     let roles: Vec<_> = run.last_request().messages.iter().rev().take(3).map(|message| message.role).collect();
     assert_eq!(roles, [Role::User, Role::Tool, Role::Assistant]);
-    // What came after the last turn becomes a run of its own.
+    // Input after the last turn becomes a run of its own.
     assert_eq!(run.steering_left, ["too late"]);
 }
 

@@ -1,9 +1,9 @@
-//! `plugin:agent-host/supervisor/default` splits its input into tasks (a line or a `;` each), hands each to a run of another
-//! runner, and gathers what they say. It shows who is done while the others still work.
+//! `plugin:agent-host/supervisor/default` splits its input into tasks (one per line or `;`), starts a child run of
+//! another runner for each, and gathers the answers. A progress message shows finished tasks while others are running.
 //!
-//! What to copy: children run beside each other within a bound; one that fails takes nothing from the others; and it stops
-//! waiting while there is still time to say what it has. The host holds the rest: a child gets at most what this run was
-//! granted, is cancelled with it, and a circle of supervisors ends at a depth that is configured.
+//! Worth copying: children run concurrently within a bound; a failed child does not affect the others; the run stops
+//! waiting while there is time to report. The host does the rest: the grant of a child is at most that of this run, a
+//! child is cancelled with its parent, and a cycle of supervisors ends at a configured depth.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use serde::Deserialize;
 #[cfg(test)]
 mod tests;
 
-/// Runs that one run may start, in the host's default configuration.
+/// Maximum child runs of one run, in the host's default configuration.
 const MOST_TASKS: usize = 256;
 
-/// Kept from its own time to cancel what is left and to say what there is.
+/// Time reserved to cancel open children and to report.
 const RESERVE: Duration = Duration::from_secs(10);
 
-/// So much of a task is shown; all of it goes to the child.
+/// Maximum length of a task in messages, in characters. The child receives the whole task.
 const SHOWN_CHARS: usize = 60;
 
-/// What a binding may configure: the fields of the form below, with the same defaults.
+/// Configuration of a binding: the fields of the form below, with the same defaults.
 #[derive(Deserialize)]
 #[serde(default)]
 struct Config {
@@ -51,9 +51,10 @@ impl Runner for Supervisor {
             .label("zh-Hans", "主管")
             .description("en", "Splits work among other runners, and gathers what they say.")
             .capabilities(Capabilities { streaming: true, ..Capabilities::default() })
-            // `Get` to wait for them, `Events` to read what they said.
+            // `Get` to wait for children, `Events` to read their answers.
             .runs([RunOperation::Start, RunOperation::Get, RunOperation::Events, RunOperation::Cancel])
-            // What the workers may use: a child gets what both its manifest and its parent have. This runner calls none of it.
+            // Permissions of the workers: a child gets what both its manifest and its parent have. This runner uses none
+            // of them.
             .models([ModelOperation::Invoke, ModelOperation::Stream, ModelOperation::CountTokens])
             .tools([ToolOperation::Detail, ToolOperation::Call])
             .knowledge_bases([KnowledgeOperation::Retrieve])
@@ -84,7 +85,7 @@ impl Runner for Supervisor {
             many => return Err(Failure::new("supervisor.too_many_tasks", format!("{many} tasks are more than {MOST_TASKS}"))),
         }
 
-        // A message of its own that grows while they work. The answer is another.
+        // Progress is a separate message that grows while the children run. The answer is another message.
         let mut progress = ctx.message();
         let mut done = 0;
         let children = tasks.iter().map(|task| StartRun::new(&config.worker).text(*task).objective(shown(task)));
@@ -102,7 +103,7 @@ impl Runner for Supervisor {
     }
 }
 
-/// Says what each task came to. The run fails only where none came to anything.
+/// Reports the end of each task. The run fails only if all tasks failed.
 fn report(ctx: &Context, tasks: &[&str], ends: &[Gathered]) -> Result<Completion, Failure> {
     let failed = ends.iter().filter(|child| !child.end.is_completed()).count();
     let runs: Vec<_> = ends.iter().map(|child| child.run.as_ref().map(|run| run.id())).collect();
@@ -128,7 +129,7 @@ fn split(text: &str) -> Vec<&str> {
     text.split(['\n', ';']).map(str::trim).filter(|task| !task.is_empty()).collect()
 }
 
-/// The beginning of a task.
+/// Returns the beginning of a task.
 fn shown(task: &str) -> String {
     match task.char_indices().nth(SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", task.get(..end).unwrap_or_default()),
@@ -136,9 +137,9 @@ fn shown(task: &str) -> String {
     }
 }
 
-/// Its own time but for the reserve, or but for a tenth where there is little of it.
+/// Returns the time left less the reserve, or less a tenth of the time left if the tenth is smaller.
 fn time_to_wait(ctx: &Context) -> Duration {
-    // Without a deadline a day is as good as any; a person can cancel it.
+    // Without a deadline the run waits up to a day; a person can cancel it.
     let left = ctx.time_left().unwrap_or(Duration::from_secs(24 * 60 * 60));
     left.saturating_sub(RESERVE.min(left / 10))
 }

@@ -14,7 +14,7 @@ fn text(start: &StartRequest) -> String {
     start.input.text.clone().unwrap()
 }
 
-/// Each task takes 10 seconds; one that says `fail` fails at once, `hang` never ends.
+/// Returns a host on which each task takes 10 seconds, `fail` fails immediately, and `hang` never ends.
 fn host() -> TestHost {
     TestHost::new().child(ECHO, |start| match text(start).as_str() {
         "fail" => ChildReply::failed("worker.broken", "it broke"),
@@ -50,7 +50,7 @@ fn progress_is_streamed_while_others_work() {
         })
         .collect();
     assert_eq!(deltas[..2], ["[1/2] failed: fail\n", "[2/2] done: one\n"]);
-    // The first was out before the second ended.
+    // The first delta was emitted before the second child ended.
     let emit = run.calls.iter().position(|call| *call == "results.emit").unwrap();
     assert!(run.calls.iter().skip(emit).any(|call| *call == "runs.wait-any"));
 }
@@ -70,7 +70,7 @@ fn only_where_all_fail_the_run_fails() {
     assert_eq!(run.failure().code, "supervisor.all_failed");
     assert!(run.failure().message.contains("worker.broken: it broke"), "{}", run.failure().message);
 
-    // A worker that was not granted is the same.
+    // A worker that is not granted has the same effect.
     let run = TestHost::new().config(json!({"worker": "plugin:a/b/c"})).run::<Supervisor>("one");
     assert_eq!(run.failure().code, "supervisor.all_failed");
     assert!(run.failure().message.contains("unauthorized"), "{}", run.failure().message);
@@ -83,14 +83,14 @@ fn when_its_time_is_nearly_over_what_is_left_is_cancelled_and_the_rest_is_said()
     assert_eq!(run.children[1].status, RunStatus::Cancelled);
     assert!(run.children[1].cancelled.is_some());
 
-    // With one at a time the task behind it never starts.
+    // With one child at a time, the task behind the hanging one never starts.
     let run = host().time(60 * SECOND).config(json!({"at_once": 1})).run::<Supervisor>("one; hang; two");
     assert_eq!(run.children.len(), 2);
     assert!(answer(&run).contains("two: FAILED: it did not end in time"));
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_a_reason() {
+fn impossible_requests_are_refused_with_a_reason() {
     assert_eq!(host().deny(RunOperation::Start).run::<Supervisor>("one").failure().code, "supervisor.no_runs");
     assert_eq!(host().run::<Supervisor>(&"x;".repeat(257)).failure().code, "supervisor.too_many_tasks");
     let run = host().run::<Supervisor>(" ; \n");
@@ -111,7 +111,7 @@ fn a_cancelled_run_ends_as_cancelled_wherever_it_is() {
     let whole = host().run::<Supervisor>("one; two").calls.len();
     for calls in 0..whole {
         let run = host().cancel_after(calls).run::<Supervisor>("one; two");
-        // `timers.now` cannot fail, so the last calls may be such.
+        // `timers.now` cannot fail, so the last calls may be of this kind.
         assert_eq!(run.failure.map(|failure| failure.code).as_deref(), Some("cancelled"), "after {calls} of {whole} calls");
     }
     let mut host = host().fail("runs.wait-any", ApiError::new(ErrorCode::Cancelled, "by alice"));

@@ -1,5 +1,5 @@
-//! Artifacts: bytes that the host keeps, such as what came with a message. They travel by
-//! reference; their content is read on demand.
+//! Artifacts: files that the host keeps, such as attachments of a message. Messages and events contain references; a
+//! runner reads the content on demand.
 //!
 //! ```
 //! use std::io::{BufRead as _, BufReader, Write as _};
@@ -26,13 +26,13 @@ use crate::contract::{ArtifactMetadata, ArtifactRef, ErrorCode};
 use crate::error::ApiError;
 use crate::host::artifacts as host;
 
-/// What one call reads or writes: few calls, and far below the host's 1 MiB.
+/// Size of one read or write: few calls, and far below the host's limit of 1 MiB.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The most that one ranged read gives.
+/// Maximum size of one ranged read.
 const RANGE_BYTES: u32 = 1024 * 1024;
 
-/// The artifacts that this run may see. The manifest must declare
+/// Artifacts that this run may use, from [`Context::artifacts`](crate::Context::artifacts). The manifest must declare
 /// [`ArtifactOperation`](crate::ArtifactOperation)s.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Artifacts(());
@@ -42,26 +42,26 @@ impl Artifacts {
         Self(())
     }
 
-    /// Type, name, size and age.
+    /// Returns media type, name, size, creation time and expiry.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn metadata(self, artifact_id: &str) -> Result<ArtifactMetadata, ApiError> {
         Ok(host::metadata(artifact_id)?)
     }
 
-    /// At most `length` bytes (1 MiB at most) from `offset` on. Fewer at the end.
+    /// Returns up to `length` bytes (at most 1 MiB) from `offset`; fewer at the end.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn read_range(self, artifact_id: &str, offset: u64, length: u32) -> Result<Vec<u8>, ApiError> {
         Ok(host::read_range(artifact_id, offset, length)?)
     }
 
-    /// The whole content.
+    /// Returns the whole content.
     ///
     /// # Errors
-    /// As the host answers; `payload_too_large` when there are more than `max_bytes`.
+    /// Fails with `payload_too_large` if the content has more than `max_bytes`; otherwise with the error of the host.
     pub fn read_all(self, artifact_id: &str, max_bytes: usize) -> Result<Vec<u8>, ApiError> {
         let reader = host::open(artifact_id)?;
         let mut content = Vec::new();
@@ -82,10 +82,10 @@ impl Artifacts {
         }
     }
 
-    /// The whole content as text. What is no UTF-8 becomes `U+FFFD`.
+    /// Returns the whole content as text. Invalid UTF-8 becomes `U+FFFD`.
     ///
     /// # Errors
-    /// As [`Artifacts::read_all`].
+    /// Like [`Artifacts::read_all`].
     pub fn read_text(self, artifact_id: &str, max_bytes: usize) -> Result<String, ApiError> {
         Ok(match String::from_utf8(self.read_all(artifact_id, max_bytes)?) {
             Ok(text) => text,
@@ -93,16 +93,16 @@ impl Artifacts {
         })
     }
 
-    /// A part of the content as text, from `offset` on: whole characters of at most `max_bytes`,
-    /// and the offset of the next part where there is one.
+    /// Returns a part of the content as text, from `offset`: whole characters of at most `max_bytes`, and the offset of
+    /// the next part, if any.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn text_part(self, artifact_id: &str, offset: u64, max_bytes: u32) -> Result<(String, Option<u64>), ApiError> {
         let length = max_bytes.clamp(4, RANGE_BYTES);
         let bytes = self.read_range(artifact_id, offset, length)?;
         let full = bytes.len() >= length as usize;
-        // A character that the end of the part cuts in two belongs to the next.
+        // A character that is cut by the end of the part belongs to the next part.
         let whole = match std::str::from_utf8(&bytes) {
             Err(error) if full && error.error_len().is_none() => error.valid_up_to(),
             _ => bytes.len(),
@@ -111,27 +111,26 @@ impl Artifacts {
         Ok((text, full.then_some(offset + whole as u64)))
     }
 
-    /// The content as a [`std::io::Read`].
+    /// Opens the content as a [`std::io::Read`].
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn open(self, artifact_id: &str) -> Result<ArtifactReader, ApiError> {
         Ok(ArtifactReader { reader: host::open(artifact_id)?, chunk: Vec::new(), at: 0 })
     }
 
-    /// A new artifact, as a [`std::io::Write`]. It exists after
-    /// [`finish`](ArtifactWriter::finish).
+    /// Creates an artifact as a [`std::io::Write`]. The artifact exists only after [`finish`](ArtifactWriter::finish).
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn create(self, media_type: &str, name: Option<&str>) -> Result<ArtifactWriter, ApiError> {
         Ok(ArtifactWriter { writer: host::create(media_type, name)?, chunk: Vec::new() })
     }
 
-    /// A new artifact of bytes, or of a text, that is in memory already.
+    /// Creates an artifact from bytes or text in memory.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn store(self, media_type: &str, name: Option<&str>, content: impl AsRef<[u8]>) -> Result<ArtifactRef, ApiError> {
         let writer = host::create(media_type, name)?;
         for chunk in content.as_ref().chunks(CHUNK_BYTES) {
@@ -141,12 +140,12 @@ impl Artifacts {
     }
 }
 
-/// Reads an artifact. Its errors are those of the host: `?` in a runner keeps their code.
+/// Reader of an artifact. Errors are those of the host; `?` in a runner keeps their code.
 #[derive(Debug)]
 pub struct ArtifactReader {
     reader: host::Reader,
     chunk: Vec<u8>,
-    /// How much of `chunk` was given.
+    /// Number of bytes of `chunk` that were returned.
     at: usize,
 }
 
@@ -166,7 +165,7 @@ impl io::Read for ArtifactReader {
     }
 }
 
-/// Writes an artifact. **Without [`finish`](Self::finish) it never exists.**
+/// Writer of an artifact. **Without [`finish`](Self::finish) the artifact never exists.**
 #[must_use = "an artifact exists only after `finish`"]
 #[derive(Debug)]
 pub struct ArtifactWriter {
@@ -175,10 +174,10 @@ pub struct ArtifactWriter {
 }
 
 impl ArtifactWriter {
-    /// Stores what was written, and gives the reference to put into a message.
+    /// Stores the content and returns the reference for a message.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn finish(mut self) -> Result<ArtifactRef, ApiError> {
         self.send()?;
         Ok(host::Writer::finish(self.writer)?)

@@ -1,4 +1,4 @@
-//! What a run is handed: the event, who and where, and what it may use.
+//! Context of a run: the event, the conversation, the actor, and the resources that the run may use.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -32,8 +32,8 @@ use crate::tools::Tools;
 
 /// The context of one run.
 ///
-/// Reading it is free: it is in the memory of the runner already. The history is not in it, the
-/// runner pulls what it needs. The whole record is at [`Context::contract`].
+/// Reading the context makes no host call, except where a method says so. The context does not contain the history; the
+/// runner pulls the pages that it needs. The whole record is [`Context::contract`].
 #[derive(Debug)]
 pub struct Context {
     contract: RunContext,
@@ -46,73 +46,73 @@ impl Context {
         Self { contract, ids: MessageIds::default(), call_ids: Cell::new(0) }
     }
 
-    /// Every field, as the contract has it.
+    /// Returns all fields, as defined by the contract.
     #[must_use]
     pub fn contract(&self) -> &RunContext {
         &self.contract
     }
 
-    /// The run.
+    /// Returns the id of the run.
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.contract.run_id
     }
 
-    /// The run that started this one, where one did.
+    /// Returns the id of the parent run; `None` if no run started this one.
     #[must_use]
     pub fn parent_run_id(&self) -> Option<&str> {
         self.contract.parent_run_id.as_deref()
     }
 
-    /// The text of the input; empty where the event has none.
+    /// Returns the text of the input; empty if the event has none.
     #[must_use]
     pub fn text(&self) -> &str {
         self.contract.input.text.as_deref().unwrap_or_default()
     }
 
-    /// What came with the input.
+    /// Returns the attachments of the input.
     #[must_use]
     pub fn attachments(&self) -> &[ArtifactRef] {
         &self.contract.input.attachments
     }
 
-    /// What happened.
+    /// Returns the event.
     #[must_use]
     pub fn event(&self) -> &Event {
         &self.contract.event
     }
 
-    /// Where it happened. An event need not belong to a conversation.
+    /// Returns the conversation; `None` if the event belongs to no conversation.
     #[must_use]
     pub fn conversation(&self) -> Option<&Conversation> {
         self.contract.conversation.as_ref()
     }
 
-    /// The id of the conversation, where there is one.
+    /// Returns the id of the conversation, if any.
     #[must_use]
     pub fn conversation_id(&self) -> Option<&str> {
         self.conversation()?.conversation_id.as_deref()
     }
 
-    /// Who made it happen.
+    /// Returns the actor that caused the event, if known.
     #[must_use]
     pub fn actor(&self) -> Option<&Actor> {
         self.contract.actor.as_ref()
     }
 
-    /// The models, tools and other things that this run may use.
+    /// Returns the models, tools and other resources that this run may use.
     #[must_use]
     pub fn resources(&self) -> &Resources {
         &self.contract.resources
     }
 
-    /// The first model that this run may use in this way.
+    /// Returns the first granted model that allows the operation.
     #[must_use]
     pub fn model_for(&self, operation: ModelOperation) -> Option<&ModelResource> {
         self.resources().models.iter().find(|model| model.operations.contains(&operation))
     }
 
-    /// The granted model with this id.
+    /// Returns the granted model with this id.
     ///
     /// ```
     /// # use agent_host_sdk::{Completion, Context, Failure, ModelRequest};
@@ -124,8 +124,8 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// A [`Failure`] with the code `provider_not_ready` when the run was granted no such model. Its
-    /// message says what there is and what to do.
+    /// Fails with the code `provider_not_ready` if no such model is granted to the run. The message lists the granted
+    /// models and says how to configure one.
     pub fn model(&self, model_id: &str) -> Result<Model<'_>, Failure> {
         let models = &self.resources().models;
         models.iter().find(|model| model.model_id == model_id).map(Model::new).ok_or_else(|| {
@@ -139,10 +139,10 @@ impl Context {
         })
     }
 
-    /// The first chat model that this run was granted.
+    /// Returns the first granted chat model.
     ///
     /// # Errors
-    /// A [`Failure`] with the code `provider_not_ready` when there is none.
+    /// Fails with the code `provider_not_ready` if no chat model is granted.
     pub fn default_model(&self) -> Result<Model<'_>, Failure> {
         self.resources().models.iter().find(|model| model.model_type == "llm").map(Model::new).ok_or_else(|| {
             Failure::new(
@@ -152,134 +152,132 @@ impl Context {
         })
     }
 
-    /// The tools of the host that this run was granted.
+    /// Returns the tools of the host that are granted to this run.
     #[must_use]
     pub fn tools(&self) -> Tools<'_> {
         Tools::new(&self.resources().tools, &self.call_ids)
     }
 
-    /// The knowledge bases that this run was granted.
+    /// Returns the knowledge bases that are granted to this run.
     #[must_use]
     pub fn knowledge(&self) -> Knowledge<'_> {
         Knowledge::new(&self.resources().knowledge_bases)
     }
 
-    /// Earlier events.
+    /// Returns access to earlier events.
     #[must_use]
     pub fn events(&self) -> Events {
         Events::new()
     }
 
-    /// Bytes that the host keeps, such as those of [`Context::attachments`].
+    /// Returns access to the artifacts of the host, such as those of [`Context::attachments`].
     #[must_use]
     pub fn artifacts(&self) -> Artifacts {
         Artifacts::new()
     }
 
-    /// Bytes of the runner that outlive the run.
+    /// Returns access to one area of the storage: bytes that outlive the run.
     #[must_use]
     pub fn storage(&self, area: StorageArea) -> Storage {
         Storage::new(area)
     }
 
-    /// The skills that this run may read. The content of one is an artifact:
+    /// Returns the skills that this run may read. The content of a skill is an artifact:
     /// `ctx.artifacts().read_text(&skill.content.artifact_id, limit)`.
     #[must_use]
     pub fn skills(&self) -> &[SkillResource] {
         &self.resources().skills
     }
 
-    /// The skill of this name, where the run may read it.
+    /// Returns the skill with this name; `None` if the run may not read one.
     #[must_use]
     pub fn skill(&self, name: &str) -> Option<&SkillResource> {
         self.skills().iter().find(|skill| skill.skill_name == name)
     }
 
-    /// Content that does not change from run to run, each with its hash: put it first into a prompt, and services that keep
-    /// the beginning of a prompt know it again.
+    /// Returns references to content that does not change between runs, each with its hash. At the start of a prompt,
+    /// such content lets model services reuse the prefix of an earlier prompt.
     #[must_use]
     pub fn static_refs(&self) -> &[StaticRef] {
         &self.contract.runtime.static_refs
     }
 
-    /// The actions that this run may ask of the platform.
+    /// Returns access to the platform actions of this run.
     #[must_use]
     pub fn platform(&self) -> Platform<'_> {
         Platform::new(&self.resources().platform_actions)
     }
 
-    /// Asks a person, and waits for the answer. See [`interactions`](crate::interactions).
+    /// Asks a person a question and waits for the answer. See [`interactions`](crate::interactions).
     ///
     /// # Errors
-    /// `unauthorized` where this run may not ask; `runtime_error` where the answer has not the shape that was asked for.
+    /// Fails with `unauthorized` if this run may not ask, and with `runtime_error` if the answer does not have the shape
+    /// of `A`.
     pub fn ask<A>(&self, question: Question<A>) -> Result<A, ApiError> {
         question.ask()
     }
 
-    /// Input that arrives while this run is active.
+    /// Returns access to input that arrives while this run is active.
     #[must_use]
     pub fn steering(&self) -> Steering {
         Steering::new()
     }
 
-    /// Other runs that this run starts.
+    /// Returns access to child runs of this run.
     #[must_use]
     pub fn runs(&self) -> Runs {
         Runs::new()
     }
 
-    /// Requests to the outside.
+    /// Returns access to HTTP requests.
     #[must_use]
     pub fn http(&self) -> Http {
         Http::new()
     }
 
-    /// Which calls the grant of this run allows. A call that is not allowed answers
-    /// `unauthorized`.
+    /// Returns the calls that the grant of this run allows. A call that is not allowed fails with `unauthorized`.
     #[must_use]
     pub fn available_apis(&self) -> &AvailableApis {
         &self.contract.context.available_apis
     }
 
-    /// When the host ends the run, in Unix milliseconds.
+    /// Returns the deadline of the run, in ms since the Unix epoch; `None` without a deadline.
     #[must_use]
     pub fn deadline_at(&self) -> Option<u64> {
         self.contract.runtime.deadline_at
     }
 
-    /// How long this run may still take; none, where it has no deadline. A host call.
+    /// Returns the time until the deadline; `None` without a deadline. Makes a host call.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         self.deadline_at().map(|at| Duration::from_millis(at.saturating_sub(timers::now())))
     }
 
-    /// The language to answer in, as a BCP 47 tag, where the host knows one.
+    /// Returns the language of the answer as a BCP 47 tag, if known to the host.
     #[must_use]
     pub fn locale(&self) -> Option<&str> {
         self.contract.runtime.locale.as_deref()
     }
 
-    /// The configuration of the binding.
+    /// Returns the configuration of the binding.
     ///
     /// # Errors
-    /// A [`Failure`] with the code `runner.invalid_config` whose message names the field that does
-    /// not fit `T`.
+    /// Fails with the code `runner.invalid_config` if the configuration does not fit `T`. The message names the field.
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         from_str(&self.contract.config)
             .map_err(|error| Failure::new("runner.invalid_config", format!("the configuration, {error}")))
     }
 
-    /// The data of the event.
+    /// Returns the data of the event.
     ///
     /// # Errors
-    /// A [`Failure`] with the code `runner.invalid_event` whose message names the field that does
-    /// not fit `T`.
+    /// Fails with the code `runner.invalid_event` if the data does not fit `T`. The message names the field.
     pub fn event_data<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         from_str(&self.contract.event.data)
             .map_err(|error| Failure::new("runner.invalid_event", format!("the data of the event, {error}")))
     }
 
-    /// The state in a scope.
+    /// Returns the state in a scope.
     #[must_use]
     pub fn state(&self, scope: StateScope) -> State<'_> {
         let snapshot = &self.contract.state;
@@ -293,28 +291,28 @@ impl Context {
         State::new(scope, snapshot)
     }
 
-    /// The transcript.
+    /// Returns access to the transcript.
     #[must_use]
     pub fn history(&self) -> History {
         History::new()
     }
 
-    /// Starts a message that is streamed while it is written.
+    /// Starts a message that is streamed while the runner writes the text.
     pub fn message(&self) -> MessageWriter {
         MessageWriter::new(self.ids.clone())
     }
 
-    /// An id for a message that the runner builds itself, unique in the run.
+    /// Returns a message id, unique in the run, for a message that the runner builds itself.
     #[must_use]
     pub fn next_message_id(&self) -> String {
         self.ids.next()
     }
 
-    /// Says a text that is complete already, without deltas. One host call; a text of more than
-    /// [`MESSAGE_BYTES`] becomes several messages.
+    /// Emits a complete text without deltas, in one host call. A text longer than [`MESSAGE_BYTES`] becomes several
+    /// messages.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn reply(&self, text: &str) -> Result<(), ApiError> {
         let mut batch = Batch::new();
         let mut rest = text;

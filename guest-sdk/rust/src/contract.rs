@@ -1,10 +1,10 @@
-//! The contract as `wit-bindgen` generates it from `wit/`: every interface and every type, also
-//! those that this SDK has no helper for.
+//! The contract as `wit-bindgen` generates it from `wit/`: all interfaces and types, also those without a helper in this
+//! SDK.
 //!
-//! An interface is imported by the component as soon as one of its functions is called, and the
-//! manifest must declare it then. The functions are in [`agent_host::runner`], for example
-//! [`agent_host::runner::models::invoke`]; the types that most runners touch are re-exported here
-//! under their own names. Generated types carry no ids of runs: the host knows who calls.
+//! A component imports an interface as soon as its code calls one of the functions; the manifest must then declare the
+//! interface. The functions are in [`agent_host::runner`], for example [`agent_host::runner::models::invoke`]; the types
+//! that most runners use are re-exported here under their own names. Generated types carry no run ids: the host knows the
+//! caller.
 
 #![allow(
     missing_docs,

@@ -1,4 +1,4 @@
-//! What a host call can answer instead of a value.
+//! Error of a host call.
 
 use std::fmt;
 
@@ -6,37 +6,37 @@ use crate::contract::ErrorCode;
 use crate::contract::agent_host::runner::types;
 use crate::state::member;
 
-/// A refusal or a failure of the host, as every interface of the contract reports it.
+/// Error that the host returns: a refusal or a failure. Every interface of the contract uses this type.
 ///
-/// It is an ordinary [`std::error::Error`]; in [`Runner::run`](crate::Runner::run) the `?` operator
-/// turns it into a [`Failure`](crate::Failure) with the code in its details, such as
-/// `provider_not_ready`, else with its own, such as `not_found`.
+/// In [`Runner::run`](crate::Runner::run) the `?` operator converts an `ApiError` into a [`Failure`](crate::Failure). The
+/// code of the failure is the `code` in `details`, such as `provider_not_ready`, or else the error code, such as
+/// `not_found`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
-    /// What went wrong.
+    /// Error code.
     pub code: ErrorCode,
-    /// Why, for a person.
+    /// Description for a person.
     pub message: String,
-    /// Whether the same call may succeed later.
+    /// True if the same call may succeed later.
     pub retryable: bool,
-    /// More, as a JSON object.
+    /// Further details, as a JSON object.
     pub details: Option<String>,
 }
 
 impl ApiError {
-    /// An error that another try would not mend: for tests, and for helpers of a runner's own.
+    /// Creates an error that is not retryable, for tests and for helper functions of a runner.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), retryable: false, details: None }
     }
 
-    /// Whether the run has been cancelled. Every later call answers the same: clean up and return.
+    /// Returns true if the run has been cancelled. Every later call fails with the same error: clean up and return.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         matches!(self.code, ErrorCode::Cancelled)
     }
 
-    /// The code of a run that fails for this error: the string `code` in the details, where the host
-    /// says more than the contract has codes for, else the code itself.
+    /// Returns the code of a run that fails with this error: the non-empty string `code` in `details`, or else the error
+    /// code.
     #[must_use]
     pub fn failure_code(&self) -> String {
         self.details
@@ -72,7 +72,7 @@ impl From<ApiError> for types::ApiError {
 }
 
 impl ErrorCode {
-    /// The code as the protocol spells it, such as `payload_too_large`.
+    /// Returns the code in the spelling of the protocol, such as `payload_too_large`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {

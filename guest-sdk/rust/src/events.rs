@@ -1,9 +1,9 @@
-//! Earlier events.
+//! Earlier events of the event log.
 //!
 //! ```
 //! use agent_host_sdk::{ApiError, Context};
 //!
-//! /// How many of the newest events were messages.
+//! /// Counts the messages among the newest events.
 //! fn messages(ctx: &Context) -> Result<usize, ApiError> {
 //!     let mut count = 0;
 //!     for page in ctx.events().backward().types(["message.received"]).limit(50).take(3) {
@@ -17,7 +17,7 @@ use crate::contract::{Event, EventPage};
 use crate::error::ApiError;
 use crate::host::events as host;
 
-/// The event log, as far as this run may see it. The manifest must declare
+/// Events that this run may see, from [`Context::events`](crate::Context::events). The manifest must declare
 /// [`EventOperation`](crate::EventOperation)s.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Events(());
@@ -27,21 +27,21 @@ impl Events {
         Self(())
     }
 
-    /// One event.
+    /// Returns one event.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn get(self, event_id: &str) -> Result<Event, ApiError> {
         Ok(host::get(event_id)?)
     }
 
-    /// From the newest event to the oldest.
+    /// Returns pages from the newest event to the oldest.
     pub fn backward(self) -> EventPages {
         EventPages { before: None, types: Vec::new(), limit: 50, more: true }
     }
 }
 
-/// Pages of events, one host call each, until there are no more or one is refused.
+/// Iterator over pages of events. Each page is one host call. Ends after the last page or after the first error.
 #[must_use = "an iterator does nothing until it is asked"]
 #[derive(Clone, Debug)]
 pub struct EventPages {
@@ -52,13 +52,13 @@ pub struct EventPages {
 }
 
 impl EventPages {
-    /// Events of a page: 1 to 100, 50 where nothing is said.
+    /// Number of events of a page, 1 to 100. Default: 50.
     pub fn limit(mut self, events: u32) -> Self {
         self.limit = events;
         self
     }
 
-    /// Only events of these types. All, where nothing is said.
+    /// Returns only events of these types. Default: all types.
     pub fn types<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> Self {
         self.types = types.into_iter().map(Into::into).collect();
         self

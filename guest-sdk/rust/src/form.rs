@@ -1,10 +1,9 @@
-//! Fields of the form by which a binding is configured.
+//! Fields of the form for the configuration of a binding.
 
 use crate::contract::agent_host::runner::manifest as contract;
 use crate::json::IntoJson;
 
-/// One field. The name is the key in the configuration that
-/// [`Context::config`](crate::Context::config) reads.
+/// Field of the form. The name is the key in the configuration that [`Context::config`](crate::Context::config) reads.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FormItem {
@@ -12,7 +11,7 @@ pub struct FormItem {
 }
 
 impl FormItem {
-    /// A field of a kind that this SDK has no function for.
+    /// Creates a field of a kind that has no function here.
     pub fn new(name: impl Into<String>, kind: impl Into<String>) -> Self {
         Self {
             contract: contract::FormItem {
@@ -27,84 +26,82 @@ impl FormItem {
         }
     }
 
-    /// A line of text.
+    /// Creates a field for one line of text.
     pub fn string(name: impl Into<String>) -> Self {
         Self::new(name, "string")
     }
 
-    /// Text of several lines, such as a prompt.
+    /// Creates a field for text of several lines, such as a prompt.
     pub fn text(name: impl Into<String>) -> Self {
         Self::new(name, "text")
     }
 
-    /// A whole number.
+    /// Creates a field for an integer.
     pub fn integer(name: impl Into<String>) -> Self {
         Self::new(name, "integer")
     }
 
-    /// A number.
+    /// Creates a field for a number.
     pub fn float(name: impl Into<String>) -> Self {
         Self::new(name, "float")
     }
 
-    /// Yes or no.
+    /// Creates a field for a boolean.
     pub fn boolean(name: impl Into<String>) -> Self {
         Self::new(name, "boolean")
     }
 
-    /// One of several values, which [`FormItem::option`] adds.
+    /// Creates a field for one of several values; [`FormItem::option`] adds a value.
     pub fn select(name: impl Into<String>) -> Self {
         Self::new(name, "select")
     }
 
-    /// A model of the host.
+    /// Creates a field for a model of the host.
     pub fn model(name: impl Into<String>) -> Self {
         Self::new(name, "model")
     }
 
-    /// Tools of the host.
+    /// Creates a field for tools of the host.
     pub fn tools(name: impl Into<String>) -> Self {
         Self::new(name, "tools")
     }
 
-    /// Knowledge bases of the host.
+    /// Creates a field for knowledge bases of the host.
     pub fn knowledge_bases(name: impl Into<String>) -> Self {
         Self::new(name, "knowledge-bases")
     }
 
-    /// The name of a secret that the operator keeps. The runner never sees its value.
+    /// Creates a field for the name of a secret that the operator keeps. The runner never sees the secret.
     pub fn secret(name: impl Into<String>) -> Self {
         Self::new(name, "secret")
     }
 
-    /// The name that people see, in a language; call it once a language. Without any, it is the
-    /// name of the field.
+    /// Adds the displayed name in one language. Call once per language. Default: the name of the field.
     pub fn label(mut self, language: impl Into<String>, text: impl Into<String>) -> Self {
         self.contract.label.push((language.into(), text.into()));
         self
     }
 
-    /// What the field means, in a language.
+    /// Adds a description in one language.
     pub fn description(mut self, language: impl Into<String>, text: impl Into<String>) -> Self {
         let description = self.contract.description.get_or_insert_default();
         description.push((language.into(), text.into()));
         self
     }
 
-    /// A binding without this field is refused.
+    /// Makes the field required: the host refuses a binding without this field.
     pub fn required(mut self) -> Self {
         self.contract.required = true;
         self
     }
 
-    /// The value where the binding gives none. Give the type that reads the configuration the same
-    /// default: `#[serde(default)]`.
+    /// Sets the default value. The type that reads the configuration needs the same default: `#[serde(default)]`.
     pub fn default(mut self, value: impl IntoJson) -> Self {
         self.contract.default = Some(value.into_json());
         self
     }
 
-    /// One more choice of a [`select`](FormItem::select), with its English label.
+    /// Adds a choice to a [`select`](FormItem::select), with an English label.
     pub fn option(mut self, value: impl Into<String>, label: impl Into<String>) -> Self {
         self.contract.options.push((value.into(), vec![("en".to_owned(), label.into())]));
         self

@@ -1,12 +1,25 @@
-//! What was said before: the transcript of a conversation, page by page.
+//! Transcript of the conversation: pages and full-text search.
+//!
+//! ```
+//! use agent_host_sdk::{ApiError, Context};
+//!
+//! /// Returns the newest texts, newest first.
+//! fn recent(ctx: &Context) -> Result<Vec<String>, ApiError> {
+//!     let mut texts = Vec::new();
+//!     for page in ctx.history().backward().limit(20).take(1) {
+//!         texts.extend(page?.items.into_iter().filter_map(|item| item.text));
+//!     }
+//!     Ok(texts)
+//! }
+//! ```
 
 use crate::contract::{Direction, PageRequest, TranscriptItem, TranscriptPage};
 use crate::error::ApiError;
 use crate::host::history as host;
 use crate::json::IntoJson;
 
-/// The transcript. The manifest must declare [`HistoryOperation::Page`](crate::HistoryOperation),
-/// and the grant of the run must allow it: see
+/// Transcript, from [`Context::history`](crate::Context::history). The manifest must declare
+/// [`HistoryOperation::Page`](crate::HistoryOperation), and the grant of the run must allow the operation: see
 /// [`Context::available_apis`](crate::Context::available_apis).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct History(());
@@ -16,38 +29,37 @@ impl History {
         Self(())
     }
 
-    /// From the newest item to the oldest.
+    /// Returns pages from the newest item to the oldest.
     pub fn backward(self) -> Pages {
         Pages::new(Direction::Backward)
     }
 
-    /// From the oldest item to the newest.
+    /// Returns pages from the oldest item to the newest.
     pub fn forward(self) -> Pages {
         Pages::new(Direction::Forward)
     }
 
-    /// Full-text search; see [`Search`].
+    /// Starts a full-text search; see [`Search`].
     pub fn search(self, query: impl Into<String>) -> Search {
         Search { query: query.into(), top_k: 10, filters: Vec::new() }
     }
 
-    /// One page, as the contract has it.
+    /// Returns one page for a request of the contract.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn page(self, request: &PageRequest) -> Result<TranscriptPage, ApiError> {
         Ok(host::page(request)?)
     }
 }
 
-/// Pages of the transcript, one host call each, until there are no more or one is refused.
+/// Iterator over pages of the transcript. Each page is one host call. Ends after the last page or after the first error.
 ///
-/// Each step goes on at the cursor `next` of the page before: as `before` on the way backward, as
-/// `after` on the way forward.
+/// Each step continues at the cursor `next` of the previous page: as `before` if backward, as `after` if forward.
 #[must_use = "an iterator does nothing until it is asked"]
 #[derive(Clone, Debug)]
 pub struct Pages {
-    /// None after the last page.
+    /// `None` after the last page.
     next: Option<PageRequest>,
 }
 
@@ -65,22 +77,22 @@ impl Pages {
         }
     }
 
-    /// Items of a page: 1 to 100, 50 where nothing is said.
+    /// Number of items of a page, 1 to 100. Default: 50.
     pub fn limit(self, items: u32) -> Self {
         self.with(|request| request.limit = items)
     }
 
-    /// Starts behind this cursor, in the direction of the pages.
+    /// Starts after this cursor, in the direction of the pages.
     pub fn starting_at(self, cursor: impl Into<String>) -> Self {
         self.with(|request| turn_to(request, cursor.into()))
     }
 
-    /// Another conversation than that of the run. It needs a grant of its own.
+    /// Selects another conversation than that of the run. Needs a separate grant.
     pub fn conversation(self, conversation_id: impl Into<String>) -> Self {
         self.with(|request| request.conversation_id = Some(conversation_id.into()))
     }
 
-    /// Items name their artifacts.
+    /// Includes the artifacts of each item.
     pub fn with_artifacts(self) -> Self {
         self.with(|request| request.include_artifacts = true)
     }
@@ -114,7 +126,7 @@ impl Iterator for Pages {
     }
 }
 
-/// A full-text search in what was said, until [`run`](Self::run) asks the host. Needs
+/// Full-text search in the transcript. [`run`](Self::run) sends the query to the host. Needs
 /// [`HistoryOperation::Search`](crate::HistoryOperation).
 ///
 /// ```
@@ -129,38 +141,38 @@ impl Iterator for Pages {
 pub struct Search {
     query: String,
     top_k: u32,
-    /// Names and JSON.
+    /// Names and JSON values.
     filters: Vec<(&'static str, String)>,
 }
 
 impl Search {
-    /// How many items at most: 1 to 50, 10 where nothing is said.
+    /// Maximum number of items, 1 to 50. Default: 10.
     pub fn top_k(mut self, items: u32) -> Self {
         self.top_k = items;
         self
     }
 
-    /// Only what these roles said, such as `user`.
+    /// Returns only items of these roles, such as `user`.
     pub fn roles<R: AsRef<str>>(self, roles: impl IntoIterator<Item = R>) -> Self {
         self.filter("roles", list(roles))
     }
 
-    /// Only items of events of these types.
+    /// Returns only items of events of these types.
     pub fn event_types<T: AsRef<str>>(self, types: impl IntoIterator<Item = T>) -> Self {
         self.filter("event_types", list(types))
     }
 
-    /// Only what was said at this time, Unix milliseconds, or later.
+    /// Returns only items from this time on, in ms since the Unix epoch.
     pub fn since(self, at: u64) -> Self {
         self.filter("since", at.into_json())
     }
 
-    /// Only what was said before this time, Unix milliseconds.
+    /// Returns only items before this time, in ms since the Unix epoch.
     pub fn until(self, at: u64) -> Self {
         self.filter("until", at.into_json())
     }
 
-    /// Another conversation than that of the run. It needs a grant of its own.
+    /// Selects another conversation than that of the run. Needs a separate grant.
     pub fn conversation(self, conversation_id: &str) -> Self {
         self.filter("conversation_id", conversation_id.into_json())
     }
@@ -179,16 +191,16 @@ impl Search {
         Some(format!("{{{}}}", members.join(",")))
     }
 
-    /// Searches. The best item is the first.
+    /// Runs the search. Returns the best item first.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn run(&self) -> Result<Vec<TranscriptItem>, ApiError> {
         Ok(host::search(&self.query, self.filters().as_deref(), self.top_k)?)
     }
 }
 
-/// A JSON array of texts.
+/// Returns a JSON array of texts.
 fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
     let items: Vec<_> = items.into_iter().map(|item| item.as_ref().into_json()).collect();
     format!("[{}]", items.join(","))

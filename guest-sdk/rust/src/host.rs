@@ -1,8 +1,8 @@
-//! The one door of this SDK to the host: on wasm the functions of the contract, elsewhere the
-//! scripted host of [`testing`](crate::testing).
+//! Host interface of this SDK: on wasm the functions of the contract, elsewhere the scripted host of
+//! [`testing`](crate::testing).
 //!
-//! Both have the same names and signatures. On wasm this module is nothing but names, so it costs
-//! nothing there, and a component still imports exactly what it calls.
+//! Both have the same names and signatures. On wasm this module only re-exports names, so a component still imports
+//! exactly the interfaces that its code calls.
 
 #[cfg(target_family = "wasm")]
 pub(crate) use crate::contract::agent_host::runner::{

@@ -1,4 +1,4 @@
-//! Questions to a person. The run waits, costs nothing meanwhile, and survives a restart of its host.
+//! Questions to a person. The run waits for the answer, is parked meanwhile, and survives a restart of the host.
 //!
 //! ```
 //! use agent_host_sdk::interactions::{Answer, Confirmed, Question};
@@ -20,8 +20,8 @@
 //! }
 //! ```
 //!
-//! The manifest must declare [`interactions`](crate::Manifest::interactions);
-//! `ctx.available_apis().interactions` says whether this run may ask.
+//! The manifest must declare [`interactions`](crate::Manifest::interactions). The flag
+//! `ctx.available_apis().interactions` is true if this run may ask.
 
 use std::time::Duration;
 
@@ -36,19 +36,19 @@ use crate::json::{IntoJson, from_str};
 use crate::limits::millis;
 use crate::timers;
 
-/// What a person answered to a question with a form, or with choices.
+/// Answer of a person to a form or a choice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer<T> {
-    /// This.
+    /// Answer of the person.
     Submitted(T),
-    /// They would not say, perhaps for this reason.
+    /// The person declined, with an optional reason.
     Declined(Option<String>),
-    /// Nobody said anything in time.
+    /// No answer before the question expired.
     Expired,
 }
 
 impl<T> Answer<T> {
-    /// What was answered, if something was.
+    /// Returns the submitted answer; `None` if declined or expired.
     pub fn submitted(self) -> Option<T> {
         match self {
             Self::Submitted(value) => Some(value),
@@ -57,50 +57,50 @@ impl<T> Answer<T> {
     }
 }
 
-/// What a person answered to a confirmation.
+/// Answer of a person to a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Confirmed {
-    /// Go on.
+    /// The person agreed.
     Yes,
-    /// Do not, perhaps for this reason.
+    /// The person disagreed or declined, with an optional reason.
     No(Option<String>),
-    /// Nobody said anything in time. Not a yes.
+    /// No answer before the question expired. Does not count as yes.
     Expired,
 }
 
 impl Confirmed {
-    /// Whether a person said yes.
+    /// Returns true if a person agreed.
     #[must_use]
     pub fn is_yes(&self) -> bool {
         matches!(self, Self::Yes)
     }
 }
 
-/// What a person says to a plan.
+/// Answer of a person to a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Review {
-    /// Do it, perhaps with a remark.
+    /// The plan is approved, with an optional remark.
     Approved(Option<String>),
-    /// Change it as this says, and show it again.
+    /// The plan must change as described and be reviewed again.
     Changes(String),
-    /// Drop it, perhaps for this reason.
+    /// The plan is dropped, with an optional reason.
     Declined(Option<String>),
-    /// Nobody said anything in time. Not an approval.
+    /// No answer before the question expired. Does not count as approval.
     Expired,
 }
 
-/// A question whose answer is an `A`. [`Context::ask`](crate::Context::ask) asks it.
+/// Question with an answer of type `A`, for [`Context::ask`](crate::Context::ask).
 #[must_use = "a question is not asked until it is given to `Context::ask`"]
 #[derive(Clone, Debug)]
 pub struct Question<A> {
     contract: AskedQuestion,
-    /// From now on; made a time when the question is asked.
+    /// Time until the question expires; converted to `expires_at` when the question is asked.
     expires_in: Option<Duration>,
     read: fn(QuestionAnswer) -> Result<A, ApiError>,
 }
 
 impl Question<Confirmed> {
-    /// Yes or no.
+    /// Creates a question for yes or no.
     pub fn confirm(title: impl Into<String>) -> Self {
         Self::new(QuestionKind::Confirmation, title, |answer| {
             Ok(match read::<bool>(answer)? {
@@ -115,21 +115,21 @@ impl Question<Confirmed> {
 }
 
 impl Question<Answer<String>> {
-    /// One of these. The answer is one of them, word for word: the host checks it.
+    /// Creates a question with choices. The host checks that the answer is literally one of the choices.
     pub fn choice<C: Into<String>>(title: impl Into<String>, choices: impl IntoIterator<Item = C>) -> Self {
         let choices: Vec<_> = choices.into_iter().map(|choice| choice.into().into_json()).collect();
         let schema = format!(r#"{{"type":"string","enum":[{}]}}"#, choices.join(","));
         Self::new(QuestionKind::Choice, title, read).schema(schema)
     }
 
-    /// A line of text.
+    /// Creates a question for one line of text.
     pub fn text(title: impl Into<String>) -> Self {
         Self::new(QuestionKind::Form, title, read).schema(r#"{"type":"string"}"#)
     }
 }
 
 impl Question<Answer<Value>> {
-    /// A form, as a JSON Schema. The host checks the answer against it.
+    /// Creates a form from a JSON Schema. The host checks the answer against the schema.
     pub fn form(title: impl Into<String>, schema: impl IntoJson) -> Self {
         Self::new(QuestionKind::Form, title, read).schema(schema.into_json())
     }
@@ -137,14 +137,14 @@ impl Question<Answer<Value>> {
 
 #[cfg(feature = "schemars")]
 impl<T: DeserializeOwned + schemars::JsonSchema> Question<Answer<T>> {
-    /// A form that is a Rust type: its fields, with their doc comments, are what the person sees.
+    /// Creates a form from a Rust type. The person sees the fields with their doc comments.
     pub fn form_of(title: impl Into<String>) -> Self {
         Self::new(QuestionKind::Form, title, read).schema(crate::tools::schema_of::<T>())
     }
 }
 
 impl Question<Review> {
-    /// A plan that a person approves, or wants changed.
+    /// Creates a review of a plan. The person approves the plan or requests changes.
     pub fn plan_review(title: impl Into<String>, plan: impl Into<String>) -> Self {
         Self::new(QuestionKind::PlanReview, title, |answer| {
             Ok(match read::<PlanAnswer>(answer)? {
@@ -178,27 +178,27 @@ impl<A> Question<A> {
         self
     }
 
-    /// More than the title has room for.
+    /// Adds a description to the title.
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.contract.description = Some(description.into());
         self
     }
 
-    /// Nobody needs to answer any more after so long, counted from when it is asked. Where nothing is said, the host
-    /// decides (a day).
+    /// Sets the time until the question expires, counted from the call of `Context::ask`. Default: set by the host (a
+    /// day).
     pub fn expires_in(mut self, time: Duration) -> Self {
         self.expires_in = Some(time);
         self
     }
 
-    /// Nobody needs to answer any more after this time, Unix milliseconds.
+    /// Sets the time at which the question expires, in ms since the Unix epoch.
     pub fn expires_at(mut self, at: u64) -> Self {
         self.expires_in = None;
         self.contract.expires_at = Some(at);
         self
     }
 
-    /// The record that the host gets.
+    /// Returns the record that the host receives.
     #[must_use]
     pub fn contract(&self) -> &AskedQuestion {
         &self.contract
@@ -214,7 +214,7 @@ impl<A> Question<A> {
 
 fn read<T: DeserializeOwned>(answer: QuestionAnswer) -> Result<Answer<T>, ApiError> {
     Ok(match answer {
-        // The host checks it against the schema; this is for a schema that says less than the type.
+        // The host checks the answer against the schema. This error is for a schema that is weaker than the type.
         QuestionAnswer::Submitted(json) => Answer::Submitted(
             from_str(&json)
                 .map_err(|error| ApiError::new(ErrorCode::RuntimeError, format!("the answer does not fit: {error}")))?,

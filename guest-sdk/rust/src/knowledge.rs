@@ -1,4 +1,4 @@
-//! Knowledge bases: passages that fit a query.
+//! Knowledge bases: retrieval of passages for a query.
 //!
 //! ```
 //! use agent_host_sdk::{Completion, Context, Failure, serde_json::json};
@@ -19,19 +19,19 @@ use crate::host::knowledge as host;
 use crate::json::IntoJson;
 use crate::{log, state};
 
-/// The knowledge bases of this run. The manifest must declare
+/// Knowledge bases of this run, from [`Context::knowledge`](crate::Context::knowledge). The manifest must declare
 /// [`KnowledgeOperation::Retrieve`](crate::KnowledgeOperation).
 #[derive(Clone, Copy, Debug)]
 pub struct Knowledge<'a> {
     granted: &'a [KnowledgeBaseResource],
 }
 
-/// A passage, and the knowledge base that it is from.
+/// A passage and its knowledge base.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Passage {
-    /// The knowledge base.
+    /// Id of the knowledge base.
     pub kb_id: String,
-    /// The passage.
+    /// The passage, with its document and score.
     pub hit: Hit,
 }
 
@@ -40,44 +40,43 @@ impl<'a> Knowledge<'a> {
         Self { granted }
     }
 
-    /// Those that this run was granted. No host call.
+    /// Returns the granted knowledge bases, without a host call.
     #[must_use]
     pub fn granted(&self) -> &'a [KnowledgeBaseResource] {
         self.granted
     }
 
-    /// Those that are there now. Needs [`KnowledgeOperation::List`](crate::KnowledgeOperation).
+    /// Returns the knowledge bases that are available now. Needs [`KnowledgeOperation::List`](crate::KnowledgeOperation).
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn list(&self) -> Result<Vec<KnowledgeBaseResource>, ApiError> {
         Ok(host::list()?)
     }
 
-    /// The best `top_k` passages (1 to 50) of one knowledge base, best first.
+    /// Returns the best `top_k` passages (1 to 50) of one knowledge base, best first.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn retrieve(&self, kb_id: &str, query: &str, top_k: u32) -> Result<Vec<Hit>, ApiError> {
         Ok(host::retrieve(kb_id, query, top_k, None)?)
     }
 
-    /// As [`Knowledge::retrieve`], of the documents whose metadata match the filters, a JSON
-    /// object.
+    /// Like [`Knowledge::retrieve`], only from documents whose metadata match the filters, a JSON object.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn retrieve_where(&self, kb_id: &str, query: &str, top_k: u32, filters: impl IntoJson) -> Result<Vec<Hit>, ApiError> {
         Ok(host::retrieve(kb_id, query, top_k, Some(&filters.into_json()))?)
     }
 
-    /// The best `top_k` passages of all granted knowledge bases. Scores of two bases cannot be
-    /// compared, so the best of each comes first, then the second of each, and so on.
+    /// Returns the best `top_k` passages of all granted knowledge bases. Scores of different knowledge bases are not
+    /// comparable, so the result has the best passage of each base first, then the second of each, and so on.
     ///
-    /// A base that cannot be searched now is left out, with a line in the log.
+    /// A base that cannot be searched is left out and logged.
     ///
     /// # Errors
-    /// As the host answers, where no base could be searched or the run was cancelled.
+    /// Fails with the error of the host if no base could be searched, or if the run was cancelled.
     pub fn retrieve_all(&self, query: &str, top_k: u32) -> Result<Vec<Passage>, ApiError> {
         let mut ranked = Vec::new();
         let mut refused = None;
@@ -99,7 +98,7 @@ impl<'a> Knowledge<'a> {
         if let (false, Some(error)) = (searched, refused) {
             return Err(error);
         }
-        // Stable, so bases keep their order within a rank.
+        // The sort is stable: bases keep their order within a rank.
         ranked.sort_by_key(|(rank, _)| *rank);
         ranked.truncate(usize::try_from(top_k).unwrap_or(usize::MAX));
         Ok(ranked.into_iter().map(|(_, passage)| passage).collect())
@@ -107,7 +106,7 @@ impl<'a> Knowledge<'a> {
 }
 
 impl Hit {
-    /// A member of the metadata; none where it is not there or has another shape.
+    /// Returns a member of the metadata; `None` if the member is missing or has another shape.
     ///
     /// ```
     /// # use agent_host_sdk::contract::Hit;
@@ -120,8 +119,7 @@ impl Hit {
         state::member(&self.metadata, key).ok().flatten()
     }
 
-    /// What to call the document in a citation: its `title`, else its `path` or `source`, else its
-    /// file's name, else its id.
+    /// Returns the name of the document for a citation: its `title`, or else `path`, `source`, file name or id.
     #[must_use]
     pub fn source_name(&self) -> String {
         ["title", "path", "source"]

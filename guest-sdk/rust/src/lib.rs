@@ -1,4 +1,4 @@
-//! Write an agent runner in Rust: a trait, a macro, and no line of WIT.
+//! SDK for agent runners in Rust. A runner is one trait and one macro; no WIT is needed.
 //!
 //! ```
 //! use agent_host_sdk::{Completion, Context, Failure, Manifest, Runner};
@@ -21,20 +21,54 @@
 //! agent_host_sdk::export!(Greeter);
 //! ```
 //!
-//! Built as a `cdylib` for `wasm32-wasip2` this is a component with the runner
-//! `plugin:acme/greeter/default`. It imports what it calls and nothing else, and the host admits it
-//! only when its manifest declares that.
+//! Built as a `cdylib` for `wasm32-wasip2`, the example is a component with the runner `plugin:acme/greeter/default`. The
+//! component imports exactly the interfaces that its code calls. The host admits the component only if the manifest
+//! declares these interfaces.
 //!
-//! What is here: [`Manifest`] and [`FormItem`] for what the runner says of itself, [`Context`] for
-//! what it is handed, [`MessageWriter`] and [`results`] for what it answers. From the context come
-//! [`models`], [`tools`], [`knowledge`], [`artifacts`], [`history`], [`events`], [`state`] and
-//! [`storage`]; [`memory`] makes of them what a model needs to know of a conversation. [`platform`]
-//! actions and questions to people ([`interactions`]), [`steering`], other [`runs`] and [`http`]
-//! come from it too. [`ui`] has results for user interfaces. [`json`], [`log`] and [`timers`] stand
-//! for themselves. The whole contract is in [`contract`], as it is generated.
+//! # A runner
 //!
-//! On another target than wasm a runner is plain Rust, and [`testing`] is its host. Without one, a
-//! host call panics there.
+//! - [`Runner`] is the trait: a manifest, and a function that answers one event. [`export!`] turns runners into a
+//!   component.
+//! - [`Manifest`] holds the names, the permissions and the form of the configuration ([`FormItem`]).
+//! - [`Context`] is the input of a run: the event, the conversation, the grant, the configuration and a snapshot of the
+//!   state.
+//! - [`Completion`] and [`Failure`] end a run. [`ApiError`] is the error of a host call; `?` converts any error into a
+//!   [`Failure`].
+//!
+//! # Results
+//!
+//! - [`MessageWriter`] streams one message; [`Context::message`] creates one. [`Context::reply`] emits a complete text.
+//! - [`results`] builds the other results and sends them in batches.
+//! - [`ui`] has results for user interfaces: steps, activities, subagents.
+//!
+//! # Host calls
+//!
+//! | module | purpose | access | permission |
+//! |---|---|---|---|
+//! | [`models`] | chat, embeddings, reranking, token counts | [`Context::model`] | [`Manifest::models`] |
+//! | [`tools`] | tools of the host; [`Toolbox`] adds those of the runner | [`Context::tools`] | [`Manifest::tools`] |
+//! | [`knowledge`] | passages of knowledge bases | [`Context::knowledge`] | [`Manifest::knowledge_bases`] |
+//! | [`history`] | pages and search of the transcript | [`Context::history`] | [`Manifest::history`] |
+//! | [`events`] | earlier events | [`Context::events`] | [`Manifest::events`] |
+//! | [`artifacts`] | files | [`Context::artifacts`] | [`Manifest::artifacts`] |
+//! | [`state`] | small JSON values in a scope | [`Context::state`] | [`Manifest::state`] |
+//! | [`storage`] | bytes by key in an area | [`Context::storage`] | [`Manifest::storage`] |
+//! | [`platform`] | platform actions | [`Context::platform`] | [`Manifest::platform_actions`] |
+//! | [`interactions`] | questions to people | [`Context::ask`] | [`Manifest::interactions`] |
+//! | [`steering`] | input that arrives during the run | [`Context::steering`] | [`Manifest::steering`] |
+//! | [`runs`] | child runs | [`Context::runs`] | [`Manifest::runs`] |
+//! | [`http`] | HTTP requests | [`Context::http`] | [`Manifest::http_hosts`] |
+//! | [`timers`], [`log`] | time, waiting, log lines | functions of the module | none |
+//!
+//! # Helpers
+//!
+//! - [`memory`] fits a conversation into the token budget of a model.
+//! - [`json`] reads and writes JSON with little code.
+//! - [`limits`] has the sizes that the host accepts.
+//! - [`contract`] is the whole contract, as generated from WIT.
+//! - [`testing`] is a scripted host: outside of wasm a runner is plain Rust and runs in a unit test.
+//!
+//! Outside of wasm, a host call without a [`testing::TestHost`] panics.
 
 // The generated code of `contract` names its runtime by the path that runners see.
 extern crate self as agent_host_sdk;
@@ -86,37 +120,36 @@ pub use message::MessageWriter;
 pub use models::{Model, ModelRequest, ModelResponse};
 pub use outcome::{Completion, Failure};
 pub use runs::{ChildRun, StartRun};
-/// For `#[derive(JsonSchema)]` on the parameters of a [`Toolbox::local`] tool.
+/// Re-export for `#[derive(JsonSchema)]` on the parameters of a [`Toolbox::local`] tool.
 #[cfg(feature = "schemars")]
 pub use schemars;
-/// For `serde_json::json!` without a dependency of one's own.
+/// Re-export for `serde_json::json!`, so that a runner needs no dependency on `serde_json`.
 pub use serde_json;
 pub use tools::{ToolError, Toolbox};
 
-/// A runner: what it says of itself, and how it answers an event.
+/// A runner: a manifest, and a function that answers one event.
 ///
-/// There is no `self`: every run has an instance of the component of its own, so nothing that is
-/// kept in memory outlives a run. What shall, goes into [`state`].
+/// The trait has no `self`: every run has its own instance of the component, so memory does not outlive a run. Values
+/// that must outlive the run belong in [`state`].
 pub trait Runner {
-    /// The name within the plugin, the last part of the id. One word; runners of one component
-    /// differ in it.
+    /// Name of the runner within the plugin and last part of the runner id: a single word, unique among the runners of a
+    /// component.
     const NAME: &'static str = "default";
 
-    /// What the host reads once, when it admits the component.
+    /// Returns the manifest. The host reads the manifest once, when it admits the component.
     fn manifest() -> Manifest;
 
-    /// Answers one event. What it returns is the one terminal result of the run; everything else
-    /// is emitted before.
+    /// Answers one event. The return value is the one terminal result of the run; all other results are emitted before.
     ///
     /// # Errors
-    /// A [`Failure`] ends the run as failed. `?` makes one of any error. A panic ends it too, as
-    /// a violation of the sandbox and without a code that anyone could act on.
+    /// A [`Failure`] ends the run as failed. `?` converts any error into a `Failure`. A panic also ends the run, as a
+    /// sandbox violation without a specific error code.
     fn run(ctx: Context) -> Result<Completion, Failure>;
 }
 
-/// Makes a component of one or more [`Runner`]s: `export!(Planner, Critic)`. Once in a crate.
+/// Exports one or more [`Runner`]s as a component: `export!(Planner, Critic)`. Used once per crate.
 ///
-/// A run for a name that none of them has fails with the code `runner.not_found`.
+/// A run for an unknown name fails with the code `runner.not_found`.
 #[macro_export]
 macro_rules! export {
     ($($runner:ty),+ $(,)?) => {
@@ -151,20 +184,20 @@ macro_rules! export {
                 }
             }
 
-            // The names of the exports mean nothing to a native linker.
+            // The export names of a component have no meaning for a native linker.
             #[cfg(target_family = "wasm")]
             $crate::contract::export_component!(AgentHostComponent with_types_in $crate::contract);
         };
     };
 }
 
-/// The guides, so that their code is compiled.
+/// Guides, included as doctests so that their code is compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 #[doc = include_str!("../../../docs/SDK.md")]
 enum Guides {}
 
-/// For the macros of this crate.
+/// Support for the macros of this crate.
 #[doc(hidden)]
 pub mod __private {
     pub use wit_bindgen;

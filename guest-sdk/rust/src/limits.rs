@@ -1,58 +1,58 @@
-//! What the host accepts at most, and where this SDK stays below it.
+//! Size limits of the host, and the lower limits of this SDK.
 //!
-//! The host is the one that judges; these numbers only keep a runner that uses the helpers of this
-//! SDK from being refused. Lengths are those of the JSON text, in bytes.
+//! The host enforces its limits. The constants only keep the helpers of this SDK below them. Lengths are in bytes of the
+//! JSON text.
 
-/// Data of one result, in the host's default configuration. More must be an artifact.
+/// Maximum data of one result, in the host's default configuration. Larger data must be an artifact.
 pub const RESULT_BYTES: usize = 32 * 1024;
 
-/// Results of one `results.emit`.
+/// Maximum number of results of one `results.emit`.
 pub const BATCH_RESULTS: usize = 64;
 
-/// Data of all results of one `results.emit`.
+/// Maximum data of all results of one `results.emit`.
 pub const BATCH_BYTES: usize = 256 * 1024;
 
-/// How much text [`MessageWriter::write`](crate::MessageWriter::write) collects before it emits:
-/// a delta costs the host one ledger row, so a token each would be waste, and a reader does not
-/// notice a line.
+/// Length of text that [`MessageWriter::write`](crate::MessageWriter::write) collects before it emits a delta. A delta
+/// costs the host one ledger row, so one delta per token would be waste, and a reader does not notice a delay of one
+/// line.
 pub const FLUSH_BYTES: usize = 512;
 
-/// From which length on text of a model that is being waited for is emitted: some words. A reader
-/// does not see a wait of a few tokens, and a fast model does not cost a host call a token.
+/// Length at which the text of a streaming model is emitted: a few words. A reader does not notice a delay of a few
+/// tokens, and a fast model does not cost one host call per token.
 pub const STREAM_BYTES: usize = 32;
 
-/// Text of one delta. Far below [`RESULT_BYTES`], so that a slow reader gets something early.
+/// Maximum text of one delta. Far below [`RESULT_BYTES`], so that a slow reader receives text early.
 pub const DELTA_BYTES: usize = 8 * 1024;
 
-/// Text of one message: [`RESULT_BYTES`] less room for its id and its frame. A longer text becomes
-/// several messages.
+/// Maximum text of one message: [`RESULT_BYTES`] less room for the id and the frame. A longer text becomes several
+/// messages.
 pub const MESSAGE_BYTES: usize = RESULT_BYTES - 2 * 1024;
 
-/// Room that a result takes beside its strings: names of fields, brackets, id of the run.
+/// Size of a result beside its strings: field names, brackets, run id.
 const FRAME_BYTES: usize = 256;
 
-/// What one result adds to [`BATCH_BYTES`], never less than the host counts.
+/// Returns the size of one result for [`BATCH_BYTES`]; never less than the host counts.
 pub(crate) fn framed(strings: usize) -> usize {
     strings + FRAME_BYTES
 }
 
-/// Length of `text` as the inside of a JSON string.
+/// Returns the length of `text` inside a JSON string, in bytes.
 pub(crate) fn json_len(text: &str) -> usize {
     text.chars().map(char_json_len).sum()
 }
 
-/// A time in milliseconds; one that is too long is the longest.
+/// Converts a duration to milliseconds. Saturates at `u64::MAX`.
 pub(crate) fn millis(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// As [`millis`], for the waits of the contract: at most some 49 days.
+/// Converts a duration to milliseconds for the waits of the contract. Saturates at `u32::MAX`, about 49 days.
 pub(crate) fn millis32(time: std::time::Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// The longest head of `text` whose JSON form has at most `max` bytes, and the rest. Never splits
-/// a character; the head of a text is empty only when `max` is too small for its first character.
+/// Splits `text` into the longest head whose JSON form has at most `max` bytes, and the rest, at a character boundary.
+/// The head of a non-empty text is empty only if `max` is too small for the first character.
 pub(crate) fn split_at_json_len(text: &str, max: usize) -> (&str, &str) {
     let mut len = 0;
     for (at, char) in text.char_indices() {

@@ -1,7 +1,15 @@
-//! Diagnostic lines of the run: `log::info!("{n} tools")`.
+//! Log lines of the run.
 //!
-//! They go to the log of the run, together with what the runner writes to standard output and
-//! standard error. The host bounds their number and size, and drops what is more.
+//! ```
+//! use agent_host_sdk::log;
+//!
+//! fn report(tools: usize) {
+//!     log::info!("{tools} tools");
+//! }
+//! ```
+//!
+//! The log of a run also contains what the runner writes to standard output and standard error. The host limits number
+//! and size of the lines and drops the excess.
 
 pub use crate::contract::agent_host::runner::log::Level;
 
@@ -13,7 +21,7 @@ pub fn write(level: Level, message: &str) {
 #[doc(inline)]
 pub use crate::{__log_debug as debug, __log_error as error, __log_info as info, __log_trace as trace, __log_warn as warn};
 
-/// Writes a line of the level `trace`. Takes what `format!` takes.
+/// Writes a line of the level `trace`. Arguments as for `format!`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __log_trace {
@@ -22,7 +30,7 @@ macro_rules! __log_trace {
     };
 }
 
-/// Writes a line of the level `debug`. Takes what `format!` takes.
+/// Writes a line of the level `debug`. Arguments as for `format!`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __log_debug {
@@ -31,7 +39,7 @@ macro_rules! __log_debug {
     };
 }
 
-/// Writes a line of the level `info`. Takes what `format!` takes.
+/// Writes a line of the level `info`. Arguments as for `format!`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __log_info {
@@ -40,7 +48,7 @@ macro_rules! __log_info {
     };
 }
 
-/// Writes a line of the level `warn`. Takes what `format!` takes.
+/// Writes a line of the level `warn`. Arguments as for `format!`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __log_warn {
@@ -49,7 +57,7 @@ macro_rules! __log_warn {
     };
 }
 
-/// Writes a line of the level `error`. Takes what `format!` takes.
+/// Writes a line of the level `error`. Arguments as for `format!`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __log_error {

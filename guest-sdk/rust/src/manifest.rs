@@ -1,4 +1,4 @@
-//! What a runner says of itself: a builder for the manifest, with the defaults of the protocol.
+//! Builder for the manifest of a runner, with the defaults of the protocol.
 
 use crate::contract::{
     ArtifactOperation, BootstrapMode, Capabilities, ContextOwnership, ContextPolicy, EventOperation, HistoryOperation,
@@ -7,21 +7,21 @@ use crate::contract::{
 use crate::form::FormItem;
 use crate::json::IntoJson;
 
-/// The manifest of one runner.
+/// Manifest of one runner.
 ///
-/// Everything has a default but the author and the plugin: no permission, the version of the
-/// runner's crate, no form. The name is [`Runner::NAME`](crate::Runner::NAME), said once.
+/// Author and plugin are required. Defaults: no permission, the version of the runner's crate, no form. The name comes
+/// from [`Runner::NAME`](crate::Runner::NAME).
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     contract: RunnerManifest,
-    /// Said by [`Manifest::steering`]; kept apart, so that it may come before the other capabilities.
+    /// Set by [`Manifest::steering`]. A field of its own, so that `steering` may precede `capabilities`.
     steering: bool,
 }
 
 impl Manifest {
-    /// The id of the runner is `plugin:AUTHOR/PLUGIN/NAME`. People put it into bindings: choose it
-    /// once.
+    /// Creates a manifest. The id of the runner is `plugin:AUTHOR/PLUGIN/NAME`. Bindings contain this id, so it should
+    /// not change.
     pub fn new(author: impl Into<String>, plugin: impl Into<String>) -> Self {
         Self {
             contract: RunnerManifest {
@@ -41,68 +41,67 @@ impl Manifest {
         }
     }
 
-    /// Another version than that of the runner's crate. Semantic versioning.
+    /// Sets a version other than that of the runner's crate. Semantic versioning.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.contract.version = version.into();
         self
     }
 
-    /// The name that people see, in a language (a BCP 47 tag such as `en` or `zh-Hans`). Call it
-    /// once a language; the first is the fallback. Without any, it is the name of the runner.
+    /// Adds the displayed name in one language (a BCP 47 tag such as `en` or `zh-Hans`). Call once per language; the
+    /// first is the fallback. Default: the name of the runner.
     pub fn label(mut self, language: impl Into<String>, text: impl Into<String>) -> Self {
         self.contract.label.push((language.into(), text.into()));
         self
     }
 
-    /// What the runner is for, in a language. As [`Manifest::label`].
+    /// Adds a description in one language. Languages as for [`Manifest::label`].
     pub fn description(mut self, language: impl Into<String>, text: impl Into<String>) -> Self {
         let description = self.contract.description.get_or_insert_default();
         description.push((language.into(), text.into()));
         self
     }
 
-    /// What the runner knows to do:
-    /// `Capabilities { streaming: true, ..Capabilities::default() }`.
+    /// Sets the capabilities: `Capabilities { streaming: true, ..Capabilities::default() }`.
     pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
         self.contract.capabilities = capabilities;
         self
     }
 
-    /// How the runner gets at what was said before. The default: it pulls what it needs.
+    /// Sets the context policy. Default: the runner pulls the history that it needs.
     pub fn context(mut self, policy: ContextPolicy) -> Self {
         self.contract.context = policy;
         self
     }
 
-    /// One more field in the form of a binding's configuration.
+    /// Adds a field to the form of the binding's configuration.
     pub fn form(mut self, item: FormItem) -> Self {
         self.contract.config_schema.push(item.into());
         self
     }
 
-    /// A JSON object for display and diagnosis.
+    /// Sets metadata for display and diagnosis, a JSON object.
     pub fn metadata(mut self, metadata: impl IntoJson) -> Self {
         self.contract.metadata = metadata.into_json();
         self
     }
 
-    /// All permissions at once.
+    /// Sets all permissions.
     pub fn permissions(mut self, permissions: Permissions) -> Self {
         self.contract.permissions = permissions;
         self
     }
 
-    /// The generated record, for what this builder has no method for.
+    /// Returns the generated record, for fields without a builder method.
     pub fn contract_mut(&mut self) -> &mut RunnerManifest {
         &mut self.contract
     }
 
-    /// The record that the host reads: under this name, and with this version where none was said.
+    /// Returns the record that the host reads, with this name, and with this version if none was set.
     #[must_use]
     pub fn into_contract(self, name: &str, crate_version: &str) -> RunnerManifest {
         let mut contract = self.contract;
         contract.capabilities.steering |= self.steering;
-        // Always: a run is dispatched by that name.
+        // The name is always replaced, since a run is dispatched by it.
         name.clone_into(&mut contract.name);
         if contract.version.is_empty() {
             crate_version.clone_into(&mut contract.version);
@@ -114,91 +113,92 @@ impl Manifest {
     }
 }
 
-/// The most that the runner can ever use. Each call replaces what was said before for the same
-/// kind; a component that calls an interface which is not declared here is not admitted.
+/// Permissions: the maximum that the runner can use. Each call replaces the earlier value of the same permission. The
+/// host refuses a component that calls an interface without a declared permission.
 impl Manifest {
-    /// What to do with models.
+    /// Declares operations on models.
     pub fn models(mut self, operations: impl Into<Vec<ModelOperation>>) -> Self {
         self.contract.permissions.models = operations.into();
         self
     }
 
-    /// What to do with tools.
+    /// Declares operations on tools.
     pub fn tools(mut self, operations: impl Into<Vec<ToolOperation>>) -> Self {
         self.contract.permissions.tools = operations.into();
         self
     }
 
-    /// What to do with knowledge bases.
+    /// Declares operations on knowledge bases.
     pub fn knowledge_bases(mut self, operations: impl Into<Vec<KnowledgeOperation>>) -> Self {
         self.contract.permissions.knowledge_bases = operations.into();
         self
     }
 
-    /// How to read the transcript of the conversation.
+    /// Declares operations on the transcript of the conversation.
     pub fn history(mut self, operations: impl Into<Vec<HistoryOperation>>) -> Self {
         self.contract.permissions.history = operations.into();
         self
     }
 
-    /// How to read earlier events.
+    /// Declares operations on earlier events.
     pub fn events(mut self, operations: impl Into<Vec<EventOperation>>) -> Self {
         self.contract.permissions.events = operations.into();
         self
     }
 
-    /// What to do with artifacts.
+    /// Declares operations on artifacts.
     pub fn artifacts(mut self, operations: impl Into<Vec<ArtifactOperation>>) -> Self {
         self.contract.permissions.artifacts = operations.into();
         self
     }
 
-    /// Whose state to read and write.
+    /// Declares the scopes of the state to read and write.
     pub fn state(mut self, scopes: impl Into<Vec<StateScope>>) -> Self {
         self.contract.permissions.state = scopes.into();
         self
     }
 
-    /// Where to keep bytes that outlive the run.
+    /// Declares the areas of the storage.
     pub fn storage(mut self, areas: impl Into<Vec<StorageArea>>) -> Self {
         self.contract.permissions.storage = areas.into();
         self
     }
 
-    /// What to do with other runs.
+    /// Declares operations on child runs.
     pub fn runs(mut self, operations: impl Into<Vec<RunOperation>>) -> Self {
         self.contract.permissions.runs = operations.into();
         self
     }
 
-    /// Which actions to ask of the platform, such as `message.edit`.
+    /// Declares platform actions, such as `message.edit`.
     pub fn platform_actions<A: Into<String>>(mut self, actions: impl IntoIterator<Item = A>) -> Self {
         self.contract.permissions.platform_actions = actions.into_iter().map(Into::into).collect();
         self
     }
 
-    /// To ask people questions.
+    /// Declares questions to people.
     pub fn interactions(mut self) -> Self {
         self.contract.permissions.interactions = true;
         self
     }
 
-    /// To take input that arrives for its conversation while it runs. It is a capability in the contract, and opens the
-    /// interface `steering` as a permission does. What a run has not taken when it ends becomes a run of its own.
+    /// Declares steering: the run may take input that arrives for its conversation. In the contract, steering is a
+    /// capability that opens the interface `steering` like a permission. Input that a run has not taken at its end
+    /// becomes a run of its own.
     pub fn steering(mut self) -> Self {
         self.steering = true;
         self
     }
 
-    /// Which hosts to send requests to: `HOST[:PORT]`, where HOST may be `*.example.com` or `*`, and PORT a number (443
-    /// where nothing is said) or `*`. A binding grants what both name.
+    /// Declares hosts for HTTP requests: `HOST[:PORT]`, where HOST may be `*.example.com` or `*`, and PORT a number
+    /// (default: 443) or `*`. A run may use the hosts that both the manifest and the binding name.
     pub fn http_hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
         self.contract.permissions.http_hosts = hosts.into_iter().map(Into::into).collect();
         self
     }
 }
 
-/// As the protocol has it: the runner understands events and manages its own context.
+/// Defaults of the protocol: the runner understands events and manages its own context.
 impl Default for Capabilities {
     fn default() -> Self {
         Self {
@@ -216,7 +216,7 @@ impl Default for Capabilities {
     }
 }
 
-/// Nothing is permitted.
+/// No permission.
 impl Default for Permissions {
     fn default() -> Self {
         Self {
@@ -236,7 +236,7 @@ impl Default for Permissions {
     }
 }
 
-/// As the protocol has it: the current event and nothing before it, the rest is pulled.
+/// Defaults of the protocol: the context has the current event and no history; the runner pulls the rest.
 impl Default for ContextPolicy {
     fn default() -> Self {
         Self {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_author_says_stands() {
+    fn a_stated_author_is_kept() {
         let manifest = Manifest::new("acme", "greeter")
             .version("2.0.0-rc.1")
             .label("en", "Greeter")

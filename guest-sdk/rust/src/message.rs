@@ -1,4 +1,4 @@
-//! Writing a message so that its reader sees it grow.
+//! Writer for one streamed message: deltas during writing, the whole message at the end.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::error::ApiError;
 use crate::limits::{DELTA_BYTES, FLUSH_BYTES, MESSAGE_BYTES, STREAM_BYTES, json_len, split_at_json_len};
 use crate::results::{Batch, Host, Sink, message_completed, message_delta, reasoning_delta};
 
-/// The ids of the messages of one run: `m1`, `m2` and so on. A run that is resumed counts the same.
+/// Generator of the message ids of one run: `m1`, `m2` and so on. A resumed run generates the same ids.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MessageIds(Rc<Cell<u32>>);
 
@@ -21,31 +21,30 @@ impl MessageIds {
     }
 }
 
-/// Streams one message of the assistant: deltas while it is written, and the whole text at the end.
+/// Streams one message of the assistant: deltas during writing, and the whole text at the end.
 ///
-/// - [`write`](Self::write) collects small pieces and emits a delta when a few hundred bytes are
-///   there; [`flush`](Self::flush) emits at once. `write!(out, "{x}")?` works too.
-/// - [`delta`](Self::delta) is for a runner that wants to say itself what a delta is.
-/// - [`finish`](Self::finish) emits the rest and `message.completed` in one host call. **Without
-///   it the message is never completed**, and what was not flushed is not sent.
+/// - [`write`](Self::write) collects small pieces and emits a delta per few hundred bytes; [`flush`](Self::flush) emits
+///   immediately. `write!(out, "{x}")?` works too.
+/// - [`delta`](Self::delta) emits its text as one delta.
+/// - [`finish`](Self::finish) emits the rest and `message.completed` in one host call. **Without `finish` the message is
+///   never completed**, and text that was not flushed is not sent.
 ///
-/// A text of more than [`MESSAGE_BYTES`] becomes several messages, each complete, since one result
-/// has a limit. A message without text is not sent at all.
+/// A text longer than [`MESSAGE_BYTES`] becomes several complete messages. A message without text is not sent.
 #[must_use = "a message is complete only after `finish`"]
 #[derive(Debug)]
 pub struct MessageWriter<S: Sink = Host> {
     batch: Batch<S>,
     ids: MessageIds,
-    /// Given with the first text, so that a message that stays empty takes no id.
+    /// Assigned with the first delta, so that an empty message uses no id.
     id: Option<String>,
     text: String,
-    /// Length of `text` as JSON.
+    /// Length of `text` as JSON, in bytes.
     bytes: usize,
-    /// Where in `text` the next delta starts.
+    /// Start of the next delta in `text`.
     sent: usize,
-    /// What was thought since the last delta of it.
+    /// Reasoning that is in no delta yet.
     reasoning: String,
-    /// Whether the message has been seen at all.
+    /// True after the first flush.
     begun: bool,
 }
 
@@ -61,36 +60,36 @@ impl<S: Sink> MessageWriter<S> {
         Self { batch, ids, id: None, text: String::new(), bytes: 0, sent: 0, reasoning: String::new(), begun: false }
     }
 
-    /// Adds to what the runner thinks before it answers: shown beside the message, no part of its
-    /// text. Collected and emitted as [`write`](Self::write) does.
+    /// Adds reasoning: shown beside the message, not part of its text. Collected and emitted like [`write`](Self::write).
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn reasoning(&mut self, text: &str) -> Result<(), ApiError> {
         self.cut_text()?;
         self.reasoning.push_str(text);
         if self.reasoning.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// All that was written to this message so far, what was emitted included.
+    /// Returns the whole text of the message so far, including emitted text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Adds text, and emits it when there is enough of it.
+    /// Adds text, and emits a delta when enough text is collected.
     ///
     /// # Errors
-    /// As the host answers. What was refused is part of the text of the completed message still.
+    /// Fails with the error of the host. Refused text is still part of the completed message.
     pub fn write(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
         if self.text.len() - self.sent >= FLUSH_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// What `write!` calls, so that it gives the error of the host and needs no trait in scope.
+    /// Adds formatted text. `write!` calls this method, so that the macro returns the error of the host and needs no
+    /// trait in scope.
     ///
     /// # Errors
-    /// As [`MessageWriter::write`].
+    /// Like [`MessageWriter::write`].
     pub fn write_fmt(&mut self, arguments: fmt::Arguments<'_>) -> Result<(), ApiError> {
         match arguments.as_str() {
             Some(text) => self.write(text),
@@ -98,40 +97,40 @@ impl<S: Sink> MessageWriter<S> {
         }
     }
 
-    /// Adds text that is a delta of its own. Deltas travel together: 64 in one host call, or
-    /// fewer at [`flush`](Self::flush) or [`finish`](Self::finish).
+    /// Adds text as one delta. A host call sends up to 64 deltas, or fewer at [`flush`](Self::flush) or
+    /// [`finish`](Self::finish).
     ///
     /// # Errors
-    /// As [`MessageWriter::write`].
+    /// Like [`MessageWriter::write`].
     pub fn delta(&mut self, text: &str) -> Result<(), ApiError> {
         self.cut()?;
         self.append(text)?;
         self.cut()
     }
 
-    /// Adds a result of another kind behind the text so far; it travels with the text.
+    /// Adds a result of another kind after the text so far. The result is sent together with the text.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn push(&mut self, result: RunResult) -> Result<(), ApiError> {
         self.cut()?;
         self.batch.push(result)
     }
 
-    /// Emits what was written if it is the first that a reader sees, or has some words: for a
-    /// moment in which the runner is about to wait for more.
+    /// Emits the collected text if it is the first of the message or has a few words. For use before a wait for more
+    /// text.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn flush_words(&mut self) -> Result<(), ApiError> {
         let waiting = self.text.len() - self.sent + self.reasoning.len();
         if waiting >= STREAM_BYTES || (waiting > 0 && !self.begun) { self.flush() } else { Ok(()) }
     }
 
-    /// Emits all that was written.
+    /// Emits all collected text.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn flush(&mut self) -> Result<(), ApiError> {
         self.begun = true;
         self.cut()?;
@@ -141,7 +140,7 @@ impl<S: Sink> MessageWriter<S> {
     /// Emits the rest and the completed message.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn finish(mut self) -> Result<(), ApiError> {
         self.close()
     }
@@ -151,7 +150,7 @@ impl<S: Sink> MessageWriter<S> {
         self.batch.flush()
     }
 
-    /// Puts `text` into the message, and into the next where this one is full.
+    /// Appends `text` to the message, and to further messages if this message is full.
     fn append(&mut self, text: &str) -> Result<(), ApiError> {
         self.cut_reasoning()?;
         let mut rest = text;
@@ -167,7 +166,7 @@ impl<S: Sink> MessageWriter<S> {
         Ok(())
     }
 
-    /// Makes deltas of all that is in none. At most one of the two has anything.
+    /// Moves the collected text and reasoning into deltas. At most one of the two is non-empty.
     fn cut(&mut self) -> Result<(), ApiError> {
         self.cut_text()?;
         self.cut_reasoning()
@@ -200,13 +199,13 @@ impl<S: Sink> MessageWriter<S> {
         Ok(())
     }
 
-    /// Ends the message in the batch; what comes after is another message.
+    /// Completes the message in the batch; later text starts another message.
     fn complete(&mut self) -> Result<(), ApiError> {
         self.cut()?;
         self.bytes = 0;
         self.sent = 0;
         match self.id.take() {
-            // Without text there was only reasoning, which completes nothing.
+            // A message with reasoning and no text is not completed.
             Some(id) if !self.text.is_empty() => {
                 let message = Message::assistant(std::mem::take(&mut self.text));
                 self.batch.push(message_completed(id, message))
@@ -221,12 +220,12 @@ mod tests {
     use super::*;
     use crate::contract::ContentPart;
     use crate::limits::RESULT_BYTES;
-    use crate::results::{other, tests::Kept};
+    use crate::results::{other, tests::RecordingSink};
 
-    type Writer = MessageWriter<Kept>;
+    type Writer = MessageWriter<RecordingSink>;
 
     fn writer() -> Writer {
-        Writer::with_sink(Kept::default(), MessageIds::default())
+        Writer::with_sink(RecordingSink::default(), MessageIds::default())
     }
 
     fn end(mut writer: Writer) -> Vec<Vec<RunResult>> {
@@ -235,11 +234,11 @@ mod tests {
     }
 
     /// Id and text of a message.
-    type Said = (String, String);
+    type MessageText = (String, String);
 
-    /// The deltas put together, and the completed messages.
-    fn messages(batches: &[Vec<RunResult>]) -> (Vec<Said>, Vec<Said>) {
-        let mut deltas: Vec<Said> = Vec::new();
+    /// Returns the joined deltas and the completed messages.
+    fn messages(batches: &[Vec<RunResult>]) -> (Vec<MessageText>, Vec<MessageText>) {
+        let mut deltas: Vec<MessageText> = Vec::new();
         let mut completed = Vec::new();
         for result in batches.iter().flatten() {
             match result {
@@ -374,7 +373,7 @@ mod tests {
     #[test]
     fn a_message_without_text_is_not_sent_and_takes_no_id() {
         let ids = MessageIds::default();
-        let mut empty = Writer::with_sink(Kept::default(), ids.clone());
+        let mut empty = Writer::with_sink(RecordingSink::default(), ids.clone());
         empty.write("").unwrap();
         empty.delta("").unwrap();
         empty.flush().unwrap();
@@ -384,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_reported_and_the_message_goes_on() {
-        let sink = Kept { refuse: Some(0), ..Kept::default() };
+        let sink = RecordingSink { refuse: Some(0), ..RecordingSink::default() };
         let mut out = Writer::with_sink(sink, MessageIds::default());
         out.write("a").unwrap();
         assert!(out.flush().is_err());

@@ -1,4 +1,4 @@
-//! Models: chat, whole or streamed, embeddings, reranking and counting of tokens.
+//! Models: chat (whole or streamed), embeddings, reranking, and token counts.
 //!
 //! ```
 //! use agent_host_sdk::{Completion, Context, Failure, ModelRequest};
@@ -25,10 +25,10 @@ use crate::results::Sink;
 
 pub use crate::contract::{RerankHit, Response as ModelResponse};
 
-/// A model that this run was granted, as [`Context::model`](crate::Context::model) gives it.
+/// Model that is granted to this run, from [`Context::model`](crate::Context::model).
 ///
-/// The manifest must declare the operations that are called; a binding may still take one away, and
-/// the call answers `unauthorized` then. [`Model::can`] says so without a call.
+/// The manifest must declare the operations. A binding may still deny an operation; a call then fails with
+/// `unauthorized`. [`Model::can`] checks this without a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Model<'a> {
     resource: &'a ModelResource,
@@ -39,46 +39,47 @@ impl<'a> Model<'a> {
         Self { resource }
     }
 
-    /// The id by which bindings name it.
+    /// Returns the id of the model, as named in bindings.
     #[must_use]
     pub fn id(&self) -> &'a str {
         &self.resource.model_id
     }
 
-    /// Whether this run may use it in this way.
+    /// Returns true if this run may use the operation.
     #[must_use]
     pub fn can(&self, operation: ModelOperation) -> bool {
         self.resource.operations.contains(&operation)
     }
 
-    /// The record of the grant.
+    /// Returns the record of the grant.
     #[must_use]
     pub fn resource(&self) -> &'a ModelResource {
         self.resource
     }
 
-    /// Asks, and waits for the whole answer.
+    /// Sends a request and waits for the whole answer.
     ///
     /// # Errors
-    /// As the host or the model's service answers.
+    /// Fails with the error of the host or of the model's service.
     pub fn invoke(&self, request: &ModelRequest) -> Result<ModelResponse, ApiError> {
         Ok(host::invoke(self.id(), &request.contract)?)
     }
 
-    /// Asks, and gives the answer while it comes.
+    /// Sends a request and returns the answer as a stream.
     ///
     /// # Errors
-    /// As the host or the model's service answers before the first chunk.
+    /// Fails with the error of the host or of the model's service before the first chunk.
     pub fn stream(&self, request: &ModelRequest) -> Result<ModelStream, ApiError> {
         let stream = host::stream(self.id(), &request.contract)?;
         Ok(ModelStream { stream: Some(stream), ready: Vec::new().into_iter(), response: None })
     }
 
-    /// Asks, and writes the answer into a message: streamed where the run may stream, else whole.
-    /// The message is not finished: more may follow.
+    /// Sends a request and writes the answer into a message: streamed if the run may stream, otherwise whole. The message
+    /// is not finished, so that more text can follow.
     ///
     /// # Errors
-    /// As the host or the model's service answers. The message has what came before.
+    /// Fails with the error of the host or of the model's service. The message keeps the text that arrived before the
+    /// error.
     pub fn answer<S: Sink>(&self, request: &ModelRequest, out: &mut MessageWriter<S>) -> Result<ModelResponse, ApiError> {
         if self.can(ModelOperation::Stream) || !self.can(ModelOperation::Invoke) {
             return self.stream(request)?.write_to(out);
@@ -88,7 +89,7 @@ impl<'a> Model<'a> {
         Ok(response)
     }
 
-    /// A vector for each text, in order.
+    /// Returns one vector per text, in order.
     ///
     /// ```
     /// # use agent_host_sdk::{ApiError, Model};
@@ -100,29 +101,29 @@ impl<'a> Model<'a> {
     /// ```
     ///
     /// # Errors
-    /// As the host or the model's service answers.
+    /// Fails with the error of the host or of the model's service.
     pub fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, ApiError> {
         Ok(host::embed(self.id(), texts)?)
     }
 
-    /// Which documents fit the query, best first: all of them, or the best `top_k`.
+    /// Returns the documents that fit the query, best first: all documents, or the best `top_k`.
     ///
     /// # Errors
-    /// As the host or the model's service answers.
+    /// Fails with the error of the host or of the model's service.
     pub fn rerank(&self, query: &str, documents: &[String], top_k: Option<u32>) -> Result<Vec<RerankHit>, ApiError> {
         Ok(host::rerank(self.id(), query, documents, top_k)?)
     }
 
-    /// How many tokens the model would read.
+    /// Returns the number of tokens of the messages for this model.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn count_tokens(&self, messages: &[Message]) -> Result<u64, ApiError> {
         Ok(host::count_tokens(self.id(), messages)?)
     }
 }
 
-/// What a chat model is asked. Messages are sent in the order in which they were added.
+/// Request to a chat model. Messages are sent in the order of their addition.
 ///
 /// ```
 /// use agent_host_sdk::{Message, ModelRequest, serde_json::json};
@@ -140,7 +141,7 @@ impl<'a> Model<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelRequest {
     contract: Request,
-    /// Names and JSON of the extra arguments; `contract.extra_args` is made of them.
+    /// Names and JSON values of the extra arguments; source of `contract.extra_args`.
     extra: Vec<(String, String)>,
 }
 
@@ -151,7 +152,7 @@ impl Default for ModelRequest {
 }
 
 impl ModelRequest {
-    /// A request without messages.
+    /// Creates a request without messages.
     pub fn new() -> Self {
         Self::default()
     }
@@ -183,31 +184,30 @@ impl ModelRequest {
         self
     }
 
-    /// Adds tools that the model may ask for. [`Toolbox::definitions`](crate::tools::Toolbox::definitions)
-    /// has those of the run.
+    /// Adds tools that the model may call, such as [`Toolbox::definitions`](crate::tools::Toolbox::definitions).
     pub fn tools(mut self, tools: impl IntoIterator<Item = ToolDefinition>) -> Self {
         self.contract.tools.extend(tools);
         self
     }
 
-    /// Takes all tools away, so that the model must answer in words.
+    /// Removes all tools, so that the model must answer with text.
     pub fn without_tools(mut self) -> Self {
         self.contract.tools.clear();
         self
     }
 
-    /// How free the model is, usually 0 to 2.
+    /// Sets the sampling temperature, usually 0 to 2.
     pub fn temperature(self, temperature: f64) -> Self {
         self.extra("temperature", temperature)
     }
 
-    /// The most tokens that the answer may have.
+    /// Sets the maximum number of tokens of the answer.
     pub fn max_tokens(self, tokens: u32) -> Self {
         self.extra("max_tokens", tokens)
     }
 
-    /// Another argument of the model's service. The host passes on those of its allow list and
-    /// refuses others. A second value for the same name replaces the first.
+    /// Sets another argument of the model's service. The host passes on the arguments of its allow list and refuses
+    /// others. A second value for the same name replaces the first.
     pub fn extra(mut self, name: impl Into<String>, value: impl IntoJson) -> Self {
         let name = name.into();
         self.extra.retain(|(old, _)| *old != name);
@@ -226,38 +226,38 @@ impl ModelRequest {
         self
     }
 
-    /// Adds a message to a request that is asked again, such as in a loop of tool calls.
+    /// Adds a message to a request that is sent repeatedly, such as in a loop of tool calls.
     pub fn push(&mut self, message: Message) {
         self.contract.messages.push(message);
     }
 
-    /// The record that the host gets.
+    /// Returns the record that the host receives.
     #[must_use]
     pub fn contract(&self) -> &Request {
         &self.contract
     }
 
-    /// The record, to change what this builder has no method for.
+    /// Returns the record, for fields without a builder method.
     pub fn contract_mut(&mut self) -> &mut Request {
         &mut self.contract
     }
 }
 
 impl Response {
-    /// The text of the answer; empty where the model only asks for tools.
+    /// Returns the text of the answer; empty if the model only calls tools.
     #[must_use]
     pub fn text(&self) -> String {
         self.message.text()
     }
 
-    /// What the model asks tools to do.
+    /// Returns the tool calls of the answer.
     #[must_use]
     pub fn tool_calls(&self) -> &[ToolCall] {
         &self.message.tool_calls
     }
 }
 
-/// The tokens of several answers together, for [`Completion::usage`](crate::Completion::usage).
+/// Sum of the tokens of several answers, for [`Completion::usage`](crate::Completion::usage).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TotalUsage {
     total: Option<TokenUsage>,
@@ -265,7 +265,7 @@ pub struct TotalUsage {
 }
 
 impl TotalUsage {
-    /// Adds those of an answer.
+    /// Adds the tokens of an answer.
     pub fn add(&mut self, response: &ModelResponse) {
         let both = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.saturating_add(b));
         self.unknown |= response.usage.is_none();
@@ -280,15 +280,14 @@ impl TotalUsage {
         };
     }
 
-    /// The sum; none where one answer came without, since a part of the truth would pass for the
-    /// whole.
+    /// Returns the sum; `None` if one answer had no usage, since a partial sum would be mistaken for the total.
     #[must_use]
     pub fn total(&self) -> Option<TokenUsage> {
         self.total.filter(|_| !self.unknown)
     }
 }
 
-/// A streamed answer: an iterator over its chunks, whose last is [`Chunk::Done`].
+/// Streamed answer: an iterator over chunks. The last chunk is [`Chunk::Done`].
 ///
 /// ```
 /// # use agent_host_sdk::{ApiError, Chunk, Model, ModelRequest};
@@ -306,22 +305,22 @@ impl TotalUsage {
 /// }
 /// ```
 ///
-/// Dropping it ends the request. An error is the last item.
+/// Dropping the stream ends the request. An error is the last item.
 #[derive(Debug)]
 #[must_use = "an iterator does nothing until it is asked"]
 pub struct ModelStream {
-    /// None after the end, so that the handle goes back at once.
+    /// `None` after the end, so that the handle is released immediately.
     stream: Option<host::ResponseStream>,
     ready: std::vec::IntoIter<Chunk>,
     response: Option<ModelResponse>,
 }
 
 impl ModelStream {
-    /// The whole answer. Reads what is left of the stream first.
+    /// Returns the whole answer. First reads the rest of the stream.
     ///
     /// # Errors
-    /// As the stream, if it broke; `runtime_error` where it ended without an answer or an error was
-    /// passed over.
+    /// Fails with the error of the stream; with `runtime_error` if the stream ended without an answer, or if an earlier
+    /// error was ignored.
     pub fn response(mut self) -> Result<ModelResponse, ApiError> {
         for chunk in &mut self {
             chunk?;
@@ -329,14 +328,14 @@ impl ModelStream {
         self.into_response()
     }
 
-    /// Writes the text into a message, and its reasoning beside it, as they come, and gives the
-    /// whole answer. The message is not finished: more may follow.
+    /// Writes text and reasoning into a message as the chunks arrive, and returns the whole answer. The message is not
+    /// finished, so that more text can follow.
     ///
-    /// The first text is emitted at once, later text as soon as there are some words of it.
+    /// The first text is emitted immediately, later text once it has a few words.
     ///
     /// # Errors
-    /// As the stream, if it breaks, or as the host answers to the results. The message has what
-    /// came before.
+    /// Fails with the error of the stream, or of the host if it refuses the results. The message keeps the text that
+    /// arrived before the error.
     pub fn write_to<S: Sink>(mut self, out: &mut MessageWriter<S>) -> Result<ModelResponse, ApiError> {
         loop {
             for chunk in std::mem::take(&mut self.ready) {
@@ -346,7 +345,7 @@ impl ModelStream {
                     Chunk::Done(response) => self.done(response),
                 }
             }
-            // The next call waits for the model: what is there goes out before.
+            // The next call waits for the model, so the collected text is sent first.
             out.flush_words()?;
             if !self.fetch()? {
                 return self.into_response();
@@ -368,7 +367,7 @@ impl ModelStream {
         self.stream = None;
     }
 
-    /// Waits for chunks. False at the end.
+    /// Waits for chunks. Returns false at the end.
     fn fetch(&mut self) -> Result<bool, ApiError> {
         let Some(stream) = &self.stream else { return Ok(false) };
         match stream.next() {
@@ -408,8 +407,8 @@ impl Iterator for ModelStream {
     }
 }
 
-/// The answer of a model as the next message of the request: without the tool calls that no service
-/// would take back, because their parameters are no JSON object.
+/// Converts the answer of a model into the next message of the request. Parameters of a tool call that are not a JSON
+/// object become `{}`, since no service accepts them.
 pub(crate) fn repaired(mut message: Message) -> Message {
     for call in &mut message.tool_calls {
         if !crate::json::is_object(&call.parameters) {

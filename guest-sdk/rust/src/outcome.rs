@@ -1,5 +1,4 @@
-//! How a run ends: a [`Completion`] or a [`Failure`], the return value of
-//! [`Runner::run`](crate::Runner::run).
+//! End of a run: a [`Completion`] or a [`Failure`], the return value of [`Runner::run`](crate::Runner::run).
 
 use std::error::Error;
 use std::io;
@@ -11,40 +10,40 @@ use crate::json::IntoJson;
 use crate::state::StateError;
 use crate::storage::StorageError;
 
-/// How a run ended well. The host records it as `run.completed`.
+/// Successful end of a run. The host records it as `run.completed`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
     contract: RunCompletion,
 }
 
 impl Completion {
-    /// The usual end: the runner has said what it had to say.
+    /// Creates the usual completion, with the finish reason `stop`.
     #[must_use]
     pub fn stop() -> Self {
         Self::new("stop")
     }
 
-    /// Another end, such as `length`, `tool-calls` or `handoff`.
+    /// Creates a completion with another finish reason, such as `length`, `tool-calls` or `handoff`.
     pub fn new(finish_reason: impl Into<String>) -> Self {
         Self { contract: RunCompletion { finish_reason: finish_reason.into(), message: None, usage: None, metadata: None } }
     }
 
-    /// The final message, where no `message.completed` result carried it. A message that was
-    /// written with [`Context::message`](crate::Context::message) must not come a second time.
+    /// Sets the final message, if no `message.completed` result carried it. A message from
+    /// [`Context::message`](crate::Context::message) must not be set again.
     #[must_use]
     pub fn message(mut self, message: impl Into<Message>) -> Self {
         self.contract.message = Some(message.into());
         self
     }
 
-    /// Tokens that the run used, where they are known.
+    /// Sets the number of tokens that the run used, if known.
     #[must_use]
     pub fn usage(mut self, usage: impl Into<Option<TokenUsage>>) -> Self {
         self.contract.usage = usage.into();
         self
     }
 
-    /// A JSON object for whoever reads the run.
+    /// Sets metadata for readers of the run, a JSON object.
     #[must_use]
     pub fn metadata(mut self, metadata: impl IntoJson) -> Self {
         self.contract.metadata = Some(metadata.into_json());
@@ -53,7 +52,7 @@ impl Completion {
 }
 
 impl Completion {
-    /// The record that the host gets.
+    /// Returns the record that the host receives.
     #[must_use]
     pub fn contract(&self) -> &RunCompletion {
         &self.contract
@@ -72,44 +71,44 @@ impl From<Completion> for RunCompletion {
     }
 }
 
-/// How a run failed. The host records it as `run.failed`.
+/// Failure of a run. The host records it as `run.failed`.
 ///
-/// Any [`std::error::Error`] becomes one by `?`:
+/// Any [`std::error::Error`] becomes a failure by `?`:
 ///
 /// | error | code | retryable |
 /// |---|---|---|
-/// | [`ApiError`], also as the source of another error | the `code` in its details, such as `provider_not_ready`; else its own, such as `not_found` | as the host says |
+/// | [`ApiError`], also as the source of another error | the `code` in its details, or else its error code | as in the error |
 /// | [`StateError`], a value of another shape | `runner.invalid_state` | no |
 /// | [`StorageError`], bytes of another shape | `runner.invalid_storage` | no |
 /// | any other | `runner.error` | no |
 ///
-/// It is no error type itself, which is what makes that conversion possible.
+/// `Failure` is not an error type itself, which makes this conversion possible.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// Such as `runner.error`.
+    /// Failure code, such as `runner.error`.
     pub code: String,
-    /// Why, for a person.
+    /// Description for a person.
     pub message: String,
-    /// Whether the same event may be answered by another try.
+    /// True if a further attempt at the same event may succeed.
     pub retryable: bool,
-    /// More, as a JSON object.
+    /// Further details, as a JSON object.
     pub details: Option<String>,
 }
 
 impl Failure {
-    /// A failure that another try would not mend.
+    /// Creates a failure that is not retryable.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), retryable: false, details: None }
     }
 
-    /// Says that another try may succeed.
+    /// Marks the failure as retryable.
     #[must_use]
     pub fn retryable(mut self) -> Self {
         self.retryable = true;
         self
     }
 
-    /// A JSON object for whoever looks into it.
+    /// Sets details for diagnosis, a JSON object.
     #[must_use]
     pub fn details(mut self, details: impl IntoJson) -> Self {
         self.details = Some(details.into_json());
@@ -130,7 +129,7 @@ impl<E: Error + 'static> From<E> for Failure {
 }
 
 impl Failure {
-    // Apart from the generic function, so that it is compiled once.
+    // Separate from the generic function, so that it is compiled once.
     fn from_error(error: &(dyn Error + 'static)) -> Self {
         let mut message = String::new();
         let mut next = Some(error);
@@ -147,7 +146,7 @@ impl Failure {
                 return Self::of_host(host, message);
             }
             message.push_str(&cause.to_string());
-            // An error inside of an I/O error, such as that of an artifact, is not its source.
+            // An error inside of an I/O error, such as that of an artifact, is not its `source`.
             let inside = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
             next = match inside {
                 Some(inside) => {

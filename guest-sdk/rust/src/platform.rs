@@ -1,11 +1,12 @@
-//! Actions on the platform that the event came from: the operator's systems do them, after policy or a person allowed it.
+//! Actions on the platform that the event came from. The operator's systems execute an action after a policy or a person
+//! allowed it.
 //!
 //! ```
 //! use agent_host_sdk::platform::ActionOutcome;
 //! use agent_host_sdk::{Completion, Context, Failure, serde_json::json};
 //!
 //! fn run(ctx: Context) -> Result<Completion, Failure> {
-//!     // Waits while a person decides, if need be for days: a run that waits costs nothing and survives its host.
+//!     // Waits for the decision of a person, for days if necessary. A waiting run survives a restart of its host.
 //!     let outcome = ctx.platform().request_action("message.pin", json!({"message_id": "m7"}), json!({"days": 3}))?;
 //!     match outcome {
 //!         ActionOutcome::Executed(_) => ctx.reply("Pinned.")?,
@@ -16,7 +17,8 @@
 //! }
 //! ```
 //!
-//! A runner that does not want to wait emits [`results::action_requested`](crate::results::action_requested).
+//! To request an action without waiting for its outcome, emit
+//! [`results::action_requested`](crate::results::action_requested).
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,7 +30,7 @@ use crate::json::{IntoJson, JsonError, from_str};
 
 pub use crate::contract::ActionOutcome;
 
-/// The platform, as [`Context::platform`](crate::Context::platform) gives it. The manifest must name the actions
+/// Platform actions of this run, from [`Context::platform`](crate::Context::platform). The manifest must name the actions
 /// ([`Manifest::platform_actions`](crate::Manifest::platform_actions)).
 #[derive(Clone, Copy, Debug)]
 pub struct Platform<'a> {
@@ -40,33 +42,34 @@ impl<'a> Platform<'a> {
         Self { granted }
     }
 
-    /// The actions that this run may ask for. No host call. Policy or a person may still say no.
+    /// Returns the actions that this run may request, without a host call. Policy or a person may still deny an action.
     #[must_use]
     pub fn actions(&self) -> &'a [String] {
         self.granted
     }
 
-    /// Whether this run may ask for an action at all. No host call.
+    /// Returns true if this run may request the action, without a host call.
     #[must_use]
     pub fn can(&self, action: &str) -> bool {
         self.granted.iter().any(|granted| granted == action)
     }
 
-    /// Asks for an action and waits for what comes of it. Target and payload are as the platform defines them for the action.
+    /// Requests an action and waits for its outcome. The platform defines the target and the payload of each action.
     ///
-    /// A denial and an expiry are outcomes, not errors: the runner goes on.
+    /// A denial and an expiry are outcomes, not errors: the run continues.
     ///
     /// # Errors
-    /// `unauthorized` where the run was not granted the action; otherwise as the host answers, such as `runtime_error` where
-    /// the platform failed to do it.
+    /// Fails with `unauthorized` if the action is not granted to this run; otherwise with the error of the host, such as
+    /// `runtime_error` if the platform failed.
     pub fn request_action(&self, action: &str, target: impl IntoJson, payload: impl IntoJson) -> Result<ActionOutcome, ApiError> {
         Ok(host::request_action(action, &target.into_json(), &payload.into_json())?)
     }
 
-    /// As [`request_action`](Self::request_action), with types of the runner's own.
+    /// Like [`request_action`](Self::request_action), with target and payload as serializable types.
     ///
     /// # Errors
-    /// `invalid_argument` where one has no JSON form; otherwise as there.
+    /// Fails with `invalid_argument` if a value has no JSON form; otherwise like
+    /// [`request_action`](Self::request_action).
     pub fn request_action_of(
         &self,
         action: &str,
@@ -84,16 +87,16 @@ fn json_of(value: &impl Serialize) -> Result<String, ApiError> {
 }
 
 impl ActionOutcome {
-    /// Whether the action was done.
+    /// Returns true if the action was executed.
     #[must_use]
     pub fn is_executed(&self) -> bool {
         matches!(self, Self::Executed(_))
     }
 
-    /// What the platform answered; none where it was not done.
+    /// Returns the answer of the platform; `None` if the action was not executed.
     ///
     /// # Errors
-    /// When the answer has not the shape of `T`.
+    /// Fails if the answer does not have the shape of `T`.
     pub fn value<T: DeserializeOwned>(&self) -> Result<Option<T>, JsonError> {
         match self {
             Self::Executed(json) => from_str(json).map(Some),

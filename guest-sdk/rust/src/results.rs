@@ -1,7 +1,19 @@
-//! The stream of results: building them, and sending them in batches that the host accepts.
+//! Results of the run: builders for results, and batches within the limits of the host.
 //!
-//! Text goes through [`MessageWriter`](crate::MessageWriter). For the rest, build results with the
-//! functions of this module and send them with [`emit`] or a [`Batch`].
+//! ```
+//! use agent_host_sdk::serde_json::json;
+//! use agent_host_sdk::{ApiError, StateScope, results};
+//!
+//! fn finish_step(step: u64) -> Result<(), ApiError> {
+//!     let mut batch = results::Batch::new();
+//!     batch.push(results::state_updated(StateScope::Conversation, "step", step))?;
+//!     batch.push(results::other("acme.step", json!({"step": step})))?;
+//!     batch.flush()
+//! }
+//! ```
+//!
+//! For text, use [`MessageWriter`](crate::MessageWriter). For other results, use the functions of this module, and
+//! [`emit`] or a [`Batch`].
 
 use crate::contract::{
     ActionRequest, CompletedMessage, ContentPart, CustomResult, Message, MessageChunk, Role, RunResult, StateScope, StateUpdate,
@@ -12,17 +24,16 @@ use crate::host::results as host;
 use crate::json::IntoJson;
 use crate::limits::{BATCH_BYTES, BATCH_RESULTS, framed, json_len};
 
-/// Where results go. [`Host`] outside of tests.
+/// Destination of results. [`Host`] outside of tests.
 pub trait Sink {
-    /// Appends the results in order, all of them or none, and gives the sequence number of the
-    /// last.
+    /// Appends the results in order, all or none, and returns the sequence number of the last.
     ///
     /// # Errors
-    /// As the host answers; nothing was appended then.
+    /// Fails with the error of the host; no result is appended then.
     fn emit(&mut self, results: &[RunResult]) -> Result<u64, ApiError>;
 }
 
-/// The results of the calling run.
+/// The result stream of the calling run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Host;
 
@@ -32,19 +43,19 @@ impl Sink for Host {
     }
 }
 
-/// Appends results now, in order, all of them or none. What is too much for one batch is refused;
-/// [`Batch`] divides it.
+/// Appends results immediately and in order, all or none, and returns the sequence number of the last. The host refuses a
+/// batch that is too large; [`Batch`] splits it.
 ///
 /// # Errors
-/// As the host answers; nothing was appended then.
+/// Fails with the error of the host; no result is appended then.
 pub fn emit(results: &[RunResult]) -> Result<u64, ApiError> {
     Host.emit(results)
 }
 
-/// Collects results and emits them together: a host call for 64 results costs little more than for
-/// one. It never sends a batch with more than [`BATCH_RESULTS`] or [`BATCH_BYTES`].
+/// Collects results and emits them together: a host call for 64 results costs little more than for one. No batch has more
+/// than [`BATCH_RESULTS`] results or [`BATCH_BYTES`].
 ///
-/// What has not been flushed when it is dropped is not sent.
+/// Results that were not flushed are lost when the batch is dropped.
 #[must_use = "results that are not flushed are not sent"]
 #[derive(Debug, Default)]
 pub struct Batch<S: Sink = Host> {
@@ -54,7 +65,7 @@ pub struct Batch<S: Sink = Host> {
 }
 
 impl Batch {
-    /// A batch for the results of this run.
+    /// Creates a batch for the results of this run.
     pub fn new() -> Self {
         Self::default()
     }
@@ -65,10 +76,10 @@ impl<S: Sink> Batch<S> {
         Self { sink, results: Vec::new(), bytes: 0 }
     }
 
-    /// Adds a result. Emits the ones before it when it would not fit into the same batch.
+    /// Adds a result. First emits the collected results if the new one does not fit into the same batch.
     ///
     /// # Errors
-    /// As [`Batch::flush`]; the new result is in the batch nonetheless.
+    /// Like [`Batch::flush`]; the new result is in the batch nonetheless.
     pub fn push(&mut self, result: RunResult) -> Result<(), ApiError> {
         let bytes = size(&result);
         let full = self.results.len() >= BATCH_RESULTS || self.bytes + bytes > BATCH_BYTES;
@@ -78,10 +89,10 @@ impl<S: Sink> Batch<S> {
         flushed
     }
 
-    /// Emits what was collected. Does nothing when that is nothing.
+    /// Emits the collected results, if any.
     ///
     /// # Errors
-    /// As the host answers. The refused results are dropped: they would be refused again.
+    /// Fails with the error of the host. The refused results are dropped, since they would be refused again.
     pub fn flush(&mut self) -> Result<(), ApiError> {
         if self.results.is_empty() {
             return Ok(());
@@ -98,23 +109,22 @@ impl<S: Sink> Batch<S> {
     }
 }
 
-/// A part of a message that is being written. [`MessageWriter`](crate::MessageWriter) makes these.
+/// Builds a delta of a message. [`MessageWriter`](crate::MessageWriter) emits these deltas.
 pub fn message_delta(message_id: impl Into<String>, text: impl Into<String>) -> RunResult {
     RunResult::MessageDelta(assistant_chunk(message_id.into(), text.into()))
 }
 
-/// A whole message. Shares its id with its deltas.
+/// Builds a completed message. A message and its deltas share one id.
 pub fn message_completed(message_id: impl Into<String>, message: impl Into<Message>) -> RunResult {
     RunResult::MessageCompleted(CompletedMessage { message_id: message_id.into(), message: message.into() })
 }
 
-/// A part of what the runner thinks before it answers.
+/// Builds a delta of the reasoning before an answer.
 pub fn reasoning_delta(message_id: impl Into<String>, text: impl Into<String>) -> RunResult {
     RunResult::ReasoningDelta(assistant_chunk(message_id.into(), text.into()))
 }
 
-/// The start of a tool that the runner executes itself. Calls through the interface `tools` are
-/// recorded by the host.
+/// Builds the start of a call of a local tool. The host records calls through the interface `tools` itself.
 pub fn tool_call_started(call_id: impl Into<String>, tool_name: impl Into<String>, parameters: impl IntoJson) -> RunResult {
     RunResult::ToolCallStarted(ToolCallStarted {
         call_id: call_id.into(),
@@ -124,7 +134,7 @@ pub fn tool_call_started(call_id: impl Into<String>, tool_name: impl Into<String
     })
 }
 
-/// The end of a tool that the runner executed itself: what it gave, or why it failed.
+/// Builds the end of a call of a local tool: its output, or the reason of the failure.
 pub fn tool_call_completed(
     call_id: impl Into<String>,
     tool_name: impl Into<String>,
@@ -140,44 +150,44 @@ pub fn tool_call_completed(
     })
 }
 
-/// A new value of the state. Cheaper than [`State::set`](crate::state::State::set) where other
-/// results are sent anyway, and stored with them or not at all.
+/// Builds an update of the state. Cheaper than [`State::set`](crate::state::State::set) if other results are sent anyway,
+/// and stored atomically with them.
 pub fn state_updated(scope: StateScope, key: impl Into<String>, value: impl IntoJson) -> RunResult {
     RunResult::StateUpdated(StateUpdate { scope, key: key.into(), value: value.into_json() })
 }
 
-/// A platform action that the runner does not wait for.
+/// Builds a request for a platform action without waiting for the outcome (a background action).
 pub fn action_requested(action: impl Into<String>, target: impl IntoJson, payload: impl IntoJson) -> RunResult {
     RunResult::ActionRequested(ActionRequest { action: action.into(), target: target.into_json(), payload: payload.into_json() })
 }
 
-/// A result of a type that the contract does not name. The host keeps it and acts on none.
+/// Builds a result of a type outside the contract. The host stores the result and does not act on it.
 pub fn other(kind: impl Into<String>, data: impl IntoJson) -> RunResult {
     RunResult::Other(CustomResult { type_: kind.into(), data: data.into_json() })
 }
 
 impl Message {
-    /// A message of the assistant that is one text.
+    /// Creates a message of the assistant with one text.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self::of(Role::Assistant, text)
     }
 
-    /// A message of the user that is one text.
+    /// Creates a message of the user with one text.
     pub fn user(text: impl Into<String>) -> Self {
         Self::of(Role::User, text)
     }
 
-    /// A system message that is one text.
+    /// Creates a system message with one text.
     pub fn system(text: impl Into<String>) -> Self {
         Self::of(Role::System, text)
     }
 
-    /// The result of a tool, for the model that asked for it by this call.
+    /// Creates a tool message: the result of the tool call with this id, for the model.
     pub fn tool(call_id: impl Into<String>, text: impl Into<String>) -> Self {
         Self { tool_call_id: Some(call_id.into()), ..Self::of(Role::Tool, text) }
     }
 
-    /// The texts of the message, one after the other.
+    /// Returns the joined texts of the message.
     #[must_use]
     pub fn text(&self) -> String {
         self.content
@@ -207,7 +217,7 @@ fn assistant_chunk(message_id: String, text: String) -> MessageChunk {
     MessageChunk { message_id, role: Role::Assistant, text }
 }
 
-// JSON members count as they are, strings as their escaped form, every part with its frame.
+// JSON members count with their length, strings with their escaped length, each part with its frame.
 pub(crate) fn size(result: &RunResult) -> usize {
     framed(match result {
         RunResult::MessageDelta(chunk) | RunResult::ReasoningDelta(chunk) => json_len(&chunk.message_id) + json_len(&chunk.text),
@@ -227,7 +237,7 @@ pub(crate) fn size(result: &RunResult) -> usize {
     })
 }
 
-/// The JSON documents in a result.
+/// Returns the JSON documents in a result.
 #[cfg(not(target_family = "wasm"))]
 pub(crate) fn json_of(result: &RunResult) -> Vec<&str> {
     match result {
@@ -270,14 +280,14 @@ pub(crate) mod tests {
     use super::*;
     use crate::contract::ErrorCode;
 
-    /// Keeps what it is given, and refuses the batch with the number `refuse`.
+    /// Test sink that stores batches and refuses the batch with the number `refuse`.
     #[derive(Debug, Default)]
-    pub(crate) struct Kept {
+    pub(crate) struct RecordingSink {
         pub(crate) batches: Vec<Vec<RunResult>>,
         pub(crate) refuse: Option<usize>,
     }
 
-    impl Sink for Kept {
+    impl Sink for RecordingSink {
         fn emit(&mut self, results: &[RunResult]) -> Result<u64, ApiError> {
             if self.refuse == Some(self.batches.len()) {
                 self.refuse = None;
@@ -293,13 +303,13 @@ pub(crate) mod tests {
         }
     }
 
-    fn lengths(batch: &Batch<Kept>) -> Vec<usize> {
+    fn lengths(batch: &Batch<RecordingSink>) -> Vec<usize> {
         batch.sink().batches.iter().map(Vec::len).collect()
     }
 
     #[test]
     fn a_batch_has_at_most_64_results() {
-        let mut batch = Batch::with_sink(Kept::default());
+        let mut batch = Batch::with_sink(RecordingSink::default());
         for n in 0..130 {
             batch.push(message_delta("m1", n.to_string())).unwrap();
         }
@@ -310,7 +320,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_batch_has_at_most_256_kib() {
-        let mut batch = Batch::with_sink(Kept::default());
+        let mut batch = Batch::with_sink(RecordingSink::default());
         for _ in 0..10 {
             batch.push(message_delta("m1", "x".repeat(31 * 1024))).unwrap();
         }
@@ -320,7 +330,7 @@ pub(crate) mod tests {
 
     #[test]
     fn escapes_count_as_json_has_them() {
-        let mut batch = Batch::with_sink(Kept::default());
+        let mut batch = Batch::with_sink(RecordingSink::default());
         for _ in 0..10 {
             batch.push(message_delta("m1", "\u{1}".repeat(10 * 1024))).unwrap();
         }
@@ -330,7 +340,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_refused_batch_is_dropped_and_the_next_goes_through() {
-        let mut batch = Batch::with_sink(Kept { refuse: Some(0), ..Kept::default() });
+        let mut batch = Batch::with_sink(RecordingSink { refuse: Some(0), ..RecordingSink::default() });
         batch.push(message_delta("m1", "bad")).unwrap();
         assert_eq!(batch.flush().unwrap_err().code, ErrorCode::InvalidArgument);
         batch.push(message_delta("m1", "good")).unwrap();

@@ -1,5 +1,17 @@
-//! Small JSON values that the host keeps for a conversation, an actor, a subject, the runner or the
-//! binding.
+//! State: small JSON values that the host keeps for a conversation, an actor, a subject, the runner or the binding.
+//!
+//! ```
+//! use agent_host_sdk::state::StateError;
+//! use agent_host_sdk::{Context, StateScope};
+//!
+//! /// Stores the name of the actor and returns the one before.
+//! fn rename(ctx: &Context, name: &str) -> Result<Option<String>, StateError> {
+//!     let state = ctx.state(StateScope::Actor);
+//!     let before = state.snapshot("name")?;
+//!     state.set("name", &name)?;
+//!     Ok(before)
+//! }
+//! ```
 
 use std::fmt;
 
@@ -11,14 +23,13 @@ use crate::error::ApiError;
 use crate::host::state as host;
 use crate::json::{JsonError, Reader, from_str};
 
-/// How often [`State::update`] tries. Runs of one conversation do not run at the same time, so a
-/// conflict is rare in the first place.
+/// Maximum attempts of [`State::update`]. Runs of one conversation do not run concurrently, so conflicts are rare.
 pub const UPDATE_TRIES: u32 = 5;
 
-/// One scope of the state, as [`Context::state`](crate::Context::state) gives it.
+/// Scope of the state, from [`Context::state`](crate::Context::state).
 ///
-/// [`snapshot`](Self::snapshot) reads what the host put into the context and costs nothing;
-/// the other methods are host calls. The manifest must declare the scope.
+/// [`snapshot`](Self::snapshot) reads the context without a host call; the other methods are host calls. The manifest
+/// must declare the scope.
 #[derive(Clone, Copy, Debug)]
 pub struct State<'a> {
     scope: StateScope,
@@ -30,19 +41,19 @@ impl<'a> State<'a> {
         Self { scope, snapshot }
     }
 
-    /// The value as it was when the run started.
+    /// Returns the value at the start of the run.
     ///
     /// # Errors
-    /// [`StateError::Value`] when the value has not the shape of `T`.
+    /// Fails with [`StateError::Value`] if the value does not have the shape of `T`.
     pub fn snapshot<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StateError> {
         member(self.snapshot, key).map_err(StateError::Value)
     }
 
-    /// The value now.
+    /// Returns the present value.
     ///
     /// # Errors
-    /// [`StateError::Host`] as the host answers, [`StateError::Value`] when the value has not the
-    /// shape of `T`.
+    /// Fails with [`StateError::Host`] for an error of the host, and with [`StateError::Value`] if the value does not
+    /// have the shape of `T`.
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StateError> {
         match host::get(self.scope, key).map_err(ApiError::from)? {
             Some(json) => from_str(&json).map(Some).map_err(|error| StateError::Value(error.within(key))),
@@ -50,19 +61,19 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Stores a value. Where results are emitted anyway,
-    /// [`results::state_updated`](crate::results::state_updated) saves this call.
+    /// Stores a value. [`results::state_updated`](crate::results::state_updated) saves this call if other results are
+    /// emitted anyway.
     ///
     /// # Errors
-    /// [`StateError::Host`] as the host answers, [`StateError::Value`] when `value` has no JSON
+    /// Fails with [`StateError::Host`] for an error of the host, and with [`StateError::Value`] if `value` has no JSON
     /// form.
     pub fn set(&self, key: &str, value: &impl Serialize) -> Result<(), StateError> {
         let json = serde_json::to_string(value).map_err(|error| StateError::Value(JsonError::custom(error).within(key)))?;
         Ok(host::set(self.scope, key, &json).map_err(ApiError::from)?)
     }
 
-    /// Changes a value by what it is now: `change` gets the old one and gives the new one. When a
-    /// concurrent run was faster, it is asked again with the value that this run left.
+    /// Replaces a value: `change` maps the old value to the new one. After a conflict with a concurrent run, `change` is
+    /// called again with the value of the other run.
     ///
     /// ```
     /// # use agent_host_sdk::{Context, StateScope, state::StateError};
@@ -72,8 +83,7 @@ impl<'a> State<'a> {
     /// ```
     ///
     /// # Errors
-    /// As [`State::get`] and [`State::set`]; `conflict` when others were faster
-    /// [`UPDATE_TRIES`] times.
+    /// Like [`State::get`] and [`State::set`]; fails with `conflict` after [`UPDATE_TRIES`] conflicts.
     pub fn update<T: DeserializeOwned + Serialize>(
         &self,
         key: &str,
@@ -90,31 +100,31 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Removes a value. A key that is not there is no error.
+    /// Removes a value. A missing key is not an error.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn delete(&self, key: &str) -> Result<(), ApiError> {
         Ok(host::delete(self.scope, key)?)
     }
 
-    /// The keys that start with `prefix` (all, where it is empty), at most `limit` (1 to 100).
+    /// Returns up to `limit` keys (1 to 100) that start with `prefix`; all keys if `prefix` is empty.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn keys(&self, prefix: &str, limit: u32) -> Result<Vec<String>, ApiError> {
         let prefix = (!prefix.is_empty()).then_some(prefix);
         Ok(host::list_keys(self.scope, prefix, limit)?)
     }
 }
 
-/// Why a value of the state could not be read or written.
+/// Error of reading or writing the state.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The host refused or failed.
+    /// Refusal or failure of the host.
     Host(ApiError),
-    /// The value has another shape than the runner expects, or none in JSON.
+    /// The value has another shape than the runner expects, or no JSON form.
     Value(JsonError),
 }
 
@@ -142,7 +152,7 @@ impl From<ApiError> for StateError {
     }
 }
 
-/// One member of a JSON object; the others are skipped without being built.
+/// Returns one member of a JSON object; other members are skipped without being built.
 pub(crate) fn member<T: DeserializeOwned>(object: &str, key: &str) -> Result<Option<T>, JsonError> {
     struct Member<'k, T>(&'k str, std::marker::PhantomData<T>);
 

@@ -3,7 +3,7 @@
 //! ```
 //! use agent_host_sdk::{ApiError, Context, ModelRequest};
 //!
-//! /// Between two turns of a model: what the user has said meanwhile.
+//! /// Adds the input that arrived since the last turn of the model.
 //! fn listen(ctx: &Context, request: &mut ModelRequest) -> Result<(), ApiError> {
 //!     if ctx.available_apis().steering {
 //!         for input in ctx.steering().inputs() {
@@ -14,8 +14,8 @@
 //! }
 //! ```
 //!
-//! The manifest must declare [`steering`](crate::Manifest::steering). What a run has not taken when it ends becomes a run
-//! of its own, so nothing is lost by not asking; what it has taken, it must answer.
+//! The manifest must declare [`steering`](crate::Manifest::steering). Input that a run has not taken at its end becomes a
+//! run of its own, so no input is lost. The run must answer the input that it has taken.
 
 use std::time::Duration;
 
@@ -26,13 +26,14 @@ use crate::limits::millis32;
 
 pub use crate::contract::SteeringInput;
 
-/// How many inputs [`Steering::inputs`] takes in one host call.
+/// Maximum inputs per host call of [`Steering::inputs`].
 const AT_ONCE: u32 = 16;
 
-/// How many it gives at most: as many as the host lets wait. A flood must not keep a run from its work.
+/// Maximum inputs of one [`Steering::inputs`], the number that the host lets wait. A flood of input must not block the
+/// run.
 const MOST: u32 = 100;
 
-/// The input of other events, as [`Context::steering`](crate::Context::steering) gives it.
+/// Input of other events, from [`Context::steering`](crate::Context::steering).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Steering(());
 
@@ -41,36 +42,36 @@ impl Steering {
         Self(())
     }
 
-    /// Takes what has arrived, oldest first, at most `limit`. Does not wait.
+    /// Takes input that has arrived, oldest first, at most `limit` items. Does not wait.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn pull(self, limit: u32) -> Result<Vec<SteeringInput>, ApiError> {
         Ok(host::pull(limit, 0)?)
     }
 
-    /// Waits until something arrives, at most so long, and takes all that is there, at most `limit`. Nothing came where it
-    /// gives nothing.
+    /// Waits until input arrives, at most for the given time, and takes up to `limit` items. Returns an empty list on
+    /// timeout.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn wait(self, limit: u32, at_most: Duration) -> Result<Vec<SteeringInput>, ApiError> {
         Ok(host::pull(limit, millis32(at_most))?)
     }
 
-    /// Takes what has arrived, oldest first, one after the other and 100 at most. Does not wait. Where the host has more than
-    /// it gives at one time (512 KiB), the rest comes with the next call.
+    /// Returns an iterator over input that has arrived, oldest first, at most 100 items. Does not wait. One host call
+    /// returns at most 512 KiB; the next call returns the rest.
     pub fn inputs(self) -> SteeringInputs {
         SteeringInputs { ready: Vec::new().into_iter(), left: MOST }
     }
 }
 
-/// What has arrived, one after the other. Few host calls, each for several.
+/// Iterator over input that has arrived. A host call takes several items.
 #[must_use = "an iterator does nothing until it is asked"]
 #[derive(Debug)]
 pub struct SteeringInputs {
     ready: std::vec::IntoIter<SteeringInput>,
-    /// How many more may be taken; 0 at the end.
+    /// Number of items that may still be taken; 0 at the end.
     left: u32,
 }
 
@@ -100,13 +101,13 @@ impl Iterator for SteeringInputs {
 }
 
 impl SteeringInput {
-    /// The text; empty where the event has none.
+    /// Returns the text; empty if the event has none.
     #[must_use]
     pub fn text(&self) -> &str {
         self.input.text.as_deref().unwrap_or_default()
     }
 
-    /// The input as a message of the user for a model: its text, and a note for each attachment.
+    /// Returns the input as a user message for a model: its text, and a note for each attachment.
     #[must_use]
     pub fn message(&self) -> Message {
         let mut text = self.text().to_owned();

@@ -1,4 +1,4 @@
-//! Bytes that outlive the run: a plugin's own, a workspace's, or a binding's.
+//! Storage: bytes by key that outlive the run, in an area of the plugin, the workspace or the binding.
 //!
 //! ```
 //! use agent_host_sdk::{Context, Failure, StorageArea};
@@ -21,8 +21,7 @@ use crate::error::ApiError;
 use crate::host::storage as host;
 use crate::json::{JsonError, from_str};
 
-/// One area, as [`Context::storage`](crate::Context::storage) gives it. The manifest must declare
-/// it.
+/// Area of the storage, from [`Context::storage`](crate::Context::storage). The manifest must declare the area.
 #[derive(Clone, Copy, Debug)]
 pub struct Storage {
     area: StorageArea,
@@ -33,10 +32,10 @@ impl Storage {
         Self { area }
     }
 
-    /// The bytes under a key.
+    /// Returns the bytes of a key.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>, ApiError> {
         Ok(host::get(self.area, key)?)
     }
@@ -44,32 +43,32 @@ impl Storage {
     /// Stores bytes under a key, at most 10 MiB.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<(), ApiError> {
         Ok(host::set(self.area, key, value)?)
     }
 
-    /// Removes a key. One that is not there is no error.
+    /// Removes a key. A missing key is not an error.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn delete(&self, key: &str) -> Result<(), ApiError> {
         Ok(host::delete(self.area, key)?)
     }
 
-    /// The keys that start with `prefix` (all, where it is empty), at most `limit` (1 to 100).
+    /// Returns up to `limit` keys (1 to 100) that start with `prefix`; all keys if `prefix` is empty.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn keys(&self, prefix: &str, limit: u32) -> Result<Vec<String>, ApiError> {
         Ok(host::list(self.area, (!prefix.is_empty()).then_some(prefix), limit)?)
     }
 
-    /// The value of a JSON document under a key.
+    /// Returns the value of a JSON document.
     ///
     /// # Errors
-    /// [`StorageError::Host`] as the host answers, [`StorageError::Value`] when it is no JSON or
-    /// has not the shape of `T`.
+    /// Fails with [`StorageError::Host`] for an error of the host, and with [`StorageError::Value`] if the bytes are not
+    /// JSON of the shape of `T`.
     pub fn get_json<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StorageError> {
         let Some(bytes) = self.get(key)? else { return Ok(None) };
         let value = std::str::from_utf8(&bytes).map_err(JsonError::custom).and_then(from_str);
@@ -79,20 +78,21 @@ impl Storage {
     /// Stores a value as a JSON document.
     ///
     /// # Errors
-    /// [`StorageError::Host`] as the host answers, [`StorageError::Value`] when it has no JSON form.
+    /// Fails with [`StorageError::Host`] for an error of the host, and with [`StorageError::Value`] if the value has no
+    /// JSON form.
     pub fn set_json(&self, key: &str, value: &impl Serialize) -> Result<(), StorageError> {
         let json = serde_json::to_vec(value).map_err(|error| StorageError::Value(JsonError::custom(error).within(key)))?;
         Ok(self.set(key, &json)?)
     }
 }
 
-/// Why a value of the storage could not be read or written.
+/// Error of reading or writing the storage.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StorageError {
-    /// The host refused or failed.
+    /// Refusal or failure of the host.
     Host(ApiError),
-    /// The bytes are not the JSON that the runner expects, or a value has none.
+    /// The bytes are not the expected JSON, or a value has no JSON form.
     Value(JsonError),
 }
 

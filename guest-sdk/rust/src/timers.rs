@@ -1,4 +1,4 @@
-//! Time and waiting. A run that sleeps costs next to nothing.
+//! Time and waiting. A run that sleeps long is parked and uses no memory.
 //!
 //! ```
 //! use agent_host_sdk::{ApiError, timers};
@@ -12,24 +12,24 @@
 use crate::error::ApiError;
 use crate::host::timers as host;
 
-/// Unix time in milliseconds, as the host has it.
+/// Returns the time of the host, in ms since the Unix epoch.
 #[must_use]
 pub fn now() -> u64 {
     host::now()
 }
 
-/// Waits until a time, Unix milliseconds. A time that has passed is no wait.
+/// Waits until a time, in ms since the Unix epoch. Returns immediately if the time has passed.
 ///
 /// # Errors
-/// `cancelled` or `deadline_exceeded`, when the run ends first.
+/// Fails with `cancelled` or `deadline_exceeded` if the run ends before that time.
 pub fn sleep_until(at: u64) -> Result<(), ApiError> {
     Ok(host::sleep_until(at)?)
 }
 
-/// Waits so many milliseconds.
+/// Waits for a number of milliseconds.
 ///
 /// # Errors
-/// As [`sleep_until`].
+/// Like [`sleep_until`].
 pub fn sleep(millis: u64) -> Result<(), ApiError> {
     sleep_until(now().saturating_add(millis))
 }

@@ -1,8 +1,8 @@
-//! Tools: those of the host, those of the runner itself, and both together for a model.
+//! Tools of the host, tools of the runner, and both together for a model.
 //!
-//! [`Tools`] calls what the host has. A [`Toolbox`] is what an agent hands to a model: the granted
-//! tools and [local ones](Toolbox::local), called at the same time, with every failure put into
-//! words that the model can act on.
+//! [`Tools`] calls the tools of the host. A [`Toolbox`] offers a model the granted tools and [local
+//! tools](Toolbox::local), calls the tools of the host concurrently, and reports every failure as text that the model can
+//! act on.
 //!
 //! ```
 //! # #[cfg(feature = "schemars")]
@@ -52,19 +52,19 @@ use crate::{log, results};
 
 pub use crate::contract::{ToolDefinition, ToolDetail, ToolOutput};
 
-/// Calls that a [`Toolbox`] takes from one answer of a model. A model that asks for more is told
-/// so; it is confused, or hostile.
+/// Maximum number of calls that a [`Toolbox`] executes for one answer of a model. Further calls are answered with an
+/// error.
 pub const CALLS_AT_ONCE: usize = 32;
 
-/// The tools of the host that this run was granted, whose names are `SERVER__TOOL`, and those that
-/// its client brought along and answers for. The manifest must declare [`ToolOperation`]s.
+/// Tools that are granted to this run: tools of the host, with names of the form `SERVER__TOOL`, and tools of the client.
+/// The manifest must declare [`ToolOperation`]s.
 ///
-/// The host checks the parameters of a call against the schema of the tool, and records its start
-/// and its end (of one of the client: what it is asked, and what it says): a runner does not.
+/// The host checks the parameters of a call against the schema of the tool, and records the start and the end of the
+/// call. A call of a client tool is recorded as a request and an answer. The runner does not record these calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Tools<'a> {
     granted: &'a [ToolResource],
-    /// How many ids of calls this run has given.
+    /// Number of call ids that this run has generated.
     ids: &'a Cell<u32>,
 }
 
@@ -73,21 +73,21 @@ impl<'a> Tools<'a> {
         Self { granted, ids }
     }
 
-    /// The granted tools. No host call.
+    /// Returns the granted tools, without a host call.
     #[must_use]
     pub fn list(&self) -> &'a [ToolResource] {
         self.granted
     }
 
-    /// Description, schema of the parameters, and hints such as whether it only reads.
+    /// Returns the description, the schema of the parameters, and hints such as `read_only`.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn detail(&self, name: &str) -> Result<ToolDetail, ApiError> {
         Ok(host::get_detail(name)?)
     }
 
-    /// Calls one tool. A tool that ran and failed is an output with `is_error`.
+    /// Calls one tool. If the tool ran and failed, the output has `is_error` set.
     ///
     /// ```
     /// # use agent_host_sdk::{ApiError, Context, serde_json::json};
@@ -97,13 +97,13 @@ impl<'a> Tools<'a> {
     /// ```
     ///
     /// # Errors
-    /// As the host answers, where the call could not be made.
+    /// Fails with the error of the host if the call could not be made.
     pub fn call(&self, name: &str, parameters: impl IntoJson) -> Result<ToolOutput, ApiError> {
         Ok(host::call(&self.new_call(name, parameters))?)
     }
 
-    /// A call with an id of its own, for [`call_many`](Self::call_many): `t1`, `t2` and so on. The
-    /// calls of a model bring theirs along.
+    /// Creates a call with a new id, for [`call_many`](Self::call_many): `t1`, `t2` and so on. Calls of a model already
+    /// have ids.
     #[must_use]
     pub fn new_call(&self, name: &str, parameters: impl IntoJson) -> ToolCall {
         let number = self.ids.get() + 1;
@@ -111,7 +111,7 @@ impl<'a> Tools<'a> {
         ToolCall { call_id: format!("t{number}"), tool_name: name.to_owned(), parameters: parameters.into_json() }
     }
 
-    /// Calls tools at the same time. The outcomes are in the order of the calls.
+    /// Calls tools concurrently. The outcomes are in the order of the calls.
     #[must_use]
     pub fn call_many(&self, calls: &[ToolCall]) -> Vec<Result<ToolOutput, ApiError>> {
         if calls.is_empty() {
@@ -120,15 +120,15 @@ impl<'a> Tools<'a> {
         host::call_many(calls).into_iter().map(|outcome| outcome.map_err(ApiError::from)).collect()
     }
 
-    /// The granted tools as a model is told of them, sorted by name, so that the prompt of two runs
-    /// begins with the same bytes.
+    /// Returns the definitions of the granted tools for a model, sorted by name, so that the prompts of two runs begin
+    /// with the same bytes.
     ///
-    /// One host call for each tool. One that is not there now, such as a tool of a server that is
-    /// being restarted, is left out with a line in the log. Where the run may not ask for details,
-    /// a tool is described as the grant has it, with parameters of any shape.
+    /// Makes one host call per tool. A tool that is not available, such as a tool of a server that restarts, is left out
+    /// and logged. If the run may not read details, the definition has the description of the grant and parameters of any
+    /// shape.
     ///
     /// # Errors
-    /// When the run was cancelled.
+    /// Fails if the run was cancelled.
     pub fn definitions(&self) -> Result<Vec<ToolDefinition>, ApiError> {
         let mut definitions = Vec::new();
         for tool in self.granted.iter().filter(|tool| tool.operations.contains(&ToolOperation::Call)) {
@@ -153,8 +153,8 @@ impl<'a> Tools<'a> {
 }
 
 impl ToolOutput {
-    /// What a model reads of the output: its texts, a note for each artifact, and the structured
-    /// value where there is no text.
+    /// Returns the text of the output for a model: all texts, a note for each artifact, and the structured value if there
+    /// is no text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -180,7 +180,7 @@ fn line(text: &mut String, part: &str) {
 }
 
 impl ArtifactRef {
-    /// A line that tells a model of the artifact, with the id by which a tool can read it.
+    /// Returns a line that describes the artifact to a model, with the id for a tool that reads artifacts.
     #[must_use]
     pub fn note(&self) -> String {
         let mut note = format!("[artifact {}", self.artifact_id);
@@ -198,13 +198,13 @@ impl ArtifactRef {
     }
 }
 
-/// Why a local tool gave no result.
+/// Error of a local tool.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ToolError {
-    /// The model is told, and may try something else.
+    /// Error text for the model. The run continues.
     Tell(String),
-    /// The run ends: it was cancelled.
+    /// The run was cancelled and ends.
     End(ApiError),
 }
 
@@ -235,20 +235,20 @@ impl fmt::Display for ToolError {
     }
 }
 
-/// Takes the parameters as JSON.
+/// Function of a local tool. Takes the parameters as JSON.
 type Handler<'a> = Box<dyn FnMut(&str) -> Result<String, ToolError> + 'a>;
 
-/// A tool that the runner executes itself.
+/// Tool that the runner executes itself.
 struct LocalTool<'a> {
     definition: ToolDefinition,
     handler: Handler<'a>,
 }
 
-/// What a model may use: the granted tools of the host, and the runner's own.
+/// Tools for a model: the granted tools of the host, and local tools of the runner.
 ///
-/// Whatever goes wrong with one call becomes a text for the model, which can mend its parameters
-/// or do without: an unknown name, parameters that are no JSON or do not fit, a refusal, a tool
-/// that failed. Only a cancelled run ends the loop.
+/// Every failure of a call becomes a text for the model, which can correct the parameters or continue without the tool:
+/// an unknown name, parameters that are not a JSON object or do not fit, a refusal, a failed tool. The only exception is
+/// a cancelled run.
 pub struct Toolbox<'a> {
     granted: Option<Tools<'a>>,
     local: Vec<LocalTool<'a>>,
@@ -262,23 +262,22 @@ impl fmt::Debug for Toolbox<'_> {
 }
 
 impl<'a> Toolbox<'a> {
-    /// The granted tools of the run.
+    /// Creates a toolbox with the granted tools of the run.
     #[must_use]
     pub fn new(ctx: &'a Context) -> Self {
         Self { granted: Some(ctx.tools()), local: Vec::new() }
     }
 
-    /// Only the tools that [`local`](Self::local) adds.
+    /// Creates a toolbox without granted tools; [`local`](Self::local) adds tools.
     #[must_use]
     pub fn empty() -> Self {
         Self { granted: None, local: Vec::new() }
     }
 
-    /// Adds a tool of the runner's own, whose parameters are a Rust type. Its schema, with the doc
-    /// comments of its fields, is what the model is told; parameters that do not fit it are
-    /// answered with the field that is wrong.
+    /// Adds a local tool with parameters of a Rust type. The model reads the JSON Schema of the type, with the doc
+    /// comments of the fields. A call with parameters that do not fit is answered with the name of the wrong field.
     ///
-    /// A local tool goes before a granted one of the same name.
+    /// A local tool hides a granted tool of the same name.
     #[cfg(feature = "schemars")]
     #[must_use]
     pub fn local<P: serde::de::DeserializeOwned + schemars::JsonSchema>(
@@ -295,7 +294,7 @@ impl<'a> Toolbox<'a> {
         })
     }
 
-    /// Adds a tool of the runner's own by the JSON Schema of its parameters, which it reads itself.
+    /// Adds a local tool with the JSON Schema of its parameters. The tool parses the parameters itself.
     #[must_use]
     pub fn local_json(
         mut self,
@@ -310,11 +309,11 @@ impl<'a> Toolbox<'a> {
         self
     }
 
-    /// All tools as a model is told of them: local ones in the order in which they were added, then
-    /// the [granted ones](Tools::definitions).
+    /// Returns the definitions of all tools for a model: local tools in the order of their addition, then the [granted
+    /// tools](Tools::definitions).
     ///
     /// # Errors
-    /// When the run was cancelled.
+    /// Fails if the run was cancelled.
     pub fn definitions(&self) -> Result<Vec<ToolDefinition>, ApiError> {
         let mut definitions: Vec<_> = self.local.iter().map(|tool| tool.definition.clone()).collect();
         let granted = self.granted.map_or(Ok(Vec::new()), |granted| granted.definitions())?;
@@ -322,14 +321,13 @@ impl<'a> Toolbox<'a> {
         Ok(definitions)
     }
 
-    /// Does what a model asked for, the calls to the host at the same time, and gives a tool message
-    /// for each call, in order. Local calls are recorded as results of the run; the others are by
-    /// the host.
+    /// Executes the calls of a model, host calls concurrently, and returns a tool message for each call, in order. Local
+    /// calls are recorded as results of the run; the host records the others.
     ///
     /// # Errors
-    /// When the run was cancelled, or as the host answers to the results of local calls.
+    /// Fails if the run was cancelled, or if the host refuses the results of local calls.
     pub fn call_many(&mut self, calls: &[ToolCall]) -> Result<Vec<Message>, ApiError> {
-        // The answer of each call that needs no tool of the host; the others follow.
+        // Answers of the calls that need no tool of the host; the other answers follow.
         let mut answers = Vec::with_capacity(calls.len());
         let mut remote = Vec::new();
         for (place, call) in calls.iter().enumerate() {
@@ -376,7 +374,7 @@ impl<'a> Toolbox<'a> {
         let Some(tool) = self.local.iter_mut().find(|tool| tool.definition.name == call.tool_name) else {
             return Ok(self.unknown(&call.tool_name));
         };
-        // As below: the tool gets all of them, the record what a result has room for.
+        // Like the output below: the tool receives all parameters, the record only what fits into a result.
         let parameters = if call.parameters.len() <= MESSAGE_BYTES { call.parameters.as_str() } else { "{}" };
         let started = results::tool_call_started(&call.call_id, &call.tool_name, RawJson(parameters));
         results::emit(&[started])?;
@@ -385,7 +383,7 @@ impl<'a> Toolbox<'a> {
             Err(ToolError::Tell(text)) => Err(text),
             Err(ToolError::End(error)) => return Err(error),
         };
-        // The model gets all of it; the record of the run what a result has room for.
+        // The model receives the whole text; the record of the run only what fits into a result.
         let kept = match &outcome {
             Ok(text) => Ok(split_at_json_len(text, MESSAGE_BYTES).0),
             Err(text) => Err(split_at_json_len(text, MESSAGE_BYTES).0),
@@ -402,7 +400,7 @@ impl<'a> Toolbox<'a> {
     }
 }
 
-/// JSON text that is JSON already.
+/// Text that is already JSON.
 struct RawJson<'t>(&'t str);
 
 impl IntoJson for RawJson<'_> {
@@ -411,21 +409,20 @@ impl IntoJson for RawJson<'_> {
     }
 }
 
-/// Enough of a text to recognize it.
+/// Returns the beginning of a text, for an error message.
 fn head(text: &str) -> &str {
     split_at_json_len(text, 200).0
 }
 
 impl ModelRequest {
-    /// The request that goes on after the answer of a model and the results of the tools that it
-    /// asked for.
+    /// Adds the answer of the model and the results of its tool calls to the request.
     pub fn answered(mut self, response: ModelResponse, results: impl IntoIterator<Item = Message>) -> Self {
         self.push(repaired(response.message));
         self.messages(results)
     }
 }
 
-/// The JSON Schema of a type, in one piece and without a title: what models know to read.
+/// Returns the JSON Schema of a type, inlined and without a title, as models expect.
 #[cfg(feature = "schemars")]
 #[must_use]
 pub fn schema_of<P: schemars::JsonSchema>() -> String {

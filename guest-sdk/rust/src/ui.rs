@@ -1,11 +1,9 @@
-//! What a user interface shows of a run beside its text: steps, activities, subagents, and how
-//! something looks.
+//! Results for user interfaces: steps, activities, subagents, and the appearance of messages and tool calls.
 //!
-//! These are results of types beside those of the contract: the host keeps them, and acts on none.
-//! An interface that knows them (one that speaks AG-UI does) draws them; for all others they are
-//! not there. Send them with [`results::emit`](crate::results::emit) or in a
-//! [`Batch`](crate::results::Batch). Where a text is being written, give them to its
-//! [`MessageWriter`](crate::MessageWriter), which keeps the order.
+//! The types of these results are outside the contract: the host stores them and does not act on them. An interface that
+//! knows the types, such as an AG-UI front end, displays them; others ignore them. Send them with
+//! [`results::emit`](crate::results::emit) or in a [`Batch`](crate::results::Batch). While a text is being written, push
+//! them into its [`MessageWriter`](crate::MessageWriter), which keeps the order.
 //!
 //! ```
 //! use agent_host_sdk::serde_json::json;
@@ -25,20 +23,20 @@ use crate::error::ApiError;
 use crate::json::IntoJson;
 use crate::results;
 
-/// Part of the work begins. Whoever begins it ends it, with the same name.
+/// Marks the start of a step. Each step must be finished with the same name.
 pub fn step_started(name: &str) -> RunResult {
     shown("ui.step.started", [("name", text(name))])
 }
 
-/// It has ended, well or not.
+/// Marks the end of a step, successful or not.
 pub fn step_finished(name: &str) -> RunResult {
     shown("ui.step.finished", [("name", text(name))])
 }
 
-/// Does part of the work as a step, which ends however the work ends.
+/// Runs `work` as a step. The step is finished whether `work` succeeds or fails.
 ///
 /// # Errors
-/// Those of the work, or as the host answers where the step cannot be shown.
+/// Fails with the error of `work`, or with the error of the host if the step cannot be emitted.
 pub fn step<T, E: From<ApiError>>(name: &str, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     results::emit(&[step_started(name)])?;
     let outcome = work();
@@ -48,21 +46,20 @@ pub fn step<T, E: From<ApiError>>(name: &str, work: impl FnOnce() -> Result<T, E
     Ok(value)
 }
 
-/// Something to show, as it is now: `content` is a JSON object, and `activity_type` says to the
-/// interface what of. With the id of one that is there it takes its place.
+/// Displays an activity. `content` is a JSON object; `activity_type` selects the display in the interface. An activity
+/// with an existing id replaces the earlier one.
 pub fn activity(activity_id: &str, activity_type: &str, content: impl IntoJson) -> RunResult {
     let content = ("content", Some(content.into_json()));
     shown("ui.activity", [("activity_id", text(activity_id)), ("activity_type", text(activity_type)), content])
 }
 
-/// How that changes: `patch` is a JSON Patch (RFC 6902), a list of operations.
+/// Changes an activity: `patch` is a JSON Patch (RFC 6902), a list of operations.
 pub fn activity_delta(activity_id: &str, activity_type: &str, patch: impl IntoJson) -> RunResult {
     let patch = ("patch", Some(patch.into_json()));
     shown("ui.activity.delta", [("activity_id", text(activity_id)), ("activity_type", text(activity_type)), patch])
 }
 
-/// Somebody who works for the run and is no run of the host. Runs that are started with
-/// [`runs`](crate::runs) are shown by themselves.
+/// Subagent of the run that is not a run of the host. Child runs of [`runs`](crate::runs) are displayed automatically.
 #[derive(Clone, Debug)]
 pub struct Subagent {
     subagent_id: String,
@@ -72,26 +69,26 @@ pub struct Subagent {
 }
 
 impl Subagent {
-    /// One with this id, which no other of the run has.
+    /// Creates a subagent with an id that is unique in the run.
     pub fn new(subagent_id: impl Into<String>, name: impl Into<String>) -> Self {
         Self { subagent_id: subagent_id.into(), name: name.into(), description: None, parent_tool_call_id: None }
     }
 
-    /// What it is for.
+    /// Sets the purpose of the subagent.
     #[must_use]
     pub fn description(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
         self
     }
 
-    /// The tool call that has started it.
+    /// Sets the tool call that started the subagent.
     #[must_use]
     pub fn parent_tool_call(mut self, call_id: impl Into<String>) -> Self {
         self.parent_tool_call_id = Some(call_id.into());
         self
     }
 
-    /// It begins.
+    /// Marks the start of the subagent.
     pub fn started(&self) -> RunResult {
         let maybe = |value: &Option<String>| value.as_deref().and_then(text);
         shown(
@@ -105,12 +102,12 @@ impl Subagent {
         )
     }
 
-    /// It has done its work, and this has come of it.
+    /// Marks the successful end of the subagent, with its result.
     pub fn finished(&self, result: impl IntoJson) -> RunResult {
         shown("ui.subagent.finished", [self.id(), ("result", Some(result.into_json()))])
     }
 
-    /// It has not, for this reason; `code` is for programs.
+    /// Marks the failure of the subagent, with a message for people and a code for programs.
     pub fn failed(&self, message: &str, code: Option<&str>) -> RunResult {
         shown("ui.subagent.failed", [self.id(), ("message", text(message)), ("code", code.and_then(text))])
     }
@@ -120,12 +117,12 @@ impl Subagent {
     }
 }
 
-/// What a message looks like, in the language of the interface: a JSON object.
+/// Sets the appearance of a message in the language of the interface, a JSON object.
 pub fn message_schema(message_id: &str, schema: impl IntoJson) -> RunResult {
     shown("ui.schema", [("message_id", text(message_id)), ("schema", Some(schema.into_json()))])
 }
 
-/// What a tool call looks like.
+/// Sets the appearance of a tool call in the language of the interface, a JSON object.
 pub fn tool_call_schema(tool_call_id: &str, schema: impl IntoJson) -> RunResult {
     shown("ui.schema", [("tool_call_id", text(tool_call_id)), ("schema", Some(schema.into_json()))])
 }
@@ -134,7 +131,7 @@ fn text(text: &str) -> Option<String> {
     Some(text.into_json())
 }
 
-/// A result with those of the members that are there.
+/// Builds a result with the members that have a value.
 fn shown<const N: usize>(kind: &str, members: [(&str, Option<String>); N]) -> RunResult {
     let mut data = String::from("{");
     for (name, value) in members.into_iter().filter_map(|(name, value)| Some((name, value?))) {

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use agent_host_config::LogFormat;
 use clap::{ArgAction, Args, ValueEnum};
 
-/// What every command takes.
+/// The arguments that every command accepts.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
     /// Configuration file [default: ./agent-host.toml if there is one]
     #[arg(long, global = true, value_name = "FILE", env = "AGENT_HOST_CONFIG", help_heading = "Global options")]
     pub(crate) config: Option<PathBuf>,
-    /// Where the ledger and the compiled code are, instead of [server] data_dir
+    /// Folder of the ledger and the compiled code, instead of [server] data_dir
     #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Where the plugins are, instead of [server] plugins_dir
+    /// Folder of the plugins, instead of [server] plugins_dir
     #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     pub(crate) plugins_dir: Option<PathBuf>,
     /// The API key that servers are asked with; the environment hides it from other users of the machine
@@ -33,15 +33,15 @@ pub(crate) struct Global {
     /// Log more to standard error (-vv for most)
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "log", help_heading = "Global options")]
     pub(crate) verbose: u8,
-    /// How much to log; AGENT_HOST_LOG takes filters such as `warn,agent_host_runs=debug`
+    /// Level of the log; AGENT_HOST_LOG accepts filters such as `warn,agent_host_runs=debug`
     #[arg(long, global = true, value_name = "LEVEL", help_heading = "Global options")]
     pub(crate) log: Option<LogLevel>,
-    /// How to write the log, instead of [telemetry] log_format
+    /// Format of the log, instead of [telemetry] log_format
     #[arg(long, global = true, value_name = "FORMAT", help_heading = "Global options")]
     pub(crate) log_format: Option<LogForm>,
 }
 
-/// How to write the log.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum LogForm {
     Text,
@@ -57,7 +57,7 @@ impl From<LogForm> for LogFormat {
     }
 }
 
-/// How much to log.
+/// The level of the log.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum LogLevel {
     Off,

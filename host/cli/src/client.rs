@@ -29,7 +29,7 @@ const MAX_EVENT_BYTES: usize = 64 << 20;
 const RECONNECT: Duration = Duration::from_secs(1);
 const RECONNECTS: u32 = 5;
 
-/// What every client of this process sends: a command line has one key for all that it asks.
+/// The Authorization header of all clients of this process: a command line has one key.
 static KEY: OnceLock<header::HeaderValue> = OnceLock::new();
 
 /// Lets every client of this process send this key.
@@ -68,7 +68,7 @@ impl Client {
         Ok(Self { base, http })
     }
 
-    /// A client of the server that is named, else of the one that the configuration tells of, if it answers.
+    /// A client of the named server, else of the server of the configuration, if it answers.
     pub(crate) async fn running(config: &Config, server: Option<&str>, why: &str) -> Result<Self, Failure> {
         if let Some(url) = server {
             return Self::new(url);
@@ -85,7 +85,7 @@ impl Client {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Whether an agent-host answers there.
+    /// True if an agent-host answers at this address.
     pub(crate) async fn answers(&self) -> bool {
         let Ok(url) = self.at("healthz", &[]) else { return false };
         match self.http.get(url).timeout(PROBE).send().await {
@@ -110,7 +110,7 @@ impl Client {
         self.json(self.send(request).await?).await
     }
 
-    /// What comes of asking for something to be done, within `patience`.
+    /// The answer to a POST request within `patience`.
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value, patience: Duration) -> Result<T, Failure> {
         let request = self.http.request(Method::POST, self.at(path, &[])?).timeout(patience).json(body);
         self.json(self.send(request).await?).await
@@ -292,8 +292,7 @@ impl Reading {
         let events = match &mut self.open {
             Some(events) => events,
             None => {
-                // The first connection tells a wrong id or a server that is not there; later ones a server that
-                // comes back.
+                // The first connection shows a wrong id or a missing server; later connections find a server that restarts.
                 let first = self.after.is_none() && self.failures == 0;
                 let response = self.client.stream(self.id, self.after.as_deref()).await;
                 let response = response.map_err(|failure| Broken { failure, hopeless: first })?;
@@ -315,7 +314,7 @@ impl Reading {
     }
 }
 
-/// Why there is no next event.
+/// The reason why there is no next event.
 struct Broken {
     failure: Failure,
     /// Another connection would not help.

@@ -8,7 +8,7 @@ use agent_host_protocol::ApiError;
 use agent_host_runs::{HostError, RecordingError, ReplayError, StartError, knowledge_bases::KnowledgeError};
 use agent_host_server::{BindError, ServeError};
 
-/// What went wrong in the binary itself, or in a server that was asked.
+/// An error of the command itself, or of a server that it asked.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failure {
@@ -118,7 +118,7 @@ const fn open_code(error: &OpenError) -> &'static str {
     }
 }
 
-/// Whether whoever read our output has gone, as `head` does: that is no failure.
+/// True if the reader of our output has gone, as `head` does: that is no failure.
 pub(crate) fn reader_has_gone(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
 }

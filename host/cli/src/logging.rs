@@ -34,8 +34,8 @@ const VARIABLE: &str = "AGENT_HOST_LOG";
 /// them is between a tool and its caller. Failures are in the log of `agent_host_providers`.
 const ALWAYS: &str = "rmcp=off";
 
-/// Starts logging. What the command line says comes first, then the environment, then what fits the command: a
-/// server says what it does, everything else only what goes wrong.
+/// Starts logging. The level comes from the command line, then the environment, then the command: a server logs its work,
+/// every other command only problems.
 pub(crate) fn start(global: &Global, is_server: bool, telemetry: &TelemetryConfig) {
     // A plugin that is refused is news to an operator; to who runs another one it is noise.
     let usual = if is_server { "info" } else { "warn,agent_host_sandbox=error" };

@@ -1,11 +1,11 @@
 //! The binary `agent-host`: serve, run, inspect, and look after the ledger.
 //!
-//! It is: arguments into calls of the host or of a running server, and what comes back into text or JSON.
-//! It is not: a place of rules. What is accepted, granted or refused is decided below.
+//! The binary turns arguments into calls of the host or of a running server, and answers into text or JSON. It has no
+//! rules: the crates below decide on acceptance, grants and refusals.
 //!
-//! One file for each command, under [`command`]. Standard output has only what was asked for, standard error
-//! everything else, so output can be piped; `--json` makes both machine-readable. Exit codes: 0 it worked, 1 it
-//! did not (for `run`: the run did not complete; for `inspect`: the file is refused), 2 the command line is wrong.
+//! Each command has a file under [`command`]. Standard output has only the result, standard error everything else, so
+//! output can be piped; `--json` makes both machine-readable. Exit codes: 0 for success, 1 for failure (`run`: the run did
+//! not complete; `inspect`: the file is refused), 2 for a wrong command line.
 
 mod args;
 mod client;
@@ -47,10 +47,10 @@ fn main() -> ExitCode {
         Err(error) => return output::usage(&error),
     };
     let output = Output::new(cli.global.json);
-    // What is wrong with the configuration, the command says.
+    // The command reports errors of the configuration.
     let watched = Settings::load(&cli.global).map(|settings| settings.config.telemetry).unwrap_or_default();
     logging::start(&cli.global, matches!(cli.command, Command::Serve(_)), &watched);
-    // Only where runs are executed is there something to trace.
+    // Traces exist only for commands that execute runs.
     let traced = if matches!(cli.command, Command::Serve(_) | Command::Run(_)) {
         Telemetry::start(&watched)
     } else {

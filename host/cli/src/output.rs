@@ -1,4 +1,4 @@
-//! Everything that the binary writes: results to standard output, the rest to standard error.
+//! All output of the binary: results to standard output, the rest to standard error.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{failure, text};
 
-/// Where and how to write.
+/// The form of the output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     json: bool,
@@ -25,7 +25,7 @@ impl Output {
         self.json
     }
 
-    /// Whether a person watches standard error, so that progress is worth showing.
+    /// True if standard error is a terminal, so that progress is shown.
     pub(crate) fn shows_progress(self) -> bool {
         !self.json && io::stderr().is_terminal()
     }
@@ -35,7 +35,7 @@ impl Output {
         if self.json { self.json_line(value) } else { self.text(&text()) }
     }
 
-    /// One line of JSON.
+    /// Writes one line of JSON.
     pub(crate) fn json_line(self, value: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
@@ -48,7 +48,7 @@ impl Output {
         if io::stdout().is_terminal() { write(text::printable(text).as_bytes()) } else { write(text.as_bytes()) }
     }
 
-    /// A remark for a person, on standard error. Nothing where JSON is wanted.
+    /// Writes a remark for a person to standard error; silent with JSON.
     pub(crate) fn remark(self, text: &str) {
         if !self.json {
             complain(&text::printable(text));
@@ -72,12 +72,12 @@ impl Output {
 
 /// Answers a command line that cannot be parsed, or that only asks for help.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    // There are no parsed arguments to ask.
+    // The arguments could not be parsed.
     let json = std::env::args_os().any(|argument| argument == "--json");
     if error.use_stderr() && json {
         complain(&error_json("usage", error.to_string().trim_end()));
     } else {
-        // Standard output or error that is closed: there is nobody to tell.
+        // Standard output or error is closed: no reader is left.
         let _ = error.print();
     }
     if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS }
@@ -94,7 +94,7 @@ fn write(bytes: &[u8]) -> io::Result<()> {
 }
 
 fn complain(line: &str) {
-    // Standard error that is closed: there is nobody to tell.
+    // Standard error is closed: no reader is left.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 

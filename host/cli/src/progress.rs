@@ -6,10 +6,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::Output;
 
-/// Steps of a bar that is told fractions.
+/// Steps of a bar for fractions.
 const PARTS: u64 = 1000;
 
-/// A bar or a spinner. It disappears when it is dropped; where nobody watches, it was never there.
+/// A bar or a spinner, removed when dropped. Not shown without a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
@@ -27,7 +27,7 @@ impl Progress {
         Self::styled(output, what, total, "{msg} [{bar:30}] {pos}/{len}")
     }
 
-    /// Work of which a fraction is told.
+    /// A bar for work with a known fraction.
     pub(crate) fn percent(output: Output, what: impl Into<Cow<'static, str>>) -> Self {
         Self::styled(output, what, PARTS, "{msg} [{bar:30}] {percent} % ({eta})")
     }
@@ -41,17 +41,17 @@ impl Progress {
         Self(bar)
     }
 
-    /// So many steps are done.
+    /// Sets the number of completed steps.
     pub(crate) fn done(&self, steps: u64) {
         self.0.set_position(steps);
     }
 
-    /// So much is done, from 0 to 1.
+    /// Sets the completed fraction, from 0 to 1.
     pub(crate) fn fraction(&self, done: f64) {
         self.0.set_position((done.clamp(0.0, 1.0) * PARTS as f64) as u64);
     }
 
-    /// What is being done.
+    /// Sets the description of the work.
     pub(crate) fn describe(&self, what: impl Into<Cow<'static, str>>) {
         self.0.set_message(what);
     }

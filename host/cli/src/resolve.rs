@@ -1,4 +1,4 @@
-//! Which runner is meant.
+//! Resolution of a runner's short name.
 
 use agent_host_protocol::{PluginReport, PluginStatus, RunnerId};
 
@@ -30,7 +30,7 @@ pub(crate) fn resolve(name: &str, plugins: &[PluginReport]) -> Result<RunnerId, 
     }
 }
 
-/// Whether `end` is the last parts of `id`, which are separated by `/` and `:`.
+/// True if `end` is a suffix of `id` at a `/` or `:`.
 fn is_end(id: &str, end: &str) -> bool {
     id.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with(['/', ':']))
 }

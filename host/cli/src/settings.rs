@@ -37,17 +37,17 @@ impl Settings {
     }
 }
 
-/// Where the ledger of a configuration is.
+/// The ledger directory of a configuration.
 pub(crate) fn ledger_dir(config: &Config) -> PathBuf {
     config.data_dir.join("ledger")
 }
 
-/// Where the compiled code of a configuration is.
+/// The directory of compiled code of a configuration.
 pub(crate) fn code_dir(config: &Config) -> PathBuf {
     config.data_dir.join("code")
 }
 
-/// Where the components are that runs of a configuration were of.
+/// The directory of the components of a configuration's runs.
 pub(crate) fn components_dir(config: &Config) -> PathBuf {
     config.data_dir.join("components")
 }

@@ -44,7 +44,7 @@ impl Hangups {
     }
 }
 
-/// There is no such signal here.
+/// A system without SIGHUP.
 #[cfg(not(unix))]
 pub(crate) struct Hangups;
 
@@ -54,7 +54,7 @@ impl Hangups {
         Ok(Self)
     }
 
-    /// Never.
+    /// Never returns.
     pub(crate) async fn next(&mut self) {
         std::future::pending().await
     }

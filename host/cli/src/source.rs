@@ -1,4 +1,4 @@
-//! Where runs are read from: a running server, or the ledger itself when no process has it open.
+//! The source of runs: a running server, or the ledger if no process holds it.
 
 use std::path::Path;
 
@@ -21,8 +21,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The named server; else the ledger; else, where another process has the ledger, the server that the
-    /// configuration tells of.
+    /// The named server; else the ledger; else, if another process holds the ledger, the server of the configuration.
     pub(crate) async fn open(config: &Config, server: Option<&str>) -> anyhow::Result<Self> {
         if let Some(url) = server {
             return Ok(Self::Server(Client::new(url)?));
@@ -99,7 +98,7 @@ impl Source {
         }
     }
 
-    /// What the runner was given.
+    /// The context of the run.
     pub(crate) async fn context(&self, id: RunId) -> anyhow::Result<Box<RawValue>> {
         match self {
             Self::Ledger(ledger) => {

@@ -16,29 +16,29 @@ use opentelemetry_sdk::{
     trace::{BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracerProvider, SpanData, SpanExporter},
 };
 
-/// One request to the collector may take so long.
+/// Time limit of one request to the collector.
 const EXPORT: Duration = Duration::from_secs(5);
 /// Spans wait for others at most so long.
 const GATHER: Duration = Duration::from_secs(1);
 /// Spans that wait to be sent; what comes while so many wait is lost.
 const WAITING: usize = 8 * 1024;
-/// What is left at the end has so long to be sent.
+/// Time for the last spans at the end.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// As long as it lives, spans are sent.
 pub(crate) struct Telemetry(Option<SdkTracerProvider>);
 
 impl Telemetry {
-    /// Nothing is traced.
+    /// Tracing is off.
     pub(crate) const fn off() -> Self {
         Self(None)
     }
 
-    /// Begins to send spans where the configuration says so. Not to be called by a thread that serves: the client of
-    /// the exporter is one that blocks.
+    /// Starts sending spans if the configuration says so. Must not be called by a serving thread: the client of the
+    /// exporter blocks.
     ///
     /// # Errors
-    /// Why there cannot be any, for the operator.
+    /// Fails with the problem, for the operator.
     pub(crate) fn start(config: &TelemetryConfig) -> Result<Self, String> {
         let Some(url) = config.traces_url()? else { return Ok(Self::off()) };
         let mut headers = HashMap::new();
@@ -96,7 +96,7 @@ impl SpanExporter for Sent {
             Err(error) => {
                 trace::note_lost(spans as u64);
                 if !self.fails.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%error, "the collector does not take traces; what it does not take is lost");
+                    tracing::warn!(%error, "the collector refuses traces; refused traces are lost");
                 }
             }
         }

@@ -8,16 +8,16 @@ use crate::{bindings::BindingConfig, name::is_name};
 
 /// Milliseconds that adjacent pieces of an answer are held at most, to be sent as one: more would be seen as stuttering.
 const MAX_COALESCE_MS: u64 = 1_000;
-/// Messages of a thread that one snapshot may have. It is built in memory.
+/// Largest number of messages in one snapshot, which is built in memory.
 const MAX_HISTORY_MESSAGES: u32 = 10_000;
 /// Bytes of a file that a message names by its address.
 const MAX_FETCH_BYTES: u64 = 1 << 30;
-/// How long fetching such a file may take: whoever sends the message waits for it.
+/// Largest time limit for fetching a file, in ms: the sender of the message waits for it.
 const MAX_FETCH_MS: u64 = 10 * 60 * 1000;
-/// How long a signed address may be valid: a week, as stores of objects have it.
+/// Longest validity of a signed address, in ms: a week, as object stores allow.
 const MAX_URL_TTL_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
-/// How bindings answer clients of the AG-UI protocol. Each binding that has a runner is an agent, by its id.
+/// Answers to clients of the AG-UI protocol. Each binding that has a runner is an agent, by its id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AguiConfig {
@@ -68,10 +68,10 @@ impl Default for AguiConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BusyThread {
-    /// It is refused, with the run that is active.
+    /// The request is refused, with the id of the active run.
     #[default]
     Reject,
-    /// It waits in line behind the active one, as events do.
+    /// The run waits in line behind the active one, as runs of events do.
     Queue,
 }
 
@@ -79,10 +79,10 @@ pub enum BusyThread {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDisconnect {
-    /// It goes on, and the client can come back to it.
+    /// The run continues, and the client can reconnect to it.
     #[default]
     Detach,
-    /// It is cancelled, where no other client watches it.
+    /// The run is cancelled, unless another client follows it.
     Cancel,
 }
 
@@ -93,7 +93,7 @@ pub enum ForeignHistory {
     /// The request is refused: what a client says that an agent has said is not history.
     #[default]
     Refuse,
-    /// They are left out.
+    /// Such parts are ignored.
     Ignore,
 }
 
@@ -104,7 +104,7 @@ pub struct AgentApiConfig {
     /// The binding that answers `/api/v1/agent`. Without it those routes say how to turn them on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// How strictly its requests are held against the profile.
+    /// Strictness of the check of requests.
     pub profile: AgentProfile,
     /// Milliseconds that the signed address of an attachment is valid, from a second to a week.
     pub url_ttl_ms: u64,
@@ -116,25 +116,25 @@ impl Default for AgentApiConfig {
     }
 }
 
-/// How strictly requests are held against the profile.
+/// Strictness of the check of requests to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentProfile {
     /// Each rule of the profile counts.
     #[default]
     Strict,
-    /// What AG-UI allows is taken.
+    /// All requests that AG-UI allows are accepted.
     Plain,
 }
 
 impl AguiConfig {
-    /// How long adjacent pieces of one message are held at most.
+    /// Longest delay for joining adjacent pieces of one message.
     #[must_use]
     pub const fn coalesce(&self) -> Duration {
         Duration::from_millis(self.coalesce_ms)
     }
 
-    /// Whether requests to an agent are held against the strict profile, at `/agents/{agent}/run`.
+    /// True if requests to an agent are checked against the strict profile, at `/agents/{agent}/run`.
     #[must_use]
     pub fn is_strict(&self, agent: &str) -> bool {
         self.strict_agents.iter().any(|strict| strict == agent)
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn problems_are_named() {
         for (text, says) in [
             ("busy = \"wait\"", "busy"),
             ("on_disconnect = \"stop\"", "on_disconnect"),

@@ -14,11 +14,11 @@ pub const QUESTION: &str = "interactions.ask";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalPolicy {
-    /// It is done.
+    /// The action is executed.
     Allow,
     /// A person says whether it is done.
     Ask,
-    /// It is refused.
+    /// The action is refused.
     Deny,
 }
 
@@ -26,8 +26,8 @@ pub enum ApprovalPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRule {
-    /// Name of the action, whole or with `*` at its end. `interactions.ask` stands for questions to people, `effect.repeat`
-    /// for effects in doubt.
+    /// Name of the action, whole or with `*` at its end. `interactions.ask` means questions to people, `effect.repeat`
+    /// effects in doubt.
     pub action: String,
     /// Fields of the target, each a regular expression that must match the whole of its text. A target without the field
     /// does not fit.
@@ -35,7 +35,7 @@ pub struct ApprovalRule {
     pub target: BTreeMap<String, String>,
     /// Carry the action out at once, ask people, or refuse it.
     pub policy: ApprovalPolicy,
-    /// How long people have to answer. Without it: `limits.ask_expires_ms`.
+    /// Time for people to answer, in ms. Default: `limits.ask_expires_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
     /// Ids of the `[[approvers]]` that may answer. Without any: each of them.
@@ -50,7 +50,7 @@ impl ApprovalRule {
         }
         if self.action == QUESTION && self.policy == ApprovalPolicy::Allow {
             return Err(format!(
-                "`{QUESTION}` is a question: it is asked (`ask`) or refused (`deny`), nobody can answer it by `allow`"
+                "`{QUESTION}` is a question: it can be asked (`ask`) or refused (`deny`), but `allow` has no answer for it"
             ));
         }
         if self.expires_ms == Some(0) {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn invalid_values_are_reported() {
         assert!(rule("", &[], ApprovalPolicy::Ask).check().is_err());
         assert!(rule("a", &[("x", "(")], ApprovalPolicy::Ask).check().unwrap_err().contains("target.x"));
         assert!(rule(QUESTION, &[], ApprovalPolicy::Allow).check().is_err());

@@ -16,7 +16,7 @@ use crate::{
 /// A run may be given a day, for runs that wait for people.
 const MAX_DEADLINE_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Which runner answers which event, and on what terms.
+/// A binding: the runner that answers events, and the terms of its runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BindingConfig {
@@ -28,7 +28,7 @@ pub struct BindingConfig {
     /// Bindings with a higher one come first where several match.
     #[serde(default)]
     pub priority: i32,
-    /// Which events it answers. Without it: all.
+    /// Events that the binding answers. Default: all.
     #[serde(default, rename = "match")]
     pub matches: Match,
     /// Configuration of the runner, held against its form.
@@ -52,7 +52,7 @@ pub struct BindingConfig {
     /// The fate of a run that is active when the host stops.
     #[serde(default)]
     pub durability: Durability,
-    /// How often a run may be tried (`retry`), or brought back without getting any further (`resume`), 1 to 100.
+    /// Largest number of attempts (`retry`), or of resumptions without progress (`resume`), 1 to 100.
     #[serde(default = "default_max_attempts")]
     pub max_attempts: u32,
     /// The answer to a call with an effect whose outcome is unknown, since the host stopped in the middle of it, and whose
@@ -63,10 +63,10 @@ pub struct BindingConfig {
     /// where none does, people are asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<ApprovalRule>,
-    /// How its runs wait for their turn, and for executors outside. Without it nothing is bounded.
+    /// Queue of its runs, and rules for executors. Default: no limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueuePolicy>,
-    /// The webhooks that are told what its runs do, by name.
+    /// Webhooks that receive the results of its runs, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deliver: Vec<String>,
 }
@@ -75,7 +75,7 @@ pub struct BindingConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InDoubt {
-    /// The runner is told so, by an error with `details.code` `effect_in_doubt`.
+    /// The runner receives an error with `details.code` `effect_in_doubt`.
     #[default]
     Error,
     /// The run waits until a person says whether to repeat it.
@@ -86,16 +86,16 @@ pub enum InDoubt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// It goes on where it was: nothing that it did is done again.
+    /// The run continues at the call where it was: no effect is repeated.
     #[default]
     Resume,
-    /// It begins anew, as another attempt; what it did is done again.
+    /// The run starts again, as another attempt; its effects are repeated.
     Retry,
-    /// It fails with code `host_restarted`.
+    /// The run fails with code `host_restarted`.
     Fail,
 }
 
-/// How often a run may be tried where its binding does not say.
+/// Largest number of attempts without a setting in the binding.
 #[must_use]
 pub const fn default_max_attempts() -> u32 {
     3
@@ -107,13 +107,13 @@ pub const fn default_max_attempts() -> u32 {
 pub struct DeliveryPolicy {
     /// Kind of the place, such as `chat` or `api`.
     pub surface: String,
-    /// Whether it shows an answer as it comes.
+    /// If true, the client shows an answer while it is generated.
     pub supports_streaming: bool,
-    /// Whether it can change what it has shown.
+    /// If true, the client can change a shown message.
     pub supports_edit: bool,
-    /// Whether it can show reactions.
+    /// If true, the client can show reactions.
     pub supports_reaction: bool,
-    /// How long a message may be that it shows.
+    /// Largest message that the client shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_message_size: Option<u32>,
 }
@@ -212,7 +212,7 @@ impl BindingConfig {
         Pattern::new(&self.matches).map(drop)
     }
 
-    /// Whether every webhook is known that is told what its runs do.
+    /// Fails if a webhook of `deliver` is not configured.
     pub(crate) fn check_deliver(&self, known: &[ResultHookConfig]) -> Result<(), String> {
         for (place, name) in self.deliver.iter().enumerate() {
             if !known.iter().any(|hook| hook.name == *name) {
@@ -225,7 +225,7 @@ impl BindingConfig {
         Ok(())
     }
 
-    /// Whether everyone is known who may answer.
+    /// Fails if an approver of a rule is not configured.
     pub(crate) fn check_approvers(&self, known: &[ApproverConfig]) -> Result<(), String> {
         let named = self.approvals.iter().flat_map(|rule| &rule.approvers);
         match named.into_iter().find(|id| !known.iter().any(|approver| approver.id == **id)) {

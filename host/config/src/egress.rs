@@ -15,7 +15,7 @@ const MAX_REDIRECTS: usize = 20;
 /// The longest time that a configuration may set, in ms.
 const MAX_TIMEOUT_MS: u64 = 10 * 60 * 1000;
 
-/// How guests reach the outside.
+/// HTTP requests of guests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EgressConfig {
@@ -24,7 +24,7 @@ pub struct EgressConfig {
     pub allow_addresses: Vec<String>,
     /// Redirects of one request that are followed.
     pub max_redirects: usize,
-    /// How long a connection may take, with its DNS and TLS, in milliseconds.
+    /// Time limit for connecting, with DNS and TLS, in ms.
     pub connect_timeout_ms: u64,
 }
 
@@ -35,10 +35,10 @@ impl Default for EgressConfig {
 }
 
 impl EgressConfig {
-    /// Whether it can be used.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What is wrong, for the person who wrote the file.
+    /// Fails with the problem, for the author of the file.
     pub fn check(&self) -> Result<(), String> {
         for text in &self.allow_addresses {
             network(text).map_err(|problem| format!("`egress.allow_addresses`: {problem}"))?;
@@ -57,24 +57,24 @@ impl EgressConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpSecretConfig {
-    /// 1 to 64 of `A-Za-z0-9_-`: what stands in `{{secret:NAME}}`.
+    /// Name, 1 to 64 of `A-Za-z0-9_-`, for `{{secret:NAME}}`.
     pub name: String,
-    /// Where it is.
+    /// Reference to the secret.
     pub value: SecretRef,
-    /// Where it may go: patterns of hosts.
+    /// Allowed targets: patterns of hosts.
     pub hosts: Vec<String>,
 }
 
 impl HttpSecretConfig {
-    /// Whether it can be used at all. It reads no secret.
+    /// Checks the values. Reads no secret.
     ///
     /// # Errors
-    /// What is wrong, and with which secret, for the person who wrote the file.
+    /// Fails with the problem and the secret, for the author of the file.
     pub fn check(&self) -> Result<(), String> {
         self.patterns().map(|_| ())
     }
 
-    /// Where it may go.
+    /// The allowed targets.
     ///
     /// # Errors
     /// As [`check`](Self::check) has them.
@@ -100,7 +100,7 @@ impl HttpSecretConfig {
 /// Reads a network as `10.0.0.0/8`, or a single address.
 ///
 /// # Errors
-/// It is neither.
+/// Fails if the text is neither an address nor a network.
 pub fn network(text: &str) -> Result<IpNet, String> {
     let net = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     let net = net.map_err(|_| format!("\"{}\" is neither an address nor a network such as `10.0.0.0/8`", text.escape_debug()))?;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_its_key() {
+    fn invalid_settings_are_refused_with_their_key() {
         let config = EgressConfig::default();
         let allow = |text: &str| EgressConfig { allow_addresses: vec![text.into()], ..config.clone() };
         for (config, says) in [

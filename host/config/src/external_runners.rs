@@ -15,7 +15,7 @@ pub struct ExternalRunnerConfig {
     /// `plugin:AUTHOR/PLUGIN/NAME`.
     #[schemars(with = "String")]
     pub id: RunnerId,
-    /// Its version, as records show it.
+    /// Version, as records show it.
     #[serde(default = "first_version")]
     #[schemars(with = "String")]
     pub version: semver::Version,
@@ -39,7 +39,7 @@ fn first_version() -> semver::Version {
 }
 
 impl ExternalRunnerConfig {
-    /// The manifest, as a component would have it.
+    /// The manifest, in the form of a component's manifest.
     #[must_use]
     pub fn manifest(&self) -> RunnerManifest {
         let label = self.label.clone().unwrap_or_else(|| self.id.name().to_owned());

@@ -29,7 +29,7 @@ use crate::{
     webhooks::{ActionHookConfig, ResultHookConfig},
 };
 
-/// Why a configuration cannot be used. The message names the place and the mend.
+/// The reason why a configuration cannot be used. The message names the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -38,7 +38,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The text is not TOML, or has a key or value that it cannot have.
@@ -52,22 +52,22 @@ pub enum ConfigError {
 /// The configuration of the host, checked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
-    /// Where HTTP is served.
+    /// Address of the HTTP server.
     pub listen: SocketAddr,
-    /// Requests from this machine may do everything without a key. Only at a loopback address.
+    /// Requests from this machine have all rights without a key. Allowed at a loopback address only.
     pub loopback_without_key: bool,
     /// Origins whose pages may use the API from a browser, such as `https://app.example.com`; `*` is all of them.
     pub cors_origins: Vec<String>,
-    /// Where the ledger, artifacts, knowledge and compiled code are kept.
+    /// Directory of the ledger, artifacts, knowledge and compiled code.
     pub data_dir: PathBuf,
-    /// Where components are dropped.
+    /// Directory of plugins.
     pub plugins_dir: PathBuf,
-    /// Where backups of the running host are made, where the file says so: see [`Config::backups`].
+    /// Directory of backups, if the file has one: see [`Config::backups`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup_dir: Option<PathBuf>,
     /// Limits.
     pub limits: Limits,
-    /// How long what runs have left is kept.
+    /// Retention of data of ended runs.
     pub retention: Retention,
     /// Models that runs may be granted.
     pub models: Vec<ModelConfig>,
@@ -75,7 +75,7 @@ pub struct Config {
     pub mcp_servers: Vec<McpServerConfig>,
     /// Knowledge bases that runs may be granted.
     pub knowledge_bases: Vec<KnowledgeBaseConfig>,
-    /// Where runs may go, beside what their bindings allow.
+    /// Allowed targets of HTTP requests, besides the limits of bindings.
     pub egress: EgressConfig,
     /// Secrets that the host puts into requests of runs.
     pub http_secrets: Vec<HttpSecretConfig>,
@@ -89,9 +89,9 @@ pub struct Config {
     pub static_refs: Vec<StaticRefConfig>,
     /// Runners whose runs executors outside take.
     pub external_runners: Vec<ExternalRunnerConfig>,
-    /// Where the host says what it does.
+    /// Export of traces and logs.
     pub telemetry: TelemetryConfig,
-    /// How bindings answer clients of AG-UI.
+    /// Answers to clients of AG-UI.
     pub agui: AguiConfig,
     /// Events at certain times.
     pub schedules: Vec<ScheduleConfig>,
@@ -99,7 +99,7 @@ pub struct Config {
     pub webhook_sources: Vec<WebhookSourceConfig>,
     /// Webhooks that get the results of runs.
     pub webhooks: Vec<ResultHookConfig>,
-    /// Which runner answers which event.
+    /// The bindings: rules from events to runners.
     pub bindings: Vec<BindingConfig>,
 }
 
@@ -142,10 +142,10 @@ struct File {
 }
 
 impl Config {
-    /// Reads a file. Its relative paths are relative to it.
+    /// Reads a file. Relative paths in it are relative to its folder.
     ///
     /// # Errors
-    /// When it cannot be read or is not valid.
+    /// Fails if the file cannot be read or is not valid.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
         Self::parse(&text, path.parent().unwrap_or(Path::new("")))
@@ -154,7 +154,7 @@ impl Config {
     /// Reads a text. Relative paths in it are relative to `base`.
     ///
     /// # Errors
-    /// When it is not valid.
+    /// Fails if the text is not valid.
     pub fn parse(text: &str, base: &Path) -> Result<Self, ConfigError> {
         let mut file: File = toml::from_str(text)?;
         file.models.iter_mut().for_each(|model| model.relative_to(base));
@@ -198,7 +198,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The configuration of a host that was told nothing: defaults, no bindings, directories in `dir`.
+    /// The configuration without a file: defaults, no bindings, directories in `dir`.
     #[must_use]
     pub fn default_in(dir: &Path) -> Self {
         let ServerConfig { listen, loopback_without_key, cors_origins, data_dir, plugins_dir, backup_dir } =
@@ -231,7 +231,7 @@ impl Config {
         }
     }
 
-    /// Where backups are made: `[server] backup_dir`, else `backups` in the data directory.
+    /// Directory of backups: `[server] backup_dir`, else `backups` in the data directory.
     #[must_use]
     pub fn backups(&self) -> PathBuf {
         self.backup_dir.clone().unwrap_or_else(|| self.data_dir.join("backups"))
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn problems_are_named() {
         let binding = |more: &str| format!("[[bindings]]\nid = \"a\"\nrunner = \"plugin:a/b/c\"\n{more}");
         for (text, says) in [
             ("[server]\nlisten_on = \"x\"", "listen_on"),

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 const MIN_PASSAGE_CHARS: usize = 100;
 /// Fifty passages of this size are still an answer that a host call may have.
 const MAX_PASSAGE_CHARS: usize = 8_000;
-/// It is the name of a folder.
+/// The id is the name of a folder.
 const MAX_ID_BYTES: usize = 64;
 
 /// A knowledge base, as the configuration describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KnowledgeBaseConfig {
-    /// How grants and calls name it. Lower-case letters, digits, `-` and `_`; it is the name of its folder too.
+    /// Id, for grants and calls. Lower-case letters, digits, `-` and `_`; also the name of its folder.
     pub id: String,
     /// For people; the id where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ const fn default_overlap_chars() -> usize {
 }
 
 impl KnowledgeBaseConfig {
-    /// One with only an id.
+    /// An entry with an id and defaults.
     #[must_use]
     pub fn new(id: impl Into<String>) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl KnowledgeBaseConfig {
         }
     }
 
-    /// Whether its values can be.
+    /// Checks the values.
     ///
     /// # Errors
     /// Names the value and what it may be.

@@ -1,7 +1,7 @@
 //! The configuration file `agent-host.toml`: types, validation, and the reference of its keys.
 //!
-//! It is: one file for each section, from text to values that can be used. It is not: behaviour; nothing here opens,
-//! connects, reads a secret or looks at a run.
+//! The crate turns text into values, one file for each section. It has no behaviour: no function opens files, connects,
+//! reads a secret or knows a run.
 
 mod agui;
 mod approval;

@@ -11,12 +11,12 @@ const MAX_STATIC_NAME: usize = 64;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SkillConfig {
-    /// The folder; `SKILL.md` is in it. Its name and description stand there.
+    /// The folder; it contains `SKILL.md`, which has name and description.
     pub path: PathBuf,
 }
 
 impl SkillConfig {
-    /// Its path counts from `base`, the folder of the file.
+    /// Makes the path relative to `base`, the folder of the file.
     pub fn relative_to(&mut self, base: &Path) {
         self.path = base.join(&self.path);
     }
@@ -36,7 +36,7 @@ pub struct StaticRefConfig {
 }
 
 impl StaticRefConfig {
-    /// Its path counts from `base`, the folder of the file.
+    /// Makes the path relative to `base`, the folder of the file.
     pub fn relative_to(&mut self, base: &Path) {
         self.path = base.join(&self.path);
     }
@@ -44,7 +44,7 @@ impl StaticRefConfig {
     /// Checks what the shape alone does not say.
     ///
     /// # Errors
-    /// A text that says the fault and its mend.
+    /// Fails with the problem and its remedy.
     pub fn check(&self) -> Result<(), String> {
         let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.is_empty() || self.name.len() > MAX_STATIC_NAME || !self.name.chars().all(named) {

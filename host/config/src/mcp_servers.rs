@@ -14,7 +14,8 @@ use crate::secret::SecretRef;
 
 /// The longest id of a server. With `__`, at least half of a tool's full name stays for the tool itself.
 const MAX_ID: usize = 32;
-/// What one call may bring at most, whatever the configuration says: a whole answer is held in memory while it is read.
+/// Largest output of one call, in bytes, whatever the configuration says: a whole answer is held in memory while it is
+/// read.
 const MAX_OUTPUT: usize = 64 << 20;
 /// Calls at the same time to one server, whatever the configuration says.
 const MAX_CONCURRENT: usize = 1024;
@@ -39,7 +40,7 @@ const RESERVED_HEADERS: [&str; 9] = [
 pub enum EnvValue {
     /// No secret; it may be shown.
     Plain(String),
-    /// Where the secret is.
+    /// The reference to the secret.
     Secret(SecretRef),
 }
 
@@ -56,10 +57,11 @@ pub struct McpServerConfig {
     /// Arguments of the program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// The program's environment, beside `PATH`, `HOME`, `LANG` and `TMPDIR`. It gets nothing else of the host's.
+    /// The program's environment, besides `PATH`, `HOME`, `LANG` and `TMPDIR`. The program sees no other variable of the
+    /// host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, EnvValue>,
-    /// Where the program runs.
+    /// Working directory of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
     /// The address of a service (streamable HTTP).
@@ -68,14 +70,13 @@ pub struct McpServerConfig {
     /// Headers of every request to the service, such as `Authorization`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, EnvValue>,
-    /// Which of its tools are offered, by the names that the server gives them; `*` at the end stands for any rest. All
-    /// without it.
+    /// Tools that are offered, by the names that the server gives them; `*` at the end matches any rest. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// How long starting, saying hello and listing the tools may take together, in ms.
+    /// Time limit for starting, the handshake and listing the tools together, in ms.
     #[serde(default = "start_timeout_ms")]
     pub start_timeout_ms: u64,
-    /// How long one call may take, in ms. A run's deadline counts too.
+    /// Time limit of one call, in ms. The deadline of the run holds too.
     #[serde(default = "call_timeout_ms")]
     pub call_timeout_ms: u64,
     /// Largest answer of one call, decoded, in bytes.
@@ -103,7 +104,7 @@ const fn max_concurrent() -> usize {
 }
 
 impl Default for McpServerConfig {
-    /// The defaults of the file. It names neither a program nor a service, so [`check`](Self::check) refuses it as it is.
+    /// The defaults of the file. The value has neither a program nor a service, so [`check`](Self::check) refuses it.
     fn default() -> Self {
         Self {
             id: String::new(),
@@ -123,10 +124,10 @@ impl Default for McpServerConfig {
 }
 
 impl McpServerConfig {
-    /// Whether it can be used at all. It reads no secret and starts nothing.
+    /// Checks the values. Reads no secret and starts no program.
     ///
     /// # Errors
-    /// What is wrong, and with which server, for the person who wrote the file.
+    /// Fails with the problem and the server, for the author of the file.
     pub fn check(&self) -> Result<(), String> {
         self.problem().map_or(Ok(()), |problem| Err(format!("the MCP server `{}`: {problem}", self.id)))
     }
@@ -141,7 +142,7 @@ impl McpServerConfig {
             .or_else(|| self.limit_problem())
             .or_else(|| {
                 let broken = self.tools.iter().flatten().find(|name| name.is_empty() || name.trim_end_matches('*').contains('*'));
-                broken.map(|name| format!("`tools` has \"{name}\": name a tool; `*` may stand at the end"))
+                broken.map(|name| format!("`tools` has \"{name}\": name a tool; `*` is allowed at the end"))
             })
     }
 
@@ -222,7 +223,7 @@ impl McpServerConfig {
         }
     }
 
-    /// Whether the tool that the server calls `name` is offered.
+    /// True if the tool that the server calls `name` is offered.
     #[must_use]
     pub fn offers(&self, name: &str) -> bool {
         self.tools.as_ref().is_none_or(|allowed| {
@@ -233,13 +234,13 @@ impl McpServerConfig {
         })
     }
 
-    /// How long starting may take.
+    /// Time limit for starting.
     #[must_use]
     pub const fn start_timeout(&self) -> Duration {
         Duration::from_millis(self.start_timeout_ms)
     }
 
-    /// How long one call may take.
+    /// Time limit of one call.
     #[must_use]
     pub const fn call_timeout(&self) -> Duration {
         Duration::from_millis(self.call_timeout_ms)
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_used_passes_and_what_cannot_says_why() {
+    fn valid_servers_pass_and_invalid_ones_are_refused_with_the_reason() {
         type Change = fn(&mut McpServerConfig);
         stdio().check().unwrap();
         http().check().unwrap();

@@ -9,7 +9,7 @@ use url::Url;
 
 use crate::secret::SecretRef;
 
-/// Who answers for a model.
+/// The provider of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProviderKind {
@@ -35,7 +35,7 @@ impl ProviderKind {
         }
     }
 
-    /// Where it is when the configuration does not say.
+    /// Address without a setting.
     const fn default_url(self) -> Option<&'static str> {
         match self {
             Self::Openai => Some("https://api.openai.com/v1"),
@@ -46,8 +46,8 @@ impl ProviderKind {
     }
 }
 
-/// Extra arguments that a runner may give where the configuration does not say: how to sample and in which form to
-/// answer. Nothing that stores, fetches or bills otherwise (`store`, `metadata`, `user`, `service_tier`, `n`).
+/// Extra arguments that a runner may set without a setting: sampling and the form of the answer. None of them stores,
+/// fetches or bills (`store`, `metadata`, `user`, `service_tier`, `n`).
 pub const DEFAULT_EXTRA_ARGS: [&str; 19] = [
     "frequency_penalty",
     "logit_bias",
@@ -70,8 +70,7 @@ pub const DEFAULT_EXTRA_ARGS: [&str; 19] = [
     "verbosity",
 ];
 
-/// What the host itself says in a request: neither a runner nor the operator may. `n` because a response has one
-/// message.
+/// Arguments that the host sets in a request, closed to runners and operators. `n` because a response has one message.
 const RESERVED_ARGS: [&str; 13] = [
     "documents",
     "encoding_format",
@@ -91,7 +90,7 @@ const RESERVED_ARGS: [&str; 13] = [
 /// Encodings for counting tokens.
 pub const TOKENIZERS: [&str; 5] = ["o200k_base", "o200k_harmony", "cl100k_base", "p50k_base", "r50k_base"];
 
-/// One entry of `[[models]]`.
+/// An entry of `[[models]]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
@@ -105,7 +104,7 @@ pub struct ModelConfig {
     /// The provider's name for it; the id where absent. Runners do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Where the provider is, up to the version (`https://api.openai.com/v1`). Runners do not see it.
+    /// Address of the provider, up to the version (`https://api.openai.com/v1`). Runners do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
     /// The key, by reference. Sent as `Authorization: Bearer`, and nowhere else.
@@ -114,7 +113,7 @@ pub struct ModelConfig {
     /// The file of replies of a scripted model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<PathBuf>,
-    /// Which extra arguments a runner may give; others are refused, not dropped.
+    /// Extra arguments that a runner may set; others are refused, not dropped.
     #[serde(default = "default_extra_args")]
     pub extra_args: Vec<String>,
     /// Arguments that are always sent; a runner may replace those that it may give.
@@ -126,13 +125,13 @@ pub struct ModelConfig {
     /// Calls at the same time; more wait for their turn within their deadline.
     #[serde(default = "max_concurrent")]
     pub max_concurrent: usize,
-    /// How often a request is sent again when the provider is busy or failing and has not begun to answer.
+    /// Largest number of retries while the provider is busy or failing and has not begun to answer.
     #[serde(default = "max_retries")]
     pub max_retries: u32,
-    /// How long a connection may take, in milliseconds.
+    /// Time limit for connecting, in ms.
     #[serde(default = "connect_timeout_ms")]
     pub connect_timeout_ms: u64,
-    /// How long a provider may be silent, before its answer and within it, in milliseconds.
+    /// Longest silence of a provider, before its answer and within it, in ms.
     #[serde(default = "idle_timeout_ms")]
     pub idle_timeout_ms: u64,
     /// Bytes of one response: of its content where it is a stream, of the body where it is not.
@@ -149,7 +148,7 @@ const fn llm() -> ModelType {
 fn default_extra_args() -> Vec<String> {
     DEFAULT_EXTRA_ARGS.map(str::to_owned).to_vec()
 }
-/// What one key of a common provider takes without being slowed down.
+/// The concurrency that common providers allow for one key without throttling.
 const fn max_concurrent() -> usize {
     64
 }
@@ -196,7 +195,7 @@ impl ModelConfig {
         }
     }
 
-    /// Whether it can be used as it stands. Secrets and files are not looked for here.
+    /// Checks the values. Secrets and files are not read.
     ///
     /// # Errors
     /// Says what is wrong and what to write instead.
@@ -238,7 +237,7 @@ impl ModelConfig {
             return Err("`model` must have 1 to 256 bytes".into());
         }
         if let Some(key) = self.extra_args.iter().chain(self.defaults.keys()).find(|key| RESERVED_ARGS.contains(&key.as_str())) {
-            return Err(format!("`{key}` is said by the host and cannot be in `extra_args` or `defaults`"));
+            return Err(format!("`{key}` is set by the host and cannot be in `extra_args` or `defaults`"));
         }
         if let Some(name) = self.tokenizer.as_deref().filter(|name| !TOKENIZERS.contains(name)) {
             return Err(format!("`tokenizer` = \"{name}\" is not known: use one of {}", TOKENIZERS.join(", ")));
@@ -278,11 +277,11 @@ impl ModelConfig {
         self.model.as_deref().unwrap_or(&self.id)
     }
 
-    /// Where the provider is; none for one that needs no network. Never part of a message: the operator knows it, and
-    /// nobody else should.
+    /// The address of the provider; `None` for one without network. Error messages never contain it: only the operator
+    /// should know it.
     ///
     /// # Errors
-    /// It is no address of a provider.
+    /// Fails if the text is no address of a provider.
     pub fn url(&self) -> Result<Option<Url>, String> {
         let Some(text) = self.base_url.as_deref().or(self.provider.default_url()) else { return Ok(None) };
         let example = "`base_url` must look like https://api.openai.com/v1";
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_what_to_do() {
+    fn invalid_models_are_refused_with_the_remedy() {
         for (text, expect) in [
             ("id = \"a b\"\nprovider = \"openai\"", "1 to 64"),
             ("id = \"a\"\nprovider = \"openai\"", "`api_key` is missing"),

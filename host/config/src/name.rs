@@ -1,6 +1,6 @@
 //! Names in the file.
 
-/// Whether the text may be a name in the configuration, in paths and in keys of the ledger.
+/// True if the text may be a name in the configuration, in paths and in keys of the ledger.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');

@@ -13,7 +13,7 @@ pub fn whole(text: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(&format!("^(?:{text})$")).size_limit(1 << 20).build()
 }
 
-/// Which events a binding answers: each field a regular expression that must match the whole of the event's.
+/// Events that a binding answers: each field is a regular expression that must match the whole of the event's field.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Match {
@@ -58,7 +58,7 @@ impl Pattern {
         })
     }
 
-    /// Whether an event is one of these.
+    /// True if an event matches.
     #[must_use]
     pub fn matches(&self, envelope: &Envelope) -> bool {
         let conversation = envelope.conversation.as_ref();

@@ -8,7 +8,7 @@ use agent_host_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How the runs of a binding wait for their turn, and what becomes of a claim.
+/// Queue of the runs of a binding, and rules for claims.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueuePolicy {
@@ -25,14 +25,14 @@ pub struct QueuePolicy {
     /// Runs of the binding that begin in one minute. Without it: as many as come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_minute: Option<u32>,
-    /// How long a claim lasts unless it is renewed, where the executor does not say, and at most.
+    /// Default and largest duration of a lease, in ms.
     pub lease_ms: u64,
     /// A run that was claimed begins within so long, or the claim is lost.
     pub dispatch_timeout_ms: u64,
     /// A run that nobody has claimed for so long ends as failed. Without it: it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim_timeout_ms: Option<u64>,
-    /// The pause before the second attempt. It doubles with each further one.
+    /// Pause before the second attempt, in ms. It doubles with each further attempt.
     pub backoff_ms: u64,
     /// The longest pause between two attempts.
     pub max_backoff_ms: u64,
@@ -44,10 +44,10 @@ pub struct QueuePolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnLost {
-    /// It waits for another executor, as often as `max_attempts` of its binding allows.
+    /// The run waits for another executor, up to `max_attempts` of its binding.
     #[default]
     Requeue,
-    /// It fails.
+    /// The run fails.
     Fail,
 }
 
@@ -75,10 +75,10 @@ pub const MIN_LEASE_MS: u64 = 1_000;
 const MAX_MS: u64 = 24 * 60 * 60 * 1000;
 /// Priorities are within this of 0.
 const MAX_PRIORITY: i32 = 1_000_000;
-/// What an executor or a run may have.
+/// Largest number of labels of an executor or a run.
 const MAX_LABELS: usize = 32;
 
-/// Whether a text can name a queue, or be a label.
+/// True if a text can be the name of a queue, or a label.
 #[must_use]
 pub fn is_queue_name(text: &str) -> bool {
     (1..=64).contains(&text.len())
@@ -129,7 +129,7 @@ impl QueuePolicy {
         Ok(())
     }
 
-    /// Whether a run of the host waits for anything at all.
+    /// True if runs of the host may have to wait.
     #[must_use]
     pub fn bounds(&self) -> bool {
         self.concurrency.is_some() || self.per_minute.is_some()
@@ -141,7 +141,7 @@ impl QueuePolicy {
         Box::new(QueueEntry { labels: self.labels.clone(), ..QueueEntry::new(self.name.clone(), self.priority) })
     }
 
-    /// When another attempt may be made after `attempts` of them.
+    /// Earliest time of the attempt after `attempts` attempts.
     #[must_use]
     pub fn not_before(&self, attempts: u32, now: Timestamp) -> Option<Timestamp> {
         let doubled = self.backoff_ms.saturating_mul(1 << attempts.saturating_sub(1).min(20));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn invalid_values_are_reported() {
         let ok = QueuePolicy::default();
         assert_eq!(ok.check(), Ok(()));
         for (wrong, says) in [

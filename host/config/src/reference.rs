@@ -113,7 +113,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// What a value is, in words.
+    /// The kind of a value, in words.
     fn kind(&self, schema: &'a Value) -> String {
         let schema = self.resolved(schema);
         if let Some(value) = schema.get("const") {
@@ -157,14 +157,14 @@ impl<'a> Reference<'a> {
 
 fn default_of(schema: &Value, nested: bool) -> String {
     match schema.get("default") {
-        // What it has by default stands with its keys.
+        // The defaults are listed with the keys of the table.
         Some(Value::Object(_) | Value::Array(_)) if nested => "—".to_owned(),
         None | Some(Value::Null) => "—".to_owned(),
         Some(value) => format!("`{}`", cell(&value.to_string())),
     }
 }
 
-/// What its documentation says, in one line.
+/// The documentation of a key, in one line.
 fn described(schema: &Value) -> Option<String> {
     let text = schema.get("description")?.as_str()?;
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");

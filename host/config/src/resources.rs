@@ -10,26 +10,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResourcePolicy {
-    /// Which models, by id; `*` at the end stands for anything. Default: all that are configured.
+    /// Models, by id; `*` at the end matches any rest. Default: all configured ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_ids: Option<Names>,
-    /// Which tools, by name. Default: none. Tools act on the world, so they are given by name.
+    /// Tools, by name. Default: none. Tools have effects, so each has to be named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_names: Option<Names>,
-    /// Which knowledge bases, by id. Default: all that are configured.
+    /// Knowledge bases, by id. Default: all configured ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kb_ids: Option<Names>,
-    /// Which runners may be started, by id. Default: all that are installed when the run is created, and none of
-    /// them without `runs`.
+    /// Runners that may be started, by id. Default: all that are installed when the run is created; none without `runs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runner_ids: Option<Names>,
-    /// Which secrets requests to the outside may carry, by name. Default: none.
+    /// Secrets that HTTP requests may carry, by name. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_secrets: Option<Names>,
-    /// Which skills, by name. Default: all that are configured.
+    /// Skills, by name. Default: all configured ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skill_names: Option<Names>,
-    /// Which static references, by name. Default: all that are configured.
+    /// Static references, by name. Default: all configured ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub static_refs: Option<Names>,
     /// Default: what the manifest asks for.
@@ -38,8 +37,8 @@ pub struct ResourcePolicy {
     /// Default: what the manifest asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<ToolOperation>>,
-    /// Whether a client that asks for a run may bring tools along which it carries out itself. Default: yes, where the manifest
-    /// and `tools` allow to call tools.
+    /// If true, a client may bring tools that it executes itself. Default: true if the manifest and `tools` allow tool
+    /// calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_tools: Option<bool>,
     /// Default: what the manifest asks for.
@@ -80,19 +79,19 @@ pub struct ResourcePolicy {
 pub struct Names(pub Vec<String>);
 
 impl Names {
-    /// Those of `there` that are named.
+    /// The names of `there` that match.
     #[must_use]
     pub fn of(&self, there: impl Iterator<Item = String>) -> Vec<String> {
         there.filter(|name| self.names(name)).collect()
     }
 
-    /// Those of `there` that are named; all of them where there are no names.
+    /// The names of `there` that match; all of them without a list.
     #[must_use]
     pub fn of_or_all(names: Option<&Self>, there: impl Iterator<Item = String>) -> Vec<String> {
         there.filter(|name| names.is_none_or(|names| names.names(name))).collect()
     }
 
-    /// Whether this is named.
+    /// True if a name matches.
     #[must_use]
     pub fn names(&self, name: &str) -> bool {
         self.0.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -160,6 +159,6 @@ impl ResourcePolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatePolicy {
-    /// These and no others; none switches state off.
+    /// These scopes and no others; an empty list switches state off.
     pub scopes: Vec<StateScope>,
 }

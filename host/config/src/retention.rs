@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How long the host keeps what runs have left.
+/// Retention of data of ended runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {

@@ -4,8 +4,8 @@
 //!   configuration tick at the same times.
 //! - **Cron** with a free hour field (it begins with `*`) follows the time that passes: in the hour that a clock has twice, it
 //!   ticks in both; in the hour that a clock has not, it does not tick, and no time is lost by that.
-//! - **Cron** with fixed hours follows the calendar: every time on the wall ticks once. In an hour that comes twice it ticks
-//!   the first time; for times in an hour that is left out it ticks once, in the moment in which the clock goes on.
+//! - **Cron** with fixed hours follows the calendar: every wall time ticks once. In an hour that occurs twice, the schedule
+//!   ticks the first time; for times in a skipped hour it ticks once, when the clock moves on.
 
 use agent_host_protocol::{Timestamp, event::Envelope, time};
 use cronexpr::{Crontab, MakeTimestamp};
@@ -28,10 +28,10 @@ const MAX_FOLDED: usize = 24 * 60;
 pub struct ScheduleConfig {
     /// Names it: 1 to 64 letters, digits, `.`, `_` or `-`.
     pub id: String,
-    /// Minute, hour, day of month, month, day of week, as in a crontab. It, or `every_ms`.
+    /// Minute, hour, day of month, month, day of week, as in a crontab. Either this or `every_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
-    /// An interval in milliseconds, 1,000 or more. It, or `cron`.
+    /// An interval in ms, 1,000 or more. Either this or `cron`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every_ms: Option<u64>,
     /// IANA name of the time zone of `cron`. Without it: UTC.
@@ -40,7 +40,7 @@ pub struct ScheduleConfig {
     /// The rule for ticks that passed while the host was down.
     #[serde(default)]
     pub missed: Missed,
-    /// Whether it ticks. Without it: yes.
+    /// If true, the schedule is active. Default: true.
     #[serde(default = "yes")]
     pub enabled: bool,
     /// The event, without `source`, which is `scheduler`.
@@ -55,7 +55,7 @@ const fn yes() -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
-    /// Nothing.
+    /// Missed ticks are skipped.
     #[default]
     Skip,
     /// The newest is made up for.
@@ -83,7 +83,7 @@ impl ScheduleConfig {
     }
 }
 
-/// When a schedule ticks.
+/// The rule for the ticks of a schedule.
 #[derive(Debug)]
 pub struct TickRule(Rule);
 
@@ -191,7 +191,8 @@ fn milliseconds(at: jiff::Timestamp) -> Option<Timestamp> {
     u64::try_from(at.as_millisecond()).ok()
 }
 
-/// When a clock on the wall of a zone shows this, the first time. A time that it leaves out is the moment in which it goes on.
+/// The first instant at which the wall clock of a zone shows this time. A skipped time becomes the instant at which the
+/// clock moves on.
 fn on_the_wall(zone: &TimeZone, wall: jiff::Timestamp) -> Option<jiff::Timestamp> {
     let wall = TimeZone::UTC.to_datetime(wall);
     let ambiguous = zone.to_ambiguous_timestamp(wall);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_values_are_named() {
         for (text, says) in [
             ("", "exactly one"),
             ("cron = \"* * * * *\"\nevery_ms = 1000", "exactly one"),

@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ServerConfig {
-    /// Where HTTP is served.
+    /// Address of the HTTP server.
     pub(crate) listen: SocketAddr,
-    /// Whether requests of this machine alone need no key. Refused at other addresses.
+    /// If true, requests of this machine need no key. Refused at other addresses than loopback.
     pub(crate) loopback_without_key: bool,
     /// Origins of pages that may use the API from a browser, such as `https://app.example.com`.
     pub(crate) cors_origins: Vec<String>,
-    /// Where the ledger, artifacts, knowledge and compiled code are kept. Relative to the file, as all paths.
+    /// Directory of the ledger, artifacts, knowledge and compiled code. Relative to the file, as all paths.
     pub(crate) data_dir: PathBuf,
-    /// Where components are dropped.
+    /// Directory of plugins.
     pub(crate) plugins_dir: PathBuf,
-    /// Where backups of the running host are made. Default: `backups` in the data directory.
+    /// Directory of backups. Default: `backups` in the data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) backup_dir: Option<PathBuf>,
 }

@@ -3,14 +3,14 @@
 use http::HeaderName;
 use serde::{Deserialize, Serialize};
 
-/// How requests are signed.
+/// The signature scheme of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(
     untagged,
     expecting = "`signature` is \"standard\", \"github\", or { header, prefix?, encoding = \"hex\" | \"base64\", algorithm = \"hmac-sha256\", timestamp_header?, signed? }"
 )]
 pub enum SignatureConfig {
-    /// One that is known by its name.
+    /// A scheme that is known by name.
     Named(NamedSignature),
     /// Any other.
     Custom(CustomSignature),
@@ -32,22 +32,23 @@ pub enum NamedSignature {
 pub struct CustomSignature {
     /// The header.
     pub header: String,
-    /// What stands before the signature in it, such as `sha256=`.
+    /// Text before the signature in the header, such as `sha256=`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
-    /// How the signature is written.
+    /// Encoding of the signature.
     pub encoding: Encoding,
-    /// How it is computed.
+    /// Algorithm of the signature.
     pub algorithm: Algorithm,
-    /// The header with the time of the request, in Unix seconds. It is part of what is signed, and at most 5 minutes from now.
+    /// Header with the time of the request, in Unix seconds. The time is part of the signed text, and at most 5 minutes
+    /// from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp_header: Option<String>,
-    /// What is signed: `{body}`, or with `timestamp_header` `{timestamp}.{body}`, where nothing else stands here.
+    /// The signed text. Default: `{body}`, or with `timestamp_header` `{timestamp}.{body}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed: Option<String>,
 }
 
-/// How a signature is written.
+/// The encoding of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
@@ -57,7 +58,7 @@ pub enum Encoding {
     Base64,
 }
 
-/// How a signature is computed.
+/// The algorithm of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum Algorithm {
     /// HMAC with SHA-256.
@@ -88,7 +89,7 @@ pub enum SignatureScheme {
         header: HeaderName,
         /// Text before the code in the header.
         prefix: String,
-        /// How the code is written.
+        /// Encoding of the code.
         encoding: Encoding,
         /// The parts of the signed text.
         signed: Vec<Part>,
@@ -136,7 +137,7 @@ impl SignatureScheme {
         let signed = signed_parts(signed)?;
         let has = |wanted: fn(&Part) -> bool| signed.iter().filter(|part| wanted(part)).count() == 1;
         if !has(|part| matches!(part, Part::Body)) {
-            return Err("`signature.signed` must have `{body}` once: what is not signed can be changed on its way".to_owned());
+            return Err("`signature.signed` must have `{body}` once: an unsigned body could be changed on its way".to_owned());
         }
         if timestamp.is_some() != has(|part| matches!(part, Part::Timestamp)) {
             return Err(

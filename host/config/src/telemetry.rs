@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::secret::SecretRef;
 
-/// Where the host says what it does, beside `/metrics`.
+/// Export of traces and logs, besides `/metrics`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetryConfig {
-    /// Where traces go: a collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`. Without it there are none.
+    /// Receiver of traces: a collector that accepts OTLP over HTTP, such as `http://127.0.0.1:4318`. Default: no traces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp_endpoint: Option<String>,
     /// Name of this host at the collector.
     pub service_name: String,
-    /// How many of the traces are kept that begin here, 0 to 1. One that others have begun is kept where they keep it.
+    /// Share of the traces that begin here and are kept, 0 to 1. For other traces, the caller's decision holds.
     pub sample_ratio: f64,
     /// Headers for the collector, by reference.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -24,15 +24,15 @@ pub struct TelemetryConfig {
     /// More attributes of this host at the collector, such as `deployment.environment.name`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub resource: BTreeMap<String, String>,
-    /// Whether spans have what is said: messages, parameters and results of tools.
+    /// If true, spans contain content: messages, parameters and results of tools.
     pub capture_content: bool,
-    /// Whether requests of runs to the outside carry their trace. It tells strangers which requests belong together.
+    /// If true, HTTP requests of runs carry their trace. The header shows strangers which requests belong together.
     pub propagate_egress: bool,
-    /// How the log is written.
+    /// Format of the log.
     pub log_format: LogFormat,
 }
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -79,7 +79,7 @@ impl TelemetryConfig {
         }
     }
 
-    /// Where traces are sent to: the endpoint with the path of OTLP, where it has no path of its own.
+    /// The receiver of traces: the endpoint, with the path of OTLP unless it has a path of its own.
     ///
     /// # Errors
     /// The endpoint is no URL of a collector.
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_values_are_named() {
         for endpoint in ["", "collector", "ftp://collector", "http://", "http://user:word@collector"] {
             assert!(at(endpoint).check().unwrap_err().contains("otlp_endpoint"), "{endpoint}");
         }

@@ -65,7 +65,7 @@ impl Template {
                 pieces.push(Piece::parse(place)?);
                 rest = after;
             } else {
-                return Err("a `}` stands alone: write `}}` for a brace".to_owned());
+                return Err("a single `}`: write `}}` for a brace".to_owned());
             }
         }
         literal.push_str(rest);
@@ -75,13 +75,13 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// Whether it looks into the body.
+    /// True if the template reads the body.
     #[must_use]
     pub fn reads_body(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::Pointer(_)))
     }
 
-    /// Its parts, in their order.
+    /// The parts of the template, in order.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.0

@@ -22,17 +22,17 @@ pub struct WebhookSourceConfig {
     pub name: String,
     /// Key of the signatures: `whsec_` and base64, or any other text.
     pub secret: SecretRef,
-    /// How requests are signed.
+    /// Signature scheme of the requests.
     pub signature: SignatureConfig,
     /// Type of the event: a template, as all that follow but `workspace_id`.
     pub event_type: String,
-    /// Its conversation. Without it: none.
+    /// Conversation of the event. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<String>,
-    /// Its thread.
+    /// Thread of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<String>,
-    /// Its workspace: taken as it stands here, since a sender must not choose one.
+    /// Workspace of the event, a fixed text: a sender must not choose a workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
     /// Id of the actor.
@@ -44,7 +44,7 @@ pub struct WebhookSourceConfig {
     /// Type of the subject: `issue`, `message`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_type: Option<String>,
-    /// Which one.
+    /// Id of the subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_id: Option<String>,
     /// The input of the event.
@@ -59,7 +59,7 @@ pub struct WebhookSourceConfig {
     /// Requests that do not fit all of these are answered, and ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<Condition>,
-    /// Whether the whole body is among the facts, as `payload`.
+    /// If true, the data of the event contains the whole body, as `payload`.
     #[serde(default = "yes")]
     pub include_payload: bool,
 }
@@ -78,16 +78,16 @@ pub struct Condition {
     pub matches: String,
 }
 
-/// How a request becomes an event.
+/// The mapping from a request to an event.
 #[derive(Debug)]
 pub struct EventMapping {
     /// Type of the event.
     pub event_type: Template,
-    /// Its conversation.
+    /// Conversation of the event.
     pub conversation_id: Option<Template>,
-    /// Its thread.
+    /// Thread of the event.
     pub thread_id: Option<Template>,
-    /// Its workspace, which is no template.
+    /// Workspace of the event, a fixed text.
     pub workspace_id: Option<String>,
     /// Id of the actor.
     pub actor_id: Option<Template>,
@@ -95,26 +95,26 @@ pub struct EventMapping {
     pub actor_name: Option<Template>,
     /// Type of the subject.
     pub subject_type: Option<Template>,
-    /// Which one.
+    /// Id of the subject.
     pub subject_id: Option<Template>,
     /// The input.
     pub text: Option<Template>,
-    /// Where it was configured, a request without a value for it is refused.
+    /// Idempotency key. If configured, a request without a value for it is refused.
     pub idempotency_key: Option<Template>,
-    /// The header that stands for it where it was not.
+    /// Header that serves as idempotency key without a configured one.
     pub delivery_id: Option<HeaderName>,
     /// Facts, by name.
     pub data: Vec<(String, Template)>,
     /// Conditions on requests: a template, and the expression that its text must match.
     pub when: Vec<(Template, Regex)>,
-    /// Whether the whole body is among the facts.
+    /// True if the data of the event contains the whole body.
     pub include_payload: bool,
-    /// Whether anything of the body is needed.
+    /// True if the mapping reads the body.
     pub reads_body: bool,
 }
 
 impl WebhookSourceConfig {
-    /// Whether it can be used at all. It reads no secret.
+    /// Checks the values. Reads no secret.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !is_name(&self.name) {
             return Err("`name` must have 1 to 64 letters, digits, `.`, `_` or `-`".to_owned());

@@ -25,14 +25,14 @@ const MAX_CONCURRENCY: usize = 256;
 pub struct ActionHookConfig {
     /// The actions that it carries out: names, such as `message.edit`, or all that begin alike: `message.*`, `*`.
     pub actions: Vec<String>,
-    /// Where it is.
+    /// Address of the webhook.
     pub url: String,
-    /// Key of the signatures: `whsec_` and base64, as Standard Webhooks has it, or any other text.
+    /// Key of the signatures: `whsec_` and base64, as in Standard Webhooks, or any other text.
     pub secret: SecretRef,
-    /// How long one attempt may take, in milliseconds.
+    /// Time limit of one attempt, in ms.
     #[serde(default = "action_timeout_ms")]
     pub timeout_ms: u64,
-    /// How often a request is sent at most.
+    /// Largest number of attempts.
     #[serde(default = "action_max_attempts")]
     pub max_attempts: u32,
 }
@@ -46,7 +46,7 @@ const fn action_max_attempts() -> u32 {
 }
 
 impl ActionHookConfig {
-    /// Whether it can be used at all. It reads no secret.
+    /// Checks the values. Reads no secret.
     ///
     /// # Errors
     /// A text for the operator that names the webhook and its fault.
@@ -54,7 +54,7 @@ impl ActionHookConfig {
         self.address().map(drop)
     }
 
-    /// Where it is, of a webhook that can be used.
+    /// The address of a valid webhook.
     ///
     /// # Errors
     /// As [`check`](Self::check) has them.
@@ -68,7 +68,7 @@ impl ActionHookConfig {
             action.is_empty() || name.contains('*') || name.chars().any(|c| c.is_whitespace() || c.is_control())
         }) {
             let action = action.escape_debug();
-            return Err(problem(format!("`actions` has \"{action}\": name an action; `*` may stand at the end")));
+            return Err(problem(format!("`actions` has \"{action}\": name an action; `*` is allowed at the end")));
         }
         let url = address(&self.url).map_err(problem)?;
         if !(1..=MAX_TIMEOUT_MS).contains(&self.timeout_ms) {
@@ -87,26 +87,26 @@ impl ActionHookConfig {
     }
 }
 
-/// A webhook that is told what runs have done.
+/// A webhook that receives results of runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResultHookConfig {
     /// Name for `deliver` of bindings: 1 to 64 letters, digits, `.`, `_` or `-`.
     pub name: String,
-    /// Where it is.
+    /// Address of the webhook.
     pub url: String,
-    /// Key of the signatures: `whsec_` and base64, as Standard Webhooks has it, or any other text.
+    /// Key of the signatures: `whsec_` and base64, as in Standard Webhooks, or any other text.
     pub secret: SecretRef,
-    /// Types of the results that it is told of.
+    /// Types of the results that it receives.
     #[serde(default = "events")]
     pub events: Vec<String>,
-    /// How often one request is sent at most, before it is a dead letter.
+    /// Largest number of tries of one request, before the delivery is a dead letter.
     #[serde(default = "result_max_attempts")]
     pub max_attempts: u32,
-    /// How long one attempt may take, in milliseconds.
+    /// Time limit of one try, in ms.
     #[serde(default = "result_timeout_ms")]
     pub timeout_ms: u64,
-    /// Pause before a request is sent again, in milliseconds. It doubles each time, with jitter.
+    /// Pause before the second try, in ms. It doubles each time, with jitter.
     #[serde(default = "first_pause_ms")]
     pub first_pause_ms: u64,
     /// The longest pause that the host chooses by itself, in milliseconds.
@@ -115,7 +115,7 @@ pub struct ResultHookConfig {
     /// The most events in one request.
     #[serde(default = "batch")]
     pub batch: usize,
-    /// The most requests at one time. Those of one run come one after the other.
+    /// Largest number of concurrent requests. Requests of one run are sent one after the other.
     #[serde(default = "concurrency")]
     pub concurrency: usize,
 }
@@ -156,7 +156,7 @@ const fn concurrency() -> usize {
 }
 
 impl ResultHookConfig {
-    /// Whether it can be used at all. It reads no secret.
+    /// Checks the values. Reads no secret.
     ///
     /// # Errors
     /// A text for the operator that says the fault.
@@ -164,7 +164,7 @@ impl ResultHookConfig {
         self.address().map(drop)
     }
 
-    /// Where it is, of a webhook that can be used.
+    /// The address of a valid webhook.
     ///
     /// # Errors
     /// As [`check`](Self::check) has them.
@@ -173,7 +173,7 @@ impl ResultHookConfig {
             return Err("`name` must have 1 to 64 letters, digits, `.`, `_` or `-`".to_owned());
         }
         if self.events.is_empty() {
-            return Err("its `events` are empty: name the types of results that it is told of".to_owned());
+            return Err("its `events` are empty: name the types of results that it receives".to_owned());
         }
         if let Some(event) = self.events.iter().find(|event| event.is_empty() || !event.bytes().all(|b| b.is_ascii_graphic())) {
             return Err(format!("`events` has \"{}\": name a type, such as `message.completed`", event.escape_debug()));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_values_are_named() {
         assert_eq!(config("").unwrap().max_attempts, 12);
         for (more, says) in [
             ("events = []", "events"),

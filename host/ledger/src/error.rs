@@ -1,4 +1,4 @@
-//! What can go wrong, when opening and afterwards.
+//! The errors of opening a ledger and of its operations.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -8,7 +8,8 @@ use agent_host_protocol::{
     run::IllegalTransition,
 };
 
-/// Why a ledger could not be opened, checked or compacted. Nothing was changed on disk unless the variant says so.
+/// The reason why a ledger could not be opened, checked or compacted. The disk is unchanged unless the variant says
+/// otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -31,7 +32,7 @@ pub enum OpenError {
     NotALedger {
         /// The file.
         path: PathBuf,
-        /// What was found instead.
+        /// Description of the content found.
         reason: String,
     },
     /// A newer agent-host wrote the file.
@@ -56,10 +57,10 @@ pub enum OpenError {
     LogDamaged {
         /// The log.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
     },
-    /// There is a log and no store: what is left of a ledger, which a new one must not cover.
+    /// A log exists without a store: the rest of a ledger, which a new one must not overwrite.
     #[error(
         "there is a write-ahead log ({log}) but no {path}: put ledger.redb back beside it, or move the log away to start with \
          an empty ledger"
@@ -75,17 +76,17 @@ pub enum OpenError {
     Damaged {
         /// The directory of the ledger.
         dir: PathBuf,
-        /// What redb or a reader of a row said.
+        /// Error of redb or of the reader of a row.
         reason: String,
     },
     /// The operating system refused.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// An operation of the opened ledger failed.
@@ -93,13 +94,13 @@ pub enum OpenError {
     Ledger(#[from] LedgerError),
 }
 
-/// Why an operation was refused or failed.
+/// The reason why an operation was refused or failed.
 ///
 /// A refused or failed write has written nothing, with the one exception that [`LedgerError::Unavailable`] names.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// There is no such run, event or other thing.
+    /// The run, event or other object does not exist.
     #[error("there is no {0}")]
     NotFound(String),
     /// The run has ended.
@@ -107,7 +108,7 @@ pub enum LedgerError {
     Terminal {
         /// The run.
         run_id: RunId,
-        /// How it ended.
+        /// Status of the run.
         status: RunStatus,
     },
     /// A run of the conversation has not ended.
@@ -122,9 +123,9 @@ pub enum LedgerError {
     /// The events do not continue the run.
     #[error("the next event of the run has sequence {expected}, not {found}")]
     Sequence {
-        /// What would have been right.
+        /// Expected value.
         expected: u64,
-        /// What was given.
+        /// Given value.
         found: u64,
     },
     /// The write comes from a claim of the run that does not count any more.
@@ -144,9 +145,9 @@ pub enum LedgerError {
     QuotaExceeded {
         /// `bytes` or `keys`.
         what: &'static str,
-        /// How many there would be.
+        /// Usage after the write.
         used: u64,
-        /// How many there may be.
+        /// Limit.
         limit: u64,
     },
     /// A blob is larger than who writes it allows.
@@ -178,18 +179,18 @@ pub enum LedgerError {
         /// Bytes that must be left.
         needed: u64,
     },
-    /// The log could not be written. Nothing of the operation was written; it may be repeated. (Only where the disk also
-    /// refuses to take back what it half wrote, and the host dies before the next write, may it be found after all.)
+    /// The log could not be written. The operation was not written and may be repeated. (If the disk also refuses to remove
+    /// the half-written frame, and the host crashes before the next write, the operation may still be found.)
     #[error("the ledger could not be written ({0}): nothing was changed, repeat it when the cause is gone")]
     Storage(Arc<str>),
-    /// A merge has failed, and redb is opened again. Nothing is lost; a write of this moment was not made.
+    /// A merge has failed, and redb is being opened again. No data is lost; this write was not made.
     #[error("the ledger opens its store again after an error: repeat the request")]
     Reopening,
     /// A row does not read back as what it was written as.
     #[error("the ledger is damaged ({0}): run `agent-host ledger check`, and restore a backup if it finds more")]
     Damaged(Arc<str>),
-    /// The ledger has been closed, or has failed until the host is started again. Whether a write that was under way
-    /// took effect is known after the restart.
+    /// The ledger was closed, or has failed until the next start of the host. The restart shows whether an open write took
+    /// effect.
     #[error("the ledger is not available ({0}): restart the host")]
     Unavailable(Arc<str>),
 }

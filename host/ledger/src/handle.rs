@@ -32,9 +32,8 @@ use crate::{
 
 /// A ledger. Clones are handles to the same one.
 ///
-/// When the last handle is dropped, everything admitted is written and merged into redb and the files are closed,
-/// which blocks for as long as that takes. [`Ledger::close`] does the same without blocking, and says whether it
-/// succeeded.
+/// Dropping the last handle writes and merges all admitted operations into redb and closes the files, which blocks
+/// meanwhile. [`Ledger::close`] does the same without blocking, and reports whether it succeeded.
 #[derive(Clone)]
 pub struct Ledger {
     inner: Arc<Inner>,
@@ -55,22 +54,23 @@ impl Drop for Inner {
     }
 }
 
-/// Whether the ledger takes what is given to it.
+/// The state of a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// It does.
+    /// The ledger works.
     Ok,
-    /// It takes nothing and gives nothing until the host is started again.
+    /// The ledger accepts and returns nothing until the next start of the host.
     Failed(String),
-    /// It takes writes as long as its log has room, but redb takes no rows. Nothing is lost, and merges are tried again.
+    /// The ledger accepts writes while its log has room, but redb accepts no rows. No data is lost, and merges are tried
+    /// again.
     MergesFail {
         /// The reason of the last failure.
         reason: String,
         /// The log is full: writes are refused until a merge succeeds.
         is_full: bool,
     },
-    /// It takes no new events until the disk has more space.
+    /// The ledger accepts no new events until the disk has more space.
     DiskLow {
         /// Bytes that are left.
         free: u64,
@@ -82,7 +82,7 @@ pub enum Health {
 /// A write that was admitted. Resolves to the record of the run after it, when it is durable.
 ///
 /// Dropping it does not undo the write.
-#[must_use = "a write that nobody waits for may fail unseen; drop it where that is meant"]
+#[must_use = "a write that is not awaited may fail unseen; drop it if that is intended"]
 pub struct Commit {
     answer: oneshot::Receiver<Result<Arc<Run>, LedgerError>>,
     shared: Arc<Shared>,
@@ -119,8 +119,8 @@ fn milliseconds(duration: Duration) -> u64 {
 impl Options {
     /// Opens the ledger, makes it where there is none, and starts its writer thread.
     ///
-    /// After a crash this takes what the log holds into the store first: time for the log, not for the store.
-    /// It blocks for that long.
+    /// After a crash this function first applies the log to the store: the time depends on the log, not on the store.
+    /// Blocks meanwhile.
     ///
     /// # Errors
     /// [`OpenError`]; see there what to do.
@@ -186,10 +186,10 @@ impl Ledger {
         shared.queue.push(operation, place).map_err(|_| shared.unavailable())
     }
 
-    /// Takes a new event and makes its runs. Everything is durable when this returns.
+    /// Accepts a new event and creates its runs. All of it is durable when this function returns.
     ///
-    /// A request with the same idempotency key and body within 24 hours gives [`Accepted::Repeated`] and writes
-    /// nothing. Where the future is dropped, the event may or may not have been accepted.
+    /// A request with the same idempotency key and body within 24 hours returns [`Accepted::Repeated`] and writes nothing.
+    /// If the future is dropped, the event may or may not have been accepted.
     ///
     /// # Errors
     /// [`LedgerError::DiskLow`], [`LedgerError::IdempotencyConflict`], [`LedgerError::Invalid`] where an id is not new,
@@ -219,16 +219,16 @@ impl Ledger {
     /// Writes to a run. Returns when the write is admitted, which takes place in a bounded queue; the [`Commit`]
     /// resolves when it is durable.
     ///
-    /// The run moves only by `RunStatus::transition`; events continue its sequence without a gap; a run that has
-    /// ended takes nothing but audit records; `End` comes with the one terminal event, both last. What breaks a
-    /// rule is refused whole.
+    /// The run changes status only by `RunStatus::transition`; events continue its sequence without a gap; an ended run
+    /// accepts only audit records; `End` comes with the one terminal event, both last. A write that breaks a rule is
+    /// refused as a whole.
     ///
     /// # Errors
-    /// Here, what can be said without the run: [`LedgerError::Invalid`], [`LedgerError::Sequence`],
-    /// [`LedgerError::Conflict`] where a state value is not what was expected, and [`LedgerError::Unavailable`]. From the
-    /// [`Commit`] also [`LedgerError::NotFound`], [`LedgerError::Terminal`], [`LedgerError::Transition`],
-    /// [`LedgerError::QuotaExceeded`], [`LedgerError::Storage`], and [`LedgerError::Conflict`] again: where the value that
-    /// was expected was itself refused meanwhile.
+    /// This function returns the errors that do not depend on the run: [`LedgerError::Invalid`], [`LedgerError::Sequence`],
+    /// [`LedgerError::Conflict`] if a state value is not the expected one, and [`LedgerError::Unavailable`]. The [`Commit`]
+    /// also returns [`LedgerError::NotFound`], [`LedgerError::Terminal`], [`LedgerError::Transition`],
+    /// [`LedgerError::QuotaExceeded`], [`LedgerError::Storage`], and [`LedgerError::Conflict`] if the expected value was
+    /// itself refused meanwhile.
     pub async fn submit(&self, write: RunWrite) -> Result<Commit, LedgerError> {
         let shared = self.shared();
         let (mut operation, bytes, state, answer) = WriteOperation::prepare(write, &shared.blobs)?;
@@ -256,7 +256,7 @@ impl Ledger {
             let stored = |write: &StateWrite| self.reader()?.stored_tag(&write.scope_key, &write.key);
             shared.overlay.admit(state, stored, |admitted| push(make(Some(admitted))))
         };
-        // What was not pushed gives its place back.
+        // A refused operation returns its place in the queue.
         admitted.inspect_err(|_| shared.queue.release(place.units()))
     }
 
@@ -299,14 +299,14 @@ impl Ledger {
         self.shared().watchers.watch(run_no)
     }
 
-    /// Has a function called after every commit, with the numbers of the runs that it touched: for one who follows more
-    /// runs than could each have a [`Watch`]. It is called by the thread that writes, so it must be quick and must not wait.
-    /// There is one such function: the first that was given.
+    /// Registers a function that is called after every commit with the numbers of the touched runs, for a subscriber of
+    /// more runs than could each have a [`Watch`]. The writer thread calls the function, so it must be quick and must not
+    /// wait. The first registered function stays the only one.
     pub fn on_commit(&self, listener: impl Fn(&[u64]) + Send + Sync + 'static) {
         self.shared().watchers.listen(Box::new(listener));
     }
 
-    /// Whether the ledger takes what is given to it.
+    /// The state of the ledger.
     #[must_use]
     pub fn health(&self) -> Health {
         if let Some(Ended::Closed(reason) | Ended::Failed(reason)) = self.shared().ended.lock().clone() {
@@ -321,9 +321,8 @@ impl Ledger {
         }
     }
 
-    /// Makes a run for an event that is already in the ledger, with the events and the journal that it begins with. It
-    /// is durable, and listed with its event, when this returns. Where the future is dropped, it may or may not have
-    /// been made.
+    /// Creates a run for an existing event, with its first events and journal. The run is durable, and listed with its
+    /// event, when this function returns. If the future is dropped, the run may or may not have been created.
     ///
     /// # Errors
     /// [`LedgerError::NotFound`] where the event is not there; [`LedgerError::Invalid`] where the id of the run is not
@@ -340,7 +339,7 @@ impl Ledger {
         Ok(RunRecord { run_no, run: Arc::unwrap_or_clone(run) })
     }
 
-    /// Adds an artifact whose blob is written. It is durable and readable when this returns; hold the
+    /// Adds an artifact whose blob is written. The artifact is durable and readable when this function returns; hold the
     /// [`crate::Blob`] until then.
     ///
     /// # Errors
@@ -357,7 +356,7 @@ impl Ledger {
         self.answer(answer).await.map(|_| ())
     }
 
-    /// Puts and deletes entries, all of them or none. They are durable when this returns.
+    /// Puts and deletes entries, all of them or none. The changes are durable when this function returns.
     ///
     /// # Errors
     /// [`LedgerError::Invalid`], [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
@@ -382,8 +381,8 @@ impl Ledger {
         BlobWriter::new(&self.shared().blobs, &self.shared().disk, max_bytes)
     }
 
-    /// A blob that is there already, so that a write can refer to it; nothing where there is none of this name. It is
-    /// kept for as long as the value lives.
+    /// An existing blob, so that a write can refer to it; `None` if no blob has this name. The blob is kept while the value
+    /// lives.
     ///
     /// # Errors
     /// [`LedgerError::Damaged`] where it cannot be looked at, [`LedgerError::Unavailable`].

@@ -1,13 +1,13 @@
 //! The facts of the host: events, runs, run events, journals, transcript, state, audit and idempotency keys, in one store.
 //!
-//! It is: one redb file and one write-ahead log in one directory, a writer thread that commits in groups, a thread that
-//! merges what was committed into redb, and a cheap handle ([`Ledger`]) for everyone else. It is not: anything that knows wasm, HTTP
-//! or policy, and it never decides what a run may do, only whether a write can follow from what is there.
+//! One redb file and one write-ahead log in one directory, a writer thread that commits in groups, a thread that merges
+//! committed rows into redb, and a cheap handle ([`Ledger`]) for all callers. The crate knows neither wasm, HTTP nor
+//! policy: it checks whether a write can follow the present rows, never whether a run may make it.
 //!
 //! # What holds
 //!
 //! - An operation that [`Ledger::accept`] or a [`Commit`] has answered survives a crash of the process and of the machine.
-//!   One that was admitted but not answered may be there or not, whole or not at all.
+//!   An admitted operation without an answer may be present or absent, but never in part.
 //! - Operations take effect in the order in which they were admitted.
 //! - A run's events are numbered from 1 without a gap, and a run has exactly one terminal event if and only
 //!   if its status is terminal.
@@ -15,9 +15,9 @@
 //! - A conversation that is forgotten ([`Ledger::forget_conversation`]) leaves of each of its runs the row and the last
 //!   event, without what was said; numbers are not given again.
 //! - A parked run is `waiting`, is found by its time and its keys, and takes no memory; its next step ends that.
-//! - Nobody sees a row before it is durable, with one exception: a state value is seen by readers as soon as
-//!   its write is admitted, so that a run reads what it wrote. Artifacts and storage are there for everyone when
-//!   the [`Commit`] that wrote them has resolved.
+//! - No reader sees a row before it is durable, with one exception: readers see a state value as soon as its write is
+//!   admitted, so that a run reads its own writes. Artifacts and storage are visible when the [`Commit`] that wrote them
+//!   has resolved.
 //! - A row never refers to a blob that is not there, at no moment and after no crash.
 //!
 //! # Rooms
@@ -46,10 +46,10 @@
 //! readers ─► View: fresh layer, over the layer that is being merged, over redb
 //! ```
 //!
-//! The log makes a group durable with one sequential write. It has two parts that are written in turn: while the rows of
-//! one are merged into redb, later ones go to the other, so nobody waits for a merge. Where the other part is full
-//! before the merge is done, the writer waits, and with it everyone by the bounded queue. A merge also saves redb's
-//! allocator state, so that opening after a crash takes time for the log alone and never for the size of the store.
+//! The log makes a group durable with one sequential write. The log has two parts that are written in turn: while the rows
+//! of one part are merged into redb, later rows go to the other, so no writer waits for a merge. If the other part is full
+//! before the merge ends, the writer waits, and the bounded queue delays its callers. A merge also saves redb's allocator
+//! state, so that the time of opening after a crash depends on the log alone and never on the size of the store.
 
 mod apply;
 mod digest;

@@ -1,4 +1,4 @@
-//! How a ledger is opened.
+//! The options of a ledger.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,31 +9,31 @@ const MIB: usize = 1024 * 1024;
 /// Options of a ledger. The defaults suit a host; tests make the bounds small.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The directory that holds `ledger.redb`, `ledger.wal` and `blobs`. It is made, with mode 0700, where it is not there.
+    /// The directory of `ledger.redb`, `ledger.wal` and `blobs`. A missing directory is made with mode 0700.
     pub dir: PathBuf,
-    /// Memory for pages of the store. It should hold what one checkpoint writes (a few times `checkpoint_wal_bytes`), else
-    /// pages are written more than once; the rest makes reading quicker.
+    /// Memory for pages of the store, in bytes. It should hold the pages of one checkpoint (a few times
+    /// `checkpoint_wal_bytes`), else pages are written more than once; the rest makes reading faster.
     pub cache_bytes: usize,
     /// New events are refused while the disk has less left. 0 does not ask.
     pub min_free_disk_bytes: u64,
     /// Operations that wait for the writer may hold so many bytes; who submits more waits. A few hundred
     /// milliseconds of writing at full speed.
     pub queue_bytes: usize,
-    /// One group commit takes so many operations at most, so that the first of a long queue is answered soon.
+    /// Largest number of operations of a group commit, so that the first of a long queue is answered soon.
     pub batch_operations: usize,
-    /// One group commit takes so many bytes at most, give or take one operation.
+    /// Largest size of a group commit in bytes, give or take one operation.
     pub batch_bytes: usize,
-    /// A checkpoint begins when one part of the log is longer than this: the rows of that part are merged from memory into
-    /// `ledger.redb`, while writing goes on in the other part. Each part has room for half as much again. It bounds the
-    /// time to open after a crash, and the memory for rows that are not merged yet: at most three times this, and some
-    /// hundred bytes for each row.
+    /// Length of one part of the log, in bytes, at which a checkpoint begins: the rows of that part are merged from memory
+    /// into `ledger.redb`, while writes go to the other part. Each part has room for half as much again. The length bounds
+    /// the time to open after a crash, and the memory for unmerged rows: at most three times this, and some hundred bytes
+    /// for each row.
     pub checkpoint_wal_bytes: u64,
     /// A checkpoint is made when the oldest batch since the last one is older than this.
     pub checkpoint_interval: Duration,
     /// An upload that nothing refers to is collected when it is older than this.
     pub artifact_unreferenced: Duration,
-    /// A blob that nothing refers to is collected when it was written longer ago than this. Whoever is about to refer
-    /// to one holds a [`crate::Blob`], which protects it however old it is; this is a second line for one who does not.
+    /// Smallest age of an unreferenced blob before it is collected. A writer that is about to refer to a blob holds a
+    /// [`crate::Blob`], which protects it at any age; this option is a second protection.
     pub blob_grace: Duration,
 }
 

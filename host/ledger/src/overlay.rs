@@ -15,14 +15,14 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ticket(u64);
 
-/// What an operation has in the overlay. Goes to [`Overlay::settle`] when the operation is committed or refused.
+/// The values of an operation in the overlay. Goes to [`Overlay::settle`] when the operation is committed or refused.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     ticket: Ticket,
     keys: Vec<(String, String)>,
 }
 
-/// Pending writes of one value, oldest first. Nothing is a pending delete.
+/// Pending writes of one value, oldest first. `None` is a pending delete.
 type Pending = Vec<(Ticket, Option<Box<RawValue>>)>;
 
 #[derive(Default)]
@@ -37,11 +37,11 @@ struct Inner {
 }
 
 impl Overlay {
-    /// Puts the writes over what is committed and runs `admit` under the same lock, so that the order here is the
-    /// order in the queue. Where `admit` fails nothing stays.
+    /// Adds the writes to the overlay and calls `admit` under the same lock, so that both have the order of the queue. If
+    /// `admit` fails, the writes are removed.
     ///
-    /// What a write expects is held against the values of this moment: what is pending, else what `stored` gives as the
-    /// tag of the committed value. A value leaves the overlay only after it is committed, so one of both has it.
+    /// The expected value of a write is compared with the present value: the pending one, else the tag of the committed
+    /// value from `stored`. A value leaves the overlay only after its commit, so one of both has it.
     pub(crate) fn admit(
         &self,
         writes: Vec<StateWrite>,
@@ -70,7 +70,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Takes away what an operation put here. What others wrote to the same values stays.
+    /// Removes the values of an operation. Writes of other operations to the same values stay.
     pub(crate) fn settle(&self, admitted: impl IntoIterator<Item = Admitted>) {
         let mut inner = self.inner.lock();
         for Admitted { ticket, keys } in admitted {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_admitted_is_not_seen() {
+    fn refused_writes_are_not_visible() {
         let overlay = Overlay::default();
         assert!(overlay.admit(vec![write("k", Some("1"))], |_| Ok(None), |_| Err(LedgerError::invalid("no"))).is_err());
         assert_eq!(shown(&overlay, "k"), None);

@@ -1,4 +1,4 @@
-//! Whatever is asked of it in whatever order, the ledger answers as a simple model does, before and after reopening.
+//! For any operations in any order, the ledger answers as a simple model does, before and after reopening.
 
 #![allow(
     clippy::unwrap_used,
@@ -53,7 +53,7 @@ enum Step {
     Reopen,
 }
 
-/// What a write of state expects.
+/// The expectation of a write of state.
 #[derive(Debug, Clone, Copy)]
 enum Expects {
     Anything,
@@ -63,7 +63,7 @@ enum Expects {
     Other,
 }
 
-/// What the storage of the model may have: some writes come up against it.
+/// The quota of the model's storage, small enough that some writes exceed it.
 const QUOTA: Quota = Quota { max_bytes: 20, max_keys: 3 };
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -118,7 +118,7 @@ struct Model {
     runs: Vec<ModelRun>,
     keys: BTreeMap<u8, (u8, EventId)>,
     transcripts: BTreeMap<u8, Vec<String>>,
-    /// How many items of a transcript were forgotten.
+    /// The number of deleted items of a transcript.
     forgotten: BTreeMap<u8, usize>,
     state: BTreeMap<String, Value>,
     storage: BTreeMap<String, Vec<u8>>,
@@ -146,7 +146,7 @@ fn change(kind: u8) -> RunChange {
     }
 }
 
-/// One step of a run. Only a claim that ends brings one back to its queue, and there are none here.
+/// A step of a run. The only way back to a queue is the end of a claim, which does not occur here.
 fn step(status: RunStatus, to: RunStatus) -> Result<RunStatus, IllegalTransition> {
     match (status, to) {
         (from, RunStatus::Queued) if from != RunStatus::Created => Err(IllegalTransition { from, to }),

@@ -1,19 +1,19 @@
-//! What is said of an artifact (wit/capabilities.wit, `artifacts`).
+//! Metadata of artifacts (wit/capabilities.wit, `artifacts`).
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{message::ArtifactRef, time::Timestamp};
 
-/// What is said of an artifact.
+/// Metadata of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArtifactMetadata {
-    /// It.
+    /// The artifact.
     #[serde(flatten)]
     pub artifact: ArtifactRef,
-    /// When the host took it.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When the host forgets it, where it does.
+    /// Expiry time, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }

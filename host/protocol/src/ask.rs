@@ -1,4 +1,4 @@
-//! What a run asks people for: actions on a platform and questions (wit/capabilities.wit, `platform` and `interactions`).
+//! Requests of a run to people: platform actions and questions (wit/capabilities.wit, `platform` and `interactions`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::time::Timestamp;
 
-/// What came of a platform action.
+/// The outcome of a platform action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActionOutcome {
@@ -14,11 +14,11 @@ pub enum ActionOutcome {
     Executed(Value),
     /// A person said no, for this reason.
     Denied(String),
-    /// Nobody said anything in time.
+    /// No answer came in time.
     Expired,
 }
 
-/// What kind of answer a question wants.
+/// The kind of answer that a question asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the meaning")]
@@ -32,9 +32,9 @@ pub enum QuestionKind {
 /// A question to a person.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Question {
-    /// What kind of answer it wants.
+    /// Kind of the answer.
     pub kind: QuestionKind,
-    /// One line.
+    /// Title, one line.
     pub title: String,
     /// More of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,19 +42,19 @@ pub struct Question {
     /// JSON Schema of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_schema: Option<Value>,
-    /// When nobody needs to answer any more.
+    /// Time after which no answer is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }
 
-/// What a person answered.
+/// The answer of a person.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// This.
     Submitted(Value),
-    /// They would not say, perhaps for this reason.
+    /// The person declined, with an optional reason.
     Declined(Option<String>),
-    /// Nobody said anything in time.
+    /// No answer came in time.
     Expired,
 }

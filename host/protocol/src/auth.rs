@@ -1,11 +1,11 @@
-//! Who sends a request, and what they may do.
+//! The sender of a request, and its rights.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a key is good for.
+/// A right of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[allow(missing_docs, reason = "the table in docs/OPERATIONS.md says what each opens")]
 pub enum Scope {
@@ -61,20 +61,20 @@ pub const EXECUTOR_PREFIX: &str = "ahx_";
 /// Begins the token of every claim of a run.
 pub const LEASE_PREFIX: &str = "ahl_";
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// How it is known.
+    /// The kind of credential.
     pub kind: PrincipalKind,
-    /// What the record calls it: the name of the key, the id of the executor.
+    /// Name in the record: the name of the key, the id of the executor.
     pub name: String,
-    /// What it may do. `admin` stands for all of them.
+    /// Rights of the sender. `admin` includes all of them.
     pub scopes: BTreeSet<Scope>,
-    /// It sees only this workspace; nothing is all of them.
+    /// The workspace that the sender sees; `None` for all.
     pub workspace: Option<String>,
 }
 
-/// How it is known who sends a request.
+/// The credential by which a sender is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrincipalKind {
     /// By nothing but its address, which the configuration says is enough.
@@ -96,13 +96,13 @@ impl Principal {
         Self { kind: PrincipalKind::Loopback, name: "loopback".to_owned(), scopes: BTreeSet::from(Scope::ALL), workspace: None }
     }
 
-    /// Whether it may do what the scope stands for.
+    /// True if the sender has this right.
     #[must_use]
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope) || self.scopes.contains(&Scope::Admin)
     }
 
-    /// Whether it sees what belongs to this workspace.
+    /// True if the sender sees data of this workspace.
     #[must_use]
     pub fn sees(&self, workspace: Option<&str>) -> bool {
         self.workspace.is_none() || self.workspace.as_deref() == workspace

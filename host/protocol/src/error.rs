@@ -1,4 +1,4 @@
-//! What can go wrong, by name.
+//! The errors of the contract, by name.
 
 use std::fmt;
 
@@ -90,12 +90,12 @@ impl<'de> Deserialize<'de> for ErrorCode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, ToSchema)]
 #[error("{code}: {message}")]
 pub struct ApiError {
-    /// What kind of refusal it is.
+    /// Kind of the refusal.
     #[schema(value_type = String)]
     pub code: ErrorCode,
-    /// What happened and what to do about it, for a person.
+    /// Description and remedy, for a person.
     pub message: String,
-    /// Whether the same call may succeed later.
+    /// True if the same call may succeed later.
     #[serde(default)]
     pub retryable: bool,
     /// Facts that belong to the code, such as a limit and what was given.
@@ -114,8 +114,8 @@ impl ApiError {
         Self { retryable: true, ..Self::new(code, message) }
     }
 
-    /// What kind of failure it is, as finely as is known: a name without anything of what was said. It may be logged,
-    /// where the message may quote what a service says of what it was sent.
+    /// The finest known kind of the failure: a name without content, safe for logs. The message may quote a service, which
+    /// may quote the request.
     #[must_use]
     pub fn category(&self) -> &str {
         let category = self.details.as_ref().and_then(|details| details.get("code")).and_then(Value::as_str);
@@ -161,7 +161,7 @@ pub enum FailureCode {
     GuestStack,
     /// The guest passed more bytes in one call, or holds more handles, than a run may.
     GuestAbuse,
-    /// What the guest returned breaks the contract, such as metadata that is not JSON.
+    /// The return value of the guest breaks the contract, such as metadata that is not JSON.
     InvalidResult,
     /// The runner is not there (any more), or its component does not hold it.
     RunnerNotFound,
@@ -207,7 +207,7 @@ impl FailureCode {
         Self::HostError,
     ];
 
-    /// The code as it stands in `run.failed`.
+    /// The code in `run.failed`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

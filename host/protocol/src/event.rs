@@ -15,14 +15,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// An event as it is kept. What a client sends is the same without `event_id` and `received_at`.
+/// A stored event. The form for clients is the same without `event_id` and `received_at`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// The host's own name for it.
     pub event_id: EventId,
-    /// When the host accepted it.
+    /// Time at which the host accepted the event.
     pub received_at: Timestamp,
-    /// What was sent.
+    /// The envelope as it was sent.
     #[serde(flatten)]
     pub envelope: Envelope,
 }
@@ -34,11 +34,11 @@ pub struct Envelope {
     /// A stable protocol name, such as `message.received`.
     #[schema(max_length = 128, pattern = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
     pub event_type: String,
-    /// Where it comes from: `platform`, `webui`, `api`, `scheduler`, `system`, `run` or `pipeline_adapter`.
+    /// Source: `platform`, `webui`, `api`, `scheduler`, `system`, `run` or `pipeline_adapter`.
     #[serde(default = "api")]
     #[schema(value_type = Source)]
     pub source: String,
-    /// When it happened, where the source knows.
+    /// Time of the event, if the source knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_time: Option<Timestamp>,
     /// The name that the platform itself gave to the event.
@@ -50,19 +50,19 @@ pub struct Envelope {
     /// Facts of the event, a JSON object.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub data: serde_json::Map<String, Value>,
-    /// Where it belongs.
+    /// Conversation of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<Conversation>,
-    /// Who did it.
+    /// Author of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<Actor>,
-    /// What it is about.
+    /// Subject of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<Subject>,
-    /// The main input. It is not history.
+    /// The main input, without history.
     #[serde(default)]
     pub input: Input,
-    /// What the place that asks can show. A binding's delivery policy fills in what is absent.
+    /// Capabilities of the client that shows the answer. The delivery policy of a binding fills in absent members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery: Option<Delivery>,
     /// Fields of an entry adapter.
@@ -146,7 +146,7 @@ impl Envelope {
     /// Checks what the shape alone does not say.
     ///
     /// # Errors
-    /// What is wrong and what would be right.
+    /// Fails with the problem and the correct form.
     pub fn check(&self) -> Result<(), String> {
         let named = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
         if self.event_type.len() > 128 || !self.event_type.split('.').all(named) {

@@ -33,7 +33,7 @@ macro_rules! interfaces {
             /// Every one, in the order of the contract.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Its name in the contract.
+            /// The name of the interface in the contract.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
@@ -90,7 +90,7 @@ impl fmt::Display for Interface {
 pub struct InterfaceSet(u32);
 
 impl InterfaceSet {
-    /// Whether it holds `interface`.
+    /// True if the set contains `interface`.
     #[must_use]
     pub const fn contains(self, interface: Interface) -> bool {
         self.0 & (1 << interface as u8) != 0
@@ -102,19 +102,19 @@ impl InterfaceSet {
         Self(self.0 | 1 << interface as u8)
     }
 
-    /// What both hold.
+    /// The interfaces that are in both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// What either holds.
+    /// The interfaces that are in either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Its members, in the order of the contract.
+    /// The interfaces of the set, in the order of the contract.
     pub fn iter(self) -> impl Iterator<Item = Interface> {
         Interface::ALL.iter().copied().filter(move |interface| self.contains(*interface))
     }
@@ -156,7 +156,7 @@ impl Permissions {
         .collect()
     }
 
-    /// What both allow. It is never more than either.
+    /// The permissions that both allow: never more than either.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         fn both<T: PartialEq + Clone>(a: &[T], b: &[T]) -> Vec<T> {
@@ -188,7 +188,7 @@ impl RunnerManifest {
     }
 }
 
-/// What one run may use: manifest ∩ binding ∩ scope of the run. Stored with the run, and never widened.
+/// The rights of one run: manifest ∩ binding ∩ scope of the run. Stored with the run, and never widened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
     /// The runner that it is for.
@@ -197,7 +197,7 @@ pub struct Grant {
     pub binding_id: String,
     /// `sha256:HEX` of the component that it was made for.
     pub component: String,
-    /// What may be used.
+    /// Permissions of the run.
     pub permissions: Permissions,
     /// Ids of the models that may be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -226,7 +226,7 @@ pub struct Grant {
     /// Content that does not change from run to run, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub static_refs: BTreeMap<String, StaticRef>,
-    /// Whether input may be taken while the run is active.
+    /// True if the run may take input while it is active.
     #[serde(default)]
     pub steering: bool,
     /// The workspace that it is limited to.
@@ -235,10 +235,10 @@ pub struct Grant {
     /// The conversation that it is limited to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationKey>,
-    /// Who acts, for state of scope `actor`.
+    /// Actor, for state of scope `actor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// What it is about, for state of scope `subject`.
+    /// Subject, for state of scope `subject`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
 }
@@ -275,7 +275,7 @@ impl Grant {
 }
 
 impl Grant {
-    /// Whether it names this artifact: a file of a skill, or the content of a static reference.
+    /// True if the grant names this artifact: a file of a skill, or the content of a static reference.
     #[must_use]
     pub fn names_artifact(&self, id: &str) -> bool {
         let skills = self.skills.iter().map(|skill| &skill.content);
@@ -345,7 +345,7 @@ struct ConversationIds<'a> {
 }
 
 impl ConversationKey {
-    /// The key of one thread of one conversation of one workspace; `""` stands for none.
+    /// The key of one thread of one conversation of one workspace; `""` means none.
     #[must_use]
     pub fn new(workspace: &str, conversation: &str, thread: &str) -> Self {
         Self { index: key(&[workspace, conversation, thread]).into() }

@@ -41,16 +41,15 @@ enum Port {
     One(u16),
 }
 
-/// Whether `text` is a pattern of hosts, for configurations and manifests.
+/// Checks a pattern of hosts, for configurations and manifests.
 ///
 /// # Errors
-/// What is wrong, for the person who wrote it.
+/// Fails with the problem, for the author of the pattern.
 pub fn check(text: &str) -> Result<(), String> {
     text.parse::<HostPattern>().map(|_| ())
 }
 
-/// What both lists of patterns allow, in the form of `Display`, without duplicates. An entry that cannot be read allows
-/// nothing.
+/// The patterns that both lists allow, in the form of `Display`, without duplicates. An invalid entry allows no host.
 #[must_use]
 pub fn intersection(a: &[String], b: &[String]) -> Vec<String> {
     let parse = |list: &[String]| list.iter().filter_map(|text| text.parse().ok()).collect::<Vec<HostPattern>>();
@@ -64,14 +63,14 @@ pub fn intersection(a: &[String], b: &[String]) -> Vec<String> {
     both
 }
 
-/// Whether one of `patterns` matches. An entry that cannot be read matches nothing.
+/// True if one of `patterns` matches. An invalid entry matches no host.
 #[must_use]
 pub fn any_matches(patterns: &[String], host: &str, port: u16) -> bool {
     patterns.iter().filter_map(|text| text.parse::<HostPattern>().ok()).any(|pattern| pattern.matches(host, port))
 }
 
 impl HostPattern {
-    /// Whether a request to this host and port is meant. `host` is as a parsed URL has it: a name, or an address, IPv6
+    /// True if the pattern matches this host and port. `host` has the form of a parsed URL: a name, or an address, IPv6
     /// with or without brackets.
     #[must_use]
     pub fn matches(&self, host: &str, port: u16) -> bool {
@@ -82,13 +81,13 @@ impl HostPattern {
         port_matches && self.host.matches(host)
     }
 
-    /// Whether it matches whatever `other` matches.
+    /// True if the pattern matches every host that `other` matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.host.covers(&other.host) && (self.port == Port::Any || self.port == other.port)
     }
 
-    /// The pattern of what both match, where there is something. It is the narrower of the two where one covers the other;
+    /// The pattern of the hosts that both match, if any. If one pattern covers the other, the result is the narrower one;
     /// `*:443` and `example.com:*` give `example.com:443`.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Option<Self> {
@@ -107,7 +106,7 @@ impl HostPattern {
         Some(Self { host, port })
     }
 
-    /// Whether it matches every host, on one port or on all.
+    /// True if the pattern matches every host, on one port or on all.
     #[must_use]
     pub fn is_any_host(&self) -> bool {
         self.host == Host::Any
@@ -171,7 +170,7 @@ fn parse(text: &str) -> Result<HostPattern, &'static str> {
         None => {
             let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
             if port.is_some_and(|port| port.contains(':')) {
-                return Err("an IPv6 address stands in brackets");
+                return Err("an IPv6 address needs brackets");
             }
             (parse_host(host)?, port)
         }
@@ -209,7 +208,7 @@ fn parse_name(host: &str) -> Result<Host, &'static str> {
         return Err("it names no host");
     }
     if host.contains('*') {
-        return Err("`*` stands alone, or at the beginning as in `*.example.com`");
+        return Err("`*` is allowed alone, or at the beginning as in `*.example.com`");
     }
     let last = host.rsplit('.').next().unwrap_or_default();
     let hex = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused_with_the_reason() {
+    fn invalid_patterns_are_refused_with_the_reason() {
         let long = format!("{}.com", "a".repeat(64));
         let longer = vec!["abcdefgh"; 30].join(".");
         for (text, reason) in [
@@ -408,7 +407,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_covered_is_matched(a in text(), b in text(), host in host(), port in prop_oneof![Just(443), Just(80), Just(1)]) {
+        fn covered_hosts_match(a in text(), b in text(), host in host(), port in prop_oneof![Just(443), Just(80), Just(1)]) {
             let (a, b) = (pattern(&a), pattern(&b));
             prop_assert!(!(a.covers(&b) && b.matches(&host, port)) || a.matches(&host, port));
             prop_assert!(a.covers(&a));

@@ -13,7 +13,7 @@ pub struct HttpRequest {
     pub headers: Vec<(String, String)>,
     /// All of it.
     pub body: Vec<u8>,
-    /// How long it may take until the last byte is read. Nothing: as long as the host allows.
+    /// Time limit until the last byte is read, in ms; absent for the limit of the host.
     pub timeout_ms: Option<u32>,
 }
 

@@ -9,14 +9,14 @@ use utoipa::{
 };
 use uuid::Uuid;
 
-/// Why a text is not an identifier of the kind that was asked for.
+/// The reason why a text is no identifier of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdError {
-    /// Not a UUID in its hyphenated form.
+    /// The text is no UUID in its hyphenated form.
     #[error("`{0}` is not an id: ids are UUIDs as the host gave them, such as 01890a5d-ac96-774b-bcce-b302099a8057")]
     NotAUuid(String),
-    /// Not `plugin:AUTHOR/PLUGIN/NAME`.
+    /// The text is not `plugin:AUTHOR/PLUGIN/NAME`.
     #[error(
         "`{0}` is not a runner id: write plugin:AUTHOR/PLUGIN/NAME, each of the three starting with a letter or digit \
          and continuing with letters, digits, `.`, `_` or `-`, at most {max} characters",
@@ -68,7 +68,7 @@ macro_rules! uuid_id {
         impl FromStr for $name {
             type Err = IdError;
 
-            /// Only the form that [`fmt::Display`] writes: one id has one spelling.
+            /// Accepts only the form of [`fmt::Display`], so that an id has one spelling.
             fn from_str(text: &str) -> Result<Self, IdError> {
                 let not_an_id = || IdError::NotAUuid(shown(text));
                 let id = Self(Uuid::try_parse(text).map_err(|_| not_an_id())?);
@@ -103,7 +103,7 @@ uuid_id! {
     EventId
 }
 
-/// Names a runner: `plugin:AUTHOR/PLUGIN/NAME`. It stays the same across versions of the plugin.
+/// The name of a runner: `plugin:AUTHOR/PLUGIN/NAME`. The same for all versions of the plugin.
 ///
 /// A clone shares the text: records, grants and log lines of every run name its runner.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
@@ -140,7 +140,7 @@ impl RunnerId {
         path.rsplit_once('/').map_or(path, |(plugin, _)| plugin)
     }
 
-    /// Who made the plugin.
+    /// The author of the plugin.
     #[must_use]
     pub fn author(&self) -> &str {
         self.plugin().split_once('/').map_or("", |(author, _)| author)

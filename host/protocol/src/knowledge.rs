@@ -1,4 +1,4 @@
-//! What knowledge bases answer (wit/capabilities.wit, `knowledge`).
+//! The answers of knowledge bases (wit/capabilities.wit, `knowledge`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,12 +12,12 @@ pub struct KnowledgeHit {
     pub document_id: String,
     /// The passage.
     pub text: String,
-    /// How well it fits; larger is better. Comparable within one answer only.
+    /// Relevance; larger is better. Comparable within one answer only.
     pub score: f64,
     /// The document, where the host keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ArtifactRef>,
-    /// What is known of the document and of the place of the passage in it.
+    /// Metadata of the document and of the passage.
     #[serde(default)]
     pub metadata: Map<String, Value>,
 }

@@ -1,8 +1,7 @@
 //! The data of Agent Host as JSON shows it: ids, events, contexts, results, runs, grants, errors, limits.
 //!
-//! It is: types with their JSON form, and the rules that need nothing but the value itself (what a valid
-//! name is, which status may follow which, how large a thing may be). It is not: anything that reads a
-//! clock for others, a file, a socket or a guest.
+//! Types with their JSON form, and rules that need only the value (valid names, transitions of status, size limits). No
+//! function reads a shared clock, a file, a socket or a guest.
 //!
 //! Field names follow the AgentRunner protocol v1 (manifests, contexts, results, errors) and the run ledger
 //! note (runs, run events, pages). Two things are said once here and hold everywhere:

@@ -42,7 +42,7 @@ pub struct Limits {
     pub state_key_bytes: usize,
     /// State that a context brings along; what is over it must be read by the state interface.
     pub state_snapshot_bytes: usize,
-    /// The journal of one run, in bytes. A run whose journal is longer goes on, and cannot be resumed any more.
+    /// Journal of one run, in bytes. A run with a longer journal continues and cannot be resumed any more.
     pub journal_bytes: u64,
     /// A run that waits longer than this leaves memory and comes back when its time has come. Coming back costs some
     /// milliseconds and what the guest computed until then, so a shorter wait is waited in memory.
@@ -51,8 +51,8 @@ pub struct Limits {
     pub host_calls_per_second: u32,
     /// Host calls of a run at once.
     pub host_calls_burst: u32,
-    /// Results that a run may emit in one second. They pass the ledger's own back pressure too; this keeps one
-    /// run from filling a disk.
+    /// Results that a run may emit in one second, besides the ledger's back pressure; the limit keeps one run from filling
+    /// a disk.
     pub results_per_second: u32,
     /// Results at once.
     pub results_burst: u32,
@@ -66,11 +66,10 @@ pub struct Limits {
     /// A client has so long to send the head of a request, and so long a connection may stand idle between two. A head
     /// is sent in one piece; who needs longer holds a connection for nothing.
     pub http_header_ms: u64,
-    /// Streams of events that are open at one time; more are refused. It leaves connections for requests that are
-    /// answered and gone.
+    /// Concurrent streams of events; more are refused. The limit leaves connections for other requests.
     pub http_subscribers: usize,
-    /// A client that takes nothing of an answer for so long is dropped, so that its memory is free. A stream of events
-    /// goes on where it was when the client comes back with `Last-Event-ID`.
+    /// Time without progress, in ms, after which a reading client is dropped to free its memory. A stream of events
+    /// continues when the client reconnects with `Last-Event-ID`.
     pub http_slow_reader_ms: u64,
     /// `Prefer: wait` waits at most so long.
     pub http_wait_ms: u64,
@@ -123,9 +122,10 @@ pub struct Limits {
     pub tool_calls: usize,
     /// Tool calls of one `call-many` that run at the same time; the others wait.
     pub tool_calls_at_once: u32,
-    /// Tools that a client may bring along for one run: more than a model can tell apart.
+    /// Tools that a client may bring for one run: more than a model can tell apart.
     pub client_tools: usize,
-    /// The JSON Schema of one of them, and its description together. Each stands in the grant of the run, which is read with it.
+    /// JSON Schema and description of one client tool together, in bytes. Both are part of the grant and are read with the
+    /// run.
     pub client_tool_bytes: usize,
     /// Passages of one retrieval.
     pub retrieve_top_k: u32,
@@ -135,7 +135,7 @@ pub struct Limits {
     pub embed_texts: usize,
     /// Documents of one rerank request; providers take some hundred to 1,000.
     pub rerank_documents: usize,
-    /// Body of one request of a guest to the outside. More is uploaded by whoever owns it.
+    /// Body of one HTTP request of a guest, in bytes.
     pub http_request_bytes: usize,
     /// Body of one response to a guest, however it is read.
     pub http_response_bytes: u64,
@@ -144,7 +144,7 @@ pub struct Limits {
     pub http_timeout_ms: u64,
     /// Requests of one run that are open at one time.
     pub http_requests_at_once: usize,
-    /// One question or action for a person: its title, description, schema, target and payload.
+    /// One question or action for a person, in bytes: its title, description, schema, target and payload.
     pub ask_bytes: usize,
     /// An answer of a person.
     pub answer_bytes: usize,
@@ -154,7 +154,8 @@ pub struct Limits {
     pub child_runs: usize,
     /// Runs that one run has started and that have not ended.
     pub child_runs_at_once: usize,
-    /// How many runs stand above another: a run that nobody started has depth 0. It ends circles of supervisors.
+    /// Largest number of ancestors of a run: a run without a parent has depth 0. The limit ends cycles of runs that start
+    /// each other.
     pub child_depth: u32,
     /// Inputs that wait for an active run which takes them; more is refused.
     pub steering_queue: usize,
@@ -162,8 +163,8 @@ pub struct Limits {
     pub queue_length: usize,
     /// An executor that is silent for so long is shown as stale.
     pub executor_stale_ms: u64,
-    /// An executor that is silent for so long is gone, and loses what it holds. Its requests count, so one that polls for
-    /// runs is heard of at least once a minute.
+    /// Time of silence, in ms, after which an executor is gone and loses its claims. Every request counts, and an executor
+    /// that polls for runs makes one at least once a minute.
     pub executor_gone_ms: u64,
     /// A claim that finds nothing waits at most so long.
     pub claim_wait_ms: u64,
@@ -172,11 +173,11 @@ pub struct Limits {
     pub min_free_disk_bytes: u64,
 }
 
-/// How deep a JSON value may nest. Parsers stop at 128, and a value is stored inside others: what was taken in must
-/// still be readable where it ends up.
+/// Largest nesting of a JSON value. Parsers stop at 128, and a value is stored inside others: an accepted value must stay
+/// readable at its final place.
 pub const MAX_JSON_DEPTH: usize = 64;
 
-/// Whether a JSON value nests no deeper than [`MAX_JSON_DEPTH`].
+/// True if a JSON value nests no deeper than [`MAX_JSON_DEPTH`].
 #[must_use]
 pub fn is_shallow(value: &serde_json::Value) -> bool {
     fn within(value: &serde_json::Value, left: usize) -> bool {

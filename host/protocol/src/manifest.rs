@@ -1,4 +1,4 @@
-//! What a runner says of itself (protocol v1, section 3).
+//! The manifest of a runner (protocol v1, section 3).
 
 use semver::Version;
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ ContextOwnership { SelfManaged = "self_managed", HostBootstrap = "host_bootstrap
 names! { /// What the host puts into the context by itself.
 BootstrapMode { None = "none", CurrentEvent = "current_event", RecentTail = "recent_tail", SummaryTail = "summary_tail" } }
 
-/// The abilities of a runner. They inform clients and operators; they grant nothing.
+/// The abilities of a runner, for clients and operators. Abilities grant no rights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capabilities {
@@ -135,13 +135,13 @@ pub struct Permissions {
     pub http_hosts: Vec<String>,
 }
 
-/// How a runner wants its context (protocol v1, section 3.5).
+/// The context that a runner asks for (protocol v1, section 3.5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContextPolicy {
-    /// Who assembles the working context.
+    /// The side that assembles the working context.
     pub ownership: ContextOwnership,
-    /// What the host puts into the context by itself.
+    /// The items that the host puts into the context unasked.
     pub bootstrap: BootstrapMode,
     /// At most so many inlined events.
     pub max_inline_events: u32,
@@ -175,7 +175,7 @@ impl Default for ContextPolicy {
     }
 }
 
-/// One field of the form of a binding's configuration.
+/// A field of the form of a binding's configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 pub struct FormItem {
     /// `string`, `text`, `integer`, `float`, `boolean`, `select`, `model`, `tools`, `knowledge-bases`, `secret`, ...
@@ -183,15 +183,15 @@ pub struct FormItem {
     pub kind: String,
     /// The key in the configuration.
     pub name: String,
-    /// What people read.
+    /// Text for people.
     pub label: LocalizedText,
     /// More of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<LocalizedText>,
-    /// Whether a configuration without it is refused.
+    /// True if a configuration without the field is refused.
     #[serde(default)]
     pub required: bool,
-    /// What is used where the configuration has none.
+    /// Value for a configuration without the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
     /// Choices of a `select`.
@@ -199,41 +199,41 @@ pub struct FormItem {
     pub options: Vec<FormOption>,
 }
 
-/// One choice of a `select`.
+/// A choice of a `select`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 pub struct FormOption {
-    /// What the configuration holds.
+    /// Value in the configuration.
     pub name: String,
-    /// What people read.
+    /// Text for people.
     pub label: LocalizedText,
 }
 
-/// What a runner says of itself. The host reads it once, when it admits the component.
+/// The manifest of a runner. The host reads it once, when it admits the component.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunnerManifest {
     /// `plugin:AUTHOR/PLUGIN/NAME`.
     pub id: RunnerId,
     /// The name within the component, such as `default`.
     pub name: String,
-    /// Who made the plugin.
+    /// Author of the plugin.
     pub author: String,
     /// The plugin.
     pub plugin: String,
     /// The version of the plugin.
     #[schema(value_type = String)]
     pub version: Version,
-    /// What people read.
+    /// Name for people.
     pub label: LocalizedText,
     /// More of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<LocalizedText>,
-    /// What it can do.
+    /// Abilities of the runner.
     #[serde(default)]
     pub capabilities: Capabilities,
     /// The most that it can ever use.
     #[serde(default)]
     pub permissions: Permissions,
-    /// How it wants its context.
+    /// Context policy of the runner.
     #[serde(default)]
     pub context: ContextPolicy,
     /// The form of a binding's configuration.
@@ -282,7 +282,7 @@ impl RunnerManifest {
 }
 
 impl FormItem {
-    /// What is wrong with `value` for this item. Kinds that this version does not name take anything.
+    /// The problem of `value` for this field; `None` if there is none. Fields of unknown kinds accept every value.
     fn problem_with(&self, value: &Value) -> Option<String> {
         let wanted = match self.kind.as_str() {
             "string" | "text" | "secret" | "model" if !value.is_string() => "a string",

@@ -157,7 +157,7 @@ impl<'de> Deserialize<'de> for ContentPart {
     }
 }
 
-/// Who speaks.
+/// The speaker of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the names are the meaning")]
@@ -183,7 +183,7 @@ impl Role {
     }
 }
 
-/// What a model asks a tool to do.
+/// A tool call of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCall {
     /// Names this call within its message.
@@ -197,19 +197,19 @@ pub struct ToolCall {
 /// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Message {
-    /// Who speaks.
+    /// Speaker of the message.
     pub role: Role,
-    /// What is said: in JSON a string where it is one text, else a list of parts.
+    /// Content: in JSON a string for a single text, else a list of parts.
     #[serde(default, with = "content")]
     #[schema(value_type = MessageContent)]
     pub content: Vec<ContentPart>,
     /// Name of the speaker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What an assistant message asks for.
+    /// Tool calls of an assistant message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// Which call a tool message answers.
+    /// Call that a tool message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
 }
@@ -232,7 +232,7 @@ pub mod content {
     use super::ContentPart;
 
     /// # Errors
-    /// Those of the serializer.
+    /// Fails with the errors of the serializer.
     pub fn serialize<S: Serializer>(parts: &[ContentPart], serializer: S) -> Result<S::Ok, S::Error> {
         match parts {
             [ContentPart::Text(text)] => serializer.serialize_str(text),
@@ -241,7 +241,7 @@ pub mod content {
     }
 
     /// # Errors
-    /// When the value is neither a string, nor null, nor a list of parts.
+    /// Fails if the value is neither a string, nor null, nor a list of parts.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ContentPart>, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -258,7 +258,7 @@ pub mod content {
     }
 }
 
-/// What a model used, in tokens.
+/// The tokens that a model call used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenUsage {
     /// Tokens read, cached ones included.

@@ -1,11 +1,11 @@
-//! What models are asked and what they answer (wit/capabilities.wit, `models`).
+//! Requests to models and their answers (wit/capabilities.wit, `models`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::{Message, TokenUsage};
 
-/// What a model is for.
+/// The kind of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelType {
@@ -34,7 +34,7 @@ impl ModelType {
 pub struct ToolDefinition {
     /// The name that comes back in a tool call.
     pub name: String,
-    /// What it does.
+    /// Description of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON Schema of the parameters.
@@ -46,7 +46,7 @@ pub struct ToolDefinition {
 pub struct ModelRequest {
     /// The conversation so far.
     pub messages: Vec<Message>,
-    /// What it may ask for.
+    /// Tools that the model may call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolDefinition>,
     /// Such as `temperature` or `response_format`.
@@ -57,11 +57,11 @@ pub struct ModelRequest {
 /// The answer of a chat model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelResponse {
-    /// What it says or asks for.
+    /// The message of the model.
     pub message: Message,
     /// `stop`, `length`, `tool-calls`, `content-filter`, ...
     pub finish_reason: String,
-    /// What it cost, where the service says so and it can be true.
+    /// Usage, if the service reports a plausible one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
 }
@@ -78,11 +78,11 @@ pub enum ModelChunk {
     Done(ModelResponse),
 }
 
-/// One document of a rerank, best first.
+/// A document of a rerank, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RerankHit {
-    /// Its place in the request.
+    /// Index in the request.
     pub index: u32,
-    /// How well it fits; larger is better, the scale is the model's own.
+    /// Relevance; larger is better. The scale depends on the model.
     pub score: f64,
 }

@@ -3,18 +3,18 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One page. A cursor is opaque: only the host makes one, and only for the sequence that it came from.
+/// A page of a list. A cursor is opaque: only the host makes cursors, and each is valid for its list only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
-    /// What is on it.
+    /// Items of the page.
     pub items: Vec<T>,
-    /// Where the next page begins, where there is one or may be one later.
+    /// Cursor of the next page, if there is one or may be one later.
     #[serde(default)]
     pub next_cursor: Option<String>,
-    /// Where the page before begins.
+    /// Cursor of the page before.
     #[serde(default)]
     pub prev_cursor: Option<String>,
-    /// Whether there is more in the direction of reading.
+    /// True if there are more items in the direction of reading.
     pub has_more: bool,
 }
 
@@ -30,7 +30,7 @@ impl<T> Page<T> {
     }
 }
 
-/// Which way to read.
+/// The direction of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {

@@ -1,71 +1,71 @@
-//! What the host says of a file in the plugins directory: admitted, or refused and why.
+//! The report on a file in the plugins directory: admitted, or refused with a reason.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{manifest::RunnerManifest, time::Timestamp};
 
-/// Where a file is on its way to being a plugin.
+/// The status of a file in the plugins directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PluginStatus {
-    /// Its runners answer events.
+    /// The runners of the file answer events.
     Ready,
-    /// It is being read, compiled or asked for its manifests.
+    /// The file is being read, compiled, or asked for its manifests.
     Loading,
-    /// It stays where it is and does nothing.
+    /// The file stays in the directory without effect.
     Refused,
 }
 
-/// One file of the plugins directory.
+/// A file of the plugins directory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PluginReport {
     /// Name of the file.
     pub file: String,
-    /// Where it is on its way.
+    /// Status of the file.
     pub status: PluginStatus,
     /// Bytes of the file.
     pub size_bytes: u64,
     /// `sha256:HEX` of the file, once it was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// What it imports, and what becomes of each import.
+    /// Imports of the component, each with a verdict.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imports: Vec<ImportReport>,
-    /// Its runners. A refused file has those of the version that is still being served, if there is one.
+    /// Runners of the file. A refused file lists the runners of the version in service, if there is one.
     #[serde(default)]
     pub runners: Vec<RunnerManifest>,
-    /// Why it was refused.
+    /// Reason of the refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
-    /// Whether an older version of this file, admitted before, goes on serving because this one was refused.
+    /// True if an older admitted version of this file stays in service because this one was refused.
     #[serde(default)]
     pub serves_previous: bool,
-    /// Whether compiled code came from the cache.
+    /// True if compiled code came from the cache.
     #[serde(default)]
     pub from_cache: bool,
-    /// When it was admitted or refused.
+    /// Time of the admission or refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_at: Option<Timestamp>,
-    /// How long that took.
+    /// Duration of the admission, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_ms: Option<u64>,
 }
 
-/// Why a file was refused.
+/// The reason why a file was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Refusal {
     /// For programs.
     pub code: RefusalCode,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// What to do about it.
+    /// Remedy.
     pub fix: String,
 }
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $text:literal),* $(,)?) => {
-        /// Why a file was refused, for programs.
+        /// The reason why a file was refused, as a code.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -89,19 +89,19 @@ codes! {
     Unreadable = "unreadable",
     /// The file is larger than a component may be.
     TooLarge = "too_large",
-    /// Not WebAssembly, or cut short, or damaged.
+    /// The file is no WebAssembly, or is truncated or damaged.
     NotWasm = "not_wasm",
     /// A core module, not a component.
     CoreModule = "core_module",
     /// A component that does not export the runner interface.
     WrongWorld = "wrong_world",
-    /// It uses a WebAssembly feature that the host does not accept, or is not valid.
+    /// The file uses a WebAssembly feature that the host does not accept, or is not valid.
     Invalid = "invalid",
-    /// It imports something that the host does not have.
+    /// The component imports an item that the host does not have.
     UnknownImport = "unknown_import",
-    /// It imports something that its runners do not declare.
+    /// The component imports an interface that its runners do not declare.
     UndeclaredImport = "undeclared_import",
-    /// What it imports has another type than what the host provides.
+    /// The type of an import differs from the type that the host provides.
     ImportMismatch = "import_mismatch",
     /// Compiling took too long.
     CompileTimeout = "compile_timeout",
@@ -109,25 +109,25 @@ codes! {
     CompileFailed = "compile_failed",
     /// Asked for its manifests, it trapped, looped or grew too large.
     ManifestFailed = "manifest_failed",
-    /// Its manifests are not valid.
+    /// The manifests are not valid.
     ManifestInvalid = "manifest_invalid",
     /// Another plugin already has one of its runner ids.
     DuplicateRunner = "duplicate_runner",
 }
 
-/// One import of a component.
+/// An import of a component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImportReport {
     /// The interface, such as `agent-host:runner/state@1.0.0`.
     pub name: String,
-    /// What becomes of it.
+    /// Verdict on the import.
     pub verdict: ImportVerdict,
-    /// What to do about it, where something is to be done.
+    /// Remedy, if one is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
 
-/// What becomes of an import.
+/// The verdict on an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -149,7 +149,7 @@ pub enum ImportVerdict {
 }
 
 impl ImportVerdict {
-    /// Whether a component with it can be admitted.
+    /// True if a component with such an import can be admitted.
     #[must_use]
     pub const fn is_fine(self) -> bool {
         matches!(self, Self::Provided | Self::Inert)

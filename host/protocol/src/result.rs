@@ -1,4 +1,4 @@
-//! Results of a run, as they stand in the log and on the wire (protocol v1, section 6).
+//! Results of a run, in the log and on the wire (protocol v1, section 6).
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ macro_rules! result_kinds {
             /// Every one.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The type as it stands in the log.
+            /// The type in the log.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),* }
@@ -43,7 +43,7 @@ macro_rules! result_kinds {
 result_kinds! {
     /// A piece of a message.
     MessageDelta = "message.delta",
-    /// A whole message. It joins the transcript.
+    /// A whole message, which joins the transcript.
     MessageCompleted = "message.completed",
     /// A piece of reasoning.
     ReasoningDelta = "reasoning.delta",
@@ -61,7 +61,7 @@ result_kinds! {
     ActionRequested = "action.requested",
     /// A person has said something to an action or a question. Host only.
     ActionAnswered = "action.answered",
-    /// What came of it: no more follows. Host only.
+    /// The outcome of an action, its last event. Host only.
     ActionResolved = "action.resolved",
     /// The run has taken input that arrived while it was active. Host only.
     SteeringReceived = "steering.received",
@@ -88,7 +88,7 @@ result_kinds! {
 }
 
 impl ResultKind {
-    /// Whether only the host may write it. A guest that emits one is refused.
+    /// True if only the host may write this type. A guest that emits it is refused.
     #[must_use]
     pub const fn is_host_only(self) -> bool {
         matches!(
@@ -110,14 +110,14 @@ impl ResultKind {
         )
     }
 
-    /// Whether it is the last event of its run.
+    /// True if the type is the last event of a run.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::RunCompleted | Self::RunFailed)
     }
 }
 
-/// One result that a runner emits, before the host has numbered it.
+/// A result that a runner emits, before the host has numbered it.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "fields as in the contract, wit/results.wit")]
 pub enum RunResult {
@@ -165,7 +165,7 @@ pub enum RunResult {
 }
 
 impl RunResult {
-    /// The type as it stands in the log.
+    /// The type in the log.
     #[must_use]
     pub fn kind(&self) -> Cow<'static, str> {
         let known = match self {
@@ -185,7 +185,7 @@ impl RunResult {
     /// The `data` of the event, as JSON text.
     ///
     /// # Errors
-    /// Never for values that came from JSON or from the contract.
+    /// Never fails for values that came from JSON or from the contract.
     pub fn data(&self) -> serde_json::Result<JsonText> {
         #[derive(Serialize)]
         struct Chunk<'a> {
@@ -259,12 +259,12 @@ impl RunResult {
     }
 }
 
-/// One event of a run: a result, numbered and timed by the host.
+/// An event of a run: a result, numbered and timed by the host.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RunEvent {
     /// The run.
     pub run_id: RunId,
-    /// What it is: see [`ResultKind`]; unknown types are kept.
+    /// Type of the event: see [`ResultKind`]; unknown types are kept.
     #[serde(rename = "type")]
     pub kind: String,
     /// As the type says.
@@ -272,7 +272,7 @@ pub struct RunEvent {
     pub data: Box<RawValue>,
     /// 1 for the first event of the run, then without a gap.
     pub sequence: u64,
-    /// When the host took it.
+    /// Time at which the host accepted the result.
     pub timestamp: Timestamp,
 }
 
@@ -283,7 +283,7 @@ impl RunEvent {
         serde_json::from_str(self.data.get()).unwrap_or(Value::Null)
     }
 
-    /// Whether it is the last event of its run.
+    /// True if the event is the last one of its run.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         ResultKind::from_name(&self.kind).is_some_and(ResultKind::is_terminal)

@@ -14,7 +14,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Where a run is in its life.
+/// The status of a run.
 ///
 /// ```text
 /// created ─► [queued ─► claimed ─►] running ⇄ waiting ─► completed | failed | cancelled | timeout
@@ -40,9 +40,9 @@ pub enum RunStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a run that is {from} cannot become {to}")]
 pub struct IllegalTransition {
-    /// Where the run is.
+    /// Present status.
     pub from: RunStatus,
-    /// Where it was to go.
+    /// Refused status.
     pub to: RunStatus,
 }
 
@@ -82,7 +82,7 @@ impl RunStatus {
         Self::ALL.into_iter().find(|status| status.as_str() == name)
     }
 
-    /// Whether nothing can follow.
+    /// True if no other status can follow.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled | Self::Timeout)
@@ -114,14 +114,14 @@ impl fmt::Display for RunStatus {
     }
 }
 
-/// How a run failed: the `data` of `run.failed`.
+/// The failure of a run: the `data` of `run.failed`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunFailure {
-    /// One of [`FailureCode`], or the runner's own.
+    /// A [`FailureCode`], or a code of the runner.
     pub code: String,
-    /// What happened, for a person.
+    /// Description, for a person.
     pub message: String,
-    /// Whether another attempt may succeed.
+    /// True if another attempt may succeed.
     #[serde(default)]
     pub retryable: bool,
     /// More of it.
@@ -137,7 +137,7 @@ impl RunFailure {
     }
 }
 
-/// How a run ended well: the `data` of `run.completed`.
+/// The completion of a run: the `data` of `run.completed`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunCompletion {
     /// `stop`, `length`, `tool-calls`, `handoff`, ...
@@ -145,7 +145,7 @@ pub struct RunCompletion {
     /// The final message, where no `message.completed` carried it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
-    /// What was used.
+    /// Usage of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
     /// More of it.
@@ -187,7 +187,7 @@ impl Terminal {
     }
 }
 
-/// Who executes a run.
+/// The place of execution of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Execution {
@@ -199,7 +199,7 @@ pub enum Execution {
 }
 
 impl Execution {
-    /// Whether the host executes it.
+    /// True if the host executes the run.
     #[must_use]
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
     pub const fn is_host(&self) -> bool {
@@ -210,8 +210,8 @@ impl Execution {
 /// The queue that a queue has where nobody names one.
 pub const DEFAULT_QUEUE: &str = "default";
 
-/// The place of a run in a queue, and who has claimed it. What fences off late writes, the number of the claim, is
-/// `claims`: every claim of a run has a higher one.
+/// The place of a run in a queue, and its claim. `claims` is the number of the claim, which fences late writes: every claim
+/// of a run has a higher number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueEntry {
     /// The queue.
@@ -219,28 +219,28 @@ pub struct QueueEntry {
     /// Higher ones first, then older ones.
     #[serde(default)]
     pub priority: i32,
-    /// What an executor must have to claim it.
+    /// Labels that an executor must have to claim the run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// When it was last put into the queue.
+    /// Time at which the run was last put into the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_at: Option<Timestamp>,
-    /// It is not given out before this: the pause before another attempt.
+    /// Earliest time of a claim: the end of the pause before another attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    /// How often it was claimed.
+    /// Number of claims.
     #[serde(default)]
     pub claims: u32,
-    /// Who has claimed it, as long as the claim counts.
+    /// Executor that holds the claim, while the claim is valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor_id: Option<String>,
-    /// When it was claimed last.
+    /// Time of the last claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_at: Option<Timestamp>,
-    /// When the claim is lost unless it is renewed.
+    /// Time at which the claim is lost unless the lease is renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_expires_at: Option<Timestamp>,
-    /// How many results its executor has appended in this claim: the number of the last one.
+    /// Number of the last result that the executor has appended in this claim.
     #[serde(default)]
     pub appended: u64,
 }
@@ -267,7 +267,7 @@ impl QueueEntry {
 /// A run, as the ledger keeps it and as clients see it (run ledger note, section 4.1).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {
-    /// Its id.
+    /// Id of the run.
     pub run_id: RunId,
     /// The run that started it, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -295,15 +295,15 @@ pub struct Run {
     /// Opaque id of the platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot_id: Option<String>,
-    /// Who executes it.
+    /// Place of execution.
     #[serde(default, skip_serializing_if = "Execution::is_host")]
     pub execution: Execution,
-    /// Its place in a queue, where it has one.
+    /// Place in a queue, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Box<QueueEntry>>,
-    /// Where it is in its life.
+    /// Status of the run.
     pub status: RunStatus,
-    /// Why: the failure code, the reason of the cancel, or what it waits for.
+    /// Reason of the status: the failure code, the reason of the cancellation, or the wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status_reason: Option<String>,
     /// The failure, where it has one.
@@ -311,31 +311,31 @@ pub struct Run {
     pub failure: Option<RunFailure>,
     /// 1 for the first try.
     pub attempt: u32,
-    /// How often it was brought back after the host had stopped.
+    /// Number of resumptions after a stop of the host.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resumes: u32,
-    /// When it was created.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When the guest began.
+    /// Start of the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// End of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// When this record last changed.
+    /// Time of the last change of this record.
     pub updated_at: Timestamp,
-    /// When it must have ended. Counted from the start of the guest, so waiting in line costs nothing.
+    /// Deadline. Counted from the start of the guest, so waiting in line does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Timestamp>,
-    /// When someone asked for its end.
+    /// Time of the cancel request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_requested_at: Option<Timestamp>,
-    /// Why they asked.
+    /// Reason of the cancel request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<String>,
-    /// How many events it has.
+    /// Number of events.
     pub last_sequence: u64,
-    /// What it used.
+    /// Usage of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
     /// More of it.
@@ -384,8 +384,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked of it in whatever order, a run completes only from `running`, never comes back
-        /// from a terminal status, and never becomes `created` again.
+        /// In any order of transitions, a run completes only from `running`, never leaves a terminal status, and never
+        /// becomes `created` again.
         #[test]
         fn any_walk_keeps_the_rules(asked in prop::collection::vec(prop::sample::select(RunStatus::ALL.to_vec()), 0..64)) {
             let mut status = RunStatus::Created;

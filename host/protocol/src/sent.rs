@@ -1,5 +1,5 @@
-//! What a program outside the host sends as JSON, read strictly: a member that nobody knows is a mistake to be told of,
-//! not something to pass over. What the host has stored itself is read by the types alone.
+//! Strict reading of the JSON that programs send to the host: an unknown member is an error. Values that the host has
+//! stored are read by the types alone.
 //!
 //! The text is kept as it came until somebody asks for what is in it, so that its size is known before it is parsed.
 
@@ -35,8 +35,8 @@ impl SentResult {
         self.kind.len() + self.data.get().len()
     }
 
-    /// The result, parsed. A type that only the host writes, and one that is not known, are [`RunResult::Other`]:
-    /// whoever judges results says what becomes of them.
+    /// The parsed result. A type that only the host writes, and an unknown type, become [`RunResult::Other`], for the
+    /// caller to judge.
     ///
     /// # Errors
     /// `invalid_argument`, naming what is malformed.
@@ -314,7 +314,7 @@ mod tests {
         SentResult { kind: kind.to_owned(), data: raw(data) }.parse()
     }
 
-    /// Whatever a run can say, it can say from outside: what an event shows reads back as the result that it was.
+    /// Every result that a run can emit can be sent by an executor: the data of an event parse back into the result.
     #[test]
     fn the_data_of_an_event_reads_back_as_its_result() {
         let artifact: ArtifactRef = serde_json::from_value(json!({ "artifact_id": "a", "media_type": "text/plain" })).unwrap();
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nests_too_deep_is_refused_and_nothing_overflows() {
+    fn deep_nesting_is_refused_without_an_overflow() {
         let deep = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
         assert!(sent("acme.deep", &deep(MAX_JSON_DEPTH)).is_ok());
         assert!(sent("acme.deep", &deep(MAX_JSON_DEPTH + 1)).is_err());

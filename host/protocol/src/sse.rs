@@ -1,14 +1,14 @@
 //! Server-sent events: a reader of bytes as they arrive, with a bound.
 //!
-//! Not `eventsource-stream`: for each line it copies the rest of what it holds, and it reads an unfinished line again
-//! with every chunk, so a hostile server can make a few megabytes cost hours. This reads each byte once and holds at
-//! most one event. A property test holds it against that library.
+//! The reason not to use `eventsource-stream`: it copies the rest of its buffer for each line and reads an unfinished line
+//! again with every chunk, so a hostile server can make a few megabytes cost hours. This reader reads each byte once and
+//! holds at most one event. A property test compares it with that library.
 
 /// An event is larger than the bound of its reader.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EventTooLarge;
 
-/// An event that has arrived. Its type and its retry time are not kept.
+/// An event that has arrived, without its type and retry time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event<'a> {
     /// The last `id` of the stream; empty before the first one.

@@ -17,7 +17,7 @@ pub fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A timestamp as people read it: `2026-11-21T23:04:05.678Z`. One that no calendar holds is shown as its number.
+/// A timestamp for people: `2026-11-21T23:04:05.678Z`. A timestamp outside of the calendar is shown as its number.
 #[must_use]
 pub fn display(at: Timestamp) -> String {
     i64::try_from(at)

@@ -1,4 +1,4 @@
-//! What tools are and what they answer (wit/capabilities.wit, `tools`).
+//! Tools and their answers (wit/capabilities.wit, `tools`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,31 +9,31 @@ use crate::message::{ContentPart, MessageContent, content};
 /// A tool, as a runner or a model needs to know it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolDetail {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// What it does.
+    /// Description of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON Schema of the parameters.
     pub parameters: Value,
-    /// It changes nothing. A hint of the tool's server, as are the next two.
+    /// True if the tool changes no data. A hint of the tool's server, as the next two fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
     /// Calling it again with the same parameters changes nothing more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotent: Option<bool>,
-    /// It may destroy something.
+    /// True if the tool may destroy data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destructive: Option<bool>,
 }
 
-/// A tool of whoever asks for a run: not the host calls it but the client, which is asked to, and its answer is
-/// that of the tool.
+/// A tool of the client that asks for a run. The client executes its calls, and the answer of the client is that of the
+/// tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClientTool {
-    /// Its name: 1 to 64 letters, digits, `_` or `-`.
+    /// Name: 1 to 64 letters, digits, `_` or `-`.
     pub name: String,
-    /// What it does.
+    /// Description of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON Schema of the parameters, an object. Without it: any.
@@ -41,7 +41,7 @@ pub struct ClientTool {
     pub parameters: Value,
 }
 
-/// What a client says that a tool of its own has answered: the `answer` to an action of kind `client_tool`.
+/// The answer of a client's own tool: the `answer` to an action of kind `client_tool`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientToolAnswer {
@@ -49,10 +49,10 @@ pub struct ClientToolAnswer {
     #[serde(with = "content")]
     #[schema(value_type = MessageContent)]
     pub content: Vec<ContentPart>,
-    /// What went wrong, where the tool has failed.
+    /// Error, if the tool has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// How the client names its message with this answer. The record keeps it; it means nothing to the host.
+    /// The client's id of the message with this answer. The record keeps the id; the host does not use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
 }
@@ -85,7 +85,7 @@ fn any() -> Value {
 }
 
 impl ClientTool {
-    /// As a runner or a model needs to know it. What it does to the world nobody but the client knows.
+    /// The description for a runner or a model. The host does not know the effects of such a tool.
     #[must_use]
     pub fn detail(&self) -> ToolDetail {
         ToolDetail {
@@ -99,7 +99,7 @@ impl ClientTool {
     }
 }
 
-/// What a tool answered.
+/// The answer of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolOutput {
     /// For people and models.
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_said_once() {
+    fn errors_are_reported_once() {
         let failed = |content: &str, error: &str| {
             let output = answer(json!({ "content": content, "error": error })).unwrap().output();
             assert!(output.is_error);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_refused() {
+    fn invalid_answers_are_refused() {
         for bad in [
             json!("blue"),
             json!({}),

@@ -8,7 +8,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// One item of a transcript.
+/// An item of a transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TranscriptItem {
     /// Opaque.
@@ -28,16 +28,16 @@ pub struct TranscriptItem {
     pub role: String,
     /// `message`, `tool-call`, `tool-result`, `notice`, ...
     pub item_type: String,
-    /// What was said: a string where it is one text, else a list of parts.
+    /// Content: a string for a single text, else a list of parts.
     #[serde(default, with = "content")]
     pub content: Vec<ContentPart>,
-    /// What came with it.
+    /// Artifacts of the message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<ArtifactRef>,
     /// 1 for the first item of the conversation, then without a gap.
     pub seq: u64,
     /// Opaque position.
     pub cursor: String,
-    /// When the host took it.
+    /// Time at which the host accepted the item.
     pub created_at: Timestamp,
 }

@@ -1,7 +1,7 @@
-//! What a guest may use beyond the ledger: models, tools, knowledge, requests to the outside.
+//! The services of guests besides the ledger: models, tools, knowledge, HTTP requests.
 //!
-//! It is: the way from a granted call to a service. It is not: a judge of who may call; the gate in `runs` has
-//! decided that before anything arrives here. Nothing here knows a run, a grant or a ledger.
+//! The crate carries out granted calls. The gate in `runs` has checked each call before. No code here knows a run, a grant
+//! or a ledger.
 
 use agent_host_protocol::{ApiError, message::ArtifactRef};
 use async_trait::async_trait;

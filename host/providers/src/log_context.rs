@@ -1,6 +1,6 @@
 //! The ids of log lines: of which request and of which run a line is.
 //!
-//! A [`LogContext`] travels with a future, as the trace of OpenTelemetry does ([`crate::trace`]). It holds ids as values. They are
+//! A [`LogContext`] belongs to a future, as the trace of OpenTelemetry does ([`crate::trace`]). It holds ids as values,
 //! formatted only when a line is written: the formatters of the binary read [`LogContext::current`].
 
 use std::{fmt, future::Future, sync::Arc};

@@ -1,5 +1,4 @@
-//! What a service says goes out without the secrets that it was given: it may repeat them, in an error or (a hostile one)
-//! in an answer.
+//! Removal of secrets from the output of a service, which may repeat them in an error or (a hostile one) in an answer.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -11,9 +10,9 @@ use crate::secret::Secret;
 
 pub(crate) mod stream;
 
-/// What is put in place of a secret.
+/// The replacement of a secret.
 pub(crate) const MARK: &str = "[secret]";
-/// Shorter secrets are not looked for: they would be found everywhere, and tell nobody anything.
+/// Shorter secrets are not removed: they would match everywhere and reveal nothing.
 const MIN_SECRET: usize = 4;
 
 /// Takes secrets out of what a service says. Cheap to clone.
@@ -30,7 +29,7 @@ impl Redactor {
         Self { secrets: secrets.into() }
     }
 
-    /// What it looks for.
+    /// The secrets that are removed.
     pub(crate) fn secrets(&self) -> &[Secret] {
         &self.secrets
     }
@@ -79,7 +78,7 @@ impl Redactor {
         }
     }
 
-    /// `bytes` without secrets. What is not text may be of no more use then; a secret in it is worse.
+    /// `bytes` without secrets. Binary content may be damaged by the removal; a leaked secret is worse.
     pub(crate) fn bytes(&self, bytes: Vec<u8>) -> Bytes {
         let mut bytes = bytes;
         for secret in &*self.secrets {

@@ -1,10 +1,10 @@
-//! When a service that is busy wants to be asked again.
+//! The retry time of a busy service.
 
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
 
-/// When the service wants to be asked again: seconds, or a date, or (OpenAI) milliseconds.
+/// The retry time of a service: seconds, or a date, or (OpenAI) milliseconds.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::trim);
     if let Some(milliseconds) = text("retry-after-ms").and_then(|text| text.parse().ok()) {

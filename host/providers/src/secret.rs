@@ -5,7 +5,7 @@ use std::{env, fmt, fs, path::PathBuf};
 pub use agent_host_config::SecretRef;
 use secrecy::{ExposeSecret, SecretString};
 
-/// Why a secret cannot be used.
+/// The reason why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The variable is not set, or is not text.
@@ -16,15 +16,15 @@ pub enum SecretError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Description of the problem.
         reason: String,
     },
-    /// There is nothing in it.
+    /// The secret is empty.
     #[error("{0} is empty")]
     Empty(String),
 }
 
-/// A secret. It is shown to nobody: neither `Debug` nor any serialization has it.
+/// A secret. Neither `Debug` nor any serialization shows it.
 #[derive(Clone)]
 pub struct Secret(SecretString);
 

@@ -1,9 +1,8 @@
 //! Traces: the context of a trace as it comes and goes in headers (W3C Trace Context), and the spans of this process.
 //!
-//! The context that something happens in is that of `opentelemetry`, which travels with the future that is polled. It
-//! is there in two cases: this process makes spans ([`install`]), or who sent a request is in a trace, which is then
-//! handed on although this process adds nothing to it. Where neither is so, everything here is a look at one place in
-//! memory.
+//! The present context is that of `opentelemetry`, which belongs to the polled future. A context exists in two cases: this
+//! process makes spans ([`install`]), or the sender of a request is in a trace, which is then propagated although this
+//! process adds no spans. Otherwise every function here reads one place in memory.
 
 use std::{
     borrow::Cow,
@@ -28,9 +27,9 @@ pub use opentelemetry::{
     trace::{Link, SpanContext, SpanId, SpanKind, TraceFlags, TraceId},
 };
 
-/// Where the context of a trace stands in a request.
+/// The header with the context of a trace.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// What vendors add to it.
+/// The header with additions of vendors.
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Longest `tracestate` that is handed on. The specification asks for 512 characters at least.
@@ -43,8 +42,8 @@ struct Installed {
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
-/// Makes spans from now on, with this tracer; with `captures_content`, spans have what is said in them. There is one
-/// for a process: `false` where there is one already.
+/// Starts making spans with this tracer; with `captures_content`, spans contain content. A process has one tracer: returns
+/// `false` if there is one already.
 pub fn install(tracer: BoxedTracer, captures_content: bool) -> bool {
     INSTALLED.set(Installed { tracer, captures_content }).is_ok()
 }
@@ -52,30 +51,30 @@ pub fn install(tracer: BoxedTracer, captures_content: bool) -> bool {
 /// Spans that were made and could not be sent.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// So many spans could not be sent.
+/// Counts spans that could not be sent.
 pub fn note_lost(spans: u64) {
     LOST.fetch_add(spans, Ordering::Relaxed);
 }
 
-/// How many spans could not be sent since the process began.
+/// The number of spans that could not be sent since the start.
 #[must_use]
 pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Whether this process makes spans.
+/// True if this process makes spans.
 #[must_use]
 pub fn is_on() -> bool {
     INSTALLED.get().is_some()
 }
 
-/// Whether spans have what is said in them: messages, parameters and results of tools.
+/// True if spans contain content: messages, parameters and results of tools.
 #[must_use]
 pub fn captures_content() -> bool {
     INSTALLED.get().is_some_and(|installed| installed.captures_content)
 }
 
-/// The context of a trace that a request brings. What is malformed is no context, as the specification has it.
+/// The context of a trace in a request. A malformed context is ignored, as the specification says.
 #[must_use]
 pub fn of(headers: &HeaderMap) -> Option<SpanContext> {
     let mut parents = headers.get_all(TRACEPARENT).iter();
@@ -120,7 +119,7 @@ pub fn tracestate(context: &SpanContext) -> Option<String> {
     Some(context.trace_state().header()).filter(|state| !state.is_empty() && state.len() <= MAX_TRACESTATE)
 }
 
-/// What this happens in, where it happens in a trace.
+/// The present context; `None` outside of a trace.
 #[must_use]
 pub fn current() -> Option<SpanContext> {
     Context::map_current(|context| {
@@ -130,7 +129,7 @@ pub fn current() -> Option<SpanContext> {
     })
 }
 
-/// The headers that hand on what this happens in. They go to services that the operator has configured, and to no others.
+/// The headers that propagate the present context. They go only to services that the operator has configured.
 #[must_use]
 pub fn headers() -> HeaderMap {
     current().map(|context| headers_of(&context)).unwrap_or_default()
@@ -149,7 +148,7 @@ pub fn headers_of(context: &SpanContext) -> HeaderMap {
     headers
 }
 
-/// Where spans that belong to `remote` begin.
+/// The parent context of spans that belong to `remote`.
 #[must_use]
 pub fn remote(context: Option<SpanContext>) -> Context {
     match context {
@@ -158,17 +157,16 @@ pub fn remote(context: Option<SpanContext>) -> Context {
     }
 }
 
-/// A span that is open. It ends when this is dropped; where this process makes no spans, it only hands on the trace that
-/// it would be in.
+/// An open span, which ends when dropped; without spans in this process, it only propagates its trace.
 #[derive(Debug, Default)]
 pub struct Span {
     context: Option<Context>,
-    /// Whether there is a span to end.
+    /// True if there is a span to end.
     is_span: bool,
 }
 
 impl Span {
-    /// Nothing that is watched.
+    /// A span that is not recorded.
     #[must_use]
     pub const fn nothing() -> Self {
         Self { context: None, is_span: false }
@@ -181,7 +179,7 @@ impl Span {
         attributes: impl FnOnce() -> Vec<KeyValue>,
     ) -> Self {
         if !is_on() {
-            // It is current, and stays so.
+            // The present context stays.
             return Self::nothing();
         }
         Self::start_in(&Context::current(), kind, name, attributes)
@@ -214,7 +212,7 @@ impl Span {
         Self { context: Some(parent.with_span(span)), is_span: true }
     }
 
-    /// Whether somebody will see it: what is dear to find out is found out for it.
+    /// True if the span is recorded, so that costly attributes are worth computing.
     #[must_use]
     pub fn is_recording(&self) -> bool {
         self.is_span && self.context.as_ref().is_some_and(|context| context.span().is_recording())
@@ -235,7 +233,7 @@ impl Span {
         }
     }
 
-    /// What it is about has failed: `kind` is a code of few values, never a message.
+    /// Marks the span as failed: `kind` is a code of few values, never a message.
     pub fn failed(&self, kind: &str) {
         if self.is_recording()
             && let Some(context) = &self.context
@@ -272,7 +270,7 @@ mod tests {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn what_comes_is_handed_on() {
+    fn received_text_is_passed_on() {
         let context = parse(PARENT, Some("vendor=1,other=2")).unwrap();
         assert!(context.is_remote() && context.is_sampled());
         let headers = headers_of(&context);
@@ -289,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_no_context() {
+    fn malformed_trace_headers_are_ignored() {
         for text in [
             "",
             "00",

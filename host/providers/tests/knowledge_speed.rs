@@ -1,4 +1,4 @@
-//! How long retrieval takes. Not a benchmark: it fails only where something is badly wrong.
+//! The time of retrieval. Not a benchmark: the test fails only if the time is far too long.
 
 #![allow(
     clippy::unwrap_used,

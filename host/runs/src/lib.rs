@@ -1,9 +1,9 @@
 //! The kernel: from an event to runs, and each run from its creation to its one end.
 //!
-//! It is: bindings, grants, the gate, the life cycle of a run, the line of a conversation, recovery. It is not: HTTP,
-//! WebAssembly, or a file format; those are the crates beside and below.
+//! The kernel owns bindings, grants, the gate, the life cycle of a run, the line of a conversation, and recovery. It contains no
+//! HTTP, no WebAssembly, and no file formats.
 //!
-//! Its rooms, lowest first. A room knows those below it, and nothing above:
+//! The rooms of the kernel, lowest first. A room knows only the rooms below it:
 //!
 //! ```text
 //! record     what is written about a run: pure values, facts, wait keys, the journal
@@ -66,7 +66,7 @@ pub use crate::{
     policy::{
         StartError,
         binding::BindingReport,
-        keys::{Key, Keys, NewKey, Welcome},
+        keys::{Key, Keys, NewKey, Validity},
         library::LibraryError,
         media,
         services::knowledge,

@@ -34,7 +34,7 @@ pub(crate) struct Admissions {
     pub(crate) limits: Limits,
     engine: Arc<GuestEngine>,
     cache: Option<CodeCache>,
-    /// One permit for each component that is being admitted, compiler included.
+    /// One permit for each admission, compilation included.
     permits: Arc<Semaphore>,
 }
 
@@ -44,13 +44,13 @@ impl Admissions {
     }
 }
 
-/// What came of a file.
+/// The outcome of an admission.
 pub(crate) struct Admission {
     pub(crate) report: PluginReport,
     pub(crate) component: Option<Arc<Component>>,
 }
 
-/// What was found out on the way, so that a refusal says it too.
+/// The facts that a refusal reports too.
 #[derive(Default)]
 struct Findings {
     size_bytes: u64,
@@ -155,14 +155,14 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refused>
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| {
         Err((
             RefusalCode::CompileFailed,
-            "the host failed while it looked at the file; its log says how".to_owned(),
+            "the host failed while it checked the file; its log has the reason".to_owned(),
             "report this file to the makers of the host".to_owned(),
         ))
     })
 }
 
-/// Compiles. Where that takes too long the file is refused; the thread ends by itself some time later, and no
-/// other admission takes its place before.
+/// Compiles a component. A file that takes too long is refused; the thread ends some time later and keeps its permit until
+/// then.
 async fn compile(
     admissions: &Arc<Admissions>,
     bytes: Arc<Vec<u8>>,

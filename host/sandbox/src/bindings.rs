@@ -1,4 +1,4 @@
-//! The contract, generated from `wit/`. Nothing here is written by hand.
+//! The contract, generated from `wit/`. The module contains no hand-written code.
 
 #![allow(unsafe_code, reason = "generated: typed handles to exports whose types were checked when the component was linked")]
 #![allow(missing_docs, unreachable_pub, reason = "generated from wit/, which is where the documentation stands")]

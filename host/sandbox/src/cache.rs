@@ -1,9 +1,9 @@
 //! Compiled code on disk, so that a host starts without a compiler.
 //!
-//! Loading compiled code is trusting it: it runs outside the sandbox. So a file is loaded only if this host
-//! wrote it: the directory belongs to the user alone (0700), and each file has a keyed checksum beside it whose
-//! key was drawn here and is as private. A file that was changed, cut short, copied from elsewhere or made by
-//! another engine is not loaded; it is compiled anew and written over.
+//! Compiled code runs outside of the sandbox, so the host loads only files that it wrote: the directory belongs to the user
+//! alone (0700), and each file has a keyed checksum whose key was made here and is as private. A file that was changed,
+//! truncated, copied from elsewhere or made by another engine is not loaded; the component is compiled again and the file
+//! overwritten.
 
 use std::{
     fs,
@@ -43,9 +43,9 @@ impl CodeCache {
             return None;
         }
         drop(code);
-        // SAFETY: the file has the seal of this host, made with a key that only its user can read, over these
-        // bytes, this component and this engine's code version; it was read from a directory that only its user
-        // can write. Whoever could change it between the check and the mapping could as well change the host.
+        // SAFETY: the file has the seal of this host, made with a key that only its user can read, over these bytes, this
+        // component and this engine's code version, and was read from a directory that only its user can write. An attacker
+        // who could change the file between the check and the mapping could as well change the host.
         #[allow(unsafe_code, reason = "loading compiled code is trusting it; see the module's documentation and SAFETY")]
         let loaded = unsafe { Component::deserialize_file(engine, &path) };
         loaded

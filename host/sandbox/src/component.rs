@@ -13,7 +13,7 @@ use crate::{
 
 /// A component that was admitted: compiled, asked for its manifests, and ready to run.
 ///
-/// Whoever holds it keeps its code alive, so a run that began on it ends on it, whatever becomes of the file.
+/// The value keeps its code alive, so a run ends on the component that it began with, even if the file changes or goes.
 pub struct Component {
     engine: Arc<GuestEngine>,
     component: wasmtime::component::Component,
@@ -47,8 +47,8 @@ impl Component {
         &self.runners
     }
 
-    /// Whether it imports `wasi:http`. What its runs do then depends on what is ready when, which no journal has: they
-    /// cannot be resumed.
+    /// True if the component imports `wasi:http`. The order in which requests complete is not journaled, so its runs cannot
+    /// be resumed.
     #[must_use]
     pub fn uses_wasi_http(&self) -> bool {
         self.uses_wasi_http
@@ -74,8 +74,8 @@ impl std::fmt::Debug for Component {
     }
 }
 
-/// Links a component for what is granted. It fails where the component imports something that the host has not,
-/// or has with another type.
+/// Links a component for a grant. Fails if the component imports a function that the host does not have or has with another
+/// type.
 pub(crate) fn link(
     engine: &GuestEngine,
     component: &wasmtime::component::Component,

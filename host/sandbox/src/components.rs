@@ -48,10 +48,10 @@ impl Components {
         self.loaded.lock().get(digest)?.upgrade()
     }
 
-    /// Where the file of a component is, or would be.
+    /// The path of the component's file, whether or not the file exists.
     pub(crate) fn path(&self, digest: &str) -> Option<PathBuf> {
         let hex = digest.strip_prefix("sha256:")?;
-        // It comes from the ledger, but it is to become a path.
+        // The text comes from the ledger, but it becomes a path.
         let is_digest = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
         Some(self.dir.as_ref().filter(|_| is_digest)?.join(format!("{hex}.wasm")))
     }
@@ -75,7 +75,7 @@ impl Components {
             let Some(hex) = path.file_stem().and_then(|name| name.to_str()) else { continue };
             let digest = format!("sha256:{hex}");
             if needed.contains(&digest) || self.loaded(&digest).is_some() {
-                // So that the time without use is counted from its end.
+                // The time without use begins at the end of this one.
                 touch(&path)?;
                 continue;
             }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_digest_is_no_path() {
+    fn only_digests_become_paths() {
         let dir = tempfile::tempdir().unwrap();
         let components = Components::open(Some(dir.path().to_owned())).unwrap();
         for digest in ["", "sha256:", "sha256:../../etc/passwd", "md5:00", &format!("sha256:{}", "/".repeat(64))] {

@@ -18,7 +18,7 @@ use crate::{
     wasi_http::Door,
 };
 
-/// How long a guest computes before it gives way to others, and how late at most it is stopped.
+/// Computation time of a guest before it yields to other guests, and the largest delay of a stop.
 const EPOCH: Duration = Duration::from_millis(10);
 
 /// Components that are admitted at one time. Compiling takes a core each, and the host has others to serve.
@@ -38,7 +38,7 @@ const STACK_KEPT_BYTES: usize = 32 * 1024;
 /// Likewise of its tables.
 const TABLE_KEPT_BYTES: usize = 16 * 1024;
 
-/// Why the engine could not be started.
+/// The reason why the engine could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("the WebAssembly engine could not be started: {0}. Lower `limits.max_live_runs` if address space is short")]
 pub struct EngineError(pub(crate) wasmtime::Error);
@@ -57,7 +57,7 @@ impl GuestEngine {
         Ok(this)
     }
 
-    /// What names this engine's compiled code: code of an engine with another name must not be loaded.
+    /// The version of this engine's compiled code. Code of another version must not be loaded.
     pub(crate) fn code_version(&self) -> String {
         struct Sink(Sha256);
         impl Hasher for Sink {
@@ -70,11 +70,11 @@ impl GuestEngine {
         }
         let mut sink = Sink(Sha256::new());
         self.wasmtime.precompile_compatibility_hash().hash(&mut sink);
-        // Half of it tells engines apart as well, and keeps file names short.
+        // Half of the digest distinguishes engines as well and keeps file names short.
         hex::encode(sink.0.finalize().get(..16).unwrap_or_default())
     }
 
-    /// The linker for what `granted` opens. There are few different grants, so all linkers are kept.
+    /// The linker for a set of granted interfaces. Few different sets exist, so all linkers are kept.
     pub(crate) fn linker(&self, granted: InterfaceSet) -> wasmtime::Result<Arc<Linker<Guest>>> {
         let mut linkers = self.linkers.lock();
         if let Some((_, linker)) = linkers.iter().find(|(set, _)| *set == granted) {
@@ -86,8 +86,8 @@ impl GuestEngine {
     }
 }
 
-/// What the engine accepts and how it allocates. Everything here is part of [`GuestEngine::code_version`] where it
-/// changes compiled code.
+/// The features and the allocation of the engine. Settings that change compiled code are part of
+/// [`GuestEngine::code_version`].
 fn config(limits: &Limits) -> Config {
     let mut config = Config::new();
 
@@ -97,8 +97,8 @@ fn config(limits: &Limits) -> Config {
     config.max_wasm_stack(limits.guest_stack_bytes);
     config.async_stack_size(limits.guest_stack_bytes + HOST_STACK_BYTES);
 
-    // What no guest needs, no guest gets (D12). Threads, exceptions, typed function references and component async
-    // are not even in the build: the crate features that hold them are off (Cargo.toml).
+    // Features that no guest needs are off (D12). Threads, exceptions, typed function references and component async are
+    // not in the build: their crate features are off (Cargo.toml).
     config.wasm_shared_everything_threads(false);
     config.shared_memory(false);
     config.wasm_memory64(false);
@@ -130,7 +130,7 @@ fn config(limits: &Limits) -> Config {
     pool.table_elements(limits.guest_table_elements);
     pool.total_stacks(live);
     pool.linear_memory_keep_resident(MEMORY_KEPT_BYTES);
-    // Where the system can tell which pages a guest has written (Linux 6.7), only those are wiped: some 30 µs a run.
+    // If the kernel reports written pages (Linux 6.7), only these are wiped: some 30 µs a run.
     pool.pagemap_scan(wasmtime::Enabled::Auto);
     pool.async_stack_keep_resident(STACK_KEPT_BYTES);
     pool.table_keep_resident(TABLE_KEPT_BYTES);
@@ -154,7 +154,7 @@ fn tick(engine: Weak<GuestEngine>) {
     }
 }
 
-/// Links every interface of the contract: what is granted to an open door, the rest to a closed one.
+/// Links every interface of the contract: granted interfaces to the gate, the others to a refusal.
 fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     crate::wasi::link(&mut linker)?;

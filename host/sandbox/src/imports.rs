@@ -1,4 +1,4 @@
-//! What a component imports and exports, read without executing or compiling it, and what becomes of each import.
+//! The imports and exports of a component, read without executing or compiling it, and the verdict on each import.
 
 use agent_host_protocol::{ImportReport, ImportVerdict, Interface, InterfaceSet, RefusalCode};
 use semver::Version;
@@ -21,7 +21,7 @@ const WASI: [&str; 6] = ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io"
 const WASI_HTTP: &str = "wasi:http";
 const OUTGOING: &str = "outgoing-handler";
 
-/// What to do about another WASI.
+/// The remedy for another WASI version.
 const WASI_VERSION: &str = "the host has WASI 0.2: build for wasm32-wasip2";
 
 /// Imports or exports of one component. A world has some forty; this keeps a report readable and a file that is
@@ -116,7 +116,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Whether a component with these exports is a runner.
+/// Checks that a component with these exports is a runner.
 pub(crate) fn check_exports(exports: &[String]) -> Result<(), Refused> {
     let runners =
         exports.iter().filter_map(|name| Name::parse(name)).filter(|name| name.package == PACKAGE && name.interface == RUNNER);
@@ -143,8 +143,8 @@ pub(crate) fn check_exports(exports: &[String]) -> Result<(), Refused> {
     Err((RefusalCode::WrongWorld, message, fix))
 }
 
-/// What becomes of each import, given the interfaces that the runners of the component declare (`None` before
-/// they were asked).
+/// The verdict on each import, given the interfaces that the runners of the component declare (`None` before their
+/// manifests are read).
 pub(crate) fn judge(imports: &[String], declared: Option<InterfaceSet>) -> Vec<ImportReport> {
     imports.iter().map(|import| judge_one(import, declared)).collect()
 }
@@ -197,7 +197,7 @@ fn judge_one(import: &str, declared: Option<InterfaceSet>) -> ImportReport {
     }
 }
 
-/// What becomes of an import of `wasi:http`: half of it is there, for whom may use `http`.
+/// The verdict on an import of `wasi:http`: the outgoing half exists, for runners that may use `http`.
 fn judge_wasi_http(name: &Name<'_>, declared: Option<InterfaceSet>) -> (ImportVerdict, Option<String>) {
     if !["types", OUTGOING].contains(&name.interface) {
         let fix = format!("use {PACKAGE}/http and name the hosts in the permission `http_hosts`");
@@ -214,12 +214,12 @@ fn judge_wasi_http(name: &Name<'_>, declared: Option<InterfaceSet>) -> (ImportVe
     }
 }
 
-/// Whether a component with these imports takes part in `wasi:http`.
+/// True if a component with these imports uses `wasi:http`.
 pub(crate) fn uses_wasi_http(imports: &[String]) -> bool {
     imports.iter().filter_map(|import| Name::parse(import)).any(|name| name.package == WASI_HTTP)
 }
 
-/// How a manifest declares an interface.
+/// The member of a manifest that declares an interface.
 fn declaration(interface: Interface) -> String {
     let permission = match interface {
         Interface::Knowledge => "knowledge_bases",
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_component_is_told_apart() {
+    fn other_files_than_components_are_distinguished() {
         let code = |bytes: &[u8]| surface(bytes).unwrap_err().0;
         assert_eq!(code(b""), RefusalCode::NotWasm);
         assert_eq!(code(b"hello"), RefusalCode::NotWasm);

@@ -1,7 +1,7 @@
-//! What a guest is: the engine, how a component is admitted, what it is linked to, what it may hold, and one run of it.
+//! Guests: the engine, the admission and linking of components, the limits of a guest, and one execution.
 //!
-//! It is: everything that touches `wasmtime`. It is not: a store, a server, or a judge. It declares
-//! [`HostCalls`], what a guest may call; the kernel above implements it.
+//! The crate contains all uses of `wasmtime`. It has no store, no server and no policy. [`HostCalls`] declares the host
+//! calls of a guest; the kernel implements them.
 //!
 //! - [`Sandbox`] is the running thing: an engine and a cache of compiled code. Cheap to clone.
 //! - [`Plugins`] is the plugins directory, scanned and watched: files become [`Component`]s or [`Refusal`](agent_host_protocol::Refusal)s.

@@ -1,4 +1,4 @@
-//! What one guest may hold. A store is thrown away with its run, so every leak ends there.
+//! Resource limits of one guest. A store is dropped with its run, so every leak ends there.
 
 use wasmtime::ResourceLimiter;
 
@@ -6,18 +6,18 @@ use crate::world::World;
 
 /// Counts what a guest grows, over all of its memories and tables, and says no at the limit.
 ///
-/// Saying no is `memory.grow` giving -1: a guest may cope. Most do not, and trap; `exceeded` then tells why.
+/// A refused `memory.grow` returns -1, and a guest may cope. Most guests trap; `exceeded` then has the reason.
 #[derive(Debug)]
 pub(crate) struct GuestLimits {
     memory_bytes: usize,
     memory_limit: usize,
     table_limit: usize,
-    exceeded: Option<Exceeded>,
+    exceeded: Option<ExceededLimit>,
 }
 
-/// Which limit a guest met.
+/// The limit that a guest exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exceeded {
+pub(crate) enum ExceededLimit {
     Memory,
     Table,
 }
@@ -28,7 +28,7 @@ impl GuestLimits {
     }
 
     /// The limit that was met, if one was.
-    pub(crate) fn exceeded(&self) -> Option<Exceeded> {
+    pub(crate) fn exceeded(&self) -> Option<ExceededLimit> {
         self.exceeded
     }
 }
@@ -49,7 +49,7 @@ impl ResourceLimiter for GuestLimits {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         let total = self.memory_bytes.saturating_sub(current).saturating_add(desired);
         if total > self.memory_limit {
-            self.exceeded = Some(Exceeded::Memory);
+            self.exceeded = Some(ExceededLimit::Memory);
             return Ok(false);
         }
         if maximum.is_some_and(|maximum| desired > maximum) {
@@ -71,7 +71,7 @@ impl ResourceLimiter for GuestLimits {
 
     fn table_growing(&mut self, _current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         if desired > self.table_limit {
-            self.exceeded = Some(Exceeded::Table);
+            self.exceeded = Some(ExceededLimit::Table);
             return Ok(false);
         }
         Ok(maximum.is_none_or(|maximum| desired <= maximum))
@@ -100,7 +100,7 @@ mod tests {
         let mut limits = GuestLimits::new(&World { memory_bytes: 100, ..world });
         assert!(limits.memory_growing(0, 60, None).unwrap());
         assert!(!limits.memory_growing(0, 60, None).unwrap(), "the second memory takes the guest over the limit");
-        assert_eq!(limits.exceeded(), Some(Exceeded::Memory));
+        assert_eq!(limits.exceeded(), Some(ExceededLimit::Memory));
         assert!(limits.memory_growing(60, 100, None).unwrap());
         assert!(!limits.memory_growing(100, 101, None).unwrap());
     }

@@ -56,8 +56,9 @@ pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<
 const MAX_TEXT: usize = 4 * 1024;
 
 fn check(manifests: Vec<crate::bindings::manifest::RunnerManifest>, limits: &Limits) -> Result<Vec<RunnerManifest>, Refused> {
-    let refused =
-        |message: String| (RefusalCode::ManifestInvalid, message, "mend the manifest and build the component again".to_owned());
+    let refused = |message: String| {
+        (RefusalCode::ManifestInvalid, message, "correct the manifest and build the component again".to_owned())
+    };
     if manifests.is_empty() {
         return Err(refused("the component holds no runner".to_owned()));
     }

@@ -16,12 +16,12 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{Sandbox, admission, component::Component};
 
-/// How long a directory must be quiet before it is read: a file that is being copied changes many times.
+/// Time without changes before a directory is read: a file that is being copied changes many times.
 const QUIET: Duration = Duration::from_millis(50);
-/// The directory is looked at this often even if nobody says that it changed: some file systems do not tell.
+/// Interval between scans without a notification: some file systems do not notify.
 const RESCAN: Duration = Duration::from_secs(2);
 
-/// Why a plugins directory cannot be used.
+/// The reason why a plugins directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the plugins directory {path} cannot be read: {source}. Make it, or name another as `server.plugins_dir`", path = path.display())]
 pub struct PluginsError {
@@ -32,7 +32,7 @@ pub struct PluginsError {
 /// A runner that answers events.
 #[derive(Debug, Clone)]
 pub struct Runner {
-    /// What it says of itself.
+    /// The manifest of the runner.
     pub manifest: Arc<RunnerManifest>,
     /// The component that holds it.
     pub component: Arc<Component>,
@@ -57,9 +57,9 @@ struct Directory {
     path: PathBuf,
     sandbox: Sandbox,
     files: Mutex<BTreeMap<String, File>>,
-    /// What everyone sees: replaced whole, so nobody sees half of a change.
+    /// The published state, replaced as a whole, so that no reader sees half of a change.
     published: RwLock<Arc<Published>>,
-    /// One scan at a time.
+    /// Held during a scan, so that scans are serialized.
     scanning: tokio::sync::Mutex<u64>,
 }
 
@@ -69,10 +69,10 @@ struct Published {
     runners: HashMap<RunnerId, Runner>,
 }
 
-/// What is known of one file.
+/// The state of one file.
 struct File {
     stamp: Stamp,
-    /// The newest version that was admitted; it goes on serving while a newer one is refused.
+    /// The newest admitted version, which stays in service while a newer one is refused.
     admitted: Option<(u64, PluginReport, Arc<Component>)>,
     /// The refusal of the newest version, if it was refused.
     refused: Option<PluginReport>,
@@ -104,7 +104,7 @@ impl Plugins {
     /// Reads the directory, admits what is in it, and watches it from then on.
     ///
     /// # Errors
-    /// When the directory cannot be read. A file that cannot be admitted is no error: it is reported.
+    /// Fails if the directory cannot be read. A file that cannot be admitted is no error: its report has the reason.
     pub async fn open(path: &Path, sandbox: Sandbox) -> Result<Self, PluginsError> {
         let failed = |source| PluginsError { path: path.to_owned(), source };
         std::fs::read_dir(path).map_err(failed)?;
@@ -123,7 +123,7 @@ impl Plugins {
         Ok(Self(Arc::new(Shared { directory, watcher })))
     }
 
-    /// What is said of each file, by name.
+    /// The reports on all files, by name.
     #[must_use]
     pub fn reports(&self) -> Vec<PluginReport> {
         self.0.directory.published.read().reports.clone()
@@ -146,7 +146,7 @@ impl Plugins {
     /// Looks at the directory now instead of when it is next noticed.
     ///
     /// # Errors
-    /// When the directory cannot be read.
+    /// Fails if the directory cannot be read.
     pub async fn rescan(&self) -> Result<(), PluginsError> {
         let directory = &self.0.directory;
         directory.scan().await.map_err(|source| PluginsError { path: directory.path.clone(), source })
@@ -161,11 +161,11 @@ fn watch(path: &Path, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWa
             let _ = changed.try_send(());
         }
     })
-    .inspect_err(|error| tracing::warn!(%error, "the plugins directory is not watched, only looked at every {RESCAN:?}"))
+    .inspect_err(|error| tracing::warn!(%error, "the plugins directory cannot be watched and is scanned every {RESCAN:?}"))
     .ok()?;
     let watching = watcher.watch(path, notify::RecursiveMode::NonRecursive);
     watching
-        .inspect_err(|error| tracing::warn!(%error, "the plugins directory is not watched, only looked at every {RESCAN:?}"))
+        .inspect_err(|error| tracing::warn!(%error, "the plugins directory cannot be watched and is scanned every {RESCAN:?}"))
         .ok()?;
     Some(watcher)
 }
@@ -236,7 +236,7 @@ impl Directory {
             }
             None => {
                 if let Some(refusal) = &admission.report.refusal {
-                    tracing::warn!(file = %admission.report.file, code = refusal.code.as_str(), "plugin refused: {} Mend it so: {}", refusal.message, refusal.fix);
+                    tracing::warn!(file = %admission.report.file, code = refusal.code.as_str(), "plugin refused: {} To fix it: {}", refusal.message, refusal.fix);
                 }
                 file.refused = Some(admission.report);
             }

@@ -1,4 +1,4 @@
-//! One run: a fresh instance in a store of its own, thrown away afterwards.
+//! One execution: a fresh instance in a store of its own, dropped afterwards.
 
 use agent_host_protocol::{
     FailureCode, Limits,
@@ -11,26 +11,26 @@ use crate::{
     bindings::AgentRunnerPre,
     convert,
     guest::Guest,
-    limits::{Exceeded, HostMemory},
+    limits::{ExceededLimit, HostMemory},
 };
 
-/// How a guest came to its end.
+/// The end of a guest.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// It returned a completion.
+    /// The guest returned a completion.
     Completed(RunCompletion),
-    /// It returned a failure.
+    /// The guest returned a failure.
     Failed(RunFailure),
-    /// It broke, or what it returned breaks the contract.
+    /// The guest trapped, or its return value breaks the contract.
     Broken {
-        /// Which way.
+        /// The failure code.
         code: FailureCode,
-        /// What happened, for a person.
+        /// Description, for a person.
         message: String,
     },
 }
 
-/// Why a guest broke.
+/// The reason why a guest trapped.
 pub(crate) struct Breakage {
     pub(crate) code: FailureCode,
     pub(crate) message: String,
@@ -42,8 +42,8 @@ pub(crate) fn store(engine: &Engine, guest: Guest, limits: &Limits) -> Store<Gue
     store.limiter(|guest| &mut guest.limits);
     store.set_hostcall_fuel(limits.host_call_bytes);
     store.set_max_component_handles(limits.guest_handles);
-    // A guest that computes gives way at every tick. Whoever drives it can then drop it: at its deadline, or
-    // because it was cancelled. The callback touches nothing of the guest.
+    // A computing guest yields at every tick, so that its driver can drop it at its deadline or after a cancellation. The
+    // callback touches no data of the guest.
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
     store
@@ -51,7 +51,7 @@ pub(crate) fn store(engine: &Engine, guest: Guest, limits: &Limits) -> Store<Gue
 
 /// Runs `runner` once.
 ///
-/// What it sees is `context`, and the world and the answers of `guest`: given the same, it does the same.
+/// Executes a guest. Its inputs are `context`, and the world and the answers of `guest`: equal inputs give equal behaviour.
 ///
 /// Dropping the future ends the guest wherever it is, in a host call or computing.
 pub(crate) async fn run(
@@ -92,17 +92,17 @@ pub(crate) fn breakage(error: &wasmtime::Error, guest: &Guest) -> Breakage {
     } else if let Some(trap) = error.downcast_ref::<Trap>() {
         match (trap, guest.limits.exceeded()) {
             (Trap::StackOverflow, _) => (FailureCode::GuestStack, "the runner recursed deeper than its stack".to_owned()),
-            (_, Some(Exceeded::Memory)) => {
+            (_, Some(ExceededLimit::Memory)) => {
                 (FailureCode::GuestMemory, format!("the runner needed more memory than a run may have ({trap})"))
             }
-            (_, Some(Exceeded::Table)) => {
+            (_, Some(ExceededLimit::Table)) => {
                 (FailureCode::GuestMemory, format!("the runner needed larger tables than a run may have ({trap})"))
             }
             (trap, None) => (FailureCode::GuestTrapped, format!("the runner trapped: {trap}")),
         }
     } else {
-        // What is left are errors without a type of their own: of the ABI (a bad pointer, text that is not
-        // UTF-8, a forged handle), of the limits of one call, and of the allocator.
+        // The remaining errors have no type of their own: errors of the ABI (a bad pointer, text that is not UTF-8, a
+        // forged handle), of the limits of one call, and of the allocator.
         let message = root_cause(error);
         let code = if guest.limits.exceeded().is_some() || message.contains("exceeds the limit") {
             FailureCode::GuestMemory

@@ -17,18 +17,18 @@ use crate::{
     world::World,
 };
 
-/// What a sandbox needs to know.
+/// The options of a sandbox.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Limits of guests and of admission.
     pub limits: Limits,
-    /// Where compiled code is kept; without it nothing is.
+    /// Directory for compiled code; without it, no compiled code is stored.
     pub code_cache: Option<PathBuf>,
-    /// Where admitted components are kept by digest, for runs that outlive the file; without it nothing is.
+    /// Directory for admitted components by digest, for runs that outlive the file; without it, no component is stored.
     pub components: Option<PathBuf>,
 }
 
-/// Why a sandbox could not be started.
+/// The reason why a sandbox could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
@@ -40,7 +40,7 @@ pub enum SandboxError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -49,7 +49,7 @@ pub enum SandboxError {
 #[derive(Clone)]
 pub struct Sandbox {
     pub(crate) admissions: Arc<Admissions>,
-    /// One permit for each guest in memory, so that the pool is never asked for more than it has.
+    /// One permit for each guest in memory, so that the demand never exceeds the pool.
     places: Arc<Semaphore>,
 }
 
@@ -57,7 +57,7 @@ impl Options {
     /// Starts the sandbox.
     ///
     /// # Errors
-    /// When the engine or the cache cannot be set up.
+    /// Fails if the engine or the cache cannot be set up.
     pub fn build(self) -> Result<Sandbox, SandboxError> {
         let engine = GuestEngine::new(&self.limits)?;
         let cache = match self.code_cache {
@@ -109,7 +109,7 @@ impl Sandbox {
         outcome
     }
 
-    /// How many guests are in memory.
+    /// The number of guests in memory.
     #[must_use]
     pub fn live(&self) -> usize {
         (self.admissions.limits.max_live_runs as usize).saturating_sub(self.places.available_permits())
@@ -123,7 +123,7 @@ impl Sandbox {
     /// A component that was admitted once, by its digest: from memory, or from what is kept on disk.
     ///
     /// # Errors
-    /// When it is not kept any more, or this host does not accept it any more; the text says which.
+    /// Fails if the component is no longer stored, or this host no longer accepts it; the text says which.
     pub async fn component(&self, digest: &str) -> Result<Arc<Component>, String> {
         let components = &self.admissions.components;
         if let Some(component) = components.loaded(digest) {
@@ -141,7 +141,7 @@ impl Sandbox {
     /// A component from any file, judged as one of the plugins directory is.
     ///
     /// # Errors
-    /// When it is not admitted; the text says why.
+    /// Fails if the component is not admitted; the text has the reason.
     pub async fn load(&self, path: &std::path::Path, digest: Option<&str>) -> Result<Arc<Component>, String> {
         let admission = admission::admit(&self.admissions, path).await;
         let refusal = admission.report.refusal.map(|refusal| refusal.message).unwrap_or_default();

@@ -1,9 +1,8 @@
 //! WASI: the interfaces of `wasmtime-wasi`, and timers on the clock of the run.
 //!
-//! Clocks stand still between host calls. To sleep is a host call: `wasi:clocks/monotonic-clock` and `wasi:io/poll` are
-//! linked to what is here instead of to the implementation of `wasmtime-wasi`, whose timers run in real time. Everything
-//! else that can be polled (standard streams) is always ready; only a component that imports `wasi:http` has more to wait
-//! for, and then really waits for it.
+//! Clocks stand still between host calls. A sleep is a host call: `wasi:clocks/monotonic-clock` and `wasi:io/poll` are
+//! linked to this module instead of the implementation of `wasmtime-wasi`, whose timers run in real time. Other pollables
+//! (standard streams) are always ready; only a component that imports `wasi:http` really waits for readiness.
 
 use std::time::Instant;
 
@@ -35,12 +34,12 @@ impl HasData for Timers {
 /// A guest as one who waits for time to pass.
 struct Poller<'a>(&'a mut Guest);
 
-/// What a pollable for a moment points to. When that is, is in [`Guest::timers`].
+/// The pollable of an instant. [`Guest::timers`] has its due time.
 struct Timer;
 
 #[async_trait::async_trait]
 impl Pollable for Timer {
-    /// Never asked: who polls is in this module.
+    /// Never called: this module polls timers.
     async fn ready(&mut self) {}
 }
 
@@ -56,11 +55,11 @@ impl Poller<'_> {
         self.0.world.clock.elapsed_us().saturating_mul(1_000)
     }
 
-    /// When it is ready, where it is a timer.
+    /// The due time of a timer; `None` for other pollables.
     fn due_ns(&self, pollable: &Resource<DynPollable>) -> wasmtime::Result<Option<u64>> {
         self.0.handles.get(pollable)?;
         let due = self.0.timers.get(&pollable.rep()).copied();
-        // What is no timer is ready at any time.
+        // A pollable that is no timer is always ready.
         Ok(if self.0.waiting == Waiting::ForTimers { due.or(Some(0)) } else { due })
     }
 
@@ -70,8 +69,7 @@ impl Poller<'_> {
         }
     }
 
-    /// Waits until one of `pollables` is ready, or until the clock shows `at_ns`. It gives the places of those that are
-    /// ready.
+    /// Waits until one of `pollables` is ready, or until the clock shows `at_ns`. Returns the indices of the ready ones.
     async fn race(&mut self, pollables: Vec<Resource<DynPollable>>, at_ns: Option<u64>) -> wasmtime::Result<Vec<u32>> {
         let (began, shown) = (Instant::now(), self.0.world.clock.elapsed_us());
         let left = at_ns.filter(|at| *at > self.now_ns());
@@ -84,7 +82,7 @@ impl Poller<'_> {
             }
         };
         let ready = tokio::select! {
-            // What is ready is reported, even if the time is over.
+            // Ready pollables are reported, even after the timeout.
             biased;
             ready = poll::Host::poll(handles, pollables) => ready?,
             () = timer => Vec::new(),
@@ -95,7 +93,7 @@ impl Poller<'_> {
     }
 }
 
-/// What a clock shows, in microseconds, that has reached the moment: not the microsecond before.
+/// The first microsecond of the clock that is not before the instant.
 fn shown_at(at_ns: u64) -> u64 {
     at_ns.div_ceil(1_000)
 }

@@ -1,10 +1,10 @@
 //! `wasi:http`, for runners whose libraries know nothing else: `types` and `outgoing-handler`.
 //!
-//! It leads to the same gate as `http` of the contract: what a guest sends goes to [`HttpCalls::http_outgoing`], and
-//! nothing here opens a connection. A run that was not granted `http` has the interface too, and can only be refused.
+//! `wasi:http` uses the same gate as `http` of the contract: requests go to [`HttpCalls::http_outgoing`], and this module
+//! opens no connection. A run without a grant of `http` is linked too, and all its requests are refused.
 //!
-//! Requests, bodies and the order in which they become ready are not journaled. So runs of a component that imports it
-//! cannot be resumed, and only for them [`crate::wasi`] waits for what really happens.
+//! Requests, bodies and their order of readiness are not journaled. Runs of a component that imports `wasi:http` therefore
+//! cannot be resumed, and only for them [`crate::wasi`] waits for real readiness.
 //!
 //! [`HttpCalls::http_outgoing`]: crate::HttpCalls::http_outgoing
 
@@ -45,10 +45,10 @@ const MAX_METHOD_BYTES: usize = 64;
 const MAX_AUTHORITY_BYTES: usize = 512;
 /// Path and query.
 const MAX_PATH_BYTES: usize = 16 * 1024;
-/// What a guest writes to a body at once. Two such pieces wait at most until the request takes them.
+/// Largest piece of a body, in bytes. At most two pieces wait until the request takes them.
 const BODY_CHUNK_BYTES: usize = 64 * 1024;
 
-/// Whether there is anything behind `wasi:http` for a run.
+/// The state of `wasi:http` for a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
     Open,
@@ -126,7 +126,7 @@ impl WasiHttpView for Guest {
     }
 }
 
-/// What `send_request` gives: the response, and the work that a connection of its own would need.
+/// The result of `send_request`: the response, and the future that a connection of its own would need.
 type Sent = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
 impl WasiHttpHooks for Box<dyn HostCalls> {
@@ -162,7 +162,7 @@ impl WasiHttpHooks for Box<dyn HostCalls> {
     }
 }
 
-/// How long the beginning of the response may take. Connecting is part of it, and alone has no bound.
+/// Time limit until the beginning of the response. Connecting is part of it and has no limit of its own.
 fn until_first_byte(options: RequestOptions) -> Option<Duration> {
     let connecting = options.connect_timeout.unwrap_or_default();
     options.first_byte_timeout.map(|first_byte| first_byte.saturating_add(connecting))
@@ -191,8 +191,8 @@ fn body_error(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Error 
     error.downcast_ref::<ApiError>().map_or_else(|| Error::InternalError(Some(error.to_string())), error_code)
 }
 
-/// A refusal as WASI says it: by the code in its details where there is a word for that, else by its own. What WASI has
-/// no word for is an internal error with the text of the refusal.
+/// The WASI error of a refusal: by the code in its details if WASI has one for it, else by its own code. Any other refusal
+/// is an internal error with the text of the refusal.
 fn error_code(error: &ApiError) -> Error {
     let detail = |name: &str| error.details.as_ref().and_then(|details| details.get(name));
     let size = detail("size").and_then(Value::as_u64);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_gate_refuses_is_denied() {
+    async fn refusals_of_the_gate_are_denials() {
         let mut guest = guest(&Limits::default());
         let request = request(&mut guest);
         let future = outgoing_handler::Host::handle(&mut guest.http(), request, None).unwrap();

@@ -1,4 +1,4 @@
-//! What a guest can see of the world besides its calls: a clock, random bytes, and how much it may hold.
+//! The world of a guest besides its calls: a clock, random bytes, and memory limits.
 //!
 //! All of it is fixed when a run begins and stored with the run, so two executions of a run see the same (D13).
 
@@ -20,13 +20,13 @@ use wasmtime_wasi::{HostMonotonicClock, HostWallClock};
 /// The surroundings of one guest.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// What its clocks show.
+    /// The clock of the guest.
     pub clock: GuestClock,
-    /// Where its random bytes come from.
+    /// Seed of the guest's random bytes.
     pub seed: [u8; 32],
-    /// Linear memory that it may have, in bytes. What `memory.grow` answers depends on it.
+    /// Limit of linear memory, in bytes. The answer of `memory.grow` depends on it.
     pub memory_bytes: usize,
-    /// Elements that one of its tables may have. What `table.grow` answers depends on it.
+    /// Limit of the elements of one table. The answer of `table.grow` depends on it.
     pub table_elements: usize,
 }
 
@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-/// What random bytes are for. The numbers are part of what a journal means: they never change.
+/// The purpose of random bytes. The numbers are part of the journal's meaning: they never change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     Secure = 0,
@@ -58,8 +58,8 @@ pub(crate) enum Purpose {
     InsecureSeed = 2,
 }
 
-/// The time of one run as its guest sees it. It stands still while the guest computes, and moves when a host call
-/// returns. Clones show the same time.
+/// The time of one run as its guest sees it. The clock stands still while the guest computes, and advances when a host call
+/// returns. Clones share the time.
 #[derive(Debug, Clone)]
 pub struct GuestClock(Arc<Times>);
 
@@ -78,24 +78,24 @@ impl GuestClock {
         Self(Arc::new(Times { began_us, elapsed_us: AtomicU64::new(0) }))
     }
 
-    /// When the run began, in microseconds since 1970.
+    /// Start of the run, in microseconds since 1970.
     #[must_use]
     pub fn began_us(&self) -> u64 {
         self.0.began_us
     }
 
-    /// How long the run has lasted, as the guest sees it, in microseconds.
+    /// Duration of the run as the guest sees it, in microseconds.
     #[must_use]
     pub fn elapsed_us(&self) -> u64 {
         self.0.elapsed_us.load(Ordering::Relaxed)
     }
 
-    /// Moves the clock. It never goes back.
+    /// Advances the clock. The clock never goes back.
     pub fn advance_to(&self, elapsed_us: u64) {
         self.0.elapsed_us.fetch_max(elapsed_us, Ordering::Relaxed);
     }
 
-    /// What the wall clock shows, in milliseconds since 1970.
+    /// The wall clock, in milliseconds since 1970.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.0.began_us.saturating_add(self.elapsed_us()) / 1000

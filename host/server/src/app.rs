@@ -11,7 +11,7 @@ use crate::{
     http::{Problem, ProblemCode, metrics::HttpMetrics},
 };
 
-/// One pointer to what all requests share.
+/// One pointer to the values that all requests share.
 #[derive(Clone)]
 pub(crate) struct App(Arc<SharedApp>);
 
@@ -21,10 +21,10 @@ pub(crate) struct SharedApp {
     pub(crate) http: HttpMetrics,
     /// Fires when the server goes down: streams end, and requests that wait answer at once.
     pub(crate) closing: CancellationToken,
-    /// Where the server listens.
+    /// Address of the server.
     pub(crate) local_addr: SocketAddr,
     pub(crate) agui: Arc<AguiState>,
-    /// One permit for each stream of events that may be open.
+    /// One permit for each open stream of events.
     subscribers: Arc<Semaphore>,
 }
 

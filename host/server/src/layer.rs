@@ -1,9 +1,9 @@
 //! The one layer around every route, which sees a request in these steps:
 //!
-//! 1. its id, its span and its numbers ([`request_log`]);
+//! 1. its id, its span and its metrics ([`request_log`]);
 //! 2. under `/api/v1/agent`, the form of refusals ([`errors`]);
-//! 3. who sends it ([`door`]);
-//! 4. the route, whose panic is an answer too.
+//! 3. its sender ([`door`]);
+//! 4. the route, whose panic becomes an answer too.
 //!
 //! All that happens before the route answers at once, so the route is called in place: nothing of it is cloned.
 

@@ -1,12 +1,12 @@
 //! The HTTP face of the host: the native API under `/api/v1`, and the health of the process.
 //!
-//! It is: requests into calls of [`agent_host_runs::Host`], and answers and committed run events back into
-//! JSON and server-sent events. It is not: a place of facts. It keeps nothing between two requests, decides
-//! nothing about runs, and everything that it shows was committed before.
+//! The server turns requests into calls of [`agent_host_runs::Host`], and answers and committed run events into JSON and
+//! server-sent events. It stores no facts: it keeps nothing between two requests, makes no decision about runs, and shows
+//! only committed data.
 //!
 //! - Every error is a problem document (RFC 9457) with a `code` for programs: see [`ProblemCode`].
 //! - A reader, however slow, holds nothing but its own connection: streams are pulled from the ledger.
-//! - What a client sends cannot make it panic, and is bounded before it is parsed.
+//! - Input of a client never causes a panic, and its size is limited before it is parsed.
 //!
 //! The rooms, lowest first. None imports a higher one:
 //!

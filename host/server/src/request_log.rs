@@ -60,7 +60,7 @@ impl RequestLog {
         let route = name(matched.as_ref());
         let method = method(request.method());
         let id = request_id(request.headers());
-        // Only requests to the API have a span; health checks and metrics do not.
+        // Requests to the API have a span; health checks and metrics do not.
         let span = if route.starts_with("/api/") { span(request, route, method) } else { Span::nothing() };
         let context = LogContext::current().with(RequestIds { id: id.clone(), method, route: matched.clone() });
         Self { app: app.clone(), began, id, method, route: matched, span, context }
@@ -131,7 +131,7 @@ fn method(method: &Method) -> &'static str {
     }
 }
 
-/// The id that the client gives, where it can stand in a log as it is; else a new one.
+/// The id of the client, if it is safe in a log; else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let is_sane = |id: &HeaderValue| {
         (1..=MAX_REQUEST_ID).contains(&id.len())

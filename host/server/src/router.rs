@@ -17,7 +17,7 @@ use crate::{
 pub(crate) fn router(app: App) -> Router {
     let (routes, _) = routes::routes().split_for_parts();
     let routes = routes.fallback(unknown_path).method_not_allowed_fallback(wrong_method).layer(RequestLayer(app.clone()));
-    // Before the door: a browser asks whether it may send a key, without one.
+    // Outside of the authentication: a browser asks without a key whether it may send one.
     let routes = if app.host.config().cors_origins.is_empty() { routes } else { routes.layer(cors::layer(&app.host)) };
     routes.with_state(app)
 }
@@ -29,7 +29,11 @@ async fn unknown_path(uri: Uri) -> Problem {
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
     Problem::new(
         ProblemCode::MethodNotAllowed,
-        format!("{} does not take {}; the header `Allow` says what it takes", shown(uri.path()), shown(method.as_str())),
+        format!(
+            "{} does not support {}; the header `Allow` lists the supported methods",
+            shown(uri.path()),
+            shown(method.as_str())
+        ),
     )
 }
 

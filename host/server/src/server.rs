@@ -12,8 +12,8 @@ use crate::{
     router::router,
 };
 
-/// How long open connections have to take their last bytes once the server goes down. Streams and waiting
-/// requests end by themselves at that moment, so only a client that does not read needs longer; it is cut off.
+/// Time for open connections to take their last bytes after the stop of the server. Streams and waiting requests end at
+/// that moment, so only a client that does not read needs longer; its connection is closed.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
 /// The address cannot be listened at.
@@ -66,7 +66,7 @@ impl Server {
         Ok(Self { host, listener, local_addr })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.local_addr

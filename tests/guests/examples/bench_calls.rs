@@ -2,8 +2,8 @@
 //! `{"call": "state.get", "times": 1000}`. With `relay` it streams what a model says, one delta for each chunk. An event
 //! with another text is only taken note of, so that a conversation has a history.
 //!
-//! Whatever a call needs is made before the first, also where it is made zero times: the difference of two runs is the
-//! cost of the calls alone.
+//! All inputs of a call are made before the first call, also for zero calls: the difference of two runs is the cost of the
+//! calls alone.
 //!
 //! With `until_ms` (since 1970) it then says what its clock shows, in microseconds, sleeps until that time, says that it is
 //! awake, and sleeps `stay_ms` more: each of the two is a delta of its own.
@@ -34,7 +34,7 @@ const CALLS_AT_ONCE: u32 = 16;
 const ITEMS: u32 = 10;
 const HITS: u32 = 5;
 
-/// What the event asks for.
+/// The task in the event.
 #[derive(Deserialize)]
 struct Task {
     call: String,
@@ -45,7 +45,7 @@ struct Task {
     stay_ms: u64,
 }
 
-/// One call; it is given its number.
+/// A call, with its number.
 type Call = Box<dyn FnMut(u32) -> Result<(), ApiError>>;
 
 struct BenchCalls;
@@ -284,7 +284,8 @@ fn sleep(task: &Task) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a model says, at once: each chunk is a delta of its own, and what came together goes out together.
+/// Relays the answer of a model at once: each chunk is a delta of its own, and chunks that arrived together are emitted
+/// together.
 fn relay(ctx: &Context) -> Result<(), ApiError> {
     let model = ctx.model_for(ModelOperation::Stream).map_or("no-model", |model| &model.model_id);
     let request = Request { messages: vec![Message::user(ctx.text())], tools: Vec::new(), extra_args: None };

@@ -22,7 +22,7 @@ const INPUTS: u32 = 10;
 /// Bytes of one read of a response.
 const READ_BYTES: u32 = 64 * 1024;
 
-/// What the event asks for.
+/// The task in the event.
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 enum Task {

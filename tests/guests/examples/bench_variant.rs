@@ -3,7 +3,7 @@
 
 use agent_host_sdk::{Completion, Context, Failure, Manifest, Runner, StateScope};
 
-/// Read from memory when it is asked for, so that it stands in the file as one piece.
+/// Read from memory, so that the file contains the text in one piece.
 static NAME: &str = "bench-variant-0000";
 
 struct Variant;

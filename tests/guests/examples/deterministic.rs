@@ -109,7 +109,7 @@ fn look(ctx: &Context, began: Instant) -> Result<Value, Failure> {
     }))
 }
 
-/// How far memory can grow at once, in pages: the host decides.
+/// The pages by which memory can grow at once: the host decides.
 fn grown() -> u64 {
     let reserved: Result<Vec<u8>, _> = {
         let mut bytes = Vec::new();
@@ -118,7 +118,7 @@ fn grown() -> u64 {
     reserved.map_or(0, |bytes| bytes.capacity() as u64)
 }
 
-/// FNV-1a: enough to tell one story from another, and short to write down again on the other side.
+/// FNV-1a: enough to distinguish two histories, and short to implement again in the test.
 struct Digest(u64);
 
 impl Default for Digest {

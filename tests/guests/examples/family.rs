@@ -11,7 +11,7 @@
 //! - Input: `pull LIMIT MS`, `read-pulled` (what was attached to it).
 //! - Others: `say TEXT`, `sleep MS`, `spin`, `trap`, `fail`, `id`, `parent`, `attempt`, `set KEY TEXT`, `await KEY`, `count NOTE`
 //!   (the tool `t__count`), `history`, `create TEXT`, `read ID` (`given`: what came with the event), `read-child N`.
-//! - What may be refused: `try conversation-state`, `try storage`, `try model ID`, `try tool NAME`, `try http URL`,
+//! - Calls that may be refused: `try conversation-state`, `try storage`, `try model ID`, `try tool NAME`, `try http URL`,
 //!   `try secret URL NAME`, `try platform ACTION`, `try ask`.
 //!
 //! `plugin:test/family/narrow` is the same with fewer permissions and without steering, `plugin:test/family/configured` has
@@ -116,7 +116,7 @@ fn parts(text: &str) -> Vec<&str> {
     found.into_iter().map(str::trim).filter(|step| !step.is_empty()).collect()
 }
 
-/// What is in the first brackets, and what is behind them.
+/// The text in the first brackets, and the text after them.
 fn bracketed(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0_usize;
     for (at, letter) in text.char_indices() {
@@ -134,7 +134,7 @@ fn bracketed(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// A long text is told by its beginning and its length.
+/// A long text as its beginning and its length.
 fn short(text: &str) -> String {
     match text.char_indices().nth(120) {
         Some((at, _)) => format!("{}… {} bytes", text.get(..at.min(16)).unwrap_or_default(), text.len()),

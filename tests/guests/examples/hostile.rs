@@ -1,5 +1,5 @@
-//! `plugin:test/hostile/default` does what the first word of its input says; the words after it are
-//! arguments. It answers `ok ...`, or `error CODE: MESSAGE` where the host refused a call.
+//! `plugin:test/hostile/default` executes the first word of its input, with the other words as arguments. It answers `ok
+//! ...`, or `error CODE: MESSAGE` if the host refused a call.
 
 #![allow(clippy::panic, clippy::exit, reason = "to be a broken guest is what it is for")]
 
@@ -116,7 +116,7 @@ fn behave(ctx: &Context, command: &str, words: &mut Words<'_>) -> Result<Answer,
     match command {
         "ok" => say(words.0),
 
-        // How it ends.
+        // Ways to end.
         "trap" => trap(),
         "panic" => panic!("hostile was asked to panic"),
         "exit" => std::process::exit(i32::try_from(words.number()?).unwrap_or(i32::MAX)),
@@ -229,7 +229,7 @@ fn recurse(depth: u64, limit: u64) -> u64 {
     if depth == limit { 0 } else { recurse(depth + 1, limit).wrapping_mul(31) ^ depth }
 }
 
-/// Calls the host as fast as it can until it is told to stop.
+/// Calls the host as fast as possible until it is stopped.
 fn loop_calls(ctx: &Context) -> Result<Answer, ApiError> {
     loop {
         log::write(log::Level::Debug, "again");
@@ -349,7 +349,7 @@ fn remembering(command: &str, words: &mut Words<'_>) -> Result<Answer, ApiError>
     say(format!("{} items, more: {}", page.items.len(), page.has_more))
 }
 
-/// What can be seen of the machine, thing by thing: what was found, or why nothing was.
+/// The visible parts of the machine: for each the value found, or the reason why there is none.
 fn machine() -> impl ToString {
     let mut found = Found::default();
     found.see("env", Ok::<_, String>(std::env::vars_os().collect::<Vec<_>>()));

@@ -1,4 +1,4 @@
-//! Never says what it is: the host must not wait for it.
+//! A plugin that never returns its manifests: the host must not wait for it.
 
 use agent_host_sdk::{Completion, Context, Failure, Manifest, Runner};
 

@@ -11,7 +11,7 @@ mod bindings {
             interface log {
                 enum level { trace, debug, info, warn, error }
                 write: func(level: level, message: string);
-                /// What 1.0.0 has not.
+                /// A function that 1.0.0 does not have.
                 write-fields: func(level: level, message: string, fields: list<tuple<string, string>>);
             }
 

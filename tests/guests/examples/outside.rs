@@ -5,7 +5,7 @@
 //! (headers and body may be left out), and of the response that came last and is still held: `read N` (so many bytes, or all
 //! that there are), `rest`, `headers`, `drop`. Beside them `sleep MS` and `say TEXT`.
 //!
-//! What was refused has `code`, `details_code`, `retryable` and `message`.
+//! A refusal has `code`, `details_code`, `retryable` and `message`.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use agent_host_sdk::http::{Request, Response};
 use agent_host_sdk::serde_json::{Map, Value, from_str, json};
 use agent_host_sdk::{ApiError, Completion, Context, Failure, Manifest, Runner};
 
-/// What is asked for in one call.
+/// Bytes that one call asks for.
 const READ_BYTES: u32 = 64 * 1024;
-/// A text up to this length is told as it is.
+/// Longest text that is reported unchanged, in bytes.
 const TEXT_BYTES: usize = 4096;
 
 struct Outside;
@@ -117,7 +117,7 @@ fn sent(held: &mut Vec<Response>, request: &Request) -> Value {
     }
 }
 
-/// So many bytes, or all that there are.
+/// At most this many bytes of the response.
 fn read(response: &Response, most: usize) -> Value {
     let mut bytes = Vec::new();
     while bytes.len() < most {

@@ -102,7 +102,7 @@ impl Runner for Probe {
 
 agent_host_sdk::export!(Probe);
 
-/// What each function answered.
+/// The answers by function.
 #[derive(Default)]
 struct Seen(BTreeMap<&'static str, String>);
 
@@ -247,7 +247,7 @@ fn probe_people(ctx: &Context, seen: &mut Seen) {
 fn probe_runs(ctx: &Context, seen: &mut Seen) {
     let request = runs::StartRequest {
         runner_id: named(ctx, "runner").unwrap_or_else(|| "plugin:test/steps/default".to_owned()),
-        // It lasts until it is cancelled.
+        // The wait ends by a cancellation.
         input: Input { text: Some("sleep 60000".to_owned()), contents: Vec::new(), attachments: Vec::new(), message_chain: None },
         objective: "to see whether a run can be started".to_owned(),
         config: None,
@@ -258,7 +258,7 @@ fn probe_runs(ctx: &Context, seen: &mut Seen) {
     seen.call("runs.get", runs::get(&child));
     seen.call("runs.list", runs::list(None, 10));
     seen.call("runs.events-page", runs::events_page(&child, None, 10));
-    // Its own run is not cancelled, or the rest of the probe would be.
+    // The guest's own run is not cancelled, because the rest of the probe would be lost.
     let cancelled = if child == ctx.run_id() { "no-run" } else { &child };
     seen.call("runs.cancel", runs::cancel(cancelled, "the probe is over"));
 }

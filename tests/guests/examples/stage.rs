@@ -16,7 +16,7 @@
 //! - `{"do": "act", "action", "target"?, "payload"?}`: a platform action; says what came of it.
 //! - `{"do": "state", "key", "value", "set"?}`: of scope conversation, as a result, or by `state.set`.
 //! - `{"do": "result", "type", "data"}`: a result of a type that the contract does not name, such as `ui.step.started`.
-//! - `{"do": "artifact", "text", "media_type"?, "name"?, "shown"?}`: makes one; a shown one stands in a message.
+//! - `{"do": "artifact", "text", "media_type"?, "name"?, "shown"?}`: makes an artifact; a shown one is part of a message.
 //! - `{"do": "model", "prompt", "model"?}`: what a model streams, passed on.
 //! - `{"do": "child", "script", "runner"?, "wait_ms"?}`: another run; says how it ended.
 //! - `{"do": "input"}`: says what it was given. `{"do": "history", "limit"?}`: says what was said before.
@@ -38,7 +38,7 @@ use agent_host_sdk::{
 };
 use serde::Deserialize;
 
-/// How long a child may take, where nothing is said.
+/// Default time limit of a child, in ms.
 const CHILD_MS: u64 = 30_000;
 
 struct Stage;
@@ -213,7 +213,7 @@ struct Usage {
     output: u64,
 }
 
-/// One step; something, where it is the last.
+/// Executes one step; returns a completion after the last one.
 fn take(ctx: &Context, data: &Value, step: Step) -> Result<Option<Completion>, Failure> {
     match step {
         Step::Say(text) => {
@@ -411,7 +411,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| json!({ "malformed": text }))
 }
 
-/// What the event and its context bring.
+/// The values of the event and its context.
 fn given(ctx: &Context, data: &Value) -> Value {
     let input = &ctx.contract().input;
     let agui = |name: &str| data.pointer(&format!("/agui/{name}")).cloned().unwrap_or_default();

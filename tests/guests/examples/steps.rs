@@ -42,7 +42,7 @@ impl Runner for Steps {
 
 agent_host_sdk::export!(Steps);
 
-/// What is open between two steps.
+/// The open resources between two steps.
 #[derive(Default)]
 struct Held {
     writer: Option<artifacts::Writer>,

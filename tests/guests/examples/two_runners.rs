@@ -1,4 +1,4 @@
-//! One component, two runners: `plugin:test/two-runners/alpha` and `.../beta`.
+//! One component with two runners: `plugin:test/two-runners/alpha` and `.../beta`.
 
 use agent_host_sdk::{Completion, Context, Failure, Manifest, Runner, StateScope};
 

@@ -1,5 +1,5 @@
-//! `plugin:test/wasi-http/default` sends its requests by `wasi:http`, as a library would that knows nothing of this host. It
-//! says after each step what came of it: an event `x.step` with `step` and `outcome`. The steps are separated by `;`:
+//! `plugin:test/wasi-http/default` sends its requests by `wasi:http`, like a library that does not know this host. After
+//! each step it reports the outcome: an event `x.step` with `step` and `outcome`. The steps are separated by `;`:
 //!
 //! `get URL`, `post URL TEXT`, `send METHOD URL NAME: VALUE & NAME: VALUE`, `two URL URL` (on their way at the same time; gives
 //! which of them was answered first, and both answers), and of the response that came last: `read` (what comes next),
@@ -41,7 +41,7 @@ impl Runner for WasiHttp {
 
 agent_host_sdk::export!(WasiHttp);
 
-/// A response that is being read. What is made of another is let go before it.
+/// An open response. Resources of another one are dropped first.
 struct Held {
     stream: InputStream,
     _body: IncomingBody,
@@ -127,7 +127,7 @@ fn sent(
     };
     if !text.is_empty() {
         let stream = body.write().ok()?;
-        // Where it was refused meanwhile, the response says why.
+        // After a refusal, the response has the reason.
         let _ = stream.blocking_write_and_flush(text.as_bytes());
     }
     let _ = OutgoingBody::finish(body, None);
@@ -145,7 +145,7 @@ fn answered(future: &FutureIncomingResponse) -> Result<Held, ErrorCode> {
     Ok(Held { stream, _body: body, response })
 }
 
-/// Which of two requests was answered first, and what was said to each.
+/// The request that was answered first of two, and both answers.
 fn both((one, other): (&str, &str)) -> Option<Value> {
     let get = |url: &str| sent(&Method::Get, url, "", "", None);
     let (one, other) = match (get(one)?, get(other)?) {
@@ -171,7 +171,7 @@ fn both((one, other): (&str, &str)) -> Option<Value> {
     Some(json!({ "first": first, "said": [one, other] }))
 }
 
-/// What comes next, or all that comes.
+/// The next piece, or all pieces.
 fn read(held: &Held, all: bool) -> Value {
     let mut bytes = Vec::new();
     loop {

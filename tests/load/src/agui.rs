@@ -19,7 +19,7 @@ use crate::{
     window::{Report, Window, percentile_ms},
 };
 
-/// The agent that passes on what a model streams, and the one that says what it was told.
+/// The agent that relays a model's stream, and the echo agent.
 const RELAY: &str = "/agents/bench/run";
 const ECHO: &str = "/agents/echo/run";
 const THREADS: &str = "/agents/echo/threads";
@@ -31,7 +31,7 @@ const REATTACH_TOKENS: usize = 30_000;
 /// Tokens that are there before the first comes back.
 const REATTACH_AFTER: usize = 200;
 
-/// How long things took.
+/// Durations.
 #[derive(Debug, Serialize)]
 pub(crate) struct Delays {
     p50_ms: f64,
@@ -45,7 +45,7 @@ impl Delays {
     }
 }
 
-/// What there was to see of runs that take their time.
+/// The view of runs that take their time.
 #[derive(Debug, Serialize)]
 pub(crate) struct Seen {
     /// From the request to the first event.
@@ -54,7 +54,7 @@ pub(crate) struct Seen {
     token: Delays,
 }
 
-/// How many runs came to their end.
+/// The number of ended runs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ended {
     runs: usize,
@@ -63,7 +63,7 @@ pub(crate) struct Ended {
 /// The first screen of a thread.
 #[derive(Debug, Serialize)]
 pub(crate) struct Screen {
-    /// Where nobody has looked at the thread before.
+    /// For a thread that was not read before.
     first_ms: f64,
     p50_ms: f64,
     p99_ms: f64,
@@ -79,12 +79,12 @@ fn input(thread: &str, run: &str, text: &str) -> String {
     .to_string()
 }
 
-/// What the model of a run is to send.
+/// The request for a run's model.
 fn wanted(tokens: usize, pace_us: u64) -> String {
     json!({ "call": "relay", "times": tokens, "pace_us": pace_us }).to_string()
 }
 
-/// What a client has seen of a run.
+/// The view of a client on a run.
 #[derive(Debug, Default)]
 struct Reading {
     first: Option<Instant>,
@@ -162,7 +162,7 @@ async fn run(connection: &mut Connection, name: &str) -> anyhow::Result<()> {
     reading.ended()
 }
 
-/// Runs whose model sends a token at a time. They do not begin all at once: connections are spread over the time of a run.
+/// Runs whose model sends one token at a time. Their starts are spread over the time of a run.
 pub(crate) async fn tokens(address: SocketAddr, streams: Streams, each: usize) -> anyhow::Result<Seen> {
     let Streams { in_flight, tokens, pace_us } = streams;
     let lasts = Duration::from_micros(pace_us).saturating_mul(u32::try_from(tokens)?);

@@ -1,4 +1,4 @@
-//! How often this process asks for memory, and for how much.
+//! The number and the size of this process's allocations.
 
 use std::{
     alloc::{GlobalAlloc, Layout},
@@ -7,15 +7,15 @@ use std::{
 
 use mimalloc::MiMalloc;
 
-/// The allocator of the host, `mimalloc`, which counts while it is told to. Otherwise it only looks at one flag, so what is
-/// timed is timed as in the host.
+/// The allocator of the host, `mimalloc`, which counts on request. Otherwise it only reads one flag, so times are those of
+/// the host.
 pub(crate) struct Counting;
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// From now on allocations of all threads are counted.
+/// Starts counting the allocations of all threads.
 pub(crate) fn start() {
     COUNTS.store(true, Ordering::SeqCst);
 }
@@ -25,7 +25,7 @@ pub(crate) fn stop() {
     COUNTS.store(false, Ordering::SeqCst);
 }
 
-/// What was counted since the process began. A block that grows or shrinks counts again.
+/// The count since the start of the process. A block that grows or shrinks counts again.
 pub(crate) fn count() -> u64 {
     ALLOCATIONS.load(Ordering::SeqCst)
 }
@@ -73,7 +73,7 @@ unsafe impl GlobalAlloc for Counting {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_is_allocated_in_between_is_counted() {
+    fn allocations_in_between_are_counted() {
         let (before, bytes_before) = (super::count(), super::bytes());
         super::start();
         let boxes: Vec<_> = (0..100_u64).map(|number| std::hint::black_box(Box::new(number))).collect();

@@ -21,7 +21,7 @@ const TURNS: u64 = 7;
 /// Turns before those that count.
 const WARM_UP: u64 = 1;
 
-/// What was measured; medians.
+/// The measured values; medians.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     write_mb_per_second: f64,
@@ -32,7 +32,7 @@ pub(crate) struct Report {
     read_ratio: f64,
 }
 
-/// How long each took.
+/// The duration of each step.
 struct Turn {
     write: Duration,
     synced_copy: Duration,
@@ -89,7 +89,7 @@ async fn turn(connection: &mut Connection, content: &[u8], source: &Path) -> any
     Ok(Turn { write, synced_copy, read, copy })
 }
 
-/// How long a copy of a file takes, with what is then done to it.
+/// The duration of a file copy and the following action.
 fn copied(source: &Path, then: impl FnOnce(&File) -> std::io::Result<()>) -> anyhow::Result<Duration> {
     let target = source.with_extension("copy");
     let started = Instant::now();

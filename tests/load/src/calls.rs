@@ -1,5 +1,5 @@
-//! What host calls cost: a guest makes one of them many times, in a host in this process. What the run costs without them
-//! is subtracted.
+//! The cost of host calls: a guest makes one of them many times, in a host in this process. The cost of the run without
+//! them is subtracted.
 
 use std::{
     path::Path,
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{allocations, documents::Author, in_process, knowledge};
 
-/// Where all of it happens, and how many items its transcript has before.
+/// The conversation, and the number of its earlier items.
 const CONVERSATION: &str = "calls";
 const HISTORY: usize = 50;
 /// Passages of the knowledge base.
@@ -23,12 +23,12 @@ const TRIAL: u32 = 20;
 const RUN: Duration = Duration::from_millis(100);
 /// Calls of a run.
 const CALLS: std::ops::RangeInclusive<u32> = TRIAL..=20_000;
-/// How long one kind of call is measured, and how often at least.
+/// Time of a measurement of one kind of call; the other value is the least number of calls.
 const MEASURE: Duration = Duration::from_millis(600);
 const LEAST_TURNS: usize = 5;
-/// What is still going on of one kind of call when its run has ended.
+/// Time for remaining work of one kind of call after the end of its run.
 const CALM: Duration = Duration::from_millis(50);
-/// How long the host may take to end.
+/// Time limit for the end of the host.
 const END: Duration = Duration::from_secs(30);
 
 /// Measures each of `calls` of the contract, such as `state.get`; gives `NAME.us` and `NAME.allocations`.
@@ -66,7 +66,7 @@ pub(crate) struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// How long a run takes that makes so many.
+    /// The duration of a run with this many calls.
     pub(crate) async fn run(self, times: u32) -> anyhow::Result<Duration> {
         let text = json!({ "call": self.call, "times": times }).to_string();
         let started = Instant::now();
@@ -74,7 +74,7 @@ impl Caller<'_> {
         Ok(started.elapsed())
     }
 
-    /// How many calls a run makes of which the time is to be told.
+    /// The number of calls for a measurable run.
     pub(crate) async fn enough(self) -> anyhow::Result<u32> {
         // The first fills caches.
         self.run(TRIAL).await?;

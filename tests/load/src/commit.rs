@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use crate::window::percentile_ms;
 
-/// What a small group commit writes.
+/// Bytes of a small group commit.
 const BLOCK: usize = 4096;
 /// Enough for a percentile, and some seconds on a slow disk.
 const COMMITS: usize = 1_000;
 
-/// What was measured.
+/// The measured values.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     p50_ms: f64,
@@ -49,7 +49,7 @@ fn commits(path: &Path) -> anyhow::Result<Report> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn nothing_is_left_behind() {
+    fn files_are_removed_afterwards() {
         let dir = tempfile::tempdir().unwrap();
         let report = super::measure(dir.path()).unwrap();
         assert!(report.p50_ms > 0.0 && report.p50_ms <= report.p99_ms);

@@ -18,7 +18,7 @@ pub(crate) struct Connection {
     body: Vec<u8>,
 }
 
-/// How long a body is.
+/// The length of a body.
 #[derive(Debug, PartialEq, Eq)]
 enum Length {
     Known(usize),
@@ -145,7 +145,7 @@ impl Connection {
 
     /// Likewise, as long as more is wanted. After that nothing else can be asked on this connection.
     pub(crate) async fn lines_while(&mut self, mut more: impl FnMut(&str) -> bool) -> anyhow::Result<()> {
-        // What of a line the last chunk had.
+        // The part of a line from the last chunk.
         self.body.clear();
         loop {
             self.read_line().await?;
@@ -171,7 +171,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is open, and holds something that was not read.
+    /// True if the connection is open and has unread data.
     pub(crate) async fn has_unread(&self) -> bool {
         matches!(self.stream.get_ref().peek(&mut [0]).await, Ok(1..))
     }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_read_is_seen() {
+    async fn unread_data_are_noticed() {
         let mut connection = answering("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
         connection.subscribe("/").await.unwrap();
         let nothing = tokio::time::timeout(std::time::Duration::from_millis(20), connection.has_unread()).await;

@@ -13,9 +13,9 @@ use crate::{Batch, allocations, cpu, in_process, syscalls::Syscalls};
 
 /// Of the runs that are counted, so many more go before: they fill caches.
 const WARM_UP: usize = 4;
-/// Time for work that goes on when the last run has ended.
+/// Time for remaining work after the last run.
 const CALM: Duration = Duration::from_millis(100);
-/// How long the host may take to end.
+/// Time limit for the end of the host.
 const END: Duration = Duration::from_secs(30);
 
 /// The average counts of a run.

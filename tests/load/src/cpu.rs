@@ -7,7 +7,7 @@ use anyhow::Context;
 /// Linux shows times to programs in hundredths of a second, whatever the kernel counts in (time(7), `USER_HZ`).
 const TICK: Duration = Duration::from_millis(10);
 
-/// What the process has taken so far in user and system mode, all threads together (proc(5), `/proc/PID/stat`).
+/// The user and system time of a process so far, all threads together (proc(5), `/proc/PID/stat`).
 pub(crate) fn time(pid: u32) -> anyhow::Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
@@ -23,8 +23,8 @@ fn ticks(stat: &str) -> Option<u32> {
     Some(user + system)
 }
 
-/// CPU time of the threads of this process with this name so far, to the nanosecond (`/proc/PID/task/TID/schedstat`).
-/// Nothing where there is no such thread.
+/// The CPU time of this process's threads with this name so far, in nanoseconds (`/proc/PID/task/TID/schedstat`). `None`
+/// without such a thread.
 pub(crate) fn thread_time(name: &str) -> anyhow::Result<Option<Duration>> {
     let times = each_thread(|thread| {
         if fs::read_to_string(thread.join("comm"))?.trim_end() != name {
@@ -36,7 +36,7 @@ pub(crate) fn thread_time(name: &str) -> anyhow::Result<Option<Duration>> {
     Ok(times.into_iter().flatten().reduce(|sum, time| sum + time))
 }
 
-/// How often the threads of this process have left a processor, by themselves or not. Threads that have ended are not in it.
+/// The number of context switches of this process's threads, voluntary or not. Ended threads are not included.
 pub(crate) fn context_switches() -> anyhow::Result<u64> {
     Ok(each_thread(|thread| Ok(switches(&fs::read_to_string(thread.join("status"))?)))?.into_iter().sum())
 }

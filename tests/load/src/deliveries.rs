@@ -1,4 +1,4 @@
-//! A webhook that is told what runs have done, and the events that they answer.
+//! A webhook that receives the results of runs, and the events of these runs.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -26,14 +26,14 @@ use crate::{
     model_server::{self, Listening},
 };
 
-/// What is not delivered by then is not delivered.
+/// Time limit for deliveries.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often it is asked whether anything is left.
+/// Interval between checks for remaining deliveries.
 const LOOK: Duration = Duration::from_millis(50);
 
 const TAKEN: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// What was counted, from the first event to the last delivery. The runs are made meanwhile, on the same processors.
+/// The counts from the first event to the last delivery. The runs are made meanwhile, on the same processors.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     runs: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Report {
     seconds: f64,
 }
 
-/// What the webhook was told.
+/// The requests that the webhook received.
 #[derive(Debug, Default)]
 struct Told {
     requests: AtomicUsize,
@@ -82,7 +82,7 @@ impl Told {
     }
 }
 
-/// Says where the webhook is, reads where the host is that tells it, and sends at least so many events.
+/// Prints the address of the webhook, reads the address of the host, and sends at least this many events.
 pub(crate) async fn measure(events: usize, in_flight: usize) -> anyhow::Result<Report> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     crate::print(&Listening { address: listener.local_addr()? })?;
@@ -145,12 +145,12 @@ async fn all_delivered(host: SocketAddr) -> anyhow::Result<()> {
 async fn serve(listener: TcpListener, told: Arc<Told>) -> anyhow::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
-        // A connection that the host gives up ends with an error, which is nobody's concern.
+        // A connection that the host closes ends with an error, which is ignored.
         tokio::spawn(take_all(stream, Arc::clone(&told)));
     }
 }
 
-/// One request after the other on a connection.
+/// Answers the requests of a connection one after the other.
 async fn take_all(stream: TcpStream, told: Arc<Told>) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_told_is_counted_and_taken() {
+    async fn deliveries_are_counted_and_accepted() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let told = Arc::new(Told::default());

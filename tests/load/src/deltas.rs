@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{connection::Connection, cpu, echo, http};
 
-/// What was counted.
+/// The counts.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     deltas: usize,

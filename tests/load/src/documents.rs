@@ -65,7 +65,7 @@ impl Author {
         let mut latin = Vec::with_capacity(VOCABULARY);
         let mut chinese = Vec::with_capacity(VOCABULARY);
         for rank in 0..VOCABULARY {
-            // What is said often is short.
+            // Frequent words are short.
             let length = match rank {
                 0..100 => 1,
                 100..2_000 => 2,

@@ -31,7 +31,7 @@ const CHECKPOINT_BYTES: u64 = 256 * MIB as u64;
 /// A few times that, as the ledger's options advise.
 const CACHE_BYTES: usize = 1024 * MIB;
 
-/// What was done.
+/// The counts.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     runs: u64,
@@ -69,7 +69,7 @@ pub(crate) async fn fill(config: Config, runs: u64) -> anyhow::Result<Report> {
     Ok(Report { runs, seconds: started.elapsed().as_secs_f64(), bytes_per_run: bytes as f64 / runs as f64 })
 }
 
-/// Everything that the ledger holds of one run.
+/// All rows of one run in the ledger.
 struct Sample {
     event: Event,
     run: Run,

@@ -94,7 +94,7 @@ async fn work(host: Host, prefix: String, worker: usize, window: Window) -> anyh
     Ok(latencies)
 }
 
-/// One run, created and waited for.
+/// Creates a run and waits for its end.
 pub(crate) async fn run(host: &Host, envelope: Envelope) -> anyhow::Result<agent_host_protocol::Run> {
     let accepted = host.accept(envelope, None).await?;
     let run = host.wait(*accepted.runs.first().context("the event made no run")?, WAIT).await?;

@@ -1,6 +1,6 @@
-//! What journals cost. The host has two bindings of one runner: conversations whose names start with `resume` are answered
-//! by runs with a journal, those that start with `fail` by runs without. Both take turns, so that a machine that changes from
-//! minute to minute changes for both.
+//! The cost of journals. The host has two bindings of one runner: conversations whose names start with `resume` are
+//! answered by runs with a journal, those that start with `fail` by runs without. Both take turns, so that changes of the
+//! machine affect both.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const STATE_CALLS: u32 = 2_000;
 const TOKENS: u32 = 400;
 /// As fast as a model that is fast; each token comes by itself.
 const PACE_US: u32 = 2_000;
-/// How long the host may take to end.
+/// Time limit for the end of the host.
 const END: Duration = Duration::from_secs(30);
 
 /// Echo runs with a journal, over those without.

@@ -21,7 +21,7 @@ const WARM_UP: usize = 50;
 /// A question that takes longer than this is not waited for.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// What was measured.
+/// The measured values.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     passages: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Report {
     /// Of one question after the other.
     p50_ms: f64,
     p99_ms: f64,
-    /// How many of them found something, of one.
+    /// Share of queries with a result.
     found: f64,
 }
 

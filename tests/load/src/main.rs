@@ -1,6 +1,6 @@
-//! What `cargo xtask bench` runs in release builds: each command does one thing and prints one line of JSON.
+//! The commands of `cargo xtask bench` in release builds: each measures one thing and prints one line of JSON.
 //!
-//! It is not a part of the host. Load over HTTP comes from a process of its own, as a client's would; the other
+//! The program is not a part of the host. Load over HTTP comes from a process of its own, like that of a client; the other
 //! commands hold a host or a ledger in their own process.
 
 mod agui;
@@ -95,13 +95,13 @@ enum Command {
     Deltas {
         #[command(flatten)]
         target: Target,
-        /// How many at once
+        /// Number of concurrent runs
         #[arg(long)]
         in_flight: usize,
-        /// How many in all
+        /// Number of runs
         #[arg(long)]
         runs: usize,
-        /// How many deltas in each
+        /// Number of deltas in each run
         #[arg(long)]
         deltas: usize,
     },
@@ -120,7 +120,7 @@ enum Command {
         /// A new directory, for the documents of its knowledge base
         #[arg(long)]
         documents: PathBuf,
-        /// Which, such as `state.get`
+        /// Names of calls, such as `state.get`
         calls: Vec<String>,
     },
     /// Documents taken into a knowledge base, and questions to it
@@ -131,10 +131,10 @@ enum Command {
         /// A new directory, for the documents
         #[arg(long)]
         documents: PathBuf,
-        /// How many passages
+        /// Number of passages
         #[arg(long)]
         passages: usize,
-        /// How long to ask questions
+        /// Time of queries
         #[arg(long, value_name = "MS", default_value = "3000", value_parser = milliseconds)]
         measure: Duration,
     },
@@ -151,13 +151,13 @@ enum Command {
         /// Configuration of the host
         #[arg(long)]
         config: PathBuf,
-        /// How many runs at once
+        /// Number of concurrent runs
         #[arg(long)]
         in_flight: usize,
-        /// How many pairs of stretches
+        /// Number of pairs of stretches
         #[arg(long, default_value = "9")]
         pairs: usize,
-        /// How long each stretch
+        /// Time of each stretch
         #[arg(long, value_name = "MS", default_value = "1500", value_parser = milliseconds)]
         measure: Duration,
     },
@@ -166,10 +166,10 @@ enum Command {
         /// Configuration of the host
         #[arg(long)]
         config: PathBuf,
-        /// Which, such as `state.get`
+        /// Names of calls, such as `state.get`
         calls: Vec<String>,
     },
-    /// What journals take on disk, by host call
+    /// Size of journals on disk, by host call
     JournalWeight {
         /// Configuration of the host
         #[arg(long)]
@@ -183,10 +183,10 @@ enum Command {
         /// Configuration of the host
         #[arg(long)]
         config: PathBuf,
-        /// Which call, such as `state.get`
+        /// Name of the call, such as `state.get`
         #[arg(long)]
         call: String,
-        /// How many
+        /// Number of calls
         #[arg(long)]
         times: u32,
     },
@@ -195,7 +195,7 @@ enum Command {
         /// Configuration of the host
         #[arg(long)]
         config: PathBuf,
-        /// How many
+        /// Number of runs
         #[arg(long)]
         runs: u64,
     },
@@ -209,13 +209,13 @@ enum Command {
     Approval {
         #[command(flatten)]
         target: Target,
-        /// How many one after the other
+        /// Number of rounds
         #[arg(long)]
         rounds: usize,
-        /// How many people answer at once, after that
+        /// Number of people who answer concurrently afterwards
         #[arg(long)]
         in_flight: usize,
-        /// How many answers of each of them
+        /// Number of answers of each person
         #[arg(long)]
         each: usize,
     },
@@ -223,7 +223,7 @@ enum Command {
     Steering {
         #[command(flatten)]
         target: Target,
-        /// How many, one after the other
+        /// Number of rounds
         #[arg(long)]
         rounds: usize,
     },
@@ -250,7 +250,7 @@ enum Command {
     Wake {
         #[command(flatten)]
         target: Target,
-        /// How many
+        /// Number of rounds
         #[arg(long)]
         rounds: usize,
     },
@@ -258,7 +258,7 @@ enum Command {
     Subscribers {
         #[command(flatten)]
         target: Target,
-        /// How many
+        /// Number of subscribers
         #[arg(long)]
         subscribers: usize,
     },
@@ -269,9 +269,9 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// So many runs over AG-UI, and no more
+    /// A fixed number of runs over AG-UI
     AguiRuns {
-        /// Where the host serves
+        /// Address of the host
         #[arg(long)]
         address: SocketAddr,
         #[command(flatten)]
@@ -291,7 +291,7 @@ enum Command {
     AguiReattach {
         #[command(flatten)]
         target: Target,
-        /// How many
+        /// Number of rounds
         #[arg(long)]
         rounds: usize,
     },
@@ -299,19 +299,19 @@ enum Command {
     AguiThread {
         #[command(flatten)]
         target: Target,
-        /// How many messages it has
+        /// Number of messages
         #[arg(long)]
         messages: usize,
-        /// How often it is shown
+        /// Number of requests
         #[arg(long)]
         rounds: usize,
     },
-    /// Events whose runs a webhook is told of; prints where that is, then reads where the host is
+    /// Deliveries to a webhook; prints its address, then reads the address of the host
     Deliveries {
-        /// How many events
+        /// Number of events
         #[arg(long)]
         events: usize,
-        /// How many runs at once
+        /// Number of concurrent runs
         #[arg(long)]
         in_flight: usize,
     },
@@ -326,7 +326,7 @@ enum Command {
         /// Configuration of the host
         #[arg(long)]
         config: PathBuf,
-        /// How many
+        /// Number of runs
         #[arg(long)]
         runs: u64,
     },
@@ -358,24 +358,24 @@ enum Weighed {
 /// A host that serves.
 #[derive(Debug, Args)]
 struct Target {
-    /// Where
+    /// Address of the host
     #[arg(long)]
     address: SocketAddr,
-    /// Its process id
+    /// Process id of the host
     #[arg(long)]
     pid: u32,
 }
 
-/// How much, and for how long.
+/// Rate and duration.
 #[derive(Debug, Clone, Copy, Args)]
 struct Load {
-    /// How many runs at once
+    /// Number of concurrent runs
     #[arg(long)]
     in_flight: usize,
-    /// How long before anything is counted
+    /// Time before counting
     #[arg(long, value_name = "MS", default_value = "1000", value_parser = milliseconds)]
     warm_up: Duration,
-    /// How long to count
+    /// Time of counting
     #[arg(long, value_name = "MS", default_value = "5000", value_parser = milliseconds)]
     measure: Duration,
 }
@@ -383,10 +383,10 @@ struct Load {
 /// A number of runs.
 #[derive(Debug, Clone, Copy, Args)]
 struct Batch {
-    /// How many at once
+    /// Number of concurrent runs
     #[arg(long)]
     in_flight: usize,
-    /// How many in all
+    /// Number of runs
     #[arg(long)]
     runs: usize,
 }
@@ -466,7 +466,7 @@ async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
         Command::AguiThread { target, messages, rounds } => print(&agui::thread(target.address, messages, rounds).await?),
         Command::Deliveries { events, in_flight } => print(&deliveries::measure(events, in_flight).await?),
         Command::ModelServer => model_server::serve().await,
-        // It has no need of a runtime.
+        // The command needs no runtime.
         Command::ToolServer => tool_server::serve(),
         Command::Fill { config, runs } => print(&fill::fill(Config::load(&config)?, runs).await?),
         Command::Open { config } => print(&open::open(&Config::load(&config)?).await?),

@@ -1,5 +1,5 @@
-//! A model server: chat completions as OpenAI streams them, as much of that as the host asks for. Its answer is made of
-//! tokens that say when they were sent, each in a packet of its own, as models send them.
+//! A model server: streamed chat completions in the form of OpenAI, as far as the host uses them. Each token of an answer
+//! contains the time of its sending and is sent in a packet of its own, as models do.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -15,7 +15,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-/// What stands before the time in a token, and nowhere else in an event of a run.
+/// The character before the time in a token, which occurs nowhere else in an event of a run.
 pub(crate) const MARK: char = '@';
 /// Digits of the time.
 pub(crate) const DIGITS: usize = 16;
@@ -24,23 +24,23 @@ const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// Where it answers; the one line that it prints.
+/// The address of the server; the one line that it prints.
 #[derive(Debug, Serialize)]
 pub(crate) struct Listening {
     pub(crate) address: SocketAddr,
 }
 
-/// What the last message of a request asks for, beside the name of a call, which is the guest's.
+/// The request in the last message, besides the name of a call, which belongs to the guest.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 struct Wanted {
-    /// How many tokens.
+    /// Number of tokens.
     times: usize,
     /// Time between two of them; zero is as fast as it can.
     #[serde(default)]
     pace_us: u64,
 }
 
-/// Answers until the input of this process ends, so that it does not outlive whoever started it.
+/// Answers until the input of this process ends, so that the server does not outlive its starter.
 pub(crate) async fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     crate::print(&Listening { address: listener.local_addr()? })?;
@@ -54,12 +54,12 @@ pub(crate) async fn serve() -> anyhow::Result<()> {
 async fn accept(listener: &TcpListener) -> anyhow::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
-        // A connection that the host gives up ends with an error, which is nobody's concern.
+        // A connection that the host closes ends with an error, which is ignored.
         tokio::spawn(answer_all(stream));
     }
 }
 
-/// One request after the other on a connection.
+/// Answers the requests of a connection one after the other.
 async fn answer_all(stream: TcpStream) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);

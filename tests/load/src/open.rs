@@ -5,7 +5,7 @@ use std::time::Instant;
 use agent_host_runs::Config;
 use serde::Serialize;
 
-/// How long it took.
+/// The duration.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     open_ms: f64,

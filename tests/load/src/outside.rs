@@ -27,10 +27,10 @@ const REQUESTS: usize = 200;
 const BODY_BYTES: usize = 1024;
 /// Turns, each with requests of all three kinds.
 const TURNS: usize = 9;
-/// How long the host may take to end.
+/// Time limit for the end of the host.
 const END: Duration = Duration::from_secs(30);
 
-/// What was measured; medians of turns.
+/// The measured values; medians of turns.
 #[derive(Debug, Serialize)]
 pub(crate) struct Egress {
     get_per_second: f64,
@@ -40,7 +40,7 @@ pub(crate) struct Egress {
     ratio: f64,
 }
 
-/// Who sends.
+/// The sender of requests.
 #[derive(Debug, Clone, Copy)]
 enum Sender {
     Guests(&'static str),
@@ -132,7 +132,7 @@ async fn serve(listener: TcpListener) -> anyhow::Result<()> {
     let response = response();
     loop {
         let (stream, _) = listener.accept().await?;
-        // A connection that its client gives up ends with an error, which is nobody's concern.
+        // A connection that its client closes ends with an error, which is ignored.
         tokio::spawn(answer_all(stream, response.clone()));
     }
 }

@@ -17,10 +17,10 @@ const ALONE_MS: u64 = 400;
 /// The first of many sleeps so long, until all of them do; the others wake up one after the other.
 const MANY_MS: u64 = 2_000;
 const APART_MS: u64 = 5;
-/// What does not happen by then does not happen.
+/// Time limit of the measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What was measured.
+/// The measured values.
 #[derive(Debug, Serialize)]
 pub(crate) struct Parking {
     /// From the call of the guest until it is on disk that the run waits.
@@ -79,7 +79,7 @@ impl Slept {
     }
 }
 
-/// One run that sleeps; gives how long it took to leave, and to come back.
+/// A run that sleeps; returns the time of leaving memory, and of coming back.
 async fn slept(host: &Host, conversation: String, sleep_ms: u64) -> anyhow::Result<(Duration, Duration)> {
     let until_ms = now_us() / 1_000 + sleep_ms;
     let text = json!({ "call": "timers.now", "times": 1, "until_ms": until_ms }).to_string();
@@ -103,10 +103,10 @@ async fn slept(host: &Host, conversation: String, sleep_ms: u64) -> anyhow::Resu
     Ok((between(asked, parked), between(until_ms * 1_000, returned)))
 }
 
-/// What an event of the guest `bench-calls` says that sleeps.
+/// The content of an event of the guest `bench-calls` that sleeps.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    /// It is about to sleep; this is its clock.
+    /// The run is about to sleep; the value is its clock.
     Asks(u64),
     Waits,
     Resumed,
@@ -131,7 +131,7 @@ impl Seen {
     }
 }
 
-/// What was measured of a start.
+/// The measured values of a start.
 #[derive(Debug, Serialize)]
 pub(crate) struct Restart {
     runs: usize,
@@ -172,7 +172,7 @@ pub(crate) async fn sleeps(host: &Host, id: RunId) -> anyhow::Result<()> {
     }
 }
 
-/// When a run was recorded as going on, and when it said something.
+/// The times of a run's resumption and of its first result.
 pub(crate) async fn back(host: &Host, id: RunId, began: Instant) -> anyhow::Result<(Duration, Duration)> {
     let mut events = pin!(host.follow(id, 0)?);
     let mut resumed = None;
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_sleeping_run_says_is_understood() {
+    fn events_of_a_sleeping_run_are_parsed() {
         let delta = |text: &str| json!({ "message_id": "m1", "chunk": { "role": "assistant", "content": text } }).to_string();
         assert_eq!(Seen::read("message.delta", &delta("1700000000000000")), Some(Seen::Asks(1_700_000_000_000_000)));
         assert_eq!(Seen::read("message.delta", &delta("awake")), Some(Seen::Awake));

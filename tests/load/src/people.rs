@@ -25,7 +25,7 @@ use crate::{
     window::{Window, percentile_ms},
 };
 
-/// What does not happen by then does not happen.
+/// Time limit of the measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The first of a kind fill caches and are not counted.
 const WARM_UP: usize = 5;
@@ -52,7 +52,7 @@ const STRETCH: Duration = Duration::from_millis(1_500);
 /// The source of plain runs, by which their binding knows them.
 const PLAIN: &str = "scheduler";
 
-/// What was measured of answers.
+/// The measured values of answers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Approval {
     /// From the answer to the first result that the run commits after it, one run at a time.
@@ -81,7 +81,7 @@ pub(crate) async fn approval(address: SocketAddr, rounds: usize, in_flight: usiz
     })
 }
 
-/// One question, from its answer to what the run says then.
+/// The time from an answer to the next result of the run.
 async fn round_trip(address: SocketAddr, round: usize) -> anyhow::Result<Duration> {
     let mut connection = Connection::open(address).await?;
     let id = sent(&mut connection, &json!({ "do": "ask" }), &format!("alone-{round}")).await?;
@@ -95,7 +95,7 @@ async fn round_trip(address: SocketAddr, round: usize) -> anyhow::Result<Duratio
     Ok(said.saturating_duration_since(began))
 }
 
-/// So many questions, all of runs that wait for the answer on disk; each with its run.
+/// Questions of runs that wait on disk; each with its run.
 async fn asked(address: SocketAddr, person: usize, each: usize) -> anyhow::Result<(Connection, Vec<(String, String)>)> {
     let mut connection = Connection::open(address).await?;
     let mut asked = Vec::new();
@@ -127,7 +127,7 @@ async fn answer(connection: &mut Connection, action: &str) -> anyhow::Result<()>
     connection.post(&format!("/api/v1/actions/{action}/respond"), "", &body, 200).await.map(drop)
 }
 
-/// What was measured of messages to an active run.
+/// The measured values of messages to an active run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Steering {
     /// From the message to the result with which the run answers it.
@@ -157,7 +157,7 @@ pub(crate) async fn steering(address: SocketAddr, rounds: usize) -> anyhow::Resu
     Ok(Steering { p50_ms: percentile_ms(&trips, 50), p99_ms: percentile_ms(&trips, 99) })
 }
 
-/// What was measured of children.
+/// The measured values of children.
 #[derive(Debug, Serialize)]
 pub(crate) struct Children {
     runs_per_second: f64,
@@ -200,7 +200,7 @@ pub(crate) async fn children(config: Config) -> anyhow::Result<Children> {
     })
 }
 
-/// One parent after the other; gives the children a second.
+/// Runs one parent after the other; returns the children per second.
 async fn parents(host: &Host, name: &str, wait_ms: u64) -> anyhow::Result<f64> {
     let task = json!({
         "do": "start", "runner": "plugin:agent-host/echo/default", "text": echo::TEXT,
@@ -248,17 +248,17 @@ fn events(run_id: &str) -> String {
     format!("/api/v1/runs/{run_id}/events")
 }
 
-/// What a client that follows a run has seen of it.
+/// The view of a follower on a run.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    /// It asks people; the id of that.
+    /// The run asks people; the value is the id of the action.
     Asks(String),
-    /// It waits, and that is on disk.
+    /// The run waits, durably.
     Waits,
     /// A delta, and its text.
     Says(String),
     Completed,
-    /// It came to another end than it should.
+    /// The run ended in another way than expected.
     Failed(String),
 }
 
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_says_is_understood() {
+    fn events_of_a_run_are_parsed() {
         assert_eq!(seen("action.requested", &json!({ "action_id": "r.1" })), Some(Seen::Asks("r.1".to_owned())));
         assert_eq!(seen("run.status", &json!({ "status": "waiting", "reason": "question" })), Some(Seen::Waits));
         assert_eq!(seen("run.status", &json!({ "status": "running" })), None);

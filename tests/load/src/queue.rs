@@ -32,7 +32,7 @@ const EXECUTORS_EACH: usize = 3;
 const AHEAD: usize = 3;
 /// An executor that finds no run waits so long, and looks whether the time is over.
 const CLAIM_WAIT_MS: u64 = 1_000;
-/// What an executor says of a run: one message.
+/// The results of an executor: one message.
 const SAID: &str = r#"{"first":1,"results":[{"type":"message.completed","data":{"message_id":"m","message":{"role":"assistant","content":[{"type":"text","text":"ok"}]}}}]}"#;
 const COMPLETED: &str = r#"{"status":"completed"}"#;
 
@@ -40,7 +40,7 @@ const COMPLETED: &str = r#"{"status":"completed"}"#;
 const IDLE_WAIT_MS: u64 = 20_000;
 /// After the claim is sent: it has arrived by then, and waits.
 const APART: Duration = Duration::from_millis(20);
-/// What does not happen by then does not happen.
+/// Time limit of the measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The first of a kind fill caches and are not counted.
 const WARM_UP: usize = 5;
@@ -48,7 +48,7 @@ const WARM_UP: usize = 5;
 /// An executor of the host, on a connection of its own.
 pub(crate) struct Executor {
     connection: Connection,
-    /// Its credential, as a header.
+    /// Credential, as a header.
     authorization: String,
 }
 
@@ -134,7 +134,7 @@ pub(crate) async fn load(address: SocketAddr, pid: u32, load: Load) -> anyhow::R
     let (window, room) = (Window::new(load), Semaphore::new(load.in_flight * AHEAD));
     let executing = async {
         let done = try_join_all(executors.into_iter().map(|executor| execute(executor, window, &room))).await;
-        // Nobody makes room any more for those who wait for it.
+        // No more places become free for waiting requests.
         room.close();
         done
     };
@@ -167,10 +167,10 @@ async fn keep_making(address: SocketAddr, window: Window, room: &Semaphore) -> a
     Ok(())
 }
 
-/// What was measured of an executor that waits.
+/// The measured values of a waiting executor.
 #[derive(Debug, Serialize)]
 pub(crate) struct Wake {
-    /// From the answer to whoever made the run to that to the executor, which has the run and has started it.
+    /// Time from the answer to the creator of the run to the answer to the executor, which has started the run.
     p50_ms: f64,
     p99_ms: f64,
     /// From the request that made the run.
@@ -198,7 +198,7 @@ pub(crate) async fn wake(address: SocketAddr, rounds: usize) -> anyhow::Result<W
         let ((held, has_it), (sent, made)) = woken?;
         let held = held.context("an executor waited, and did not get the run that was made meanwhile")?;
         executor.finish(&held).await?;
-        // The executor may know before whoever made the run does.
+        // The executor may have its answer before the creator.
         from_answer.push(has_it.saturating_duration_since(made));
         from_request.push(has_it.saturating_duration_since(sent));
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_json() {
+    fn request_bodies_are_json() {
         for body in [SAID, COMPLETED] {
             assert!(serde_json::from_str::<Value>(body).unwrap().is_object(), "{body}");
         }

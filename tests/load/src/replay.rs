@@ -18,18 +18,18 @@ use crate::{in_process, journal::median, model_server::now_us, parking};
 const TURNS: usize = 5;
 /// A run that is to be resumed wakes up so long after it began; by then it has made its calls, and the host has stopped.
 const NAP_MS: u64 = 8_000;
-/// How long the host may take to end.
+/// Time limit for the end of the host.
 const END: Duration = Duration::from_secs(30);
 
-/// What was measured; medians.
+/// The measured values; medians.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     calls: u64,
     /// With all that comes before the first call: a ledger is made, and the recording unpacked into it.
     whole_ms: f64,
     whole_calls_per_second: f64,
-    /// In a host that starts again: from the record that the run goes on to its first new result. Nothing is unpacked
-    /// there, so this is the execution alone.
+    /// In a restarted host: from the resumption of the run to its first new result. No journal is decoded there, so this is
+    /// the execution alone.
     calls_per_second: f64,
 }
 

@@ -11,7 +11,7 @@ use crate::{Load, cpu, in_process};
 /// Threads of the ledger: one writes, one merges what was written into the store.
 const WRITER: &str = "ledger-writer";
 const MERGE: &str = "ledger-merge";
-/// How long the host may take to end.
+/// Time limit for the end of the host.
 const END: Duration = Duration::from_secs(30);
 
 /// Microseconds of CPU a run, if nothing else is said.
@@ -21,7 +21,7 @@ pub(crate) struct Report {
     /// All threads.
     cpu_us: f64,
     writer_us: f64,
-    /// Nothing where checkpoints are made by the writer.
+    /// `None` if the writer makes checkpoints.
     merge_us: Option<f64>,
     /// The rest: accept, begin, the engine, host calls and the end, with the tasks and the runtime around them.
     workers_us: f64,

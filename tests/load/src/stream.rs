@@ -21,7 +21,7 @@ use crate::{
 /// Tokens of the runs before anything is counted: enough for caches and connections.
 const WARM_UP_TOKENS: usize = 20;
 
-/// What was counted.
+/// The counts.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     tokens: usize,
@@ -32,13 +32,13 @@ pub(crate) struct Report {
     cpu_us_per_token: f64,
 }
 
-/// How much.
+/// The size of the load.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Streams {
-    /// How many at once
+    /// Number of concurrent runs
     #[arg(long)]
     pub(crate) in_flight: usize,
-    /// How many tokens in each
+    /// Number of tokens in each run
     #[arg(long)]
     pub(crate) tokens: usize,
     /// Time between two tokens; 0 is as fast as the model server can
@@ -65,7 +65,7 @@ pub(crate) async fn load(address: SocketAddr, pid: u32, streams: Streams) -> any
     })
 }
 
-/// One run; gives how long each token was on its way.
+/// Follows a run; returns the delay of each token.
 async fn follow(address: SocketAddr, worker: usize, tokens: usize, pace_us: u64) -> anyhow::Result<Vec<Duration>> {
     let mut connection = Connection::open(address).await?;
     let text = json!({ "call": "relay", "times": tokens, "pace_us": pace_us }).to_string();
@@ -79,10 +79,10 @@ async fn follow(address: SocketAddr, worker: usize, tokens: usize, pace_us: u64)
     Ok(latencies)
 }
 
-/// What a client has seen of a run.
+/// The view of a client on a run.
 #[derive(Default)]
 struct Reading {
-    /// Whether the event that is being read is a delta.
+    /// True if the present event is a delta.
     delta: bool,
     tokens: usize,
     completed: bool,

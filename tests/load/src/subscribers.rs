@@ -28,7 +28,8 @@ use crate::{
     queue::{Executor, Held, make},
 };
 
-/// What the run has said before anybody follows it: more than what the system and the host hold for one who does not read.
+/// Number of events before the first follower: more than the buffers of the system and the host hold for a client that does
+/// not read.
 const SAID: usize = 256;
 /// Bytes of text in each event of that.
 const TEXT_BYTES: usize = 1024;
@@ -40,7 +41,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Segments as on a network. Over the loopback they have 64 KiB, and the system would hold some 4 MB for each client that does
 /// not read: more in all than it has for sockets, which is not what is measured here.
 const SEGMENT_BYTES: u32 = 1460;
-/// What a client that does not read has room for.
+/// Receive buffer of a client that does not read, in bytes.
 const UNREAD_BYTES: u32 = 4 * 1024;
 /// Clients come from so many addresses of this machine, 127.0.0.2 and those after it, so that no ports run out.
 const SOURCES: usize = 4;
@@ -48,13 +49,13 @@ const FIRST_SOURCE: usize = 2;
 
 /// Clients that connect at one time.
 const AT_ONCE: usize = 100;
-/// How long all of them may take until they have read what there is.
+/// Time limit for reading the existing events.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long this lasts at most.
+/// Time limit of the measurement.
 const LONGEST: Duration = Duration::from_secs(600);
 /// A look at one connection.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the run waits for its executor.
+/// Wait of the run for its executor, in ms.
 const CLAIM_WAIT_MS: u64 = 20_000;
 
 /// All are there, and those who read have read all that there was.
@@ -65,7 +66,7 @@ struct Ready {
     seconds: f64,
 }
 
-/// What was left at the end.
+/// The counts at the end.
 #[derive(Debug, Serialize)]
 pub(crate) struct Left {
     /// Clients that were still connected.
@@ -74,7 +75,7 @@ pub(crate) struct Left {
     said: usize,
 }
 
-/// Holds a run, has so many clients follow it, and says so; the run goes on until the input of this process ends.
+/// Claims a run, starts its followers, and reports; the run continues until the input of this process ends.
 pub(crate) async fn subscribe(address: SocketAddr, subscribers: usize) -> anyhow::Result<Left> {
     let began = Instant::now();
     let mut input = input_ends();
@@ -110,7 +111,7 @@ fn input_ends() -> oneshot::Receiver<()> {
     receiver
 }
 
-/// Who holds the run.
+/// The executor of the run.
 struct Speaker {
     executor: Executor,
     held: Held,
@@ -133,7 +134,7 @@ impl Speaker {
     }
 }
 
-/// So many deltas, numbered from `first`.
+/// Deltas, numbered from `first`.
 fn deltas(first: usize, events: usize) -> String {
     let text = "x".repeat(TEXT_BYTES);
     let delta = json!({
@@ -144,11 +145,11 @@ fn deltas(first: usize, events: usize) -> String {
     json!({ "first": first, "results": results }).to_string()
 }
 
-/// Who follows it.
+/// The followers.
 struct Crowd {
     readers: JoinSet<anyhow::Result<()>>,
     unread: Vec<Connection>,
-    /// How many have read what was said before they came.
+    /// Number of followers that have read the earlier events.
     caught_up: Arc<AtomicUsize>,
 }
 
@@ -185,7 +186,7 @@ impl Crowd {
         }
     }
 
-    /// The run goes on, so no stream of it is at its end.
+    /// The run is active, so no stream of it may have ended.
     fn none_has_ended(&mut self) -> anyhow::Result<()> {
         match self.readers.try_join_next() {
             None => Ok(()),
@@ -196,7 +197,7 @@ impl Crowd {
         }
     }
 
-    /// How many are still connected.
+    /// The number of open connections.
     async fn open(&mut self) -> usize {
         while self.readers.try_join_next().is_some() {}
         let mut open = self.readers.len();

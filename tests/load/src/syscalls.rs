@@ -1,4 +1,4 @@
-//! How many system calls this process makes.
+//! The number of system calls of this process.
 
 use std::{fs, io};
 
@@ -9,11 +9,11 @@ use perf_event::{Builder, Counter, events::Tracepoint};
 const TRACEPOINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const ENTRY: &str = "events/raw_syscalls/sys_enter/id";
 
-/// A counter of the kernel. It needs root or CAP_PERFMON.
+/// A counter of the kernel. Needs root or CAP_PERFMON.
 pub(crate) enum Syscalls {
     /// Of this thread and all threads that start after it.
     Counted(Counter),
-    /// Nobody asked, or the kernel does not let us.
+    /// Counting was not requested, or the kernel does not allow it.
     NotCounted,
 }
 
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn calls_of_later_threads_count() {
         let mut syscalls = Syscalls::count();
-        // Where the kernel refuses there is nothing to count, and that is what is said.
+        // If the kernel refuses, nothing can be counted, and the result says so.
         let Some(before) = syscalls.now().unwrap() else { return };
         let read = || (0..50).for_each(|_| assert!(fs::read("/proc/self/io").is_ok()));
         std::thread::spawn(read).join().unwrap();

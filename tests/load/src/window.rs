@@ -13,7 +13,7 @@ pub(crate) struct Window {
     end: Instant,
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     runs: usize,
@@ -30,7 +30,7 @@ impl Window {
         Self { begin, end: begin + load.measure }
     }
 
-    /// Whether another run should be started.
+    /// True if another run should be started.
     pub(crate) fn is_open(self) -> bool {
         Instant::now() < self.end
     }

@@ -1,5 +1,5 @@
-//! An MCP server over stdio for the tests, written against the protocol and not against a library, so that it can
-//! behave well and badly. What it does is chosen by the tool that is called.
+//! An MCP server over stdio for the tests, written against the protocol and not against a library, so that it can behave
+//! well and badly. The called tool chooses the behaviour.
 
 use std::{
     io::{BufRead, Write, stdin, stdout},
@@ -170,7 +170,7 @@ fn call(params: &Value, canary: &str, changed: &mut bool) -> Result<Value, Strin
 /// is.
 const TAKES: Duration = Duration::from_millis(4);
 
-/// Whether calls are counted, for tests that look at effects from outside: in the file that `COUNT_FILE` names.
+/// True if calls are counted, for tests of external effects: in the file of `COUNT_FILE`.
 fn counts() -> bool {
     std::env::var_os("COUNT_FILE").is_some()
 }
@@ -187,7 +187,7 @@ fn hold() {
     }
 }
 
-/// One write: the line is there or not, whatever becomes of this process.
+/// One write: the line is complete or absent, even if this process is killed.
 fn count(tool: &str, note: &str) {
     sleep(TAKES);
     let path = std::env::var_os("COUNT_FILE").unwrap_or_default();

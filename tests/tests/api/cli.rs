@@ -160,7 +160,7 @@ fn a_run_is_executed_again_from_its_journal_without_effect() {
     assert!(part.status.success() && text(&part).contains("the same as far as it was executed: 1 call\n"), "{part:?}");
     assert!(!text(&part).contains("results.emit"), "{part:?}");
 
-    // Nothing was done again: no other run, and the next turn is the second.
+    // No effect was repeated: there is no other run, and the next turn is the second.
     assert_eq!(newest(dir.path()), id);
     let next = run(dir.path(), &["run", "echo/default", "again", "--conversation", "c"]);
     assert!(text(&next).contains("turn 2"), "{next:?}");
@@ -173,7 +173,7 @@ fn a_run_is_executed_again_from_its_journal_without_effect() {
 #[test]
 fn a_recording_is_a_regression_test_of_another_build() {
     let dir = folder(&["echo"]);
-    // One that asks for the history, and one that only answers.
+    // One run that reads the history, and one that only answers.
     let asks = echoed(dir.path(), &["hello there", "--conversation", "c"]);
     let answers = echoed(dir.path(), &["hello there"]);
     let elsewhere = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn a_recording_is_a_regression_test_of_another_build() {
     save(&asks, "asks.json");
     save(&answers, "answers.json");
 
-    // Where there is no data directory, the component has to come from somewhere.
+    // Without a data directory, the component has to come from elsewhere.
     let none = run(elsewhere.path(), &["--json", "replay", "asks.json"]);
     let error = complaint(&none);
     assert!(error.contains("\"no_component\"") && error.contains("--component"), "{error}");
@@ -256,7 +256,7 @@ async fn a_request_that_differs_is_pointed_at() {
 
     let replayed = run(dir.path(), &["replay", &id]);
     assert_eq!(text(&replayed), "the same: 4 calls, then run.completed\n", "{replayed:?}");
-    // What the runner was given is in the recording, so a script that does something else is in it, too.
+    // The recording contains the input of the runner, so a script with other steps is in it too.
     let mut recording = json(&run(dir.path(), &["runs", "record", &id]));
     let step = recording.pointer_mut("/context/event/data/steps/1/key").unwrap_or_else(|| panic!("the script is not there"));
     *step = "b".into();
@@ -278,7 +278,7 @@ async fn a_request_that_differs_is_pointed_at() {
 }
 
 #[test]
-fn what_cannot_be_executed_again_says_why() {
+fn a_run_that_cannot_be_replayed_has_a_reason() {
     let dir = folder(&["echo"]);
     let id = echoed(dir.path(), &["hi"]);
     let failed = |arguments: &[&str]| complaint(&run(dir.path(), &[&["--json"], arguments].concat()));
@@ -327,7 +327,7 @@ fn a_run_branches_off_from_another_of_a_running_host() {
 }
 
 #[test]
-fn what_a_run_asks_is_found_and_answered() {
+fn actions_of_a_run_are_found_and_answered() {
     let config = r#"
 [[action_hooks]]
 actions = ["issue.*"]

@@ -427,7 +427,7 @@ resources = { platform_api = ["issue.close"] }
 "#;
 
 #[tokio::test]
-async fn what_a_run_asks_is_listed_shown_and_answered_once() {
+async fn actions_of_a_run_are_listed_shown_and_answered_once() {
     let host = Process::start(&["asks"], ASKS);
     let http = Client::new();
     let get = async |path: String| http.get(host.url(&path)).send().await.unwrap();

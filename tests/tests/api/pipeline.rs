@@ -165,7 +165,7 @@ async fn a_query_is_taken_once_under_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_malformed_or_unknown_is_named() {
+async fn malformed_and_unknown_values_are_named() {
     let host = Host::start();
     let good = request("hi", 1);
     let with = |pointer: &str, value: Value| {
@@ -193,7 +193,7 @@ async fn what_is_malformed_or_unknown_is_named() {
     }
     let (status, problem) = refused(host.post(&with("/pipeline_config/ai/local-agent/prefix", json!(7)))).await;
     assert_eq!((status, problem["code"].as_str()), (400, Some("invalid_config")), "{problem:#}");
-    // Its own name for the runner stands for a plugin that is not here.
+    // The pipeline's own name of the runner means a plugin that does not exist here.
     let (status, problem) = refused(host.post(&with("/runner_id", Value::Null))).await;
     assert_eq!((status, problem["code"].as_str()), (404, Some("runner_not_found")), "{problem:#}");
     assert!(problem["detail"].as_str().unwrap().contains(ECHO), "it says what there is: {problem:#}");

@@ -135,7 +135,7 @@ fn serve(dir: &Path, log: &Path) -> Loud {
     Loud { child, url: said["listening"].as_str().unwrap().to_owned() }
 }
 
-/// Where a canary is in these bytes.
+/// The place of a canary in these bytes.
 fn canary(bytes: &[u8]) -> Option<String> {
     let place = bytes.windows(MARK.len()).position(|window| window == MARK.as_bytes())?;
     let around = &bytes[place.saturating_sub(200)..bytes.len().min(place + 100)];
@@ -300,13 +300,13 @@ resources = {{ tool_names = ["*"] }}
             let answer = items.iter().find(|event| event["type"] == "test.answer").unwrap();
             let outcomes = answer["data"]["outcomes"].as_array().unwrap();
             assert_eq!(outcomes.len(), tools + 10);
-            // What was said is there, but for the secret.
+            // The message is complete except for the secret.
             assert!(outcomes[0]["message"].as_str().unwrap().contains("cannot use Authorization"), "{}", outcomes[0]);
             assert!(body.contains("is not good enough") && body.contains("my key is"), "{body}");
         }
     }
 
-    // What the command line shows.
+    // The output of the command line.
     for arguments in [&["config", "check"][..], &["config", "check", "--json"], &["runs", "list", "--json"], &["runners"]] {
         let mut command = with_secrets(dir.path());
         let output = command.args(arguments).env("AGENT_HOST_SERVER", &host.url).output().unwrap();
@@ -315,7 +315,7 @@ resources = {{ tool_names = ["*"] }}
         clean(&arguments.join(" "), &shown);
     }
 
-    // What is written while it runs, and when it has ended.
+    // The files while the host runs, and after its end.
     for ended in [false, true] {
         if ended {
             let id = rustix::process::Pid::from_child(&host.child);

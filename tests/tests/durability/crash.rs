@@ -1,4 +1,4 @@
-//! The plug is pulled while runs stream: nothing that a client was told is missing afterwards.
+//! Kills during streams: no event that a client received is missing afterwards.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ id = "hostile"
 runner = "plugin:test/hostile/default"
 "#;
 
-/// What clients were told: events that were acknowledged with their runs, and run events that were shown.
+/// The data that clients received: acknowledged events with their runs, and shown run events.
 #[derive(Default)]
 struct Told {
     acknowledged: BTreeMap<String, (String, Vec<String>)>,
@@ -56,7 +56,7 @@ async fn client(url: String, round: usize, client: usize, told: Arc<Mutex<Told>>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_that_was_told_is_missing_after_a_kill() {
+async fn all_events_that_clients_saw_survive_a_kill() {
     let told = Arc::new(Mutex::new(Told::default()));
     let mut host = Process::start(&["hostile"], CONFIG);
     for round in 0..12_usize {
@@ -83,7 +83,7 @@ async fn nothing_that_was_told_is_missing_after_a_kill() {
         let kept = get(format!("/api/v1/events/{event}")).await;
         assert!(kept.to_string().contains("emit-n"), "{key}: {kept}");
         for id in runs {
-            // A run that waited in line when the host died goes on by itself.
+            // A run that waited in line at the crash continues without a client.
             let events = ended(&http, &host.url(&format!("/api/v1/runs/{id}/events"))).await;
             let run = get(format!("/api/v1/runs/{id}")).await;
             restarted += usize::from(run["failure"]["code"] == "host_restarted");

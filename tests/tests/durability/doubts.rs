@@ -100,13 +100,13 @@ async fn a_person_is_asked_where_the_binding_says_so() {
     assert_eq!(respond(&host, "nonsense", "repeat").await.0, 404);
     assert_eq!(respond(&host, actions[0], "perhaps").await.0, 400);
 
-    // Twice at once: one of them is told that it comes second.
+    // Two concurrent answers: one of them is refused as the second.
     let answers = tokio::join!(respond(&host, actions[0], "repeat"), respond(&host, actions[0], "repeat"));
     let mut statuses = [answers.0.0, answers.1.0];
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 409], "{answers:?}");
 
-    // The other, by the command line. It waits until the run does again.
+    // The other answer, by the command line, when the run waits again.
     host.until_status(&run, "waiting").await;
     let server = host.urls().borrow().clone();
     let respond = ["runs", "respond", "--server", &server, actions[1], "skip"];
@@ -132,7 +132,7 @@ async fn a_person_is_asked_where_the_binding_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_waits_for_an_answer_can_be_cancelled() {
+async fn a_run_that_waits_for_an_answer_can_be_cancelled() {
     let world = tempfile::tempdir().unwrap();
     let (host, run) = interrupted("ask", world.path()).await;
     host.until_status(&run, "waiting").await;

@@ -69,7 +69,7 @@ async fn an_agent_does_not_notice_that_its_host_was_killed() {
     let count_file = world.path().join("counted");
     let mut host = Host::start(&["local_agent"], &config(&model, &count_file));
 
-    // Nobody pulls the plug: this is what is to be.
+    // The reference: a run without a kill.
     let calm = host.send_in("calm", "task:calm").await;
     let calm = host.ended(&calm).await;
     let counted = Counted::of(&count_file);
@@ -92,7 +92,7 @@ async fn an_agent_does_not_notice_that_its_host_was_killed() {
         host.kill();
         kills.push((before, now()));
         if random.below(3) == 0 {
-            // It dies again before it lives, or soon after.
+            // The next kill comes before or soon after the start.
             let began = Instant::now();
             host.stillborn(Duration::from_millis(random.below(500))).await;
             kills.push((now() - began.elapsed().as_millis() as u64, now()));
@@ -172,7 +172,7 @@ fn conversations_go_on(ended: &[(String, Ended)], model: &ModelServer) {
                     let times = |text: &str| before.matches(text).count();
                     assert_eq!(times(&format!("\"task:{other}\"")), usize::from(n < at), "{task} remembers of {other}: {before}");
                     let reports = times(&format!("This is the report on {other}. "));
-                    // What was said after a message came stands behind it, and is no part of what was before.
+                    // A later message comes after this one in the transcript.
                     let was_said = n < at && other_run.run["finished_at"].as_u64() < run.run["created_at"].as_u64();
                     assert!(reports == 1 || reports == 0 && !was_said, "{task} remembers of {other}: {before}");
                     assert!(reports == 0 || n < at, "{task} knows what is to come: {before}");
@@ -182,7 +182,7 @@ fn conversations_go_on(ended: &[(String, Ended)], model: &ModelServer) {
     }
 }
 
-/// What the tools did, by what was asked of them.
+/// The effects of the tools, by parameters.
 struct Counted(BTreeMap<String, usize>);
 
 impl Counted {
@@ -199,8 +199,8 @@ impl Counted {
     }
 }
 
-/// How often the plug was pulled between the beginning of a call and its end. What an effect had come to in that time,
-/// nobody can know but those who had it.
+/// The number of kills between the start of a call and its end. The outcome of an effect at that time is unknown to the
+/// host.
 fn hit(kills: &[Kill], call: &Call<'_>) -> usize {
     kills.iter().filter(|(before, after)| call.began <= *after && *before <= call.ended).count()
 }
@@ -236,9 +236,9 @@ fn calls<'a>(ended: &'a Ended, kind: &str) -> Vec<Call<'a>> {
 /// Calls that a kill has hit.
 #[derive(Debug, PartialEq, Default)]
 struct Hit {
-    /// Nobody knows what came of them.
+    /// Effects with an unknown outcome.
     in_doubt: usize,
-    /// They were made again.
+    /// Repeated effects.
     again: usize,
 }
 
@@ -247,7 +247,7 @@ fn is_as_undisturbed(ended: &Ended, task: &str, model: &ModelServer, counted: &C
     let mut again = 0;
     assert_eq!(ended.run["status"], "completed", "{task}: {ended}");
 
-    // What the tools did.
+    // The effects of the tools.
     let tools = calls(ended, "tool");
     let mut results = Vec::new();
     for call in &tools {
@@ -274,7 +274,7 @@ fn is_as_undisturbed(ended: &Ended, task: &str, model: &ModelServer, counted: &C
     let in_doubt = results.iter().filter(|result| *result == IN_DOUBT).count();
     assert_eq!(results.len(), 3, "{task}: {ended}");
 
-    // What the model said.
+    // The texts of the model.
     let texts: Vec<_> = [0, 1, 3].iter().zip(0..).map(|(known, step)| script(task, step, &results[..*known]).0).collect();
     assert_eq!(ended.said(), texts, "{task}: {ended}");
     for (step, call) in calls(ended, "model").iter().enumerate() {
@@ -290,7 +290,7 @@ fn is_as_undisturbed(ended: &Ended, task: &str, model: &ModelServer, counted: &C
     Hit { in_doubt, again }
 }
 
-/// Nothing of a message is missing for those who saw it come, and nothing came twice.
+/// Clients that saw a message stream received each part exactly once.
 fn is_streamed(ended: &Ended) {
     for message in ended.of("message.completed") {
         let id = &message["message_id"];

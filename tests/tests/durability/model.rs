@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Between two pieces of an answer.
 const PIECE: Duration = Duration::from_millis(6);
 
-/// The tool is called so in a report when nobody knows what came of it.
+/// The tool is called so in a report when its outcome is unknown.
 pub const IN_DOUBT: &str = "(nobody knows)";
 
 /// The running server.
@@ -33,7 +33,7 @@ type Asked = Arc<Mutex<Vec<Request>>>;
 struct Request {
     task: String,
     step: usize,
-    /// What the conversation has before the task.
+    /// The conversation before the task.
     before: String,
 }
 
@@ -47,19 +47,19 @@ impl ModelServer {
         Self { url, asked }
     }
 
-    /// How often a step of a task was asked for.
+    /// The number of requests for a step of a task.
     pub fn asked(&self, task: &str, step: usize) -> usize {
         self.asked.lock().unwrap().iter().filter(|asked| asked.task == task && asked.step == step).count()
     }
 
-    /// What every request of a task had before it: the conversation as the agent remembers it.
+    /// The conversation before each request of a task, as the agent remembers it.
     pub fn before(&self, task: &str) -> Vec<String> {
         let asked = self.asked.lock().unwrap();
         asked.iter().filter(|asked| asked.task == task).map(|asked| asked.before.clone()).collect()
     }
 }
 
-/// What the model says in a step, and the tools that it then asks for, where `results` is what tools have said.
+/// The text of the model in a step, and its tool calls; `results` are the answers of tools so far.
 pub fn script(task: &str, step: usize, results: &[String]) -> (String, Vec<(&'static str, Value)>) {
     let call = |tool, n| (tool, json!({ "note": format!("{task}/{n}") }));
     match step {
@@ -76,12 +76,12 @@ pub fn script(task: &str, step: usize, results: &[String]) -> (String, Vec<(&'st
     }
 }
 
-/// What the model makes of the answer of a tool.
+/// The model's text about the answer of a tool.
 fn understood(result: &str) -> String {
     if !result.starts_with("Error: ") {
         return result.to_owned();
     }
-    if result.contains("nobody knows what came of it") { IN_DOUBT.to_owned() } else { format!("[{result}]") }
+    if result.contains("its outcome is unknown") { IN_DOUBT.to_owned() } else { format!("[{result}]") }
 }
 
 async fn answer(State(asked): State<Asked>, Json(request): Json<Value>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {

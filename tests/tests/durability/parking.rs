@@ -24,7 +24,7 @@ async fn parked(host: &Host, runs: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_sleeps_long_is_parked_and_wakes_in_time() {
+async fn a_long_sleep_parks_and_wakes_in_time() {
     let host = host("");
     for sleep in ["sleep 3000", "timer 3000"] {
         let run = host.send(&format!("now; {sleep}; now; sleep 10; say done")).await;
@@ -91,7 +91,7 @@ async fn a_run_that_was_killed_before_is_parked_and_wakes_and_is_killed_again() 
     let ended = host.ended(&run).await.completed();
     assert_eq!(ended.outcomes().len(), 7, "{ended}");
     assert_eq!((ended.statuses("woken").len(), ended.statuses("timer").len()), (2, 2), "{ended}");
-    // When it was killed parked, it was not interrupted.
+    // A run that was parked at the kill was not interrupted.
     assert_eq!(ended.resumes(), 2, "{ended}");
     host.check();
 }
@@ -226,15 +226,15 @@ async fn a_run_whose_journal_is_full_is_not_parked() {
     host.check();
 }
 
-/// Whatever comes in the moment in which a run is parked or wakes finds it.
+/// An event at the moment of parking or waking reaches the run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_comes_while_a_run_is_parked_or_wakes_is_not_lost() {
+async fn events_during_parking_or_waking_are_not_lost() {
     const RUNS: u64 = 60;
     let mut random = Random(7);
     let host = Arc::new(host(""));
     let mut all = Vec::new();
     for n in 0..RUNS {
-        // It is parked about at once, and wakes 400 ms later.
+        // The run is parked soon, and wakes 400 ms later.
         let (pause, more) = (Duration::from_millis(random.below(700)), random.below(2) == 0);
         let host = Arc::clone(&host);
         all.push(tokio::spawn(async move {

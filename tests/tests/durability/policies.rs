@@ -1,4 +1,4 @@
-//! What becomes of a run when its host stops is for its binding to say.
+//! The binding decides on the runs of a stopped host.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn a_run_that_is_to_be_retried_begins_anew_and_knows_it() {
     assert_eq!((&ended.run["attempt"], ended.resumes()), (&json!(2), 0), "{ended}");
     let [retried] = &*ended.statuses("retried") else { panic!("{ended}") };
     assert_eq!((&retried["attempt"], &retried["status"]), (&json!(2), &json!("running")), "{ended}");
-    // What the first attempt said stays, and the second says all of it again.
+    // The output of the first attempt stays, and the second attempt repeats all of it.
     let told: Vec<_> = ended.of("x.step").iter().map(|data| data["outcome"].clone()).collect();
     assert_eq!(told, [json!(1), json!("began"), json!(2), json!("began"), json!(null), json!(2)], "{ended}");
     assert_eq!(*ended.said().last().unwrap(), r#"[2,"began",null,2]"#);
@@ -52,14 +52,14 @@ async fn a_run_that_is_to_fail_fails() {
     host.kill_and_revive();
     host.ended(&run).await.failed("host_restarted");
     host.ended(&behind).await.failed("host_restarted");
-    // It had not begun: nothing of it is lost.
+    // The run had not begun, so nothing is lost.
     assert_eq!(host.ended(&waits).await.completed().outcomes(), [1]);
     host.check();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_run_that_kills_its_host_each_time_it_comes_back_is_given_up() {
-    // It waits in memory without a word, so no execution of it gets any further.
+    // The run waits in memory without output, so no execution of it makes progress.
     let config = "[limits]\nmax_live_runs = 50\npark_after_ms = 3600000\n\
                   [[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\nmax_attempts = 2\n";
     let mut host = Host::limited(&["steps"], config);
@@ -93,7 +93,7 @@ async fn the_deadline_of_a_run_passes_while_its_host_is_dead_and_a_cancel_is_not
     let ended = host.ended(&late).await;
     assert_eq!(ended.run["status"], "timeout", "{ended}");
 
-    // It is killed in the moment in which the cancel has been acknowledged.
+    // The host is killed right after the acknowledged cancel.
     for _ in 0..5 {
         let run = host.send("say began; await go").await;
         host.until_step(&run, "say began").await;
@@ -139,7 +139,7 @@ async fn a_run_that_is_to_be_retried_is_so_after_a_host_that_ended_in_good_order
     host.check();
 }
 
-/// A run that is put down has not brought its host down.
+/// A parked run did not crash its host.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_run_that_waits_long_outlives_more_stops_in_good_order_than_it_has_attempts() {
     let config = "[limits]\nmax_live_runs = 50\npark_after_ms = 3600000\n\

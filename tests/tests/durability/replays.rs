@@ -32,7 +32,7 @@ async fn time_chance_and_the_order_of_hash_maps_are_the_same_when_a_run_comes_ba
     }
     assert_eq!(ended.said(), [format!("{told:016x}")]);
 
-    // What it sees is time and chance all the same.
+    // Time and random values differ all the same.
     let all = |field: &str| looks.iter().map(|look| look["seen"][field].clone()).collect::<Vec<_>>();
     for field in ["wall_ns", "elapsed_ns", "timers_now"] {
         let times: Vec<_> = all(field).iter().map(|time| time.as_u64().unwrap()).collect();
@@ -51,7 +51,7 @@ async fn time_chance_and_the_order_of_hash_maps_are_the_same_when_a_run_comes_ba
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_a_run_has_read_stays_read_though_others_have_changed_it() {
+async fn a_resumed_run_reads_the_values_of_before() {
     let mut host = Host::steps("");
     host.take("set k one; store k one").await;
     let run = host.send("get k; load k; say read; await go; get k; load k").await;
@@ -70,7 +70,7 @@ async fn what_a_run_has_read_stays_read_though_others_have_changed_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_a_run_has_read_is_kept_for_it_however_large_it_is_and_though_it_is_nowhere_else() {
+async fn values_that_a_run_has_read_are_kept_for_its_replay() {
     let config = "[limits]\nmax_live_runs = 50\ngc_interval_ms = 1000\nartifact_unreferenced_ms = 1\n\
                   [[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\n";
     let mut host = Host::limited(&["steps"], config);
@@ -209,7 +209,7 @@ async fn a_guest_that_asks_for_something_else_than_before_fails_and_the_differen
     let at = difference["at"].as_str().unwrap();
     assert_eq!(details["recorded"]["request"].pointer(at), Some(&json!("this")), "{ended}");
     assert_eq!(ended.events.last().unwrap()["data"]["details"], *details, "{ended}");
-    // What was told before stays told.
+    // Earlier output stays.
     assert_eq!(ended.said(), ["hello", "began"], "{ended}");
 
     // Another function.
@@ -222,7 +222,7 @@ async fn a_guest_that_asks_for_something_else_than_before_fails_and_the_differen
         "{ended}"
     );
 
-    // What was emitted is not in the journal a second time, and is held against it all the same.
+    // Emitted results are not in the journal, and are compared all the same.
     let ended = resumed_with_another_text("get this; say hello; say began; await go", "say hello", "say hullo").await;
     let details = &ended.run["failure"]["details"];
     assert_eq!(details["call"], 3, "{ended}");

@@ -19,7 +19,7 @@ async fn a_run_goes_on_with_the_version_that_it_began_with() {
     host.kill();
     fs::copy(component("steps_next"), host.dir().join("plugins").join("steps.wasm")).unwrap();
     host.revive();
-    // Who comes now is answered by what is there now.
+    // A new run uses the present component.
     let fresh = host.send("set go yes").await;
     assert_eq!(host.ended(&fresh).await.completed().said(), ["another version"]);
     assert_eq!(host.run(&begun).await["status"], "running");

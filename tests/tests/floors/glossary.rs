@@ -20,7 +20,7 @@ fn source(dir: &Path, text: &mut String) {
     }
 }
 
-/// What is wrong with the row of a term.
+/// The problem of a glossary row.
 fn wrong(row: &str) -> Option<String> {
     let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
     let [term, _, types, page] = cells[..] else { return Some(format!("{row}: not four cells")) };

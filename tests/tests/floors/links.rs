@@ -42,7 +42,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     prose(text).filter(|line| line.starts_with('#')).map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// What is wrong with a link of the page at `path`.
+/// The problem of a link on the page at `path`.
 fn wrong(path: &Path, link: &str) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;

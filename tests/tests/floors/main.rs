@@ -6,6 +6,7 @@ mod links;
 mod modules;
 mod rooms;
 mod tokens;
+mod words;
 
 use std::{collections::BTreeMap, fs, path::Path};
 

@@ -17,12 +17,12 @@ pub struct Modules {
     pub arrows: BTreeMap<(String, String), String>,
 }
 
-/// One source file, read.
+/// A parsed source file.
 #[derive(Debug)]
 pub struct File {
-    /// Its path from the folder `src`.
+    /// Path from the folder `src`.
     pub path: String,
-    /// Its code without test items: each token and its line.
+    /// Code without test items: each token and its line.
     pub code: Vec<(String, usize)>,
 }
 
@@ -156,7 +156,7 @@ fn read_sources(src: &Path, folder: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// How far below the root of the crate the module of a file is: 1 for `a.rs` and `a/mod.rs`, 2 for `a/b.rs`.
+/// The depth of a file's module below the root of the crate: 1 for `a.rs` and `a/mod.rs`, 2 for `a/b.rs`.
 fn depth(path: &str) -> usize {
     path.trim_end_matches("/mod.rs").split('/').count()
 }

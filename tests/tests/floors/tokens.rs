@@ -1,6 +1,6 @@
 //! A reader of Rust source: the tokens of its code, without comments, literals and test items.
 
-/// One word or sign of the code, and the line where it stands.
+/// A token of the code, and its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token<'a> {
     pub text: &'a str,

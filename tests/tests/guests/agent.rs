@@ -1,4 +1,4 @@
-//! The reference agent as users have it: its component, a host, a model, tools and a knowledge base.
+//! The reference agent with its component, a host, a model, tools and a knowledge base.
 
 mod images;
 
@@ -62,7 +62,7 @@ async fn told(config: &str, script: &str) -> World {
     .await
 }
 
-/// What a run left, a line for each event.
+/// The events of a run, one per line.
 fn record(ended: &Ended) -> String {
     let lines = ended.events.iter().map(|event| format!("{} {}", event.kind, event.data.get()));
     lines.collect::<Vec<_>>().join("\n")
@@ -235,7 +235,7 @@ text = "Waited."
 }
 
 #[tokio::test]
-async fn what_it_knows_is_cited_by_source() {
+async fn knowledge_is_cited_by_source() {
     let script = r#"
 [[reply]]
 when = '(?s)<material>.*\[(?P<n>\d+)\] .*?(?P<passage>The office[^\n]*nine\.).*When does'

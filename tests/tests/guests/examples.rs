@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 /// Must never be seen outside of the servers that it is for.
 const CANARY: &str = "canary-http-51d0e2";
 
-/// What a run asks, once it does.
+/// The first action of a run, as soon as it exists.
 async fn asked(world: &World, run: RunId) -> Action {
     let found = async {
         loop {
@@ -112,7 +112,7 @@ config = { worker = "plugin:test/steps/default", at_once = 2 }
     let children = ended.events.iter().filter(|event| event.kind == "run.child.started").count();
     assert_eq!(children, 4);
     assert!(ended.said().contains("one") && ended.said().contains("three") && ended.said().contains("fail"), "{}", ended.said());
-    // Nothing that a child says is said in the conversation.
+    // Messages of a child do not join the conversation.
     let key = agent_host_protocol::grant::ConversationKey::new("", "c", "");
     let transcript =
         world.host.ledger().transcript(&key, None, None, 100, agent_host_protocol::page::Direction::Forward).unwrap();
@@ -185,7 +185,7 @@ async fn http_agent_streams_what_another_agent_says_and_never_holds_the_secret()
     let (headers, body) = seen.lock().unwrap()[0].clone();
     assert_eq!(headers["authorization"], format!("Bearer {CANARY}"), "the host put it in");
     assert_eq!(body["run_id"], ended.run.run_id.to_string());
-    // Not in what the run left, its journal included.
+    // Neither in the record of the run nor in its journal.
     let data = world.dir.path().join("data");
     world.host.shutdown(PATIENCE).await;
     let mut looked_at = 0;

@@ -41,7 +41,7 @@ fn contract() -> Vec<String> {
     functions
 }
 
-/// What every run has, whatever it is granted.
+/// False for functions that every run has, whatever its grant.
 fn needs_a_grant(function: &str) -> bool {
     !matches!(function.split('.').next(), Some("results" | "log" | "timers"))
 }
@@ -153,7 +153,7 @@ fn refused(answers: &BTreeMap<String, String>, audit: &[AuditRecord], function: 
 }
 
 #[tokio::test]
-async fn what_is_granted_works() {
+async fn granted_requests_succeed() {
     let port = serve_empty_objects().await;
     let world = world_with(EVERYTHING, "", port).await;
     let (answers, audit) = probe(&world, json!({ "url": format!("http://127.0.0.1:{port}/") })).await;
@@ -167,7 +167,7 @@ async fn what_is_granted_works() {
     world.host.shutdown(agent_host_tests::world::PATIENCE).await;
 }
 
-/// What leaves another trace than an audit record: events of the run, its log, the call that gave the resource.
+/// Functions with another trace than an audit record: events of the run, its log, the call that created the resource.
 const TRACED: [&str; 7] = [
     "results.emit",
     "log.write",
@@ -325,7 +325,7 @@ async fn a_resource_that_is_not_granted_is_refused_and_one_that_is_not_there_is_
 }
 
 #[tokio::test]
-async fn what_belongs_to_another_conversation_is_not_there() {
+async fn artifacts_of_another_conversation_are_not_found() {
     let world = world(EVERYTHING, "").await;
     // A run elsewhere leaves an event and an artifact.
     let elsewhere = world.ended(world.send(in_conversation("elsewhere", "{}")).await).await;

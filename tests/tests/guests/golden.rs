@@ -70,7 +70,7 @@ async fn ran(guest: &str, runner: &str, text: &str) -> (World, Ended) {
     (world, ended)
 }
 
-/// A component without the paths of the machine that built it; they stand in its messages of panics.
+/// A component without the paths of the build machine, which its panic messages contain.
 fn anonymous(mut wasm: Vec<u8>) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
     let home = PathBuf::from(std::env::var_os("HOME").unwrap());
@@ -83,7 +83,7 @@ fn anonymous(mut wasm: Vec<u8>) -> Vec<u8> {
     wasm
 }
 
-/// Each with a guest, its runner, and what it is told.
+/// Each with a guest, its runner, and its input.
 const SET: [(&str, &str, &str); 3] = [
     ("local_agent", "plugin:agent-host/local-agent/default", "Please add one and two, and twenty and twenty-two."),
     ("deterministic", "plugin:test/deterministic/default", "5 10"),
@@ -150,7 +150,7 @@ async fn a_run_is_the_same_a_thousand_times() {
 }
 
 #[tokio::test]
-async fn what_is_live_today_is_executed_again_today() {
+async fn live_runs_are_replayed() {
     let sandbox = sandbox();
     for (guest, runner, text) in SET {
         let (world, ended) = ran(guest, runner, text).await;

@@ -64,7 +64,7 @@ async fn a_guest_that_loops_is_stopped_at_its_deadline_and_delays_nobody() {
         world.send(Envelope::message("ignore-cancel", "api")).await,
     ]
     .into();
-    // An honest run goes on beside them: it needs their time, not their end.
+    // An honest run continues beside them: it needs their time, not their end.
     let honest = world.say("ok beside them").await;
     assert_eq!(honest.run.status, RunStatus::Completed, "{honest:#?}");
     for id in looping {
@@ -151,7 +151,7 @@ async fn a_guest_that_calls_too_often_is_told_so() {
     let limits =
         Limits { host_calls_per_second: 10, host_calls_burst: 20, results_per_second: 64, results_burst: 100, ..limits() };
     let world = World::with(&["hostile"], limits, vec![bound(HOSTILE)]).await;
-    // Its last words wait for the next second too: what is refused is retryable, and the SDK's reply is one call.
+    // The last message waits for the next second too: the refusal is retryable, and the SDK's reply is one call.
     let ended = world.say("emit-n 100").await;
     let deltas = ended.kinds().iter().filter(|kind| **kind == "message.delta").count();
     assert!((20..100).contains(&deltas), "{deltas} of 100 got through");

@@ -52,7 +52,7 @@ const SCRIPT: &str = "print('reads a page')\n";
 const WEB: &str = "---\nname: web\ndescription: Looks things up.\n---\n# Web\n";
 const SYSTEM: &str = "You are kind.\n";
 const RULES: &str = "No running.\n";
-/// What comes later in the place of `PDF` and `SYSTEM`.
+/// The later content of `PDF` and `SYSTEM`.
 const WRITES: &str = "---\nname: pdf\ndescription: 'PDF: how to write one'\nlicense: MIT\n---\n# PDF\n";
 const BRIEF: &str = "You are brief.\n";
 
@@ -75,7 +75,7 @@ async fn world() -> World {
     World::told(&["caller"], CONFIG, lay_out).await
 }
 
-/// Another host on the same directories, told the same.
+/// Another host on the same directories, with the same configuration.
 async fn again(world: World, grace: Duration) -> World {
     world.host.shutdown(grace).await;
     let World { host, dir } = world;
@@ -222,7 +222,7 @@ async fn a_run_reads_only_what_its_binding_names() {
         refused(&outcome, "not_found");
     }
 
-    // Who may not read gets no skill, and of a reference only which version it is.
+    // A run without the right to read gets no skill, and only the version of a reference.
     let blind = context(&world, "metadata").await;
     assert!(blind["resources"]["skills"].as_array().is_none_or(Vec::is_empty), "{blind:#}");
     assert!(blind["resources"]["artifacts"].as_array().is_none_or(Vec::is_empty), "{blind:#}");
@@ -275,7 +275,7 @@ async fn content_keeps_its_artifacts_over_starts_and_other_content_has_others() 
     assert_eq!(refs["house-rules"], before["house-rules"], "it has not changed");
     assert_eq!(refs["system-prompt"]["version"], sha256(BRIEF)[..12]);
 
-    // Nothing refers to the old content but the grant; it is not garbage.
+    // The grant is the only reference to the old content, which is therefore no garbage.
     let a_year = 365 * 24 * 60 * 60 * 1000;
     world.host.ledger().collect_garbage(time::now() + a_year).await.unwrap();
     let new = json!([

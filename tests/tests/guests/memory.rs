@@ -1,5 +1,5 @@
-//! What outlives a run: state, storage, artifacts, the transcript and the events, each with who may see it, how much
-//! of it there may be, and what becomes of two who write at once.
+//! Data that outlive a run: state, storage, artifacts, the transcript and the events, each with its readers, its quota, and
+//! its rule for concurrent writes.
 
 #![allow(clippy::needless_range_loop, reason = "a place names the step of a script and its outcome together")]
 
@@ -58,7 +58,7 @@ fn in_conversation(id: &str) -> Value {
     json!({ "conversation": { "conversation_id": id } })
 }
 
-/// What came of each step.
+/// The outcomes of the steps.
 #[track_caller]
 fn outcomes(ended: &Ended) -> Vec<Value> {
     let answer = ended.events.iter().find(|event| event.kind == "test.answer");
@@ -94,7 +94,7 @@ fn files(world: &World) -> Vec<String> {
 
 const A_DAY: u64 = 24 * 60 * 60 * 1000;
 
-/// Who and where, with one thing changed at a time.
+/// Actor and place, with one property changed at a time.
 fn somewhere(change: &str) -> Value {
     let is = |what: &str, usual: &'static str, other: &'static str| if change == what { other } else { usual };
     json!({
@@ -119,7 +119,7 @@ async fn state_is_kept_apart_by_all_that_its_scope_names() {
     let written = play(&world, "main", somewhere(""), all("state.set")).await;
     assert_eq!(written, vec![Value::Null; 5]);
 
-    // Which scopes are still the same ones when one thing is another.
+    // The scopes that stay the same when one property changes.
     for (binding, change, seen) in [
         ("main", "", SCOPES.as_slice()),
         ("main", "conversation", &["actor", "subject", "runner", "binding"]),
@@ -163,7 +163,7 @@ async fn of_two_runs_that_write_at_once_one_wins_and_the_other_is_told() {
     for (round, scope, first) in [
         (1, "runner", json!({ "call": "state.get", "scope": "runner", "key": "k" })),
         (2, "actor", json!({ "call": "state.get", "scope": "actor", "key": "k" })),
-        // What the context shows counts as seen.
+        // A value in the context counts as seen.
         (3, "runner", json!({ "call": "context" })),
         (4, "actor", json!({ "call": "context" })),
     ] {
@@ -178,7 +178,7 @@ async fn of_two_runs_that_write_at_once_one_wins_and_the_other_is_told() {
                 }
             };
             let get = json!({ "call": "state.get", "scope": scope, "key": "k" });
-            // There is something to be seen.
+            // A value to see.
             play(&world, "main", actor(), json!([{ "call": "state.set", "scope": scope, "key": "k", "value": name }])).await;
             let slow = json!([
                 first,
@@ -219,7 +219,7 @@ async fn of_two_runs_that_write_at_once_one_wins_and_the_other_is_told() {
         { "call": "await", "key": "done" },
         { "call": "state.set", "scope": "runner", "key": "new", "value": "slow" },
         { "call": "state.delete", "scope": "runner", "key": "k" },
-        // Never seen, so it is simply set.
+        // The value was never seen, so it is set without a check.
         { "call": "state.set", "scope": "runner", "key": "unseen", "value": "slow" },
     ]);
     let quick = json!([
@@ -285,7 +285,7 @@ async fn a_scope_and_an_area_that_are_full_refuse_more() {
         assert_eq!(play(&world, "main", json!({}), json!([elsewhere])).await, [Value::Null]);
     }
 
-    // What a result writes is counted in the same place.
+    // A write by a result counts for the same quota.
     let update = json!({ "call": "emit", "message": "no", "state": [{ "scope": "runner", "key": "g", "value": 1 }] });
     let ended = world.ended(world.send(event("main", json!({}), json!([update]))).await).await;
     refused(&outcomes(&ended)[0], "payload_too_large");
@@ -391,7 +391,7 @@ async fn storage_is_shared_by_a_plugin_a_workspace_or_a_binding_and_outlives_the
     let left = play(&world, "main", in_workspace("w1"), all("storage.get")).await;
     assert_eq!(left[2]["text"], "of binding");
 
-    // What was replaced and deleted leaves the disk, once no journal needs it any more.
+    // Replaced and deleted values are removed from disk when no journal refers to them.
     assert_eq!(files(&world).len(), 2, "{:?}", files(&world));
     world.host.ledger().collect_garbage(time::now() + A_DAY / 2).await.unwrap();
     assert_eq!(files(&world).len(), 2, "the journals of runs that read them are kept");

@@ -67,7 +67,7 @@ async fn told(config: &str) -> World {
     World::told(&["local_agent"], config, |_| {}).await
 }
 
-/// What a run left, a line for each event.
+/// The events of a run, one per line.
 fn record(ended: &Ended) -> String {
     let lines = ended.events.iter().map(|event| format!("{} {}", event.kind, event.data.get()));
     lines.collect::<Vec<_>>().join("\n")
@@ -91,7 +91,7 @@ fn failed(ended: &Ended, code: &str) {
     assert!(!ended.kinds().contains(&"message.completed"), "{}", record(ended));
 }
 
-/// One of a blocking kind, off the threads of the test.
+/// Runs a blocking function outside of the test's threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -150,7 +150,7 @@ async fn an_agent_works_with_a_model_server_and_a_tool_server_of_others() {
 }
 
 #[tokio::test]
-async fn what_a_model_server_refuses_has_the_category_of_the_documentation() {
+async fn refusals_of_a_model_server_have_the_documented_category() {
     let error = |ask: &str, status: u16, kind: &str, code: &str| {
         json!({
             "match": { "userMessage": ask },
@@ -181,14 +181,14 @@ async fn what_a_model_server_refuses_has_the_category_of_the_documentation() {
         ("busy", "provider_rate_limited", true),
         ("poor", "quota_exceeded", false),
         ("down", "provider_unavailable", true),
-        // It knows no answer, and says 404.
+        // The server has no answer, and returns 404.
         ("something else", "model_not_found", false),
         ("cut", "stream_interrupted", true),
     ] {
         let ended = world.say(ask).await;
         failed(&ended, code);
         assert_eq!(ended.run.failure.as_ref().unwrap().retryable, retryable, "{}", record(&ended));
-        // What came before it broke off is there, and nothing in its place.
+        // The text before the interruption is there, without a replacement of the rest.
         let came = ended.streamed();
         assert!("half of an answer".starts_with(&came) && came.is_empty() == (ask != "cut"), "{}", record(&ended));
     }
@@ -266,7 +266,7 @@ async fn a_knowledge_base_is_searched_with_embeddings_of_others() {
     world.host.shutdown(PATIENCE).await;
 }
 
-/// A scripted model that asks for the tools of the server, by what it is told.
+/// A scripted model that calls the tools of the server, by its input.
 const SCRIPT: &str = r#"
 [[reply]]
 after_tool = true
@@ -334,7 +334,7 @@ fn over_stdio(program: &std::path::Path) -> String {
     format!("command = \"node\"\nargs = [{:?}, \"stdio\"]", program.to_str().unwrap())
 }
 
-/// What every transport must do.
+/// The checks for every transport.
 async fn tools_work(world: &World) {
     let ended = world.say("echo").await;
     completed(&ended);

@@ -39,7 +39,7 @@ match = { event_type = "nobody\\.sends\\.this" }
 resources = { runs = ["start", "get", "list", "events", "cancel"] }
 "#;
 
-/// What must not be found any more.
+/// A text that must not be found after the deletion.
 const SECRET: &str = "thewordthatwassaid";
 
 async fn world() -> World {
@@ -70,7 +70,7 @@ async fn begin(host: &Host, run: AgentRun) -> Result<AcceptedEvent, HostError> {
     host.begin_agent_run(run, None, &no_entries).await
 }
 
-/// What came of each step of a run.
+/// The outcomes of a run's steps.
 async fn outcomes(world: &World, run: RunId) -> Vec<Value> {
     let ended = world.ended(run).await;
     let answer = ended.events.iter().find(|event| event.kind == "test.answer");
@@ -147,7 +147,7 @@ async fn a_run_of_an_agent_begins_with_its_state_and_entries_in_one_commit() {
     assert!(matches!(refused, Err(HostError::Invalid(_))), "{refused:?}");
     assert_eq!(host.ledger().conversation_runs(&key("t")).unwrap().len(), before);
 
-    // What somebody says without being answered joins the transcript.
+    // A message without a run joins the transcript.
     let noted = host.note_message(in_conversation("t", "for the record"), None, &no_entries).await.unwrap();
     assert!(noted.runs.is_empty());
     let nowhere = host.note_message(Envelope::message("x", "api"), None, &no_entries).await;
@@ -221,7 +221,7 @@ async fn a_thread_that_is_forgotten_is_found_nowhere() {
     let left: Vec<_> = export.lines().filter(|line| line.contains(SECRET)).collect();
     assert!(left.is_empty(), "{left:#?}");
 
-    // What is left of a run is that it was there, and how it ended.
+    // The record of a run remains, with its end.
     let run = host.wait(first, PATIENCE).await.unwrap();
     assert_eq!(Value::from(run.metadata.clone()), json!({ "forgotten": true }));
     let events = world.events(first).await.unwrap();

@@ -25,8 +25,8 @@ const MAX_TEXT_BYTES: usize = 16 * 1024;
 
 /// A folder, and what is below it.
 ///
-/// A path is walked name by name, each opened below the one before and never through a symbolic link. So nothing that is
-/// changed meanwhile leads out of the folder either.
+/// Every name of a path is opened below the folder before it, and symbolic links are not followed. Changes at the same time
+/// therefore cannot lead out of the folder.
 #[derive(Debug)]
 pub(crate) struct Files {
     root: PathBuf,
@@ -63,7 +63,7 @@ impl Files {
         Ok(if list.is_empty() { "The folder is empty.".to_owned() } else { list })
     }
 
-    /// How many words, lines and bytes a text has.
+    /// The number of words, lines and bytes of a text.
     pub(crate) fn count(&self, file: &str) -> Result<String, String> {
         let text = self.text(file)?;
         Ok(format!(
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_out_of_the_folder() {
+    fn paths_stay_in_the_folder() {
         let (dir, files) = world();
         let absolute = dir.path().join("secret.txt");
         let ways = [
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_or_too_much_is_refused() {
+    fn bytes_without_text_and_large_files_are_refused() {
         let (_dir, files) = world();
         for file in ["binary", "huge", "sub", "", "none.txt", "a.txt/b"] {
             assert!(files.count(file).is_err(), "{file}");

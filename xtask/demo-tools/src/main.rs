@@ -1,5 +1,5 @@
-//! The tool server of `cargo xtask demo`. It speaks the Model Context Protocol over standard input and output, as any other
-//! program that `[[mcp_servers]]` may name.
+//! The tool server of `cargo xtask demo`. It speaks the Model Context Protocol over standard input and output, as any
+//! program of `[[mcp_servers]]`.
 
 mod files;
 
@@ -16,7 +16,7 @@ use self::files::Files;
 /// Serve tools that read the files of a folder, over MCP on standard input and output (the demo starts it)
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Nothing outside of this folder is read, nor anything hidden in it
+    /// Folder of the files; hidden files and files outside of it are not read
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
 }
@@ -75,7 +75,7 @@ impl Tools {
         self.files.list(&folder)
     }
 
-    /// How many words, lines and bytes a text of the project has.
+    /// Counts words, lines and bytes of a text of the project.
     #[tool(annotations(read_only_hint = true, open_world_hint = false))]
     async fn count_words(&self, Parameters(CountWords { file }): Parameters<CountWords>) -> Result<String, String> {
         self.files.count(&file)

@@ -1,4 +1,4 @@
-//! `agent-host-load` as a process that goes on beside the host, and says what it has to say line by line.
+//! `agent-host-load` as a process beside the host, which reports line by line.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use super::session::{Report, Session};
 
-/// One of them. Dropping it kills it.
+/// The process. Dropping the value kills it.
 pub(crate) struct Beside {
     child: Child,
     input: Option<ChildStdin>,
@@ -47,7 +47,7 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // It may have ended by itself; either way nothing is left of it.
+        // The process may have ended; in both cases it is gone afterwards.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }

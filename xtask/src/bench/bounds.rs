@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bounds_nothing_is_refused() {
+    fn a_bound_without_effect_is_refused() {
         for text in [
             "echo.count.256.row = 26",
             "echo.cpu_us_per_run = 120",

@@ -1,4 +1,4 @@
-//! What host calls cost, one kind after the other.
+//! The cost of host calls, one kind after the other.
 
 use std::fs;
 
@@ -66,7 +66,7 @@ fn allocations(call: &str) -> String {
     format!("call.{call}.allocations")
 }
 
-/// One of everything, and limits that no measurement comes near.
+/// One of each resource, and limits that no measurement reaches.
 fn config(session: &Session) -> String {
     format!(
         r#"

@@ -72,7 +72,7 @@ pub(crate) fn in_process(session: &mut Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What one commit costs on the disk that the ledgers are on.
+/// The cost of one commit on the disk of the ledgers.
 pub(crate) fn disk(session: &mut Session) -> anyhow::Result<()> {
     if session.wants(&["disk.commit.p50_ms"]) {
         let dir = session.dir("disk")?.display().to_string();

@@ -222,7 +222,7 @@ pub(crate) const FIGURES: &[(&str, &str)] = &[
     ("ledger.open.million.ms", "ms"),
 ];
 
-/// Whether a figure is counted and not timed: it does not depend on the hour, and has a bound.
+/// True if a figure is a count and not a time: it does not depend on the hour, and has a bound.
 pub(crate) fn is_count(name: &str) -> bool {
     name.starts_with("echo.count.") || name.starts_with("agui.count.")
 }

@@ -1,4 +1,4 @@
-//! What the journals of runs cost, and how fast runs are executed again by them.
+//! The cost of journals, and the rate of replays.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use super::{
 
 const IN_FLIGHT: [u32; 2] = [1, 256];
 const CALLS: [&str; 3] = ["timers.now", "state.get", "state.set"];
-/// Calls of a run that is executed again: enough that they can be told from what comes before the first of them. A call
-/// that writes has a segment of the journal for itself, and each of these is unpacked by a commit of its own.
+/// Calls of a replayed run: enough to distinguish them from the start of the run. A call that writes has a segment of the
+/// journal of its own, and each segment is decoded separately.
 const REPLAYED: &str = "100000";
 const REPLAYED_WRITES: &str = "20000";
 
@@ -65,7 +65,7 @@ fn calls(session: &mut Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What they take on disk.
+/// The size of journals on disk.
 fn bytes(session: &mut Session) -> anyhow::Result<()> {
     const PER_RUN: &str = "journal.bytes_per_run.echo";
     for of in ["echo", "state", "stream"] {

@@ -1,4 +1,5 @@
-//! The way of figures: each is printed beside its bound or the last one, and kept in `docs/PERFORMANCE.md`.
+//! The way of figures: each is printed beside its bound or the last one, and kept in `docs/PERFORMANCE.md`. The
+//! plot of the front page follows.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -9,7 +10,7 @@ use super::{
     bounds::Bounds,
     figures::is_count,
     machine::Machine,
-    revision,
+    plot, revision,
     sample::Figure,
     session::Session,
     table::{self, Last, Origin, number},
@@ -19,10 +20,11 @@ use crate::{process, workspace::Workspace};
 /// Takes the figures of one call of `cargo xtask bench`.
 pub(crate) struct Keeper {
     page: PathBuf,
+    front: PathBuf,
     origin: Origin,
     bounds: Bounds,
     stretches: usize,
-    /// Fewer runs stand for a million.
+    /// True if fewer runs stand for a million.
     is_scaled: bool,
     over: Vec<&'static str>,
 }
@@ -32,6 +34,7 @@ impl Keeper {
         let date = process::output(std::process::Command::new("date").args(["-u", "+%F"]))?.trim().to_owned();
         Ok(Self {
             page: workspace.root().join("docs/PERFORMANCE.md"),
+            front: workspace.root().join("README.md"),
             origin: Origin { machine: Machine::here(session.data())?, commit: revision::here(workspace)?, date },
             bounds: Bounds::read(workspace)?,
             stretches,
@@ -58,7 +61,11 @@ impl Keeper {
             return Ok(());
         }
         let page = table::update(&page, &self.origin, &kept)?;
-        fs::write(&self.page, page).with_context(|| format!("{} cannot be written", self.page.display()))
+        let front = fs::read_to_string(&self.front).with_context(|| format!("{} cannot be read", self.front.display()))?;
+        for (path, text) in [(&self.front, plot::update(&front, &page)?), (&self.page, page)] {
+            fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        }
+        Ok(())
     }
 
     /// Fails where a count was over its bound.
@@ -88,7 +95,7 @@ impl Keeper {
     }
 }
 
-/// A count stands beside its bound, a time beside the last one.
+/// A count is shown with its bound, a time with the last one.
 fn line(figure: &Figure, verdict: Option<(f64, bool)>, last: Option<Last<'_>>) -> String {
     let Figure { name, unit, median, smallest, largest, others } = figure;
     if is_count(name) {

@@ -37,7 +37,7 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What an echo run costs beside a million others, over what it costs alone: the median of some pairs.
+/// The cost of an echo run beside a million others, relative to its cost alone: the median of some pairs.
 fn ratio(session: &mut Session, full: &Site) -> anyhow::Result<()> {
     let rate = |site: &Site| {
         let arguments = ["in-process", "--config", &site.config(), "--in-flight", IN_FLIGHT, "--measure", MEASURE_MS];
@@ -60,7 +60,7 @@ fn ratio(session: &mut Session, full: &Site) -> anyhow::Result<()> {
     session.record(RATIO, ratios.get(PAIRS / 2).copied().unwrap_or(f64::NAN))
 }
 
-/// What a crash costs the next start.
+/// The cost of a crash for the next start.
 fn open_after_kill(session: &mut Session, site: &Site) -> anyhow::Result<()> {
     let host = site.start(session)?.host;
     let target = target(&host);
@@ -68,7 +68,7 @@ fn open_after_kill(session: &mut Session, site: &Site) -> anyhow::Result<()> {
     let mut load = session.spawn_load(&[&["http"], target.as_slice(), &["--in-flight", IN_FLIGHT]].concat())?;
     thread::sleep(WORK);
     host.kill();
-    // It fails when the host goes.
+    // The load generator fails when the host ends.
     load.wait()?;
     let report = session.load(&["open", "--config", &site.config()])?;
     session.record(OPEN, report.number("open_ms")?)

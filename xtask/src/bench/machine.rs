@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-/// What figures depend on.
+/// The properties of a machine that figures depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// Processor, cores and memory.

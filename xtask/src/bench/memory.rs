@@ -20,7 +20,7 @@ const START: Duration = Duration::from_secs(60);
 /// Memory is looked at when things have calmed down.
 const CALM: Duration = Duration::from_secs(1);
 
-/// What a process has in memory, its mapped files included (proc(5), `VmRSS`).
+/// The resident memory of a process, mapped files included (proc(5), `VmRSS`).
 pub(crate) fn resident_kib(pid: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
@@ -31,7 +31,7 @@ fn resident(status: &str) -> Option<u64> {
     status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// What a run costs that is live and waits: instance, fiber, and what the host keeps of it.
+/// The memory of a live run that waits: instance, fiber, and the host's own data.
 pub(crate) fn waiting_runs(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&[PER_RUN]) {
         return Ok(());

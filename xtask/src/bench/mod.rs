@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what the host does in numbers, on the machine at hand.
+//! `cargo xtask bench`: figures of the host on this machine.
 //!
 //! Each measurement builds its own site (configuration, plugins, data) under `target/bench`, works on release builds
 //! and real processes, and is bounded in time. Load comes from `agent-host-load`.
@@ -21,6 +21,7 @@ mod memory;
 mod outside;
 mod parking;
 mod people;
+mod plot;
 mod queue;
 mod revision;
 mod sample;
@@ -50,7 +51,7 @@ pub(crate) const STRETCHES: usize = 5;
 pub(crate) struct Bench {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Only figures whose names start with this
+    /// Beginning of the names of the figures
     #[arg(default_value = "")]
     prefix: String,
     /// Stretches of each figure. With fewer than five, figures are shown and not kept
@@ -64,7 +65,7 @@ enum Command {
     Compare {
         /// A commit, as git names it
         revision: String,
-        /// Only figures whose names start with this
+        /// Beginning of the names of the figures
         prefix: String,
         /// A directory with release binaries of that revision, so that it is not built
         #[arg(long, value_name = "DIR")]

@@ -20,7 +20,7 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The server is on this machine, where runs may not go unless they are told.
+/// The server is on this machine, which egress rules have to allow.
 fn config() -> String {
     format!(
         r#"

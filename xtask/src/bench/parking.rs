@@ -20,14 +20,14 @@ use crate::{host::HostProcess, http::Client, process};
 /// Runs that a crash interrupts, and calls that each has made by then.
 const INTERRUPTED: u64 = 1_000;
 const CALLS: u32 = 20;
-/// They wake up so long after the first of them began; by then the host has been killed.
+/// Time from the start of the first run to its wake-up; the host is killed before.
 const NAP: Duration = Duration::from_secs(25);
 /// Runs that are parked for a short time.
 const PARKED_SHORTLY: &str = "200";
 /// Runs that are parked while memory is looked at, and how long each is.
 const PARKED: u64 = 10_000;
 const NIGHT: Duration = Duration::from_secs(3_600);
-/// What does not happen by then does not happen.
+/// Time limit of the measurement.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Memory is looked at when things have calmed down.
 const CALM: Duration = Duration::from_secs(3);
@@ -73,7 +73,7 @@ fn restart(session: &mut Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long it takes to leave memory, and to come back.
+/// The time of leaving memory, and of coming back.
 fn latency(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 6] = [
         ("park.p50_ms", "park_p50_ms"),
@@ -94,8 +94,8 @@ fn latency(session: &mut Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What parked runs take in memory: a process that has parked them is held against one that has as many behind it, and a
-/// process that found them on disk against one that found none.
+/// The memory of parked runs: a process that has parked them is compared with one that has completed as many, and a process
+/// that found them on disk with one that found none.
 fn memory(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&[RSS, ADDED, RESTARTED, ACTIVE]) {
         return Ok(());
@@ -167,7 +167,7 @@ pub(crate) fn until(client: &Client, what: &str, wanted: u64) -> anyhow::Result<
     }
 }
 
-/// What the host has in memory when nothing happens, in MiB.
+/// The memory of the idle host, in MiB.
 pub(crate) fn settled(host: &HostProcess) -> anyhow::Result<f64> {
     thread::sleep(CALM);
     Ok(resident_kib(host.id())? as f64 / 1024.0)

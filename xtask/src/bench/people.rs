@@ -26,7 +26,7 @@ const ANSWERS: &str = "40";
 /// Messages to a run that waits for them.
 const MESSAGES: &str = "500";
 
-/// Nobody waits so long.
+/// A deadline that is never reached.
 const NIGHT: &str = "deadline_ms = 14400000\n";
 
 pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
@@ -36,8 +36,8 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     children(session)
 }
 
-/// What runs take that wait for an answer, and what becomes of the others meanwhile. A process in which runs wait is held
-/// against one that has as many behind it; those that cannot be parked come on top.
+/// The memory of runs that wait for an answer, and the effect on other runs. A process with waiting runs is compared with
+/// one that has completed as many; runs that cannot be parked are measured too.
 fn waiting(session: &mut Session) -> anyhow::Result<()> {
     const MEMORY: [&str; 3] = ["waiting.runs.in_2gib", "waiting.in_memory.kib_per_run", "waiting.parked.10000.added_mib"];
     const HONEST: [(&str, &str); 2] = [("waiting.honest.p50_ms", "p50_ms"), ("waiting.honest.p99_ms", "p99_ms")];

@@ -1,4 +1,4 @@
-//! Runs that executors outside do, clients that follow a run, and webhooks that are told of runs.
+//! Runs of executors, clients that follow a run, and deliveries to webhooks.
 
 use std::fs;
 
@@ -25,11 +25,11 @@ const ROUNDS: &str = "200";
 const SUBSCRIBERS: u32 = 10_000;
 /// Files that the host and those clients have open beside their connections.
 const OTHER_FILES: u64 = 512;
-/// Where the system knows no most of files of a process.
+/// Number of files of a process without a limit of the system.
 const MANY_FILES: u64 = 65_536;
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Events whose runs a webhook is told of, and runs at one time.
+/// Number of events with deliveries, and of concurrent runs.
 const EVENTS: &str = "20000";
 const IN_FLIGHT: &str = "64";
 const SECRET: &str = "a secret of the benchmarks";
@@ -90,8 +90,7 @@ fn outside(session: &Session, name: &str) -> anyhow::Result<Site> {
     Site::holding(session, name, &[], &format!("{OUTSIDE}lease_ms = 60000\n"))
 }
 
-/// What clients take of the host that follow a run of which there is much to read, of whom half never read, and what becomes
-/// of other runs meanwhile.
+/// The cost of clients that follow a run with many events, half of which never read, and the effect on other runs.
 fn subscribers(session: &mut Session) -> anyhow::Result<()> {
     const MEMORY: &str = "subscribers.memory_bytes_each";
     const HONEST: [(&str, &str); 2] = [("subscribers.honest_p50_ms", "p50_ms"), ("subscribers.honest_p99_ms", "p99_ms")];
@@ -159,7 +158,7 @@ fn allow_files(wanted: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a webhook is told of echo runs, while they are made.
+/// Deliveries of echo runs, while the runs are made.
 fn deliveries(session: &mut Session) -> anyhow::Result<()> {
     const FIGURES: [(&str, &str); 2] =
         [("deliveries.requests_per_s", "requests_per_second"), ("deliveries.events_per_s", "events_per_second")];
@@ -176,7 +175,7 @@ fn deliveries(session: &mut Session) -> anyhow::Result<()> {
     record(session, &FIGURES, &report)
 }
 
-/// A webhook at this address that is told of every run.
+/// The configuration of a webhook at this address that receives every run.
 fn told(webhook: &str) -> String {
     let runner = echo::RUNNER;
     format!(

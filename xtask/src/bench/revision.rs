@@ -1,4 +1,4 @@
-//! Revisions of the project: the one at hand, and binaries of others.
+//! Revisions of the project: the present one, and binaries of others.
 
 use std::{
     fs,
@@ -41,7 +41,7 @@ pub(crate) fn binaries(workspace: &Workspace, revision: &str) -> anyhow::Result<
     }
     if !tree.exists() {
         fs::create_dir_all(&dir).with_context(|| format!("{} cannot be made", dir.display()))?;
-        // One that was removed by hand is still on the list of git.
+        // A worktree that was removed by hand is still on git's list.
         process::run(git(workspace).args(["worktree", "prune"]))?;
         process::run(git(workspace).args(["worktree", "add", "--detach"]).arg(&tree).arg(commit.trim()))?;
     }
@@ -52,7 +52,7 @@ pub(crate) fn binaries(workspace: &Workspace, revision: &str) -> anyhow::Result<
     Ok(release)
 }
 
-/// Whether a directory holds both binaries.
+/// True if a directory has both binaries.
 pub(crate) fn is_built(dir: &Path) -> bool {
     [HOST, LOAD].iter().all(|name| dir.join(name).is_file())
 }

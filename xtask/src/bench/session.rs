@@ -1,4 +1,4 @@
-//! One call of `cargo xtask bench`: what was built, what is wanted, what the stretch under way has given.
+//! One call of `cargo xtask bench`: the binaries, the wanted figures, the values of the present stretch.
 
 use std::{
     fs,
@@ -36,11 +36,11 @@ pub(crate) struct Session {
     prefix: String,
     /// For data; removed at the end.
     dir: TempDir,
-    /// How many stretches there were. Each has a directory of its own.
+    /// Number of stretches. Each has a directory of its own.
     stretches: usize,
     /// Figures of the stretch under way.
     values: Vec<(&'static str, f64)>,
-    /// How many runs stand for a million.
+    /// Number of runs that stand for a million.
     pub(crate) million: u64,
     /// The binaries under measurement.
     binaries: Binaries,
@@ -120,7 +120,7 @@ impl Session {
         &self.binaries.host
     }
 
-    /// Whether any of these figures is asked for.
+    /// True if any of these figures is wanted.
     pub(crate) fn wants(&self, names: &[&str]) -> bool {
         names.iter().any(|name| name.starts_with(&self.prefix))
     }
@@ -147,7 +147,7 @@ impl Session {
         Report::of(&process::output(&mut self.load_command(arguments))?)
     }
 
-    /// The same as a process that goes on meanwhile.
+    /// Starts the load generator as a process beside this one.
     pub(crate) fn spawn_load(&self, arguments: &[&str]) -> anyhow::Result<std::process::Child> {
         let mut command = self.load_command(arguments);
         Ok(command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn()?)
@@ -170,28 +170,28 @@ impl Session {
         Ok(())
     }
 
-    /// Whether fewer runs stand for a million.
+    /// True if fewer runs stand for a million.
     pub(crate) fn is_scaled(&self) -> bool {
         self.million != MILLION
     }
 }
 
-/// What `agent-host-load` says.
+/// A report of `agent-host-load`.
 #[derive(Debug)]
 pub(crate) struct Report(Value);
 
 impl Report {
-    /// What one line says.
+    /// Parses one line.
     pub(crate) fn of(line: &str) -> anyhow::Result<Self> {
         serde_json::from_str(line).map(Self).with_context(|| format!("agent-host-load says `{}`", line.trim()))
     }
 
-    /// One number of it.
+    /// A number of the report.
     pub(crate) fn number(&self, name: &str) -> anyhow::Result<f64> {
         self.0.get(name).and_then(Value::as_f64).with_context(|| format!("agent-host-load says nothing of {name}: {}", self.0))
     }
 
-    /// The same where the load generator may not be able to tell.
+    /// A number of the report, or `None` if the load generator could not measure it.
     pub(crate) fn number_or_null(&self, name: &str) -> anyhow::Result<Option<f64>> {
         match self.0.get(name) {
             Some(Value::Null) => Ok(None),
@@ -205,7 +205,7 @@ impl Report {
         part.map(Self).with_context(|| format!("agent-host-load says nothing of {name}: {}", self.0))
     }
 
-    /// One text of it.
+    /// A text of the report.
     pub(crate) fn text(&self, name: &str) -> anyhow::Result<String> {
         let text = self.0.get(name).and_then(Value::as_str);
         text.map(str::to_owned).with_context(|| format!("agent-host-load says nothing of {name}: {}", self.0))

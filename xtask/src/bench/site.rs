@@ -1,4 +1,4 @@
-//! Where a host of the benchmarks lives: configuration, plugins and data in one directory.
+//! The site of a host of the benchmarks: configuration, plugins and data in one directory.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::{
 /// Compiling a hundred plugins takes this long on a slow machine.
 const START: Duration = Duration::from_secs(180);
 
-/// One site.
+/// A site.
 #[derive(Debug)]
 pub(crate) struct Site {
     dir: PathBuf,
@@ -38,7 +38,7 @@ impl Site {
         Self::with_plugins(session, name, runner, |plugins| one(component, plugins))
     }
 
-    /// The same, told more than that: `config` has everything but where the host listens.
+    /// A site with a configuration: `config` has everything but the address of the host.
     pub(crate) fn told(session: &Session, name: &str, component: &Path, config: &str) -> anyhow::Result<Self> {
         Self::holding(session, name, &[component], config)
     }
@@ -112,7 +112,7 @@ fn one(component: &Path, plugins: &Path) -> anyhow::Result<usize> {
     Ok(1)
 }
 
-/// The host as the load generator is told of it.
+/// The address of a host, as arguments of the load generator.
 pub(crate) fn target(host: &HostProcess) -> [String; 4] {
     let address = host.url().trim_start_matches("http://").to_owned();
     ["--address".to_owned(), address, "--pid".to_owned(), host.id().to_string()]

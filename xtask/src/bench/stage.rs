@@ -1,7 +1,7 @@
 //! Cost of the stages of an echo run, 256 in flight: microseconds of CPU, and the time of the ledger's writer.
 //!
-//! A stage is measured where it can be told from the others without stop watches in the host: by the thread that it has to
-//! itself, or by the difference between two hosts of which one leaves it out.
+//! A stage is measured if it can be separated without stop watches in the host: by its own thread, or by the difference
+//! between two hosts of which one leaves it out.
 
 use super::{echo, people::load, session::Session, site::Site};
 

@@ -1,4 +1,4 @@
-//! How long the host takes until it is ready, and what a plugin costs it in memory.
+//! The time of the host's start, and the memory of a plugin.
 
 use std::{thread, time::Duration};
 

@@ -14,7 +14,7 @@ use super::{
     site::{Site, target},
 };
 
-/// How many runs at once, and tokens in each: enough of them to last some seconds.
+/// Numbers of concurrent runs, and of tokens in each: enough for some seconds.
 const STREAMS: [(u32, u32); 3] = [(1, 50_000), (64, 2_000), (512, 400)];
 /// At a rate that models have and the host is not busy with: 64 runs, each with 50 tokens a second, for five seconds.
 const MODERATE: [&str; 6] = ["--in-flight", "64", "--tokens", "250", "--pace-us", "20000"];
@@ -74,7 +74,7 @@ impl ModelServer {
         Ok(Self { address: address.to_owned(), child })
     }
 
-    /// The model, as a host is told of it.
+    /// The configuration of the model.
     pub(crate) fn config(&self) -> String {
         format!(
             "[[models]]\nid = \"chat\"\nprovider = \"openai\"\nbase_url = \"http://{}/v1\"\nmax_concurrent = 1000\n",
@@ -86,7 +86,7 @@ impl ModelServer {
 impl Drop for ModelServer {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It may have ended by itself; either way nothing is left of it.
+        // The process may have ended; in both cases it is gone afterwards.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }

@@ -50,7 +50,7 @@ pub(crate) fn last<'a>(page: &'a str, name: &str) -> Option<Last<'a>> {
     Some(Last { value: cells.get(MEDIAN)?, commit: cells.get(COMMIT)? })
 }
 
-/// The page with these figures in its table. Those of earlier calls stay as they are, each with its commit and its machine.
+/// The page with these figures in its table. Earlier figures stay as they are, each with its commit and its machine.
 pub(crate) fn update(page: &str, origin: &Origin, figures: &[Figure]) -> anyhow::Result<String> {
     let (before, after, old) = split(page)?;
     let mut machines = machines(old);

@@ -84,8 +84,8 @@ fn process(stat: &str) -> Option<Process> {
     (times.len() == 4).then(|| Process { parent, ticks: times.iter().sum() })
 }
 
-/// The ticks of a process and of all below it. Nothing is lost when a process ends: its parent has its ticks once it has
-/// waited for it.
+/// The ticks of a process and of its descendants. An ended process is included: its parent has its ticks after waiting for
+/// it.
 fn of_tree(processes: &HashMap<u32, Process>, root: u32) -> u64 {
     let is_below = |id: u32| {
         let mut at = id;
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_idle_is_busy() {
+    fn a_thread_with_an_active_run_is_busy() {
         assert_eq!(busy("cpu  30 1 20 160 10 2 3 4 99 99\ncpu0 1\n"), Some(60));
         assert_eq!(busy("cpu  30 1\n"), None);
         assert_eq!(busy("x"), None);

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use anyhow::Context;
 
-/// The name in the component as it was built. Its length cannot change, only the digits.
+/// The name in the built component. Only its digits can change, not its length.
 const NAME: &[u8] = b"bench-variant-0000";
 /// Digits in the name.
 const DIGITS: usize = 4;
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_varied_is_refused() {
+    fn a_component_without_the_name_is_refused() {
         assert!(renamed(b"\0asm", 1).is_err());
         assert!(renamed(NAME, 10_000).is_err());
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::show::{WIDTH, fitting, plain, printable};
 use crate::http::StreamEvent;
 
-/// How `local-agent` calls its own search.
+/// The name of `local-agent`'s own search.
 const SEARCH: &str = "search_knowledge";
 /// With what the names of the tools of the MCP server begin.
 const SERVER: &str = "project__";
@@ -22,11 +22,11 @@ pub(crate) struct Answer {
     deltas: usize,
     /// Tool calls that have begun: their parameters, and when.
     begun: HashMap<String, (String, u64)>,
-    /// What each tool said that answered: its name and its text.
+    /// The answers of tools: name and text.
     tools: Vec<(String, String)>,
     /// Lines that wait for the end of the message that is being printed.
     waiting: Vec<String>,
-    /// Whether a message is being printed.
+    /// True while a message is being printed.
     within_message: bool,
     /// The event that ended it, where one has.
     end: Option<String>,
@@ -40,7 +40,7 @@ impl Answer {
         Ok(io::stdout().flush()?)
     }
 
-    /// What is to be printed of the next event.
+    /// The text to print for the next event.
     fn told(&mut self, event: &StreamEvent) -> anyhow::Result<String> {
         let event_data: Value = serde_json::from_str(&event.data)?;
         let data = event_data.get("data").unwrap_or(&Value::Null);
@@ -109,7 +109,7 @@ impl Answer {
         println!("\n── {} deltas, then {end}", self.deltas);
     }
 
-    /// Whether it is what the demo is to show: a tool of the server answered, and the search found passages.
+    /// Fails unless the demo showed its point: a tool of the server answered, and the search found passages.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         ensure!(self.tools.iter().any(|(name, _)| name.starts_with(SERVER)), "no tool of the MCP server answered");
         let found = |(name, text): &(String, String)| name == SEARCH && text.starts_with('[');

@@ -1,4 +1,4 @@
-//! What to say.
+//! The message of the demo.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use anyhow::Context;
 /// Far below what the host takes (256 KiB as JSON), and as long as a query of a knowledge base may be.
 const MAX_BYTES: usize = 32 * 1024;
 
-/// What is asked where the user says nothing: the documentation has an answer.
+/// The default question, which the documentation answers.
 const QUESTION: &str = "How does Agent Host keep a run from losing its results?";
 
 /// A text, and where it is from.
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_refused() {
+    fn bytes_without_text_are_refused() {
         for bytes in [&b""[..], b" \n", b"\xff\xfe", &[&[b'x'; MAX_BYTES - 1][..], b"\xff\xff"].concat()] {
             assert!(take(bytes, "x").is_err());
         }

@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: one real event through the real host, and what is left of it.
 //!
-//! `local-agent` answers, with all that an agent has: a model, tools of an MCP server, and a knowledge base. Only the
-//! model is not real, so that it works on any machine: it plays a [script](SCRIPT).
+//! `local-agent` answers, with all parts of an agent: a model, tools of an MCP server, and a knowledge base. Only the model
+//! is not real, so that the demo works on any machine: it plays a [script](SCRIPT).
 
 mod answer;
 mod input;
@@ -33,13 +33,13 @@ const RUNNER: &str = "plugin:agent-host/local-agent/default";
 const RUNNER_PACKAGES: [&str; 2] = ["local-agent-runner", "echo-runner"];
 /// An estimate of the first build on two cores, for the message before it; README.md has the same figure.
 const FIRST_BUILD_MINUTES: u32 = 15;
-/// What its model says.
+/// The replies of the model.
 const SCRIPT: &str = include_str!("script.toml");
 /// The knowledge base.
 const KNOWLEDGE_BASE: &str = "docs";
-/// What it is made of, from the root of the project.
+/// The documents of the knowledge base, from the root of the project.
 const DOCUMENTS: [&str; 4] = ["README.md", "ARCHITECTURE.md", "docs", "guest-sdk/README.md"];
-/// One conversation for all demos, so that the runner has something to remember from one to the next.
+/// One conversation for all demos, so that the runner remembers the demo before.
 const CONVERSATION: &str = "demo";
 /// A first start compiles the runners; this is for a slow machine.
 const START: Duration = Duration::from_secs(120);
@@ -53,10 +53,10 @@ const RUN: Duration = Duration::from_secs(120);
                   and the ledger, in which the conversation goes on."
 )]
 pub(crate) struct Demo {
-    /// What to say; `-` reads standard input [default: a question about the project]
+    /// Message; `-` reads standard input [default: a question about the project]
     #[arg(conflicts_with = "file")]
     text: Option<String>,
-    /// Read what to say from a file
+    /// Read the message from a file
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Keep the host running until Ctrl-C
@@ -151,7 +151,7 @@ fn run_id(run: &Value) -> anyhow::Result<&str> {
     run.pointer("/run_id").and_then(Value::as_str).context("the host shows a run without an id")
 }
 
-/// The command that fills the knowledge base. What has not changed since the last demo is not read again.
+/// The command that fills the knowledge base. Documents that have not changed since the last demo are not read again.
 fn add_knowledge(binary: &Path, config: &Path, root: &Path) -> Command {
     let mut command = Command::new(binary);
     command

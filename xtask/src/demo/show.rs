@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! The output of the demo.
 
 use std::path::Path;
 
@@ -125,7 +125,7 @@ pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// One line of at most `width` characters that a terminal shows and does not obey.
+/// At most `width` characters of a text on one line, without control characters.
 pub(super) fn fitting(text: &str, width: usize) -> String {
     let text = printable(text).replace(['\n', '\t'], " ");
     match text.char_indices().nth(width) {

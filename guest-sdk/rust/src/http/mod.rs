@@ -1,4 +1,4 @@
-//! Requests to the outside: to the hosts that the manifest names and the binding grants, and nowhere else.
+//! HTTP requests to the hosts that both the manifest and the binding name.
 //!
 //! ```
 //! use std::time::Duration;
@@ -8,7 +8,7 @@
 //!
 //! fn run(ctx: Context) -> Result<Completion, Failure> {
 //!     let response = Request::post("https://agent.example.com/v1/ask")
-//!         .bearer_secret("AGENT_KEY") // the host puts it in on the way out; the runner never sees it
+//!         .bearer_secret("AGENT_KEY") // the host inserts the secret; the runner never sees it
 //!         .json(json!({"question": ctx.text()}))
 //!         .timeout(Duration::from_secs(60))
 //!         .send()?
@@ -23,8 +23,8 @@
 //! }
 //! ```
 //!
-//! The manifest must name the hosts ([`Manifest::http_hosts`](crate::Manifest::http_hosts)). A secret goes only to the hosts
-//! that the operator named for it.
+//! The manifest must name the hosts ([`Manifest::http_hosts`](crate::Manifest::http_hosts)). The host sends a secret only
+//! to the hosts that the operator named for this secret.
 
 mod response;
 mod sse;
@@ -40,7 +40,8 @@ use crate::limits::millis32;
 pub use self::response::{Lines, Pieces, Reader, Response};
 pub use self::sse::{Event, Events, LINE_BYTES};
 
-/// The outside, as [`Context::http`](crate::Context::http) gives it. [`Request::get`] and its like do the same.
+/// HTTP access of this run, from [`Context::http`](crate::Context::http). Equivalent to [`Request::get`] and
+/// [`Request::post`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Http(());
 
@@ -59,13 +60,13 @@ impl Http {
         Request::post(url)
     }
 
-    /// Starts a request by another method.
+    /// Starts a request with another method.
     pub fn request(self, method: impl Into<String>, url: impl Into<String>) -> Request {
         Request::new(method, url)
     }
 }
 
-/// A request that is being built.
+/// Builder for a request.
 #[must_use = "a request goes out when it is sent"]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -73,39 +74,39 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request by any method.
+    /// Creates a request with any method.
     pub fn new(method: impl Into<String>, url: impl Into<String>) -> Self {
         let (method, url) = (method.into(), url.into());
         Self { contract: HttpRequest { method, url, headers: Vec::new(), body: Vec::new(), timeout_ms: None } }
     }
 
-    /// A GET request.
+    /// Creates a GET request.
     pub fn get(url: impl Into<String>) -> Self {
         Self::new("GET", url)
     }
 
-    /// A POST request.
+    /// Creates a POST request.
     pub fn post(url: impl Into<String>) -> Self {
         Self::new("POST", url)
     }
 
-    /// A PUT request.
+    /// Creates a PUT request.
     pub fn put(url: impl Into<String>) -> Self {
         Self::new("PUT", url)
     }
 
-    /// A DELETE request.
+    /// Creates a DELETE request.
     pub fn delete(url: impl Into<String>) -> Self {
         Self::new("DELETE", url)
     }
 
-    /// Adds a header. Its value may hold `{{secret:NAME}}`.
+    /// Adds a header. The value may contain `{{secret:NAME}}`.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.contract.headers.push((name.into(), value.into()));
         self
     }
 
-    /// Adds a header whose value is a secret of the host.
+    /// Adds a header with a secret of the host as its value.
     pub fn secret_header(self, name: impl Into<String>, secret: &str) -> Self {
         self.header(name, format!("{{{{secret:{secret}}}}}"))
     }
@@ -115,47 +116,47 @@ impl Request {
         self.header("authorization", format!("Bearer {{{{secret:{secret}}}}}"))
     }
 
-    /// Says that the request may be made twice for once (`idempotency-key`). A POST that was cut off when the host died is
-    /// made again then; without the key nobody knows whether it had an effect, and it is answered as the binding says of
-    /// effects in doubt.
+    /// Sets `idempotency-key`, which marks a request as safe to repeat. After a crash of the host, a POST that was cut
+    /// off is then sent again. Without the key its effect is in doubt, and the rule of the binding for effects in doubt
+    /// applies.
     pub fn idempotency_key(self, key: impl Into<String>) -> Self {
         self.header("idempotency-key", key)
     }
 
-    /// The body, as it is.
+    /// Sets the body.
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.contract.body = body.into();
         self
     }
 
-    /// A JSON document as the body, and its media type.
+    /// Sets a JSON document as the body, and its media type.
     pub fn json(self, body: impl IntoJson) -> Self {
         self.header("content-type", "application/json").body(body.into_json())
     }
 
-    /// How long it may take until the last byte of the response is read. Where nothing is said, as long as the host allows.
+    /// Sets the timeout until the last byte of the response is read. Default: the limit of the host.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.contract.timeout_ms = Some(millis32(time));
         self
     }
 
-    /// The record that the host gets.
+    /// Returns the record that the host receives.
     #[must_use]
     pub fn contract(&self) -> &HttpRequest {
         &self.contract
     }
 
-    /// The record, to change what this builder has no method for.
+    /// Returns the record, for fields without a builder method.
     pub fn contract_mut(&mut self) -> &mut HttpRequest {
         &mut self.contract
     }
 
-    /// Sends it, and waits for the head of the response. Any status is a response:
-    /// [`Response::error_for_status`] makes an error of it.
+    /// Sends the request and waits for the head of the response. Any status is a response; [`Response::error_for_status`]
+    /// turns an error status into an error.
     ///
     /// # Errors
-    /// `unauthorized` for a host or a secret that was not granted; otherwise as the host answers, such as `runtime_error`
-    /// where nobody was reached.
+    /// Fails with `unauthorized` for a host or a secret that is not granted; otherwise with the error of the host, such
+    /// as `runtime_error` if no server was reached.
     pub fn send(&self) -> Result<Response, ApiError> {
         Ok(Response::new(host::send(&self.contract)?))
     }

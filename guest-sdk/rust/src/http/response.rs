@@ -1,4 +1,4 @@
-//! What comes back: read whole within a limit, or as it arrives.
+//! HTTP response: read whole within a limit, or as it arrives.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use crate::host::http as host;
 use crate::json::{IntoJson, from_str};
 use crate::limits::split_at_json_len;
 
-/// The most that is asked of the host in one call. It gives what has arrived, and does not wait until it is that much.
+/// Maximum size of one read. The host returns the bytes that have arrived and does not wait for more.
 const READ_BYTES: u32 = 64 * 1024;
 
-/// So much of the body of an error goes into its message.
+/// Maximum length of the body in an error message.
 const ERROR_BYTES: usize = 512;
 
-/// A response whose body is read as it comes. Dropping it ends the request.
+/// Response with a body that is read as it arrives. Dropping the response ends the request.
 #[derive(Debug)]
 pub struct Response {
     contract: host::Response,
@@ -28,41 +28,41 @@ impl Response {
         Self { contract }
     }
 
-    /// Such as 200.
+    /// Returns the status, such as 200.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.contract.status()
     }
 
-    /// Whether the status is 200 to 299.
+    /// Returns true if the status is 200 to 299.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status())
     }
 
-    /// All headers.
+    /// Returns all headers.
     #[must_use]
     pub fn headers(&self) -> Vec<(String, String)> {
         self.contract.headers()
     }
 
-    /// The first header of this name, whatever its case.
+    /// Returns the first header with this name, compared without case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
         self.headers().into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// The response itself where its status is 200 to 299; otherwise an error with the status and the beginning of the body.
-    /// A run that fails for it has the code `http_status`.
+    /// Returns the response if its status is 200 to 299; otherwise an error with the status and the beginning of the
+    /// body. A run that fails with this error has the code `http_status`.
     ///
     /// # Errors
-    /// As said. Another try may help for 408, 429, 502, 503 and 504.
+    /// Fails with `runtime_error` for any other status; retryable for 408, 429, 502, 503 and 504.
     pub fn error_for_status(self) -> Result<Self, ApiError> {
         let status = self.status();
         if self.is_success() {
             return Ok(self);
         }
-        // Whatever is there; a body that breaks off changes nothing.
+        // Best effort: a body that breaks off does not change the error.
         let body = self.head(ERROR_BYTES);
         let body = String::from_utf8_lossy(&body);
         let said = split_at_json_len(body.trim(), ERROR_BYTES).0;
@@ -75,18 +75,18 @@ impl Response {
         })
     }
 
-    /// Waits for bytes and gives at most so many of them; nothing at the end.
+    /// Waits for bytes and returns at most `max_bytes` of them; an empty list at the end.
     ///
     /// # Errors
-    /// As the host answers, such as when the connection breaks.
+    /// Fails with the error of the host, for example if the connection breaks.
     pub fn read(&self, max_bytes: u32) -> Result<Vec<u8>, ApiError> {
         Ok(self.contract.read(max_bytes)?)
     }
 
-    /// The rest of the body.
+    /// Returns the rest of the body.
     ///
     /// # Errors
-    /// `payload_too_large` where it has more than `limit` bytes; otherwise as [`read`](Self::read).
+    /// Fails with `payload_too_large` if the rest has more than `limit` bytes; otherwise like [`read`](Self::read).
     pub fn bytes(&self, limit: usize) -> Result<Vec<u8>, ApiError> {
         let mut bytes = Vec::new();
         loop {
@@ -102,46 +102,46 @@ impl Response {
         }
     }
 
-    /// The rest of the body as text. What is no UTF-8 becomes U+FFFD.
+    /// Returns the rest of the body as text. Invalid UTF-8 becomes U+FFFD.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes).
+    /// Like [`bytes`](Self::bytes).
     pub fn text(&self, limit: usize) -> Result<String, ApiError> {
         let bytes = self.bytes(limit)?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// The rest of the body as JSON.
+    /// Parses the rest of the body as JSON.
     ///
     /// # Errors
-    /// `runtime_error` where it is not JSON of that shape; otherwise as [`bytes`](Self::bytes).
+    /// Fails with `runtime_error` if the body is not JSON of this shape; otherwise like [`bytes`](Self::bytes).
     pub fn json<T: DeserializeOwned>(&self, limit: usize) -> Result<T, ApiError> {
         from_str(&self.text(limit)?)
             .map_err(|error| ApiError::new(ErrorCode::RuntimeError, format!("the response does not fit: {error}")))
     }
 
-    /// The body line by line, as it comes. Lines end with LF, CRLF or CR.
+    /// Returns the lines of the body as they arrive. Lines end with LF, CRLF or CR.
     pub fn lines(self) -> Lines {
         Lines { bytes: Parts { response: Some(self) }, splitter: LineSplitter::default() }
     }
 
-    /// The body as text in pieces, as they come. No character is split; what is no UTF-8 becomes U+FFFD.
+    /// Returns the text of the body in pieces as they arrive. Characters are not split; invalid UTF-8 becomes U+FFFD.
     pub fn pieces(self) -> Pieces {
         Pieces { bytes: Parts { response: Some(self) }, rest: Vec::new() }
     }
 
-    /// The body as server-sent events, as they come.
+    /// Returns the server-sent events of the body as they arrive.
     pub fn events(self) -> Events {
         Events::new(Parts { response: Some(self) })
     }
 
-    /// The body as a [`std::io::Read`], such as for `std::io::copy` into an artifact.
+    /// Returns the body as a [`std::io::Read`], for example for `std::io::copy` into an artifact.
     #[must_use]
     pub fn reader(self) -> Reader {
         Reader(self)
     }
 
-    /// At least the first `max` bytes, if there are as many.
+    /// Reads at least the first `max` bytes, if the body has as many.
     fn head(&self, max: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < max {
@@ -154,7 +154,7 @@ impl Response {
     }
 }
 
-/// The body as a [`std::io::Read`]. [`Response::reader`] gives it.
+/// Body as a [`std::io::Read`], from [`Response::reader`].
 #[derive(Debug)]
 pub struct Reader(Response);
 
@@ -173,14 +173,14 @@ impl io::Read for Reader {
     }
 }
 
-/// The body in the parts in which it comes. The request ends with its last part.
+/// Body in the parts as they arrive. The request ends with the last part.
 #[derive(Debug)]
 pub(super) struct Parts {
     response: Option<Response>,
 }
 
 impl Parts {
-    /// None at the end, and after an error.
+    /// Returns the next part; `None` at the end and after an error.
     pub(super) fn next(&mut self) -> Option<Result<Vec<u8>, ApiError>> {
         match self.response.as_ref()?.read(READ_BYTES) {
             Ok(part) if !part.is_empty() => Some(Ok(part)),
@@ -200,7 +200,7 @@ impl Parts {
     }
 }
 
-/// The lines of a body, without their ends. What is no UTF-8 becomes U+FFFD. An error is the last item.
+/// Lines of a body, without line ends. Invalid UTF-8 becomes U+FFFD. An error is the last item.
 #[must_use = "an iterator does nothing until it is asked"]
 #[derive(Debug)]
 pub struct Lines {
@@ -220,7 +220,7 @@ impl Iterator for Lines {
             };
             match error.map_or_else(|| self.bytes.next(), |error| Some(Err(error))) {
                 Some(Ok(part)) => self.splitter.push(&part),
-                // Half a line is no line, and nothing follows.
+                // An incomplete line before an error is dropped.
                 Some(Err(error)) => {
                     self.bytes.stop();
                     self.splitter = LineSplitter::default();
@@ -233,12 +233,12 @@ impl Iterator for Lines {
     }
 }
 
-/// The text of a body, in pieces as they come. An error is the last item.
+/// Text of a body, in pieces as they arrive. An error is the last item.
 #[must_use = "an iterator does nothing until it is asked"]
 #[derive(Debug)]
 pub struct Pieces {
     bytes: Parts,
-    /// The beginning of a character whose end has not arrived: at most 3 bytes.
+    /// Beginning of an incomplete character: at most 3 bytes.
     rest: Vec<u8>,
 }
 
@@ -268,9 +268,9 @@ impl Iterator for Pieces {
     }
 }
 
-/// Takes all but a character that is not all there.
+/// Removes and returns all bytes but an incomplete last character.
 fn whole_characters(bytes: &mut Vec<u8>) -> String {
-    // A character has at most 4 bytes, so that its first is among the last 3 where its end is missing.
+    // A character has at most 4 bytes, so an incomplete one starts in the last 3 bytes.
     let last = bytes.len().saturating_sub(3);
     let begun = (last..bytes.len()).find(|at| {
         let tail = bytes.get(*at..).unwrap_or_default();

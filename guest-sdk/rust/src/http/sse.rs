@@ -1,25 +1,26 @@
-//! Server-sent events, as the HTML standard parses them: any line ending, comments, several `data` lines, characters that
+//! Server-sent events as the HTML standard parses them: any line ending, comments, several `data` lines, characters that
 //! are split between two reads.
 
 use super::response::Parts;
 use crate::contract::ErrorCode;
 use crate::error::ApiError;
 
-/// The longest line, and the most data of one event. A sender without line ends must not fill the memory of the runner.
+/// Maximum length of a line, and of the data of one event. Protects the memory of the runner from a sender without line
+/// ends.
 pub const LINE_BYTES: usize = 1024 * 1024;
 
-/// One event.
+/// Server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its name; `message` where it has none.
+    /// Name of the event; `message` by default.
     pub event: String,
-    /// Its `data` lines, one after the other.
+    /// `data` lines of the event, joined by line ends.
     pub data: String,
-    /// The last id that the stream has said so far.
+    /// Last id of the stream so far.
     pub id: Option<String>,
 }
 
-/// The events of a response. An error is the last item; an event that the stream breaks off in is no event.
+/// Events of a response. An error is the last item; an event that is incomplete at the end of the stream is dropped.
 #[must_use = "an iterator does nothing until it is asked"]
 #[derive(Debug)]
 pub struct Events {
@@ -55,15 +56,15 @@ impl Iterator for Events {
     }
 }
 
-/// Cuts bytes into lines that end with LF, CRLF or CR.
+/// Splits bytes into lines that end with LF, CRLF or CR.
 #[derive(Debug, Default)]
 pub(super) struct LineSplitter {
     bytes: Vec<u8>,
-    /// Where in `bytes` the next line starts.
+    /// Start of the next line in `bytes`.
     start: usize,
-    /// How far `bytes` was searched for the end of that line.
+    /// End of the searched part of `bytes`.
     seen: usize,
-    /// The last line ended with a CR: a LF that follows belongs to it.
+    /// True if the last line ended with CR: a following LF belongs to this line end.
     after_cr: bool,
 }
 
@@ -75,7 +76,7 @@ impl LineSplitter {
         self.bytes.extend_from_slice(part);
     }
 
-    /// The next whole line, if it is there.
+    /// Returns the next complete line, if any.
     pub(super) fn next_line(&mut self) -> Result<Option<String>, ApiError> {
         if self.after_cr
             && let Some(next) = self.bytes.get(self.start)
@@ -103,7 +104,7 @@ impl LineSplitter {
         Ok(Some(line))
     }
 
-    /// What is left without an end.
+    /// Returns the rest without a line end.
     pub(super) fn rest(&mut self) -> Option<String> {
         let rest = self.bytes.split_off(self.start.min(self.bytes.len()));
         *self = Self::default();
@@ -120,7 +121,7 @@ struct Parser {
     lines: LineSplitter,
     begun: bool,
     event: String,
-    /// With a line end behind each `data` line.
+    /// With a line end after each `data` line.
     data: String,
     id: Option<String>,
 }
@@ -128,7 +129,7 @@ struct Parser {
 impl Parser {
     fn next_event(&mut self) -> Result<Option<Event>, ApiError> {
         while let Some(line) = self.lines.next_line()? {
-            // A byte order mark may stand before the first line.
+            // A byte order mark may precede the first line.
             let line = if self.begun { line.as_str() } else { line.strip_prefix('\u{feff}').unwrap_or(&line) };
             self.begun = true;
             if line.is_empty() {
@@ -159,7 +160,7 @@ impl Parser {
             }
             "event" => value.clone_into(&mut self.event),
             "id" if !value.contains('\0') => self.id = Some(value.to_owned()),
-            // Comments (no name), `retry`, and what the standard does not know.
+            // Comments (no name), `retry`, and fields that the standard does not define.
             _ => {}
         }
         Ok(())
@@ -170,7 +171,7 @@ impl Parser {
 mod tests {
     use super::*;
 
-    /// Fed in parts of so many bytes.
+    /// Parses `text` in parts of `part` bytes.
     fn parse(text: &[u8], part: usize) -> Vec<Event> {
         let mut parser = Parser::default();
         let mut events = Vec::new();
@@ -188,7 +189,7 @@ mod tests {
             .iter()
             .map(|(event, data, id)| Event { event: (*event).to_owned(), data: (*data).to_owned(), id: id.map(str::to_owned) })
             .collect();
-        // However it is cut: within a character, between CR and LF, between two events.
+        // Cuts are everywhere: within a character, between CR and LF, between two events.
         for part in 1..=text.len() {
             assert_eq!(parse(text.as_bytes(), part), expect, "{text:?} in parts of {part}");
         }
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_utf8_is_replaced() {
+    fn invalid_utf8_is_replaced() {
         assert_eq!(parse(b"data: a\xffb\n\n", 3)[0].data, "a\u{fffd}b");
     }
 }

@@ -1,10 +1,10 @@
-//! What is wrong with a document, and where.
+//! Error of a JSON document, with its position.
 
 use std::fmt;
 
 use serde::de::{self, Expected, Unexpected};
 
-/// Why a JSON document could not be read.
+/// Error of reading a JSON document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonError {
     path: String,
@@ -12,13 +12,13 @@ pub struct JsonError {
 }
 
 impl JsonError {
-    /// Where in the document, such as `hosts[1].name`; empty for the document as a whole.
+    /// Returns the path of the error, such as `hosts[1].name`; empty for the document as a whole.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// What is wrong there.
+    /// Returns the description of the error.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -28,7 +28,7 @@ impl JsonError {
         Self { path: String::new(), message: message.into() }
     }
 
-    /// The same error, seen from one level further out.
+    /// Prepends a step to the path of the error.
     pub(crate) fn within(mut self, step: &str) -> Self {
         let dot = !self.path.is_empty() && !self.path.starts_with('[');
         self.path.insert_str(0, if dot { "." } else { "" });
@@ -55,7 +55,7 @@ impl de::Error for JsonError {
         Self::new(message.to_string())
     }
 
-    // These two are not left to serde, whose description of a value can print a float.
+    // Own versions of two methods of serde, whose description of a value can format a float.
 
     fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
         Self::new(format!("expected {expected}, found {}", describe(unexpected)))

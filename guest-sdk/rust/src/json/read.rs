@@ -1,8 +1,8 @@
-//! A reader of JSON text for `serde` that stays small in a component.
+//! JSON reader for `serde` that stays small in a component.
 //!
-//! Next to `serde_json` it links no formatting of floats, and parses them only for a type that has
-//! one. It accepts the same documents (the tests compare the two), with the same bound of nesting.
-//! It cannot build a `serde_json::value::RawValue`, which is a private matter between the two.
+//! In contrast to `serde_json`, the reader links no formatting of floats, and parses floats only for types that contain
+//! one. Both accept the same documents (the tests compare them), with the same limit of nesting. The reader cannot build
+//! a `serde_json::value::RawValue`, which is private to `serde_json`.
 
 use std::borrow::Cow;
 
@@ -16,10 +16,10 @@ use serde::forward_to_deserialize_any;
 use super::JsonError;
 use super::scan::{Items, Number, Reader};
 
-/// Reads a document.
+/// Parses a document.
 ///
 /// # Errors
-/// When `json` is no JSON document, or has not the shape of `T`. The error names the field.
+/// Fails if `json` is not a JSON document, or does not have the shape of `T`. The error names the field.
 pub fn from_str<T: DeserializeOwned>(json: &str) -> Result<T, JsonError> {
     let mut reader = Reader::new(json);
     let value = T::deserialize(&mut reader)?;
@@ -27,7 +27,7 @@ pub fn from_str<T: DeserializeOwned>(json: &str) -> Result<T, JsonError> {
     Ok(value)
 }
 
-/// One kind of value for a visitor.
+/// Readers for one kind of value each.
 impl<'de> Reader<'de> {
     fn whole<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, JsonError> {
         if !self.at_number() {
@@ -173,7 +173,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         self.object(visitor)
     }
 
-    /// `"variant"`, or `{"variant": content}`.
+    /// Reads `"variant"` or `{"variant": content}`.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -262,7 +262,7 @@ impl<'de> VariantAccess<'de> for &mut Items<'_, 'de> {
     }
 }
 
-/// The name of a member. A map may have numbers for keys; in JSON they are in quotes.
+/// Name of a member. A map may have numbers as keys; in JSON these are quoted.
 struct Key<'de>(Cow<'de, str>);
 
 macro_rules! number_keys {

@@ -1,4 +1,4 @@
-//! The tokens of a JSON document, without a thought of what is built of them.
+//! Scanner for the tokens of a JSON document, independent of the types that are built.
 
 use std::borrow::Cow;
 
@@ -6,17 +6,17 @@ use serde::de::{Error as _, Expected, Unexpected};
 
 use super::JsonError;
 
-/// Nesting of arrays and objects. The stack of a guest is small.
+/// Maximum nesting of arrays and objects. The stack of a guest is small.
 const MAX_DEPTH: u32 = 128;
 
-/// Stands in `text` at the byte `at`, which is always a border between characters.
+/// Scanner with its position in `text`. The byte `at` is always a character boundary.
 pub(crate) struct Reader<'de> {
     text: &'de str,
     pub(super) at: usize,
     depth: u32,
 }
 
-/// A number as it is written.
+/// Number in its written form.
 pub(super) struct Number<'de> {
     pub(super) text: &'de str,
     pub(super) whole: bool,
@@ -27,7 +27,7 @@ impl<'de> Reader<'de> {
         Self { text, at: 0, depth: 0 }
     }
 
-    /// Nothing but space is left.
+    /// Fails unless only whitespace is left.
     pub(crate) fn end(&mut self) -> Result<(), JsonError> {
         match self.next_token() {
             None => Ok(()),
@@ -43,7 +43,7 @@ impl<'de> Reader<'de> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// The first byte of the next token.
+    /// Skips whitespace and returns the first byte of the next token.
     pub(super) fn next_token(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
@@ -67,7 +67,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Steps over digits, and says whether there were any.
+    /// Skips digits. Returns true if there were any.
     fn digits(&mut self) -> bool {
         let from = self.at;
         while let Some(b'0'..=b'9') = self.peek() {
@@ -106,7 +106,7 @@ impl<'de> Reader<'de> {
         Ok(Number { text, whole })
     }
 
-    /// A text, from its first quote to its last.
+    /// Reads a string, from the opening quote to the closing quote.
     pub(super) fn string(&mut self) -> Result<Cow<'de, str>, JsonError> {
         self.at += 1;
         let mut built: Option<String> = None;
@@ -133,7 +133,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// What follows a backslash.
+    /// Reads an escape after a backslash.
     fn escape(&mut self) -> Result<char, JsonError> {
         let byte = self.peek();
         self.at += 1;
@@ -177,7 +177,7 @@ impl<'de> Reader<'de> {
         Ok(unit)
     }
 
-    /// Goes into an array or an object, reads it, and comes out behind its last bracket.
+    /// Enters an array or an object, reads the items, and leaves after the closing bracket.
     pub(super) fn nested<T>(
         &mut self,
         close: u8,
@@ -198,7 +198,7 @@ impl<'de> Reader<'de> {
         Ok(value)
     }
 
-    /// Steps over a value without building it.
+    /// Skips a value without building it.
     pub(super) fn skip(&mut self) -> Result<(), JsonError> {
         match self.next_token() {
             Some(b'"') => self.string().map(|_text| ()),
@@ -222,7 +222,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// The error for a value of another type; it is a syntax error first, where it is one.
+    /// Returns the error for a value of the wrong type, or the syntax error of the value, if any.
     pub(super) fn another(&mut self, expected: &dyn Expected) -> JsonError {
         let text;
         let found = match self.next_token() {
@@ -250,25 +250,24 @@ impl<'de> Reader<'de> {
         JsonError::invalid_type(found, expected)
     }
 
-    /// The first byte of a number, if the next value is one.
+    /// Returns true if the next value is a number.
     pub(super) fn at_number(&mut self) -> bool {
         matches!(self.next_token(), Some(b'-' | b'0'..=b'9'))
     }
 }
 
-/// The inside of an array or of an object.
+/// Items of an array or of an object.
 pub(super) struct Items<'a, 'de> {
     pub(super) reader: &'a mut Reader<'de>,
     close: u8,
-    /// Of the item that is next.
+    /// Index of the next item.
     pub(super) index: usize,
-    /// Of the item that was read last, in an object.
+    /// Key of the last item of an object.
     pub(super) key: Cow<'de, str>,
 }
 
 impl<'de> Items<'_, 'de> {
-    /// Stands before the next item, behind the comma. Where there is none it stands before the
-    /// bracket.
+    /// Moves to the next item, after the comma. Returns false before the closing bracket.
     pub(super) fn more(&mut self) -> Result<bool, JsonError> {
         if self.reader.next_token() == Some(self.close) {
             return Ok(false);
@@ -282,7 +281,7 @@ impl<'de> Items<'_, 'de> {
         }
     }
 
-    /// Reads the next name and the colon behind it.
+    /// Reads the next name and its colon.
     pub(super) fn next_name(&mut self) -> Result<bool, JsonError> {
         if !self.more()? {
             return Ok(false);

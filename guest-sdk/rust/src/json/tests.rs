@@ -1,4 +1,4 @@
-//! The reader against `serde_json`, and its messages.
+//! Tests of the reader against `serde_json`, and of its messages.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const DOCUMENTS: &[&str] = &[
     "-12",
 ];
 
-/// Every document, cut short and with each byte exchanged, reads or fails as in `serde_json`.
+/// Every document, truncated and with each byte replaced, reads or fails as in `serde_json`.
 #[test]
 fn reads_what_serde_json_reads_and_nothing_else() {
     for document in DOCUMENTS {
@@ -38,7 +38,7 @@ fn agree(json: &str) {
         Ok(theirs) => assert!(ours.as_ref().is_ok_and(|ours| same(ours, &theirs)), "{json}: {ours:?} {theirs:?}"),
         Err(error) => assert!(ours.is_err(), "{json} was read as {ours:?}, but {error}"),
     }
-    // Skipping judges as reading does. It does not look at the size of a number.
+    // Skipping accepts the same documents as reading, except that it does not check the size of a number.
     let skipped = from_str::<IgnoredAny>(json).is_ok();
     assert!(skipped || ours.is_err(), "{json} was not skipped");
     if skipped && let Err(error) = ours {
@@ -46,7 +46,7 @@ fn agree(json: &str) {
     }
 }
 
-/// `serde_json` is not exact in the last digit of a float; here it is.
+/// `serde_json` is inexact in the last digit of a float; this reader is exact.
 fn same(ours: &Value, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Value::Number(a), Value::Number(b)) if a.is_f64() && b.is_f64() => {

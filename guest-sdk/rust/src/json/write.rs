@@ -1,14 +1,14 @@
-//! Values with a JSON form that cannot fail.
+//! Conversion to JSON for types that always have a JSON form.
 
 use serde_json::Value;
 
-/// What the builders take where the contract has `json`: `serde_json::json!({...})`, a number, a
-/// text, a truth value. Make anything else a [`Value`] with `serde_json::to_value`, which can fail.
+/// Argument type of the builders for `json` fields of the contract: `serde_json::json!({...})`, a number, a text, a
+/// boolean. For other types use `serde_json::to_value`, which can fail, and pass the [`Value`].
 ///
-/// A trait of its own, rather than `Into<Value>`, keeps the writer of arbitrary JSON (some 15 KB)
-/// out of a runner that only ever writes a number.
+/// A separate trait instead of `Into<Value>` keeps the writer of arbitrary JSON (some 15 KB) out of a runner that only
+/// writes a number.
 pub trait IntoJson {
-    /// The document.
+    /// Returns the JSON document.
     fn into_json(self) -> String;
 }
 
@@ -64,7 +64,7 @@ macro_rules! integers {
 
 integers!(i8, i16, i32, i64, isize, u8, u16, u32, u64, usize);
 
-/// A number that JSON has no form for is `null`, as in `serde_json`.
+/// A number without a JSON form is `null`, as in `serde_json`.
 impl IntoJson for f64 {
     fn into_json(self) -> String {
         if self.is_finite() { self.to_string() } else { "null".to_owned() }

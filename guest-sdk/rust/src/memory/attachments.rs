@@ -1,4 +1,4 @@
-//! What comes with a message, and is read on demand.
+//! Attachments of a message, shown inline or read on demand.
 
 use serde::Deserialize;
 
@@ -7,23 +7,23 @@ use crate::contract::{ContentPart, Message};
 use crate::json::from_str;
 use crate::tools::{ToolError, Toolbox};
 
-/// Bytes that the model gets of an attachment at once.
+/// Bytes of an attachment per read.
 const PART_BYTES: u32 = 16 * 1024;
 
-/// Images that a message has inline. More are named.
+/// Maximum number of inline images of a message. Further images are named.
 const IMAGES: usize = 8;
 
-/// What a model sees of an image.
+/// Form of an image in the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Images {
-    /// The image. Only for a model that takes images; others refuse the request.
+    /// The image itself. Only for a model that accepts images; other models refuse the request.
     Inline,
-    /// That there is one.
+    /// A note with the name of the image.
     Named,
 }
 
-/// The input of the event as a message of the user: its text, images as they are or by name, and
-/// everything else by name (so are images of earlier messages, in the history), to be read with
+/// Returns the input of the event as a user message: its text, images inline or as notes, and other attachments as notes.
+/// Images of earlier messages are notes in the history. The model reads noted files with the tool
 /// [`read_attachment`](crate::tools::Toolbox::read_attachments).
 #[must_use]
 pub fn input(ctx: &Context, images: Images) -> Message {
@@ -46,22 +46,22 @@ pub fn input(ctx: &Context, images: Images) -> Message {
 }
 
 #[derive(Deserialize)]
-struct Wanted {
+struct ReadAttachment {
     artifact_id: String,
     #[serde(default)]
     offset: u64,
 }
 
 impl<'a> Toolbox<'a> {
-    /// Adds the local tool `read_attachment`: the model reads the text of an artifact that it was
-    /// told of, 16 KiB at once. Needs `artifacts` [`Read`](crate::ArtifactOperation::Read); the host
-    /// says which artifacts that is.
+    /// Adds the local tool `read_attachment`: the model reads the text of a noted artifact, 16 KiB per call. Needs
+    /// `artifacts` [`Read`](crate::ArtifactOperation::Read); the host checks access to the artifact.
     #[must_use]
     pub fn read_attachments(self, ctx: &'a Context) -> Self {
         let schema = r#"{"type":"object","properties":{"artifact_id":{"type":"string","description":"The id of the artifact."},"offset":{"type":"integer","minimum":0,"description":"Where to go on; 0 is the start."}},"required":["artifact_id"]}"#;
         let description = "Reads the text of an attachment or of a large tool result, by the id of the artifact.";
         self.local_json("read_attachment", description, schema, move |parameters| {
-            let Wanted { artifact_id, offset } = from_str(parameters).map_err(|error| ToolError::Tell(error.to_string()))?;
+            let ReadAttachment { artifact_id, offset } =
+                from_str(parameters).map_err(|error| ToolError::Tell(error.to_string()))?;
             let (mut text, next) = ctx.artifacts().text_part(&artifact_id, offset, PART_BYTES)?;
             if text.contains('\0') {
                 return Err("this is no text".into());

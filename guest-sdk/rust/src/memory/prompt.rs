@@ -1,11 +1,11 @@
-//! A request whose beginning stays the same.
+//! Builder for a request with a stable prefix.
 
 use super::Window;
 use crate::contract::{ContentPart, Message, Role, ToolDefinition};
 use crate::models::ModelRequest;
 
-/// Puts a request together, what stays first and what is new last: tools and system prompt,
-/// summary, history, and then the input with what was found for it.
+/// Builds a request with stable parts first and new parts last: tools and system prompt, summary, history, then the input
+/// with its material.
 ///
 /// ```
 /// use agent_host_sdk::Message;
@@ -27,46 +27,46 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// With a system prompt; none where it is empty. What changes from run to run, such as the time,
-    /// is an [`aside`](Self::aside).
+    /// Creates a prompt with a system prompt; none if empty. Text that changes from run to run, such as the time, belongs
+    /// into an [`aside`](Self::aside).
     pub fn new(system: impl Into<String>) -> Self {
         Self { system: system.into(), ..Self::default() }
     }
 
-    /// What the model may ask for.
+    /// Adds tools that the model may call.
     pub fn tools(mut self, tools: impl IntoIterator<Item = ToolDefinition>) -> Self {
         self.tools.extend(tools);
         self
     }
 
-    /// The summary and the messages that fit.
+    /// Sets the summary and the messages that fit.
     pub fn window(mut self, window: &Window) -> Self {
         self.summary = window.summary().map(str::to_owned);
         self.history = window.messages();
         self
     }
 
-    /// Material for this input only, such as retrieved passages: it comes right before the input,
-    /// marked as material.
+    /// Adds material for this input only, such as retrieved passages. The request has the material right before the
+    /// input, marked as material.
     pub fn aside(mut self, text: impl Into<String>) -> Self {
         self.asides.push(text.into());
         self
     }
 
-    /// The request, ending with the input.
+    /// Builds the request, which ends with the input.
     pub fn request(self, mut input: Message) -> ModelRequest {
         let mut request = ModelRequest::new().tools(self.tools);
         if !self.system.trim().is_empty() {
             request.push(Message::system(self.system));
         }
-        // Not as a system message: it repeats what users said, and they do not speak for the system.
+        // The summary is not a system message, since it repeats text of users, who must not speak for the system.
         if let Some(summary) = self.summary {
             let text = format!("[Summary of the conversation so far, for background:]\n{summary}");
             request.push(Message::of(Role::User, text));
         }
         let mut request = request.messages(self.history);
         let asides = self.asides.iter().filter(|text| !text.trim().is_empty());
-        // A document that says where its end is would speak for the user behind it.
+        // A document with the closing tag could otherwise continue as text of the user.
         let material: Vec<_> =
             asides.map(|text| format!("<material>\n{}\n</material>\n\n", text.replace("</material", "< /material"))).collect();
         if !material.is_empty() {

@@ -8,7 +8,7 @@ fn texts(window: &Window) -> Vec<String> {
     window.messages().iter().map(Message::text).collect()
 }
 
-/// A conversation of `turns` questions and answers of 100 bytes each: 29 tokens with their frame.
+/// Returns a host with a conversation of `turns` questions and answers of 100 bytes each: 29 tokens with their frame.
 fn talk(turns: usize) -> TestHost {
     let said: Vec<_> = (0..turns).flat_map(|n| [format!("q{n} {:x<97}", ""), format!("a{n} {:x<97}", "")]).collect();
     let pairs = said.iter().enumerate().map(|(n, text)| (if n % 2 == 0 { "user" } else { "assistant" }, text.as_str()));
@@ -76,7 +76,7 @@ fn a_tool_call_and_its_result_stay_together_or_go_together() {
 }
 
 #[test]
-fn what_was_summed_up_is_not_read_again() {
+fn summarized_messages_are_not_read_again() {
     let mut host = talk(20).state(StateScope::Conversation, CHECKPOINT_KEY, json!({"text": "They talked.", "seq": 38}));
     let window = host.with(|ctx| Memory::new(ctx).load()).unwrap();
     assert_eq!(window.summary(), Some("They talked."));
@@ -102,7 +102,7 @@ fn compaction_sums_up_all_but_the_newest_half_and_the_next_run_goes_on_from_ther
         all[all.len() - kept.len()..].iter().collect::<Vec<_>>(),
         kept.iter().filter(|t| !t.is_empty()).collect::<Vec<_>>()
     );
-    // Room is left: nothing to do.
+    // The budget has room, so no summary is made.
     let again = host.with(|ctx| {
         let memory = Memory::new(ctx).model(ctx.default_model().unwrap()).budget(1_000);
         memory.compact(&memory.load().unwrap())
@@ -142,7 +142,7 @@ fn without_history_state_or_model_it_does_what_is_left() {
 
 #[test]
 fn a_run_that_may_not_keep_the_summary_does_not_ask_for_one() {
-    // Another scope is granted, which is all that a context says.
+    // Another scope is granted, so the context reports that state is available.
     let mut host = talk(20).deny(StateScope::Conversation).replies("chat", [""; 0]);
     host.with(|ctx| {
         assert!(ctx.available_apis().state);

@@ -1,4 +1,4 @@
-//! Items of the transcript as messages for a model, in pieces that must stay whole.
+//! Conversion of transcript items to messages for a model, in units that stay whole.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -7,16 +7,16 @@ use super::estimate;
 use crate::contract::{ArtifactRef, Message, Role, ToolCall, TranscriptItem};
 use crate::json::from_str;
 
-/// What a message costs beside its text.
+/// Tokens of a message beside its text.
 const FRAME_TOKENS: u64 = 4;
 
 /// A message, or tool calls with all of their results.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
     pub(super) messages: Vec<Message>,
-    /// The number of its last item.
+    /// Number of the last item.
     pub(super) seq: u64,
-    /// Estimated.
+    /// Estimated number of tokens.
     pub(super) tokens: u64,
     pub(super) by_user: bool,
 }
@@ -31,7 +31,7 @@ impl Unit {
         Self { tokens: tokens.sum(), messages, seq, by_user }
     }
 
-    /// Writes the unit down for a model that sums it up, at most so many bytes of each message.
+    /// Appends the unit as text for a summary, at most `max_bytes` of each message.
     pub(super) fn tell(&self, into: &mut String, max_bytes: usize) {
         for message in &self.messages {
             into.push_str(match message.role {
@@ -53,15 +53,15 @@ impl Unit {
     }
 }
 
-/// Tool calls that wait for their results.
+/// Tool calls without all of their results.
 #[derive(Default)]
 struct Pending {
     calls: Vec<ToolCall>,
     results: Vec<Message>,
 }
 
-/// The units of these items, oldest first. What no model can be told is left out: notices, empty
-/// messages, calls without a result and results without a call.
+/// Returns the units of the items, oldest first. Omits notices, empty messages, calls without a result and results
+/// without a call.
 pub(super) fn units(items: Vec<TranscriptItem>) -> Vec<Unit> {
     let mut units = Vec::new();
     let mut pending = Pending::default();
@@ -106,7 +106,7 @@ fn message(item: &TranscriptItem) -> Option<Message> {
     (!text.trim().is_empty()).then(|| Message::of(role, text))
 }
 
-/// A part of the content, or a call, or a result: what is known of it.
+/// Known fields of a content part, a call, or a result.
 #[derive(Deserialize)]
 struct Part {
     text: Option<String>,
@@ -124,7 +124,7 @@ struct Artifact {
     size: Option<u64>,
 }
 
-/// The content is a list of parts, or one.
+/// Returns the parts of the content, which is a list of parts or a single part.
 fn parts(item: &TranscriptItem) -> Vec<Part> {
     let Some(content) = item.content.as_deref() else { return Vec::new() };
     from_str::<Vec<Part>>(content).or_else(|_| from_str::<Part>(content).map(|part| vec![part])).unwrap_or_default()
@@ -139,7 +139,7 @@ fn text(item: &TranscriptItem) -> String {
         if let Some(part) = part.text {
             append(&mut text, &part);
         }
-        // Those that the item names itself are told of there.
+        // Artifacts that the item names itself are added elsewhere.
         if let Some(artifact) =
             part.artifact.filter(|artifact| !item.artifacts.iter().any(|named| named.artifact_id == artifact.artifact_id))
         {

@@ -1,4 +1,4 @@
-//! How a child ended, read from its events.
+//! End of a child run, read from its events.
 
 use std::fmt;
 
@@ -10,31 +10,32 @@ use crate::Failure;
 use crate::error::ApiError;
 use crate::json::from_str;
 
-/// How a child ended. Everything but [`Completed`](Self::Completed) says in its `Display` why there is no answer.
+/// End of a child run. `Display` of every variant but [`Completed`](Self::Completed) gives the reason for the missing
+/// answer.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ChildEnd {
-    /// It ended well.
+    /// The child completed.
     Completed(ChildAnswer),
-    /// It failed, was cancelled (code `cancelled`) or ran out of time (`deadline_exceeded`).
+    /// The child failed, was cancelled (code `cancelled`) or exceeded its deadline (`deadline_exceeded`).
     Failed(Failure),
-    /// It had not ended when there was no more time to wait.
+    /// The child had not ended before the timeout.
     Unfinished,
-    /// The host would not start it, or not say how it ended.
+    /// The host refused to start the child, or to return its events.
     Refused(ApiError),
 }
 
-/// What a child said.
+/// Answer of a child.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChildAnswer {
-    /// `stop`, `length`, `handoff`, ...
+    /// Finish reason: `stop`, `length`, `handoff`, ...
     pub finish_reason: String,
-    /// The text of each message of the assistant, in order. A long text is several messages.
+    /// Text of each message of the assistant, in order. A long text is several messages.
     pub messages: Vec<String>,
 }
 
 impl ChildAnswer {
-    /// The text of the final message; empty where it said nothing.
+    /// Returns the text of the final message; empty if the child emitted none.
     #[must_use]
     pub fn text(&self) -> &str {
         self.messages.last().map(String::as_str).unwrap_or_default()
@@ -42,7 +43,7 @@ impl ChildAnswer {
 }
 
 impl ChildEnd {
-    /// The text of the final message of a child that ended well.
+    /// Returns the text of the final message of a completed child.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -51,13 +52,13 @@ impl ChildEnd {
         }
     }
 
-    /// Whether it ended well.
+    /// Returns true if the child completed.
     #[must_use]
     pub fn is_completed(&self) -> bool {
         matches!(self, Self::Completed(_))
     }
 
-    /// Reads on until the end.
+    /// Reads events until the end of the run.
     pub(super) fn read(events: RunEvents) -> Result<Self, ApiError> {
         let mut messages = Vec::new();
         for event in events {
@@ -92,7 +93,7 @@ impl fmt::Display for ChildEnd {
     }
 }
 
-/// The data of the last event: of `run.completed`, whose message is an object, or of `run.failed`, whose message is a text.
+/// Data of the last event: of `run.completed`, with an object as message, or of `run.failed`, with a text as message.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct End {
@@ -102,7 +103,7 @@ struct End {
     retryable: bool,
 }
 
-/// The text of the member `message`, where the assistant says it: a message has a text, or a list of parts.
+/// Returns the text of the member `message` of an assistant: the content is a text, or a list of parts.
 fn message_text(data: &str) -> Option<String> {
     let data: Value = from_str(data).ok()?;
     let message = data.get("message")?;

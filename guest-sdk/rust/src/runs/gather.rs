@@ -1,4 +1,4 @@
-//! Many children at once: start them within bounds, wait for all of them, and take failures as values.
+//! Groups of children: start them within bounds, wait for all of them, and return failures as values.
 
 use std::time::Duration;
 
@@ -8,36 +8,37 @@ use crate::error::ApiError;
 use crate::limits::millis;
 use crate::timers;
 
-/// What became of one child.
+/// Result of one child.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gathered {
-    /// The run; none where it was never started.
+    /// The run; `None` if the child was not started.
     pub run: Option<ChildRun>,
-    /// How it ended.
+    /// End of the child.
     pub end: ChildEnd,
 }
 
-/// How many children run beside each other, and how long all of it may take.
+/// Bounds of a group of children: concurrency and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Children at the same time; 0 counts as 1. The host has a limit of its own, 16 where nothing is configured.
+    /// Maximum number of concurrent children; 0 counts as 1. The host also has a limit, 16 by default.
     pub at_once: usize,
-    /// From the first start on.
+    /// Maximum time for all children, counted from the call.
     pub at_most: Duration,
 }
 
 impl Runs {
-    /// Waits until all have ended, at most so long, and gives their ends in the order of `children`. What has not ended is
-    /// [`ChildEnd::Unfinished`] and runs on.
+    /// Waits until all children have ended, at most for the given time, and returns their ends in the order of
+    /// `children`. A child that has not ended is [`ChildEnd::Unfinished`] and continues to run.
     ///
     /// # Errors
-    /// When the host refuses to wait, such as after a cancel. What goes wrong with one child is its end.
+    /// Fails if the host refuses to wait, for example after a cancel. An error of a single child is the end of this
+    /// child.
     pub fn gather<'c>(
         self,
         children: impl IntoIterator<Item = &'c ChildRun>,
         at_most: Duration,
     ) -> Result<Vec<Gathered>, ApiError> {
-        let mut crew = Crew::new(self, at_most);
+        let mut crew = ChildGroup::new(self, at_most);
         for child in children {
             crew.open.push((crew.ends.len(), child.clone()));
             crew.ends.push(Gathered { run: Some(child.clone()), end: ChildEnd::Unfinished });
@@ -46,39 +47,39 @@ impl Runs {
         Ok(crew.ends)
     }
 
-    /// Starts a child for each task, at most [`Bounds::at_once`] beside each other, and gives their ends in the order of the
-    /// tasks. When the time is over, what still runs is cancelled and what was not started is not: both are
+    /// Starts a child for each task, at most [`Bounds::at_once`] concurrently, and returns their ends in the order of the
+    /// tasks. On timeout, running children are cancelled and further tasks are not started: both are
     /// [`ChildEnd::Unfinished`].
     ///
-    /// `ended` is told of each end as it comes, with the place of its task: to show progress.
+    /// Calls `ended` for each end as it happens, with the index of its task, for example to show progress.
     ///
     /// # Errors
-    /// When the host refuses to wait, such as after a cancel, or as `ended` says: children that run are cancelled then too.
-    /// What goes wrong with one child is its end.
+    /// Fails if the host refuses to wait, for example after a cancel, or with the error of `ended`. Running children are
+    /// then cancelled. An error of a single child is the end of this child.
     pub fn for_each_child(
         self,
         tasks: impl IntoIterator<Item = StartRun>,
         bounds: Bounds,
         mut ended: impl FnMut(usize, &Gathered) -> Result<(), ApiError>,
     ) -> Result<Vec<Gathered>, ApiError> {
-        let mut crew = Crew::new(self, bounds.at_most);
+        let mut crew = ChildGroup::new(self, bounds.at_most);
         let outcome = crew.work_off(tasks, bounds.at_once.max(1), &mut ended);
         crew.cancel_open();
         outcome.map(|()| crew.ends)
     }
 }
 
-/// Children that run, and the ends of all.
-struct Crew {
+/// Running children, and the ends of all children.
+struct ChildGroup {
     runs: Runs,
-    /// When the time is over, Unix milliseconds.
+    /// Time limit, in ms since the Unix epoch.
     until: u64,
-    /// The place of the task, and its run.
+    /// Index of the task, and its run.
     open: Vec<(usize, ChildRun)>,
     ends: Vec<Gathered>,
 }
 
-impl Crew {
+impl ChildGroup {
     fn new(runs: Runs, at_most: Duration) -> Self {
         Self { runs, until: timers::now().saturating_add(millis(at_most)), open: Vec::new(), ends: Vec::new() }
     }
@@ -91,7 +92,7 @@ impl Crew {
     ) -> Result<(), ApiError> {
         for (place, task) in tasks.into_iter().enumerate() {
             self.ends.push(Gathered { run: None, end: ChildEnd::Unfinished });
-            // Room first, then the start; and where the host has less room than that, once more.
+            // Waits for room before the start. If the host has less room than `at_once`, waits again.
             let mut room = at_once;
             while !self.is_late() {
                 if self.open.len() >= room {
@@ -120,7 +121,7 @@ impl Crew {
         self.left().is_zero()
     }
 
-    /// Starts a child. False where the host has no room for one more and another must end first.
+    /// Starts a child. Returns false if the host has no room until another child ends.
     fn start(
         &mut self,
         place: usize,
@@ -143,7 +144,7 @@ impl Crew {
         Ok(true)
     }
 
-    /// Waits for the next end, and gives the place of its task. None when the time is over, or nothing runs.
+    /// Waits for the next end and returns the index of its task; `None` on timeout, or if no child is running.
     fn wait_for_one(&mut self) -> Result<Option<usize>, ApiError> {
         if self.open.is_empty() {
             return Ok(None);
@@ -169,7 +170,7 @@ impl Crew {
         self.ends.get(place).map_or(Ok(()), |gathered| ended(place, gathered))
     }
 
-    /// Best effort: a child that cannot be cancelled ends with its parent.
+    /// Best effort: a child that cannot be cancelled here ends with its parent.
     fn cancel_open(&self) {
         for (_, child) in &self.open {
             if let Err(error) = child.cancel("its parent has no more time for it") {
@@ -179,7 +180,7 @@ impl Crew {
     }
 }
 
-/// An error that is about a child, and not about this run as a whole.
+/// Returns the error of a single child as a value, and fails with an error of this run as a whole.
 fn own(error: ApiError) -> Result<ApiError, ApiError> {
     match error.code {
         ErrorCode::Cancelled | ErrorCode::DeadlineExceeded => Err(error),

@@ -1,4 +1,4 @@
-//! Other runs: hand work to another runner, and look after it.
+//! Child runs: start runs of other runners, wait for them, read their events, cancel them.
 //!
 //! ```
 //! use std::time::Duration;
@@ -14,7 +14,7 @@
 //!             .objective(format!("the {language} version"));
 //!         children.push(ctx.runs().start(&task)?);
 //!     }
-//!     // Both at the same time. What became of each is a value: one that failed takes nothing from the other.
+//!     // Both run concurrently. Each end is a value, so a failed child does not affect the other.
 //!     for child in ctx.runs().gather(&children, Duration::from_secs(60))? {
 //!         match child.end.text() {
 //!             Some(text) => ctx.reply(text)?,
@@ -25,10 +25,10 @@
 //! }
 //! ```
 //!
-//! A child gets at most what its parent was granted, and is cancelled with it: a parent declares in its manifest what its
-//! children need, also where it does not use it itself. It has no conversation: what it shall know is in its input. The
-//! manifest must declare [`RunOperation`](crate::RunOperation)s too: `Start` and `Get` to start and to wait, `Events` to read
-//! answers, `Cancel`.
+//! The grant of a child is at most that of its parent, and the child is cancelled with its parent. The manifest of the
+//! parent therefore declares the permissions of its children, even if the parent does not use them. A child has no
+//! conversation: its input must contain all that it needs. The manifest must also declare
+//! [`RunOperation`](crate::RunOperation)s: `Start` and `Get` to start and to wait, `Events` to read answers, `Cancel`.
 
 mod end;
 mod gather;
@@ -47,10 +47,10 @@ pub use self::end::{ChildAnswer, ChildEnd};
 pub use self::gather::{Bounds, Gathered};
 pub use crate::contract::{RunEvent, RunEventPage, RunStatus, RunSummary};
 
-/// Events of a page, where nothing is said: the most that a page has, since the answer of a run stands at its end.
+/// Default number of events of a page: the maximum, since the answer of a run is at its end.
 const PAGE_EVENTS: u32 = 100;
 
-/// What a child is to do.
+/// Request for a child run.
 #[must_use = "nothing is started until it is given to `Runs::start`"]
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartRun {
@@ -58,49 +58,49 @@ pub struct StartRun {
 }
 
 impl StartRun {
-    /// A run of this runner, by its stable id such as `plugin:acme/translator/default`, without input.
+    /// Creates a request without input for the runner with this id, such as `plugin:acme/translator/default`.
     pub fn new(runner_id: impl Into<String>) -> Self {
         let input = Input { text: None, contents: Vec::new(), attachments: Vec::new(), message_chain: None };
         Self { contract: StartRequest { runner_id: runner_id.into(), input, objective: String::new(), config: None } }
     }
 
-    /// What it is told.
+    /// Sets the text of the input.
     pub fn text(mut self, text: impl Into<String>) -> Self {
         self.contract.input.text = Some(text.into());
         self
     }
 
-    /// An artifact that it is given.
+    /// Adds an artifact to the input.
     pub fn attachment(mut self, artifact: ArtifactRef) -> Self {
         self.contract.input.attachments.push(artifact);
         self
     }
 
-    /// Why, for people who read the tree of runs.
+    /// Sets the purpose of the run, for people who read the tree of runs.
     pub fn objective(mut self, objective: impl Into<String>) -> Self {
         self.contract.objective = objective.into();
         self
     }
 
-    /// Its configuration, a JSON object.
+    /// Sets the configuration, a JSON object.
     pub fn config(mut self, config: impl IntoJson) -> Self {
         self.contract.config = Some(config.into_json());
         self
     }
 
-    /// The record that the host gets.
+    /// Returns the record that the host receives.
     #[must_use]
     pub fn contract(&self) -> &StartRequest {
         &self.contract
     }
 
-    /// The record, to change what this builder has no method for.
+    /// Returns the record, for fields without a builder method.
     pub fn contract_mut(&mut self) -> &mut StartRequest {
         &mut self.contract
     }
 }
 
-/// The runs that this run started, as [`Context::runs`](crate::Context::runs) gives them.
+/// Child runs of this run, from [`Context::runs`](crate::Context::runs).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Runs(());
 
@@ -109,21 +109,21 @@ impl Runs {
         Self(())
     }
 
-    /// Starts a child. It runs beside this run.
+    /// Starts a child, which runs concurrently with this run.
     ///
     /// # Errors
-    /// As the host answers: `unauthorized` for a runner that was not granted, and where this run may start no more at all;
-    /// `rate_limited` where it has as many children beside each other as it may; `invalid_argument` where the configuration
-    /// does not fit the runner.
+    /// Fails with `unauthorized` for a runner that is not granted and above the total number of children; with
+    /// `rate_limited` above the number of concurrent children; with `invalid_argument` if the configuration does not fit
+    /// the runner.
     pub fn start(self, task: &StartRun) -> Result<ChildRun, ApiError> {
         Ok(ChildRun { id: host::start(&task.contract)? })
     }
 
-    /// Waits until one of them has ended, at most so long, and gives it. None, where none has. One that had ended before is
-    /// given at once, and again by the next call: leave it out then.
+    /// Waits until one of the children has ended and returns its summary; `None` on timeout. A child that has already
+    /// ended is returned immediately, by every call: leave it out of the next call.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn wait_any<'c>(
         self,
         children: impl IntoIterator<Item = &'c ChildRun>,
@@ -133,94 +133,95 @@ impl Runs {
         Ok(host::wait_any(&ids, millis32(at_most))?)
     }
 
-    /// How a run is that this run started.
+    /// Returns the summary of a child.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn get(self, run_id: &str) -> Result<RunSummary, ApiError> {
         Ok(host::get(run_id)?)
     }
 
-    /// The runs that this run started, the newest first, at most `limit` (1 to 100).
+    /// Returns up to `limit` children (1 to 100), newest first.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn list(self, limit: u32) -> Result<Vec<RunSummary>, ApiError> {
         Ok(host::list(None, limit)?)
     }
 
-    /// What a run has done, from its first event on.
+    /// Returns the events of a child, from the first event on.
     pub fn events(self, run_id: impl Into<String>) -> RunEvents {
         RunEvents { run_id: run_id.into(), after: None, limit: PAGE_EVENTS, ready: Vec::new().into_iter(), more: true }
     }
 
-    /// Ends a run early. One that has ended already stays as it is.
+    /// Cancels a child. Has no effect on a child that has ended.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn cancel(self, run_id: &str, reason: &str) -> Result<(), ApiError> {
         Ok(host::cancel(run_id, reason)?)
     }
 }
 
-/// A run that this run started.
+/// A child run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChildRun {
     id: String,
 }
 
 impl ChildRun {
-    /// A child whose id was kept, such as in the state.
+    /// Creates a handle from a stored id, for example from the state.
     pub fn from_id(id: impl Into<String>) -> Self {
         Self { id: id.into() }
     }
 
-    /// The run.
+    /// Returns the id of the run.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// How it is now.
+    /// Returns the present summary.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn summary(&self) -> Result<RunSummary, ApiError> {
         Runs::new().get(&self.id)
     }
 
-    /// Waits until it has ended, at most so long. None, where it has not.
+    /// Waits until the child has ended and returns its summary; `None` on timeout.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn wait(&self, at_most: Duration) -> Result<Option<RunSummary>, ApiError> {
         Runs::new().wait_any([self], at_most)
     }
 
-    /// What it has done so far.
+    /// Returns the events so far.
     pub fn events(&self) -> RunEvents {
         Runs::new().events(self.id.as_str())
     }
 
-    /// How it ended, read from its events; [`ChildEnd::Unfinished`] where it has not. Needs `RunOperation::Events`.
+    /// Returns the end of the child, read from its events; [`ChildEnd::Unfinished`] if the child has not ended. Needs
+    /// `RunOperation::Events`.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn end(&self) -> Result<ChildEnd, ApiError> {
         ChildEnd::read(self.events())
     }
 
-    /// Ends it early.
+    /// Cancels the child.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Fails with the error of the host.
     pub fn cancel(&self, reason: &str) -> Result<(), ApiError> {
         Runs::new().cancel(&self.id, reason)
     }
 }
 
-/// The events of a run, one after the other; a host call for each page. It ends with what is there now: for a run that
-/// goes on, ask again with [`starting_after`](Self::starting_after).
+/// Iterator over the events of a run; one host call per page. Ends with the newest event. For a run that has not ended,
+/// continue later with [`starting_after`](Self::starting_after).
 #[must_use = "an iterator does nothing until it is asked"]
 #[derive(Debug)]
 pub struct RunEvents {
@@ -232,7 +233,7 @@ pub struct RunEvents {
 }
 
 impl RunEvents {
-    /// Events of a page: 1 to 100, 100 where nothing is said.
+    /// Number of events of a page, 1 to 100. Default: 100.
     pub fn limit(mut self, events: u32) -> Self {
         self.limit = events;
         self
@@ -244,7 +245,7 @@ impl RunEvents {
         self
     }
 
-    /// Where the pages that were read end, for [`starting_after`](Self::starting_after).
+    /// Returns the cursor after the pages read so far, for [`starting_after`](Self::starting_after).
     #[must_use]
     pub fn cursor(&self) -> Option<&str> {
         self.after.as_deref()
@@ -264,7 +265,7 @@ impl Iterator for RunEvents {
             }
             match host::events_page(&self.run_id, self.after.as_deref(), self.limit) {
                 Ok(page) => {
-                    // A page that says that there is more and does not say where would come again and again.
+                    // A page with `has_more` but without a cursor would be read repeatedly without end.
                     self.more = page.has_more && page.next.is_some();
                     self.after = page.next.or_else(|| self.after.take());
                     self.ready = page.items.into_iter();
@@ -279,23 +280,23 @@ impl Iterator for RunEvents {
 }
 
 impl RunEvent {
-    /// The data of the event.
+    /// Parses the data of the event.
     ///
     /// # Errors
-    /// When it has not the shape of `T`.
+    /// Fails if the data does not have the shape of `T`.
     pub fn data_as<T: DeserializeOwned>(&self) -> Result<T, JsonError> {
         from_str(&self.data)
     }
 }
 
 impl RunStatus {
-    /// Whether nothing can follow.
+    /// Returns true for a final status.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled | Self::Timeout)
     }
 
-    /// The status as the protocol spells it, such as `waiting`.
+    /// Returns the status in the spelling of the protocol, such as `waiting`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {

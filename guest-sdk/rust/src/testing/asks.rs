@@ -1,4 +1,4 @@
-//! What a test makes the platform and people answer.
+//! Scripted platform actions and scripted answers of people.
 
 use serde_json::Value;
 
@@ -6,25 +6,25 @@ use super::TestHost;
 use crate::contract::{ActionOutcome, AskedQuestion, QuestionAnswer};
 use crate::error::ApiError;
 
-/// What comes of a scripted platform action. A JSON value is one: what the platform answered. So is an [`ApiError`]: the
-/// platform failed.
+/// Scripted outcome of a platform action. A JSON value is the answer of the platform, an [`ApiError`] a failure of the
+/// platform.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActionReply(pub(super) Result<ActionOutcome, ApiError>);
 
 impl ActionReply {
-    /// It was allowed, and the platform has done it and answered this.
+    /// Creates the outcome of an action that was executed and answered with this value.
     #[must_use]
     pub fn executed(answer: Value) -> Self {
         Self(Ok(ActionOutcome::Executed(answer.to_string())))
     }
 
-    /// Policy or a person said no.
+    /// Creates the outcome of an action that a policy or a person denied.
     #[must_use]
     pub fn denied(reason: &str) -> Self {
         Self(Ok(ActionOutcome::Denied(reason.to_owned())))
     }
 
-    /// Nobody said anything in time. A day passes.
+    /// Creates the outcome of an expired action. The clock advances by a day.
     #[must_use]
     pub fn expired() -> Self {
         Self(Ok(ActionOutcome::Expired))
@@ -43,24 +43,24 @@ impl From<ApiError> for ActionReply {
     }
 }
 
-/// What a scripted person answers to a question. A JSON value, a truth value or a text is one that was submitted.
+/// Scripted answer to a question. A JSON value, a boolean or a text is a submitted answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerReply(pub(super) Result<QuestionAnswer, ApiError>);
 
 impl AnswerReply {
-    /// They say this. It is not checked against the schema, so it may be what a wrong form lets through.
+    /// Creates a submitted answer. The answer is not checked against the schema, so a test can submit an invalid one.
     #[must_use]
     pub fn submitted(answer: Value) -> Self {
         Self(Ok(QuestionAnswer::Submitted(answer.to_string())))
     }
 
-    /// They will not say, for this reason; none where it is empty.
+    /// Creates a declined answer, with a reason unless `reason` is empty.
     #[must_use]
     pub fn declined(reason: &str) -> Self {
         Self(Ok(QuestionAnswer::Declined((!reason.is_empty()).then(|| reason.to_owned()))))
     }
 
-    /// Nobody says anything. The time passes until the question expires.
+    /// Creates an expired answer. The clock advances to the expiry of the question.
     #[must_use]
     pub fn expired() -> Self {
         Self(Ok(QuestionAnswer::Expired))
@@ -91,28 +91,28 @@ impl From<ApiError> for AnswerReply {
     }
 }
 
-/// A platform action that a run asked for.
+/// Platform action that a run requested.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestAction {
-    /// Its name.
+    /// Name of the action.
     pub action: String,
-    /// What it is done to.
+    /// Target of the action.
     pub target: Value,
-    /// What is done.
+    /// Payload of the action.
     pub payload: Value,
 }
 
-/// Platform actions, and questions to people. Without a script neither is granted: the call answers `unauthorized`.
+/// Platform actions, and questions to people. Without a script neither is granted: the call fails with `unauthorized`.
 impl TestHost {
-    /// What comes of a platform action with this name, by its target and its payload. The manifest must name it.
+    /// Sets the outcome of a platform action with this name, by target and payload. The manifest must name the action.
     pub fn action<R: Into<ActionReply>>(mut self, action: &str, mut answer: impl FnMut(Value, Value) -> R + 'static) -> Self {
         let answer = Box::new(move |asked: &TestAction| answer(asked.target.clone(), asked.payload.clone()).into());
         self.host.beyond.actions.push((Some(action.to_owned()), answer));
         self
     }
 
-    /// What comes of platform actions in order, whatever they are called. One more fails the test. An action that has a
-    /// script of its own by [`action`](Self::action) is not counted.
+    /// Sets the outcomes of platform actions with any name, in order. A further action fails the test. Actions with a
+    /// script of [`action`](Self::action) are not counted.
     pub fn actions<R: Into<ActionReply>>(mut self, replies: impl IntoIterator<Item = R>) -> Self {
         let mut replies = replies.into_iter().map(Into::into).collect::<Vec<ActionReply>>().into_iter();
         let answer = Box::new(move |asked: &TestAction| {
@@ -122,13 +122,13 @@ impl TestHost {
         self
     }
 
-    /// What a person answers to each question.
+    /// Sets the function that answers each question.
     pub fn answer<R: Into<AnswerReply>>(mut self, mut answer: impl FnMut(&AskedQuestion) -> R + 'static) -> Self {
         self.host.beyond.person = Some(Box::new(move |question| answer(question).into()));
         self
     }
 
-    /// What a person answers to questions, in order. One more fails the test.
+    /// Sets the answers to questions, in order. A further question fails the test.
     pub fn answers<R: Into<AnswerReply>>(self, replies: impl IntoIterator<Item = R>) -> Self {
         let mut replies = replies.into_iter().map(Into::into).collect::<Vec<AnswerReply>>().into_iter();
         self.answer(move |question| {

@@ -1,11 +1,11 @@
-//! The scripted host beyond the conversation: the platform, people, other runs and the outside.
+//! Platform, people, child runs and HTTP servers of the scripted host.
 
 use serde_json::Value;
 
 use super::asks::{ActionReply, AnswerReply, TestAction};
 use super::children::{Arrival, Child, ChildReply, Ending, TestChild};
 use super::permission::Permission;
-use super::scripted::{Scripted, position, refused};
+use super::scripted::{ScriptedHost, position, refused};
 use super::wire::{HttpReply, Server, destination, names};
 use crate::contract::agent_host::runner::context as contract;
 use crate::contract::agent_host::runner::types;
@@ -16,9 +16,9 @@ use crate::contract::{
 
 type Answer<T> = Result<T, types::ApiError>;
 
-/// The default of the host for questions and actions: a day.
+/// Default of the host for the expiry of questions and actions: a day.
 const EXPIRES_MS: u64 = 24 * 60 * 60 * 1000;
-/// The default limits of the host.
+/// Default limits of the host.
 const ASK_BYTES: usize = 24 * 1024;
 const TITLE_CHARS: usize = 300;
 const CHILDREN: usize = 256;
@@ -28,16 +28,16 @@ pub(super) type ActionFn = Box<dyn FnMut(&TestAction) -> ActionReply>;
 pub(super) type PersonFn = Box<dyn FnMut(&AskedQuestion) -> AnswerReply>;
 pub(super) type ChildFn = Box<dyn FnMut(&StartRequest) -> ChildReply>;
 
-/// The scripts, and what the run did with them.
+/// Scripts of the test, and the record of the run.
 #[derive(Default)]
 pub(super) struct Beyond {
-    /// By name, or for every name.
+    /// By name; `None` for every name.
     pub(super) actions: Vec<(Option<String>, ActionFn)>,
     pub(super) person: Option<PersonFn>,
     pub(super) arrivals: Vec<(Arrival, String)>,
     pub(super) runners: Vec<(String, ChildFn)>,
     pub(super) servers: Vec<Server>,
-    // What the run did.
+    // Record of the run.
     pub(super) asked_actions: Vec<TestAction>,
     pub(super) questions: Vec<AskedQuestion>,
     pub(super) pulls: usize,
@@ -47,8 +47,8 @@ pub(super) struct Beyond {
     pub(super) requests: Vec<HttpRequest>,
 }
 
-impl Scripted {
-    /// Whether a binding of this script grants the action.
+impl ScriptedHost {
+    /// Returns true if the action is granted.
     pub(super) fn action_granted(&self, action: &str) -> bool {
         self.granted(Permission::Platform)
             && self.declared.permissions.platform_actions.iter().any(|declared| declared == action)
@@ -74,7 +74,7 @@ impl Scripted {
             return refused(ErrorCode::Unauthorized, format!("the action `{action}` is not granted to this run"));
         }
         self.beyond.asked_actions.push(asked.clone());
-        // A script for this name goes before one for all.
+        // A script for this name takes precedence over one for all names.
         let scripts = &mut self.beyond.actions;
         let named = scripts.iter().position(|(name, _)| name.as_deref() == Some(action));
         let place = named.or_else(|| scripts.iter().position(|(name, _)| name.is_none()));
@@ -280,7 +280,7 @@ impl Scripted {
         }
     }
 
-    /// What the run did, and the scripts as they are for the next.
+    /// Returns the children of the run and removes them. The scripts remain for the next run.
     pub(super) fn end_of_children(&mut self) -> Vec<TestChild> {
         let now = self.now;
         let ended = |child: Child| TestChild {

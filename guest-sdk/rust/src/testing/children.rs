@@ -1,4 +1,4 @@
-//! What a test makes child runs do.
+//! Scripted child runs, and scripted input for steering.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::contract::{RunEvent, RunStatus, RunSummary, StartRequest};
 use crate::error::ApiError;
 use crate::limits::millis;
 
-/// What a scripted child run does. A text is one: it says that and ends well, at once. A [`Failure`] is how it fails; an
-/// [`ApiError`] is what the host answers instead of starting it.
+/// Scripted child run. A text is a child that completes with this message immediately, a [`Failure`] a child that fails,
+/// and an [`ApiError`] a refusal of the start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChildReply {
     pub(super) refused: Option<ApiError>,
@@ -29,32 +29,32 @@ pub(super) enum Ending {
 }
 
 impl ChildReply {
-    /// It says these messages, one after the other, and ends well.
+    /// Creates a child that emits these messages in order and completes.
     #[must_use]
     pub fn messages<'m>(messages: impl IntoIterator<Item = &'m str>) -> Self {
         let messages = messages.into_iter().map(str::to_owned).collect();
         Self { refused: None, messages, end: Some(Ending::Completed), after: Duration::ZERO }
     }
 
-    /// It fails.
+    /// Creates a child that fails.
     #[must_use]
     pub fn failed(code: &str, message: &str) -> Self {
         Failure::new(code, message).into()
     }
 
-    /// It runs out of time.
+    /// Creates a child that exceeds its deadline.
     #[must_use]
     pub fn timeout() -> Self {
         Self { end: Some(Ending::Timeout), ..Self::messages([]) }
     }
 
-    /// It never ends by itself.
+    /// Creates a child that never ends unless cancelled.
     #[must_use]
     pub fn never() -> Self {
         Self { end: None, ..Self::messages([]) }
     }
 
-    /// It takes so long, by the clock of the test, which moves when the runner waits.
+    /// Sets the duration, by the clock of the test, which advances when the runner waits.
     #[must_use]
     pub fn after(mut self, time: Duration) -> Self {
         self.after = time;
@@ -86,27 +86,27 @@ impl From<ApiError> for ChildReply {
     }
 }
 
-/// A child that a run started, as it was when the run ended.
+/// Child of a run, in its state at the end of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestChild {
-    /// The child.
+    /// Id of the child run.
     pub run_id: String,
-    /// What it was to do.
+    /// Request that started the child.
     pub request: StartRequest,
-    /// How it was when its parent ended.
+    /// Status at the end of the parent.
     pub status: RunStatus,
-    /// Why the parent cancelled it, where it did.
+    /// Reason of the cancel by the parent; `None` if not cancelled.
     pub cancelled: Option<String>,
 }
 
-/// A child on its way.
+/// Child that was started.
 #[derive(Clone, Debug)]
 pub(super) struct Child {
     pub(super) run_id: String,
     pub(super) parent: String,
     pub(super) request: StartRequest,
     pub(super) started_at: u64,
-    /// When it ends, and how; none where it never does.
+    /// End time and end; `None` if the child never ends.
     pub(super) ends: Option<(u64, Ending)>,
     pub(super) messages: Vec<String>,
 }
@@ -149,7 +149,7 @@ impl Child {
         }
     }
 
-    /// What it has done so far. What it says it says at its end.
+    /// Returns the events so far. All messages are emitted at the end.
     pub(super) fn events(&self, now: u64) -> Vec<RunEvent> {
         let mut events = vec![("run.status", json!({"status": "running"}), self.started_at)];
         if let Some((at, end)) = self.ended(now) {
@@ -178,27 +178,26 @@ impl Child {
     }
 }
 
-/// Other runs, and input that arrives meanwhile.
+/// Child runs, and input for steering.
 impl TestHost {
-    /// What children of this runner do, by what they are to do. A runner without a script is
-    /// not granted: `unauthorized`.
+    /// Sets the function that scripts the children of a runner. A runner without a script is not granted: `unauthorized`.
     pub fn child<R: Into<ChildReply>>(mut self, runner_id: &str, mut child: impl FnMut(&StartRequest) -> R + 'static) -> Self {
         let answer = Box::new(move |request: &StartRequest| child(request).into());
         self.host.beyond.runners.push((runner_id.to_owned(), answer));
         self
     }
 
-    /// Input that is there when the next run starts. The manifest must declare steering.
+    /// Adds input that is available when the next run starts. The manifest must declare steering.
     pub fn steering(self, text: &str) -> Self {
         self.arrives(Arrival::AtStart, text)
     }
 
-    /// Input that arrives after the next run has asked so many times.
+    /// Adds input that arrives after this number of pulls of the next run.
     pub fn steering_after_pulls(self, pulls: usize, text: &str) -> Self {
         self.arrives(Arrival::AfterPulls(pulls), text)
     }
 
-    /// Input that arrives after the next run has emitted so many results.
+    /// Adds input that arrives after this number of results of the next run.
     pub fn steering_after_results(self, results: usize, text: &str) -> Self {
         self.arrives(Arrival::AfterResults(results), text)
     }

@@ -1,5 +1,5 @@
-//! The functions of the contract, answered by the scripted host of this thread. Names and
-//! signatures are those that `wit-bindgen` generates, so that the SDK calls either.
+//! Functions of the contract, answered by the scripted host of this thread. Names and signatures are those of
+//! `wit-bindgen`, so that the SDK can call either.
 
 use super::scripted::with;
 use crate::contract::agent_host::runner::types::ApiError;
@@ -41,7 +41,7 @@ pub(crate) mod models {
     use super::*;
     use crate::contract::{Chunk, Message, Request, RerankHit, Response};
 
-    /// What is left of a scripted stream; the last may be an error.
+    /// Rest of a scripted stream; the last item may be an error.
     #[derive(Debug)]
     pub(crate) struct ResponseStream(RefCell<std::vec::IntoIter<Answer<Chunk>>>);
 
@@ -330,7 +330,7 @@ pub(crate) mod http {
     use super::*;
     use crate::contract::HttpRequest;
 
-    /// A scripted response: its head, and what is left of its body.
+    /// Scripted response: its head, and the rest of its body.
     #[derive(Debug)]
     pub(crate) struct Response {
         status: u16,

@@ -1,4 +1,4 @@
-//! Run a runner as plain Rust against a scripted host: no wasm, no server, no network.
+//! Unit tests with a scripted host: a runner runs as plain Rust, without wasm, server or network.
 //!
 //! ```
 //! use agent_host_sdk::testing::TestHost;
@@ -25,16 +25,15 @@
 //! assert_eq!(run.failure().code, "provider_not_ready");
 //! ```
 //!
-//! The scripted host judges as the real one does: what the manifest does not declare panics with the
-//! reason (the component would be refused), what is not granted answers `unauthorized`, what is
-//! not there `not_found`, and a batch of results has its limits. State, storage, artifacts
-//! and the transcript stay in the [`TestHost`], so a second `run` is the next event of the same
-//! conversation.
+//! The scripted host has the rules of the real one. A call of an interface that the manifest does not declare panics with
+//! the reason (the real host would refuse the component). A call that is not granted fails with `unauthorized`, a missing
+//! resource with `not_found`, and batches of results have their limits. State, storage, artifacts and the transcript stay
+//! in the [`TestHost`], so a second `run` is the next event of the same conversation.
 //!
-//! What it is not: the real host. Search is by shared words, schemas are not checked, and nothing is
-//! ever slow: the clock of the test moves when the runner sleeps or waits, and then at once.
+//! Differences from the real host: search matches shared words, schemas are not checked, and calls take no time. The
+//! clock of the test advances only when the runner sleeps or waits, and then immediately.
 //!
-//! People, the platform, other runs and the outside are scripted too:
+//! People, the platform, child runs and HTTP servers are scripted too:
 //!
 //! ```
 //! use agent_host_sdk::serde_json::json;
@@ -78,10 +77,10 @@ use serde_json::{Value, json};
 pub use self::asks::{ActionReply, AnswerReply, TestAction};
 pub use self::children::{ChildReply, TestChild};
 pub use self::permission::Permission;
-use self::permission::{Declared, everything};
+use self::permission::{DeclaredPermissions, everything};
 pub use self::run::TestRun;
 pub use self::script::{Reply, ToolReply};
-use self::scripted::{Artifact, Model, Scripted, Tool};
+use self::scripted::{Artifact, Model, ScriptedHost, Tool};
 pub use self::wire::HttpReply;
 use crate::contract::agent_host::runner::context as contract;
 use crate::contract::{
@@ -92,13 +91,13 @@ use crate::contract::{
 use crate::error::ApiError;
 use crate::{Context, Runner};
 
-/// A host that a test writes.
+/// Host for a test, with scripted models, tools, people and services.
 ///
-/// Everything has a default: no configuration, no model, no tool, an empty conversation. What the
-/// manifest of the runner declares is granted, but for what [`deny`](Self::deny) takes away.
+/// Defaults: no configuration, no model, no tool, an empty conversation. The declared permissions of the runner are
+/// granted, except those of [`deny`](Self::deny).
 #[must_use]
 pub struct TestHost {
-    host: Scripted,
+    host: ScriptedHost,
     config: String,
     event_type: String,
     event_data: String,
@@ -113,7 +112,7 @@ pub struct TestHost {
 impl Default for TestHost {
     fn default() -> Self {
         Self {
-            host: Scripted { now: 1_760_000_000_000, ..Scripted::default() },
+            host: ScriptedHost { now: 1_760_000_000_000, ..ScriptedHost::default() },
             config: "{}".to_owned(),
             event_type: "message.received".to_owned(),
             event_data: "{}".to_owned(),
@@ -128,30 +127,30 @@ impl Default for TestHost {
 }
 
 impl TestHost {
-    /// A host with nothing in it.
+    /// Creates a host with the defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The configuration of the binding.
+    /// Sets the configuration of the binding.
     pub fn config(mut self, config: Value) -> Self {
         self.config = config.to_string();
         self
     }
 
-    /// A value of the state.
+    /// Stores a value in the state.
     pub fn state(mut self, scope: StateScope, key: &str, value: Value) -> Self {
         self.host.state.insert((scope as u8, key.to_owned()), value.to_string());
         self
     }
 
-    /// Bytes of the storage.
+    /// Stores bytes in the storage.
     pub fn storage(mut self, area: StorageArea, key: &str, value: impl Into<Vec<u8>>) -> Self {
         self.host.storage.insert((area as u8, key.to_owned()), value.into());
         self
     }
 
-    /// What was said before: pairs of role and text.
+    /// Adds messages to the transcript: pairs of role and text.
     pub fn history<'h>(mut self, said: impl IntoIterator<Item = (&'h str, &'h str)>) -> Self {
         for (role, text) in said {
             let event_id = format!("earlier-{}", self.host.transcript.len() + 1);
@@ -160,7 +159,7 @@ impl TestHost {
         self
     }
 
-    /// One item of the transcript of any kind. Its number and its cursor are given by the host.
+    /// Adds an item of any kind to the transcript. The host assigns its number and its cursor.
     pub fn transcript_item(mut self, change: impl FnOnce(&mut TranscriptItem)) -> Self {
         self.host.add_item("user", "message", "", "earlier");
         if let Some(item) = self.host.transcript.last_mut() {
@@ -172,14 +171,14 @@ impl TestHost {
         self
     }
 
-    /// A chat model that answers each request by a function.
+    /// Adds a chat model with a function that answers each request.
     pub fn model<R: Into<Reply>>(mut self, id: &str, mut answer: impl FnMut(&Request) -> R + 'static) -> Self {
         let chat = Model::Chat(Box::new(move |request| answer(request).into()));
         self.host.models.push((id.to_owned(), chat));
         self
     }
 
-    /// A chat model that gives these replies in order. One request more fails the test.
+    /// Adds a chat model with replies in order. A further request fails the test.
     pub fn replies<R: Into<Reply>>(self, id: &str, replies: impl IntoIterator<Item = R>) -> Self {
         let mut replies = replies.into_iter().map(Into::into).collect::<Vec<Reply>>().into_iter();
         let name = id.to_owned();
@@ -188,35 +187,33 @@ impl TestHost {
         })
     }
 
-    /// How the chat models count tokens. Where nothing is said: a quarter of the bytes, and 4 for
-    /// each message.
+    /// Sets the token count of the chat models. Default: a quarter of the bytes, plus 4 per message.
     pub fn tokens(mut self, count: impl FnMut(&[Message]) -> u64 + 'static) -> Self {
         self.host.count = Some(Box::new(count));
         self
     }
 
-    /// An embedding model.
+    /// Adds an embedding model.
     pub fn embedding(mut self, id: &str, embed: impl FnMut(&str) -> Vec<f32> + 'static) -> Self {
         self.host.models.push((id.to_owned(), Model::Embedding(Box::new(embed))));
         self
     }
 
-    /// A rerank model: how well a document fits a query.
+    /// Adds a rerank model with a function that scores a document for a query.
     pub fn reranker(mut self, id: &str, score: impl FnMut(&str, &str) -> f64 + 'static) -> Self {
         self.host.models.push((id.to_owned(), Model::Rerank(Box::new(score))));
         self
     }
 
-    /// A tool of the host, or of the client: its name, as `SERVER__TOOL` or as the client has it, the
-    /// JSON Schema of its parameters, and what it answers. The schema is shown and not checked; that
-    /// the parameters are an object is.
+    /// Adds a tool of the host or of the client: its name (`SERVER__TOOL` for a tool of the host), the JSON Schema of its
+    /// parameters, and the function that answers calls. The parameters must be an object; the schema is not checked.
     pub fn tool<R: Into<ToolReply>>(mut self, name: &str, schema: Value, mut answer: impl FnMut(Value) -> R + 'static) -> Self {
         let answer = Box::new(move |parameters| answer(parameters).into());
         self.host.tools.push((name.to_owned(), Tool { schema: schema.to_string(), destructive: None, answer }));
         self
     }
 
-    /// Says of a tool that it destroys, as its detail shows.
+    /// Marks a tool as destructive in its details.
     pub fn destructive(mut self, name: &str) -> Self {
         match self.host.tools.iter_mut().find(|(known, _)| known == name) {
             Some((_, tool)) => tool.destructive = Some(true),
@@ -225,60 +222,60 @@ impl TestHost {
         self
     }
 
-    /// A knowledge base: pairs of document id and text, or whole passages. Found is what shares a
-    /// word with the query; a filter compares members of the metadata.
+    /// Adds a knowledge base: pairs of document id and text, or whole passages. A search finds passages that share a word
+    /// with the query; a filter compares members of the metadata.
     pub fn knowledge<P: Into<Hit>>(mut self, id: &str, passages: impl IntoIterator<Item = P>) -> Self {
         self.host.knowledge.push((id.to_owned(), passages.into_iter().map(Into::into).collect()));
         self
     }
 
-    /// An artifact that is there; its id is `artifact-1` for the first, and so on.
+    /// Adds an artifact, with the id `artifact-1` for the first, and so on.
     pub fn artifact(mut self, media_type: &str, name: &str, content: impl Into<Vec<u8>>) -> Self {
         self.host.keep_artifact(media_type, Some(name), content.into());
         self
     }
 
-    /// An artifact that comes with the next event.
+    /// Adds an artifact as an attachment of the next event.
     pub fn attachment(mut self, media_type: &str, name: &str, content: impl Into<Vec<u8>>) -> Self {
         let reference = self.host.keep_artifact(media_type, Some(name), content.into());
         self.attachments.push(reference);
         self
     }
 
-    /// Another event than `message.received`, with its data.
+    /// Sets the type and the data of the event. Default: `message.received`.
     pub fn event(mut self, event_type: &str, data: Value) -> Self {
         event_type.clone_into(&mut self.event_type);
         self.event_data = data.to_string();
         self
     }
 
-    /// The event belongs to no conversation.
+    /// Removes the conversation of the event.
     pub fn without_conversation(mut self) -> Self {
         self.conversation = false;
         self
     }
 
-    /// The run is a child of this one.
+    /// Makes the run a child of this run.
     pub fn parent(mut self, run_id: &str) -> Self {
         self.parent = Some(run_id.to_owned());
         self
     }
 
-    /// How long a run may take, by the clock of the test: 5 minutes where nothing is said. The context says so; the test host
-    /// ends nothing.
+    /// Sets the time until the deadline in the context, by the clock of the test. Default: 5 minutes. The test host does
+    /// not end a run at its deadline.
     pub fn time(mut self, time: std::time::Duration) -> Self {
         self.deadline_ms = crate::limits::millis(time);
         self
     }
 
-    /// A skill that the run may read.
+    /// Adds a skill that the run may read.
     pub fn skill(mut self, name: &str, description: &str, content: &str) -> Self {
         let content = self.host.keep_artifact("text/markdown", Some("SKILL.md"), content.into());
         self.skills.push(SkillResource { skill_name: name.to_owned(), description: Some(description.to_owned()), content });
         self
     }
 
-    /// Content that does not change from run to run. Its hash is that of the test host, not SHA-256.
+    /// Adds a static reference. The hash is that of the test host, not SHA-256.
     pub fn static_ref(mut self, name: &str, content: &str) -> Self {
         let kept = self.host.keep_artifact("text/plain", Some(name), content.into());
         self.static_refs.push(StaticRef {
@@ -290,31 +287,31 @@ impl TestHost {
         self
     }
 
-    /// Takes away what the manifest declares. A call answers `unauthorized`.
+    /// Denies a declared permission. A call fails with `unauthorized`.
     pub fn deny(mut self, permission: impl Into<Permission>) -> Self {
         self.host.denied.push(permission.into());
         self
     }
 
-    /// Makes the next call of a function, such as `models.invoke` or `state.set`, fail. Once more,
-    /// and the call after it fails too.
+    /// Makes the next call of a function, such as `models.invoke` or `state.set`, fail. A second `fail` applies to the
+    /// call after that.
     pub fn fail(mut self, function: &str, error: ApiError) -> Self {
         self.host.failures.entry(function.to_owned()).or_default().push_back(error.into());
         self
     }
 
-    /// Cancels the next run after so many host calls: every later one answers `cancelled`.
+    /// Cancels the next run after this number of host calls: every later call fails with `cancelled`.
     pub fn cancel_after(mut self, calls: usize) -> Self {
         self.host.cancel_after = Some(calls);
         self
     }
 
-    /// Runs the runner on a message with this text. What it leaves behind is there for the next run.
+    /// Runs the runner on a message with this text. State, storage, artifacts and transcript remain for the next run.
     ///
     /// # Panics
-    /// When the runner panics, or calls what its manifest does not declare.
+    /// Panics if the runner panics, or calls an interface that its manifest does not declare.
     pub fn run<R: Runner>(&mut self, text: &str) -> TestRun {
-        self.host.declared = Declared::by(R::manifest().into_contract(R::NAME, "0.0.0"));
+        self.host.declared = DeclaredPermissions::by(R::manifest().into_contract(R::NAME, "0.0.0"));
         self.host.run_no += 1;
         let context = self.context(text);
         scripted::install(std::mem::take(&mut self.host));
@@ -355,8 +352,8 @@ impl TestHost {
         }
     }
 
-    /// Gives a function a context of this host, to test a part of a runner: host calls that it makes
-    /// are answered. All permissions are declared.
+    /// Calls a function with a context of this host, to test a part of a runner. The host answers the host calls of the
+    /// function. All permissions are declared.
     ///
     /// ```
     /// use agent_host_sdk::StorageArea;
@@ -378,7 +375,7 @@ impl TestHost {
         value
     }
 
-    /// The context of the next run, and its event in the log and the transcript.
+    /// Builds the context of the next run, and adds its event to the log and the transcript.
     fn context(&mut self, text: &str) -> RunContext {
         let number = self.host.run_no;
         let event_id = format!("event-{number}");
@@ -533,7 +530,7 @@ impl TestHost {
         }
     }
 
-    /// The values of a scope, as a JSON object.
+    /// Returns the values of a scope as a JSON object.
     fn snapshot(&self, scope: StateScope) -> String {
         let here = self.host.state.iter().filter(|((at, _), _)| *at == scope as u8 && self.host.granted(scope.into()));
         let values = here.map(|((_, key), value)| (key.clone(), serde_json::from_str(value).unwrap_or(Value::Null)));

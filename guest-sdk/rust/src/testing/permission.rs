@@ -1,12 +1,12 @@
-//! What can be declared and granted.
+//! Permissions that a manifest can declare and a grant can deny.
 
 use crate::contract::{
     ArtifactOperation, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions, RunOperation,
     RunnerManifest, StateScope, StorageArea, ToolOperation,
 };
 
-/// One thing that a manifest can declare and a grant can leave out; [`TestHost::deny`](super::TestHost::deny) takes the
-/// operations of the contract as they are.
+/// Permission that a manifest can declare and a grant can deny. [`TestHost::deny`](super::TestHost::deny) also takes the
+/// operations of the contract.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum Permission {
@@ -27,21 +27,21 @@ pub enum Permission {
     Http,
 }
 
-/// What a manifest declares.
+/// Permissions that a manifest declares.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Declared {
+pub(super) struct DeclaredPermissions {
     pub(super) permissions: Permissions,
     pub(super) steering: bool,
 }
 
-impl Declared {
+impl DeclaredPermissions {
     pub(super) fn by(manifest: RunnerManifest) -> Self {
         Self { steering: manifest.capabilities.steering, permissions: manifest.permissions }
     }
 }
 
 impl Permission {
-    pub(super) fn declared(self, declared: &Declared) -> bool {
+    pub(super) fn declared(self, declared: &DeclaredPermissions) -> bool {
         let by = &declared.permissions;
         match self {
             Self::Model(operation) => by.models.contains(&operation),
@@ -57,7 +57,7 @@ impl Permission {
         }
     }
 
-    pub(super) fn interface_declared(self, declared: &Declared) -> bool {
+    pub(super) fn interface_declared(self, declared: &DeclaredPermissions) -> bool {
         let by = &declared.permissions;
         match self {
             Self::Model(_) => !by.models.is_empty(),
@@ -99,8 +99,8 @@ permissions!(
     Run(RunOperation)
 );
 
-/// A manifest with all that the scripted host knows. Platform actions have names, so they are those of the script.
-pub(super) fn everything(platform_actions: Vec<String>) -> Declared {
+/// Returns all permissions of the scripted host. Platform actions are those of the script, since they have names.
+pub(super) fn everything(platform_actions: Vec<String>) -> DeclaredPermissions {
     use StateScope::{Actor, Binding, Conversation, Runner, Subject};
     let permissions = Permissions {
         models: vec![
@@ -122,5 +122,5 @@ pub(super) fn everything(platform_actions: Vec<String>) -> Declared {
         interactions: true,
         http_hosts: vec!["*:*".to_owned()],
     };
-    Declared { permissions, steering: true }
+    DeclaredPermissions { permissions, steering: true }
 }

@@ -1,4 +1,4 @@
-//! What a run did.
+//! Record of a run in a test.
 
 use std::collections::BTreeMap;
 
@@ -9,36 +9,36 @@ use crate::contract::{ArtifactRef, AskedQuestion, HttpRequest, Message, Request,
 use crate::log::Level;
 use crate::{Completion, Failure};
 
-/// What a run did, and what it left behind.
+/// Record of a run: its end, its results, its calls, and the data that it stored.
 #[derive(Debug)]
 pub struct TestRun {
-    /// How it ended, where it ended well.
+    /// Completion; `None` if the run failed.
     pub completion: Option<Completion>,
-    /// How it ended, where it failed.
+    /// Failure; `None` if the run completed.
     pub failure: Option<Failure>,
-    /// What it emitted, in order.
+    /// Emitted results, in order.
     pub results: Vec<RunResult>,
-    /// How many results each `emit` had.
+    /// Number of results of each `emit`.
     pub batches: Vec<usize>,
-    /// What models were asked, by id.
+    /// Model requests, by id of the model.
     pub requests: Vec<(String, Request)>,
-    /// What tools of the host were called. Those of the runner are among the results.
+    /// Calls of tools of the host. Calls of local tools are among the results.
     pub tool_calls: Vec<ToolCall>,
-    /// Every host call, such as `models.invoke`, in order.
+    /// All host calls in order, such as `models.invoke`.
     pub calls: Vec<&'static str>,
-    /// What it wrote to the log.
+    /// Log lines.
     pub log: Vec<(Level, String)>,
-    /// The platform actions that it asked for and waited for. Those that it did not wait for are among the results.
+    /// Platform actions that the run waited for. Background actions are among the results.
     pub actions: Vec<TestAction>,
-    /// What it asked people.
+    /// Questions to people.
     pub questions: Vec<AskedQuestion>,
-    /// Input that had arrived, or was to arrive, and that it did not take: each becomes a run of its own.
+    /// Scripted input that the run did not take. Each becomes a run of its own.
     pub steering_left: Vec<String>,
-    /// The runs that it started.
+    /// Child runs.
     pub children: Vec<TestChild>,
-    /// How many of them ran at the same time at most.
+    /// Maximum number of concurrent child runs.
     pub most_children_at_once: usize,
-    /// The requests that it sent to the outside; secrets are still placeholders.
+    /// HTTP requests; secrets are still placeholders.
     pub http: Vec<HttpRequest>,
     pub(super) state: BTreeMap<(u8, String), String>,
     pub(super) storage: BTreeMap<(u8, String), Vec<u8>>,
@@ -46,8 +46,7 @@ pub struct TestRun {
 }
 
 impl TestRun {
-    /// The text of all completed messages, one line after the other; that of the completion is the
-    /// last.
+    /// Returns the text of all completed messages, joined by line ends; the message of the completion is the last.
     #[must_use]
     pub fn text(&self) -> String {
         let last = self.completion.as_ref().and_then(|completion| completion.contract().message.clone());
@@ -55,7 +54,7 @@ impl TestRun {
         texts.join("\n")
     }
 
-    /// The completed messages.
+    /// Returns the completed messages.
     #[must_use]
     pub fn messages(&self) -> Vec<Message> {
         let done = |result: &RunResult| match result {
@@ -65,7 +64,7 @@ impl TestRun {
         self.results.iter().filter_map(done).collect()
     }
 
-    /// The text that was streamed: all deltas, put together.
+    /// Returns the streamed text: all deltas, joined.
     #[must_use]
     pub fn streamed(&self) -> String {
         let delta = |result: &RunResult| match result {
@@ -75,47 +74,47 @@ impl TestRun {
         self.results.iter().filter_map(delta).collect()
     }
 
-    /// How it ended.
+    /// Returns the completion.
     ///
     /// # Panics
-    /// When the run failed; the message says how.
+    /// Panics if the run failed, with the failure as the message.
     #[must_use]
     pub fn completion(&self) -> &Completion {
         self.completion.as_ref().unwrap_or_else(|| panic!("the run failed: {:?}", self.failure))
     }
 
-    /// How it failed.
+    /// Returns the failure.
     ///
     /// # Panics
-    /// When the run did not fail.
+    /// Panics if the run did not fail.
     #[must_use]
     pub fn failure(&self) -> &Failure {
         self.failure.as_ref().unwrap_or_else(|| panic!("the run did not fail, it said: {}", self.text()))
     }
 
-    /// A value of the state after the run.
+    /// Returns a value of the state after the run.
     #[must_use]
     pub fn state(&self, scope: StateScope, key: &str) -> Option<Value> {
         let json = self.state.get(&(scope as u8, key.to_owned()))?;
         serde_json::from_str(json).ok()
     }
 
-    /// Bytes of the storage after the run.
+    /// Returns bytes of the storage after the run.
     #[must_use]
     pub fn storage(&self, area: StorageArea, key: &str) -> Option<&[u8]> {
         self.storage.get(&(area as u8, key.to_owned())).map(Vec::as_slice)
     }
 
-    /// The artifacts after the run, with their content.
+    /// Returns the artifacts after the run, with their content.
     #[must_use]
     pub fn artifacts(&self) -> &[(ArtifactRef, Vec<u8>)] {
         &self.artifacts
     }
 
-    /// The last thing that a model was asked.
+    /// Returns the last model request.
     ///
     /// # Panics
-    /// When none was.
+    /// Panics if no model was called.
     #[must_use]
     pub fn last_request(&self) -> &Request {
         self.requests.last().map_or_else(|| panic!("no model was asked"), |(_, request)| request)

@@ -1,11 +1,11 @@
-//! What a test makes models and tools answer.
+//! Scripted answers of models and tools.
 
 use serde_json::Value;
 
 use crate::contract::{Chunk, ContentPart, Hit, Message, Response, TokenUsage, ToolCall, ToolOutput};
 use crate::error::ApiError;
 
-/// What a scripted model answers. A text is one: `"hello".into()`.
+/// Scripted answer of a model. A text is an answer: `"hello".into()`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
     pub(super) chunks: Vec<Chunk>,
@@ -13,7 +13,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A text; streamed, each word is a chunk.
+    /// Creates an answer with a text. In a stream, each word is a chunk.
     #[must_use]
     pub fn text(text: &str) -> Self {
         let chunks = text.split_inclusive(' ').map(|word| Chunk::Text(word.to_owned())).collect();
@@ -21,13 +21,13 @@ impl Reply {
         Self { chunks, end: Ok(response) }
     }
 
-    /// Calls of tools by name, with the ids `call-1`, `call-2` and so on.
+    /// Creates an answer that calls tools by name, with the ids `call-1`, `call-2` and so on.
     #[must_use]
     pub fn calls<'c>(calls: impl IntoIterator<Item = (&'c str, Value)>) -> Self {
         Self::raw_calls(calls.into_iter().map(|(name, parameters)| (name, parameters.to_string())))
     }
 
-    /// As [`Reply::calls`], with parameters that need not be JSON: a model may say anything.
+    /// Like [`Reply::calls`], with parameters that need not be JSON.
     #[must_use]
     pub fn raw_calls<'c>(calls: impl IntoIterator<Item = (&'c str, String)>) -> Self {
         let tool_calls = calls.into_iter().zip(1..).map(|((name, parameters), number)| ToolCall {
@@ -39,14 +39,14 @@ impl Reply {
         Self { chunks: Vec::new(), end: Ok(Response { message, finish_reason: "tool-calls".to_owned(), usage: None }) }
     }
 
-    /// What the model thinks before it answers.
+    /// Adds reasoning before the answer.
     #[must_use]
     pub fn reasoning(mut self, text: &str) -> Self {
         self.chunks.insert(0, Chunk::Reasoning(text.to_owned()));
         self
     }
 
-    /// Another reason than `stop` or `tool-calls`.
+    /// Sets another finish reason than `stop` or `tool-calls`.
     #[must_use]
     pub fn finish_reason(mut self, reason: &str) -> Self {
         if let Ok(response) = &mut self.end {
@@ -55,7 +55,7 @@ impl Reply {
         self
     }
 
-    /// Tokens read and written.
+    /// Sets the numbers of input and output tokens.
     #[must_use]
     pub fn usage(mut self, input: u64, output: u64) -> Self {
         if let Ok(response) = &mut self.end {
@@ -64,7 +64,7 @@ impl Reply {
         self
     }
 
-    /// The same chunks, and then an error: a stream that breaks. Not streamed, only the error.
+    /// Adds an error after the chunks: a stream that breaks. Without a stream, only the error is returned.
     #[must_use]
     pub fn then_fails(mut self, error: ApiError) -> Self {
         self.end = Err(error);
@@ -90,13 +90,12 @@ impl From<ApiError> for Reply {
     }
 }
 
-/// What a scripted tool answers. A text or a JSON value is one, and so is an [`ApiError`]: a call
-/// that could not be made.
+/// Scripted answer of a tool. A text or a JSON value is an output; an [`ApiError`] is a call that could not be made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolReply(pub(super) Result<ToolOutput, ApiError>);
 
 impl ToolReply {
-    /// The tool ran and reports a failure.
+    /// Creates an output of a tool that ran and failed.
     #[must_use]
     pub fn failed(text: &str) -> Self {
         Self(Ok(ToolOutput { content: vec![ContentPart::Text(text.to_owned())], structured: None, is_error: true }))
@@ -134,7 +133,7 @@ impl From<ApiError> for ToolReply {
     }
 }
 
-/// A passage: the id of its document, and its text.
+/// Passage from the id of its document and its text.
 impl From<(&str, &str)> for Hit {
     fn from((document_id, text): (&str, &str)) -> Self {
         Self { document_id: document_id.to_owned(), text: text.to_owned(), score: 0.0, source: None, metadata: "{}".to_owned() }

@@ -1,4 +1,4 @@
-//! The scripted host: what it keeps, and how it answers.
+//! State of the scripted host, and the implementation of its calls.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Permission;
 use super::beyond::Beyond;
-use super::permission::Declared;
+use super::permission::DeclaredPermissions;
 use super::script::{Reply, ToolReply};
 use crate::contract::agent_host::runner::types;
 use crate::contract::{
@@ -24,21 +24,21 @@ type Answer<T> = Result<T, types::ApiError>;
 
 /// Answers a request of a chat model.
 pub(super) type Chat = Box<dyn FnMut(&Request) -> Reply>;
-/// The vector of a text.
+/// Returns the vector of a text.
 pub(super) type Embed = Box<dyn FnMut(&str) -> Vec<f32>>;
-/// How well a document fits a query.
+/// Returns the score of a document for a query.
 pub(super) type Score = Box<dyn FnMut(&str, &str) -> f64>;
-/// The tokens of messages.
+/// Returns the number of tokens of messages.
 pub(super) type Count = Box<dyn FnMut(&[Message]) -> u64>;
 /// Answers a call of a tool.
 pub(super) type ToolFn = Box<dyn FnMut(Value) -> ToolReply>;
 
 thread_local! {
-    static HOST: RefCell<Option<Scripted>> = const { RefCell::new(None) };
+    static HOST: RefCell<Option<ScriptedHost>> = const { RefCell::new(None) };
 }
 
-/// Lends the host of this thread to a call.
-pub(super) fn with<T>(call: &'static str, answer: impl FnOnce(&mut Scripted) -> T) -> T {
+/// Calls `answer` with the host of this thread. Panics without a host.
+pub(super) fn with<T>(call: &'static str, answer: impl FnOnce(&mut ScriptedHost) -> T) -> T {
     HOST.with(|host| match host.try_borrow_mut() {
         Ok(mut host) => match host.as_mut() {
             Some(host) => {
@@ -54,8 +54,8 @@ pub(super) fn with<T>(call: &'static str, answer: impl FnOnce(&mut Scripted) -> 
     })
 }
 
-/// As [`with`], where there may be no host: nobody reads a log then.
-pub(super) fn with_any(call: &'static str, answer: impl FnOnce(&mut Scripted)) {
+/// Like [`with`], but does nothing without a host, since nobody reads the log then.
+pub(super) fn with_any(call: &'static str, answer: impl FnOnce(&mut ScriptedHost)) {
     HOST.with(|host| {
         if let Ok(mut host) = host.try_borrow_mut()
             && let Some(host) = host.as_mut()
@@ -66,16 +66,16 @@ pub(super) fn with_any(call: &'static str, answer: impl FnOnce(&mut Scripted)) {
     });
 }
 
-/// Makes this the host of the thread, and takes it back.
-pub(super) fn install(host: Scripted) {
+/// Installs the host of this thread; [`take`] removes it.
+pub(super) fn install(host: ScriptedHost) {
     HOST.with(|place| *place.borrow_mut() = Some(host));
 }
 
-pub(super) fn take() -> Scripted {
+pub(super) fn take() -> ScriptedHost {
     HOST.with(|place| place.borrow_mut().take()).unwrap_or_default()
 }
 
-/// A model of the script.
+/// Model of the script.
 pub(super) enum Model {
     Chat(Chat),
     Embedding(Embed),
@@ -111,10 +111,10 @@ pub(super) struct Artifact {
     pub(super) content: Vec<u8>,
 }
 
-/// All that the scripted host has. Insertion order is the order of the grant.
+/// State of the scripted host. Insertion order is the order of the grant.
 #[derive(Default)]
-pub(super) struct Scripted {
-    pub(super) declared: Declared,
+pub(super) struct ScriptedHost {
+    pub(super) declared: DeclaredPermissions,
     pub(super) denied: Vec<Permission>,
     pub(super) models: Vec<(String, Model)>,
     pub(super) count: Option<Count>,
@@ -127,9 +127,9 @@ pub(super) struct Scripted {
     pub(super) storage: BTreeMap<(u8, String), Vec<u8>>,
     pub(super) now: u64,
     pub(super) failures: HashMap<String, VecDeque<types::ApiError>>,
-    /// How many calls are answered before the run counts as cancelled.
+    /// Number of calls before the run is cancelled.
     pub(super) cancel_after: Option<usize>,
-    // What the run did.
+    // Record of the run.
     pub(super) calls: Vec<&'static str>,
     pub(super) results: Vec<RunResult>,
     pub(super) batches: Vec<usize>,
@@ -144,8 +144,8 @@ pub(super) fn refused<T>(code: ErrorCode, message: impl Into<String>) -> Answer<
     Err(types::ApiError { code, message: message.into(), retryable: false, details: None })
 }
 
-impl Scripted {
-    /// Cancelled? Made to fail?
+impl ScriptedHost {
+    /// Fails if the run is cancelled, or if the test makes this call fail.
     pub(super) fn alive(&mut self, call: &'static str) -> Answer<()> {
         if self.cancel_after.is_some_and(|calls| self.calls.len() > calls) {
             return refused(ErrorCode::Cancelled, "the run was cancelled");
@@ -156,8 +156,8 @@ impl Scripted {
         }
     }
 
-    /// May the run do that? The interface must be declared, else the component would not have been
-    /// admitted; the operation must be granted.
+    /// Checks the permission for a call. Panics if the interface is not declared, since the host would not admit the
+    /// component; fails with `unauthorized` if the operation is not granted.
     pub(super) fn pass(&mut self, call: &'static str, permission: Permission) -> Answer<()> {
         self.alive(call)?;
         assert!(
@@ -181,7 +181,7 @@ impl Scripted {
         if results.len() > BATCH_RESULTS {
             return refused(ErrorCode::InvalidArgument, format!("a batch has at most {BATCH_RESULTS} results"));
         }
-        // The frame is counted generously by the SDK; the host counts what is there.
+        // The SDK overestimates the frame, so these sizes are never below those of the host.
         if sizes.iter().any(|bytes| *bytes > RESULT_BYTES) || sizes.iter().sum::<usize>() > BATCH_BYTES {
             return refused(ErrorCode::PayloadTooLarge, "a result or a batch of results is too large");
         }
@@ -223,7 +223,7 @@ impl Scripted {
         self.add_item(role, "message", &message.text(), &event_id);
     }
 
-    /// Adds to the transcript, with the next number.
+    /// Adds an item to the transcript, with the next number.
     pub(super) fn add_item(&mut self, role: &str, item_type: &str, text: &str, event_id: &str) {
         let seq = self.transcript.len() as u64 + 1;
         self.transcript.push(TranscriptItem {
@@ -400,7 +400,7 @@ impl Scripted {
         Ok(TranscriptPage { items, next, prev, has_more })
     }
 
-    /// Knows the filters `roles`, `since` and `until`.
+    /// Searches the transcript. Supports the filters `roles`, `since` and `until`.
     pub(super) fn history_search(&mut self, query: &str, filters: Option<&str>, top_k: u32) -> Answer<Vec<TranscriptItem>> {
         self.pass("history.search", Permission::History(HistoryOperation::Search))?;
         let filters = object(filters)?;
@@ -520,7 +520,7 @@ fn object(filters: Option<&str>) -> Answer<serde_json::Map<String, Value>> {
     }
 }
 
-/// How many words of the query a text has.
+/// Returns the number of words of the query that the text contains.
 fn shared(query: &str, text: &str) -> f64 {
     let words = |text: &str| -> Vec<String> {
         text.split(|char: char| !char.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase).collect()

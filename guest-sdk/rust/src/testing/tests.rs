@@ -1,4 +1,4 @@
-//! The wrappers against the scripted host, and the scripted host against what the real one promises.
+//! Tests of the wrappers against the scripted host, and of the scripted host against the rules of the real one.
 
 use std::io::{Read as _, Write as _};
 
@@ -61,7 +61,7 @@ fn streamed_text_starts_at_once_and_then_travels_in_words_not_in_tokens() {
     assert_eq!(run.text(), text);
     let RunResult::MessageDelta(first) = &run.results[0] else { panic!("{:?}", run.results[0]) };
     assert_eq!(first.text, "a ");
-    // 1,000 bytes in pieces of 32, and not 500 calls.
+    // About 32 host calls for 1,000 bytes in pieces of 32, not 500.
     assert!((20..=40).contains(&run.batches.len()), "{}", run.batches.len());
 }
 
@@ -158,7 +158,7 @@ fn artifacts_are_read_and_written_as_files() {
         assert_eq!(artifacts.open("artifact-9").unwrap_err().code, ErrorCode::NotFound);
         assert_eq!(artifacts.store("text/plain", None, "").unwrap().size, Some(0));
     });
-    // Nothing is there of what was not finished.
+    // An artifact without `finish` does not exist.
     host.with(|ctx| ctx.artifacts().create("text/plain", None).map(drop)).unwrap();
     assert_eq!(host.with(|ctx| ctx.artifacts().metadata("artifact-4")).unwrap_err().code, ErrorCode::NotFound);
 }

@@ -1,4 +1,4 @@
-//! Platform actions, questions, steering, other runs and HTTP: the wrappers against the scripted host.
+//! Tests of platform actions, questions, steering, child runs and HTTP against the scripted host.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -22,8 +22,6 @@ fn down() -> ApiError {
 fn task(text: &str) -> StartRun {
     StartRun::new(WORKER).text(text).objective("test")
 }
-
-// Platform actions.
 
 #[test]
 fn an_action_is_executed_denied_expired_or_refused() {
@@ -80,7 +78,7 @@ fn actions_in_order_leave_those_with_a_script_of_their_own_alone() {
     assert_eq!(run.actions.len(), 3);
     assert_eq!((run.actions[0].action.as_str(), &run.actions[0].target), ("a", &json!({"id": 7})));
 
-    // Without a script nothing is granted, and what is denied is not either.
+    // Without a script no action is granted, and a denied action is not granted either.
     assert_eq!(TestHost::new().run::<Asks>("go").failure().code, "unauthorized");
     let mut host = TestHost::new().action("a", |_, _| json!(1)).deny(Permission::Platform);
     assert_eq!(host.run::<Asks>("go").failure().code, "unauthorized");
@@ -92,8 +90,6 @@ fn an_action_that_is_not_waited_for_needs_the_grant_too() {
     assert_eq!(TestHost::new().with(|_| request()).unwrap_err().code, ErrorCode::Unauthorized);
     TestHost::new().action("item.delete", |_, _| json!(1)).with(|_| request()).unwrap();
 }
-
-// Questions.
 
 #[test]
 fn a_confirmation_is_yes_no_or_expired() {
@@ -204,8 +200,6 @@ fn without_a_person_questions_are_not_granted() {
     assert_eq!(denied.with(|ctx| ctx.ask(Question::confirm("?"))).unwrap_err().code, ErrorCode::Unauthorized);
 }
 
-// Steering.
-
 struct Listens;
 
 impl Runner for Listens {
@@ -264,15 +258,13 @@ fn many_inputs_are_taken_in_few_calls_and_an_error_is_the_last() {
     let run = host().run::<Listens>("go");
     assert_eq!(run.results.len(), 40);
     assert_eq!(run.calls.iter().filter(|call| **call == "steering.pull").count(), 5);
-    // A flood does not keep the run from its work.
+    // A flood of input does not block the run.
     let mut flood = (0..150).fold(TestHost::new(), |host, n| host.steering(&n.to_string()));
     assert_eq!(flood.with(|ctx| ctx.steering().inputs().count()), 100);
     let mut broken = host().fail("steering.pull", down());
     let seen = broken.with(|ctx| ctx.steering().inputs().collect::<Vec<_>>());
     assert_eq!(seen, [Err(down())]);
 }
-
-// Other runs.
 
 #[test]
 fn children_are_gathered_in_order_and_failures_are_values() {
@@ -299,7 +291,7 @@ fn children_are_gathered_in_order_and_failures_are_values() {
         let ChildEnd::Completed(answer) = &ends[5].end else { panic!("{:?}", ends[5]) };
         assert_eq!((answer.finish_reason.as_str(), answer.messages.len()), ("stop", 2));
 
-        // Nothing was cancelled: the late one may still be waited for.
+        // No child is cancelled: the late one may still be awaited.
         let late = children[2].wait(60 * SECOND).unwrap().unwrap();
         assert_eq!((late.status, late.run_id.as_str()), (RunStatus::Completed, children[2].id()));
         assert_eq!(children[2].end().unwrap().text(), Some("late"));
@@ -332,7 +324,7 @@ fn events_of_a_run_come_page_by_page() {
     assert_eq!(calls, 5);
 }
 
-/// The ends of so many tasks that take 10 seconds each, and how many were told as they came.
+/// Returns the ends of `tasks` tasks that take 10 seconds each, and the number of calls of `ended`.
 fn work(host: TestHost, tasks: usize, at_once: usize, at_most: Duration) -> (Vec<ChildEnd>, usize, TestHost) {
     let mut host = host.child(WORKER, |start| {
         let text = start.input.text.clone().unwrap();
@@ -356,12 +348,12 @@ fn children_run_beside_each_other_within_bounds() {
     assert_eq!(texts, ["0", "1", "-", "3", "4", "5", "6", "7", "8", "9"]);
     assert_eq!((told, host.host.beyond.most_children), (10, 3));
 
-    // The host has room for 16: the others wait, and none is lost.
+    // The host has room for 16: the other tasks wait, and none is lost.
     let (ends, told, host) = work(TestHost::new(), 40, 100, 600 * SECOND);
     assert_eq!(ends.iter().filter(|end| end.is_completed()).count(), 39);
     assert_eq!((told, host.host.beyond.most_children), (40, 16));
 
-    // Nor does it start more than 256, whatever has ended.
+    // The host starts at most 256 children, even if earlier ones have ended.
     let (ends, _, _) = work(TestHost::new(), 300, 16, 6000 * SECOND);
     assert_eq!(ends.iter().filter(|end| end.is_completed()).count(), 255);
     assert!(ends[256..].iter().all(|end| matches!(end, ChildEnd::Refused(error) if error.code == ErrorCode::Unauthorized)));
@@ -406,7 +398,7 @@ fn a_child_that_is_refused_is_a_value_and_a_cancelled_parent_an_error() {
         let error = host.with(|ctx| ctx.runs().for_each_child(tasks(), bounds, |_, _| Ok(()))).unwrap_err();
         assert!(error.is_cancelled(), "{call}");
     }
-    // What `ended` says ends it, and what runs is cancelled.
+    // An error of `ended` ends the group and cancels running children.
     let mut host = TestHost::new().child(WORKER, |start| match start.input.text.as_deref() {
         Some("0") => ChildReply::from("ok"),
         _ => ChildReply::never(),
@@ -428,8 +420,6 @@ fn operations_on_runs_are_granted_one_by_one() {
         assert_eq!(ctx.runs().start(&odd).unwrap_err().code, ErrorCode::InvalidArgument);
     });
 }
-
-// HTTP.
 
 #[test]
 fn a_request_goes_out_with_its_placeholders_and_the_response_is_read() {
@@ -555,8 +545,6 @@ fn only_hosts_that_are_declared_and_scripted_are_reached() {
     assert_eq!(nobody.run::<Fetches>("https://api.example.com/").failure().code, "runtime_error");
 }
 
-// The context.
-
 #[test]
 fn skills_static_references_and_the_parent_are_in_the_context() {
     let mut host = TestHost::new()
@@ -584,7 +572,7 @@ fn skills_static_references_and_the_parent_are_in_the_context() {
 }
 
 #[test]
-fn what_a_manifest_does_not_declare_fails_the_test() {
+fn an_undeclared_call_fails_the_test() {
     struct Undeclared;
     impl Runner for Undeclared {
         fn manifest() -> Manifest {

@@ -1,4 +1,4 @@
-//! What a test makes the outside answer.
+//! Scripted HTTP servers.
 
 use serde_json::Value;
 
@@ -6,8 +6,8 @@ use super::TestHost;
 use crate::contract::{ErrorCode, HttpRequest};
 use crate::error::ApiError;
 
-/// What a scripted HTTP server answers. A text is one (with status 200), and so is a JSON value; an [`ApiError`] is what the
-/// host answers where nobody was reached.
+/// Scripted HTTP response. A text or a JSON value is a response with status 200; an [`ApiError`] is the error of the host
+/// if no server was reached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpReply {
     pub(super) refused: Option<ApiError>,
@@ -17,34 +17,34 @@ pub struct HttpReply {
 }
 
 impl HttpReply {
-    /// A response without a body.
+    /// Creates a response without a body.
     #[must_use]
     pub fn status(status: u16) -> Self {
         Self { refused: None, status, headers: Vec::new(), chunks: Vec::new() }
     }
 
-    /// A body that arrives in these parts.
+    /// Creates a response with a body that arrives in these parts.
     #[must_use]
     pub fn chunks<C: Into<Vec<u8>>>(chunks: impl IntoIterator<Item = C>) -> Self {
-        // An empty part would be the end.
+        // An empty part would mark the end of the body.
         let chunks = chunks.into_iter().map(Into::into).filter(|chunk: &Vec<u8>| !chunk.is_empty()).map(Ok).collect();
         Self { chunks, ..Self::status(200) }
     }
 
-    /// Another body, in one part.
+    /// Replaces the body with one part.
     #[must_use]
     pub fn body(self, body: impl Into<Vec<u8>>) -> Self {
         Self { chunks: Self::chunks([body.into()]).chunks, ..self }
     }
 
-    /// Another header. Names are in lower case, as the host has them.
+    /// Adds a header. The name is converted to lower case, as in the host.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_lowercase(), value.to_owned()));
         self
     }
 
-    /// The same parts, and then an error: a connection that breaks.
+    /// Adds an error after the parts: a connection that breaks.
     #[must_use]
     pub fn then_fails(mut self, error: ApiError) -> Self {
         self.chunks.push(Err(error));
@@ -76,12 +76,12 @@ impl From<ApiError> for HttpReply {
     }
 }
 
-/// The outside.
+/// HTTP servers.
 impl TestHost {
-    /// What a server answers to requests by this method (`*` for any) for this URL; one that ends with `*` stands for all
-    /// that begin so. The manifest must name the host, and what has no script is not granted: `unauthorized`.
+    /// Sets the response to requests with this method (`*` for any) and this URL; a URL that ends with `*` matches all
+    /// URLs with this prefix. The manifest must name the host. A request without a script is not granted: `unauthorized`.
     ///
-    /// The request is as the runner made it: a secret is still its placeholder.
+    /// The function receives the request of the runner: a secret is still a placeholder.
     pub fn http<R: Into<HttpReply>>(
         mut self,
         method: &str,
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// The host and the port of a request that the host would send at all.
+/// Returns host and port of a request. Fails if the host would not send the request.
 pub(super) fn destination(request: &HttpRequest) -> Result<(String, u16), ApiError> {
     let invalid = |message: &str| Err(ApiError::new(ErrorCode::InvalidArgument, format!("{message}: {}", request.url)));
     let (port, rest) = match (request.url.strip_prefix("https://"), request.url.strip_prefix("http://")) {
@@ -137,7 +137,7 @@ pub(super) fn destination(request: &HttpRequest) -> Result<(String, u16), ApiErr
     }
 }
 
-/// Whether `HOST[:PORT]` of a manifest names this host and port.
+/// Returns true if `HOST[:PORT]` of a manifest matches this host and port.
 pub(super) fn names(pattern: &str, host: &str, port: u16) -> bool {
     let (name, ports) = match pattern.rsplit_once(':') {
         Some((name, ports)) if !ports.ends_with(']') => (name, ports),

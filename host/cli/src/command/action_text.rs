@@ -1,4 +1,4 @@
-//! What runs ask people for, as people read it.
+//! The text form of actions, for people.
 
 use agent_host_protocol::{Page, time};
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub(crate) fn table(page: &Page<Value>) -> String {
     shown
 }
 
-/// What is asked, in short: the title of a question, the action and its target, or the tool and what it is called with.
+/// The request in short: the title of a question, the action and its target, or the tool and its parameters.
 pub(crate) fn what(request: &Value) -> String {
     let named = |name| text::member(request, name).as_str();
     match (named("/title"), named("/action"), named("/tool_name")) {
@@ -39,7 +39,7 @@ pub(crate) fn what(request: &Value) -> String {
     }
 }
 
-/// What a person must know to decide, a line each, beside the title.
+/// The details that a person needs to decide, one per line, besides the title.
 pub(crate) fn particulars(request: &Value) -> Vec<(&'static str, String)> {
     let names = [
         "title",
@@ -67,7 +67,7 @@ fn label(name: &'static str) -> &'static str {
     }
 }
 
-/// Everything about one of them.
+/// All details of an action.
 pub(crate) fn details(action: &Value) -> String {
     let (request, answered, resolved) =
         (text::member(action, "/request"), text::member(action, "/answered"), text::member(action, "/resolved"));
@@ -102,7 +102,7 @@ fn status(action: &Value) -> String {
     }
 }
 
-/// What a person has said, from `action.answered`.
+/// The answer of a person, from `action.answered`.
 pub(crate) fn said(answered: &Value) -> String {
     let mut shown = string(text::member(answered, "/decision"));
     if let Some(by) = text::member(answered, "/by").as_str() {
@@ -116,7 +116,7 @@ pub(crate) fn said(answered: &Value) -> String {
     shown
 }
 
-/// What came of it, from `action.resolved`.
+/// The outcome, from `action.resolved`.
 pub(crate) fn came(resolved: &Value) -> String {
     let mut shown = string(text::member(resolved, "/outcome"));
     for more in [text::member(resolved, "/error/message"), text::member(resolved, "/reason"), text::member(resolved, "/result")] {

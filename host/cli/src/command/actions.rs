@@ -14,13 +14,13 @@ use super::{
 };
 use crate::{client::Client, output::Output};
 
-/// Why there must be a server.
+/// The reason why the command needs a server.
 const WHY: &str = "what runs ask is answered at the host that runs them";
 
 /// Find, show and answer what runs ask people for
 ///
-/// Platform actions that need approval, questions, and effects in doubt. They belong to the host that runs the runs, so
-/// this needs its server: the one that --server names, else the one that the configuration tells of.
+/// Platform actions that need approval, questions, and effects in doubt. The host that executes the runs answers this
+/// command: the server of --server, else the server of the configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Actions {
     List(List),
@@ -36,7 +36,7 @@ pub(crate) struct List {
     /// All that this run has asked, answered or not
     #[arg(long, value_name = "ID", conflicts_with_all = ["limit", "cursor"])]
     run: Option<RunId>,
-    /// How many
+    /// Largest number of entries
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = page_size())]
     limit: u32,
     /// Go on where a page ended
@@ -44,7 +44,7 @@ pub(crate) struct List {
     cursor: Option<String>,
 }
 
-/// Show what is asked, and what came of it
+/// Show an action and its outcome
 #[derive(Debug, Args)]
 pub(crate) struct Show {
     #[command(flatten)]
@@ -54,9 +54,9 @@ pub(crate) struct Show {
     action: String,
 }
 
-/// Answer what a run asks
+/// Answer an action of a run
 ///
-/// It is answered once; who comes second is told what was said first.
+/// The first answer counts; a later one fails and shows the first.
 #[derive(Debug, Args)]
 pub(crate) struct Respond {
     #[command(flatten)]
@@ -64,22 +64,22 @@ pub(crate) struct Respond {
     /// The action, as `actions list` and the events of its run name it
     #[arg(value_name = "ACTION", value_parser = action_id)]
     action: String,
-    /// What is said: `approve` or `deny` an action, `submit` or `decline` to answer a question, `repeat` or `skip` an
-    /// effect in doubt
+    /// The answer: `approve` or `deny` an action, `submit` or `decline` to answer a question, `repeat` or `skip` an effect
+    /// in doubt
     #[arg(value_name = "DECISION")]
     decision: Said,
-    /// Why, for the runner and the record
+    /// Reason, for the runner and the record
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// The answer to a question, as JSON
     #[arg(long, value_name = "JSON", value_parser = json_value)]
     answer: Option<Value>,
-    /// Who answers, in place of --key: the token of an `[[approvers]]` entry
+    /// Token of an `[[approvers]]` entry that answers, instead of --key
     #[arg(long, env = "AGENT_HOST_APPROVER_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,
 }
 
-/// What can be said.
+/// The possible answers.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Said {
     Approve,
@@ -103,7 +103,7 @@ impl Said {
     }
 }
 
-/// An id that can stand in a path: that of a run, a dot, and a number (`e` before it where the run did not wait).
+/// An action id that is safe in a path: a run id, a dot, and a number (`e` before it if the run did not wait).
 fn action_id(text: &str) -> Result<String, String> {
     let is_id = text.split_once('.').is_some_and(|(run, name)| {
         run.parse::<RunId>().is_ok() && !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric())
@@ -113,7 +113,7 @@ fn action_id(text: &str) -> Result<String, String> {
 
 /// Any JSON. Left to itself, clap takes every text as a JSON string.
 fn json_value(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("not JSON ({error}); a text stands in quotes: '\"yes\"'"))
+    serde_json::from_str(text).map_err(|error| format!("not JSON ({error}); a text needs quotes: '\"yes\"'"))
 }
 
 impl Actions {
@@ -156,6 +156,6 @@ impl Respond {
             members.extend(self.answer.map(|answer| ("answer".to_owned(), answer)));
         }
         let answered = client.respond(&self.action, &answer, self.token.as_deref()).await?;
-        Ok(output.result(&answered, || format!("action {} is answered; the run goes on\n", self.action))?)
+        Ok(output.result(&answered, || format!("action {} is answered; the run continues\n", self.action))?)
     }
 }

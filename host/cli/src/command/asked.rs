@@ -1,4 +1,4 @@
-//! What a run asks people for, asked of whoever sits at the terminal of `agent-host run`.
+//! Actions of a run, shown to the person at the terminal of `agent-host run`.
 
 use std::{
     collections::VecDeque,
@@ -14,23 +14,23 @@ use super::action_text;
 use crate::{output::Output, text};
 
 /// Asks one thing after the other.
-pub(super) struct Desk<'a> {
+pub(super) struct ActionDesk<'a> {
     host: &'a Host,
     output: Output,
-    /// Nothing where nobody can answer: standard input is no terminal, or is at its end, or programs read along.
+    /// `None` if no person can answer: standard input is no terminal or has ended, or the output is for programs.
     person: Option<Person>,
-    /// What waits for an answer. The first is on the screen.
-    open: VecDeque<Asked>,
+    /// The open actions. The first is on the screen.
+    open: VecDeque<OpenAction>,
 }
 
 /// Somebody who types.
 enum Person {
-    /// Nobody has been asked yet, so nothing is read.
+    /// No question was shown yet, so no input is read.
     Silent,
     Typing(mpsc::Receiver<String>),
 }
 
-impl<'a> Desk<'a> {
+impl<'a> ActionDesk<'a> {
     pub(super) fn new(host: &'a Host, output: Output) -> Self {
         let person = (!output.is_json() && io::stdin().is_terminal()).then_some(Person::Silent);
         Self { host, output, person, open: VecDeque::new() }
@@ -41,7 +41,7 @@ impl<'a> Desk<'a> {
         let kind = ResultKind::from_name(&event.kind);
         match kind {
             Some(ResultKind::ActionRequested) => {
-                let Some(asked) = Asked::of(&event.data_value()) else { return };
+                let Some(asked) = OpenAction::of(&event.data_value()) else { return };
                 if self.person.is_none() {
                     return self.output.remark(&asked.to_nobody());
                 }
@@ -72,7 +72,7 @@ impl<'a> Desk<'a> {
         self.output.remark(&asked.to_person());
         if let Some(person @ Person::Silent) = &mut self.person {
             let (send, lines) = mpsc::channel(1);
-            // It waits for the terminal as long as the process lives, and holds up nothing.
+            // The thread waits for the terminal until the process ends, and blocks no other work.
             std::thread::spawn(move || {
                 for line in io::stdin().lines().map_while(Result::ok) {
                     if send.blocking_send(line).is_err() {
@@ -115,13 +115,13 @@ impl<'a> Desk<'a> {
 }
 
 /// Something that a person is to answer.
-struct Asked {
+struct OpenAction {
     id: String,
     request: Value,
     wants: Wants,
 }
 
-/// What kind of answer it takes.
+/// The kind of answer that an action accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wants {
     /// Yes or no, each of which means this.
@@ -130,8 +130,8 @@ enum Wants {
     Words,
 }
 
-impl Asked {
-    /// From the data of `action.requested`. Nothing where nobody is asked: the action is done at once.
+impl OpenAction {
+    /// Parses the data of `action.requested`. `None` if the action is executed without asking.
     fn of(request: &Value) -> Option<Self> {
         if text::member(request, "/policy") == "allow" {
             return None;
@@ -165,7 +165,7 @@ impl Asked {
         )
     }
 
-    /// What a line says.
+    /// The response that a line means.
     fn response(&self, line: &str) -> Result<Response, &'static str> {
         let line = line.trim();
         let (yes, no) = match self.wants {
@@ -196,10 +196,10 @@ mod tests {
 
     use super::*;
 
-    fn asked(request: &Value) -> Asked {
+    fn asked(request: &Value) -> OpenAction {
         let mut request = request.clone();
         request["action_id"] = json!("r.1");
-        Asked::of(&request).unwrap()
+        OpenAction::of(&request).unwrap()
     }
 
     #[test]
@@ -230,8 +230,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_at_once_asks_nobody() {
-        assert!(Asked::of(&json!({ "kind": "platform_action", "action_id": "r.1", "policy": "allow" })).is_none());
+    fn an_allowed_action_asks_no_person() {
+        assert!(OpenAction::of(&json!({ "kind": "platform_action", "action_id": "r.1", "policy": "allow" })).is_none());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::Cli;
 /// For bash: agent-host completions bash > ~/.local/share/bash-completion/completions/agent-host
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// Which shell
+    /// Name of the shell
     shell: Shell,
 }
 

@@ -16,15 +16,15 @@ const RELOAD: Duration = Duration::from_secs(120);
 /// Look after the configuration
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Read the configuration, say what is wrong with it, show what is in effect
+    /// Check the configuration, and show the values in effect
     ///
     /// Runners are not loaded, so a binding to a runner that is not installed passes; `agent-host serve` reports it.
     Check,
-    /// Let a running host read its configuration again, and say what changed
+    /// Reload the configuration of a running host, and show the changes
     ///
-    /// All of it is taken, or nothing: where something is wrong, the configuration before goes on serving, and the
-    /// command fails. What is read only at the start (addresses, directories, limits of the engine) is named and needs
-    /// a restart. Runs that have begun go on as they began. SIGHUP does the same.
+    /// A valid configuration is applied as a whole. With an error, the configuration before stays in force, and the command
+    /// fails. Settings that are read only at the start (addresses, directories, limits of the engine) are named and need a
+    /// restart. Active runs keep their configuration. SIGHUP does the same.
     Reload {
         #[command(flatten)]
         server: Server,
@@ -76,7 +76,7 @@ fn check(settings: &Settings, output: Output) -> anyhow::Result<()> {
 }
 
 async fn reload(settings: &Settings, server: &Server, output: Output) -> anyhow::Result<()> {
-    let why = "a configuration is read again by the host that works with it";
+    let why = "only a running host can reload its configuration";
     let client = Client::running(&settings.config, server.url.as_deref(), why).await?;
     let report: ReloadReport = client.post("api/v1/config/reload", &json!({}), RELOAD).await?;
     output.result(&report, || reload_text(&report))?;
@@ -84,7 +84,7 @@ async fn reload(settings: &Settings, server: &Server, output: Output) -> anyhow:
 }
 
 fn reload_text(report: &ReloadReport) -> String {
-    let mut text = String::from("the configuration was read again");
+    let mut text = String::from("the configuration was reloaded");
     text.push_str(if report.changes.is_empty() { "; nothing in it has changed\n" } else { ":\n" });
     for change in &report.changes {
         let parts = [("added", &change.added), ("changed", &change.changed), ("removed", &change.removed)];
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_reload_says_what_changed() {
         let mut report = ReloadReport { generation: 1, changes: Vec::new(), problems: Vec::new() };
-        assert_eq!(reload_text(&report), "the configuration was read again; nothing in it has changed\n");
+        assert_eq!(reload_text(&report), "the configuration was reloaded; nothing in it has changed\n");
         report.changes.push(SectionChange {
             section: "bindings".to_owned(),
             added: vec!["a".to_owned(), "b".to_owned()],
@@ -116,7 +116,7 @@ mod tests {
         });
         report.problems.push("model `x` is not ready".to_owned());
         insta::assert_snapshot!(reload_text(&report), @r"
-        the configuration was read again:
+        the configuration was reloaded:
           bindings: added a, b; removed c
         look at: model `x` is not ready
         ");

@@ -12,12 +12,13 @@ use serde_json::{Map, Value, json};
 use super::runs::{Server, page_size};
 use crate::{client::Client, output::Output, table::Table};
 
-/// Why there must be a server.
+/// The reason why the command needs a server.
 const WHY: &str = "a run is made by the host that runs it";
 
 /// Make a run
 ///
-/// For a binding of the configuration, or for a runner whatever is bound. It answers a message, or an event that is there.
+/// The run belongs to a binding of the configuration, or to a runner without a binding. It answers a message, or an
+/// existing event.
 #[derive(Debug, Args)]
 pub(crate) struct Create {
     #[command(flatten)]
@@ -49,7 +50,7 @@ pub(crate) struct Create {
     /// Runs with a higher one come first
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i32>,
-    /// How long it may take, in milliseconds
+    /// Time limit of the run, in ms
     #[arg(long, value_name = "MS")]
     deadline_ms: Option<u64>,
 }
@@ -102,22 +103,22 @@ impl Retry {
     }
 }
 
-/// Show runs that were given up, and put them back
+/// Show dead letters, and requeue them
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadLetters {
     List(List),
     Requeue(Requeue),
 }
 
-/// List runs that were given up, oldest first
+/// List dead letters, oldest first
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
     server: Server,
-    /// Only of this queue
+    /// Runs of this queue alone
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// How many
+    /// Largest number of entries
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = page_size())]
     limit: u32,
     /// Go on where a page ended
@@ -125,7 +126,7 @@ pub(crate) struct List {
     cursor: Option<String>,
 }
 
-/// Put a run that was given up back into its queue, as another attempt
+/// Requeue a dead letter, as another attempt
 #[derive(Debug, Args)]
 pub(crate) struct Requeue {
     #[command(flatten)]
@@ -156,7 +157,7 @@ impl DeadLetters {
 
 fn table(page: &Page<DeadLetter>) -> String {
     if page.items.is_empty() {
-        return "no run was given up\n".to_owned();
+        return "there are no dead letters\n".to_owned();
     }
     let mut table = Table::new(["RUN", "QUEUE", "BINDING", "ATTEMPTS", "GIVEN UP", "WHY"]);
     for letter in &page.items {

@@ -11,34 +11,34 @@ use serde_json::Value;
 use super::runs::{Server, page_size};
 use crate::{client::Client, output::Output, table::Table, text};
 
-/// Why there must be a server.
+/// The reason why the command needs a server.
 const WHY: &str = "results are delivered by the host that runs the runs";
 
-/// Show what webhooks are still to be told of runs, and have it tried again
+/// Show the deliveries to webhooks that are pending or dead letters, and try them again
 ///
-/// What was delivered is listed no more. Dead letters are deliveries that were given up: the webhook refused them as often as
-/// its `max_attempts` says, or is gone.
+/// Finished deliveries are not listed. Dead letters are deliveries that were given up: the webhook refused a request
+/// `max_attempts` times, or was removed.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Deliveries {
     List(List),
     Retry(Retry),
 }
 
-/// List what is not delivered, oldest run first
+/// List unfinished deliveries, oldest run first
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
     server: Server,
-    /// Only those in this state: `pending` or `dead`
+    /// Deliveries in this state: `pending` or `dead`
     #[arg(long, value_name = "STATE", value_parser = state)]
     state: Option<DeliveryState>,
-    /// Only those to this webhook
+    /// Deliveries to this webhook
     #[arg(long, value_name = "NAME")]
     webhook: Option<String>,
-    /// Only those of this run
+    /// Deliveries of this run
     #[arg(long, value_name = "ID")]
     run: Option<RunId>,
-    /// How many
+    /// Largest number of entries
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = page_size())]
     limit: u32,
     /// Go on where a page ended
@@ -63,7 +63,7 @@ fn state(text: &str) -> Result<DeliveryState, String> {
     DeliveryState::from_name(text).ok_or_else(|| "the states are `pending` and `dead`".to_owned())
 }
 
-/// A name that can stand in a path.
+/// A name that is safe in a path.
 fn name(text: &str) -> Result<String, String> {
     let named = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
     if named { Ok(text.to_owned()) } else { Err("a webhook has letters, digits, `.`, `_` and `-` in its name".to_owned()) }
@@ -99,7 +99,7 @@ impl Retry {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
         let client = Client::running(config, self.server.url.as_deref(), WHY).await?;
         let delivery = client.retry_delivery(self.run, &self.webhook).await?;
-        Ok(output.result(&delivery, || format!("what `{}` is to be told of run {} is sent again\n", self.webhook, self.run))?)
+        Ok(output.result(&delivery, || format!("the delivery of run {1} to `{0}` is sent again\n", self.webhook, self.run))?)
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::action_text;
 use crate::text;
 
-/// One event on one line: number, time, type, and the beginning of what it says.
+/// An event on one line: number, time, type, and the beginning of its content.
 pub(crate) fn line(event: &RunEvent) -> String {
     const MAX: usize = 160;
     format!(
@@ -26,7 +26,7 @@ pub(crate) fn line(event: &RunEvent) -> String {
     )
 }
 
-/// What an event says, in short.
+/// The content of an event, in short.
 fn gist(event: &RunEvent) -> String {
     let said = match ResultKind::from_name(&event.kind) {
         Some(ResultKind::MessageDelta | ResultKind::ReasoningDelta) => {
@@ -50,7 +50,7 @@ fn gist(event: &RunEvent) -> String {
     said.unwrap_or_else(|| event.data.get().to_owned())
 }
 
-/// What an event is about, by its id, and what it says of it. Nothing where it names no id.
+/// The id that an event names, and a text about it. `None` if the event has no such id.
 fn about(event: &RunEvent, id: &str, says: impl FnOnce(&Value) -> String) -> Option<String> {
     let data = event.data_value();
     Some(format!("{}  {}", data.get(id)?.as_str()?, says(&data)))
@@ -95,7 +95,7 @@ pub(crate) struct RunningText {
 }
 
 impl RunningText {
-    /// What an event adds to the text, if anything.
+    /// The text that an event adds to the message, if any.
     pub(crate) fn add(&mut self, event: &RunEvent) -> Option<String> {
         match ResultKind::from_name(&event.kind)? {
             ResultKind::MessageDelta => {

@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::runs::Server;
 use crate::{client::Client, output::Output, table::Table};
 
-/// Why there must be a server.
+/// The reason why the command needs a server.
 const WHY: &str = "executors register with a running host";
 
-/// Show who executes runs outside of the host, and take what somebody holds
+/// Show the executors outside of the host, and take back the runs that one holds
 #[derive(Debug, Subcommand)]
 pub(crate) enum Executors {
     List(List),
@@ -30,7 +30,7 @@ pub(crate) struct List {
     server: Server,
 }
 
-/// Show one executor, or deregister it: what it holds goes back to the queue
+/// Show one executor, or deregister it: its runs go back to the queue
 #[derive(Debug, Args)]
 pub(crate) struct Show {
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub(crate) struct Show {
     id: String,
 }
 
-/// An id that can stand in a path.
+/// An id that is safe in a path.
 fn id(text: &str) -> Result<String, String> {
     let named = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
     if named { Ok(text.to_owned()) } else { Err("the id of an executor has letters and digits".to_owned()) }
@@ -62,8 +62,7 @@ impl Executors {
             Self::Deregister(Show { server, id }) => {
                 let client = Client::running(config, server.url.as_deref(), WHY).await?;
                 client.tell(Method::DELETE, &format!("api/v1/executors/{id}")).await?;
-                output
-                    .result(&Value::Null, || format!("executor {id} is deregistered; what it held goes back to the queue\n"))?;
+                output.result(&Value::Null, || format!("executor {id} is deregistered; its runs go back to the queue\n"))?;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -30,7 +30,7 @@ pub(crate) struct Fork {
     /// The run that it branches off from
     #[arg(value_name = "RUN")]
     id: RunId,
-    /// How many calls they share; `agent-host runs journal RUN` shows them
+    /// Number of shared calls; `agent-host runs journal RUN` lists the calls
     #[arg(long, value_name = "N")]
     at: u64,
     /// Configuration of the runner, a JSON object, in place of keys of the run's
@@ -39,7 +39,7 @@ pub(crate) struct Fork {
     /// Another text of the event
     #[arg(long, value_name = "TEXT")]
     input: Option<String>,
-    /// Show what it says to its end; exits with 1 when it does not complete
+    /// Show its events until its end; exits with 1 if it does not complete
     #[arg(long)]
     follow: bool,
 }

@@ -9,9 +9,9 @@ use clap::Args;
 use super::plugin_text;
 use crate::{output::Output, progress::Progress};
 
-/// Say what a component is, what it imports and what it would be granted
+/// Show the runners, imports and permissions of a component
 ///
-/// Nothing is installed. Exits with 1 when the host would refuse the file.
+/// The file is not installed. Exits with 1 if the host would refuse the file.
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
     /// The component

@@ -32,7 +32,7 @@ pub(crate) fn trace(calls: &[JournaledCall], report: &ReplayReport) -> String {
     shown
 }
 
-/// Mark, time since the start, number, function, what was asked, what came of it. What a call does at once is below it.
+/// Mark, time since the start, number, function, request, outcome. The parts of a call are below it.
 fn line(call: &JournaledCall, mark: char) -> String {
     let at = format!("{}.{:04} s", call.at_us / 1_000_000, call.at_us % 1_000_000 / 100);
     let number = if call.part == 0 { call.call.to_string() } else { format!("{}.{}", call.call, call.part) };
@@ -63,7 +63,7 @@ fn outcome(call: &JournaledCall) -> String {
     }
 }
 
-/// Whether it was the same, on one line.
+/// The verdict on one line.
 pub(crate) fn verdict(report: &ReplayReport) -> String {
     let calls = count(report.calls);
     match &report.ending {
@@ -109,8 +109,8 @@ pub(crate) fn report(report: &ReplayReport) -> String {
     shown
 }
 
-/// Whether a place within the requests says anything: those of two functions have nothing to do with each other, nor have
-/// results as the contract has them and as events have them.
+/// True if a place within the requests is meaningful: requests of two functions cannot be compared, nor can results in the
+/// form of the contract and of events.
 fn comparable(recorded: &Value, now: &Value) -> bool {
     let is_events =
         |side: &Value| side["request"].as_array().is_some_and(|items| items.iter().all(|item| item["type"].is_string()));
@@ -177,7 +177,7 @@ fn count(calls: u64) -> String {
     if calls == 1 { "1 call".to_owned() } else { format!("{calls} calls") }
 }
 
-/// Where two values differ first, as a JSON pointer (RFC 6901), and what is there on each side.
+/// The first difference of two values: a JSON pointer (RFC 6901), and the value on each side.
 fn first_difference<'a>(recorded: &'a Value, now: &'a Value) -> Difference<'a> {
     let (mut at, mut recorded, mut now) = (String::new(), Some(recorded), Some(now));
     if recorded == now {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_has_no_place_of_difference() {
+    fn incomparable_requests_have_no_difference() {
         let other = Ending::Diverged {
             call: 1,
             recorded: json!({ "function": "state.get", "request": { "key": "a" } }),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut() {
+    fn long_texts_are_cut() {
         let shown = whole(&json!((0..500).collect::<Vec<_>>()));
         assert_eq!(shown.lines().count(), MAX_LINES + 1);
         assert!(shown.ends_with("… 462 more lines"), "{shown}");

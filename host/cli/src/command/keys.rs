@@ -35,16 +35,16 @@ pub(crate) enum Keys {
 pub(crate) struct Create {
     #[command(flatten)]
     server: Server,
-    /// What it is for; the record says it [default: the scopes]
+    /// Name for the record [default: the scopes]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// What it may do; several may be given
+    /// Right of the key; may be repeated
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope)]
     scopes: Vec<Scope>,
-    /// It sees only this workspace
+    /// Restrict the key to this workspace
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
-    /// How long it is good, such as 30m, 12h or 90d
+    /// Validity, such as 30m, 12h or 90d
     #[arg(long, value_name = "DURATION", value_parser = milliseconds)]
     expires_in: Option<u64>,
 }
@@ -56,7 +56,7 @@ pub(crate) struct List {
     server: Server,
 }
 
-/// Take a key back: nobody comes in by it any more, and its streams end
+/// Revoke a key: requests with it are refused from now on, and its streams end
 #[derive(Debug, Args)]
 pub(crate) struct Revoke {
     #[command(flatten)]
@@ -70,7 +70,7 @@ fn scope(name: &str) -> Result<Scope, String> {
     Scope::from_name(name).ok_or_else(|| format!("one of: {}", Scope::ALL.map(Scope::as_str).join(", ")))
 }
 
-/// An id that can stand in a path.
+/// A key id that is safe in a path.
 fn key_id(text: &str) -> Result<String, String> {
     let is_id = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric());
     if is_id { Ok(text.to_owned()) } else { Err("the id of a key has letters and digits: `agent-host keys list`".to_owned()) }
@@ -109,13 +109,13 @@ impl Keys {
     }
 }
 
-/// Where keys are.
+/// The place of the keys.
 enum Ring {
     Server(Client),
     Ledger(agent_host_ledger::Ledger, KeyRing),
 }
 
-/// Whether there must be a ledger already.
+/// The requirement that a ledger exists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ledger {
     Existing,
@@ -151,7 +151,7 @@ impl Ring {
     }
 }
 
-/// Whoever can write the ledger may do everything.
+/// Every user who can write the ledger has all rights.
 fn operator() -> Principal {
     Principal { name: "operator".to_owned(), ..Principal::loopback() }
 }

@@ -35,14 +35,14 @@ pub(crate) enum KnowledgeCommand {
 
 /// Add files, and folders of text, Markdown, HTML and PDF
 ///
-/// What has not changed is skipped, what has is replaced. Stopped in the middle, the same command does what is left. Exits
-/// with 1 when a file could not be read; all others are added.
+/// Unchanged files are skipped, changed ones replaced. After an interruption, the same command adds the rest. Exits with 1
+/// if a file could not be read; all other files are added.
 #[derive(Debug, Args)]
 pub(crate) struct Add {
     /// The knowledge base
     #[arg(value_name = "ID")]
     id: String,
-    /// What to add
+    /// Files and folders to add
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Metadata of these documents, for filters: numbers and true or false as such, all else as text; a key that
@@ -68,13 +68,13 @@ pub(crate) struct Search {
     /// The knowledge base
     #[arg(value_name = "ID")]
     id: String,
-    /// What to find, in plain words
+    /// Query, in plain words
     #[arg(value_name = "QUERY")]
     query: String,
-    /// How many passages
+    /// Largest number of passages
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
     top_k: u32,
-    /// Only where the metadata is like this, such as '{"path": {"prefix": "guide/"}, "year": {"gte": 2024}}'
+    /// Restrict the metadata, such as '{"path": {"prefix": "guide/"}, "year": {"gte": 2024}}'
     #[arg(long, value_name = "JSON", value_parser = filters)]
     filters: Option<Value>,
 }
@@ -227,7 +227,7 @@ fn hits_text(hits: &[KnowledgeHit]) -> String {
     let degraded = hits.first().and_then(|hit| hit.metadata.get("degraded")).and_then(Value::as_array);
     if let Some(models) = degraded {
         let models: Vec<_> = models.iter().filter_map(Value::as_str).collect();
-        shown.push_str(&format!("found without the {} model, which failed; the log tells why\n", models.join(" and the ")));
+        shown.push_str(&format!("found without the {} model, which failed; the log has the reason\n", models.join(" and the ")));
     }
     shown
 }

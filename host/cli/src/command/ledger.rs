@@ -26,25 +26,25 @@ use crate::{
 /// Each of these opens the ledger itself, which one process at a time can do. `backup` asks the server where one runs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LedgerCommand {
-    /// Read all of it and say what is damaged; exits with 1 when something is
+    /// Check the whole ledger and show damage; exits with 1 if there is any
     Check,
-    /// Say what is in it
+    /// Show its size and its counts
     Stats,
     /// Give space that is free inside of the file back to the disk
     Compact,
     /// Write all of it as JSON Lines
     Export {
-        /// Where to, instead of standard output; a file that is there is not overwritten
+        /// File for the output, instead of standard output; an existing file is not overwritten
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
     /// Make a whole copy of it in a folder that is not there yet, also while the server runs
     ///
-    /// A running server makes the backup without keeping anyone waiting; it is then moved to the folder. Where the server
-    /// is on another machine, it stays there, and the output says where. Files of content are links on the same disk: for
-    /// a backup that outlives the disk, copy the folder away.
+    /// A running server makes the backup without a pause, and the command moves it to the folder. A backup of a server on
+    /// another machine stays there, and the output says where. Files of content are links on the same disk: for a backup
+    /// that outlives the disk, copy the folder away.
     Backup {
-        /// Where to
+        /// Folder of the backup
         #[arg(value_name = "DIR")]
         dir: PathBuf,
         #[command(flatten)]
@@ -124,7 +124,7 @@ fn stats(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
     let progress = Progress::spinner(output, "counting");
     let stats = open_existing(dir)?.stats()?;
     drop(progress);
-    // What was written since opening says nothing here: this process opened the ledger to look at it.
+    // Counts of writes since the opening mean nothing here: this process opened the ledger to look at it.
     let value = json!({
         "dir": dir.display().to_string(),
         "file_bytes": stats.file_bytes,
@@ -182,7 +182,7 @@ fn export(dir: &Path, out: Option<&Path>, output: Output) -> anyhow::Result<Exit
     let cannot_write = || format!("{} cannot be written", path.display());
     let file = File::create_new(path).with_context(cannot_write)?;
     let report = agent_host_ledger::export(dir, BufWriter::new(&file), tell).inspect_err(|_| {
-        // Half an export looks like a whole one. Where it cannot be removed, the error still tells.
+        // Half an export looks like a whole one. If the file cannot be removed, the error still reports the failure.
         let _ = std::fs::remove_file(path);
     })?;
     file.sync_all().with_context(cannot_write)?;

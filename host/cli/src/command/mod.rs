@@ -86,7 +86,7 @@ pub(crate) enum Command {
 /// Does what the command line says.
 pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCode> {
     let output = *output;
-    // These need no configuration, and must not fail for one.
+    // Commands without a configuration must not fail because of one.
     match &cli.command {
         Command::Completions(args) => return args.execute(),
         Command::OpenApi(args) => return args.execute(),

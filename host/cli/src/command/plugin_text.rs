@@ -45,7 +45,7 @@ const fn status(plugin: &PluginReport) -> &'static str {
     }
 }
 
-/// Why a file is refused, import by import where imports are the reason.
+/// The reason of a refusal, import by import if imports are the reason.
 fn refused(refusal: &Refusal, imports: &[ImportReport]) -> String {
     let mut shown = format!("  {}: {}\n  fix: {}\n", refusal.code.as_str(), indented(&refusal.message), indented(&refusal.fix));
     if imports.iter().any(|import| !import.verdict.is_fine()) {
@@ -60,7 +60,7 @@ fn import_lines(imports: &[ImportReport]) -> String {
     for import in imports {
         let _ = writeln!(shown, "  {:width$}  {}", import.name, verdict(import.verdict));
         if let Some(fix) = &import.fix {
-            // One that is admitted all the same has nothing to mend, but something to know.
+            // An admitted import needs no remedy, but perhaps a note.
             let what = if import.verdict.is_fine() { "note" } else { "fix" };
             let _ = writeln!(shown, "  {:width$}  {what}: {}", "", indented(fix));
         }
@@ -85,7 +85,7 @@ const fn verdict(verdict: ImportVerdict) -> &'static str {
     }
 }
 
-/// Everything about one file.
+/// All details of a file.
 pub(crate) fn details(plugin: &PluginReport) -> String {
     let mut fields =
         vec![("file", plugin.file.clone()), ("status", status(plugin).to_owned()), ("size", bytes(plugin.size_bytes))];
@@ -128,8 +128,7 @@ fn capabilities(runner: &RunnerManifest) -> String {
     joined(&claimed)
 }
 
-/// The permissions that are not empty, each with what it allows. What a run is granted is this, narrowed by its
-/// binding and its scope.
+/// The permissions that are not empty, each with its values. A grant is a subset of them, narrowed by binding and scope.
 fn permissions(permissions: &Permissions) -> String {
     let Ok(Value::Object(all)) = serde_json::to_value(permissions) else { return "-".to_owned() };
     let open = all.iter().filter_map(|(name, allowed)| match allowed {
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_admitted_with_a_reserve_has_a_note_and_nothing_to_mend() {
+    fn an_import_with_a_note_is_admitted_without_a_remedy() {
         let handler = "wasi:http/outgoing-handler@0.2.4";
         let import = json!({ "name": handler, "verdict": "provided", "fix": "runs of it cannot be resumed" });
         insta::assert_snapshot!(details(&plugin(json!({ "imports": [import] }))), @r"

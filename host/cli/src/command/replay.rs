@@ -59,13 +59,13 @@ pub(crate) struct Replay {
     trace: bool,
 }
 
-/// What a run was, and what came of executing it again.
-struct Replayed {
+/// A run and the outcome of its replay.
+struct ReplayOutcome {
     recording: Recording,
     report: ReplayReport,
 }
 
-/// How many came to what.
+/// The counts of outcomes.
 #[derive(Default)]
 struct Summary {
     same: usize,
@@ -120,7 +120,7 @@ impl Replay {
         Ok(code(different == 0 && failed == 0))
     }
 
-    fn show_trace(&self, replayed: &Replayed, output: Output) -> anyhow::Result<()> {
+    fn show_trace(&self, replayed: &ReplayOutcome, output: Output) -> anyhow::Result<()> {
         if !self.trace {
             return Ok(());
         }
@@ -136,7 +136,7 @@ const fn code(is_same: bool) -> ExitCode {
     if is_same { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Where runs are executed again: the sandbox, and what was loaded into it.
+/// The sandbox of replays, and the components that were loaded into it.
 struct Bench<'a> {
     config: &'a Config,
     args: &'a Replay,
@@ -154,7 +154,7 @@ impl<'a> Bench<'a> {
     async fn open(config: &'a Config, args: &'a Replay, output: Output) -> anyhow::Result<Self> {
         // A build that is only tried leaves nothing in the data directory, and reading makes none.
         let kept = |dir: PathBuf| Some(dir).filter(|dir| args.component.is_none() && dir.is_dir());
-        // One guest is enough, and starts faster than a pool for thousands.
+        // One instance is enough, and starts faster than a pool for thousands.
         let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
         let options = Options { limits, code_cache: kept(code_dir(config)), components: kept(components_dir(config)) };
         let sandbox = options.build()?;
@@ -168,14 +168,14 @@ impl<'a> Bench<'a> {
         Ok(Self { config, args, output, sandbox, named, loaded: HashMap::new(), source: None })
     }
 
-    async fn replay(&mut self, target: &str) -> anyhow::Result<Replayed> {
+    async fn replay(&mut self, target: &str) -> anyhow::Result<ReplayOutcome> {
         let _progress = Progress::spinner(self.output, format!("replaying {target}"));
         let recording = self.recording(target).await?;
         let component = self.component(&recording).await?;
         let scratch = tempfile::tempdir().context("no scratch folder can be made")?;
         let replay = agent_host_runs::Replay { component, until: self.args.until };
         let report = agent_host_runs::replay(&self.sandbox, &recording, &replay, &self.config.limits, scratch.path()).await?;
-        Ok(Replayed { recording, report })
+        Ok(ReplayOutcome { recording, report })
     }
 
     /// The run with this id, or the one in this file.
@@ -196,7 +196,7 @@ impl<'a> Bench<'a> {
         if let Some(named) = &self.named {
             return Ok(Arc::clone(named));
         }
-        let unknown = || Failure::new("invalid_recording", "the recording does not say which component the run was of");
+        let unknown = || Failure::new("invalid_recording", "the recording does not name the component of the run");
         let digest = recording.component().ok_or_else(unknown)?;
         if let Some(component) = self.loaded.get(&digest) {
             return Ok(Arc::clone(component));
@@ -230,7 +230,7 @@ fn refused(why: String) -> Failure {
     Failure::new("component_refused", why)
 }
 
-/// The component file in `dir` with this digest. What cannot be read is not it.
+/// The component file in `dir` with this digest. Unreadable files are skipped.
 fn file_with(dir: &Path, digest: &str, limit: u64) -> Option<PathBuf> {
     let files = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let mut components = files.filter(|path| path.extension().is_some_and(|extension| extension == "wasm"));

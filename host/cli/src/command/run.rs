@@ -20,7 +20,7 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde_json::{Map, Value};
 
-use super::{asked::Desk, event_text::RunningText};
+use super::{asked::ActionDesk, event_text::RunningText};
 use crate::{
     failure::Failure,
     output::Output,
@@ -29,7 +29,7 @@ use crate::{
     signals::{INTERRUPTED, Signals},
 };
 
-/// When the run is over, other runs that the ledger had waiting get so long to end.
+/// Time for other waiting runs of the ledger to end after this run.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Run a runner once, without a server
@@ -50,16 +50,16 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct Run {
     /// The runner: its id, the end of it such as `echo/default`, or its plugin's name
     runner: String,
-    /// What to say to it; `-` or nothing reads standard input
+    /// Message; `-` or no argument reads standard input
     #[arg(conflicts_with = "file")]
     text: Option<String>,
-    /// Read what to say from a file
+    /// Read the message from a file
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// The conversation that it belongs to; runs of one conversation share history and state
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
-    /// Who says it
+    /// Id of the sender
     #[arg(long, value_name = "ID")]
     actor: Option<String>,
     /// The workspace that it belongs to
@@ -126,7 +126,7 @@ impl Run {
             (Some(text), None) if text != "-" => text.clone(),
             (text, None) => {
                 if text.is_none() && io::stdin().is_terminal() {
-                    return Err(Failure::new("usage", "nothing to say: give a text, --file FILE, or `-` to type it").into());
+                    return Err(Failure::new("usage", "there is no message: give a text, --file FILE, or `-` to type it").into());
                 }
                 read(io::stdin().lock(), limit, Path::new("standard input"))?
             }
@@ -157,7 +157,7 @@ impl Run {
     }
 }
 
-/// The exit code for how a run ended. One that did not complete says so.
+/// The exit code for the end of a run, with a message unless the run completed.
 pub(super) fn ended(run: &RunRecord, output: Output) -> ExitCode {
     if run.status == RunStatus::Completed {
         return ExitCode::SUCCESS;
@@ -185,11 +185,11 @@ fn read(from: impl Read, limit: usize, name: &Path) -> anyhow::Result<String> {
     String::from_utf8(bytes).map_err(|_| Failure::new("invalid_argument", format!("{} is not UTF-8 text", name.display())).into())
 }
 
-/// Shows the events of a run as they come, to its end. A signal cancels the run and goes on to its end.
+/// Shows the events of a run until its end. A signal cancels the run, and the output continues to its end.
 async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> anyhow::Result<()> {
     let mut events = std::pin::pin!(host.follow(id, 0)?);
     let mut running = RunningText::default();
-    let mut desk = Desk::new(host, output);
+    let mut desk = ActionDesk::new(host, output);
     let mut cancelled = false;
     loop {
         let event = tokio::select! {

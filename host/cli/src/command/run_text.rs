@@ -29,7 +29,7 @@ fn took(run: &Run) -> Option<String> {
     Some(text::duration_ms(run.finished_at?.saturating_sub(run.started_at?)))
 }
 
-/// Everything about one run.
+/// All details of a run.
 pub(crate) fn details(run: &Run) -> String {
     let mut fields = vec![
         ("run", run.run_id.to_string()),

@@ -52,8 +52,7 @@ impl Runners {
 
 async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<Installed> {
     let files = components(config)?;
-    // One guest is enough to ask for manifests. Code that a host has compiled before is used; where no host has
-    // been yet, looking makes no directory.
+    // One instance is enough to read manifests. Compiled code of a host is used; without a host's directory, none is made.
     let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
     let code_cache = Some(code_dir(config)).filter(|dir| dir.is_dir());
     let sandbox = Options { limits, code_cache, components: None }.build()?;

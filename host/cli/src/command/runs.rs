@@ -15,8 +15,8 @@ use crate::{client::Client, output::Output, source::Source, text};
 
 /// Make, find, show, follow, record, retry and cancel runs
 ///
-/// Asks the server that --server names. Without it, reads the ledger; where another process has that open, asks
-/// the server that the configuration tells of.
+/// Asks the server of --server. Without it, reads the ledger; if another process holds the ledger, asks the server of the
+/// configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Runs {
     List(List),
@@ -27,11 +27,11 @@ pub(crate) enum Runs {
     Cancel(Cancel),
     Create(Box<create::Create>),
     Retry(create::Retry),
-    /// Answer what a run asks: the same as `agent-host actions respond`
+    /// Answer an action of a run: the same as `agent-host actions respond`
     Respond(actions::Respond),
 }
 
-/// Which server.
+/// The choice of the server.
 #[derive(Debug, Args)]
 pub(crate) struct Server {
     /// Ask this server
@@ -44,28 +44,28 @@ pub(crate) struct Server {
 pub(crate) struct List {
     #[command(flatten)]
     server: Server,
-    /// Only runs with this status
+    /// Runs with this status
     #[arg(long, value_name = "STATUS", value_parser = status)]
     status: Option<RunStatus>,
-    /// Only runs of this runner
+    /// Runs of this runner
     #[arg(long, value_name = "ID")]
     runner: Option<RunnerId>,
-    /// Only runs of this binding
+    /// Runs of this binding
     #[arg(long, value_name = "ID")]
     binding: Option<String>,
-    /// Only runs of this conversation
+    /// Runs of this conversation
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
-    /// Only runs of this workspace
+    /// Runs of this workspace
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
-    /// Only runs that answer this event
+    /// Runs of this event
     #[arg(long, value_name = "ID")]
     event: Option<EventId>,
-    /// Only those that this run has started
+    /// Children of this run
     #[arg(long, value_name = "ID")]
     parent: Option<RunId>,
-    /// How many
+    /// Largest number of entries
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = page_size())]
     limit: u32,
     /// Go on where a page ended
@@ -97,17 +97,17 @@ pub(crate) struct Events {
     /// Show all, and go on as they come, to the end of the run
     #[arg(long, conflicts_with = "limit")]
     follow: bool,
-    /// Only events after this cursor
+    /// Events after this cursor
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
-    /// How many
+    /// Largest number of entries
     #[arg(long, value_name = "N", default_value_t = MAX_PAGE, value_parser = page_size())]
     limit: u32,
 }
 
 /// Show the host calls of a run, each with its answer
 ///
-/// Nothing is executed: `agent-host replay` does that.
+/// The command executes no call: `agent-host replay` does that.
 #[derive(Debug, Args)]
 pub(crate) struct Journal {
     #[command(flatten)]
@@ -119,7 +119,7 @@ pub(crate) struct Journal {
 
 /// Save all that is needed to execute a run again, as a file for `agent-host replay`
 ///
-/// It has what the runner was given and what its calls were answered with, so treat it as you treat the conversation.
+/// The recording contains the input of the runner and the answers of its calls, so treat it like the conversation.
 #[derive(Debug, Args)]
 pub(crate) struct Record {
     #[command(flatten)]
@@ -127,7 +127,7 @@ pub(crate) struct Record {
     /// The run
     #[arg(value_name = "ID")]
     id: RunId,
-    /// Where to, instead of standard output; a file that is there is not overwritten
+    /// File for the output, instead of standard output; an existing file is not overwritten
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -142,7 +142,7 @@ pub(crate) struct Cancel {
     /// The run
     #[arg(value_name = "ID")]
     id: RunId,
-    /// Why; kept with the run
+    /// Reason; stored with the run
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -233,7 +233,7 @@ impl Events {
             }
             return Ok(());
         }
-        // Nothing can come while this process has the ledger.
+        // No event can come while this process holds the ledger.
         let mut after = self.after;
         loop {
             let page = source.events(self.id, after.as_deref(), MAX_PAGE).await?;
@@ -246,7 +246,7 @@ impl Events {
             }
         }
         if !source.run(self.id).await?.status.is_terminal() {
-            output.remark("the run has not ended, and no server runs it now: it goes on, or is closed, when one starts");
+            output.remark("the run has not ended, and no server runs it now: it continues or is closed when one starts");
         }
         Ok(())
     }
@@ -271,7 +271,7 @@ impl Record {
         let cannot_write = || format!("{} cannot be written", path.display());
         let mut file = File::create_new(path).with_context(cannot_write)?;
         file.write_all(&bytes).and_then(|()| file.sync_all()).with_context(cannot_write).inspect_err(|_| {
-            // Half a recording is none. Where it cannot be removed, the error still tells.
+            // Half a recording is useless. If the file cannot be removed, the error still reports the failure.
             let _ = std::fs::remove_file(path);
         })?;
         let calls = recording.calls()?.iter().filter(|call| call.part == 0).count();

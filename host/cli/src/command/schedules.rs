@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::runs::Server;
 use crate::{client::Client, output::Output, table::Table, text};
 
-/// Why there must be a server.
+/// The reason why the command needs a server.
 const WHY: &str = "schedules tick at the host that serves";
 
 /// Show the schedules

@@ -74,7 +74,7 @@ impl Serve {
         drop(progress);
         if !host.config().loopback_without_key && host.keys().is_empty() {
             tracing::warn!(
-                "there is no API key, so nobody can use the API: end the host, make a key with `agent-host keys create --scope \
+                "there is no API key, so no client can use the API: end the host, make a key with `agent-host keys create --scope \
                  admin`, and start it again (or set [server] loopback_without_key = true)"
             );
         }
@@ -129,12 +129,12 @@ fn raise_file_limit(connections: usize) {
     }
 }
 
-/// Reads the configuration again at every SIGHUP. What comes of it is in the log.
+/// Reloads the configuration at every SIGHUP. The log has the outcome.
 async fn reload_when_told(host: Host) {
     let mut hangups = match Hangups::listen() {
         Ok(hangups) => hangups,
         Err(error) => {
-            tracing::warn!(%error, "SIGHUP cannot be listened for: the configuration is read again by `agent-host config reload`");
+            tracing::warn!(%error, "SIGHUP cannot be handled: use `agent-host config reload`");
             return;
         }
     };

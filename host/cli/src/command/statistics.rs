@@ -21,22 +21,22 @@ use crate::{output::Output, source::Source, table::Table, text};
 pub(crate) struct Statistics {
     #[command(flatten)]
     server: Server,
-    /// Only runs created since then: Unix milliseconds, or so long ago: 90s, 30m, 24h, 7d
+    /// Runs created since this time: Unix milliseconds, or an age: 90s, 30m, 24h, 7d
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Timestamp>,
-    /// Only runs created before then
+    /// Runs created before this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Timestamp>,
-    /// Only runs of this runner
+    /// Runs of this runner
     #[arg(long, value_name = "ID")]
     runner: Option<RunnerId>,
-    /// Only runs of this binding
+    /// Runs of this binding
     #[arg(long, value_name = "ID")]
     binding: Option<String>,
-    /// Only runs of this queue
+    /// Runs of this queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// Only runs of this workspace
+    /// Runs of this workspace
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
     /// Count by this, too

@@ -21,7 +21,7 @@ fn global_options_stand_anywhere() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn invalid_command_lines_are_refused() {
     for line in [
         "agent-host",
         "agent-host run",

@@ -24,7 +24,7 @@ pub(crate) enum New {
 }
 
 impl Batch<'_> {
-    /// Whether an event can be accepted, and with which changes of values.
+    /// Checks an event, and returns the changes of values.
     pub(crate) fn check_accept(&mut self, accept: &AcceptOperation) -> Result<New, LedgerError> {
         if let Some(idempotency) = &accept.idempotency
             && let Some(row) = self.idempotency(idempotency, accept.received_at)?
@@ -157,7 +157,7 @@ fn accepted(rows: &Rows, id: &[u8; 16]) -> Option<(u64, Vec<u8>)> {
 }
 
 impl Batch<'_> {
-    /// The number and the row of an event, as this batch has it.
+    /// The number and the row of an event, including uncommitted ones of this batch.
     pub(crate) fn event_row(&mut self, id: EventId) -> Result<(u64, Vec<u8>), LedgerError> {
         let key = id.to_bytes();
         if let Some(WithRun { event_no, row }) = self.forked.get(&key) {
@@ -201,7 +201,7 @@ impl Batch<'_> {
 
     fn put_parts(&mut self, table: Table, run_no: u64, parts: &PartsRow) {
         if self.memory.shared_parts.get(&parts.digest).is_none() {
-            // It may be there already: then it is the same.
+            // An existing part has the same digest and so the same bytes.
             self.rows.put(Table::SharedParts, &parts.digest, parts.shared());
             self.memory.shared_parts.insert(parts.digest, ());
         }

@@ -66,7 +66,7 @@ impl Batch<'_> {
         Ok(old.len() as u64)
     }
 
-    /// Whether this batch has forgotten an artifact.
+    /// True if this batch has deleted the artifact.
     pub(crate) fn is_forgotten_artifact(&self, id: &str) -> bool {
         self.artifacts.get(id) == Some(&false)
     }

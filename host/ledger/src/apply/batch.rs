@@ -1,4 +1,4 @@
-//! One group commit in the making: operations are carried out one after the other, each whole or not at all.
+//! A group commit under construction: operations are applied one after the other, each whole or not at all.
 //!
 //! Each operation first reads and checks all that it needs, and only then changes anything, so a refusal
 //! leaves no trace. Answers are kept until the batch is durable.
@@ -66,7 +66,7 @@ pub(crate) struct Outcome {
     pub(crate) admitted: Vec<Admitted>,
     /// Blobs that the batch refers to. Let go when the answers are given.
     pub(crate) pins: Vec<Arc<Pin>>,
-    /// How many more runs are parked.
+    /// Change of the number of parked runs.
     pub(crate) parked: i64,
 }
 

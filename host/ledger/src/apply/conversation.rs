@@ -141,7 +141,7 @@ impl Batch<'_> {
 }
 
 impl Reader {
-    /// Whether a parked run waits for exactly this.
+    /// The parked run that waits for exactly this key, if any.
     fn waits_for(&self, key: &str) -> Result<Option<u64>, LedgerError> {
         let rows = self.table(Table::Waits)?;
         for row in rows.range(key.as_bytes()..)? {

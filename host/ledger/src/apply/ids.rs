@@ -1,8 +1,8 @@
-//! Which ids are taken, without a look into the store for those that were just made.
+//! The ids in use, without a look into the store for ids that were just made.
 //!
-//! Ids are UUIDv7: a new one is larger than nearly all that there are. The largest ids of a table are kept in memory
-//! with the bound down to which they are complete, so an id above the bound is taken or free by what is in memory alone,
-//! whoever made it and whatever its clock says. One below the bound is looked up.
+//! Ids are UUIDv7: a new one is larger than nearly all existing ones. The largest ids of a table are kept in memory with
+//! the bound down to which they are complete, so memory alone answers for an id above the bound, whoever made it and
+//! whatever its clock shows. An id below the bound is looked up.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub(crate) struct Ids {
     table: Table,
     /// Every id of the table that is larger than `floor`.
     newest: BTreeSet<Id>,
-    /// Nothing where all ids are known.
+    /// `None` if all ids are known.
     floor: Option<Id>,
 }
 

@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Batch<'_> {
-    /// Whether the journal can go on as a write says; gives what is deleted before it does.
+    /// Checks the journal of a write, and returns the rows to delete first.
     pub(crate) fn check_journal(&mut self, write: &WriteOperation) -> Result<Rows, LedgerError> {
         let run_no = write.run_no;
         let mut deleted = Rows::default();
@@ -18,7 +18,7 @@ impl Batch<'_> {
                 delete_segment(&mut deleted, run_no, first, digests);
                 true
             })?;
-            // Those of this batch, which the reader does not see.
+            // The rows of this batch, which the reader does not see.
             for (first, digests) in self.journal.get(&run_no).into_iter().flatten() {
                 delete_segment(&mut deleted, run_no, *first, digests);
             }

@@ -1,8 +1,8 @@
 //! Memory of the writer: the runs that have not ended and are not parked, the next numbers, the newest ids, the ends of
 //! transcripts, and the usage of scopes.
 //!
-//! All of it can be read from the store at any time, and is, after a batch that could not be written. The writer looks
-//! nothing up that the ledger has just been told: ids that were just made, conversations and scopes that are in use.
+//! The store has all of these values, and they are read again after a batch that could not be written. The writer looks up
+//! no value that the ledger already knows: new ids, and conversations and scopes in use.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) struct Memory {
     conversations: Recent<ConversationKey, Known>,
     pub(crate) event_ids: Ids,
     pub(crate) run_ids: Ids,
-    /// How much the scopes and areas that were written to last have, by the key of their row.
+    /// The usage of the scopes and areas that were written last, by the key of their row.
     pub(crate) usages: Recent<Vec<u8>, Usage>,
     /// Shared parts of terms that are in the store.
     pub(crate) shared_parts: Recent<Digest, ()>,
@@ -48,13 +48,13 @@ pub(crate) struct ActiveRun {
     pub(crate) run: Arc<Run>,
     /// Differs from its row until the batch is finished.
     pub(crate) dirty: bool,
-    /// Where its journal ends.
+    /// End of the journal.
     pub(crate) journal: JournalEnd,
-    /// Its rows in the tables of parked runs, where it has any: only until the batch is written.
+    /// Rows in the tables of parked runs, until the batch is written.
     pub(crate) park: Option<Box<Park>>,
 }
 
-/// Where the journal of a run ends.
+/// The end of the journal of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum JournalEnd {
     /// The store knows.
@@ -77,7 +77,7 @@ impl ActiveRun {
 
 /// Knowledge of a conversation.
 enum Known {
-    /// The store does not have it.
+    /// The store has no journal of the run.
     New,
     There(Conversation),
 }
@@ -122,7 +122,7 @@ impl Memory {
         self.leaving.push(run_no);
     }
 
-    /// Remembers where a transcript ends, or that the store does not have it. Then [`Self::place`] makes it.
+    /// Reads the end of a transcript, or its absence. [`Self::place`] creates it then.
     pub(crate) fn load_conversation(&mut self, key: &ConversationKey, reader: &Reader) -> Result<(), LedgerError> {
         if self.conversations.get(key).is_some() {
             return Ok(());

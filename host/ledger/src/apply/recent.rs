@@ -30,7 +30,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.young.insert(key, value);
     }
 
-    /// Forgets what was not used for long, where there is too much. Nothing else forgets.
+    /// Evicts the values that were not used for the longest time, if there are too many. No other function evicts.
     pub(crate) fn trim(&mut self) {
         if self.young.len() > self.limit {
             self.old = std::mem::take(&mut self.young);
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_stays_and_what_is_not_goes() {
+    fn used_values_stay_and_unused_ones_are_evicted() {
         let mut recent = Recent::new(2);
         for n in 0..100 {
             recent.insert(n, n);

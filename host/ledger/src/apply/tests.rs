@@ -105,7 +105,7 @@ fn state(run_no: u64, key: &str) -> RunWrite {
     RunWrite { run_no, state, ..RunWrite::default() }
 }
 
-/// It was four for an event in a new conversation, three in a known one, and two for each value.
+/// Look-ups before: four for an event in a new conversation, three in a known one, and two for each value.
 #[test]
 fn the_writer_looks_nothing_up_that_it_knows() {
     let mut ledger = Small::new();

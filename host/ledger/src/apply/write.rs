@@ -13,7 +13,7 @@ use crate::{
 
 /// Changes by a write that is allowed.
 #[derive(Default)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedWrite {
     /// The run, where it has ended and only takes audit records.
     ended: Option<Arc<Run>>,
     /// Changes of values.
@@ -23,11 +23,11 @@ pub(crate) struct Checked {
 }
 
 impl Batch<'_> {
-    /// Whether a write can be carried out, and with which changes.
-    pub(crate) fn check_write(&mut self, write: &WriteOperation) -> Result<Checked, LedgerError> {
+    /// Checks a write, and returns its changes.
+    pub(crate) fn check_write(&mut self, write: &WriteOperation) -> Result<CheckedWrite, LedgerError> {
         if let Some(run) = self.find_run(write.run_no)? {
             if write.is_audit_only() {
-                return Ok(Checked { ended: Some(run), ..Checked::default() });
+                return Ok(CheckedWrite { ended: Some(run), ..CheckedWrite::default() });
             }
             run_change::fenced(&run, write.claim)?;
             return Err(LedgerError::Terminal { run_id: run.run_id, status: run.status });
@@ -40,11 +40,11 @@ impl Batch<'_> {
             self.load_conversation(&item.key)?;
         }
         self.check_artifacts(&write.artifacts)?;
-        Ok(Checked { ended: None, plan: self.plan(&write.values)?, journal: self.check_journal(write)? })
+        Ok(CheckedWrite { ended: None, plan: self.plan(&write.values)?, journal: self.check_journal(write)? })
     }
 
-    pub(crate) fn put_write(&mut self, mut write: WriteOperation, checked: Checked) {
-        let Checked { ended, plan, journal } = checked;
+    pub(crate) fn put_write(&mut self, mut write: WriteOperation, checked: CheckedWrite) {
+        let CheckedWrite { ended, plan, journal } = checked;
         let run_no = write.run_no;
         if write.is_seen() {
             self.outcome.touched.push(run_no);

@@ -1,4 +1,4 @@
-//! A log that fails: what was refused is gone, what was answered is there, and the ledger goes on.
+//! A failing log: refused writes are absent, acknowledged writes are present, and the ledger continues.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn the_ledger_goes_on_after_a_failed_sync() {
 }
 
 #[tokio::test]
-async fn what_was_refused_for_a_failed_sync_is_not_there_after_a_crash() {
+async fn a_write_refused_by_a_failed_sync_is_absent_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, switches) = open(dir.path(), Duration::from_secs(3600));
     let kept = new_run(&ledger).await.unwrap();
@@ -73,7 +73,7 @@ async fn what_was_refused_for_a_failed_sync_is_not_there_after_a_crash() {
 
 /// A park, a journal and a fork that were refused are gone from memory and from the store, and can be made again.
 #[tokio::test]
-async fn what_was_parked_or_forked_by_a_refused_batch_is_not() {
+async fn a_refused_batch_neither_parks_nor_forks() {
     for fault in [Fault::Write, Fault::Torn, Fault::Sync] {
         let dir = tempfile::tempdir().unwrap();
         let (ledger, switches) = open(dir.path(), Duration::from_secs(3600));

@@ -51,7 +51,7 @@ fn reopened(dir: &Path) -> Ledger {
     Options { checkpoint_interval: NEVER, checkpoint_wal_bytes: PART_BYTES, ..Options::new(dir) }.open().unwrap()
 }
 
-/// Opens what a crash left, and looks whether all of it is there. Whether a merge has made it to redb is not seen.
+/// Opens the files after a crash and checks their contents, whether or not a merge reached redb.
 fn check_crashed(dir: &Path, runs: &[RunRecord], n: u64) {
     let copy = tempfile::tempdir().unwrap();
     crash(dir, copy.path());

@@ -1,4 +1,4 @@
-//! Files that fail: what was refused is gone, what was answered is there, and the ledger goes on.
+//! Failing files: refused writes are absent, acknowledged writes are present, and the ledger continues.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,9 +40,9 @@ enum Fault {
     Torn,
     /// All is written, but not known to be durable.
     Sync,
-    /// It takes long until all is durable.
+    /// Durability is delayed.
     Slow,
-    /// Nothing is written until the fault is over: the files are as a crash at this moment would leave them.
+    /// Writes are held back until the fault is over: the files are as a crash at this moment would leave them.
     Held,
 }
 

@@ -1,8 +1,8 @@
 //! Blobs: content-addressed files beside the ledger.
 //!
-//! `blobs/ab/abcdef…` holds the bytes whose SHA-256 is its name. A blob is written under a temporary name, made
-//! durable, and only then given its name, so a name never stands for a part of its content. Rows refer to blobs
-//! that are already there; what no row refers to is garbage, which [`crate::Ledger::collect_garbage`] removes.
+//! `blobs/ab/abcdef…` holds the bytes whose SHA-256 is its name. A blob is written under a temporary name, made durable,
+//! and then renamed, so a named blob is always complete. Rows refer to existing blobs only; an unreferenced blob is
+//! garbage, which [`crate::Ledger::collect_garbage`] removes.
 //!
 //! A [`Blob`] pins its content: while one is held, or an operation that refers to it waits for its commit, the
 //! collector leaves the file alone.
@@ -35,12 +35,12 @@ pub(crate) fn blobs_path(dir: &Path) -> PathBuf {
     dir.join("blobs")
 }
 
-/// What is known in memory about the files.
+/// The state of the files in memory.
 #[derive(Default)]
 pub(crate) struct Blobs {
     root: PathBuf,
     inner: Mutex<Inner>,
-    /// Whether the name of the folder itself is known to be durable.
+    /// True if the name of the folder itself is known to be durable.
     rooted: AtomicBool,
 }
 
@@ -120,7 +120,7 @@ fn make(dir: &Path) -> io::Result<()> {
 }
 
 impl Blobs {
-    /// Removes what earlier processes did not finish. Only the owner of the ledger calls this.
+    /// Removes unfinished files of earlier processes. Called by the owner of the ledger only.
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         let blobs = Self { root: blobs_path(dir), ..Self::default() };
         make(&blobs.root)?;
@@ -180,7 +180,7 @@ impl Blobs {
         }
     }
 
-    /// Removes a blob unless it is pinned or `needed` says that a row refers to it. Nobody can pin it in between.
+    /// Removes a blob unless it is pinned or `needed` reports a row that refers to it. No pin can happen in between.
     pub(crate) fn remove(
         &self,
         digest: &Digest,
@@ -240,7 +240,7 @@ struct Name {
 
 impl Drop for Name {
     fn drop(&mut self) {
-        // It may have got its name; what stays behind is removed by the collector.
+        // The file may have its final name; the collector removes a leftover.
         let _ = fs::remove_file(&self.path);
         self.blobs.inner.lock().open.remove(&self.name);
     }
@@ -307,7 +307,7 @@ pub(crate) fn blob_totals(blobs: &Arc<Blobs>) -> io::Result<(u64, u64)> {
     Ok(totals)
 }
 
-/// So much is looked at to tell the media type: every signature that matters is within it.
+/// Bytes that decide the media type: every relevant signature is within them.
 const HEAD_BYTES: usize = 8 * 1024;
 
 /// Writes are gathered to so much: large enough that the system call is not noticed.
@@ -315,7 +315,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A blob in the making. Dropped before [`BlobWriter::finish`] it leaves nothing behind.
 ///
-/// It blocks: call it from a thread that may.
+/// Blocks: call it from a thread that may block.
 pub struct BlobWriter {
     blobs: Arc<Blobs>,
     disk: Arc<Disk>,
@@ -398,7 +398,7 @@ impl BlobWriter {
         (&self.temporary.file).write_all(bytes).map_err(|error| unwritten("write", &error))
     }
 
-    /// The first 8 KiB, or as much as was written: what tells a media type.
+    /// The first 8 KiB, or fewer: enough to detect a media type.
     #[must_use]
     pub fn head(&self) -> &[u8] {
         &self.head
@@ -413,7 +413,7 @@ impl BlobWriter {
     /// Makes the content durable and gives it its name. Content that is there already is kept once.
     ///
     /// # Errors
-    /// Those of [`BlobWriter::write`].
+    /// Fails as [`BlobWriter::write`] does.
     pub fn finish(mut self) -> Result<Blob, LedgerError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -425,7 +425,7 @@ impl BlobWriter {
     }
 }
 
-/// A blob to read. What is open stays readable, even where it is collected meanwhile.
+/// A blob for reading. An open blob stays readable even if it is collected meanwhile.
 #[derive(Debug)]
 pub struct BlobReader {
     file: File,
@@ -451,13 +451,13 @@ impl BlobReader {
         self.len
     }
 
-    /// Whether it has none.
+    /// True if the blob is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// At most `max` bytes from `offset` on: fewer only at the end, none behind it. It blocks.
+    /// At most `max` bytes from `offset`: fewer only at the end, none after it. Blocks.
     ///
     /// # Errors
     /// [`LedgerError::Damaged`] where the file cannot be read or is shorter than it was.

@@ -1,4 +1,4 @@
-//! How much the disk has left.
+//! Free space of the disk.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,12 +17,12 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 /// write it can only be opened anew, while a refused batch costs nothing. Half the default reserve.
 const FLOOR_BYTES: u64 = 32 * 1024 * 1024;
 
-/// What may be done with what the disk has left.
+/// The operations that the free space allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// A new event: the whole reserve must be there.
     NewEvent,
-    /// What lets a run go on and end.
+    /// Writes with which runs continue and end.
     AnyWrite,
 }
 
@@ -60,7 +60,7 @@ impl Disk {
         if self.reserve == 0 { None } else { self.left() }
     }
 
-    /// What the file system says it has left.
+    /// The free space that the file system reports.
     pub(crate) fn left(&self) -> Option<u64> {
         let mut last = self.last.lock();
         if let Some((at, free)) = *last

@@ -34,7 +34,7 @@ pub(crate) struct AcceptOperation {
     pub(crate) entries: Rows,
     /// State.
     pub(crate) values: Vec<ValueRow>,
-    /// Its values in the overlay.
+    /// Values of the operation in the overlay.
     pub(crate) state: Option<Admitted>,
     pub(crate) reply: oneshot::Sender<Result<AcceptAnswer, LedgerError>>,
 }
@@ -64,8 +64,8 @@ pub(crate) enum AcceptAnswer {
 }
 
 impl AcceptOperation {
-    /// Checks and encodes; gives the bytes that the operation holds, the state that is to stand in the overlay, and the
-    /// receiver of its answer.
+    /// Checks and encodes; returns the bytes that the operation holds, the state for the overlay, and the receiver of the
+    /// answer.
     #[allow(clippy::type_complexity, reason = "four things that are taken apart at once by the one caller")]
     pub(crate) fn prepare(
         accept: Accept,
@@ -127,7 +127,7 @@ impl AcceptOperation {
     }
 }
 
-/// A run to be added, encoded. Its number is given by the writer, which answers with it.
+/// A run to be added, encoded. The writer assigns its number and answers with it.
 pub(crate) struct AddRunOperation {
     pub(crate) run: Arc<Run>,
     pub(crate) row: Vec<u8>,

@@ -32,14 +32,14 @@ pub(crate) struct ArtifactOperation {
 /// Forgets those artifacts that are still to be forgotten when it is carried out. Answers with how many were.
 pub(crate) struct ForgetOperation {
     pub(crate) ids: Vec<String>,
-    /// Those that expire up to here.
+    /// The artifacts that expire up to this time.
     pub(crate) now: Timestamp,
     /// Uploads that nothing refers to, taken up to here.
     pub(crate) unreferenced_until: Timestamp,
     pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
 }
 
-/// Whether the text can be the id of an artifact; one that cannot has never been given out.
+/// True if the text can be the id of an artifact; any other text was never used as one.
 pub(crate) fn is_id(id: &str) -> bool {
     (1..=MAX_ID_BYTES).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

@@ -41,7 +41,7 @@ pub(crate) fn audit_bytes(rows: &[AuditRow]) -> usize {
 /// A piece of a conversation to be forgotten. Answers with how many things it was.
 pub(crate) struct ForgetConversationOperation {
     pub(crate) piece: Piece,
-    /// Its values in the overlay.
+    /// Values of the operation in the overlay.
     pub(crate) state: Option<Admitted>,
     pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct ForgetConversationOperation {
 pub(crate) enum Piece {
     /// State, where no run of the conversation is active.
     Values { conversation: ConversationKey, waits: String, values: Vec<ValueRow> },
-    /// Items `first..=last`, and what then stands in the place of the last.
+    /// Items `first..=last`, and the row that replaces the last one.
     Items { no: u64, first: u64, last: u64, end: Option<Vec<u8>> },
     /// Artifacts.
     Artifacts(Vec<ArtifactRecord>),

@@ -55,7 +55,7 @@ pub struct Pruned {
     pub rows: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Whether there are more to prune.
+    /// True if there are more to prune.
     pub more: bool,
 }
 
@@ -68,9 +68,9 @@ pub(crate) struct PruneOperation {
 
 pub(crate) struct PrunableRun {
     pub(crate) run_no: u64,
-    /// Whether these are the first that were found.
+    /// True if these are the first segments found.
     pub(crate) begins: bool,
-    /// Whether these are its last segments.
+    /// True if these are the last segments.
     pub(crate) ends: bool,
     pub(crate) segments: Vec<PrunableSegment>,
 }

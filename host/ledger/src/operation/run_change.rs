@@ -1,5 +1,5 @@
-//! How a write changes a run: checked first, then applied, so that a refused write changes nothing. With it the park that
-//! a change may come with.
+//! The changes of a run by a write: all checked before any is applied, so that a refused write changes nothing. The park of
+//! a change is part of them.
 
 use agent_host_protocol::{
     Run, RunStatus, Timestamp,
@@ -21,7 +21,7 @@ pub(crate) struct EventSpan {
     pub(crate) at: Timestamp,
 }
 
-/// Whether these changes and events can follow what the run is now. `parked`: the run has a park row.
+/// Checks that these changes and events can follow the present state of the run. `parked`: the run has a park row.
 pub(crate) fn check(run: &Run, mut parked: bool, changes: &[RunChange], events: Option<EventSpan>) -> Result<(), LedgerError> {
     if run.status.is_terminal() {
         return Err(LedgerError::Terminal { run_id: run.run_id, status: run.status });
@@ -49,7 +49,7 @@ fn step(status: RunStatus, parked: bool, change: &RunChange) -> Result<RunStatus
         (RunChange::Retry { .. } | RunChange::Recover { .. }, _) if !under_way => Err(LedgerError::invalid(format!(
             "a run that is {status} was not under way: only one that is claimed, running or waiting is brought back"
         ))),
-        // Only a claim that ends brings a run back to its queue.
+        // The end of a claim is the only change that returns a run to its queue.
         (RunChange::Queue { .. }, _) if status != RunStatus::Created => {
             Err(IllegalTransition { from: status, to: RunStatus::Queued }.into())
         }
@@ -65,7 +65,7 @@ fn step(status: RunStatus, parked: bool, change: &RunChange) -> Result<RunStatus
     }
 }
 
-/// Whether a write under this claim may be carried out.
+/// Checks the claim of a write.
 pub(crate) fn fenced(run: &Run, claim: Option<u32>) -> Result<(), LedgerError> {
     let counts = |claim: u32| {
         let queue = run.queue.as_ref();
@@ -97,7 +97,7 @@ pub(crate) fn park_change(changes: &[RunChange]) -> ParkChange {
     changes.iter().rev().find_map(change).unwrap_or(ParkChange::Keep)
 }
 
-/// Whether the run waits after these changes because of them.
+/// True if the run waits because of these changes.
 fn ends_waiting(changes: &[RunChange]) -> bool {
     changes
         .iter()
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_follow_is_refused() {
+    fn illegal_transitions_are_refused() {
         let mut run = run();
         let end = RunChange::End { at: 1, terminal: completed() };
         assert!(matches!(check(&run, false, std::slice::from_ref(&end), None), Err(LedgerError::Transition(_))));

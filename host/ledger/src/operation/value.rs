@@ -11,7 +11,7 @@ use crate::{
     rows::{MAX_KEY_BYTES, Rows, Table, schema},
 };
 
-/// One value to be set or deleted, encoded.
+/// A value to set or delete, encoded.
 pub(crate) struct ValueRow {
     pub(crate) table: Table,
     pub(crate) scope: String,

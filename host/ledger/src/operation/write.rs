@@ -35,18 +35,18 @@ pub(crate) struct WriteOperation {
     pub(crate) journal: Option<NewSegment>,
     pub(crate) park: Option<NewPark>,
     pub(crate) claim: Option<u32>,
-    /// Its values in the overlay.
+    /// Values of the operation in the overlay.
     pub(crate) state: Option<Admitted>,
     pub(crate) reply: oneshot::Sender<Result<Arc<Run>, LedgerError>>,
 }
 
 impl WriteOperation {
-    /// Whether it says nothing about the run itself.
+    /// True if the write has only audit records.
     pub(crate) fn is_audit_only(&self) -> bool {
         self.journal.is_none() && !self.is_seen()
     }
 
-    /// Whether one who follows the run may see it: all but audit records and the journal.
+    /// True if followers of the run may see the write: any write except audit records and the journal.
     pub(crate) fn is_seen(&self) -> bool {
         !(self.changes.is_empty()
             && self.events.is_empty()
@@ -60,8 +60,8 @@ impl WriteOperation {
 }
 
 impl WriteOperation {
-    /// Checks what can be checked without the run, and encodes; gives the bytes that the operation holds, the state
-    /// that is to stand in the overlay, and the receiver of its answer.
+    /// Checks what does not depend on the run, and encodes; returns the bytes that the operation holds, the state for the
+    /// overlay, and the receiver of the answer.
     #[allow(clippy::type_complexity, reason = "four things that are taken apart at once by the one caller")]
     pub(crate) fn prepare(
         write: RunWrite,

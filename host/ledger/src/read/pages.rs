@@ -19,11 +19,11 @@ use crate::{
     rows::{ConversationRow, EventRow, Reader, Table, TranscriptRow, json, malformed, schema, stored_audit},
 };
 
-/// Runs that are looked at for one page of a filtered list: some milliseconds. What is behind them is on a later
-/// page, even where this one has no item.
+/// Runs that are read for one page of a filtered list: some milliseconds. Later runs are on a later page, even if this page
+/// is empty.
 const SCAN_RUNS: usize = 2_000;
 
-/// Events that are looked at for one page of those of some types. Only their types are read.
+/// Events that are read for one page of some types. Only their types are decoded.
 const SCAN_EVENTS: usize = 10_000;
 
 pub(crate) fn checked_limit(limit: u32) -> Result<usize, LedgerError> {
@@ -40,8 +40,7 @@ fn cut<T>(items: &mut Vec<T>, limit: usize) -> bool {
     more
 }
 
-/// An item as it was written, with the conversation that it stands in; nothing where it only holds the place of what was
-/// forgotten.
+/// An item as it was written, with its conversation; `None` for the placeholder of a deleted item.
 pub(crate) fn item(
     key: &ConversationKey,
     cursors: Sequence,
@@ -173,7 +172,7 @@ impl Ledger {
         Ok(page)
     }
 
-    /// Events of a run, oldest first, after `after`. `next_cursor` is always there: a follower goes on from it.
+    /// Events of a run, oldest first, after `after`. `next_cursor` is always present: a follower continues from it.
     ///
     /// # Errors
     /// [`LedgerError::NotFound`] where there is no such run, [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
@@ -254,7 +253,7 @@ impl Ledger {
     /// means, such as a search.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn transcript_items(&self, key: &ConversationKey, seqs: &[u64]) -> Result<Vec<TranscriptItem>, LedgerError> {
         let cursors = Sequence::transcript(key);
         let reader = self.reader()?;
@@ -271,7 +270,7 @@ impl Ledger {
     /// Items of a transcript after `after_seq`, oldest first, at most `limit`. For who reads all of it, such as an index.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn transcript_range(
         &self,
         key: &ConversationKey,
@@ -297,7 +296,7 @@ impl Ledger {
     /// reads all of them, such as an index.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn conversations(&self, after: Option<&ConversationKey>, limit: usize) -> Result<Vec<ConversationKey>, LedgerError> {
         let after = after.map(ConversationKey::index);
         let start = after.as_ref().map_or(Bound::Unbounded, |index| Bound::Excluded(index.as_bytes()));
@@ -357,7 +356,7 @@ impl Ledger {
     /// The cursor of an event of a conversation, where the event is one of it.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn conversation_event_cursor(&self, key: &ConversationKey, id: EventId) -> Result<Option<String>, LedgerError> {
         let reader = self.reader()?;
         let (Some(no), Some(event_no)) = (reader.conversation(key)?, reader.number(Table::EventIds, &id.to_bytes())?) else {
@@ -373,10 +372,10 @@ impl Ledger {
         Sequence::transcript(key).at(seq)
     }
 
-    /// How many items a transcript has, those that were forgotten included.
+    /// The length of a transcript, deleted items included.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn transcript_len(&self, key: &ConversationKey) -> Result<u64, LedgerError> {
         let reader = self.reader()?;
         match reader.conversation(key)? {

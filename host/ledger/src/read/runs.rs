@@ -20,7 +20,7 @@ impl Ledger {
     /// A run by its id.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn run(&self, id: RunId) -> Result<Option<RunRecord>, LedgerError> {
         let reader = self.reader()?;
         let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
@@ -30,7 +30,7 @@ impl Ledger {
     /// A run by its number.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn run_by_no(&self, run_no: u64) -> Result<Option<RunRecord>, LedgerError> {
         Ok(self.reader()?.run(run_no)?.map(|run| RunRecord { run_no, run }))
     }
@@ -38,7 +38,7 @@ impl Ledger {
     /// The terms that a run was made with.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn terms(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
         let reader = self.reader()?;
         let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
@@ -48,7 +48,7 @@ impl Ledger {
     /// The context that a run was given; nothing before it started.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn context(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
         let reader = self.reader()?;
         let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
@@ -58,7 +58,7 @@ impl Ledger {
     /// An event by its id.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn event(&self, id: EventId) -> Result<Option<EventRecord>, LedgerError> {
         self.reader()?.event(id)
     }
@@ -67,7 +67,7 @@ impl Ledger {
     /// parked runs.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn active_runs(&self) -> Result<Vec<RunRecord>, LedgerError> {
         self.reader()?.active()
     }
@@ -75,7 +75,7 @@ impl Ledger {
     /// Events of a run after `after_seq`, at most `limit`, for one who follows it. A run that is not there has none.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn run_events_after(&self, run_no: u64, id: RunId, after_seq: u64, limit: usize) -> Result<Vec<RunEvent>, LedgerError> {
         self.reader()?.run_events(run_no, id, after_seq, limit)
     }
@@ -83,7 +83,7 @@ impl Ledger {
     /// Events of a run of these types, in order. The data of others is not looked at.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn run_events_of(&self, run_no: u64, id: RunId, kinds: &[&str]) -> Result<Vec<RunEvent>, LedgerError> {
         let mut found = Vec::new();
         self.reader()?.each_event(run_no, 0, |sequence, event| {
@@ -98,10 +98,10 @@ impl Ledger {
     /// Segments of the journal of a run that begin with `from` or later, in order: as many as `max_bytes` hold, and at
     /// least one where there is one. A run that is not there, or whose journal was pruned, has none.
     ///
-    /// Only what is committed is seen: the segment of a write when its [`crate::Commit`] has resolved.
+    /// Readers see committed segments only: the segment of a write when its [`crate::Commit`] has resolved.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn journal_page(&self, run_no: u64, from: u64, max_bytes: usize) -> Result<Vec<JournalRow>, LedgerError> {
         let mut page = Vec::new();
         let mut left = max_bytes;
@@ -121,21 +121,21 @@ impl Ledger {
     /// Until when a run is parked, and for what; nothing where it is not.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn parked(&self, run_no: u64) -> Result<Option<Park>, LedgerError> {
         self.reader()?.park(run_no)
     }
 
-    /// How many runs are parked. It costs nothing.
+    /// The number of parked runs, from memory.
     #[must_use]
     pub fn parked_count(&self) -> u64 {
         self.shared().counters.parked()
     }
 
-    /// When the next parked run is to go on; nothing where none is parked. The time may be over.
+    /// The wake time of the next parked run; `None` without parked runs. The time may be in the past.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn next_wake(&self) -> Result<Option<Timestamp>, LedgerError> {
         let rows = self.reader()?.table(Table::Wakes)?;
         let Some(row) = rows.range(..)?.next() else { return Ok(None) };
@@ -145,7 +145,7 @@ impl Ledger {
     /// Parked runs whose time has come, with that time, in its order: at most `limit`, after the one that `after` names.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn due(
         &self,
         now: Timestamp,
@@ -169,7 +169,7 @@ impl Ledger {
     /// with the number of the run.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn parked_keys(
         &self,
         prefix: &str,
@@ -201,7 +201,7 @@ impl Ledger {
     /// Parked runs that wait for exactly this key, by their numbers, oldest first: at most `limit`.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn parked_on(&self, key: &str, limit: usize) -> Result<Vec<u64>, LedgerError> {
         let reader = self.reader()?;
         let last = reader.last_key(Table::Runs, read_number)?.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What became of runs, counted.
+//! Counts of runs by outcome.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,26 +22,26 @@ const DISORDER_MS: u64 = 10 * 60 * 1000;
 /// Groups of one answer, those with the most runs.
 const MAX_GROUPS: usize = 1_000;
 
-/// Which runs are counted, and how they are grouped.
+/// The selection of runs, and their groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StatisticsQuery {
-    /// Those that were created at this time or later.
+    /// Runs created at this time or later.
     pub since: Option<Timestamp>,
-    /// Those that were created before this time.
+    /// Runs created before this time.
     pub until: Option<Timestamp>,
-    /// Those of this runner.
+    /// Runs of this runner.
     pub runner_id: Option<String>,
-    /// Those of this binding.
+    /// Runs of this binding.
     pub binding_id: Option<String>,
-    /// Those of this queue.
+    /// Runs of this queue.
     pub queue: Option<String>,
-    /// Those of this workspace.
+    /// Runs of this workspace.
     pub workspace_id: Option<String>,
-    /// Whether they are counted by something, beside all of them together.
+    /// Groups besides the total.
     pub group_by: Option<GroupBy>,
 }
 
-/// What runs are counted by.
+/// The property that groups runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupBy {
@@ -79,13 +79,13 @@ pub struct Group {
     /// The id of the runner or binding; nothing for all together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// How many there are.
+    /// Number of runs.
     pub runs: u64,
-    /// How many have each status now.
+    /// Number of runs by present status.
     pub by_status: BTreeMap<String, u64>,
-    /// How many have ended.
+    /// Number of ended runs.
     pub ended: u64,
-    /// Completed of those that have ended, from 0 to 1. Nothing where none has.
+    /// Share of completed runs among ended ones, 0 to 1; `None` without ended runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_rate: Option<f64>,
     /// From the first start to the end, of those that have both.
@@ -94,7 +94,7 @@ pub struct Group {
     /// From the creation, or from when it was put into its queue, to the first start, of those that have started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_wait_ms: Option<Percentiles>,
-    /// What they used, as far as they said.
+    /// Tokens, as far as reported.
     pub tokens: Tokens,
 }
 
@@ -115,7 +115,7 @@ pub struct Tokens {
 /// Percentiles of times in milliseconds, exact: the smallest of them that so many percent do not exceed (nearest rank).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Percentiles {
-    /// How many times there are.
+    /// Number of durations.
     pub count: u64,
     /// Half of them are no longer.
     pub p50: u64,
@@ -221,11 +221,10 @@ impl Tally {
 }
 
 impl Ledger {
-    /// Counts runs, newest first. At most 250,000 are looked at. It blocks for as long as reading them takes, a few
-    /// microseconds each.
+    /// Counts runs, newest first, at most 250,000. Blocks while reading, a few microseconds for each run.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn statistics(&self, query: &StatisticsQuery) -> Result<Statistics, LedgerError> {
         self.statistics_within(query, SCAN_RUNS)
     }
@@ -233,7 +232,7 @@ impl Ledger {
     /// As [`Ledger::statistics`], with a bound of one's own.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn statistics_within(&self, query: &StatisticsQuery, most: u64) -> Result<Statistics, LedgerError> {
         let reader = self.reader()?;
         let runs = reader.table(Table::Runs)?;

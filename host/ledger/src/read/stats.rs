@@ -12,7 +12,7 @@ use crate::{
     store::{PARTS, database_path, part_path},
 };
 
-/// How large the ledger is and what it did since it was opened.
+/// The size of the ledger, and counters since its opening.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
@@ -20,7 +20,7 @@ pub struct Stats {
     pub tables: Vec<TableStats>,
     /// `ledger.redb`, in bytes. Free space within it is used before it grows.
     pub file_bytes: u64,
-    /// `ledger-1.wal` and `ledger-2.wal`, in bytes. They are set aside once and written again and again.
+    /// `ledger-1.wal` and `ledger-2.wal`, in bytes. Both are preallocated and overwritten in turn.
     pub wal_file_bytes: u64,
     /// Bytes of these files that a host would read if it had crashed now.
     pub wal_bytes: u64,
@@ -36,13 +36,13 @@ pub struct Stats {
     pub rows_per_batch: f64,
     /// Checkpoints since opening: merges of rows from memory into `ledger.redb`.
     pub checkpoints: u64,
-    /// Time that they took together, in microseconds. Writing goes on meanwhile.
+    /// Total time of checkpoints, in microseconds. Writes continue meanwhile.
     pub checkpoint_us: u64,
     /// The longest of them, in microseconds.
     pub longest_checkpoint_us: u64,
     /// Runs that have not ended.
     pub active_runs: u64,
-    /// Those of them that are parked.
+    /// Number of parked runs.
     pub parked_runs: u64,
     /// Runs that the writer has in memory: those that have not ended and are not parked.
     pub active_in_memory: u64,
@@ -50,7 +50,7 @@ pub struct Stats {
     pub journal: JournalStats,
 }
 
-/// What the journals of runs take.
+/// The space of journals.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct JournalStats {
     /// Segments.
@@ -61,25 +61,25 @@ pub struct JournalStats {
     pub share: f64,
 }
 
-/// One table.
+/// The size of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TableStats {
-    /// Its name.
+    /// Name of the table.
     pub name: &'static str,
-    /// Its rows.
+    /// Number of rows.
     pub rows: u64,
     /// Keys and values, in bytes.
     pub bytes: u64,
 }
 
-/// What the ledger has done since it was opened, and what it has to do. Counters, that cost nothing to read.
+/// Counters since the opening, and the present backlog. All are in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Activity {
     /// Group commits.
     pub batches: u64,
     /// Rows that they put or deleted.
     pub rows: u64,
-    /// What of the log would be read if the host crashed now, in bytes.
+    /// Bytes of the log that a start after a crash would read.
     pub log_bytes: u64,
     /// All bytes that the log was given.
     pub logged_bytes: u64,
@@ -93,12 +93,12 @@ pub struct Activity {
     pub longest_checkpoint_us: u64,
     /// Operations that wait for the writer.
     pub waiting: usize,
-    /// What the disk has left, in bytes, where the file system says.
+    /// Free space of the disk in bytes, if the file system reports it.
     pub disk_free: Option<u64>,
 }
 
 impl Ledger {
-    /// What it does. It reads no page of the store, and asks the file system at most a few times a second.
+    /// The counters. Reads no page of the store, and asks the file system at most a few times a second.
     #[must_use]
     pub fn activity(&self) -> Activity {
         let shared = self.shared();
@@ -118,10 +118,10 @@ impl Ledger {
         }
     }
 
-    /// Counts everything. It reads every page of the store, so it is for an operator and not for a timer.
+    /// Counts every row. Reads every page of the store, so the function is for operators and not for timers.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn stats(&self) -> Result<Stats, LedgerError> {
         let mut tables = Vec::with_capacity(Table::ALL.len());
         for table in Table::ALL {

@@ -24,10 +24,10 @@ use crate::{
 const SCOPE_VALUES: usize = 1_000;
 
 impl Ledger {
-    /// One value of a scope, and its tag for [`crate::Expected::Value`].
+    /// The value of a key in a scope, and its tag for [`crate::Expected::Value`].
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn state_get_tagged(&self, scope_key: &str, key: &str) -> Result<Option<(Value, u64)>, LedgerError> {
         let tagged = |text: &[u8]| Ok((json(Table::State, text)?, xxh3_64(text)));
         if let Some(pending) = self.shared().overlay.get(scope_key, key) {
@@ -37,10 +37,10 @@ impl Ledger {
         self.reader()?.get(Table::State, &schema::state_key(scope_key, key), tagged)
     }
 
-    /// One value of a scope.
+    /// The value of a key in a scope.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn state_get(&self, scope_key: &str, key: &str) -> Result<Option<Value>, LedgerError> {
         Ok(self.state_get_tagged(scope_key, key)?.map(|(value, _)| value))
     }
@@ -72,7 +72,7 @@ impl Ledger {
     /// are left out; smaller ones after them are not.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn state_scope(&self, scope_key: &str, max_bytes: usize) -> Result<Map<String, Value>, LedgerError> {
         let pending = self.shared().overlay.scope(scope_key);
         let reader = self.reader()?;
@@ -103,10 +103,10 @@ impl Ledger {
         Ok(fitting)
     }
 
-    /// One value of an area.
+    /// The value of a key in an area.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn storage_get(&self, area_key: &str, key: &str) -> Result<Option<StorageContent>, LedgerError> {
         self.reader()?.get(Table::Storage, &schema::state_key(area_key, key), |row| {
             read_stored(row).map(|value| value.content()).ok_or_else(|| malformed(Table::Storage))
@@ -127,27 +127,27 @@ impl Ledger {
         Ok(keys)
     }
 
-    /// How much an area has, keys and values together. One row is read.
+    /// The usage of an area, keys and values together. Reads one row.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn storage_usage(&self, area_key: &str) -> Result<Usage, LedgerError> {
         self.reader()?.usage(&schema::usage_key(Table::Storage, area_key))
     }
 
-    /// How much a scope of state has, keys and values together, as committed. One row is read.
+    /// The committed usage of a state scope, keys and values together. Reads one row.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn state_usage(&self, scope_key: &str) -> Result<Usage, LedgerError> {
         self.reader()?.usage(&schema::usage_key(Table::State, scope_key))
     }
 
-    /// An artifact by its id: one that is committed and not collected. One that a run has made is there when the
-    /// [`crate::Commit`] of its write has resolved. The caller decides whose it is to see, and whether its time is over.
+    /// A committed artifact that was not collected. An artifact of a run is present when the [`crate::Commit`] of its write
+    /// has resolved. The caller checks its scope and its expiry.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn artifact(&self, id: &str) -> Result<Option<ArtifactRecord>, LedgerError> {
         let reader = self.reader()?;
         if !is_id(id) {
@@ -156,10 +156,10 @@ impl Ledger {
         reader.get(Table::Artifacts, id.as_bytes(), |bytes| json(Table::Artifacts, bytes))
     }
 
-    /// One entry.
+    /// The value of an entry.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn entry(&self, key: &str) -> Result<Option<Box<RawValue>>, LedgerError> {
         self.reader()?.get(Table::Entries, key.as_bytes(), |row| raw(Table::Entries, row))
     }
@@ -167,7 +167,7 @@ impl Ledger {
     /// Entries whose keys begin with `prefix`, in the order of their keys, after `after`: at most `limit`.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn entries(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<(String, Box<RawValue>)>, LedgerError> {
         let start = match after {
             Some(after) => Bound::Excluded(after.as_bytes()),

@@ -1,4 +1,4 @@
-//! What is written and what is read: the public records of the ledger.
+//! The public records of the ledger, for writing and reading.
 
 mod value;
 
@@ -25,17 +25,17 @@ use crate::files::Blob;
 /// A new event, with the runs that it makes.
 #[derive(Debug, Clone)]
 pub struct Accept {
-    /// The event. Its id must be new.
+    /// The event, with a new id.
     pub event: Arc<Event>,
     /// Makes a repeated request harmless.
     pub idempotency: Option<Idempotency>,
     /// The runs that answer it. Their ids must be new, their status `created`, their `last_sequence` 0.
     pub runs: Vec<NewRun>,
-    /// What it adds to a transcript.
+    /// Item for the transcript.
     pub transcript: Option<NewItem>,
     /// Artifacts that come with it, such as a raw payload that is too large for the event. Their blobs are there.
     pub artifacts: Vec<ArtifactRecord>,
-    /// Ids of artifacts that it refers to: uploads are kept from now on. One that is not there refuses the event with
+    /// Ids of artifacts that the event refers to: uploads are kept from now on. An unknown id refuses the event with
     /// [`crate::LedgerError::NotFound`].
     pub refers_to: Vec<String>,
     /// Entries that are put or deleted with it.
@@ -47,18 +47,17 @@ pub struct Accept {
 /// A conversation to be forgotten ([`crate::Ledger::forget_conversation`]).
 #[derive(Debug, Clone)]
 pub struct Forget {
-    /// Which.
+    /// The conversation.
     pub conversation: ConversationKey,
-    /// Its runs and those that they have started, by number and id: each before the one that has started it. All of them
-    /// have ended.
+    /// Runs of the conversation and their descendants, by number and id: each before its parent. All of them have ended.
     pub runs: Vec<(u64, RunId)>,
     /// The scopes in which its state is.
     pub state: Vec<String>,
-    /// What a parked run of it waits for, among other things. Where one does, the conversation is not forgotten.
+    /// The wait key of its parked runs. The conversation is not deleted while a run waits for the key.
     pub waits: String,
 }
 
-/// What was forgotten.
+/// The deleted data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Forgotten {
     /// Values of state.
@@ -82,8 +81,8 @@ pub struct Idempotency {
     pub body_hash: [u8; 32],
 }
 
-/// A JSON object in two parts that are read as one: members of `own` stand beside those of `shared`, also within members
-/// that are objects in both. The ledger does not look into them otherwise.
+/// A JSON object in two parts that are read as one: members of `own` are merged with those of `shared`, also within members
+/// that are objects in both. The ledger does not interpret them otherwise.
 #[derive(Debug, Clone)]
 pub struct JsonParts {
     /// A JSON object that many runs have alike: equal ones are stored once.
@@ -133,22 +132,22 @@ impl From<Box<RawValue>> for NewContext {
 /// A run to be.
 #[derive(Debug, Clone)]
 pub struct NewRun {
-    /// Its record.
+    /// Record of the run.
     pub run: Run,
-    /// What it was granted and configured with. The ledger does not look into it.
+    /// Terms of the run. The ledger does not interpret them.
     pub terms: JsonParts,
 }
 
-/// What [`crate::Ledger::accept`] did.
+/// The outcome of [`crate::Ledger::accept`].
 #[derive(Debug, Clone)]
 pub enum Accepted {
     /// The event is in the ledger.
     New {
-        /// Its number.
+        /// Number of the event.
         event_no: u64,
-        /// Its runs, in the order given.
+        /// Runs of the event, in the given order.
         runs: Vec<RunRecord>,
-        /// Where its item stands in the transcript.
+        /// Number of the item in the transcript.
         transcript_seq: Option<u64>,
     },
     /// The same request was accepted before; nothing was written.
@@ -158,7 +157,7 @@ pub enum Accepted {
     },
 }
 
-/// An item for a transcript. Its place is given by the ledger.
+/// An item for a transcript. The ledger assigns its number.
 #[derive(Debug, Clone)]
 pub struct NewItem {
     /// The transcript.
@@ -171,26 +170,26 @@ pub struct NewItem {
     pub role: Cow<'static, str>,
     /// `message`, `tool-call`, `tool-result`, `notice`, ...
     pub item_type: Cow<'static, str>,
-    /// What was said.
+    /// Content of the message.
     pub content: Vec<ContentPart>,
-    /// What came with it.
+    /// Artifacts of the message.
     pub artifacts: Vec<ArtifactRef>,
-    /// When the host took it.
+    /// Time at which the host accepted the item.
     pub created_at: Timestamp,
 }
 
-/// Everything that happens to a run at one moment: all of it is written, or none.
+/// The changes of a run at one moment: written as a whole or not at all.
 #[derive(Debug, Clone, Default)]
 pub struct RunWrite {
     /// The run.
     pub run_no: u64,
     /// Steps of its life, in order.
     pub changes: Vec<RunChange>,
-    /// Its context.
+    /// Context of the run.
     pub context: Option<NewContext>,
     /// Events that continue the run's sequence without a gap.
     pub events: Vec<NewEvent>,
-    /// What it adds to transcripts.
+    /// Items for transcripts.
     pub transcript: Vec<NewItem>,
     /// State that it sets or deletes.
     pub state: Vec<StateWrite>,
@@ -198,12 +197,12 @@ pub struct RunWrite {
     pub storage: Vec<StorageWrite>,
     /// Artifacts that it makes. Their blobs are there.
     pub artifacts: Vec<ArtifactRecord>,
-    /// Ids of artifacts that it refers to: uploads are kept from now on. Those that are not there (any more) are passed
-    /// over: who must know asks [`crate::Ledger::artifact`] first.
+    /// Ids of artifacts that the write refers to: uploads are kept from now on. Unknown ids are ignored: a caller that must
+    /// know asks [`crate::Ledger::artifact`] first.
     pub refers_to: Vec<String>,
-    /// What it was allowed or refused.
+    /// Audit records.
     pub audit: Vec<AuditRecord>,
-    /// What its journal goes on with. With [`RunChange::Retry`] in the same write, what it begins with.
+    /// Next segment of the journal. With [`RunChange::Retry`] in the same write, the first one.
     pub journal: Option<JournalSegment>,
     /// Parks it: valid only where [`RunChange::Wait`] or [`RunChange::Due`] is the last step of the same write.
     pub park: Option<Park>,
@@ -221,7 +220,7 @@ pub struct JournalSegment {
     pub first: u64,
     /// The entries, as the caller writes them.
     pub bytes: Vec<u8>,
-    /// Blobs that the entries name. They are kept for as long as the segment is.
+    /// Blobs that the entries name. They are kept as long as the segment.
     pub blobs: Vec<Blob>,
 }
 
@@ -239,9 +238,9 @@ pub struct JournalRow {
 /// Until when a run that has left the memory of the host waits, and for what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Park {
-    /// When it goes on, whatever has happened until then.
+    /// Time at which the run continues at the latest.
     pub wake_at: Timestamp,
-    /// What else it waits for: at most 64 names of 1 to 4,088 bytes. The ledger does not look into them.
+    /// Wait keys: at most 64 names of 1 to 4,088 bytes. The ledger does not interpret them.
     #[serde(default)]
     pub keys: Vec<String>,
 }
@@ -249,15 +248,15 @@ pub struct Park {
 /// A new run for an event that is already in the ledger.
 #[derive(Debug, Clone)]
 pub struct AddRun {
-    /// Its record: a new id, the id of the event, status `created`, and as many events as come with it.
+    /// Record of the run: a new id, the id of the event, status `created`, and the number of its events.
     pub run: Run,
-    /// What it was granted and configured with. The ledger does not look into it.
+    /// Terms of the run. The ledger does not interpret them.
     pub terms: JsonParts,
-    /// Its context, where it is given one already.
+    /// Context, if the run has one already.
     pub context: Option<NewContext>,
-    /// Its events so far, numbered from 1 without a gap. None of them is terminal.
+    /// Events so far, numbered from 1 without a gap. None of them is terminal.
     pub events: Vec<NewEvent>,
-    /// Its journal so far.
+    /// Journal so far.
     pub journal: Option<JournalSegment>,
     /// Entries that are put or deleted with it.
     pub entries: Vec<EntryWrite>,
@@ -266,127 +265,127 @@ pub struct AddRun {
 /// A step in the life of a run.
 #[derive(Debug, Clone)]
 pub enum RunChange {
-    /// It waits for its turn.
+    /// The run waits for its turn.
     Queue {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
     },
-    /// Its guest begins (again).
+    /// The guest starts (again).
     Start {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
-        /// When it must have ended; nothing leaves it as it is.
+        /// New deadline; `None` keeps the present one.
         deadline_at: Option<Timestamp>,
     },
-    /// It waits for something outside.
+    /// The run waits.
     Wait {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
         /// For what.
         reason: String,
     },
-    /// It goes on.
+    /// The run continues.
     Resume {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
     },
-    /// A new attempt of a run that was under way when the host died: its journal is deleted, and it is `running`. Only
-    /// of a run that is `claimed`, `running` or `waiting`.
+    /// A new attempt of a run that was active when the host crashed: its journal is deleted, and its status is `running`.
+    /// Allowed for a run that is `claimed`, `running` or `waiting`.
     Retry {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
-        /// When the new attempt must have ended; nothing leaves it without a deadline.
+        /// Deadline of the new attempt; `None` for no deadline.
         deadline_at: Option<Timestamp>,
     },
-    /// It is brought back after the host had stopped, and stays what it is. Only of a run that is `claimed`, `running`
-    /// or `waiting`.
+    /// The run is resumed after a stop of the host, with its status unchanged. Allowed for a run that is `claimed`,
+    /// `running` or `waiting`.
     Recover {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
     },
-    /// Somebody outside has claimed it, and is to execute it. Only of a run with a place in a queue.
+    /// An executor has claimed the run and will execute it. Allowed for a run with a place in a queue.
     Claim {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
-        /// Who.
+        /// Id of the executor.
         executor_id: String,
         /// Until when, unless the claim is renewed.
         lease_expires_at: Timestamp,
     },
-    /// Its claim lasts longer.
+    /// The lease of the claim is renewed.
     Renew {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
         /// Until when.
         lease_expires_at: Timestamp,
     },
-    /// Its executor has appended results, up to this number.
+    /// The executor has appended results, up to this number.
     Append {
         /// The number of the last one, counted by the executor from 1.
         through: u64,
     },
-    /// Its claim was given back or lost: it waits for another one.
+    /// The claim was released or lost: the run waits for another one.
     Release {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
-        /// Why.
+        /// Reason of the change.
         reason: String,
-        /// It is not given out before this.
+        /// Earliest time of the next claim.
         not_before: Option<Timestamp>,
-        /// Whether this counts as an attempt.
+        /// True if the claim counts as an attempt.
         attempted: bool,
     },
     /// Someone asked for its end. The first request is kept, later ones change nothing.
     CancelRequested {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
-        /// Why.
+        /// Reason of the change.
         reason: String,
     },
-    /// It ends. The terminal event comes last in the same write.
+    /// The run ends. The terminal event comes last in the same write.
     End {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
-        /// How.
+        /// End of the run.
         terminal: Terminal,
     },
     /// Makes a parked run due: the wake time of its park row becomes `at`. Status, reason and keys stay, unless the same
-    /// write has a new park row. Only of a run that is parked ([`crate::LedgerError::Transition`]).
+    /// write has a new park row. Refused for a run that is not parked ([`crate::LedgerError::Transition`]).
     Due {
-        /// When.
+        /// Time of the change.
         at: Timestamp,
     },
 }
 
-/// One event of a run, numbered by the host.
+/// An event of a run, numbered by the host.
 #[derive(Debug, Clone)]
 pub struct NewEvent {
     /// 1 for the first event of the run.
     pub sequence: u64,
-    /// Its type.
+    /// Type of the event.
     pub kind: Cow<'static, str>,
-    /// Its data, a JSON value.
+    /// Data of the event, a JSON value.
     pub data: JsonText,
-    /// When the host took it.
+    /// Time at which the host accepted the event.
     pub timestamp: Timestamp,
 }
 
-/// What was done or refused, by whom, to what.
+/// A record of an allowed or refused call: the caller, the function, and its target.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub struct AuditRecord {
-    /// When.
+    /// Time of the call.
     pub at: Timestamp,
     /// The run that did it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
-    /// Its runner.
+    /// Runner of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runner_id: Option<RunnerId>,
-    /// Its binding.
+    /// Binding of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding_id: Option<String>,
-    /// What was done, such as `state.set`.
+    /// Function of the call, such as `state.set`.
     pub action: Cow<'static, str>,
     /// To what.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -396,10 +395,10 @@ pub struct AuditRecord {
     pub scope: Option<Cow<'static, str>>,
     /// `ok`, or the code of the refusal.
     pub outcome: Cow<'static, str>,
-    /// How long it took, in microseconds.
+    /// Duration, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_us: Option<u64>,
-    /// How much went over.
+    /// Number of bytes transferred.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// More of it.
@@ -425,11 +424,11 @@ pub struct EventRecord {
     pub event: Event,
     /// The runs that it made.
     pub runs: Vec<RunId>,
-    /// Where its item stands in the transcript of its conversation.
+    /// Number of the event's item in the transcript of its conversation.
     pub transcript_seq: Option<u64>,
 }
 
-/// Which runs to list. What is absent matches every run.
+/// The filters of a list of runs. An absent field matches every run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are those of the fields of a run")]
 pub struct RunFilter {
@@ -443,7 +442,7 @@ pub struct RunFilter {
 }
 
 impl RunFilter {
-    /// Whether the run is one of them.
+    /// True if the run matches.
     #[must_use]
     pub fn matches(&self, run: &Run) -> bool {
         fn same(wanted: Option<&String>, has: Option<&String>) -> bool {

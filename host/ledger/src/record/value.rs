@@ -11,7 +11,7 @@ use crate::{error::LedgerError, files::Blob};
 pub struct EntryWrite {
     /// `KIND/ID`: 1 to 1,024 bytes.
     pub key: String,
-    /// Nothing deletes it.
+    /// New value; `None` deletes the key.
     pub value: Option<Box<RawValue>>,
 }
 
@@ -37,27 +37,27 @@ impl EntryWrite {
 pub struct StateWrite {
     /// Whose state: `Grant::state_key`.
     pub scope_key: String,
-    /// Which value.
+    /// Key of the value.
     pub key: String,
-    /// Nothing deletes it.
+    /// New value; `None` deletes the key.
     pub value: Option<Box<RawValue>>,
     /// Value that must be there now, else nothing of the whole write happens.
     pub expected: Option<Expected>,
-    /// How much the scope may have. The writer decides, so a refusal comes from the [`crate::Commit`]; until then
-    /// readers see the value, as with every write that is admitted and then refused.
+    /// Quota of the scope. The writer decides, so a refusal comes from the [`crate::Commit`]; until then readers see the
+    /// value, as with every write that is admitted and refused later.
     pub quota: Option<Quota>,
 }
 
 /// Condition of a write: the state value that must be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// There is none.
+    /// The value does not exist.
     Absent,
-    /// There is one with this tag: [`crate::state_tag`] of its JSON text as it is stored.
+    /// The value has this tag: [`crate::state_tag`] of its stored JSON text.
     Value(u64),
 }
 
-/// Limit of a scope of state or an area of storage. One that is already over it can still shrink.
+/// Limit of a scope of state or an area of storage. A scope or area over its limit can still shrink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// Keys and values together.
@@ -66,7 +66,7 @@ pub struct Quota {
     pub max_keys: u64,
 }
 
-/// How much a scope of state or an area of storage has.
+/// The usage of a scope of state or an area of storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Keys and values together.
@@ -83,11 +83,11 @@ pub const STORAGE_INLINE_BYTES: usize = 32 * 1024;
 pub struct StorageWrite {
     /// Whose storage.
     pub area_key: String,
-    /// Which value.
+    /// Key of the value.
     pub key: String,
-    /// Nothing deletes it.
+    /// New value; `None` deletes the key.
     pub value: Option<StorageValue>,
-    /// How much the area may have.
+    /// Quota of the area.
     pub quota: Option<Quota>,
 }
 
@@ -105,7 +105,7 @@ pub enum StorageValue {
 pub enum StorageContent {
     /// Themselves.
     Inline(Vec<u8>),
-    /// In a blob. Where [`crate::Ledger::blob`] no longer has it, the value was replaced meanwhile: get it again.
+    /// In a blob. If [`crate::Ledger::blob`] no longer has it, the value was replaced meanwhile: get the value again.
     Blob {
         /// Name of the blob.
         sha256: String,
@@ -115,7 +115,7 @@ pub enum StorageContent {
 }
 
 impl StorageContent {
-    /// How many bytes.
+    /// The size of the value, in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         match self {
@@ -128,23 +128,23 @@ impl StorageContent {
 /// [`ArtifactRecord::source`] of what a client sent by itself.
 pub const UPLOAD: &str = "upload";
 
-/// Record of an artifact. Its bytes are the blob with its digest; several artifacts may share one.
+/// Record of an artifact. The content is the blob with its digest; several artifacts may share one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArtifactRecord {
-    /// A UUIDv7 as text: 1 to 64 letters, digits and `-`. It must be new.
+    /// A UUIDv7 as text, or 1 to 64 letters, digits and `-`. The id must be new.
     pub artifact_id: String,
     /// Digest of its bytes, 64 hexadecimal digits in lower case.
     pub sha256: String,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: u64,
-    /// Its media type, as the host has judged it.
+    /// Media type, as the host has determined it.
     pub media_type: String,
-    /// Its name, for people.
+    /// Name for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// When the host took it.
+    /// Time at which the host accepted the artifact.
     pub created_at: Timestamp,
-    /// When it is forgotten, where it is. Until it is collected, readers compare this with the time themselves.
+    /// Expiry time, if any. Until the artifact is collected, readers compare this time with the clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
     /// Scope of the callers that may see the artifact. The ledger does not look into it.
@@ -162,13 +162,13 @@ pub fn new_artifact_id() -> String {
 }
 
 impl ArtifactRecord {
-    /// Whether its time is over.
+    /// True if the artifact has expired.
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// How messages and events refer to it.
+    /// The reference to the artifact in messages and events.
     #[must_use]
     pub fn reference(&self) -> ArtifactRef {
         ArtifactRef {
@@ -187,7 +187,7 @@ impl ArtifactRecord {
     }
 }
 
-/// Where an artifact belongs.
+/// The owner of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ArtifactScope {

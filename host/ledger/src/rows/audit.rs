@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// An audit record as a row has it, without its number.
+/// An audit record in the form of its row, without its number.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredAudit<'a> {
     run: Option<[u8; 16]>,

@@ -1,7 +1,7 @@
 //! Physical changes: the payload of a log frame, and what is applied to the store.
 //!
-//! A change is `table u8 | key length u16 | value length u32 | key | value`, all big-endian. A value length of
-//! [`DELETED`] stands for a delete. Applying a payload twice gives what applying it once gives.
+//! A change is `table u8 | key length u16 | value length u32 | key | value`, all big-endian. The value length [`DELETED`]
+//! means a delete. Applying a payload twice has the effect of applying it once.
 
 use serde::Serialize;
 
@@ -100,12 +100,12 @@ impl Rows {
     }
 }
 
-/// One change, as [`changes`] reads it.
+/// A change, as [`changes`] reads it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Change<'a> {
     pub(crate) table: Table,
     pub(crate) key: &'a [u8],
-    /// Nothing deletes the row.
+    /// New value; `None` deletes the row.
     pub(crate) value: Option<&'a [u8]>,
     /// The whole change, as it is encoded.
     pub(crate) bytes: &'a [u8],

@@ -19,10 +19,10 @@ pub(crate) const FORGOTTEN: &str = "forgotten";
 const END: &str = "forgotten";
 
 /// Text in place of the message of a failure.
-const NO_MESSAGE: &str = "what the run said was forgotten with its conversation";
+const NO_MESSAGE: &str = "the content was deleted with its conversation";
 
 impl TranscriptRow {
-    /// Whether it only holds the place of what was forgotten.
+    /// True if the item is only the placeholder of deleted items.
     pub(crate) fn is_end(&self) -> bool {
         self.item_type == END && self.role.is_empty()
     }

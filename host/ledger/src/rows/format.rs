@@ -91,8 +91,8 @@ pub(crate) fn write_event_row(
     bytes.push(b'}');
 }
 
-/// One operation may be so large: more than any limit of the protocol adds up to (a batch of results, a state
-/// value and a context are some hundred KiB each), and small beside the queue and a frame of the log.
+/// Largest operation in bytes: more than the sum of all limits of the protocol (a batch of results, a state value and a
+/// context are some hundred KiB each), and small compared with the queue and a frame of the log.
 const MAX_OPERATION_BYTES: usize = 32 * 1024 * 1024;
 
 pub(crate) fn encode(value: &impl Serialize) -> Result<Vec<u8>, LedgerError> {

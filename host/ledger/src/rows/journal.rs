@@ -25,7 +25,7 @@ pub(crate) fn delete_segment(rows: &mut Rows, run_no: u64, first: u64, digests: 
     rows.delete(Table::Journal, &key);
 }
 
-/// Whether a run has ended before this time.
+/// True if a run has ended before this time.
 pub(crate) fn ended_before(run: &Run, time: u64) -> bool {
     run.status.is_terminal() && run.finished_at.unwrap_or(run.updated_at) < time
 }

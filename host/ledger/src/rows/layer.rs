@@ -1,8 +1,8 @@
 //! Rows that the log has and redb does not: the newest change of each key, in order, in memory.
 //!
-//! A clone of a [`Layer`] shares what it has in common with the original, so a reader keeps one moment for the price of
-//! a few counters while the writer goes on, and nobody locks anything. The log bounds a layer: some
-//! fifty bytes for each of its rows beside the batches, which stay as long as one of their rows does.
+//! A clone of a [`Layer`] shares its common part with the original, so a reader keeps a snapshot for the price of a few
+//! counters while the writer continues, without a lock. The log bounds a layer: some fifty bytes for each of its rows
+//! besides the batches, which stay as long as one of their rows.
 
 use std::{borrow::Borrow, cmp::Ordering, sync::Arc};
 
@@ -21,7 +21,7 @@ pub(crate) struct Row {
     batch: Arc<[u8]>,
     /// The first eight bytes of the key, which decide most comparisons without a look at the batch.
     prefix: u64,
-    /// Where the change begins in the batch.
+    /// Start of the change in the batch.
     start: u32,
     key_len: u32,
 }

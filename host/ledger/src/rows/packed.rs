@@ -1,7 +1,8 @@
 //! Rows that hold several items which follow each other: the events of a run, audit records. A row is dear, its bytes are not.
 //!
-//! The key of such a row ends with the number of its first item. Its value is the version (one byte), the number of items (u32,
-//! big-endian), and the items in postcard. Formats before 6 had one item a row, as JSON: such a value begins with `{`.
+//! The key of such a row ends with the number of its first item. Its value is the version (one byte), the number of items
+//! (u32, big-endian), and the items in postcard. Formats before 6 had one item per row, as JSON: such a value begins with
+//! `{`.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,7 @@ use crate::{
 const VERSION: u8 = 1;
 /// Bytes before the items.
 const HEADER: usize = 5;
-/// A row takes further items up to this many bytes. One item may be larger, and has its row.
+/// Size up to which a row takes further items, in bytes. A single item may be larger and has a row of its own.
 pub(crate) const MAX_PACKED_BYTES: usize = 64 * 1024;
 
 /// Items that follow each other, encoded.
@@ -43,7 +44,7 @@ impl Packed {
         self.count += 1;
     }
 
-    /// Whether a row with these items may have one more of so many bytes.
+    /// True if a row with these items has room for another one of this size.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.bytes() + bytes <= MAX_PACKED_BYTES
     }
@@ -83,7 +84,7 @@ impl Packed {
     }
 }
 
-/// How many items a row has.
+/// The number of items of a row.
 pub(crate) fn count(table: Table, value: &[u8]) -> Result<u64, LedgerError> {
     Ok(parts(table, value)?.map_or(1, |(count, _)| count.into()))
 }

@@ -28,7 +28,7 @@ impl Cell {
     }
 }
 
-/// Whether no key is within the bounds.
+/// True if no key is within the bounds.
 pub(super) fn is_empty<T: Ord>(bounds: &(Bound<T>, Bound<T>)) -> bool {
     match bounds {
         (Bound::Included(start), Bound::Included(end)) => start > end,
@@ -44,7 +44,7 @@ struct LayerRows {
     end: Bound<Place>,
 }
 
-/// Where a range begins or ends, or the row that was taken last on that side.
+/// The beginning or end of a range, or the row that was taken last on that side.
 enum Place {
     Key(Box<[u8]>),
     Row(Row),

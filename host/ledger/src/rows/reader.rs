@@ -27,7 +27,7 @@ impl Reader {
         self.view.table(table)
     }
 
-    /// One row, where it is there.
+    /// A row, if it exists.
     pub(crate) fn get<T>(
         &self,
         table: Table,
@@ -42,7 +42,7 @@ impl Reader {
         self.get(table, key, |bytes| schema::read_number(bytes).ok_or_else(|| malformed(table)))
     }
 
-    /// Whether there is such a row.
+    /// True if the row exists.
     pub(crate) fn has(&self, table: Table, key: &[u8]) -> Result<bool, LedgerError> {
         Ok(self.view.get(table, key, |_| Ok(()))?.is_some())
     }
@@ -141,7 +141,7 @@ impl Reader {
         let Some(next) = after.checked_add(1) else { return Ok(()) };
         let first_of = |key: &[u8]| schema::read_pair(key).map(|(_, first)| first).ok_or_else(|| malformed(Table::RunEvents));
         let (begin, from, end) = (schema::pair(run_no, 0), schema::pair(run_no, next), schema::pair(run_no, u64::MAX));
-        // The row that has the next event may begin with earlier ones. Where it is in memory, all later ones are.
+        // The row with the next event may begin with earlier ones. If it is in memory, so are all later ones.
         let before = |rows: &StoredRows| -> Result<Option<u64>, LedgerError> {
             let row = rows.range(begin.as_slice()..=from.as_slice())?.next_back();
             row.map(|row| first_of(row?.0.value())).transpose()
@@ -186,7 +186,7 @@ impl Reader {
         self.get(Table::Parked, &number(run_no), |row| json(Table::Parked, row))
     }
 
-    /// Whether a row refers to a blob.
+    /// True if a row refers to a blob.
     pub(crate) fn needs_blob(&self, digest: &Digest) -> Result<bool, LedgerError> {
         let rows = self.table(Table::BlobRefs)?;
         let first = rows.range(digest.as_slice()..)?.next().transpose()?;

@@ -18,7 +18,7 @@ use crate::{
 /// Most bytes of an event beside its type and its data: two lengths and a time.
 const EVENT_OVERHEAD: usize = 20;
 
-/// An event as a row has it, without its number.
+/// An event in the form of its row, without its number.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredEvent<'a> {
     #[serde(borrow)]

@@ -108,7 +108,7 @@ tables! {
     SharedParts = 28 "shared_parts",
 }
 
-/// How redb knows every table.
+/// The type of every table in redb.
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
 impl Table {
@@ -126,7 +126,7 @@ pub(crate) mod meta {
     pub(crate) const FORMAT: &[u8] = b"format";
     pub(crate) const LOG_SEED: &[u8] = b"log_seed";
     pub(crate) const APPLIED_BATCH: &[u8] = b"applied_batch";
-    /// There where the ledger has files of the log.
+    /// Present if the ledger has files of the log.
     pub(crate) const HAS_LOG: &[u8] = b"has_log";
 }
 
@@ -182,11 +182,11 @@ pub(crate) fn read_state_key(bytes: &[u8]) -> Option<(&str, &str)> {
     Some((std::str::from_utf8(scope).ok()?, std::str::from_utf8(key).ok()?))
 }
 
-/// What needs a blob: the third part of a key of [`Table::BlobRefs`] is the id of an artifact.
+/// A kind of reference to a blob: the third part of a key of [`Table::BlobRefs`] is the id of an artifact.
 pub(crate) const BY_ARTIFACT: u8 = b'a';
-/// What needs a blob: the third part of a key of [`Table::BlobRefs`] is a key of [`Table::Storage`].
+/// A kind of reference to a blob: the third part of a key of [`Table::BlobRefs`] is a key of [`Table::Storage`].
 pub(crate) const BY_STORAGE: u8 = b's';
-/// What needs a blob: the third part of a key of [`Table::BlobRefs`] is a key of [`Table::Journal`].
+/// A kind of reference to a blob: the third part of a key of [`Table::BlobRefs`] is a key of [`Table::Journal`].
 pub(crate) const BY_JOURNAL: u8 = b'j';
 
 pub(crate) fn blob_ref(digest: &Digest, kind: u8, name: &[u8]) -> Vec<u8> {
@@ -212,7 +212,7 @@ pub(crate) fn read_expiry(bytes: &[u8]) -> Option<(u64, &str)> {
     Some((u64::from_be_bytes(*at), std::str::from_utf8(id).ok()?))
 }
 
-/// The number has a fixed length, so it is told from a key without a length of the key.
+/// The number has a fixed length, so the key needs no length.
 pub(crate) fn wait_key(key: &str, run_no: u64) -> Vec<u8> {
     [key.as_bytes(), &number(run_no)].concat()
 }

@@ -9,8 +9,8 @@ use crate::{
     rows::{Reader, Table, malformed, schema},
 };
 
-/// The tag of a state value, from its JSON text as it is stored. Equal texts have equal tags; of different texts one
-/// in 2^64 pairs has. It tells mistakes and races, it does not stand against someone who looks for a collision.
+/// The tag of a state value, from its stored JSON text. Equal texts have equal tags; different texts have equal tags in one
+/// of 2^64 pairs. The tag detects mistakes and races, not deliberate collisions.
 #[must_use]
 pub fn state_tag(text: &str) -> u64 {
     xxh3_64(text.as_bytes())
@@ -69,7 +69,7 @@ pub(crate) fn read_usage(bytes: &[u8]) -> Option<Usage> {
     Some(Usage { bytes, keys })
 }
 
-/// Whether a value is what a write expects. `None` where it does not exist.
+/// True if a value is the expected one of a write. `tag` is `None` if the value does not exist.
 pub(crate) fn is_expected(expected: Option<Expected>, tag: Option<u64>) -> bool {
     match expected {
         None => true,

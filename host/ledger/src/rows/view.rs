@@ -1,9 +1,9 @@
-//! One committed moment: what redb has, with the rows in memory over it.
+//! A snapshot of the committed rows: those of redb, with the rows in memory over them.
 //!
-//! Batches go into the fresh layer. While a layer is merged into redb it is the frozen one, and a new one is fresh. A
-//! [`View`] has both and a transaction of redb that began before the frozen layer was merged, or has it whole; either
-//! way the layers over it give the same rows. So a view shows one moment, however far writing and merging have gone
-//! meanwhile.
+//! Batches go into the fresh layer. While a layer is merged into redb it is the frozen one, and a new layer is fresh. A
+//! [`View`] has both layers and a transaction of redb that either began before the frozen layer was merged, or contains it
+//! completely; in both cases the layers over it give the same rows. A view is therefore one consistent snapshot,
+//! independent of the progress of writes and merges.
 
 use std::{
     ops::RangeBounds,
@@ -79,7 +79,7 @@ impl View {
         self.fresh.get(table, key).or_else(|| self.frozen.as_ref()?.get(table, key))
     }
 
-    /// One row of a table that does not follow from another.
+    /// A row of a table whose rows are all independent.
     pub(crate) fn get<T>(
         &self,
         table: Table,
@@ -113,14 +113,14 @@ impl View {
         Ok(StoredRows { fresh, frozen, base: Some(base) })
     }
 
-    /// The rows of a table that redb does not have yet, for readers who know that no others count. They cost no look into redb.
+    /// The rows of a table that redb does not have yet, for readers that need no others. Costs no look into redb.
     pub(crate) fn in_memory(&self, table: Table) -> StoredRows {
         let frozen = self.frozen.as_ref().map(|layer| layer.table(table)).unwrap_or_default();
         StoredRows { fresh: self.fresh.table(table), frozen, base: None }
     }
 }
 
-/// The newest view, for everyone who begins to read. Nothing when the ledger is closed.
+/// The newest view, for new readers. `None` when the ledger is closed.
 pub(crate) struct Views {
     current: RwLock<Option<Arc<View>>>,
 }
@@ -206,7 +206,7 @@ impl StoredRows {
         Ok(self.size()?.rows)
     }
 
-    /// How many rows there are, and the bytes of their keys and values. One look into redb for each row in memory.
+    /// The number of rows, and the bytes of their keys and values. Costs one look into redb for each row in memory.
     pub(crate) fn size(&self) -> Result<Size, LedgerError> {
         let mut size = match &self.base {
             Some(base) => Size { rows: base.len()?, bytes: base.stats()?.stored_bytes() },
@@ -228,7 +228,7 @@ impl StoredRows {
     }
 }
 
-/// How much a table has.
+/// The size of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) rows: u64,

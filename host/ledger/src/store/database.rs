@@ -26,7 +26,7 @@ pub(crate) struct Meta {
     pub(super) seed: u64,
     /// The last batch that redb has.
     pub(super) applied: u64,
-    /// Whether the ledger has files of the log, which must then be there.
+    /// True if the ledger has files of the log, which must then exist.
     pub(super) has_log: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The log of formats 1 to 4: one file, which started over after every checkpoint.
 //!
-//! A frame is `magic u32 | payload length u32 | batch u64 | checksum u64 | payload`, big-endian, from the first byte of
-//! the file on. It is read when a ledger of such a format is opened, and written never.
+//! A frame is `magic u32 | payload length u32 | batch u64 | checksum u64 | payload`, big-endian, from the first byte of the
+//! file. The format is read when an older ledger is opened, and never written.
 
 use std::{
     fs::{self, File},
@@ -58,7 +58,7 @@ pub(super) struct LegacyLog {
 }
 
 impl LegacyLog {
-    /// Nothing where there is none: a backup has none.
+    /// `None` without such a log: a backup has none.
     pub(super) fn open(dir: &Path, seed: u64) -> Result<Option<Self>, OpenError> {
         let path = legacy_path(dir);
         let file = match File::open(&path) {
@@ -71,8 +71,8 @@ impl LegacyLog {
 
     /// Hands every payload that follows batch `applied` to `each`, oldest first; gives the number of the last batch.
     ///
-    /// The first frame that is torn, stale or out of order ends the log. Where a frame cannot be read and yet the one
-    /// after it can, an acknowledged batch has been damaged, and that is an error.
+    /// The first frame that is torn, stale or out of order ends the log. If a frame cannot be read but a later one can, an
+    /// acknowledged batch has been damaged, which is an error.
     pub(super) fn recover(&self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError> {
         let (mut last, mut expected, mut offset) = (applied, None, 0);
         let mut payload = Vec::new();
@@ -168,7 +168,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_redb_does_not_have_is_read_in_order_up_to_the_torn_frame() {
+    fn recovery_reads_new_batches_in_order_up_to_the_torn_frame() {
         let whole = legacy_frames(SEED, 1, &[b"first", b"second", b"third"]);
         assert_eq!(recovered(&whole, 1).unwrap(), [b"second".to_vec(), b"third".to_vec()]);
         let ends = [24 + 5, 2 * 24 + 11, 3 * 24 + 16];

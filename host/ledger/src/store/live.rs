@@ -1,5 +1,5 @@
-//! The store of an open ledger, as the writer has it: a batch is durable in the log, then seen in memory, and merged into
-//! redb later.
+//! The store of an open ledger, for the writer: a batch is durable in the log, then visible in memory, and merged into redb
+//! later.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// How soon it is looked again whether a merge has ended, where another one waits for it.
+/// Interval between checks for the end of a merge while another merge waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct Store {
@@ -28,13 +28,13 @@ pub(crate) struct Store {
     merger: Merger,
     /// Rows of the part of the log that is being written.
     fresh: Layer,
-    /// When the first batch in `fresh` was written.
+    /// Time at which the first batch in `fresh` was written.
     behind_since: Option<Instant>,
     part_bytes: u64,
     interval: Duration,
 }
 
-/// Why a batch was not written.
+/// The reason why a batch was not written.
 #[derive(Debug)]
 pub(crate) enum WriteError {
     /// The log has failed, and nothing is changed. The next batch may succeed.
@@ -77,14 +77,14 @@ impl Store {
     /// The committed rows.
     ///
     /// # Errors
-    /// Where the ledger has failed.
+    /// Fails if the ledger has failed.
     pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
         let view: Option<Arc<View>> = self.views.current();
         view.map(Reader::new).ok_or_else(|| LedgerError::unavailable("it has failed"))
     }
 
-    /// Makes the changes durable and visible, in this order; gives the bytes that they take in the log. Where the log
-    /// has no room, this waits for a merge.
+    /// Makes the changes durable and visible, in this order; returns their bytes in the log. Waits for a merge if the log
+    /// has no room.
     pub(crate) fn write(&mut self, rows: &Rows) -> Result<u64, WriteError> {
         if !self.log.has_room(rows.bytes().len()) {
             match self.merger.wait() {
@@ -107,7 +107,7 @@ impl Store {
         Ok(bytes)
     }
 
-    /// When [`Self::merge_what_is_due`] has something to do, or is to look again.
+    /// The time at which [`Self::merge_what_is_due`] has work, or checks again.
     pub(crate) fn next_merge(&self) -> Option<Instant> {
         let due = self.behind_since? + self.interval;
         if self.merger.state() == MergeState::Idle { Some(due) } else { Some(due.max(Instant::now() + LOOK_AGAIN)) }
@@ -125,7 +125,7 @@ impl Store {
         }
     }
 
-    /// Gives the rows in memory to the merger, which has nothing to do, and goes on with the other part of the log.
+    /// Hands the rows in memory to the idle merger, and continues with the other part of the log.
     fn freeze(&mut self) -> io::Result<()> {
         if self.fresh.is_empty() {
             return Ok(());
@@ -139,10 +139,10 @@ impl Store {
         Ok(())
     }
 
-    /// Merges all that is left and closes the files. Everything that was answered is durable before this is called.
+    /// Merges all remaining rows and closes the files. All acknowledged rows are durable before this call.
     ///
     /// # Errors
-    /// Where redb could not take all rows. They are in the log.
+    /// Fails if redb could not accept all rows. The rows are in the log.
     pub(crate) fn close(mut self) -> Result<(), LedgerError> {
         let left = "what redb lacks is in the log, and is taken over when the ledger is opened";
         let mut result = Ok(());

@@ -1,13 +1,13 @@
 //! Merging rows from memory into redb, on a thread of its own.
 //!
-//! A merge is one durable commit with the newest change of every key of a layer, in the order of keys. It is the
-//! checkpoint: afterwards redb has the batches of one part of the log, which can be written again. It also saves redb's
-//! allocator state, so that opening after a crash takes time for the log alone and never for the size of the file; for
-//! that reason there is no other kind of durable commit.
+//! A merge is one durable commit with the newest change of every key of a layer, in the order of keys. The merge is the
+//! checkpoint: afterwards redb has the batches of one part of the log, which can be overwritten. A merge also saves redb's
+//! allocator state, so that the time of opening after a crash depends on the log alone and never on the size of the file;
+//! for that reason there is no other kind of durable commit.
 //!
-//! Nobody waits for a merge: readers see the rows in memory meanwhile, and the writer goes on with the other part of the
-//! log. A merge that fails loses nothing, for its rows stay in memory and in the log; redb is opened again, because it
-//! takes no write after a failed one, and the merge is repeated until it succeeds.
+//! A merge delays nobody: readers see the rows in memory meanwhile, and the writer continues with the other part of the
+//! log. A failed merge loses no rows, because they stay in memory and in the log; redb is opened again, because it accepts
+//! no write after a failed one, and the merge is repeated until it succeeds.
 
 use std::{
     path::PathBuf,
@@ -40,8 +40,8 @@ const RETRY: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 500 })
 /// After so many times that redb could not even be read, the ledger gives up.
 const REOPENINGS: u32 = 20;
 
-/// A merge needs about so many times the bytes of its rows on the disk: pages are written whole, and once more for those
-/// that lead to them. It is not begun where there is less, because redb must be opened again after a failed write.
+/// Disk space that a merge needs, as a multiple of the bytes of its rows: pages are written whole, and once more for the
+/// pages that lead to them. A merge does not begin with less space, because redb must be opened again after a failed write.
 const SPACE: u64 = 2;
 
 /// Called with the reason for which the last try of a merge has failed; `None` when one has succeeded.
@@ -68,17 +68,17 @@ pub(super) struct Job {
 /// State of the merging thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MergeState {
-    /// Nothing: redb has all that it was given.
+    /// Redb has all rows that the merger received.
     Idle,
     /// A merge is under way.
     Busy,
     /// The last try has failed, for this reason; it is repeated.
     Failing(Arc<str>),
-    /// It has ended.
+    /// The merge has ended.
     Ended,
 }
 
-struct Desk {
+struct MergerHandle {
     state: MergeState,
     job: Option<Job>,
     /// No job follows, and a failing one is not repeated.
@@ -87,7 +87,7 @@ struct Desk {
 
 /// The thread that merges.
 pub(super) struct Merger {
-    desk: Arc<(Mutex<Desk>, Condvar)>,
+    desk: Arc<(Mutex<MergerHandle>, Condvar)>,
     thread: Option<JoinHandle<Option<Database>>>,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Place {
 
 impl Merger {
     pub(super) fn start(database: Database, place: Place) -> std::io::Result<Self> {
-        let desk = Arc::new((Mutex::new(Desk { state: MergeState::Idle, job: None, closing: false }), Condvar::new()));
+        let desk = Arc::new((Mutex::new(MergerHandle { state: MergeState::Idle, job: None, closing: false }), Condvar::new()));
         let work = Work { desk: Arc::clone(&desk), place };
         let thread = Builder::new().name("ledger-merge".to_owned()).spawn(move || work.run(database))?;
         Ok(Self { desk, thread: Some(thread) })
@@ -143,7 +143,7 @@ impl Merger {
 }
 
 struct Work {
-    desk: Arc<(Mutex<Desk>, Condvar)>,
+    desk: Arc<(Mutex<MergerHandle>, Condvar)>,
     place: Place,
 }
 
@@ -247,8 +247,8 @@ impl Work {
         desk.closing
     }
 
-    /// Opens redb again. Where it cannot be written to, it is opened for reading until it can. Reads that are under way
-    /// when it is closed fail.
+    /// Opens redb again. If redb cannot be written to, it is opened for reading until it can. Reads that are open when redb
+    /// is closed fail.
     fn reopen(&self, database: Database) -> Result<Database, LedgerError> {
         if let Err(error) = database.close() {
             tracing::debug!(%error, "redb was closed after a failed merge");

@@ -35,7 +35,7 @@ use crate::{
 /// The first format whose log has two parts.
 const TWO_PART_LOG: u32 = 5;
 
-/// Whether to make a ledger where there is none.
+/// The handling of a missing ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     Create,
@@ -148,7 +148,7 @@ fn no_foreign_log(dir: &Path, opened: &Opened) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Where an operator has renamed a file of the log to give up what it holds, an empty one takes its place.
+/// If an operator has renamed a file of the log to abandon its contents, an empty file replaces it.
 fn give_up(dir: &Path, meta: &Meta) -> Result<(), OpenError> {
     for part in PARTS {
         let path = part_path(dir, part);
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(keys(dir.path()), ["a/a"]);
         let kept = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         assert_eq!(kept.filter(|name| name.contains(".wal.lost-")).count(), 2);
-        // It is given up once, not for all time.
+        // The contents are abandoned once, not for all time.
         put(&options(dir.path()).open().unwrap(), "a/c");
         assert_eq!(keys(dir.path()), ["a/a", "a/c"]);
         fs::remove_file(part_path(dir.path(), 1)).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_log_of_format_4_holds_is_taken_over() {
+    fn the_log_of_format_4_is_applied() {
         let dir = tempfile::tempdir().unwrap();
         put(&options(dir.path()).open().unwrap(), "a/a");
         let (seed, applied) = make_fourth(dir.path());
@@ -336,13 +336,13 @@ mod tests {
         fs::write(legacy_path(dir.path()), &frames).unwrap();
         assert_eq!(keys(dir.path()), ["a/b", "a/c"]);
         assert!(!legacy_path(dir.path()).exists());
-        // One that is not of this ledger's past is not removed.
+        // A log that does not belong to this ledger's past is not removed.
         fs::write(legacy_path(dir.path()), legacy_frames(seed, applied + 3, &[b""])).unwrap();
         refused(dir.path(), &["ledger.wal", "older format"]);
     }
 
     #[test]
-    fn what_the_log_of_format_5_holds_is_taken_over() {
+    fn the_log_of_format_5_is_applied() {
         let dir = tempfile::tempdir().unwrap();
         with_a_batch_in_the_log(dir.path());
         let database = Database::create(database_path(dir.path())).unwrap();

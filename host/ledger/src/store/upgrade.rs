@@ -1,8 +1,7 @@
 //! Bringing a ledger of an older format to this one.
 //!
-//! It happens when the ledger is opened, after the log was taken over, in one durable transaction: a crash leaves the
-//! old format, which is brought up the next time. It takes about a second for each million events and state
-//! values.
+//! The upgrade happens when the ledger is opened, after the log was applied, in one durable transaction: a crash leaves the
+//! old format, which is upgraded the next time. An upgrade takes about a second for each million events and state values.
 
 use std::collections::HashMap;
 

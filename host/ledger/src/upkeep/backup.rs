@@ -1,7 +1,8 @@
 //! A copy of a ledger, whole, while it is in use.
 //!
-//! A backup is one read transaction, written into a store of its own, and the blobs that its rows refer to. Writers go
-//! on meanwhile. What was acknowledged before it began is in it; what came later is not, each write whole or not at all.
+//! A backup is one read transaction, written into a store of its own, and the blobs that its rows refer to. Writes continue
+//! meanwhile. The backup contains all that was acknowledged before its start; a later write is in it as a whole or not at
+//! all.
 //!
 //! ```text
 //! NAME/backup.json      what is in it, with the digest of the store; written last
@@ -9,8 +10,8 @@
 //! NAME/components/ …    folders of files that never change, such as the components of runs
 //! ```
 //!
-//! It is made under another name (`.NAME.partial`) and renamed when all of it is on disk, so a folder with the name that
-//! was asked for is a whole backup. What a killed process left is removed by the next one ([`remove_unfinished`]).
+//! The backup is made under another name (`.NAME.partial`) and renamed when all of it is on disk, so a folder with the
+//! requested name is a complete backup. The next backup removes the leftovers of a killed process ([`remove_unfinished`]).
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -34,7 +35,7 @@ use crate::{
     upkeep::compact::CACHE_BYTES,
 };
 
-/// Version of the layout of a backup. One with a higher number is refused.
+/// Version of the layout of a backup. A higher version is refused.
 pub(crate) const BACKUP_FORMAT: u32 = 1;
 
 /// Bytes of rows in one transaction of the copy: more is not kept in memory.
@@ -46,12 +47,12 @@ const COPY_CACHE_BYTES: usize = 64 * 1024 * 1024;
 /// After so many rows and files it is looked whether to go on: the ledger may be closed, the disk nearly full.
 const LOOK_EVERY: u64 = 1_024;
 
-/// What a backup says of itself: `backup.json`.
+/// The manifest of a backup: `backup.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct BackupManifest {
     /// Version of the layout.
     pub backup_format: u32,
-    /// When the moment was that it shows.
+    /// Time of the snapshot.
     pub created_at: Timestamp,
     /// Version of the host that made it.
     pub agent_host: String,
@@ -69,32 +70,32 @@ pub struct BackupManifest {
     pub blob_bytes: u64,
     /// Folders beside the ledger that are in it.
     pub beside: Vec<String>,
-    /// What is not in it and belongs to the host: files that the operator keeps, or that can be made anew.
+    /// Data of the host that the backup does not contain: files that the operator keeps, or that can be made again.
     pub left_out: Vec<String>,
 }
 
-/// What to back up, and where to.
+/// The source and the target of a backup.
 #[derive(Debug, Clone)]
 pub struct Backup {
-    /// The folder of the backup. It must not be there yet; the folder above it is made.
+    /// The folder of the backup. It must not exist; missing parents are made.
     pub to: PathBuf,
-    /// Folders of files that never change, with the names that they have in the backup and beside the ledger. Those
-    /// that are not there are passed over.
+    /// Folders of files that never change, with their names in the backup and beside the ledger. Missing folders are
+    /// skipped.
     pub beside: Vec<(String, PathBuf)>,
-    /// What the manifest names as not being in it.
+    /// Names of omitted data, for the manifest.
     pub left_out: Vec<String>,
     /// Version of the host, for the manifest.
     pub agent_host: String,
 }
 
-/// Why a backup was not made or not restored. Nothing is left under the name that was asked for.
+/// The reason why a backup was not made or not restored. No folder of the requested name is left.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// There is something of that name.
+    /// The target exists.
     #[error("{path} is there already: give the backup another name, or move that away")]
     AlreadyThere {
-        /// Where the backup was to be.
+        /// Path of the target.
         path: PathBuf,
     },
     /// Somebody is making it.
@@ -108,18 +109,18 @@ pub enum BackupError {
     NotABackup {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// The backup is not what it was when it was made.
+    /// The backup has another content when it was made.
     #[error("the backup {path} is damaged: {reason}. Take another one, or another copy of it")]
     Damaged {
         /// The folder.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the problem.
         reason: String,
     },
-    /// There is a ledger where one is to be restored.
+    /// The target of a restore has a ledger.
     #[error("there is a ledger in {dir} already: move it away first, or name another data directory with --data-dir")]
     LedgerThere {
         /// The directory.
@@ -128,7 +129,7 @@ pub enum BackupError {
     /// The disk has too little space.
     #[error("the disk of {path} has {free} bytes left and needs {needed}: free some space, or back up to another disk")]
     DiskLow {
-        /// Where it was to be written.
+        /// Path of the target.
         path: PathBuf,
         /// Bytes that are left.
         free: u64,
@@ -138,11 +139,11 @@ pub enum BackupError {
     /// The operating system refused.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The ledger could not be opened.
@@ -163,9 +164,8 @@ fn unwritten(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> BackupError + '_
 }
 
 impl Ledger {
-    /// Makes a backup of what is committed when this is called. It blocks for as long as copying the store takes;
-    /// writers are not kept waiting, but pages that they replace are freed only at its end, and no garbage is collected
-    /// meanwhile.
+    /// Makes a backup of the state that is committed at the call. Blocks while the store is copied; writers are not
+    /// delayed, but pages that they replace are freed only at the end, and no garbage is collected meanwhile.
     ///
     /// # Errors
     /// [`BackupError`]; nothing is left but, where the process is killed, a folder `.NAME.partial`.
@@ -201,7 +201,7 @@ pub fn backup(dir: impl AsRef<Path>, backup: &Backup) -> Result<BackupManifest, 
 /// Removes what killed processes left of backups in this folder. Gives how many there were.
 ///
 /// # Errors
-/// Those of the file system.
+/// Fails with the errors of the file system.
 pub fn remove_unfinished(dir: impl AsRef<Path>) -> Result<usize, BackupError> {
     let dir = dir.as_ref();
     let mut removed = 0;
@@ -290,7 +290,7 @@ impl Unfinished {
     /// Gives it its name. All that is in it must be on disk.
     pub(crate) fn name(mut self, to: &Path) -> Result<(), BackupError> {
         sync(&self.path)?;
-        // It replaces an empty folder at most.
+        // At most an empty folder is replaced.
         fs::rename(&self.path, to).map_err(io_failed("name", to))?;
         self.named = true;
         self.path.parent().map_or(Ok(()), sync)
@@ -345,7 +345,7 @@ pub(crate) fn digest_of(path: &Path) -> Result<(String, u64), BackupError> {
 struct Copy<'a> {
     reader: &'a Reader,
     dir: &'a Path,
-    /// Whether to go on.
+    /// Fails if the backup should stop.
     alive: &'a dyn Fn() -> Result<(), LedgerError>,
     /// Bytes that the disk must keep, for the host that writes to it.
     reserve: u64,
@@ -464,7 +464,7 @@ impl Copy<'_> {
                     self.look(path)?;
                 }
             }
-            // What fills a transaction goes to the disk, so that memory stays bounded; the last commit makes the rest durable.
+            // A full transaction goes to the disk, so that memory stays bounded; the last commit makes the rest durable.
             if bytes < CHUNK_BYTES {
                 transaction.set_durability(Durability::None).map_err(|error| unwritten(&error))?;
             }
@@ -538,7 +538,7 @@ fn link_all(from: &Path, to: &Path) -> Result<(), BackupError> {
     for file in files_in(from)? {
         let Some(name) = file.file_name() else { continue };
         match link(&file, &to.join(name)) {
-            // Nobody needs it any more.
+            // The blob is no longer referenced.
             Err(BackupError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             linked => drop(linked?),
         }

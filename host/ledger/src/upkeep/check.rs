@@ -28,36 +28,36 @@ type Object = Map<String, Value>;
 
 /// Findings that a report lists. A damaged file has thousands of the same kind.
 const LISTED: usize = 100;
-/// Progress is told after so many rows.
+/// Number of rows between reports of progress.
 const TELL_EVERY: u64 = 4_096;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Rows that were read.
     pub rows: u64,
-    /// Whether redb found every page intact. Where it did not, it repaired what it could.
+    /// True if redb found every page intact. Otherwise redb repaired what it could.
     pub pages_intact: bool,
-    /// What is wrong, at most 100 of them.
+    /// Findings, at most 100.
     pub findings: Vec<Finding>,
-    /// How many there are.
+    /// Number of findings.
     pub findings_count: u64,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// True if there are no findings.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.pages_intact && self.findings_count == 0
     }
 }
 
-/// One thing that is wrong.
+/// A problem of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The table.
     pub table: &'static str,
-    /// What is wrong there.
+    /// Description of the problem.
     pub what: String,
 }
 
@@ -67,13 +67,14 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Reads all of a ledger that no host has open and holds it against its promises: the checksum of every page;
-/// sequences without a gap, but for what was forgotten; exactly one terminal event, at the end, if and only if the run has ended; ids that map
-/// both ways; every row readable; the blob of every artifact and storage value there with its size, and of every journal; what is
-/// said of how much a scope has; parked runs waiting, and listed as they are parked. What only the log holds is taken over first. `progress` is told a fraction.
+/// Reads a ledger that no host has open, and checks its invariants: the checksum of every page; sequences without a gap,
+/// except for deleted items; exactly one terminal event, at the end, if and only if the run has ended; ids that map both
+/// ways; every row readable; the blob of every artifact, storage value and journal present with its size; the usage of
+/// scopes; parked runs waiting, and listed as they are parked. Rows that only the log has are applied first. `progress` is
+/// called with a fraction.
 ///
 /// # Errors
-/// [`OpenError`] where the ledger cannot be opened or read. What is wrong with its content is in the report.
+/// Fails with [`OpenError`] if the ledger cannot be opened or read. Problems of its content are in the report.
 pub fn check(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<CheckReport, OpenError> {
     let dir = dir.as_ref();
     let damaged = |error: &dyn fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
@@ -256,7 +257,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Whether a blob that a row needs is there, with its size where that is known, and listed as needed.
+    /// Checks that a blob of a row exists, has its known size, and is listed as needed.
     fn needs(&mut self, table: Table, digest: &Digest, size: Option<u64>, listed: &[u8]) -> Found {
         let listed = self.reader.has(Table::BlobRefs, listed)?;
         self.expect(Table::BlobRefs, listed, || format!("blob {} is needed and not listed", hex(digest)));
@@ -322,7 +323,7 @@ impl<'a> Check<'a> {
 
     fn parses<'v, T: serde::Deserialize<'v>>(&mut self, table: Table, value: &'v [u8]) -> Option<T> {
         let parsed = json(table, value);
-        self.expect(table, parsed.is_ok(), || "a row is not what it should be".to_owned());
+        self.expect(table, parsed.is_ok(), || "a row has the wrong content".to_owned());
         parsed.ok()
     }
 
@@ -360,7 +361,7 @@ impl<'a> Check<'a> {
         })
     }
 
-    /// Whether an event is listed under its conversation.
+    /// Checks that an event is listed under its conversation.
     fn listed_event(&mut self, event_no: u64, event: &Event) -> Found {
         let Some(key) = event.envelope.conversation.as_ref().and_then(ConversationKey::of) else { return Ok(()) };
         let index = key.index();
@@ -448,7 +449,7 @@ impl<'a> Check<'a> {
             format!("run {run_no} ends with event {last}, but says {}", run.last_sequence)
         });
         self.expect(table, is_end == run.status.is_terminal(), || {
-            format!("run {run_no} is {}, but its last event says otherwise", run.status)
+            format!("run {run_no} is {}, but its last event differs", run.status)
         });
         Ok(())
     }
@@ -482,7 +483,7 @@ impl<'a> Check<'a> {
         })
     }
 
-    /// Whether a run was forgotten, and this is the one event that it has left.
+    /// True if a run was deleted, and this is its one remaining event.
     fn is_forgotten(&self, runs: &StoredRows, run_no: u64, sequence: u64) -> Result<bool, LedgerError> {
         let Some(row) = runs.get(number(run_no).as_slice())? else { return Ok(false) };
         let run: Run = json(Table::Runs, row.value())?;
@@ -515,7 +516,7 @@ impl<'a> Check<'a> {
             let (no, seq) = schema::read_pair(key).ok_or_else(|| malformed(Table::Transcript))?;
             let row = check.parses::<TranscriptRow>(Table::Transcript, value);
             if no != expected.0 {
-                // What was forgotten is gone up to the item that holds its place.
+                // Deleted items are missing up to their placeholder.
                 expected = (no, if row.is_some_and(|row| row.is_end()) { seq } else { 1 });
                 used.insert(no);
                 check.expect(Table::Transcript, numbers.binary_search(&no).is_ok(), || format!("conversation {no} is not there"));
@@ -558,7 +559,7 @@ impl<'a> Check<'a> {
                 let record = stored.record();
                 let run_id = stored.run_id();
                 let is_its_run = record.is_ok_and(|record| record.run_id == run_id);
-                check.expect(Table::Audit, is_its_run, || format!("record {audit_no} is not what it should be"));
+                check.expect(Table::Audit, is_its_run, || format!("record {audit_no} has the wrong content"));
                 let Some(id) = run_id else { continue };
                 of_runs += 1;
                 let is_listed = listed.get(&schema::audit_run(id, audit_no))?.is_some();

@@ -12,17 +12,17 @@ use crate::{
 /// Memory for pages while an operator's verb works: enough to be quick beside a host that is stopped.
 pub(crate) const CACHE_BYTES: usize = 256 * 1024 * 1024;
 
-/// What compacting did.
+/// The result of a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompactReport {
     /// Size of the store before, in bytes.
     pub before: u64,
-    /// And afterwards.
+    /// Size afterwards, in bytes.
     pub after: u64,
 }
 
-/// Makes the store as small as it can be. The host must be stopped. `progress` is told 0 at the start and 1 at the
-/// end; redb does not say more.
+/// Makes the store as small as possible. The host must be stopped. `progress` is called with 0 at the start and 1 at the
+/// end; redb reports no more.
 ///
 /// An interruption loses nothing; the next opening then reads the whole store once.
 ///

@@ -1,4 +1,4 @@
-//! Everything as JSON Lines, for people and for other programs.
+//! The ledger as JSON Lines, for people and for other programs.
 
 use std::{collections::HashMap, io::Write, ops::Bound, path::Path};
 
@@ -25,7 +25,7 @@ use crate::{
 /// file grow.
 const ROWS_AT_ONCE: usize = 500;
 
-/// What an export wrote.
+/// The counts of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExportReport {
     /// Lines, each a JSON object.
@@ -50,7 +50,7 @@ enum Line<'a> {
         run: Box<RawValue>,
         terms: Option<Box<RawValue>>,
         context: Option<Box<RawValue>>,
-        /// Where it is parked: until when, and for what.
+        /// Park row: wake time and keys.
         #[serde(skip_serializing_if = "Option::is_none")]
         park: Option<Box<RawValue>>,
     },
@@ -78,7 +78,7 @@ enum Line<'a> {
     Storage {
         area_key: &'a str,
         key: &'a str,
-        /// Nothing where the value is a blob.
+        /// `None` if the value is a blob.
         #[serde(skip_serializing_if = "Option::is_none")]
         base64: Option<String>,
         /// The blob that has the value.
@@ -107,15 +107,15 @@ pub fn export(dir: impl AsRef<Path>, out: impl Write, progress: impl FnMut(f64))
 }
 
 impl Ledger {
-    /// Writes events, runs (with terms, context and where they are parked), run events, journals, transcripts, state, storage, artifacts and audit records as
-    /// JSON Lines. What is in blobs is named by its digest; the folder `blobs` has the bytes.
-    /// `progress` is told a fraction from 0 to 1. It blocks for as long as reading everything takes.
+    /// Writes events, runs (with terms, context and park row), run events, journals, transcripts, state, storage, artifacts
+    /// and audit records as JSON Lines. Content in blobs is named by its digest; the folder `blobs` has the bytes.
+    /// `progress` is called with a fraction from 0 to 1. Blocks while everything is read.
     ///
-    /// It reads in small steps, so what happens meanwhile may be in it or not, and a run may lack events that
-    /// came after it was written.
+    /// The export reads in small steps, so later changes may or may not be in it, and a run may lack events that came after
+    /// it was written.
     ///
     /// # Errors
-    /// Those of `out`, and of a ledger that is damaged or not available.
+    /// Fails with the errors of `out`, or if the ledger is damaged or not available.
     pub fn export(&self, out: impl Write, progress: impl FnMut(f64)) -> Result<ExportReport, OpenError> {
         Export::run(&|| self.reader(), out, progress)
     }

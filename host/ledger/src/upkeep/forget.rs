@@ -1,12 +1,12 @@
 //! Forgetting a conversation: what was said in it, and what its runs have left.
 //!
-//! It is looked for beside the writer, which checks again that each run has ended, and deletes a bounded number of rows
-//! at once. What stays keeps the ledger whole: the row of each run, with its status, times and usage; its last event,
-//! without what it said; its terms and audit records; the row of each event, with its ids, type and time; and, where a
-//! transcript ends, an empty item that nobody is shown, so that its numbers are never given again. Content that nothing
-//! else needs is garbage afterwards.
+//! Rows are searched outside of the writer, which checks again that each run has ended, and deletes a bounded number of
+//! rows at once. The remaining rows keep the ledger consistent: the row of each run, with its status, times and usage; its
+//! last event, without content; its terms and audit records; the row of each event, with its ids, type and time; and, at
+//! the end of a transcript, an empty item that no reader sees, so that its numbers are never assigned again. Content
+//! without another reference is garbage afterwards.
 //!
-//! A run that has started others is forgotten after them, so that whoever was interrupted and begins again finds them.
+//! A run is deleted after its children, so that a repeated deletion finds them.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -43,7 +43,7 @@ impl Ledger {
     /// The runs of the events of a conversation, in the order of its events.
     ///
     /// # Errors
-    /// Where the ledger is damaged or not available.
+    /// Fails if the ledger is damaged or not available.
     pub fn conversation_runs(&self, key: &ConversationKey) -> Result<Vec<RunRecord>, LedgerError> {
         let reader = self.reader()?;
         let mut runs = Vec::new();
@@ -58,13 +58,13 @@ impl Ledger {
         Ok(runs)
     }
 
-    /// Forgets a conversation: deletes its transcript, its state, its artifacts, and the events, contexts and journals of its
-    /// runs; takes what was said out of the rows that stay. What comes into the conversation meanwhile stays. Doing it again
-    /// does no harm, and ends what was interrupted.
+    /// Deletes a conversation: its transcript, its state, its artifacts, and the events, contexts and journals of its runs;
+    /// removes the content from the rows that stay. Data that are added meanwhile stay. A repeated call is harmless, and
+    /// completes an interrupted one.
     ///
     /// # Errors
-    /// [`LedgerError::Active`] where one of its runs has not ended, and those of the writer. What was deleted until then
-    /// stays deleted.
+    /// Fails with [`LedgerError::Active`] if one of its runs has not ended, and with the errors of the writer. Rows that
+    /// were deleted before stay deleted.
     pub async fn forget_conversation(&self, forget: Forget) -> Result<Forgotten, LedgerError> {
         let forget = Arc::new(forget);
         let values = self.forget_values(&forget).await?;
@@ -238,7 +238,7 @@ struct Transcript {
     no: u64,
     first: u64,
     last: u64,
-    /// What is to stand in the place of the last.
+    /// The row that replaces the last one.
     end: Vec<u8>,
 }
 
@@ -274,7 +274,7 @@ impl Reader {
         Ok(Some(Transcript { no, first: first.0, last: last.0, end: encode(&row.ended())? }))
     }
 
-    /// What a run has left, in parts for the writer; none where all of it is forgotten.
+    /// The rows of a run, in parts for the writer; none if all of them are deleted.
     fn parts_of(&self, run_no: u64, run_id: RunId) -> Result<Vec<RunPart>, LedgerError> {
         let active = || LedgerError::Active { run_id };
         let run = self.run(run_no)?.filter(|run| run.status.is_terminal()).ok_or_else(active)?;

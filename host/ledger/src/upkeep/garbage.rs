@@ -23,7 +23,7 @@ use crate::{
 /// Artifacts that the writer forgets in one operation: a few milliseconds.
 const FORGET_AT_ONCE: usize = 500;
 
-/// What a collection removed.
+/// The counts of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Collected {
     /// Artifacts whose time was over, and uploads that nothing referred to.
@@ -41,11 +41,11 @@ impl Ledger {
     /// `Options::artifact_unreferenced`, blobs that no artifact, storage value and journal refers to, and temporary files that
     /// nobody writes.
     ///
-    /// It can run beside everything else, and may be interrupted at any point: what is left is removed the next
-    /// time. Two at once do no harm.
+    /// A collection can run beside all other work and be interrupted at any point: the next one removes the rest. Two
+    /// concurrent collections are harmless.
     ///
     /// # Errors
-    /// Those of the writer and of the file system. What was removed until then stays removed.
+    /// Fails with the errors of the writer and of the file system. Data that were removed before stay removed.
     pub async fn collect_garbage(&self, now: Timestamp) -> Result<Collected, LedgerError> {
         let rows = self.collect_rows(now).await;
         // On a disk that is too full to write rows, files can still be removed.
@@ -101,7 +101,7 @@ impl Ledger {
             if table == Table::ArtifactExpiry {
                 let (at, id) = schema::read_expiry(key.value()).ok_or_else(|| malformed(table))?;
                 if at > now {
-                    // They are sorted by time.
+                    // The rows are sorted by time.
                     return Ok(Forgettable { last: None, ..found });
                 }
                 found.ids.push(id.to_owned());
@@ -160,6 +160,6 @@ impl Ledger {
 #[derive(Default)]
 struct Forgettable {
     ids: Vec<String>,
-    /// Where to go on, where there is more.
+    /// The place to continue, if there is more.
     last: Option<Vec<u8>>,
 }

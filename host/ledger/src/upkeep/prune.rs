@@ -1,8 +1,8 @@
 //! Pruning: the journals of runs that ended long enough ago.
 //!
-//! Journals are keyed by the number of their run, and numbers grow with the time of creation, so what can be pruned
-//! stands at the start of the table and no index is needed. It is looked for beside the writer; the writer checks again
-//! that each run has ended, and deletes a bounded number of rows at once.
+//! Journals are keyed by the number of their run, and numbers grow with the time of creation, so the oldest journals are at
+//! the start of the table and no index is needed. Rows are searched outside of the writer; the writer checks again that
+//! each run has ended, and deletes a bounded number of rows at once.
 
 use agent_host_protocol::Timestamp;
 use tokio::sync::oneshot;
@@ -27,7 +27,7 @@ struct Piece {
     runs: Vec<PrunableRun>,
     /// Rows that it takes to delete them.
     rows: usize,
-    /// Where to go on, where there may be more.
+    /// The place to continue, if there may be more.
     next: Option<(u64, u64)>,
     /// More runs than were asked for could be pruned.
     more: bool,
@@ -38,11 +38,11 @@ impl Ledger {
     /// of a run that has not ended. Blobs that they alone needed are garbage afterwards. Runs that were created at or
     /// after that time are not looked at.
     ///
-    /// It can run beside everything else, and may be interrupted at any point: what is left is pruned the next time. A
-    /// journal that is pruned in part lacks its beginning. Two at once do no harm.
+    /// Pruning can run beside all other work and be interrupted at any point: the next call prunes the rest. A partly
+    /// pruned journal lacks its beginning. Two concurrent calls are harmless.
     ///
     /// # Errors
-    /// Those of the writer. What was deleted until then stays deleted.
+    /// Fails with the errors of the writer. Rows that were deleted before stay deleted.
     pub async fn prune_journals(&self, ended_before: Timestamp, max_runs: usize) -> Result<Pruned, LedgerError> {
         let mut pruned = Pruned::default();
         let mut next = Some((0, 0));
@@ -79,7 +79,7 @@ impl Ledger {
             match reader.run(run_no)? {
                 Some(run) if run.created_at >= time => return Ok(piece),
                 Some(run) if ended_before(&run, time) => {
-                    // It goes on in the middle of a run only where the piece before has ended there.
+                    // The piece continues inside a run only if the piece before ended there.
                     let begins = from.0 != run_no || from.1 == 0;
                     if begins && begun == max_runs {
                         return Ok(Piece { more: true, ..piece });

@@ -18,10 +18,10 @@ use crate::{
     },
 };
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RestoreReport {
-    /// What the backup says of itself.
+    /// Manifest of the backup.
     pub backup: BackupManifest,
     /// Files beside the ledger that were put where they belong; those that were there already are not counted.
     pub files: u64,
@@ -83,7 +83,7 @@ fn read_manifest(from: &Path) -> Result<BackupManifest, BackupError> {
             manifest.agent_host
         )));
     }
-    // It is to become the name of a folder.
+    // The name becomes the name of a folder.
     let is_name = |name: &String| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase());
     match manifest.beside.iter().find(|name| !is_name(name)) {
         Some(name) => Err(not_a_backup(format!("backup.json names {name:?} as a folder"))),
@@ -108,7 +108,7 @@ fn restore_blobs(from: &Path, to: &Path, manifest: &BackupManifest, backup: &Pat
             let path = folder.join(name);
             copy(&file, &path)?;
             if digest_of(&path)?.0 != name {
-                return Err(damaged(format!("the blob {name} is not what it was")));
+                return Err(damaged(format!("the blob {name} has another content")));
             }
             count += 1;
         }

@@ -43,7 +43,7 @@ struct Waiting {
     closed: bool,
 }
 
-/// Why [`Queue::take`] returned.
+/// The reason why [`Queue::take`] returned.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Operations,
@@ -115,7 +115,7 @@ impl Queue {
         self.space.add_permits(usize::try_from(units).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS >> 1));
     }
 
-    /// Takes no more operations. Those that were admitted are still carried out.
+    /// Refuses further operations. Admitted operations are still executed.
     pub(crate) fn close(&self) {
         self.waiting.lock().closed = true;
         self.space.close();

@@ -52,7 +52,7 @@ impl Writer {
     pub(crate) fn run(mut self) {
         // Ends the waits for this thread, however it ends.
         let shared = Arc::clone(&self.shared);
-        let mut last_words = LastWords { shared: &shared, ended: false };
+        let mut last_words = FinalStatus { shared: &shared, ended: false };
         let mut operations = Vec::new();
         let stopped = loop {
             match self.shared.queue.take(&mut operations, self.store.next_merge()) {
@@ -179,12 +179,12 @@ impl Writer {
     }
 }
 
-struct LastWords<'a> {
+struct FinalStatus<'a> {
     shared: &'a Shared,
     ended: bool,
 }
 
-impl Drop for LastWords<'_> {
+impl Drop for FinalStatus<'_> {
     fn drop(&mut self) {
         if !self.ended {
             self.shared.fail("its writer thread has died");

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use tokio::sync::watch;
 
-/// One who follows a run.
+/// A follower of a run.
 ///
 /// Make it first and read afterwards: whatever is committed after it was made, or after the last
 /// [`Watch::changed`], wakes it, so nothing falls between reading and waiting.
@@ -24,8 +24,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns when something was committed that touches the run, or when the ledger has closed or failed (which the
-    /// next read says). Several commits may be one wake. It may be dropped at any time.
+    /// Returns after a commit that touches the run, or when the ledger has closed or failed (the next read has the error).
+    /// Several commits may cause one wake. The future may be dropped at any time.
     pub async fn changed(&mut self) {
         // An error means that the watchers are gone, which the next read says.
         let _ = self.receiver.changed().await;
@@ -75,7 +75,7 @@ impl Watchers {
         let _ = self.listener.set(listener);
     }
 
-    /// Called after a commit. Who registers later than this reads what was committed.
+    /// Called after a commit. A later watch reads the committed rows.
     pub(crate) fn notify(&self, touched: &[u64]) {
         if let Some(listener) = self.listener.get() {
             listener(touched);

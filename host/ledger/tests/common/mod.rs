@@ -1,4 +1,4 @@
-//! What the tests of the ledger share.
+//! Helpers of the ledger's tests.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part of it")]
 #![allow(
     clippy::unwrap_used,
@@ -34,7 +34,7 @@ pub fn options(dir: &Path) -> Options {
     }
 }
 
-/// The files that have the rows, as they stand in the folder of a ledger.
+/// The files of the rows, in the folder of a ledger.
 pub const FILES: [&str; 3] = ["ledger.redb", "ledger-1.wal", "ledger-2.wal"];
 
 /// Copies `dir/ledger` as a crash leaves it to `copy/ledger`. No merge may be under way: a copy takes longer than a crash.
@@ -66,7 +66,7 @@ pub fn event_in(name: &str, event_type: &str) -> Event {
     event
 }
 
-/// A run that goes on.
+/// An active run.
 pub async fn running(ledger: &Ledger) -> u64 {
     let run_no = new_run(ledger).await.run_no;
     ledger.submit(RunWrite { changes: vec![start()], ..write(run_no) }).await.unwrap().await.unwrap();
@@ -80,7 +80,7 @@ pub fn blob(ledger: &Ledger, content: &[u8]) -> Blob {
     writer.finish().unwrap()
 }
 
-/// What an artifact of this blob is said to be.
+/// The record of an artifact with this blob.
 pub fn artifact(id: &str, blob: &Blob, source: &str) -> ArtifactRecord {
     ArtifactRecord {
         artifact_id: id.into(),

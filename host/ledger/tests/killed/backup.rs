@@ -134,7 +134,7 @@ async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
             assert_eq!(read.len() as u64, size);
         }
         assert!(!ledger.entries("key/", None, 10).unwrap().is_empty());
-        // It goes on as any other ledger does.
+        // The restored ledger works like any other.
         let id = work(&ledger, 9, 9).await;
         ledger.close().await.unwrap();
         let ledger = open(target.path());
@@ -192,7 +192,7 @@ async fn a_damaged_backup_is_not_restored() {
         error
     };
     let flip = |path: &Path| {
-        // Not through the link: the ledger has the same file.
+        // The link cannot be changed in place: the ledger has the same file.
         let mut bytes = fs::read(path).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
@@ -231,7 +231,7 @@ fn unfinished(dir: &Path) -> Vec<PathBuf> {
 
 const DIR: &str = "LEDGER_BACKUP_DIR";
 
-/// Not a test by itself: the process that `a_backup_that_is_killed_is_not_there` starts and kills.
+/// The child process of `a_backup_that_is_killed_is_not_there`, not a test of its own.
 #[test]
 #[ignore = "runs as a child process of another test"]
 fn makes_backups_until_it_is_killed() {
@@ -280,7 +280,7 @@ fn a_backup_that_is_killed_is_not_there() {
     assert!(interrupted > 3 && !made.is_empty(), "{interrupted} were interrupted, {} made", made.len());
     let there: HashSet<_> =
         fs::read_dir(&backups).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    // The last one of a round may have its name without having been told.
+    // The last backup of a round may have its name without having been reported.
     assert!(made.is_subset(&there) && there.len() <= made.len() + 20);
     for name in there.iter().filter(|name| !made.contains(*name)).chain(made.iter().take(2)) {
         let target = tempfile::tempdir().unwrap();

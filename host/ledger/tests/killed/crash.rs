@@ -23,7 +23,7 @@ use serde_json::json;
 const DIR: &str = "LEDGER_CRASH_DIR";
 const KILLS: u64 = 25;
 
-/// Not a test by itself: the process that `every_acknowledged_write_survives_a_kill` starts and kills.
+/// The child process of `every_acknowledged_write_survives_a_kill`, not a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs as a child process of another test"]
 async fn writes_until_it_is_killed() {
@@ -48,7 +48,7 @@ async fn write_forever(ledger: Ledger, task: u32) {
         let value = state(&format!("task-{task}"), Some(&json!(id)));
         let transcript = vec![item(&format!("task-{task}"), "said", record.run.event_id)];
         let said = RunWrite { events: deltas(1..=3), transcript, state: vec![value], audit: vec![audit], ..write(no) };
-        // Parked, and back again, with a journal that goes on or begins anew.
+        // Parks and resumes, with a journal that continues or begins again.
         let park = Some(Park { wake_at: n, keys: vec![format!("task-{task}"), "all".into()] });
         let wait = RunChange::Wait { at: 1, reason: "r".into() };
         let said = RunWrite { changes: vec![wait], park, journal: segment(2), ..said };

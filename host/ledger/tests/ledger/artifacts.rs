@@ -84,7 +84,7 @@ async fn a_blob_is_named_by_its_content_and_kept_once() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_or_given_up_leaves_nothing() {
+async fn large_and_abandoned_uploads_leave_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     let mut writer = ledger.blob_writer(10).unwrap();
@@ -237,7 +237,7 @@ async fn many_artifacts_are_collected_in_pieces() {
             ..artifact(&format!("{n}"), &content, UPLOAD)
         })
         .collect();
-    // Those with an odd number have been referred to.
+    // The artifacts with an odd number are referred to.
     let refers_to = (0..1_203).filter(|n| n % 2 == 1).map(|n| n.to_string()).collect();
     ledger.submit(RunWrite { artifacts, refers_to, ..write(run_no) }).await.unwrap().await.unwrap();
     assert_eq!(ledger.collect_garbage(at + LATER).await.unwrap().artifacts, 602);
@@ -246,7 +246,7 @@ async fn many_artifacts_are_collected_in_pieces() {
 }
 
 #[tokio::test]
-async fn what_a_crash_leaves_between_blob_and_row_is_garbage_and_nothing_else() {
+async fn a_crash_between_blob_and_row_leaves_only_garbage() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     let kept = blob(&ledger, b"kept");

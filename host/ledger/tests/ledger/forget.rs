@@ -24,7 +24,7 @@ use agent_host_protocol::{
 };
 use serde_json::{Value, json};
 
-/// What must not be found any more.
+/// A text that must not be found after the deletion.
 const SECRET: &str = "the-word-that-was-said";
 
 fn value(key: &str, value: &Value, expected: Option<Expected>) -> StateWrite {
@@ -48,7 +48,7 @@ async fn state_that_comes_with_an_event_is_written_with_it_or_not_at_all() {
     let expected = json!({ "a": 1, "b": { "x": [] } });
     assert_eq!(Value::from(shown(&ledger)), expected);
 
-    // Who repeats a request changes nothing.
+    // A repeated request changes nothing.
     let again = ledger.accept(with("k", 1, vec![value("a", &json!(2), None)])).await.unwrap();
     assert!(matches!(again, Accepted::Repeated { .. }));
     // A third key is over the quota, and so are too many bytes; a value that is not as expected is refused as well.
@@ -64,7 +64,7 @@ async fn state_that_comes_with_an_event_is_written_with_it_or_not_at_all() {
     assert_eq!(ledger.runs_page(&RunFilter::default(), None, 100).unwrap().items.len(), runs);
     assert_eq!(Value::from(shown(&ledger)), expected);
 
-    // What was refused did not use up the key.
+    // A refused request did not use up the key.
     let right = vec![
         value("a", &json!(4), Some(Expected::Value(state_tag("1")))),
         StateWrite { value: None, ..value("b", &json!(0), None) },
@@ -185,7 +185,7 @@ fn is_whole(dir: &Path) {
 }
 
 #[tokio::test]
-async fn nothing_of_a_forgotten_conversation_is_found_and_the_rest_is_as_it_was() {
+async fn a_deleted_conversation_is_gone_and_the_others_are_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let eager = || Options { blob_grace: Duration::ZERO, ..options(dir.path()) }.open().unwrap();
     let ledger = eager();
@@ -199,7 +199,7 @@ async fn nothing_of_a_forgotten_conversation_is_found_and_the_rest_is_as_it_was(
     assert_eq!(done, Forgotten { values: 1, items: 4, artifacts: 4, runs: 2, events: 2 });
     assert_eq!(ledger.forget_conversation(forget("c", &[&first, &second])).await.unwrap(), Forgotten::default());
 
-    // Nothing of it, and all of the other.
+    // The one conversation is empty, the other complete.
     assert_eq!(transcript(&ledger, "c", Direction::Forward), [0; 0]);
     assert_eq!(transcript(&ledger, "c", Direction::Backward), [0; 0]);
     assert_eq!(ledger.transcript_items(&conversation("c"), &[1, 2, 3, 4]).unwrap(), []);
@@ -229,7 +229,7 @@ async fn nothing_of_a_forgotten_conversation_is_found_and_the_rest_is_as_it_was(
     let id = other.run.run_id.to_string();
     assert!(leaks.iter().all(|line| line.contains(&id)), "{leaks:#?}");
 
-    // Its content goes with the next collection.
+    // The next collection removes its content.
     let collected = ledger.collect_garbage(now() + 1_000).await.unwrap();
     assert_eq!(collected.blobs, 6, "two uploads, two artifacts, two journals");
 
@@ -273,7 +273,7 @@ async fn a_conversation_with_an_active_run_is_not_forgotten() {
     let parked = RunWrite { changes: vec![start(), wait], park: Some(park), ..write(run_no) };
     ledger.submit(parked).await.unwrap().await.unwrap();
     assert!(refused(ledger.forget_conversation(forget("c", &[&ended])).await), "it is parked");
-    // A run that has not ended is never forgotten, whoever asks for it.
+    // An active run is never deleted.
     assert!(refused(ledger.forget_conversation(Forget { waits: "x".into(), ..forget("d", &[&runs[0]]) }).await));
     assert_eq!(transcript(&ledger, "c", Direction::Forward), [1, 2]);
     assert_eq!(ledger.state_get("state/c", "k").unwrap(), Some(json!(SECRET)));

@@ -64,7 +64,7 @@ async fn collect(ledger: &Ledger) -> Collected {
     ledger.collect_garbage(agent_host_protocol::time::now() + 1_000_000_000).await.unwrap()
 }
 
-/// What a crash leaves: a copy of the files, opened.
+/// The state after a crash: a copy of the files, opened.
 fn crashed(dir: &Path, copy: &Path) -> Ledger {
     crash(dir, copy);
     open(copy)
@@ -98,7 +98,7 @@ async fn segments_read_back_in_order_and_in_pages() {
     assert_eq!(firsts(&ledger, run_no, 300, 1_000), [300, 70_000]);
     assert!(firsts(&ledger, run_no, 70_001, 1_000).is_empty() && firsts(&ledger, 99, 0, 1_000).is_empty());
 
-    // One that does not go on from the last is refused with all that came with it.
+    // A segment that does not continue the last one is refused with its whole write.
     for first in [70_000, 5, 0] {
         let refused = RunWrite { journal: segment(first, b"x"), events: deltas(1..=1), ..write(run_no) };
         assert!(matches!(submit(&ledger, refused).await, Err(LedgerError::Invalid(_))), "{first}");
@@ -383,7 +383,7 @@ async fn a_run_is_added_to_an_event_that_is_there() {
     check_all(&crashed(dir.path(), copy.path()));
     assert_eq!(collect(&ledger).await.blobs, 0);
 
-    // It goes on like any other.
+    // The run continues like any other.
     assert!(append(&ledger, 4, segment(4, b"x")).await.is_err());
     let begun = RunWrite { changes: vec![start()], events: deltas(4..=4), journal: segment(5, b"x"), ..write(4) };
     assert_eq!(submit(&ledger, begun).await.unwrap().last_sequence, 4);

@@ -135,7 +135,7 @@ fn make_fifth(dir: &Path) {
     transaction.commit().unwrap();
 }
 
-/// Everything in a ledger, with the keys of JSON objects in order.
+/// All rows of a ledger, with the keys of JSON objects in order.
 fn content(ledger: &Ledger) -> Vec<Value> {
     let mut lines = Vec::new();
     ledger.export(&mut lines, |_| ()).unwrap();
@@ -225,7 +225,7 @@ async fn a_ledger_of_format_2_is_brought_to_this_format() {
     let entry = agent_host_ledger::EntryWrite::put("key/a", &json!({ "name": "a" })).unwrap();
     ledger.put_entries(&[entry]).await.unwrap();
     ledger.close().await.unwrap();
-    // It is of this format now, and nothing is brought to anything again.
+    // The ledger has the present format, and a second opening changes nothing.
     let ledger = open(dir.path());
     assert_eq!((ledger.parked_on("k", 9).unwrap(), ledger.journal_page(run_no, 0, 9).unwrap().len()), (vec![run_no], 1));
     assert_eq!(ledger.active_runs().unwrap().len() + 1, active.len());
@@ -335,7 +335,7 @@ async fn a_check_finds_nothing_in_a_good_ledger_and_says_what_is_wrong_with_a_ba
     let report = check(&path, |_| ()).unwrap();
     let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
     assert!(!report.is_ok() && report.pages_intact);
-    for wanted in ["run 1 ends with event 6, but says 7", "a row is not what it should be", "6 comes where 5 should"] {
+    for wanted in ["run 1 ends with event 6, but says 7", "a row has the wrong content", "6 comes where 5 should"] {
         assert!(found.iter().any(|finding| finding.contains(wanted)), "{wanted} is not in {found:#?}");
     }
 }

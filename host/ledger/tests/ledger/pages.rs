@@ -258,7 +258,7 @@ async fn the_events_of_a_conversation_are_paged_backward_by_type() {
     }
     assert!(matches!(ledger.conversation_events(&key, None, &[], 0), Err(LedgerError::InvalidLimit(0))));
     assert!(ledger.conversation_events(&conversation("none"), None, &[], 5).unwrap().items.is_empty());
-    // They speak of no transcript.
+    // Entries without a transcript.
     assert_eq!(ledger.transcript_len(&key).unwrap(), 0);
     assert_eq!(ledger.conversations(None, 10).unwrap(), [key.clone(), conversation("other")]);
     assert_eq!(ledger.conversations(Some(&key), 10).unwrap(), [conversation("other")]);

@@ -82,14 +82,14 @@ async fn a_parked_run_is_found_by_time_and_by_key_until_it_goes_on() {
     let ledger = open(dir.path());
     check_all(&ledger);
 
-    // What does not move a run leaves it parked.
+    // A change that keeps the status leaves a run parked.
     let cancel = RunChange::CancelRequested { at: 5_000, reason: "user".into() };
     let told = RunWrite { changes: vec![cancel, RunChange::Recover { at: 5_000 }], events: deltas(1..=1), ..write(b) };
     let run = submit(&ledger, told).await.unwrap();
     assert_eq!((run.status, run.resumes, run.last_sequence), (RunStatus::Waiting, 1, 1));
     check_all(&ledger);
 
-    // Everything that moves one does not.
+    // A change of the status ends the park.
     let run = submit(&ledger, RunWrite { changes: vec![resume()], ..write(b) }).await.unwrap();
     assert_eq!((run.status, run.cancel_reason.as_deref()), (RunStatus::Running, Some("user")));
     assert_eq!((ledger.next_wake().unwrap(), ledger.parked_count()), (Some(200), 2));
@@ -439,7 +439,7 @@ fn compare(ledger: &Ledger, runs: &[ModelRun]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever comes together in a batch, the tables are what the steps one by one would make them.
+    /// For any grouping into batches, the tables equal those of the single steps.
     #[test]
     fn parks_and_journals_are_what_a_model_says(groups in groups()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -78,7 +78,7 @@ async fn equal_parts_of_terms_and_contexts_are_stored_once_and_read_with_the_res
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         assert_eq!(&value(ledger.terms(*id).unwrap().unwrap().get()), wanted);
         let context = value(ledger.context(*id).unwrap().unwrap().get());
-        // Its event has the rest.
+        // The row of the event has the other members.
         assert_eq!(
             (&context["config"]["model"], &context["actor_id"], &context["input"]["text"]),
             (&json!(model), &json!(actor), &json!(text))
@@ -89,7 +89,7 @@ async fn equal_parts_of_terms_and_contexts_are_stored_once_and_read_with_the_res
     ledger.close().await.unwrap();
     assert!(check(dir.path().join("ledger"), |_| {}).unwrap().is_ok());
 
-    // A part that is lost is said to be lost, by whoever looks.
+    // Every reader reports a lost part.
     let database = Database::open(dir.path().join("ledger/ledger.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
     let shared = TableDefinition::<&[u8], &[u8]>::new("shared_parts");

@@ -1,4 +1,4 @@
-//! What is counted is what a simple count over all runs gives.
+//! The counts equal those of a simple count over all runs.
 
 #![allow(
     clippy::unwrap_used,
@@ -206,7 +206,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn what_is_not_looked_at_is_told() {
+async fn unread_parts_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     let spec = Spec {

@@ -56,7 +56,7 @@ async fn a_value_is_set_only_where_it_is_what_was_expected() {
     assert_conflict(set(&ledger, run_no, vec![cas("k", Expected::Value(tag(&two)), Some(&two))]).await, "k");
     set(&ledger, run_no, vec![cas("k", Expected::Value(tag(&one)), Some(&two))]).await.unwrap();
 
-    // What is admitted and not yet committed counts.
+    // Admitted writes count before their commit.
     let first = ledger.submit(RunWrite { state: vec![state("k", Some(&one))], ..write(run_no) }).await.unwrap();
     assert_conflict(set(&ledger, run_no, vec![cas("k", Expected::Value(tag(&two)), None)]).await, "k");
     let second = RunWrite { state: vec![cas("k", Expected::Value(tag(&one)), None)], ..write(run_no) };
@@ -149,7 +149,7 @@ async fn a_scope_of_state_has_what_it_may_have() {
     let error = set(&ledger, run_no, vec![within(26, 2, state("a", Some(&json!("0123456789x"))))]).await.unwrap_err();
     assert!(matches!(error, LedgerError::QuotaExceeded { what: "bytes", used: 27, limit: 26 }), "{error}");
     assert_eq!(ledger.state_get("scope", "a").unwrap(), Some(ten.clone()));
-    // One makes room for the other, in one write or while the limit is exceeded anyway.
+    // A delete makes room in the same write, or while the quota is exceeded anyway.
     set(&ledger, run_no, vec![state("a", None), within(26, 2, state("c", Some(&ten)))]).await.unwrap();
     set(&ledger, run_no, vec![within(5, 1, state("c", Some(&json!(1))))]).await.unwrap();
     assert_eq!(ledger.state_usage("scope").unwrap(), Usage { bytes: 15, keys: 2 });

@@ -1,4 +1,4 @@
-//! What the host hands to a run (protocol v1, sections 4 and 5). History is not in it.
+//! The context that the host passes to a run (protocol v1, sections 4 and 5), without history.
 
 mod parts;
 
@@ -15,7 +15,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Why the run exists.
+/// The reason for the existence of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Trigger {
     /// As the type of the event, or coarser.
@@ -23,7 +23,7 @@ pub struct Trigger {
     pub kind: String,
     /// As the source of the event.
     pub source: String,
-    /// When the host accepted the event.
+    /// Time at which the host accepted the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
 }
@@ -35,10 +35,10 @@ pub struct EventContext {
     pub event_id: EventId,
     /// A stable protocol name, such as `message.received`.
     pub event_type: String,
-    /// When it happened, where the source knows.
+    /// Time of the event, if the source knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_time: Option<Timestamp>,
-    /// Where it comes from.
+    /// Source of the event.
     pub source: String,
     /// The name that the platform itself gave to the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub struct EventContext {
     pub data: Map<String, Value>,
 }
 
-/// Where an event belongs.
+/// The conversation of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[allow(missing_docs, reason = "opaque ids of the platform; the names are the meaning")]
@@ -92,7 +92,7 @@ impl Conversation {
     }
 }
 
-/// Who did it.
+/// The author of an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
@@ -110,7 +110,7 @@ pub struct Actor {
     pub metadata: Map<String, Value>,
 }
 
-/// What the event is about.
+/// The subject of an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Subject {
@@ -125,7 +125,7 @@ pub struct Subject {
     pub data: Map<String, Value>,
 }
 
-/// The input of this event. It is not history.
+/// The input of this event, without history.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Input {
@@ -148,17 +148,17 @@ pub struct Input {
 pub struct SteeringInput {
     /// The event that brought it.
     pub event: EventContext,
-    /// What it says.
+    /// Input of the event.
     pub input: Input,
 }
 
-/// What the place that asks can show.
+/// The capabilities of the client that shows the answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Delivery {
     /// `api`, `cli`, `chat`, ...
     pub surface: String,
-    /// Where an answer goes.
+    /// Address of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_target: Option<Value>,
     /// Shows deltas.
@@ -185,10 +185,10 @@ pub struct ModelResource {
     pub model_id: String,
     /// `llm`, `embedding` or `rerank`.
     pub model_type: String,
-    /// Who serves it.
+    /// Provider of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// What may be asked of it.
+    /// Granted operations.
     pub operations: Vec<ModelOperation>,
 }
 
@@ -197,10 +197,10 @@ pub struct ModelResource {
 pub struct ToolResource {
     /// Opaque.
     pub tool_name: String,
-    /// What it does.
+    /// Description of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What may be asked of it.
+    /// Granted operations.
     pub operations: Vec<ToolOperation>,
 }
 
@@ -212,7 +212,7 @@ pub struct KnowledgeBaseResource {
     /// A name to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kb_name: Option<String>,
-    /// What may be asked of it.
+    /// Granted operations.
     pub operations: Vec<KnowledgeOperation>,
 }
 
@@ -221,10 +221,10 @@ pub struct KnowledgeBaseResource {
 pub struct SkillResource {
     /// Opaque.
     pub skill_name: String,
-    /// Its purpose, for readers.
+    /// Purpose, for readers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Its text.
+    /// Text of the resource.
     pub content: ArtifactRef,
 }
 
@@ -240,7 +240,7 @@ pub struct StorageResource {
     pub binding_storage: bool,
 }
 
-/// What of the transcript the run may use.
+/// The part of the transcript that the run may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct HistoryResource {
@@ -267,26 +267,26 @@ pub struct Resources {
     pub platform_capabilities: Map<String, Value>,
 }
 
-/// What the host inlined, and what not.
+/// The decision about inlined items.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InlinePolicy {
-    /// What was inlined.
+    /// Kind of the inlined items.
     pub mode: BootstrapMode,
-    /// How many items.
+    /// Number of inlined items.
     #[serde(default)]
     pub delivered_count: u32,
     /// Of how many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_total_count: Option<u32>,
-    /// Whether that is all there is.
+    /// True if no further items exist.
     #[serde(default)]
     pub messages_complete: bool,
-    /// Why not more.
+    /// Reason why no further items are inlined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Which interfaces would answer this run.
+/// The interfaces that answer this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 #[allow(missing_docs, reason = "the names are the functions and interfaces of the contract")]
@@ -305,7 +305,7 @@ pub struct AvailableApis {
     pub runs: bool,
 }
 
-/// Where a runner that needs more context finds it.
+/// The APIs and cursors for a runner that needs more context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[allow(missing_docs, reason = "field names of the protocol")]
 pub struct ContextAccess {
@@ -323,7 +323,7 @@ pub struct ContextAccess {
     /// Number of this event's item in the transcript of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transcript_seq: Option<u64>,
-    /// Whether the transcript has items before this event's.
+    /// True if the transcript has items before this event's.
     #[serde(default)]
     pub has_history_before: bool,
     pub inline_policy: InlinePolicy,
@@ -398,7 +398,7 @@ pub struct Runtime {
     pub metadata: Map<String, Value>,
 }
 
-/// A convenience for simple runners. It is never the whole history.
+/// Inlined items, a convenience for simple runners. Never the whole history.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 #[allow(missing_docs, reason = "field names of the protocol")]
@@ -410,7 +410,7 @@ pub struct Bootstrap {
     pub metadata: Map<String, Value>,
 }
 
-/// What the host hands to a run.
+/// The context of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[allow(missing_docs, reason = "field names of the protocol; each type says what it is")]
 pub struct RunContext {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Event, RunId, message::ArtifactRef, time::Timestamp};
 
-/// What runs of one binding have alike.
+/// The members that are equal for runs of one binding.
 #[derive(Serialize)]
 struct SharedPart<'a> {
     delivery: SharedDelivery<'a>,
@@ -50,7 +50,7 @@ struct SharedResources<'a> {
 
 #[derive(Serialize)]
 struct SharedAccess<'a> {
-    /// Where nothing was inlined: else its counts are of this run.
+    /// Present if no item was inlined: otherwise its counts belong to one run.
     #[serde(skip_serializing_if = "Option::is_none")]
     inline_policy: Option<&'a InlinePolicy>,
     available_apis: AvailableApis,
@@ -64,7 +64,7 @@ struct SharedRuntime<'a> {
     metadata: &'a Map<String, Value>,
 }
 
-/// What is of this run alone, and not in its event.
+/// The members of one run that its event does not have.
 #[derive(Serialize)]
 struct OwnPart<'a> {
     run_id: RunId,
@@ -113,7 +113,7 @@ struct OwnRuntime<'a> {
 }
 
 impl RunContext {
-    /// What runs of one binding have alike, and what is of this run alone. The rest is [`EventPart`].
+    /// The members that are equal for runs of one binding, and the members of this run alone. [`EventPart`] has the others.
     #[must_use]
     pub fn parts(&self) -> (impl Serialize, impl Serialize) {
         // Every field is named: a new one belongs to one of the parts.
@@ -226,7 +226,7 @@ impl RunContext {
     }
 }
 
-/// What a context has of its event.
+/// The members of a context that come from its event.
 #[derive(Serialize)]
 pub struct EventPart<'a> {
     trigger: Trigger,
@@ -403,7 +403,7 @@ mod tests {
         (other.run_id, other.parent_run_id, other.bootstrap) = (RunId::new(), None, None);
         (other.context.event_seq, other.runtime.deadline_at, other.delivery.reply_target) = (Some(9), Some(99), None);
         let shared = |context: &RunContext| object(context.parts().0);
-        // What was inlined is of one run.
+        // Inlined items belong to one run.
         assert!(
             shared(&one)["context"].get("inline_policy").is_none() && shared(&other)["context"].get("inline_policy").is_some()
         );

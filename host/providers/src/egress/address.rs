@@ -1,7 +1,7 @@
-//! Which addresses guests may reach.
+//! The addresses that guests may reach.
 //!
-//! Only those that are routed in the public internet, and those that the operator names. The list follows the registries
-//! of special addresses of IANA (RFC 6890 and its successors); where they leave it open, an address is refused.
+//! Guests reach only addresses that are routed in the public internet, and those that the operator names. The list follows
+//! the registries of special addresses of IANA (RFC 6890 and its successors); unassigned addresses are refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -37,20 +37,20 @@ const SPECIAL_V4: [Ipv4Net; 17] = [
     v4(240, 0, 0, 0, 4),      // reserved, and broadcast
 ];
 
-/// All IPv6 that is routed in public lies in here...
+/// The range of all public IPv6 unicast addresses...
 const UNICAST_V6: Ipv6Net = v6(0x2000, 0, 3);
 /// ... or in here: IPv4 behind a translator.
 const NAT64: Ipv6Net = v6(0x64, 0xff9b, 96);
 /// IPv4 within IPv6 by tunnel.
 const SIX_TO_FOUR: Ipv6Net = v6(0x2002, 0, 16);
-/// What is not public among unicast.
+/// ... and its exceptions.
 const SPECIAL_V6: [Ipv6Net; 3] = [
     v6(0x2001, 0, 23),     // protocols: Teredo (IPv4 within), benchmarks, ORCHID
     v6(0x2001, 0xdb8, 32), // documentation
     v6(0x3fff, 0, 20),     // documentation
 ];
 
-/// Which addresses may be reached.
+/// The rules for addresses.
 #[derive(Debug)]
 pub(super) struct AddressRules {
     allowed: Vec<IpNet>,
@@ -63,9 +63,9 @@ impl AddressRules {
         Ok(Self { allowed })
     }
 
-    /// Whether a guest may reach it.
+    /// True if a guest may reach the address.
     pub(super) fn permits(&self, address: IpAddr) -> bool {
-        // What is connected to at `::ffff:a.b.c.d` is a.b.c.d.
+        // `::ffff:a.b.c.d` connects to a.b.c.d.
         let address = address.to_canonical();
         self.allows(address)
             || match address {
@@ -78,7 +78,7 @@ impl AddressRules {
             }
     }
 
-    /// Whether a secret may go to it without TLS: it never leaves the machine, and the operator allows it.
+    /// True if a secret may be sent to the address without TLS: the address is this machine, and the operator allows it.
     pub(super) fn permits_plain_secrets(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_loopback() && self.allows(address)

@@ -17,14 +17,14 @@ use tokio::time::timeout_at;
 use super::failure::{Category, of_client, timed_out};
 use crate::redact::stream::CleanStream;
 
-/// A body that comes in pieces. Its errors are [`ApiError`]s where they come from here.
+/// A streamed body. Its errors are [`ApiError`]s if this module made them.
 pub type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
 /// A response whose body is read piece by piece.
 pub struct Response {
     head: HttpHead,
     body: Incoming,
-    /// What has come and was not yet read.
+    /// Received bytes that were not yet read.
     ready: Bytes,
 }
 
@@ -39,14 +39,17 @@ impl Response {
         &self.head
     }
 
-    /// Waits for bytes and gives at most `max_bytes`. Nothing is the end, and stays the end. An error stays too.
+    /// Waits for bytes and returns at most `max_bytes`. An empty result is the end of the body, and repeats. An error
+    /// repeats too.
     ///
     /// # Errors
     /// `invalid_argument` where `max_bytes` is 0; `payload_too_large` where the body is longer than it may be;
     /// `deadline_exceeded`; `runtime_error` where the connection ended before the body.
     pub async fn read(&mut self, max_bytes: usize) -> Result<Vec<u8>, ApiError> {
         if max_bytes == 0 {
-            return Err(ApiError::invalid_argument("a read of 0 bytes could not be told from the end: ask for at least one"));
+            return Err(ApiError::invalid_argument(
+                "a read of 0 bytes looks like the end of the stream: ask for at least one byte",
+            ));
         }
         if self.ready.is_empty() {
             self.ready = self.body.next().await?.unwrap_or_default();
@@ -67,11 +70,11 @@ pub(super) struct Incoming {
     pub(super) clean: Option<CleanStream>,
     pub(super) host: String,
     pub(super) deadline: Instant,
-    /// What it may have.
+    /// Largest size, in bytes.
     pub(super) limit: u64,
-    /// What it has had.
+    /// Received size, in bytes.
     pub(super) came: u64,
-    /// Why the body of the request failed, where it is still being sent.
+    /// Failure of the request's body, while it is being sent.
     pub(super) upload: Upload,
 }
 
@@ -116,13 +119,13 @@ impl Incoming {
         }
     }
 
-    /// It stays failed, and the connection is closed.
+    /// The body stays failed, and the connection is closed.
     fn fail(&mut self, error: ApiError) -> ApiError {
         drop(mem::replace(&mut self.state, State::Failed(error.clone())));
         error
     }
 
-    /// As a body for others. It ends after an error.
+    /// Converts into the type of other crates. The body ends after an error.
     pub(super) fn into_body(self) -> Body {
         let pieces = stream::unfold(Some(self), |incoming| async {
             let mut incoming = incoming?;
@@ -136,7 +139,7 @@ impl Incoming {
     }
 }
 
-/// Why the body of a request could not be sent to its end: the HTTP client would only say that it was so.
+/// The reason why the body of a request could not be sent completely; the HTTP client reports only that it failed.
 #[derive(Clone, Default)]
 pub(super) struct Upload(Arc<OnceLock<ApiError>>);
 

@@ -1,4 +1,4 @@
-//! What goes wrong with a request to the outside, by name. No message has the query of a URL or a secret in it.
+//! The failures of HTTP requests, by name. No message contains a secret or the query of a URL.
 
 use std::{error::Error, io};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::resolve::ResolveError;
 
-/// What went wrong. The table in the documentation of the module is held against it by a test.
+/// The category of a failure. A test compares the table in the documentation of the module with this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Category {
     InvalidRequest,
@@ -183,7 +183,7 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)
     let mut next = Some(error);
     while let Some(cause) = next {
         causes.push(cause);
-        // What an I/O error holds is not its source, but the source of what it holds is.
+        // The error inside an I/O error is not its source; only the source of the inner error is.
         let held = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = held.map(|held| held as &(dyn Error + 'static)).or_else(|| cause.source());
     }

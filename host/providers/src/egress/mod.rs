@@ -1,11 +1,11 @@
 //! The one way out for guests: every request of a guest to the outside goes through an [`Egress`], whether it comes by the
 //! contract's `http` or by `wasi:http`.
 //!
-//! It is: the place where a request is judged once more, sent, and bounded. A request goes to a host and port that
-//! [`Allowed`] names, at an address that is public or that the operator allows; the address is checked after the name was
-//! resolved, and what was checked is what is connected to. Redirects are followed here, each hop judged like the first.
-//! Secrets are put into headers here (`{{secret:NAME}}`), for the hosts that they are for, and taken out of whatever comes
-//! back. It is not: a judge of which hosts a run is granted, and no cache, no cookie jar, no proxy.
+//! The module checks a request once more, sends it, and bounds it. A request goes to a host and port that [`Allowed`]
+//! names, at an address that is public or that the operator allows; the address is checked after the resolution of the
+//! name, and the connection uses the checked address. Redirects are followed here, each hop checked like the first. Secrets
+//! are inserted into headers here (`{{secret:NAME}}`), for their hosts only, and removed from every response. The grant of
+//! hosts is decided elsewhere; there is no cache, no cookie jar, no proxy.
 //!
 //! Beside `code`, each error has `details.code`:
 //!
@@ -86,14 +86,14 @@ struct Inner {
     secrets: Secrets,
     max_redirects: usize,
     client: Client,
-    /// For secrets without TLS: it connects to nothing but the machine itself. It has its own connections, so none that
-    /// leads elsewhere is ever used.
+    /// A client for secrets without TLS: it connects to this machine only. It has its own connections, so none of another
+    /// target is ever used.
     local: Client,
-    /// Whether requests carry the trace that they belong to.
+    /// True if requests carry the trace that they belong to.
     hands_on_traces: bool,
 }
 
-/// What a run may reach, and the secrets that it may use.
+/// The targets of a run, and the secrets that it may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Allowed<'a> {
     /// Patterns of hosts ([`agent_host_protocol::hosts`]).
@@ -125,10 +125,10 @@ impl From<Allowed<'_>> for AllowedOwned {
     }
 }
 
-/// How long and how large a request may be, with its response.
+/// Time and size limits of a request and its response.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// When the last byte of the response must have come.
+    /// Deadline of the last byte of the response.
     pub deadline: Instant,
     /// Bytes of the body of the request.
     pub request_bytes: usize,
@@ -141,7 +141,7 @@ impl Egress {
     /// requests that need it fail.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// Fails with the problem of the configuration.
     pub fn open(config: &EgressConfig, secrets: &[HttpSecretConfig]) -> Result<Self, String> {
         Self::build(config, secrets, Arc::new(System), Vec::new())
     }
@@ -192,7 +192,7 @@ impl Egress {
         self
     }
 
-    /// What the operator should know: secrets that cannot be read.
+    /// Problems for the operator: secrets that cannot be read.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         self.0.secrets.problems.clone()
@@ -218,7 +218,7 @@ impl Egress {
     /// Sends a request, follows its redirects, and gives the response when its head is there.
     ///
     /// # Errors
-    /// Those in the table of the [module](self).
+    /// Fails as the table of the [module](self) says.
     pub async fn send(&self, request: &HttpRequest, allowed: &Allowed<'_>, bounds: &Bounds) -> Result<Response, ApiError> {
         let mut bounds = *bounds;
         if let Some(deadline) = request.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.into()))) {
@@ -255,9 +255,9 @@ impl Egress {
     /// status of the last of them, whatever it is.
     ///
     /// # Errors
-    /// Those in the table of the [module](self).
+    /// Fails as the table of the [module](self) says.
     pub async fn fetch(&self, url: &str, hosts: &[String], max_bytes: u64, deadline: Instant) -> Result<Response, ApiError> {
-        // What cannot be read here would be kept as if it were the file.
+        // An encoded body would be stored as if it were the file.
         let headers = [("accept", "*/*"), ("accept-encoding", "identity")];
         let request = HttpRequest {
             method: Method::GET.to_string(),
@@ -275,7 +275,7 @@ impl Egress {
     /// request that is judged like this one. Trailers are left out.
     ///
     /// # Errors
-    /// Those in the table of the [module](self), the errors of the response's body too.
+    /// Fails as the table of the [module](self) says, for errors of the response's body too.
     pub async fn send_streaming(
         &self,
         request: http::Request<Body>,
@@ -315,14 +315,14 @@ impl Egress {
 }
 
 /// A response whose head has come, without secrets.
-struct Arrived {
+struct ReceivedResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: Incoming,
 }
 
-impl Arrived {
-    /// Where it redirects to. Without a `Location`, a redirect is an answer like any other.
+impl ReceivedResponse {
+    /// The target of a redirect. A redirect without `Location` is an ordinary answer.
     fn location(&self) -> Option<&HeaderValue> {
         let redirects = matches!(self.status.as_u16(), 301 | 302 | 303 | 307 | 308);
         self.headers.get(LOCATION).filter(|_| redirects)
@@ -340,7 +340,7 @@ impl Inner {
         sent: &Sent,
         bounds: &Bounds,
         upload: Upload,
-    ) -> Result<Arrived, ApiError> {
+    ) -> Result<ReceivedResponse, ApiError> {
         let Hop { method, target, .. } = hop;
         let Outgoing { mut headers, sent: now } = outgoing;
         if body.is_none() && matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
@@ -369,7 +369,7 @@ impl Inner {
             }
             headers = clean(&headers, cleaner);
             if *method != Method::HEAD {
-                // What is put in place of a secret has another length.
+                // The length of the inserted secret differs.
                 headers.remove(CONTENT_LENGTH);
             }
         }
@@ -382,7 +382,7 @@ impl Inner {
             upload,
             state: State::Open(response),
         };
-        Ok(Arrived { status, headers, body })
+        Ok(ReceivedResponse { status, headers, body })
     }
 }
 
@@ -416,7 +416,7 @@ fn content_length(headers: &HeaderMap, known: Option<u64>) -> Result<Option<u64>
     Ok(length)
 }
 
-/// Whether the body is in a form in which a secret could not be found.
+/// True if the body is encoded, so that a secret could not be found in it.
 fn is_encoded(headers: &HeaderMap) -> bool {
     let other_than = |name, plain: &str| {
         headers.get_all(name).iter().any(|value| {

@@ -1,4 +1,4 @@
-//! What a guest asks for, in a form that is right: a target that may be reached, and headers that may be sent.
+//! The checked form of a guest's request: an allowed target, and allowed headers.
 
 use agent_host_protocol::{ApiError, hosts};
 use bytes::Bytes;
@@ -29,7 +29,7 @@ const CONNECTION_HEADERS: [&str; 9] =
 /// Headers of the body, which goes where a redirect makes a GET of a request.
 const BODY_HEADERS: [&str; 5] = ["content-type", "content-encoding", "content-language", "content-location", "digest"];
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) url: Url,
@@ -82,7 +82,7 @@ impl Target {
     }
 }
 
-/// One request of a chain of redirects, with placeholders where its secrets belong.
+/// One request of a chain of redirects, with placeholders for its secrets.
 #[derive(Debug, Clone)]
 pub(super) struct Hop {
     pub(super) method: Method,
@@ -92,7 +92,7 @@ pub(super) struct Hop {
     pub(super) body: Bytes,
 }
 
-/// What really goes out.
+/// The request that is sent.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) headers: HeaderMap,
@@ -113,12 +113,12 @@ pub(super) fn method(text: &str) -> Result<Method, ApiError> {
     Ok(method)
 }
 
-/// Who speaks: it decides which headers of the connection are taken.
+/// The author of a request, who decides which headers of the connection are accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Speaker {
     /// The contract's `http`, where the host makes all of them.
     Contract,
-    /// A library over wasi:http, which says `host` and `content-length` by itself. They are checked.
+    /// A library over wasi:http, which sets `host` and `content-length` itself. Both are checked.
     Library,
 }
 
@@ -172,7 +172,7 @@ fn is_authority(value: &[u8], target: &Target) -> bool {
 }
 
 impl Inner {
-    /// Whether a request may go there, as far as it can be said without asking for the addresses of a name.
+    /// Checks a target, as far as possible without resolving its name.
     pub(super) fn admit(&self, target: &Target, allowed: Allowed<'_>) -> Result<(), ApiError> {
         let Target { host, port, .. } = target;
         if !hosts::any_matches(allowed.hosts, host, *port) {

@@ -1,5 +1,5 @@
-//! Names become addresses once, right before the connection, and only addresses that may be reached come out. What was
-//! checked is what is connected to, so a DNS server that gives different answers gains nothing.
+//! A name is resolved once, right before the connection, and the resolver returns only allowed addresses. The connection
+//! uses the checked address, so a DNS server with changing answers gains nothing.
 
 use std::{
     fmt, io,
@@ -27,10 +27,10 @@ impl Lookup for System {
     }
 }
 
-/// What will go to the address.
+/// The use of the address.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose {
-    /// Nothing that needs more than an address that may be reached.
+    /// A request that only needs an allowed address.
     Plain,
     /// Secrets, without TLS.
     UnencryptedSecrets,
@@ -44,7 +44,7 @@ pub(super) struct Resolver {
     pub(super) purpose: Purpose,
 }
 
-/// Why there is no address to connect to.
+/// The reason why no address is available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ResolveError {
     #[error("the name cannot be resolved: {0}")]

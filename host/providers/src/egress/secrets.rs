@@ -13,12 +13,12 @@ use crate::{
     secret::Secret,
 };
 
-/// How a placeholder begins and ends.
+/// Beginning of a placeholder.
 const OPEN: &[u8] = b"{{secret:";
 const CLOSE: &[u8] = b"}}";
 /// The longest secret: what servers take in one header.
 const MAX_SECRET: usize = 8 << 10;
-/// Searches that are kept for the next request. There is one for each set of secrets that went out together, which are few.
+/// Number of cached searches. There is one for each set of secrets that were sent together, which are few.
 const MAX_CLEANERS: usize = 64;
 
 /// Secrets by name. A number in [`Sent`] is a place in here.
@@ -29,7 +29,7 @@ pub(super) struct Secrets {
     pub(super) problems: Vec<String>,
 }
 
-/// Which secrets a request has.
+/// The secrets in a request.
 pub(super) type Sent = BTreeSet<usize>;
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Secrets {
     /// The value of a header with secrets in the place of their placeholders; which they are is added to `sent`.
     ///
     /// # Errors
-    /// One of them is not granted, may not go to this host, or is not there.
+    /// Fails if a secret is not granted, may not go to this host, or does not exist.
     pub(super) fn fill(
         &self,
         value: &[u8],
@@ -117,7 +117,7 @@ impl Secrets {
         };
         let missing = || {
             Category::SecretMissing.error(format!(
-                "the secret `{name}` is not there: the operator must check `[[http_secrets]]` (GET /readyz says what is wrong)"
+                "the secret `{name}` is not available: the operator must check `[[http_secrets]]` (GET /readyz has the problem)"
             ))
         };
         let found = self.secrets.iter().enumerate().find(|(_, secret)| secret.name == *name);
@@ -136,7 +136,7 @@ impl Secrets {
         self.secrets.iter().enumerate().filter(|(_, secret)| known(secret)).map(|(number, _)| number).collect()
     }
 
-    /// What takes these secrets out of a response; nothing where there are none.
+    /// The filter that removes these secrets from a response; `None` without secrets.
     pub(super) fn cleaner(&self, sent: Sent) -> Result<Option<Arc<Cleaner>>, ApiError> {
         if sent.is_empty() {
             return Ok(None);
@@ -155,11 +155,11 @@ impl Secrets {
     }
 }
 
-/// Why a secret cannot be sent, or not be found again in what comes back.
+/// The reason why a secret cannot be sent, or not be found in a response.
 fn problem(secret: &Secret) -> Option<String> {
     let text = secret.expose();
     if text.len() < MIN_SECRET {
-        Some(format!("it has fewer than {MIN_SECRET} bytes, so it could not be told from other text in a response"))
+        Some(format!("it has fewer than {MIN_SECRET} bytes, so it could not be distinguished from other text in a response"))
     } else if text.len() > MAX_SECRET {
         Some(format!("it has more than {MAX_SECRET} bytes"))
     } else if HeaderValue::from_str(text).is_err() {
@@ -169,12 +169,12 @@ fn problem(secret: &Secret) -> Option<String> {
     }
 }
 
-/// Whether a value names a secret.
+/// True if a value names a secret.
 pub(super) fn has_placeholder(value: &[u8]) -> bool {
     split(value, OPEN).is_some()
 }
 
-/// What stands before and after the first `separator`.
+/// The parts before and after the first `separator`.
 fn split<'a>(bytes: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     let at = bytes.windows(separator.len()).position(|window| window == separator)?;
     Some((bytes.get(..at)?, bytes.get(at + separator.len()..)?))

@@ -36,7 +36,7 @@ const CANARY: &str = "canary-0123456789-secret";
 
 // ---- Servers.
 
-/// What a server does after it has read a request.
+/// The behaviour of a server after reading a request.
 enum Act {
     Say(Vec<u8>),
     Pause(u64),
@@ -426,7 +426,7 @@ async fn the_address_that_was_checked_is_the_one_that_is_connected_to() {
     let server = serve(|_| ok("right")).await;
     let metadata: &[&str] = &["169.254.169.254"];
     let names = Names::new(&[
-        // It is good when it is asked first and bad afterwards, as DNS rebinding does it.
+        // A name with an allowed address first and a forbidden one afterwards, as in DNS rebinding.
         ("turns.test", &[&["127.0.0.1"], metadata]),
         ("mixed.test", &[&["169.254.169.254", "10.0.0.1", "127.0.0.1", "::1"]]),
         ("bad.test", &[metadata]),

@@ -36,7 +36,7 @@ const COMMIT_BYTES: usize = 16 * 1024 * 1024;
 const COMMIT_AFTER: Duration = Duration::from_secs(10);
 /// Passages in one request to an embedding model.
 const EMBED_BATCH: usize = 64;
-/// One such request takes so long at most.
+/// Time limit of one embedding request.
 const EMBED_LIMIT: Duration = Duration::from_secs(120);
 /// Files that are read at once. Each may have its whole size in memory some times over.
 const READERS: usize = 4;
@@ -45,7 +45,7 @@ const EXTRACTION: &str = "1";
 /// Metadata is stored with each document and given with each passage.
 const MAX_METADATA_BYTES: usize = 16 * 1024;
 
-/// What a file has become.
+/// The result of reading a file.
 enum Prepared {
     Unchanged,
     Ignored,
@@ -66,7 +66,7 @@ impl Document {
     }
 }
 
-/// What decides, beside the content of a file, what is made of it.
+/// The settings that, with the content of a file, determine its passages.
 struct Settings {
     config: KnowledgeBaseConfig,
     metadata: Map<String, Value>,
@@ -156,7 +156,7 @@ pub(crate) async fn add(
     .await?;
     let files = scan.files.len() as u64;
     progress(AddProgress::Found { files });
-    let mut adding = Adding { writer: Some(writer), waiting: 0, waiting_bytes: 0, committed_at: Instant::now() };
+    let mut adding = PendingAddition { writer: Some(writer), waiting: 0, waiting_bytes: 0, committed_at: Instant::now() };
     let mut report = AddReport { failed: scan.failed.clone(), ..AddReport::default() };
     let candidates: Vec<Candidate> = scan.files.values().cloned().collect();
     let kb_id = base.config.id.clone();
@@ -223,15 +223,15 @@ impl AddReport {
     }
 }
 
-/// The writer, and what it has not committed yet. It moves into blocking tasks and back.
-struct Adding {
+/// The writer and its uncommitted documents. The value moves into blocking tasks and back.
+struct PendingAddition {
     writer: Option<Writer>,
     waiting: u64,
     waiting_bytes: usize,
     committed_at: Instant,
 }
 
-impl Adding {
+impl PendingAddition {
     /// Stores a prepared file.
     async fn store(&mut self, prepared: Prepared) -> Result<FileOutcome, KnowledgeError> {
         Ok(match prepared {

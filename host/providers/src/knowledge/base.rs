@@ -1,4 +1,4 @@
-//! One knowledge base: its configuration, its models, its index.
+//! One knowledge base: its configuration, its models and its index.
 
 use agent_host_config::KnowledgeBaseConfig;
 use std::{path::PathBuf, sync::Arc};
@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 
 use super::{Services, error::KnowledgeError, report::KnowledgeBaseInfo, store::Store};
 
-/// One knowledge base.
+/// A knowledge base.
 pub(crate) struct Base {
     pub(crate) config: KnowledgeBaseConfig,
     pub(crate) services: Services,
     dir: PathBuf,
-    /// Opened when it is first used; again and again where that fails, so that a mended folder needs no restart.
+    /// Opened at the first use, and again after a failure, so that a repaired folder needs no restart.
     store: Mutex<Option<Arc<Store>>>,
 }
 

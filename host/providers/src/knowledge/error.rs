@@ -1,4 +1,4 @@
-//! Why a knowledge base cannot be opened or changed.
+//! The errors of opening and changing a knowledge base.
 
 use std::path::PathBuf;
 
@@ -6,48 +6,48 @@ use agent_host_protocol::{ApiError, ErrorCode};
 
 use crate::search::SearchError;
 
-/// Why a knowledge base cannot be opened or changed.
+/// The reason why a knowledge base cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KnowledgeError {
     /// A value of the configuration cannot be.
     #[error("{0}")]
     Config(String),
-    /// There is no such knowledge base.
+    /// The knowledge base does not exist.
     #[error("there is no knowledge base `{id}`; the configuration has {}", named(.known))]
     UnknownBase {
-        /// What was asked for.
+        /// Requested id.
         id: String,
-        /// What there is.
+        /// Existing ids.
         known: Vec<String>,
     },
     /// An option of an addition cannot be.
     #[error("{0}")]
     Options(String),
-    /// What is to be added is not there.
+    /// The path to add does not exist.
     #[error("{path} cannot be added: {reason}", path = path.display())]
     Path {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// Description of the problem.
         reason: String,
     },
     /// The index was made by another version, or is damaged.
     #[error("the knowledge base in {path} cannot be read: {reason}; remove that folder and add the documents again",
         path = path.display())]
     Unreadable {
-        /// Its folder.
+        /// Folder of the knowledge base.
         path: PathBuf,
-        /// Why.
+        /// Description of the problem.
         reason: String,
     },
     /// The index cannot be used now.
     #[error(transparent)]
     Index(#[from] SearchError),
-    /// The embedding model does not answer. What was committed stays; adding again goes on from there.
+    /// The embedding model does not answer. Committed documents stay; a repeated call adds the rest.
     #[error("the embedding model failed ({source}); {done} of {files} files are done and kept, add again to go on")]
     Embedding {
-        /// What it answered.
+        /// Error of the model.
         source: ApiError,
         /// Files that are done.
         done: u64,
@@ -63,7 +63,7 @@ fn named(ids: &[String]) -> String {
     if ids.is_empty() { "none: add one under [[knowledge_bases]]".to_owned() } else { ids.join(", ") }
 }
 
-/// What a guest is told: no path of the host's machine is in it.
+/// The error for a guest, without paths of the host's machine.
 impl From<KnowledgeError> for ApiError {
     fn from(error: KnowledgeError) -> Self {
         match error {

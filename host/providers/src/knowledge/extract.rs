@@ -9,7 +9,7 @@ use html2text::{
 
 /// A file has so many bytes at most: a book has 1 MiB of text.
 pub(crate) const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
-/// What is made of a file has so many bytes of text at most.
+/// Largest text of a file, in bytes.
 const MAX_TEXT_BYTES: usize = 32 * 1024 * 1024;
 /// HTML is a tree in memory, of many times its size.
 const MAX_HTML_BYTES: usize = 16 * 1024 * 1024;
@@ -22,7 +22,7 @@ const MAX_UNREADABLE_PERCENT: usize = 10;
 /// A title is for a list.
 const MAX_TITLE_CHARS: usize = 200;
 
-/// How a file is read.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Text,
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// By the name of a file, if that tells.
+    /// The format by the name of a file, if the name shows it.
     pub(crate) fn of_name(path: &Path) -> Option<Self> {
         let Some(extension) = path.extension() else {
             let name = path.file_name()?.to_str()?;
@@ -62,19 +62,19 @@ impl Kind {
 
 /// The text of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Extracted {
+pub(crate) struct ExtractedText {
     pub(crate) kind: Kind,
-    /// What the file calls itself, apart from its headings.
+    /// Title of the file, apart from its headings.
     pub(crate) title: Option<String>,
     pub(crate) text: String,
-    /// Whether lines with `#` are headings.
+    /// True if lines with `#` are headings.
     pub(crate) headings: bool,
 }
 
 /// Reads a file that may be anything. Call it through [`super::guard`]: it may panic or never end.
 ///
 /// `kind` is what the name says, if it says something.
-pub(crate) fn extract(bytes: &[u8], kind: Option<Kind>) -> Result<Extracted, String> {
+pub(crate) fn extract(bytes: &[u8], kind: Option<Kind>) -> Result<ExtractedText, String> {
     let kind = if bytes.starts_with(b"%PDF-") { Kind::Pdf } else { kind.unwrap_or(Kind::Text) };
     let (title, text) = match kind {
         Kind::Text | Kind::Markdown => (None, decode(bytes)?),
@@ -99,14 +99,14 @@ pub(crate) fn extract(bytes: &[u8], kind: Option<Kind>) -> Result<Extracted, Str
             _ => "it has no text".into(),
         });
     }
-    Ok(Extracted { kind, title, text, headings: matches!(kind, Kind::Markdown | Kind::Html) })
+    Ok(ExtractedText { kind, title, text, headings: matches!(kind, Kind::Markdown | Kind::Html) })
 }
 
 pub(crate) fn too_large(what: &str, size: u64, limit: u64) -> String {
     format!("{what} has {size} bytes; the limit is {limit}")
 }
 
-/// One line, short enough for a list.
+/// The text as one line, short enough for a list.
 pub(crate) fn one_line(text: &str) -> Option<String> {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let line: String = line.chars().filter(|c| !c.is_control()).take(MAX_TITLE_CHARS).collect();
@@ -152,7 +152,7 @@ fn html_title(html: &str) -> Option<String> {
     one_line(&render(&raw).ok()?)
 }
 
-/// Whether more elements are open at one place than a page has. Those that end by themselves do not count.
+/// True if more elements are nested than in real pages. Void elements do not count.
 fn nests_too_deep(html: &str) -> bool {
     let mut depth = 0_usize;
     for part in html.split('<').skip(1) {
@@ -276,7 +276,7 @@ fn unpacked_size(bytes: &[u8]) -> Result<(), String> {
             && !dictionary.contains("DCTDecode")
             && !dictionary.contains("ASCII")
         {
-            return Err("it has streams that are packed more than once: save it anew with another program".into());
+            return Err("it has streams that are compressed more than once: save it with another program".into());
         }
         // A stream of another packing, or a corrupt one, has what could be unpacked of it.
         let size = readable(&mut flate2::read::ZlibDecoder::new(body).take(budget + 1));
@@ -287,7 +287,7 @@ fn unpacked_size(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// How many bytes can be read.
+/// The number of readable bytes.
 fn readable(from: &mut impl Read) -> u64 {
     let mut size = 0;
     let mut buffer = vec![0; 64 * 1024];

@@ -9,15 +9,15 @@ const MAX_VALUES: usize = 256;
 const ALLOWED: &str = "a filter is an object of metadata keys, each with a string, number or boolean, a list of those (any of \
                        them), or an object with one or more of `gte`, `gt`, `lte`, `lt` (number or string) and `prefix` (string)";
 
-/// What metadata must be like. All keys must fit.
+/// Conditions on metadata. All keys must match.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Filter(Vec<(String, Condition)>);
 
 #[derive(Debug, Clone, PartialEq)]
 enum Condition {
-    /// It is one of these; where the metadata is a list, one of the list is.
+    /// The value equals one of these; for a list, one of its items does.
     AnyOf(Vec<Value>),
-    /// It is within all of these.
+    /// The value is within all of these bounds.
     Within(Vec<Bound>),
 }
 
@@ -87,7 +87,7 @@ impl Filter {
         (Self(these), Self(others))
     }
 
-    /// Whether all its keys fit. What has no such key does not.
+    /// True if all keys match. A document without such a key does not match.
     pub(crate) fn fits(&self, metadata: &Map<String, Value>) -> bool {
         self.0.iter().all(|(key, condition)| metadata.get(key).is_some_and(|value| condition.fits(value)))
     }
@@ -115,7 +115,7 @@ impl Bound {
     }
 }
 
-/// How two values of the same type are ordered; nothing for different types.
+/// The order of two values of the same type; `None` for different types.
 fn compare(a: &Value, b: &Value) -> Option<std::cmp::Ordering> {
     match (a, b) {
         (Value::String(a), Value::String(b)) => Some(a.cmp(b)),

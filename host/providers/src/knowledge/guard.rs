@@ -10,15 +10,15 @@ use std::{
     time::Duration,
 };
 
-/// Parsers of nested formats recurse. Only what is used of it takes memory.
+/// Stack of a parser's thread: parsers of nested formats recurse. Only the used part takes memory.
 const STACK_BYTES: usize = 256 * 1024 * 1024;
-/// A thread cannot be stopped from outside. So many that never end are suffered; then nothing more is begun.
+/// Number of threads that may hang: a thread cannot be stopped from outside. With this many, no further work is started.
 const MAX_LOST: usize = 4;
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
 /// The result of `work`, or why there is none: it panicked, or took longer than `limit`.
 ///
-/// Work that takes too long goes on in the background until it ends by itself; what it finds is thrown away.
+/// Work over its time limit continues in the background until it ends; its result is dropped.
 pub(crate) fn run<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -32,7 +32,7 @@ pub(crate) fn run<T: Send + 'static>(
         .stack_size(STACK_BYTES)
         .spawn(move || {
             let found = catch_unwind(AssertUnwindSafe(work));
-            // Nobody waits any more: it was given up, and has come back after all.
+            // The receiver gave up, and the thread has ended after all.
             if result.send(found).is_err() {
                 LOST.fetch_sub(1, Ordering::Relaxed);
             }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_panics_or_never_ends_is_an_error() {
+    fn panics_and_timeouts_of_parsers_are_errors() {
         let second = Duration::from_secs(60);
         assert_eq!(run(second, || Ok(1)), Ok(1));
         assert_eq!(run(second, || Err::<(), _>("no".into())), Err("no".into()));

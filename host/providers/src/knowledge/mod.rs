@@ -1,8 +1,7 @@
 //! Knowledge bases: documents, cut into passages, found again.
 //!
-//! It is: reading of files, an index for each knowledge base, and retrieval from it by text, by meaning where a model
-//! for embeddings is configured, and put into order by a model where one is configured for that. It is not: a judge
-//! of who may read which knowledge base.
+//! Reading of files, one index for each knowledge base, and retrieval by text, by meaning (with an embedding model), and
+//! with reranking (with a rerank model). The caller decides who may read which knowledge base.
 
 use std::{
     path::{Path, PathBuf},
@@ -38,7 +37,7 @@ pub trait Embedder: Send + Sync {
     /// Names the model: vectors of another name are never compared with its own.
     fn name(&self) -> String;
 
-    /// One vector for each text, in their order.
+    /// One vector for each text, in order.
     async fn embed(&self, texts: &[String], deadline: Instant) -> Result<Vec<Vec<f32>>, ApiError>;
 }
 
@@ -75,10 +74,10 @@ pub struct Knowledge {
 impl Knowledge {
     /// The knowledge bases of a configuration, each in `dir/<id>/`, with the models that `services` gives.
     ///
-    /// An index that cannot be read is not an error here: [`Knowledge::list`] tells it as a `problem`, and the others work.
+    /// An unreadable index is no error here: [`Knowledge::list`] reports it as a `problem`, and the others work.
     ///
     /// # Errors
-    /// Where a value of the configuration cannot be, or two have the same id.
+    /// Fails if a value of the configuration is invalid, or two entries have the same id.
     pub fn open(
         dir: &Path,
         configs: &[KnowledgeBaseConfig],
@@ -129,10 +128,10 @@ impl Knowledge {
 
     /// Takes in files, and all files of folders that are text, Markdown, HTML or PDF. Hidden files and links do not count.
     ///
-    /// A file that has not changed since is skipped; one that has takes the place of what it was. What cannot be read is
-    /// reported and does not stop the rest. Documents are committed in batches, each document whole: killed at any moment,
-    /// the same call again does what is left. A document is read anew when the settings of the knowledge base, its
-    /// embedding model or the metadata of this call are others than before.
+    /// Unchanged files are skipped; a changed file replaces its document. Unreadable files are reported and do not stop the
+    /// rest. Documents are committed in batches, each document whole: after a crash, the same call adds the rest. A
+    /// document is read again when the settings of the knowledge base, its embedding model or the metadata of this call
+    /// have changed.
     ///
     /// # Errors
     /// [`SearchError::Busy`](crate::search::SearchError::Busy) while anyone else writes to this knowledge base;
@@ -150,7 +149,7 @@ impl Knowledge {
     /// All documents, by path. Reads files where something has changed.
     ///
     /// # Errors
-    /// Where there is no such knowledge base, or it cannot be read.
+    /// Fails if the knowledge base does not exist or cannot be read.
     pub fn documents(&self, kb_id: &str) -> Result<Vec<DocumentInfo>, KnowledgeError> {
         let snapshot = self.base(kb_id)?.store()?.snapshot()?;
         let mut documents: Vec<_> = snapshot.documents().map(|record| record.info()).collect();

@@ -6,7 +6,7 @@ use text_splitter::{ChunkConfig, MarkdownSplitter, TextSplitter};
 
 use super::extract::one_line;
 
-/// What is cut at once.
+/// Number of bytes that are split at a time.
 const BLOCK_BYTES: usize = 32 * 1024;
 
 /// A passage and the headings above it.
@@ -17,7 +17,7 @@ pub(crate) struct Passage {
     pub(crate) heading: String,
 }
 
-/// What a text is cut into, and its first heading.
+/// The passages of a text, and its first heading.
 pub(crate) fn split(text: &str, headings: bool, config: &KnowledgeBaseConfig) -> Result<(Vec<Passage>, Option<String>), String> {
     let size = || {
         ChunkConfig::new(config.passage_chars)
@@ -38,7 +38,7 @@ pub(crate) fn split(text: &str, headings: bool, config: &KnowledgeBaseConfig) ->
     let splitter = MarkdownSplitter::new(size()?);
     let chunks = blocks.iter().flat_map(|(at, block)| splitter.chunk_indices(block).map(move |(from, chunk)| (at + from, chunk)));
     for (from, chunk) in chunks {
-        // Those before the passage, and those that it begins with.
+        // The headings before the passage, and those at its beginning.
         let mut begins = from;
         while let Some(heading) = coming
             .next_if(|next| next.from <= begins || text.get(begins..next.from).is_some_and(|between| between.trim().is_empty()))
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_letters_is_no_passage() {
+    fn text_without_letters_is_no_passage() {
         assert_eq!(split("---\n\n***\n", true, &config(100, 0)).unwrap(), (vec![], None));
     }
 }

@@ -1,4 +1,4 @@
-//! What is told of a knowledge base, of its documents, and of what was done to them.
+//! Reports on a knowledge base, its documents, and changes to them.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use serde_json::{Map, Value};
 /// A knowledge base.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnowledgeBaseInfo {
-    /// Its id.
+    /// Id of the knowledge base.
     pub id: String,
     /// For people.
     pub name: String,
-    /// How many documents it has.
+    /// Number of documents.
     pub documents: u64,
-    /// How many passages they have.
+    /// Number of passages.
     pub passages: u64,
-    /// Why it cannot be used, where it cannot; it answers errors until that is mended.
+    /// Reason why the knowledge base cannot be used, if any; calls fail until it is repaired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -28,88 +28,88 @@ pub struct DocumentInfo {
     pub id: String,
     /// The path below the folder that was added; the name of a file that was added by itself.
     pub path: String,
-    /// Where the file was. Not shown to guests.
+    /// Path of the file. Not shown to guests.
     pub source: PathBuf,
     /// The first heading, `<title>`, or the name of the file.
     pub title: String,
     /// As it was read: `text/markdown`, `text/html`, `application/pdf`, `text/plain`.
     pub media_type: String,
-    /// When the file was last changed. Unix milliseconds.
+    /// Time of the file's last change, in Unix ms.
     pub modified_at: u64,
-    /// When it was taken in. Unix milliseconds.
+    /// Time of the addition, in Unix ms.
     pub added_at: u64,
     /// Size of the file.
     pub bytes: u64,
-    /// How many passages it was cut into.
+    /// Number of passages.
     pub passages: u64,
     /// The embedding model of its passages, if they have embeddings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<String>,
-    /// What guests see of it: all keys that filters can name.
+    /// Metadata for guests: all keys that filters can name.
     pub metadata: Map<String, Value>,
 }
 
-/// How documents are added.
+/// The options of an addition.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct AddOptions {
     /// Metadata of each document of this addition. Strings, numbers and booleans.
     pub metadata: Map<String, Value>,
-    /// Whether documents whose files have gone from an added folder are removed.
+    /// If true, documents are removed whose files have gone from an added folder.
     pub prune: bool,
 }
 
-/// What happened to a file.
+/// The outcome of adding a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum FileOutcome {
-    /// It was not there before.
+    /// The document is new.
     Added {
-        /// Its passages.
+        /// Number of passages.
         passages: u64,
     },
-    /// It took the place of what it was before.
+    /// The document replaced an earlier version.
     Updated {
-        /// Its passages.
+        /// Number of passages.
         passages: u64,
     },
-    /// It is there as it is.
+    /// The document is unchanged.
     Unchanged,
-    /// It is not a kind of file that is read. Files that are named one by one are `Failed` instead.
+    /// The format of the file is not supported. A file that was named directly is `Failed` instead.
     Ignored,
-    /// It could not be taken in; what was there of it stays.
+    /// The file could not be added; an earlier version stays.
     Failed {
-        /// Why, for a person.
+        /// Reason, for a person.
         reason: String,
     },
 }
 
-/// How far an addition has come.
+/// The progress of an addition.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AddProgress {
     /// All files were found.
     Found {
-        /// How many.
+        /// Number of files.
         files: u64,
     },
     /// A file is done.
     File {
-        /// How many are done.
+        /// Number of completed files.
         done: u64,
-        /// How many there are.
+        /// Number of files.
         files: u64,
         /// The file.
         path: PathBuf,
-        /// What happened to it.
+        /// Outcome of the file.
         outcome: FileOutcome,
     },
-    /// What was told before is on disk, and found.
+    /// Files reported before are on disk and searchable.
     Committed {
-        /// How many files are done and safe.
+        /// Number of committed files.
         done: u64,
     },
 }
 
-/// What an addition did.
+/// The result of an addition.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AddReport {
     /// Documents that were not there before.
@@ -124,9 +124,9 @@ pub struct AddReport {
     pub passages: u64,
     /// Files that could not be taken in.
     pub failed: Vec<FileFailure>,
-    /// Documents whose files have gone from an added folder: their paths. They stay, unless `prune` was asked for.
+    /// Paths of documents whose files have gone from an added folder. The documents stay, unless `prune` was set.
     pub missing: Vec<String>,
-    /// How many of those were removed.
+    /// Number of removed documents.
     pub pruned: u64,
 }
 
@@ -135,15 +135,15 @@ pub struct AddReport {
 pub struct FileFailure {
     /// The file.
     pub path: PathBuf,
-    /// Why, for a person.
+    /// Reason, for a person.
     pub reason: String,
 }
 
-/// What a removal did.
+/// The result of a removal.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RemoveReport {
-    /// What was removed.
+    /// Removed documents.
     pub removed: Vec<DocumentInfo>,
-    /// What named no document.
+    /// Names without a document.
     pub not_found: Vec<String>,
 }

@@ -22,13 +22,13 @@ use crate::search::{WeightedField, text_query};
 
 /// Passages that one answer has at most.
 const MAX_TOP_K: u32 = 50;
-/// What each way of searching brings to the fusion, and what a model puts into order.
+/// Number of candidates of each search for the fusion, and for reranking.
 const CANDIDATES: usize = 50;
 /// The constant of reciprocal rank fusion, as its authors chose it.
 const FUSION_CONSTANT: f64 = 60.0;
-/// What a term counts for that stands in a title or heading, beside one in the text.
+/// Weight of a term in a title or heading, relative to one in the text.
 const CONTEXT_WEIGHT: f32 = 0.5;
-/// The part of the remaining time that a model may use up before the search goes on without it.
+/// Share of the remaining time for a model, after which the search continues without it.
 const MODEL_SHARE: f64 = 0.6;
 /// More than this a reader does not wait for a better order.
 const MODEL_LIMIT: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ async fn found(
     Ok(hits.into_iter().map(|found| found.into_hit(&degraded)).collect())
 }
 
-/// When a model is given up, so that there is an answer without it before `deadline`.
+/// The time limit of a model, so that an answer without it is possible before `deadline`.
 fn share_of(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now).mul_f64(MODEL_SHARE).min(MODEL_LIMIT)

@@ -1,4 +1,4 @@
-//! Which files an addition is about.
+//! The files of an addition.
 
 use std::{
     collections::BTreeMap,
@@ -24,20 +24,20 @@ pub(crate) struct Candidate {
     pub(crate) source: PathBuf,
     /// Below the folder that was named, with `/`.
     pub(crate) path: String,
-    /// What its name says of its kind.
+    /// Format by the name of the file.
     pub(crate) kind: Option<Kind>,
-    /// Whether it was named itself.
+    /// True if the file was named directly.
     pub(crate) named: bool,
 }
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// By source.
     pub(crate) files: BTreeMap<PathBuf, Candidate>,
     /// The folders that were named.
     pub(crate) roots: Vec<PathBuf>,
-    /// What could not be looked into. What is below it is neither found nor missing.
+    /// Unreadable folders. Files below them are neither found nor missing.
     pub(crate) failed: Vec<FileFailure>,
 }
 
@@ -95,7 +95,7 @@ impl Scan {
         }
     }
 
-    /// Whether a file that is not among the found ones has gone from one of the folders.
+    /// True if a file that was not found has gone from one of the folders.
     pub(crate) fn misses(&self, source: &Path) -> bool {
         self.roots.iter().any(|root| source.starts_with(root))
             && !self.files.contains_key(source)

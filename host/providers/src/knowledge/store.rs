@@ -1,7 +1,7 @@
 //! The index of one knowledge base.
 //!
-//! A document is one record and its passages, all written in one commit. What is in the knowledge base is read from the
-//! index itself; there is no second list that could say otherwise.
+//! A document is one record and its passages, all written in one commit. The list of documents is read from the index
+//! itself, so no second list can differ.
 
 use std::{
     collections::HashMap,
@@ -32,7 +32,7 @@ const DOCUMENT: &str = "document";
 const PASSAGE: &str = "passage";
 const HEADING: &str = "heading";
 
-/// What is kept of a document beside its passages.
+/// The record of a document, besides its passages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DocumentRecord {
     pub(crate) id: String,
@@ -56,7 +56,7 @@ pub(crate) const RESERVED: [&str; 9] =
     ["path", "title", "media_type", "modified_at", "heading", "passage", "passages", "retrieval", "degraded"];
 
 impl DocumentRecord {
-    /// What guests see of it, and filters name.
+    /// The metadata for guests and for filters.
     pub(crate) fn shown(&self) -> Map<String, Json> {
         let mut shown = self.metadata.clone();
         shown.insert("path".into(), json!(self.path));
@@ -135,17 +135,17 @@ struct Seen {
     snapshot: Arc<Snapshot>,
 }
 
-/// What was committed at one moment.
+/// A committed state.
 pub(crate) struct Snapshot {
     pub(crate) searcher: Searcher,
     segments: Vec<Arc<SegmentData>>,
-    /// Those of the whole snapshot, by [`key`].
+    /// The documents of the whole snapshot, by [`key`].
     documents: HashMap<u64, Arc<DocumentRecord>>,
     vectors: PathBuf,
     fields: Fields,
 }
 
-/// What is remembered of a segment. Segments do not change, apart from what is deleted in them.
+/// Cached values of a segment. Segments do not change, apart from deletions.
 struct SegmentData {
     id: SegmentId,
     documents: Vec<u64>,
@@ -154,10 +154,10 @@ struct SegmentData {
     vectors: OnceLock<Arc<SegmentVectors>>,
 }
 
-/// Which passages are meant, by segment and number in it.
+/// The selected passages, by segment and number in it.
 pub(crate) type Allowed = Arc<Vec<Vec<bool>>>;
 
-/// Whether a passage is meant, by its headings and its number.
+/// The predicate that selects a passage, by its headings and its number.
 pub(crate) type OfPassage<'a> = dyn Fn(&str, u32) -> bool + 'a;
 
 /// A passage as it is stored.
@@ -178,7 +178,7 @@ impl Store {
         Ok(Self { dir: dir.to_owned(), fields, opened, seen: Mutex::new(None) })
     }
 
-    /// What is committed now, by whatever process.
+    /// The present committed state, by whatever process.
     pub(crate) fn snapshot(&self) -> Result<Arc<Snapshot>, KnowledgeError> {
         let mut seen = self.seen.lock();
         let meta = fs::read(self.dir.join("meta.json")).map_err(|error| failure(&self.dir, &error.into()))?;
@@ -203,7 +203,7 @@ impl Store {
         Ok(Writer { store: self, inner })
     }
 
-    /// What reading reports of this index.
+    /// Converts an error of reading this index.
     pub(crate) fn failure(&self, error: &TantivyError) -> KnowledgeError {
         failure(&self.dir, error)
     }
@@ -217,7 +217,7 @@ fn failure(dir: &Path, error: &TantivyError) -> KnowledgeError {
     }
 }
 
-/// Changes an index. Nothing is changed before [`Writer::commit`]; dropped before, it has changed nothing.
+/// A change of an index. No change is visible before [`Writer::commit`]; dropping the writer before discards all changes.
 pub(crate) struct Writer {
     store: Arc<Store>,
     inner: IndexWriter<TantivyDocument>,
@@ -268,7 +268,7 @@ impl Writer {
         self.inner.commit().map(drop).map_err(|error| self.store.failure(&error))
     }
 
-    /// Waits for what goes on in the background, and clears up.
+    /// Waits for background work, and cleans up.
     pub(crate) fn finish(self) -> Result<(), KnowledgeError> {
         let Self { store, inner } = self;
         inner.wait_merging_threads().map_err(|error| store.failure(&error))?;
@@ -398,7 +398,7 @@ impl Snapshot {
         Ok(best)
     }
 
-    /// Whether a passage of the segment is of a document whose record, perhaps in another segment, has embeddings.
+    /// True if a passage of the segment belongs to a document whose record, perhaps in another segment, has embeddings.
     fn has_vectors_of(&self, data: &SegmentData) -> bool {
         data.documents.iter().any(|key| self.documents.get(key).is_some_and(|record| record.embedding.is_some()))
     }

@@ -62,7 +62,7 @@ impl SegmentVectors {
         }
     }
 
-    /// Those of a segment; from their file where there is one.
+    /// The vectors of a segment; read from their file if it exists.
     pub(crate) fn load(
         dir: &Path,
         searcher: &Searcher,

@@ -31,11 +31,11 @@ const MAX_PLAUSIBLE_TOKENS: u64 = 100_000_000;
 pub(super) struct Assembler {
     names: ToolNames,
     redactor: Redactor,
-    text: Spoken,
-    reasoning: Spoken,
+    text: ModelText,
+    reasoning: ModelText,
     refused: bool,
     calls: Vec<PartialCall>,
-    /// Where the call with an index is in `calls`.
+    /// The position of the call with an index in `calls`.
     by_index: HashMap<u64, usize>,
     finish_reason: Option<String>,
     usage: Option<TokenUsage>,
@@ -49,7 +49,7 @@ pub(super) struct Assembler {
 
 /// Text that was passed on.
 #[derive(Debug)]
-struct Spoken {
+struct ModelText {
     pieces: Pieces,
     whole: String,
 }
@@ -65,7 +65,7 @@ struct PartialCall {
 impl Assembler {
     /// For the answer to a conversation of `turn` messages, with at most `limit` bytes of content.
     pub(super) fn new(names: ToolNames, redactor: Redactor, turn: usize, limit: usize) -> Self {
-        let spoken = || Spoken { pieces: Pieces::new(&redactor), whole: String::new() };
+        let spoken = || ModelText { pieces: Pieces::new(&redactor), whole: String::new() };
         Self {
             text: spoken(),
             reasoning: spoken(),
@@ -83,12 +83,12 @@ impl Assembler {
         }
     }
 
-    /// Whether the model has said why it stops: what follows can only be the usage.
+    /// True if the model has given its finish reason: only the usage can follow.
     pub(super) const fn is_finished(&self) -> bool {
         self.finish_reason.is_some()
     }
 
-    /// Whether the provider has said that nothing follows.
+    /// True if the provider has sent the end of the stream.
     pub(super) const fn has_ended(&self) -> bool {
         self.ended
     }
@@ -187,8 +187,8 @@ impl Assembler {
         Ok(())
     }
 
-    /// Takes in a piece of a call. Which call it belongs to is for the index to say; where a provider leaves that out,
-    /// or gives all calls the same (both are seen), a new id together with a name begins a new call.
+    /// Adds a piece of a call. The index names the call; if a provider omits the index or repeats it for all calls (both
+    /// occur), a new id with a name begins a new call.
     fn call(&mut self, index: Option<u64>, id: Option<&Value>, function: &Value) -> Result<(), ApiError> {
         let id = id.and_then(Value::as_str).unwrap_or_default();
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -333,7 +333,7 @@ impl Assembler {
     }
 }
 
-/// What a provider says that the call cost, where it can be true.
+/// The usage that a provider reports, if it is plausible.
 pub(super) fn plausible_usage(usage: &Value) -> Option<TokenUsage> {
     let number = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).filter(|tokens| *tokens <= MAX_PLAUSIBLE_TOKENS);
     let input = number("/prompt_tokens").or_else(|| number("/input_tokens"))?;

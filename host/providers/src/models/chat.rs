@@ -20,7 +20,7 @@ use crate::ArtifactSource;
 /// Tools of one request. Providers take 128.
 const MAX_TOOLS: usize = 512;
 
-/// What is wrong with a request whatever the provider is.
+/// Checks a request, independently of the provider.
 pub(super) fn check(config: &ModelConfig, request: &ModelRequest) -> Result<(), ApiError> {
     if request.messages.is_empty() {
         return Err(ApiError::invalid_argument("a request to a model needs at least one message"));
@@ -131,7 +131,8 @@ async fn wire_message(
     Ok(Value::Object(wire))
 }
 
-/// OpenAI tells `developer` from `system`. Many compatible servers know only `system`, which says the same to them.
+/// OpenAI distinguishes `developer` from `system`. Many compatible servers know only `system`, which has the same meaning
+/// for them.
 fn wire_role(config: &ModelConfig, role: Role) -> &'static str {
     let speaks_to_openai = || {
         let host = config.url().ok().flatten();
@@ -161,7 +162,7 @@ fn text_of(part: &ContentPart) -> String {
     }
 }
 
-/// What a model is told of an artifact that it cannot be shown.
+/// The text for a model about an artifact that it cannot be shown.
 fn note(artifact: &ArtifactRef) -> String {
     let name = artifact.name.as_deref().map(|name| format!("{}, ", quote(name))).unwrap_or_default();
     let size = artifact.size.map(|size| format!(", {size} bytes")).unwrap_or_default();
@@ -196,7 +197,7 @@ async fn wire_parts(message: &Message, images: &mut Images<'_>) -> Result<Value,
     Ok(Value::Array(parts))
 }
 
-/// Whether models look at it. SVG is a text with instructions in it.
+/// True if models accept the type as an image. SVG is a text that may contain instructions.
 fn is_image(media_type: &str) -> bool {
     let media_type = media_type.to_ascii_lowercase();
     media_type.starts_with("image/") && !media_type.starts_with("image/svg")

@@ -1,5 +1,5 @@
-//! What goes wrong with a model, by category. Each error has `details.code`, so that a runner or an operator can tell
-//! them apart without reading the message.
+//! The failures of model calls, by category. Each error has `details.code`, so that a runner or an operator can distinguish
+//! them without reading the message.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::redact::Redactor;
 /// Of a provider's own words, this much is passed on.
 const MAX_MESSAGE_CHARS: usize = 500;
 
-/// What went wrong. The table in the documentation of the module is held against it by a test.
+/// The category of a failure. A test compares the table in the documentation of the module with this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Category {
     NotReady,
@@ -104,7 +104,7 @@ pub(super) fn deadline_exceeded() -> ApiError {
     ApiError::new(ErrorCode::DeadlineExceeded, "the model did not answer before the deadline of the call")
 }
 
-/// What is left until a deadline.
+/// The time left until a deadline.
 pub(super) fn remaining(deadline: Instant) -> Result<Duration, ApiError> {
     deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()).ok_or_else(deadline_exceeded)
 }
@@ -118,7 +118,7 @@ pub(super) fn quote(text: &str) -> String {
     quoted
 }
 
-/// What a provider says in an error: `{"error":{"message","code","type"}}`, and the other forms that are about.
+/// The error of a provider: `{"error":{"message","code","type"}}`, and other common forms.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ProviderMessage {
     /// For people.
@@ -177,7 +177,7 @@ impl ProviderMessage {
             details.insert("retry_after_ms".into(), json!(milliseconds(after)));
         }
         let (category, message) = match status {
-            // What a provider says here may quote the key; beyond redaction, there is nothing in it for a runner.
+            // The provider's text may quote the key; even redacted, it does not help a runner.
             401 | 403 => (
                 Category::Unauthorized,
                 "the provider refuses the credentials of this model: the operator must check them".into(),

@@ -31,12 +31,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Of an error's body, this much is read; more than any provider says.
 const MAX_ERROR_BYTES: usize = 64 << 10;
-/// How long the body of an error may take. It is only words.
+/// Time limit for the body of an error, which is only text.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Idle connections that are kept open for the next request.
 const IDLE_CONNECTIONS: usize = 8;
 
-/// The way to one provider. It has its own connections.
+/// The client of one provider, with its own connections.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     model: String,
@@ -111,7 +111,7 @@ impl Endpoint {
             };
             let error = self.redactor.error(failure.error);
             let Some(pause) = pauses.next().filter(|_| failure.retry) else { return Err(error) };
-            // A little later than the provider says, so that not all who were told the same come at the same time.
+            // A little later than the provider asks, so that clients with the same answer do not retry at the same time.
             let pause = failure.retry_after.map_or(pause, |after| after.saturating_add(pause.min(after / 10)));
             if remaining(deadline)? <= pause {
                 return Err(error);
@@ -152,8 +152,8 @@ impl Endpoint {
         Err(Failure { retry: error.retryable, error, retry_after })
     }
 
-    /// The provider could not be reached, or closed the connection instead of answering. Why is for the operator: it
-    /// names addresses.
+    /// The provider could not be reached, or closed the connection without an answer. The reason names addresses, so only
+    /// the operator's log has it.
     fn unreachable(&self, error: reqwest::Error) -> Failure {
         let message = if error.is_connect() {
             "the provider of the model cannot be reached"
@@ -185,10 +185,10 @@ impl Endpoint {
     }
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 struct Failure {
     error: ApiError,
-    /// Whether another attempt makes sense now.
+    /// True if another attempt makes sense now.
     retry: bool,
     retry_after: Option<Duration>,
 }
@@ -209,7 +209,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Whether the provider says that it sends events.
+    /// True if the provider answers with a stream of events.
     pub(super) fn is_event_stream(&self) -> bool {
         self.media_type().is_some_and(|media_type| media_type.eq_ignore_ascii_case("text/event-stream"))
     }
@@ -219,7 +219,7 @@ impl Answer {
         text.split(';').next().map(str::trim)
     }
 
-    /// Waits for bytes; none is the end. Nothing is lost where the future is dropped.
+    /// Waits for bytes; `None` is the end. Dropping the future loses no bytes.
     ///
     /// `patience` bounds the wait where that is shorter than the idle timeout.
     pub(super) async fn bytes(&mut self, patience: Option<Duration>) -> Result<Option<Bytes>, ApiError> {
@@ -258,7 +258,7 @@ impl Answer {
         serde_json::from_slice(&body).map_err(|error| match serde_json::from_slice::<Value>(&body) {
             Ok(value) => match value.get("error").filter(|error| !error.is_null()) {
                 Some(error) => endpoint.redactor.error(ProviderMessage::of_value(error, &endpoint.redactor).into_late_error()),
-                // What serde says quotes the body.
+                // The message of serde quotes the body.
                 None => Category::InvalidResponse
                     .error(endpoint.redactor.text(&quote(&format!("the response of the provider has another form: {error}")))),
             },

@@ -1,7 +1,7 @@
 //! Language models: chat, embeddings, rerank and token counting.
 //!
-//! It is: the way from a granted call to a model that the operator configured, and back in the words of the protocol.
-//! It is not: a judge of who may call, and it keeps nothing of what is said.
+//! The module carries out a granted call to a model that the operator configured, and converts the answer into the types of
+//! the protocol. It makes no decision about grants, and stores no content.
 //!
 //! # Providers
 //!
@@ -12,21 +12,21 @@
 //! | `jina` | `rerank` | `/rerank` of Jina |
 //! | `scripted` | all | a file of replies (format: module `scripted`), hashed words, shared words; no network |
 //!
-//! HTTP is `reqwest`, spoken directly. Not `async-openai`, `genai` or `rig`: their enums refuse or lose what compatible
-//! servers add (`reasoning_content`, odd tool-call pieces, other finish reasons), their retries know neither the
-//! deadline of a run nor `Retry-After`, none bounds what a server may send, and errors quote URLs. The part of the
-//! interface that is used here is small. Server-sent events are read by `sse`, which says why.
+//! HTTP is `reqwest`, used directly. Not `async-openai`, `genai` or `rig`: their enums refuse or lose the additions of
+//! compatible servers (`reasoning_content`, odd tool-call pieces, other finish reasons), their retries know neither the
+//! deadline of a run nor `Retry-After`, none bounds the answer of a server, and errors quote URLs. The used part of the
+//! interface is small. `sse` reads server-sent events; its documentation has the reasons.
 //!
 //! # Guarantees
 //!
-//! - Nothing outlasts the deadline of its call. Dropping a future or a [`ModelStream`] closes its connection.
-//! - A request is sent again only while no answer has begun: on 408, 429, 5xx and failed connections, with growing
-//!   pauses and jitter, or when `Retry-After` says. Where that would be after the deadline, the call fails at once.
+//! - No request outlasts the deadline of its call. Dropping a future or a [`ModelStream`] closes its connection.
+//! - A request is retried only before an answer has begun: on 408, 429, 5xx and failed connections, with growing pauses and
+//!   jitter, or after `Retry-After`. If the retry would be after the deadline, the call fails at once.
 //! - Memory is bounded by `max_response_bytes` for each call, and calls by `max_concurrent` for each model. Each model
 //!   has connections of its own: one that stalls holds up no other.
-//! - The key is in the `Authorization` header only. It is removed from every word of the provider, answers included.
-//!   Errors name neither URLs nor paths nor addresses.
-//! - Usage is what the provider says where it can be true, and otherwise unknown. It is never guessed.
+//! - The key is in the `Authorization` header only. It is removed from all text of the provider, answers included. Errors
+//!   contain neither URLs nor paths nor addresses.
+//! - Usage is the provider's report if it is plausible, and otherwise unknown. The host never estimates usage.
 //! - A tool call has an object as parameters, or the response is an error.
 //!
 //! # Errors
@@ -156,20 +156,20 @@ impl Models {
         self.0.models.iter()
     }
 
-    /// Whether none is configured.
+    /// True if no model is configured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.models.is_empty()
     }
 
-    /// Which models are not ready, and why: for the operator. It names variables and files, never what is in them.
+    /// Models that are not ready, with reasons, for the operator. The texts name variables and files, never their contents.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         self.0.problems.clone()
     }
 }
 
-/// What answers for a model.
+/// The backend of a model.
 enum Backend {
     Http(Arc<Endpoint>),
     Script(Arc<Script>),
@@ -198,13 +198,13 @@ impl Backend {
 /// Vectors of texts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embeddings {
-    /// One for each text, in the same order. All have the same length; every number is finite.
+    /// One vector for each text, in order. All have the same length; every number is finite.
     pub vectors: Vec<Vec<f32>>,
-    /// What it cost, where the provider says so and it can be true.
+    /// Usage, if the provider reports a plausible one.
     pub usage: Option<TokenUsage>,
 }
 
-/// One configured model.
+/// A configured model.
 pub struct Model {
     config: ModelConfig,
     backend: Backend,
@@ -242,13 +242,13 @@ impl Model {
         self.config.provider
     }
 
-    /// What its provider calls it.
+    /// The provider's name of the model.
     #[must_use]
     pub fn remote_name(&self) -> &str {
         self.config.model.as_deref().unwrap_or(&self.config.id)
     }
 
-    /// Where its provider is: host and port.
+    /// Host and port of the provider.
     #[must_use]
     pub fn address(&self) -> Option<(String, u16)> {
         let url = self.config.url().ok().flatten()?;
@@ -268,7 +268,7 @@ impl Model {
 
     /// The whole answer to a conversation.
     ///
-    /// The provider is asked for a stream here too: so that one that has stalled can be told from one that thinks.
+    /// The provider is asked for a stream here too, so that a stalled answer can be distinguished from a slow one.
     ///
     /// # Errors
     /// See the table of the module.
@@ -294,7 +294,7 @@ impl Model {
     /// The answer to a conversation, as it comes.
     ///
     /// # Errors
-    /// See the table of the module. What goes wrong later is an error of [`ModelStream::chunks`].
+    /// Fails as the table of the module says. Later failures are errors of [`ModelStream::chunks`].
     pub async fn stream(
         &self,
         request: &ModelRequest,
@@ -378,7 +378,8 @@ impl Model {
 
     /// Tokens of the messages as a request, with the frame of each. An estimate where the model is not one of OpenAI.
     ///
-    /// It computes: a second for some megabytes, and when an encoding is first needed. Call it where that may be.
+    /// Computes for a second per some megabytes, and when an encoding is first needed: call it from a thread that may
+    /// block.
     ///
     /// # Errors
     /// `payload_too_large` for more text than any model reads; `operation_not_supported`.
@@ -407,11 +408,11 @@ impl Model {
     }
 
     fn not_ready(&self) -> ApiError {
-        not_ready(format!("model `{}` is not ready: the log of the host tells its operator why", self.id()))
+        not_ready(format!("model `{}` is not ready: the host's log has the reason, for its operator", self.id()))
     }
 }
 
-/// What models of a type do.
+/// The operations of a type of model.
 const fn operations(kind: ModelType) -> &'static [ModelOperation] {
     match kind {
         ModelType::Llm => &[ModelOperation::Invoke, ModelOperation::Stream, ModelOperation::CountTokens],

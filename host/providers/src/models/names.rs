@@ -14,7 +14,7 @@ pub(super) struct ToolNames {
 }
 
 impl ToolNames {
-    /// For these names. Those that are fine come first, so that no other can take their place.
+    /// The mapping for these names. Valid names come first, so that no converted name takes their place.
     pub(super) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut made = Self::default();
         let (fine, others): (HashSet<&str>, Vec<&str>) =

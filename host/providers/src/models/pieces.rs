@@ -24,7 +24,7 @@ impl Pieces {
         Self { key: key.cloned(), held: String::new() }
     }
 
-    /// What can be passed on after this piece.
+    /// Adds a piece, and returns the text that can be passed on.
     pub(super) fn push(&mut self, piece: &str) -> String {
         let Some(key) = &self.key else { return piece.to_owned() };
         let mut text = std::mem::take(&mut self.held);
@@ -41,7 +41,7 @@ impl Pieces {
         text
     }
 
-    /// What was held back to the end.
+    /// The text that was held back.
     pub(super) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

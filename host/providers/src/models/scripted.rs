@@ -1,8 +1,8 @@
 //! A model that plays a file of replies: for demonstrations and tests, only where the configuration says so.
 //!
-//! The file is TOML (`[[reply]]`), or JSON lines (`*.jsonl`, a reply on each line). Which reply is played follows from
-//! the request alone: the first whose conditions all hold. So runs at the same time do not disturb each other, and the
-//! same request always has the same answer. Where none fits, the call fails; there is no default answer.
+//! The file is TOML (`[[reply]]`), or JSON lines (`*.jsonl`, a reply on each line). The request alone determines the reply:
+//! the first reply whose conditions all hold. Concurrent runs are therefore independent, and the same request always has
+//! the same answer. Without a matching reply the call fails; there is no default answer.
 //!
 //! ```toml
 //! # First turn: the model thinks, says something, and asks for two tools at once.
@@ -193,7 +193,7 @@ impl Script {
     }
 }
 
-/// What conditions and templates see of a request.
+/// The parts of a request that conditions and templates see.
 struct Scene<'a> {
     request: &'a ModelRequest,
     last_user: String,
@@ -223,7 +223,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// What the named groups of a rule's expressions found.
+/// The matches of the named groups of a rule's expressions.
 type Groups = HashMap<String, String>;
 
 impl Rule {
@@ -380,7 +380,7 @@ fn pieces(text: &str, chars: usize) -> impl Iterator<Item = String> {
     std::iter::from_fn(move || rest.peek().is_some().then(|| rest.by_ref().take(chars).collect()))
 }
 
-/// What is played.
+/// The reply to play.
 #[derive(Debug)]
 pub(super) struct Reply {
     chunks: VecDeque<ModelChunk>,
@@ -389,17 +389,17 @@ pub(super) struct Reply {
 }
 
 /// A reply on its way.
-pub(super) struct Playing {
+pub(super) struct PlayingReply {
     chunks: VecDeque<ModelChunk>,
     /// None once it was given.
     end: Option<Result<ModelResponse, ApiError>>,
     delay: Duration,
-    /// When the next piece arrives.
+    /// Time of the next piece.
     next: Option<Instant>,
     deadline: Instant,
 }
 
-impl Playing {
+impl PlayingReply {
     pub(super) fn new(reply: Reply, deadline: Instant) -> Self {
         let Reply { chunks, end, delay } = reply;
         Self { chunks, end: Some(end), delay, next: None, deadline }
@@ -463,7 +463,7 @@ mod tests {
 
     async fn play(script: &Script, messages: &[Message]) -> Result<(String, String, ModelResponse), ApiError> {
         let request = ModelRequest { messages: messages.to_vec(), ..ModelRequest::default() };
-        let mut playing = Playing::new(script.reply(&request, 10_000)?, Instant::now() + Duration::from_secs(60));
+        let mut playing = PlayingReply::new(script.reply(&request, 10_000)?, Instant::now() + Duration::from_secs(60));
         let (mut text, mut reasoning) = (String::new(), String::new());
         loop {
             let mut out = vec![];

@@ -16,25 +16,25 @@ use super::{
     assemble::Assembler,
     http::Answer,
     names::ToolNames,
-    scripted::{Playing, Reply},
+    scripted::{PlayingReply, Reply},
 };
 
-/// A stream has this many times the bytes of what it says: about 300 bytes frame each token of about 4. What is held in
-/// memory is bounded by `max_response_bytes` itself.
+/// Size of a stream relative to its text: about 300 bytes frame each token of about 4. `max_response_bytes` itself bounds
+/// the text in memory.
 const FRAME_FACTOR: usize = 128;
 
-/// One batch has at most about this many chunks: a guest takes it in one call.
+/// Largest number of chunks of a batch: a guest receives a batch in one call.
 const MAX_BATCH: usize = 256;
 
-/// How long to wait for the usage once the model has said why it stops.
+/// Time to wait for the usage after the finish reason.
 const USAGE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// An answer as it comes. Dropping it ends the request.
 pub struct ModelStream {
     source: Source,
-    /// What has arrived and was not given yet.
+    /// Received chunks that were not returned yet.
     arrived: Vec<ModelChunk>,
-    /// What ended it, where something arrived before that has to be given first.
+    /// The error that ended the stream, returned after the chunks before it.
     failed: Option<ApiError>,
     /// Kept until the end: the model's place for this call.
     place: Option<OwnedSemaphorePermit>,
@@ -42,8 +42,8 @@ pub struct ModelStream {
 
 enum Source {
     Http(Box<Wire>),
-    Script(Box<Playing>),
-    /// Everything has arrived, or it has failed.
+    Script(Box<PlayingReply>),
+    /// All chunks were received, or the stream failed.
     Ended,
 }
 
@@ -89,7 +89,7 @@ impl ModelStream {
 
     pub(super) fn from_reply(reply: Reply, deadline: Instant, place: OwnedSemaphorePermit) -> Self {
         Self {
-            source: Source::Script(Box::new(Playing::new(reply, deadline))),
+            source: Source::Script(Box::new(PlayingReply::new(reply, deadline))),
             arrived: Vec::new(),
             failed: None,
             place: Some(place),
@@ -98,11 +98,11 @@ impl ModelStream {
 
     /// Waits for the next chunks and gives all that have arrived; empty is the end, after [`ModelChunk::Done`].
     ///
-    /// Dropping the future loses nothing: the next call goes on where this one was.
+    /// Dropping the future loses no chunks: the next call continues there.
     ///
     /// # Errors
-    /// See the table of the module. What arrived before the failure is given first. After an error, the stream is at
-    /// its end.
+    /// Fails as the table of the module says. Chunks from before the failure are returned first. After an error, the stream
+    /// is at its end.
     pub async fn chunks(&mut self) -> Result<Vec<ModelChunk>, ApiError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -181,7 +181,7 @@ impl Wire {
     }
 }
 
-/// Why reading stops early.
+/// The reason why reading stops early.
 enum Stop {
     TooLarge,
     Failed(ApiError),

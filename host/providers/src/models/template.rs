@@ -30,7 +30,7 @@ pub(super) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
     Ok(parts)
 }
 
-/// The text with its fields filled in. What comes from a field is not looked at for fields again.
+/// The text with its fields replaced. Replaced values are not searched for fields again.
 pub(super) fn fill(text: &str, field: impl Fn(&str) -> String) -> Result<String, String> {
     let mut filled = String::new();
     for part in parts(text)? {

@@ -12,11 +12,11 @@ use tiktoken_rs::{
     tokenizer::{Tokenizer, get_tokenizer},
 };
 
-/// What is counted in one call. More than the largest context of any model has.
+/// Largest text that is counted in one call, in bytes: more than the context of any model.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Text is given to the tokenizer in pieces of this many bytes. Its regular expression goes back over long runs of the
-/// same kind (a megabyte of spaces) until it gives up, and then panics; within a piece it cannot.
+/// Size of the pieces for the tokenizer, in bytes. Its regular expression backtracks over long runs of the same kind (a
+/// megabyte of spaces) until it gives up, and then panics; within a piece it cannot.
 const PIECE_BYTES: usize = 512;
 
 /// Tokens that frame a message, as OpenAI documents for its chat models.
@@ -27,9 +27,9 @@ const PER_NAME: u64 = 1;
 const PER_REQUEST: u64 = 3;
 /// Tokens that frame a tool call.
 const PER_TOOL_CALL: u64 = 3;
-/// An image of 1024 by 1024 in full detail. What a model really takes depends on its size, which is not known here.
+/// Tokens of an image of 1024 by 1024 in full detail. The real number depends on the size, which is unknown here.
 const PER_IMAGE: u64 = 765;
-/// The words that stand for other content.
+/// Tokens of the note that replaces other content.
 const PER_NOTE: u64 = 40;
 
 /// An encoding of text to tokens.
@@ -97,7 +97,7 @@ impl Encoding {
         Ok(tokens + frame + if messages.is_empty() { 0 } else { PER_REQUEST })
     }
 
-    /// Tokens of a text. What looks like a special token counts as the text that it is.
+    /// The tokens of a text. Text that looks like a special token counts as ordinary text.
     fn count_text(self, text: &str) -> u64 {
         if text.is_empty() {
             return 0;
@@ -122,7 +122,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where to cut a text that has more than [`PIECE_BYTES`].
+/// The place to split a text that is longer than [`PIECE_BYTES`].
 fn cut(text: &str) -> usize {
     let limit = (0..=PIECE_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
     let bytes = text.as_bytes().get(..limit).unwrap_or_default();

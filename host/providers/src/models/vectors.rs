@@ -90,7 +90,7 @@ pub(super) async fn embed(
     Ok(Embeddings { vectors, usage: usage.filter(|_| !texts.is_empty()) })
 }
 
-/// How many of the texts go into one request: at least one.
+/// The number of texts for one request: at least one.
 fn batch(texts: &[String]) -> usize {
     let mut size = 0;
     let fitting = texts.iter().take(BATCH_TEXTS).take_while(|text| {
@@ -156,7 +156,7 @@ pub(super) async fn rerank(
         ("documents".to_owned(), json!(documents)),
         ("top_n".to_owned(), json!(top_n)),
     ]);
-    // Cohere has no such argument, and gives none back; the others do unless told.
+    // Cohere has no such argument and returns no documents; the others return them by default.
     if config.provider != ProviderKind::Cohere {
         arguments.insert("return_documents".into(), json!(false));
     }
@@ -219,7 +219,7 @@ pub(super) fn hashed_words(text: &str) -> Vec<f32> {
             *number += if hash >> 63 == 0 { weight } else { -weight };
         }
     };
-    // So that a text without words has a direction too.
+    // A text without words gets a direction too.
     add("", 0.01);
     words(text).iter().for_each(|word| add(word, 1.0));
     let length = vector.iter().map(|number| number * number).sum::<f32>().sqrt();
@@ -229,7 +229,7 @@ pub(super) fn hashed_words(text: &str) -> Vec<f32> {
     vector
 }
 
-/// FNV-1a: the same on every machine and in every version. Not for anything that must withstand an attack.
+/// FNV-1a: equal on every machine and in every version. Not for uses that must withstand an attack.
 fn fnv(word: &str) -> u64 {
     word.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,7 +1,7 @@
 //! Secrets are taken out of bytes that come in pieces, in the forms in which a service may repeat them.
 //!
-//! A service that received a secret may send it back as it is, or within base64, a URL, JSON, HTML or hexadecimal. Each of
-//! these is found, wherever the pieces are cut. What a service encodes in a way of its own is not found.
+//! A service that received a secret may return it as it is, or within base64, a URL, JSON, HTML or hexadecimal. Each of
+//! these forms is found, for any split into pieces. A service's own encoding is not found.
 
 use std::{fmt, fmt::Write, sync::Arc};
 
@@ -46,8 +46,8 @@ fn forms(secret: &str) -> Vec<Vec<u8>> {
         let whole = engine.encode(bytes);
         let padding = "=".repeat(whole.len().next_multiple_of(4) - whole.len());
         forms.push(format!("{whole}{padding}").into_bytes());
-        // In the middle of something longer (`user:secret`), it begins at one of three places in a group, and the
-        // characters at its ends depend on what stands beside it: those between them do not.
+        // Inside a longer text (`user:secret`), the secret begins at one of three places in a group, and the characters at
+        // its ends depend on its neighbours: the characters between do not.
         for before in 0..3 {
             let encoded = engine.encode([vec![0; before], bytes.to_vec()].concat());
             let (first, last) = ((before * 8).div_ceil(6), (before + bytes.len()) * 8 / 6);
@@ -87,7 +87,7 @@ fn forms(secret: &str) -> Vec<Vec<u8>> {
     forms
 }
 
-/// `bytes` as a URL has them. `kept` are the characters that stand for themselves, beside letters and digits.
+/// `bytes` in URL encoding. `kept` are the characters that are not encoded, besides letters and digits.
 fn percent(bytes: &[u8], kept: &str, upper: bool) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         _ = match byte {
@@ -102,10 +102,10 @@ fn percent(bytes: &[u8], kept: &str, upper: bool) -> String {
 /// Finds the forms of some secrets.
 pub(crate) struct Cleaner {
     search: AhoCorasick,
-    /// What is looked for, with the mark that replaces it.
+    /// The searched forms, each with its replacement.
     patterns: Vec<(Vec<u8>, Arc<str>)>,
     longest: usize,
-    /// Whether something that is looked for begins with the byte.
+    /// True for each first byte of a form.
     begins: [bool; 256],
 }
 
@@ -116,7 +116,7 @@ impl fmt::Debug for Cleaner {
 }
 
 impl Cleaner {
-    /// Of these secrets. Where one form is a part of another, the longest that begins first is replaced.
+    /// A search for these secrets. If one form is a part of another, the longest form that begins first is replaced.
     pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = &'a Forms>) -> Result<Self, String> {
         let mut patterns = Vec::new();
         for secret in secrets {
@@ -144,7 +144,7 @@ impl Cleaner {
         clean
     }
 
-    /// Whether a secret is in `text`, with letters of any case.
+    /// True if `text` contains a secret, with letters of any case.
     pub(crate) fn is_in_any_case(&self, text: &str) -> bool {
         let text = text.to_ascii_lowercase();
         self.patterns.iter().any(|(form, _)| text.as_bytes().windows(form.len()).any(|part| part.eq_ignore_ascii_case(form)))
@@ -168,7 +168,7 @@ impl Cleaner {
         until
     }
 
-    /// Where, at or after `from`, the beginning of something that is looked for may stand, with its rest still to come.
+    /// The place, at or after `from`, where an incomplete form may begin.
     fn unfinished(&self, bytes: &[u8], from: usize) -> usize {
         let first = bytes.len().saturating_sub(self.longest.saturating_sub(1)).max(from);
         (first..bytes.len())
@@ -181,7 +181,7 @@ impl Cleaner {
     }
 }
 
-/// Takes secrets out of bytes that come in pieces. It holds back only what may be the beginning of a secret.
+/// Removes secrets from a stream of bytes. Holds back only a possible beginning of a secret.
 #[derive(Debug)]
 pub(crate) struct CleanStream {
     cleaner: Arc<Cleaner>,
@@ -193,7 +193,7 @@ impl CleanStream {
         Self { cleaner, held: Vec::new() }
     }
 
-    /// What may go out after the next piece. It may be empty.
+    /// The output after the next piece, perhaps empty.
     pub(crate) fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(piece);
         let mut clean = Vec::with_capacity(self.held.len());
@@ -213,7 +213,7 @@ impl CleanStream {
         clean
     }
 
-    /// What is left at the end.
+    /// The rest of the output at the end.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
         self.cleaner.clean(&std::mem::take(&mut self.held))
     }
@@ -276,7 +276,7 @@ mod tests {
                     let encoded = engine.encode(format!("{user}{secret}{after}"));
                     let clean = String::from_utf8(in_pieces(&cleaner, encoded.as_bytes(), 3)).unwrap();
                     assert!(clean.contains("[secret api]"), "{encoded}: {clean}");
-                    // Nothing but the characters that are shared with what stands beside it is left.
+                    // Only the characters remain that are shared with the neighbours.
                     let left = clean.replace("[secret api]", "").len();
                     assert!(left <= (user.len() + after.len()) * 4 / 3 + 4, "{encoded}: {clean}");
                 }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_become_a_secret_is_not_held_back() {
+    fn text_that_cannot_become_a_secret_is_not_held_back() {
         let mut stream = CleanStream::new(cleaner(&[("api", "canary-0123456789")]));
         assert_eq!(stream.push(b"data: hello\n\n"), b"data: hello\n\n");
         assert_eq!(stream.push(b"data: can"), b"data: ");

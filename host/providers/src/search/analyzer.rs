@@ -17,7 +17,7 @@ use icu_normalizer::{ComposingNormalizerBorrowed, DecomposingNormalizerBorrowed}
 use icu_segmenter::{WordSegmenter, WordSegmenterBorrowed, options::WordBreakInvariantOptions};
 use tantivy::tokenizer::{Token, TokenStream, Tokenizer};
 
-/// The name of the analyzer in the schema of an index. It changes when the terms change.
+/// The name of the analyzer in the schema of an index. The name changes with the terms.
 pub const ANALYZER: &str = "agent-host-1";
 
 /// A term is cut after so many bytes: nobody types more, and encoded blobs would fill the dictionary of an index.
@@ -28,16 +28,16 @@ const NFD: DecomposingNormalizerBorrowed<'static> = DecomposingNormalizerBorrowe
 static WORDS: LazyLock<WordSegmenterBorrowed<'static>> =
     LazyLock::new(|| WordSegmenter::new_dictionary(WordBreakInvariantOptions::default()));
 
-/// Why a term is one.
+/// The reason for a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TermKind {
     /// A word.
     Word,
     /// Two neighbours of a script without spaces, which may be a word or not.
     Pair,
-    /// One character that is a word, where words are longer as a rule.
+    /// A word of one character, in scripts with longer words.
     Letter,
-    /// One character within a word. Kept, so that it is found when it is asked for alone; never asked for otherwise.
+    /// A character within a word. Indexed so that a query for it alone finds it; otherwise never part of a query.
     Inner,
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn analyze(text: &str) -> Vec<Term> {
     terms
 }
 
-/// Whether the one letter before `rest` follows an apostrophe that follows a letter: the `s` of `model's`.
+/// True if the one letter before `rest` follows an apostrophe after a letter: the `s` of `model's`.
 fn after_apostrophe(folded: &str, rest: &str) -> bool {
     let before = folded.get(..folded.len() - rest.len()).unwrap_or_default();
     let mut back = before.chars().rev().skip(1);

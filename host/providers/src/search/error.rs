@@ -1,10 +1,10 @@
-//! Why an index cannot be used.
+//! The errors of an index.
 
 use std::path::PathBuf;
 
 use tantivy::{TantivyError, directory::error::LockError};
 
-/// Why an index cannot be used.
+/// The reason why an index cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
@@ -14,7 +14,7 @@ pub enum SearchError {
     Unusable {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// Description of the problem.
         reason: String,
     },
     /// Another process writes to it.
@@ -24,19 +24,19 @@ pub enum SearchError {
         /// The folder.
         path: PathBuf,
     },
-    /// It was damaged, and is empty now.
-    #[error("the search index in {path} was damaged ({reason}) and has been emptied: try again, it is filled anew",
+    /// The index was damaged, and is empty now.
+    #[error("the search index in {path} was damaged ({reason}) and has been emptied: try again, it is being rebuilt",
         path = path.display())]
     Damaged {
         /// The folder.
         path: PathBuf,
-        /// What was found.
+        /// Description of the damage.
         reason: String,
     },
 }
 
 impl SearchError {
-    /// What tantivy reports of an index in `path`.
+    /// Converts an error of tantivy about the index in `path`.
     pub(crate) fn of(path: &std::path::Path, error: &TantivyError) -> Self {
         let path = path.to_owned();
         match error {

@@ -1,7 +1,7 @@
 //! Full-text search in any language, for knowledge and for transcripts.
 //!
-//! It is: one [`Analyzer`] that cuts text into terms, the same for what is kept and for what is asked, and the index of
-//! transcripts. A query is plain text, never a language with operators: no text of a user or a model can be a wrong one.
+//! One [`Analyzer`] that splits text into terms, the same for documents and queries, and the index of transcripts. A query
+//! is plain text without operators, so no text of a user or a model is invalid.
 
 mod analyzer;
 mod error;

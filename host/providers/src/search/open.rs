@@ -11,7 +11,7 @@ use tantivy::{
 
 use super::{ANALYZER, Analyzer};
 
-/// Memory of a writer before it writes a segment. One thread is enough: cutting documents into passages takes longer.
+/// Memory of a writer before it writes a segment. One thread is enough: splitting documents into passages takes longer.
 const WRITER_BYTES: usize = 64 * 1024 * 1024;
 /// Blocks of stored documents that stay unpacked for each segment.
 const STORE_BLOCKS: usize = 32;
@@ -51,7 +51,7 @@ pub(crate) fn wipe(dir: &Path) -> tantivy::Result<()> {
     Ok(())
 }
 
-/// Whether an error means that the files are not what tantivy wrote.
+/// True if an error means that the files were damaged.
 pub(crate) fn is_damage(error: &TantivyError) -> bool {
     match error {
         TantivyError::DataCorruption(_)

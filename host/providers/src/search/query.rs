@@ -10,13 +10,13 @@ use tantivy::{
 
 use super::analyzer::{TermKind, analyze};
 
-/// What is behind so many bytes of a query does not count: a question is shorter, and a pasted book costs no more.
+/// Bytes of a query that count; the rest is ignored. A question is shorter, and a pasted book costs no more.
 pub const MAX_QUERY_BYTES: usize = 8 * 1024;
 /// A query has so many different terms at most, the first ones: each is a list that is walked.
 pub const MAX_QUERY_TERMS: usize = 128;
 /// Longer queries are not looked for word by word in their order: they are no phrases.
 const MAX_PHRASE_TERMS: usize = 8;
-/// What a phrase adds to its words.
+/// Weight of a phrase, added to that of its words.
 const PHRASE_WEIGHT: f32 = 1.0;
 
 /// A field, and how much a term counts that is found in it.
@@ -26,10 +26,10 @@ pub(crate) struct WeightedField {
     pub(crate) weight: f32,
 }
 
-/// What finds `text` in `fields`, the first being the text itself; none where the text has no word.
+/// The query for `text` in `fields`, of which the first is the text itself; `None` if the text has no word.
 ///
-/// Any of its terms is enough; more and rarer ones score higher (BM25), and higher again where the words stand in the same
-/// order.
+/// A document matches with any of the terms; more and rarer terms score higher (BM25), and terms in the same order score
+/// higher still.
 pub(crate) fn text_query(text: &str, fields: &[WeightedField]) -> Option<Box<dyn Query>> {
     let end = (0..=text.len().min(MAX_QUERY_BYTES)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
     let analyzed = analyze(text.get(..end).unwrap_or_default());

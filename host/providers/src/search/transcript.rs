@@ -21,51 +21,51 @@ use super::{
     query::{WeightedField, text_query},
 };
 
-/// What is behind so many bytes of an item is not searched: a message has a page or two, larger things are artifacts.
+/// Bytes of an item that are searched; the rest is ignored. A message has a page or two, larger texts are artifacts.
 const MAX_ITEM_BYTES: usize = 256 * 1024;
 /// More hits than any interface gives.
 const MAX_HITS: usize = 1_000;
 
-/// Finds items of transcripts by their text. One index for all conversations.
+/// A full-text index of transcripts, one for all conversations.
 ///
-/// It is a cache: what it holds is in the ledger too, its folder may be deleted while no host uses it, and it is filled
-/// anew from where [`TranscriptIndex::indexed`] says. An index that is damaged, or was made by another version, is emptied:
-/// at opening silently, later with [`SearchError::Damaged`].
+/// The index is a cache: its content is in the ledger too, its folder may be deleted while no host uses it, and
+/// [`TranscriptIndex::indexed`] says where filling it continues. A damaged index, or one of another version, is emptied: at
+/// opening silently, later with [`SearchError::Damaged`].
 ///
 /// All methods read or write files: call them where blocking is allowed.
 pub struct TranscriptIndex {
     dir: PathBuf,
     fields: Fields,
     opened: RwLock<Arc<Opened>>,
-    /// Made at the first addition. Whoever holds it is the only one that changes the index in this process.
+    /// Made at the first addition. The holder of the lock is the only one that changes the index in this process.
     writer: Mutex<Option<IndexWriter<TantivyDocument>>>,
 }
 
 /// An item of a transcript, as it is indexed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TranscriptDoc {
-    /// Its place in the transcript of its conversation, from 1.
+    /// Number in the transcript of its conversation, from 1.
     pub seq: u64,
-    /// What is searched.
+    /// Searched text.
     pub text: String,
-    /// Who said it.
+    /// Role of the author.
     pub role: String,
-    /// What kind of item it is.
+    /// Kind of the item.
     pub event_type: String,
     /// Unix milliseconds.
     pub created_at: u64,
 }
 
-/// Which items are meant. An empty list means all.
+/// Filters of a search. An empty list matches all items.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TranscriptFilter {
     /// Said by one of these.
     pub roles: Vec<String>,
     /// Of one of these kinds.
     pub event_types: Vec<String>,
-    /// Not before this. Unix milliseconds.
+    /// Earliest time, in Unix ms.
     pub since: Option<u64>,
-    /// Not after this. Unix milliseconds.
+    /// Latest time, in Unix ms.
     pub until: Option<u64>,
 }
 
@@ -100,16 +100,16 @@ impl Fields {
 }
 
 impl TranscriptIndex {
-    /// Opens the index in `dir`, or makes it. What cannot be read, or is of another version, is emptied.
+    /// Opens the index in `dir`, or makes it. An unreadable index, or one of another version, is emptied.
     ///
     /// # Errors
-    /// Where the folder cannot be used, or an unreadable index is held by another process.
+    /// Fails if the folder cannot be used, or another process holds an unreadable index.
     pub fn open(dir: &Path) -> Result<Self, SearchError> {
         let (schema, fields) = Fields::schema();
         let opened = match open_checked(dir, &schema) {
             Ok(opened) => opened,
             Err(error) if open::is_damage(&error) => {
-                tracing::warn!(dir = %dir.display(), %error, "the index of transcripts is damaged or of another version: it is built anew");
+                tracing::warn!(dir = %dir.display(), %error, "the index of transcripts is damaged or of another version, and is rebuilt");
                 open::wipe(dir).and_then(|()| open::open(dir, schema)).map_err(|error| SearchError::of(dir, &error))?
             }
             Err(error) => return Err(SearchError::of(dir, &error)),
@@ -125,8 +125,8 @@ impl TranscriptIndex {
         self.read(|searcher| highest(searcher, self.fields, conversation))
     }
 
-    /// Takes items in. They are durable and found when it returns. An item whose `seq` is there replaces it, so the same
-    /// call twice does no harm. Calls wait for each other.
+    /// Adds items. The items are durable and searchable when this function returns. An item with an existing `seq` replaces
+    /// it, so a repeated call is harmless. Concurrent calls are serialized.
     ///
     /// # Errors
     /// As [`TranscriptIndex::indexed`]; then none of the items is in it.
@@ -171,13 +171,13 @@ impl TranscriptIndex {
             Ok(Err(error)) => Failure::Error(error),
             Err(panic) => Failure::panic(&panic),
         };
-        // What it had taken in and not committed goes with it.
+        // Uncommitted items of the writer are dropped too.
         *writer = None;
         Err(self.failed(failure, &mut writer))
     }
 
-    /// Takes all items of a conversation out. They are found no more when it returns; what they took on disk goes when the
-    /// index is next tidied up.
+    /// Removes all items of a conversation. Searches no longer find them when this function returns; their disk space is
+    /// freed at the next merge of the index.
     ///
     /// # Errors
     /// As [`TranscriptIndex::indexed`]; an index that was emptied has none of them either.
@@ -280,7 +280,7 @@ impl TranscriptIndex {
         match open::wipe(&self.dir).and_then(|()| open::open(&self.dir, Fields::schema().0)) {
             Ok(opened) => {
                 *self.opened.write() = Arc::new(opened);
-                tracing::warn!(dir = %self.dir.display(), reason, "the index of transcripts was damaged: it is built anew");
+                tracing::warn!(dir = %self.dir.display(), reason, "the index of transcripts was damaged, and is rebuilt");
                 SearchError::Damaged { path: self.dir.clone(), reason }
             }
             Err(error) => SearchError::of(&self.dir, &error),

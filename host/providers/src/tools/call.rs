@@ -1,4 +1,4 @@
-//! One call of a tool.
+//! A call of a tool.
 
 use std::{
     sync::Arc,
@@ -33,7 +33,7 @@ use crate::trace;
 const PROGRESS_EVERY: Duration = Duration::from_millis(50);
 /// The longest message of progress.
 const MAX_PROGRESS_MESSAGE: usize = 1 << 10;
-/// How long the notice that a call is cancelled may take.
+/// Time limit for the notice that a call is cancelled.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a wait of this length without an answer, the server is asked whether it is still there.
 const SUSPICIOUS_AFTER: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ async fn run(server: &Server, tool: &Tool, parameters: Value, options: &CallOpti
     let away = |why: &str| failure::unavailable(&server.config.id, why);
     server.link().map_err(|why| away(&why))?;
     let _permit = server.permits.acquire().await.map_err(|_| away("the host stops"))?;
-    // It may have been started again while this call waited.
+    // The server may have been restarted while this call waited.
     let link = server.link().map_err(|why| away(&why))?;
 
     let slot = Arc::new(ProgressSlot::default());
@@ -95,7 +95,7 @@ async fn run(server: &Server, tool: &Tool, parameters: Value, options: &CallOpti
 #[derive(Debug, Clone)]
 pub(super) struct InTrace(pub(super) trace::SpanContext);
 
-/// A call that the server works on. Dropped before its answer, it tells the server to stop.
+/// An open call. Dropping it before its answer notifies the server.
 struct InFlight {
     handle: Option<RequestHandle<RoleClient>>,
     link: Link,
@@ -171,7 +171,7 @@ fn failed(server: &Server, tool: &Tool, link: &Link, error: ServiceError) -> Api
         ServiceError::TransportClosed => {
             let why = link.inbox.fault().unwrap_or_else(|| "it went away".into());
             let why = link.redactor.cut(&why, MAX_SERVER_WORDS);
-            failure::unavailable(&server.config.id, &format!("{why} during the call; what the tool did is not known"))
+            failure::unavailable(&server.config.id, &format!("{why} during the call; the effects of the tool are unknown"))
         }
         _ => failure::protocol(&tool.name, &words(&error)),
     }

@@ -1,4 +1,4 @@
-//! One connection to a server: opened, its tools listed, closed.
+//! One connection to a server: opening, listing tools, closing.
 
 use std::{collections::HashMap, error::Error, sync::Arc, time::Duration};
 
@@ -50,14 +50,14 @@ const MAX_PAGES: usize = 100;
 const MAX_DESCRIPTION: usize = 4 << 10;
 /// The longest name that a server may give a tool.
 const MAX_REMOTE_NAME: usize = 256;
-/// What a message has beside what a call may bring: names, links, progress.
+/// Bytes of a message besides the content of a call: names, links, progress.
 const MESSAGE_OVERHEAD: usize = 64 << 10;
 /// A page of a list of tools fits, however little a call may bring.
 const MIN_MESSAGE: usize = 4 << 20;
-/// How long a server may take to say goodbye.
+/// Time limit for the closing handshake of a server.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// This host, as a client of tool servers. It offers them nothing: no model, no files, no person to ask.
+/// This host, as a client of tool servers. It offers servers no model, no files, and no person to ask.
 #[derive(Debug)]
 struct Client;
 
@@ -77,7 +77,7 @@ impl ClientHandler for Client {
     }
 }
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// The host stops.
@@ -86,14 +86,14 @@ pub(super) enum Ended {
     Because(String),
 }
 
-/// Why a connection could not be opened, or the tools not listed.
+/// The reason why a connection could not be opened, or the tools not listed.
 #[derive(Debug)]
 pub(super) struct Failed {
     /// For operators; without secrets.
     pub(super) problem: String,
     /// The server is there, and answered with an error.
     pub(super) answered: bool,
-    /// It may be worth to try the other way of beginning.
+    /// True if the other handshake may succeed.
     pub(super) other_lifecycle: bool,
 }
 
@@ -103,7 +103,7 @@ impl Failed {
     }
 }
 
-/// What a server offers.
+/// The tools of a server.
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) tools: ToolMap,
@@ -160,7 +160,7 @@ impl Connection {
             let transport = Stdio::new(pipes.stdin, pipes.stdout, max_message, inbox.clone());
             let served = serve_client_with_lifecycle(Client, transport, lifecycle).await;
             if served.is_err() {
-                // How it ended says more than that it closed its output.
+                // The exit status says more than the closed output.
                 if let Ok(how) = timeout(Duration::from_millis(200), process.ended()).await {
                     inbox.set_fault(how);
                     if let Ok(Ok(Some(words))) = timeout(Duration::from_millis(200), stderr).await {
@@ -188,7 +188,7 @@ impl Connection {
         let token = running.cancellation_token();
         let listening = listen(&peer);
         let service = tokio::spawn(async move {
-            // Why it ended is known from the process and the inbox.
+            // The process and the inbox have the reason of the end.
             let _ = running.waiting().await;
         });
         let link = Link { peer, inbox, redactor };
@@ -255,7 +255,7 @@ impl Drop for Connection {
     }
 }
 
-/// Servers of the newest protocol tell only those who ask that their tools changed.
+/// Servers of the newest protocol notify only subscribers of changed tools.
 fn listen(peer: &Peer<RoleClient>) -> Option<JoinHandle<()>> {
     let modern = peer.peer_info().is_some_and(|info| !info.protocol_version.has_initialize());
     modern.then(|| {
@@ -298,7 +298,7 @@ fn http_transport(
     values: &[(String, Resolved)],
     max_message: usize,
 ) -> Result<StreamableHttpClientTransport<Web>, String> {
-    // Nothing is followed elsewhere: the headers are meant for this address.
+    // Redirects are not followed: the headers are for this address.
     let client = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(config.start_timeout())
@@ -339,7 +339,7 @@ impl Lister {
             let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(params));
             let (page, next) = match self.ask(request).await {
                 Ok(ServerResult::ListToolsResult(list)) => (list.tools, list.next_cursor),
-                // One tool that is not as it should be must not hide the others.
+                // One malformed tool must not hide the others.
                 Ok(ServerResult::CustomResult(list)) => lenient_page(list.0, &mut problem)?,
                 Ok(_) => return Err(Failed { answered: true, ..Failed::new("its list of tools is not one") }),
                 Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok((tools, None)),
@@ -364,7 +364,7 @@ impl Lister {
     }
 
     async fn ask(&self, request: ClientRequest) -> Result<ServerResult, ServiceError> {
-        // Not the peer's own `list_tools`: it answers from a cache whose age the server decides.
+        // The peer's own `list_tools` answers from a cache whose age the server decides.
         self.0.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?.await_response().await
     }
 
@@ -435,7 +435,7 @@ fn lenient_page(list: Value, problem: &mut Option<String>) -> Result<(Vec<rmcp::
 /// An error with its causes, each once.
 pub(super) fn words(error: &(dyn Error + 'static)) -> String {
     if let Some(StreamableHttpError::Client(error)) = error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-        // It does not name its cause as one.
+        // The error does not name its cause as source.
         return words(error);
     }
     let mut words = error.to_string();

@@ -1,4 +1,4 @@
-//! How a call of a tool fails. Each kind has a name, in `details.code` of the error.
+//! The failures of a tool call. Each kind has a name, in `details.code` of the error.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::redact::cut;
 
-/// What of a server's own words an error repeats, in bytes.
+/// Bytes of a server's own text that an error repeats.
 pub(super) const MAX_SERVER_WORDS: usize = 512;
 
 fn with_details(mut error: ApiError, code: &str, details: Map<String, Value>) -> ApiError {
@@ -33,13 +33,13 @@ pub(super) fn unavailable(server: &str, why: &str) -> ApiError {
     with_code(ApiError::retryable(ErrorCode::RuntimeError, message), "tool_server_unavailable")
 }
 
-/// The call took too long. What it did before is not known.
+/// The call took too long. Its effects are unknown.
 pub(super) fn timeout(name: &str, waited: Duration) -> ApiError {
     let message = format!("the tool `{name}` did not answer within {} ms", waited.as_millis());
     with_code(ApiError::new(ErrorCode::DeadlineExceeded, message), "tool_timeout")
 }
 
-/// The answer is larger than `limit`. Where the size is known, it is in the details.
+/// The answer is larger than `limit`. A known size is in the details.
 pub(super) fn output_too_large(name: &str, size: Option<usize>, limit: usize) -> ApiError {
     let (mut error, details) = match size {
         Some(size) => (

@@ -1,4 +1,4 @@
-//! What a server says unasked: progress, a changed list of tools, requests. Bounded, for it may say anything at any rate.
+//! Unsolicited messages of a server: progress, a changed list of tools, requests. Their rate and size are bounded.
 
 use std::{
     collections::HashMap,
@@ -25,19 +25,19 @@ const MAX_REPLIES: usize = 32;
 const MAX_ID: usize = 128;
 /// A question to a person, which is declined instead of refused.
 pub(super) const ELICIT: &str = "elicitation/create";
-/// What a server may say unasked in one `WINDOW`; then the host stops listening until the window ends.
+/// Unsolicited messages of a server in one `WINDOW`; with more, the host stops reading until the window ends.
 const MAX_IN_WINDOW: u32 = 500;
 /// See [`MAX_IN_WINDOW`].
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// How far a call has come, in the server's words.
+/// The progress of a call, in the server's words.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
     /// Grows with every report.
     pub progress: f64,
-    /// What it will be at the end, where that is known.
+    /// Total at the end, if known.
     pub total: Option<f64>,
-    /// What is being done.
+    /// Description of the present work.
     pub message: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl ProgressSlot {
 #[derive(Debug, Clone)]
 pub(super) struct WantsProgress(pub(super) Weak<ProgressSlot>);
 
-/// What the transport of one connection and its supervisor share.
+/// The values that the transport of one connection and its supervisor share.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     slots: Mutex<HashMap<ProgressToken, Weak<ProgressSlot>>>,
@@ -78,7 +78,7 @@ impl Inbox {
         self.tools_changed.notified().await;
     }
 
-    /// Why the transport gave up, where it knows.
+    /// The reason why the transport gave up, if known.
     pub(super) fn fault(&self) -> Option<String> {
         self.fault.lock().clone()
     }
@@ -162,7 +162,7 @@ impl Inbox {
     }
 }
 
-/// All but a ping is refused whatever it says, so nothing of it goes on, and rmcp cannot write it to the log.
+/// The request without its content: every request except a ping is refused, and rmcp must not write the content to the log.
 fn without_content(request: &ServerRequest) -> ServerRequest {
     let method = match request {
         ServerRequest::PingRequest(ping) => return ServerRequest::PingRequest(ping.clone()),

@@ -1,17 +1,17 @@
 //! Tools: MCP servers over stdio and streamable HTTP.
 //!
-//! It is: servers that are started, watched and started again; their tools under names that models accept; calls that
-//! are checked before they are made, bounded while they run, and end in time. It is not: a judge of who may call what.
+//! Servers that are started, supervised and restarted; their tools under names that models accept; calls that are checked
+//! first, bounded while they run, and limited in time. The caller decides who may call which tool.
 //!
 //! Guarantees, whatever a server does:
-//! - A call ends by its deadline, and by `call_timeout_ms`. When it ends early, the server is told.
-//! - What arrives is bounded in size and rate, so memory is too.
-//! - What goes out of here has none of the secrets that the server was given.
+//! - A call ends by its deadline, and by `call_timeout_ms`. The server is notified of an early end.
+//! - Incoming data are bounded in size and rate, and so in memory.
+//! - Outgoing text contains none of the secrets that the server received.
 //! - A failure has a category, in `details.code` of the error: `tool_not_found`, `tool_server_unavailable`,
 //!   `tool_timeout`, `tool_output_too_large`, `tool_protocol_error`, `tool_failed` (the server answered with an error),
 //!   `invalid_parameters`, `invalid_tool_schema`.
 //!
-//! Not guaranteed: what a tool did before its call failed, and that a server stops when it is told to.
+//! Not guaranteed: the effects of a failed call, and that a server stops when asked to.
 
 mod call;
 mod connection;
@@ -49,7 +49,7 @@ pub use server::{McpServerReport, McpServerStatus};
 use schema::Schema;
 use server::Server;
 
-/// How long the end of all servers may take together.
+/// Time limit for the end of all servers together.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A tool that a server offers.
@@ -86,12 +86,12 @@ impl Tool {
     }
 }
 
-/// How a call is made.
+/// The options of a call.
 #[derive(Clone, Copy)]
 pub struct CallOptions<'a> {
-    /// When it ends at the latest.
+    /// Deadline of the call.
     pub deadline: Instant,
-    /// Is told how far the call has come, at most about twenty times a second. It must not wait.
+    /// Receives the progress of the call, at most about twenty times a second. The function must not wait.
     pub progress: Option<&'a (dyn Fn(Progress) + Send + Sync)>,
 }
 
@@ -145,8 +145,8 @@ impl Tools {
         Self::begin(configs, None)
     }
 
-    /// As [`Tools::start`], for a configuration that takes the place of this one: a server whose configuration is the
-    /// same goes on with its connection and belongs to both. The others of `self` go on until it is dropped.
+    /// As [`Tools::start`], for a configuration that replaces this one: a server with an unchanged configuration keeps its
+    /// connection and belongs to both. The other servers of `self` run until it is dropped.
     #[must_use]
     pub fn restart(&self, configs: &[McpServerConfig]) -> Self {
         Self::begin(configs, Some(self))
@@ -173,11 +173,11 @@ impl Tools {
     /// Waits until each server has listed its tools or failed once, but not longer than `within`.
     pub async fn ready(&self, within: Duration) {
         let settled = join_all(self.servers().map(Server::settled));
-        // Who is not ready by then becomes so later.
+        // Servers that are not ready by then become ready later.
         let _ = timeout(within, settled).await;
     }
 
-    /// The tools known now, by name. Those of a server that is away stay, as it listed them last.
+    /// The known tools, by name. The last list of an unreachable server stays.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Tool>> {
         let mut tools: Vec<_> = self.servers().flat_map(|server| server.tools().values().cloned().collect::<Vec<_>>()).collect();
@@ -198,7 +198,7 @@ impl Tools {
         Some((server, server.tools().get(name)?.clone()))
     }
 
-    /// Calls a tool. The parameters are checked against its schema first. Dropped, it tells the server to stop.
+    /// Calls a tool. The parameters are checked against its schema first. Dropping the future notifies the server.
     ///
     /// # Errors
     /// The call could not be made or finished; the category is in `details.code` (see the [module](self)).
@@ -208,14 +208,14 @@ impl Tools {
         call::call(server, &tool, parameters, options).await
     }
 
-    /// How each server is, in the order of the configuration.
+    /// The reports on all servers, in the order of the configuration.
     #[must_use]
     pub fn reports(&self) -> Vec<McpServerReport> {
         self.servers().map(Server::report).collect()
     }
 
-    /// Ends all servers: their input is closed, then they are told to end, then they are killed, each with its whole
-    /// process group. Returns within about ten seconds. Calls under way fail.
+    /// Ends all servers: their input is closed, then they receive a signal to end, then they are killed, each with its
+    /// whole process group. Returns within about ten seconds. Open calls fail.
     pub async fn shutdown(&self) {
         let mut supervisors = Vec::new();
         for started in &*self.servers {
@@ -225,7 +225,7 @@ impl Tools {
         }
         let aborts: Vec<_> = supervisors.iter().map(JoinHandle::abort_handle).collect();
         if timeout(SHUTDOWN_TIMEOUT, join_all(supervisors)).await.is_err() {
-            // What a supervisor holds is killed when it is dropped.
+            // Dropping a supervisor kills its process.
             aborts.iter().for_each(tokio::task::AbortHandle::abort);
         }
     }

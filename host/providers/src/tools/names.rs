@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use agent_host_protocol::hex;
 use sha2::{Digest, Sha256};
 
-/// What the APIs of models accept.
+/// Longest name that the APIs of models accept.
 pub(super) const MAX_NAME: usize = 64;
-/// Hexadecimal digits that tell names apart that would be the same.
+/// Hexadecimal digits that distinguish otherwise equal names.
 const HASH_DIGITS: usize = 8;
 
-/// The full names of the tools of one server, in the order of `tools`. What a name has beyond `A-Za-z0-9_-` becomes `_`.
+/// The full names of the tools of one server, in the order of `tools`. Characters other than `A-Za-z0-9_-` become `_`.
 ///
-/// A name is kept where nothing had to be replaced. Where it had to, and another tool would get the same name, or where it
-/// is cut, a part of its hash follows: so a name depends on the set of tools and not on their order.
+/// A name without replacements is kept. If a replaced name equals that of another tool, or is cut, a part of its hash
+/// follows: a name therefore depends on the set of tools and not on their order.
 pub(super) fn full_names(server: &str, tools: &[&str]) -> Vec<String> {
     let plain: Vec<String> = tools.iter().map(|tool| format!("{server}__{}", replaced(tool))).collect();
     let mut uses: HashMap<&str, usize> = HashMap::new();

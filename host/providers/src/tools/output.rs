@@ -14,14 +14,14 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(base64::engine::DecodePaddingMode::Indifferent),
 );
-/// What a piece of content counts beside its bytes, so that a million empty ones are too many.
+/// Cost of a piece of content besides its bytes, so that a million empty pieces are too many.
 const PIECE_OVERHEAD: usize = 64;
 /// The longest media type and file name that are passed on.
 const MAX_LABEL: usize = 127;
-/// What bytes are that nobody says more about.
+/// Media type of bytes without a declaration.
 const UNKNOWN_MEDIA: &str = "application/octet-stream";
 
-/// What a tool answered.
+/// The answer of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolResult {
     /// For people and models.
@@ -46,7 +46,7 @@ pub enum ToolContent {
         /// All of it, decoded.
         bytes: Bytes,
     },
-    /// Anything else, as the server sent it: a link to a resource, or a kind that this host does not know.
+    /// Any other content, as the server sent it: a link to a resource, or an unknown kind.
     Other(Value),
 }
 
@@ -161,7 +161,7 @@ fn decoded(
     Ok(ToolContent::Bytes { media_type: media_type(claimed), name, bytes: redactor.bytes(bytes) })
 }
 
-/// Whether text of this type is for a model to read as it is.
+/// True if a model can read text of this type as it is.
 fn reads_as_text(media_type: &str) -> bool {
     let media_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     media_type.starts_with("text/")
@@ -192,7 +192,7 @@ fn file_name(uri: &str, redactor: &Redactor) -> Option<String> {
     fits.then(|| redactor.text(name).into_owned())
 }
 
-/// How many bytes a value has as JSON, without writing it anywhere.
+/// The JSON size of a value in bytes, without writing it.
 pub(super) fn json_bytes(value: &Value) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_limit_is_refused_with_both_numbers() {
+    fn values_over_the_limit_are_refused_with_both_numbers() {
         for value in [
             json!({ "content": [{ "type": "text", "text": "x".repeat(2000) }] }),
             json!({ "content": [{ "type": "image", "data": "A".repeat(4000), "mimeType": "image/png" }] }),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_of_a_tool_is_a_protocol_error() {
+    fn invalid_tool_results_are_protocol_errors() {
         for value in [
             json!({ "content": [{ "type": "image", "data": "%%%", "mimeType": "image/png" }] }),
             json!({ "content": [{ "type": "text" }] }),

@@ -13,15 +13,15 @@ use tokio::{
 use super::{inbox::Inbox, value::Resolved};
 use crate::redact::Redactor;
 
-/// What of the host's environment every server gets. The rest may hold secrets.
+/// Variables of the host's environment that every server receives. Others may contain secrets.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
-/// How long a server may take to end once nobody listens, and again once it was told to.
+/// Time for a server to end after its input is closed, and again after the signal.
 const GRACE: Duration = Duration::from_secs(2);
-/// How much of one line of stderr is read as one.
+/// Longest line of stderr that is read as one, in bytes.
 const MAX_STDERR_LINE: u64 = 8 << 10;
-/// How much of it goes to the log.
+/// Bytes of a line that go to the log.
 const MAX_LOGGED: usize = 1 << 10;
-/// How many lines of stderr one connection may bring to the log. What follows is read and dropped.
+/// Lines of stderr of one connection in the log. Further lines are read and dropped.
 const MAX_LOGGED_LINES: u32 = 10_000;
 
 /// A running server, and the leader of a process group of its own.
@@ -31,7 +31,7 @@ pub(super) struct Process {
     group: Option<Pid>,
 }
 
-/// Its three ends.
+/// The standard streams of the process.
 pub(super) struct Pipes {
     pub(super) stdin: ChildStdin,
     pub(super) stdout: ChildStdout,
@@ -70,7 +70,7 @@ impl Process {
         }
     }
 
-    /// Ends it and all that it started. Its standard input must be closed already: a good server ends by that.
+    /// Ends the process and its descendants. Its standard input must be closed already: a correct server ends then.
     pub(super) async fn end(mut self) {
         for signal in [None, Some(Signal::TERM)] {
             if let Some(signal) = signal {
@@ -80,7 +80,7 @@ impl Process {
                 break;
             }
         }
-        // What it started and left behind is in its group still.
+        // Its remaining descendants are still in the group.
         self.signal(Signal::KILL);
         let _ = timeout(GRACE, self.child.wait()).await;
     }
@@ -121,7 +121,7 @@ pub(super) async fn drain(
         }
         if lines < MAX_LOGGED_LINES {
             lines += 1;
-            // It may be what the tool was called with.
+            // The line may contain the parameters of a call.
             tracing::trace!(server, "stderr: {text}");
         }
         last = Some(text);

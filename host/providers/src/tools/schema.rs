@@ -1,7 +1,7 @@
 //! Parameters against the JSON Schema of a tool, before the tool is called.
 //!
-//! Both sides may be hostile: a schema of a few lines can ask for more steps than there are atoms. So what a validation
-//! would cost is counted first, and what costs too much is refused. Nothing is fetched: a `$ref` leads within the schema.
+//! Both sides may be hostile: a schema of a few lines can require more steps than there are atoms. The cost of a validation
+//! is therefore computed first, and too much is refused. No request is made: a `$ref` leads within the schema.
 
 use std::{
     collections::HashMap,
@@ -26,9 +26,9 @@ const MAX_STEPS_INLINE: u64 = 20_000;
 const MAX_INLINE: usize = 16 << 10;
 /// Pairs of schema and value that are looked at to count the steps.
 const MAX_PAIRS: usize = 200_000;
-/// How deep schema and value may lead into each other.
+/// Largest nesting of schema and value together.
 const MAX_DEPTH: usize = 200;
-/// What a regular expression may try before it gives up, and the size of its program, in bytes.
+/// Limit of backtracking of a regular expression; the other limit is the size of its program, in bytes.
 const MAX_BACKTRACKS: usize = 50_000;
 /// See [`MAX_BACKTRACKS`].
 const MAX_PATTERN: usize = 1 << 20;
@@ -37,7 +37,7 @@ const MAX_VIOLATIONS: usize = 16;
 /// See [`MAX_VIOLATIONS`].
 const MAX_VIOLATION: usize = 300;
 
-/// Whether `parameters` fit `schema`.
+/// Checks `parameters` against `schema`.
 ///
 /// # Errors
 /// `invalid_argument` (`details.code` is `invalid_parameters`) with the path of every violation, at most 16;
@@ -48,7 +48,7 @@ pub fn validate(schema: &Value, parameters: &Value) -> Result<(), ApiError> {
     schema.check("the call", parameters)
 }
 
-/// Whether a schema can be used at all.
+/// Checks a schema.
 ///
 /// # Errors
 /// `invalid_argument` that says why not.
@@ -91,7 +91,7 @@ impl Schema {
         check.await.unwrap_or_else(|_| Err(failure::invalid_schema(tool, "the check did not end")))
     }
 
-    /// What a check would cost. Refused where that is too much.
+    /// The cost of a validation, in steps. Fails if it is too high.
     fn steps(&self, what: &str, parameters: &Value) -> Result<u64, ApiError> {
         let mut count = Count { root: &self.source, known: HashMap::new() };
         match count.steps(&self.source, parameters, 0) {
@@ -256,7 +256,7 @@ fn members(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
     }
 }
 
-/// What the keywords of a schema cost by themselves. Those that look at all of a value count its size.
+/// The cost of the keywords of a schema itself. Keywords that look at the whole value cost its size.
 fn own_steps(value: &Value, keywords: &Map<String, Value>) -> u64 {
     let mut steps = keywords.len() as u64 + 1;
     let size = match value {
@@ -361,7 +361,7 @@ mod tests {
         }
         let backtracking = json!({ "pattern": "^(?=x)(x+x+)+y$" });
         let huge_pattern = json!({ "pattern": "((a{1000}){1000}){1000}" });
-        // It is never applied; compiling it must not go through every way either.
+        // The part is never applied; compiling must not visit all its paths either.
         let unused = json!({ "properties": { "a": doubling.clone() } });
         let began = Instant::now();
         let _ = validate(&unused, &json!({}));

@@ -1,4 +1,4 @@
-//! One server: what is known of it, and the task that keeps it running.
+//! One server: its known state, and the task that keeps it running.
 
 use std::{
     collections::BTreeMap,
@@ -31,35 +31,35 @@ const MIN_WAIT: Duration = Duration::from_millis(200);
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// After so long, a server counts as healthy: its next failure begins with the shortest wait again.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
-/// How long further changes of a tool list are waited for before it is read again.
+/// Time to wait for further changes of a tool list before it is read again.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// Where a server is in its life.
+/// The status of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum McpServerStatus {
-    /// It is being started for the first time.
+    /// The server is being started for the first time.
     Starting,
-    /// It answers.
+    /// The server answers.
     Ready,
-    /// It could not be started, or cannot be used as it is configured. Unless the latter, it is tried again.
+    /// The server could not be started, or its configuration is unusable. In the first case the start is tried again.
     Failed,
-    /// It was ready, went away, and is started again.
+    /// The server was ready, went away, and is being restarted.
     Restarting,
 }
 
-/// How a server is, for operators.
+/// The report on a server, for operators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct McpServerReport {
-    /// Its id.
+    /// Id of the server.
     pub id: String,
-    /// Where it is in its life.
+    /// Status of the server.
     pub status: McpServerStatus,
-    /// How many tools it offers, or offered last.
+    /// Number of present tools, or of the last known ones.
     pub tools: usize,
-    /// What went wrong last, without secrets. None once it is ready again, unless something is wrong with its tools.
+    /// Last problem, without secrets. `None` when the server is ready again, unless its tools have a problem.
     pub problem: Option<String>,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u32,
 }
 
@@ -83,12 +83,12 @@ pub(super) struct Link {
     pub(super) redactor: Redactor,
 }
 
-/// What callers, reports and the supervisor share.
+/// The values that callers, reports and the supervisor share.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) config: McpServerConfig,
     pub(super) permits: Arc<Semaphore>,
-    /// Where work that outlives a dropped call goes.
+    /// Runtime for work that outlives a dropped call.
     pub(super) runtime: Handle,
     state: Mutex<State>,
     settled: watch::Sender<bool>,
@@ -145,7 +145,7 @@ impl Server {
         let _ = settled.wait_for(|settled| *settled).await;
     }
 
-    /// It cannot be used as it is configured.
+    /// Marks the configuration as unusable.
     pub(super) fn refuse(&self, problem: String) {
         self.away(McpServerStatus::Failed, problem);
     }
@@ -163,7 +163,7 @@ impl Server {
     }
 
     fn listed(&self, tools: ToolMap, problem: Option<String>) {
-        tracing::info!(server = self.config.id, tools = tools.len(), "the tools of the server were read again");
+        tracing::info!(server = self.config.id, tools = tools.len(), "the tools of the server were listed again");
         let mut state = self.state.lock();
         state.tools = Arc::new(tools);
         state.problem = problem;
@@ -238,7 +238,7 @@ impl Server {
             };
             let patience = match event {
                 Event::Changed => self.config.start_timeout(),
-                // It may be busy with what another call asked.
+                // The server may be busy with another call.
                 Event::Suspected => self.config.start_timeout().max(self.config.call_timeout()),
             };
             let lister = connection.lister();
@@ -262,7 +262,7 @@ impl Server {
                     }
                 }
                 Err(failed) if failed.answered => {
-                    tracing::warn!(server = self.config.id, "the tools cannot be read again: {}", failed.problem);
+                    tracing::warn!(server = self.config.id, "the tools cannot be listed again: {}", failed.problem);
                     self.state.lock().problem = Some(failed.problem);
                 }
                 Err(failed) => return Ended::Because(failed.problem),

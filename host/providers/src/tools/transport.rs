@@ -23,11 +23,11 @@ use super::{inbox::Inbox, web::Web};
 pub(super) const TOO_LARGE: ErrorCode = ErrorCode(-1_413_001);
 /// The same for an answer that is not JSON-RPC.
 pub(super) const NOT_JSON_RPC: ErrorCode = ErrorCode(-1_413_002);
-/// How long one message may take to be written: a server that does not read for so long is as good as gone.
+/// Time limit for writing one message: a server that does not read for this long counts as gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The start and the end of a line that is too long, where the id of the answer is looked for.
 const KEPT: usize = 512;
-/// How much of one line is thrown away before the connection is given up.
+/// Bytes of one line that are dropped before the connection is given up.
 const MAX_THROWN_AWAY: usize = 1 << 30;
 /// Lines in a row that are not JSON-RPC before the connection is given up. A few are the output of programs that print
 /// where they should not.
@@ -83,7 +83,7 @@ impl Transport<RoleClient> for Stdio {
                     Err(_) => {
                         // Half of a line may have been written: nothing can follow it.
                         *writer = None;
-                        inbox.set_fault("it does not read what it is sent");
+                        inbox.set_fault("it does not read its input");
                         Err(io::ErrorKind::TimedOut.into())
                     }
                 }
@@ -135,7 +135,7 @@ async fn read(stdout: impl AsyncRead + Unpin, max_line: usize, inbox: Arc<Inbox>
         if message.is_some() {
             garbage = 0;
         } else if garbage > MAX_GARBAGE {
-            inbox.set_fault("what it writes to its standard output is not JSON-RPC");
+            inbox.set_fault("its standard output is not JSON-RPC");
             return;
         }
         let answer = matches!(message, Some(JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_)));
@@ -177,7 +177,7 @@ struct Lines<R> {
 enum Line<'a> {
     /// Without its end.
     Whole(&'a [u8]),
-    /// It is gone; only whom it was for is known, at best.
+    /// The message was dropped; at best its receiver is known.
     TooLong { id: Option<RequestId> },
 }
 

@@ -7,7 +7,8 @@
 //! the same `webhook-id` (and the same `Idempotency-Key`) and the same body, so a service that remembers ids does nothing
 //! twice.
 //!
-//! What the operator configures is trusted: its address is not checked, and neither redirects nor proxies are followed.
+//! The configuration of the operator is trusted: its address is not checked, and neither redirects nor proxies are
+//! followed.
 //!
 //! | `details.code` | `code` | retryable | |
 //! |---|---|---|---|
@@ -21,8 +22,8 @@
 //! | `webhook_failed` | `runtime_error` | yes | The service answers with a 5xx, or that it is busy. |
 //! | `webhook_deadline` | `deadline_exceeded` | yes | The deadline of the call passed during an attempt. |
 //!
-//! Whether a call that failed with one of the last four was carried out, nobody knows here: the service may have done it
-//! and its answer was lost.
+//! The outcome of a call that failed with one of the last four is unknown: the service may have executed it, and its answer
+//! was lost.
 
 mod results;
 mod send;
@@ -73,7 +74,7 @@ impl ActionHooks {
     /// the calls that need it fail.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// Fails with the problem of the configuration.
     pub fn open(hooks: &[ActionHookConfig]) -> Result<Self, String> {
         let http = send::client()?;
         let (mut opened, mut problems) = (Vec::new(), Vec::new());
@@ -86,13 +87,13 @@ impl ActionHooks {
         Ok(Self(Arc::new(Inner { hooks: opened, problems })))
     }
 
-    /// What the operator should know: secrets that cannot be read.
+    /// Problems for the operator: secrets that cannot be read.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         self.0.problems.clone()
     }
 
-    /// Whether there is a webhook for an action.
+    /// True if an action has a webhook.
     #[must_use]
     pub fn has(&self, action: &str) -> bool {
         self.0.hook(action).is_some()
@@ -102,7 +103,7 @@ impl ActionHooks {
     /// does nothing again, so the same `id` is safe after a crash too. The answer is what the service says, or null.
     ///
     /// # Errors
-    /// Those in the table of the [module](self).
+    /// Fails as the table of the [module](self) says.
     pub async fn call(&self, action: &str, id: &str, body: &Value, deadline: Instant) -> Result<Value, ApiError> {
         let Some(hook) = self.0.hook(action) else {
             let action = cut(action, MAX_ID);
@@ -151,7 +152,7 @@ impl Hook {
     }
 }
 
-/// What the service says of an action that it has carried out.
+/// The answer of the service about an executed action.
 fn said(answer: &Answer) -> Result<Value, Failure> {
     let invalid = |why: &str| Failure::last(error("webhook_invalid_answer", format!("the webhook's answer {why}")));
     if !answer.whole {

@@ -1,4 +1,4 @@
-//! Webhooks that are told what runs have done.
+//! Webhooks that receive the results of runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,14 +7,14 @@ use bytes::Bytes;
 
 use super::send::{self, Failure, Message, Sender};
 
-/// Of an answer, this much is read, so that the connection can be used again. Nobody looks into it.
+/// Bytes of an answer that are read, so that the connection can be reused. The content is ignored.
 const MAX_ANSWER: usize = 16 << 10;
 
-/// The webhooks that are told what runs have done. Cheap to clone.
+/// The webhooks that receive the results of runs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ResultHooks(Arc<[Arc<ResultHook>]>);
 
-/// One of them.
+/// A webhook.
 #[derive(Debug)]
 pub struct ResultHook {
     /// As it was configured.
@@ -23,14 +23,14 @@ pub struct ResultHook {
     problem: Option<String>,
 }
 
-/// Why a request was not taken.
+/// The reason why a request was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotDelivered {
     /// In words, without secrets.
     pub reason: String,
     /// The service is gone for good (410), and says so.
     pub gone: bool,
-    /// When the service wants to be asked again, where it says so.
+    /// Retry time, if the service names one.
     pub retry_after: Option<Duration>,
 }
 
@@ -38,7 +38,7 @@ impl ResultHooks {
     /// The webhooks of the configuration. A secret that cannot be read is a [problem](Self::problems) and no error.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// Fails with the problem of the configuration.
     pub fn open(hooks: &[ResultHookConfig]) -> Result<Self, String> {
         let http = send::client()?;
         let opened = hooks.iter().map(|config| {
@@ -55,19 +55,19 @@ impl ResultHooks {
         self.0.iter().find(|hook| hook.config.name == name)
     }
 
-    /// What the operator should know: secrets that cannot be read.
+    /// Problems for the operator: secrets that cannot be read.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let problem = |hook: &Arc<ResultHook>| {
             let problem = hook.problem.as_ref()?;
-            Some(format!("webhook `{}` cannot sign, and what is for it waits: {problem}", hook.config.name))
+            Some(format!("webhook `{}` cannot sign its deliveries, which wait until it can: {problem}", hook.config.name))
         };
         self.0.iter().filter_map(problem).collect()
     }
 }
 
 impl ResultHook {
-    /// Whether there is something to sign with. Without it, nothing is sent.
+    /// True if the secret of signatures is available. Without it, no request is sent.
     #[must_use]
     pub const fn can_sign(&self) -> bool {
         self.sender.can_sign()
@@ -89,7 +89,7 @@ impl ResultHook {
         })
     }
 
-    /// How long to wait after so many attempts that failed.
+    /// The pause after this many failed attempts.
     #[must_use]
     pub fn pause(&self, attempts: u32, retry_after: Option<Duration>) -> Duration {
         let config = &self.config;

@@ -1,4 +1,4 @@
-//! One signed request to a webhook, and what its answer means.
+//! One signed request to a webhook, and the meaning of its answer.
 
 use std::{
     fmt,
@@ -24,7 +24,7 @@ use crate::{
     secret::{Secret, SecretRef},
 };
 
-/// How long a connection may take. It is part of the time of an attempt.
+/// Time limit for connecting, part of the time of an attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of the words of a refusal, this much is read, and this much is passed on, in bytes.
 const MAX_REFUSAL: usize = 4 << 10;
@@ -51,12 +51,12 @@ pub(super) fn pauses(first: Duration, longest: Duration) -> ExponentialBackoff {
     ExponentialBuilder::default().with_min_delay(first).with_max_delay(longest).without_max_times().with_jitter().build()
 }
 
-/// A little later than the service says, so that not all who were told the same come at the same time.
+/// A little later than the service asks, so that clients with the same answer do not retry at the same time.
 pub(super) fn pause_after(pause: Duration, retry_after: Option<Duration>) -> Duration {
     retry_after.map_or(pause, |after| after.saturating_add(pause.min(after / 10)))
 }
 
-/// What is sent, the same in each attempt but for the time and the signature.
+/// The message, equal in each attempt except for the time and the signature.
 pub(super) struct Message {
     pub(super) id: String,
     header: HeaderValue,
@@ -74,13 +74,13 @@ impl Message {
     }
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 pub(super) struct Failure {
     pub(super) error: ApiError,
-    /// Whether another attempt makes sense.
+    /// True if another attempt makes sense.
     pub(super) retry: bool,
     pub(super) retry_after: Option<Duration>,
-    /// What the service answered, where it did.
+    /// Status of the service's answer, if any.
     pub(super) status: Option<StatusCode>,
 }
 
@@ -94,11 +94,11 @@ impl Failure {
     }
 }
 
-/// Where requests go, and what they are signed with.
+/// The target of requests, and the secret of their signatures.
 pub(super) struct Sender {
     http: Client,
     url: Url,
-    /// What is signed with. It is shown to nobody, and is absent where it cannot be read.
+    /// Secret of the signatures; `None` if it cannot be read. Never shown.
     key: Option<Vec<u8>>,
     pub(super) redactor: Redactor,
     timeout: Duration,
@@ -127,7 +127,7 @@ impl Sender {
         (Self { http, url, key, redactor, timeout }, problem)
     }
 
-    /// Whether there is something to sign with.
+    /// True if the secret of signatures is available.
     pub(super) const fn can_sign(&self) -> bool {
         self.key.is_some()
     }
@@ -170,7 +170,7 @@ impl Sender {
             .body(message.body.clone())
     }
 
-    /// Why is for the operator: it names addresses.
+    /// The reason names addresses, so only the operator's log has it.
     fn unreachable(&self, cause: reqwest::Error) -> Failure {
         let message = if cause.is_connect() {
             "the webhook cannot be reached"
@@ -196,7 +196,7 @@ impl Sender {
             return Err(Failure { status: Some(status), ..Failure::last(error) });
         }
         let retry_after = retry_after(response.headers(), SystemTime::now());
-        // They are only words; without them, the status says enough.
+        // The text is optional; the status is sufficient.
         let words = read(response, MAX_REFUSAL).await.map(|answer| answer.bytes).unwrap_or_default();
         let words: String = String::from_utf8_lossy(&words).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let words = self.redactor.cut(words.trim(), MAX_REFUSAL_SHOWN);
@@ -212,7 +212,7 @@ impl Sender {
 /// The beginning of a body.
 pub(super) struct Answer {
     pub(super) bytes: Vec<u8>,
-    /// Whether that is all of it.
+    /// True if the answer is complete.
     pub(super) whole: bool,
 }
 

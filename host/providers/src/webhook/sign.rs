@@ -9,9 +9,9 @@ use sha2::{Digest, Sha256};
 
 use crate::secret::Secret;
 
-/// How a secret in base64 begins.
+/// Prefix of a secret in base64.
 pub(super) const SECRET_PREFIX: &str = "whsec_";
-/// How a signature of Standard Webhooks begins.
+/// Prefix of a signature of Standard Webhooks.
 const VERSION: &str = "v1,";
 
 /// Base64, with or without the signs that fill it up.
@@ -23,7 +23,7 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 /// The bytes to sign with: those of the base64 after `whsec_`, or those of the text.
 ///
 /// # Errors
-/// What follows `whsec_` is no base64.
+/// Fails if the text after `whsec_` is no base64.
 pub fn key(secret: &Secret) -> Result<Vec<u8>, String> {
     match secret.expose().strip_prefix(SECRET_PREFIX) {
         None => Ok(secret.expose().as_bytes().to_vec()),
@@ -42,8 +42,8 @@ pub fn sign(secret: &[u8], id: &str, timestamp_s: u64, body: &[u8]) -> String {
     format!("{VERSION}{}", STANDARD.encode(mac.finalize().into_bytes()))
 }
 
-/// Whether one of the signatures of a header, with spaces between them, is that of this message. Versions that are not
-/// known are passed over, so that a sender can go over from one to another.
+/// True if one of the signatures of a header, separated by spaces, is that of this message. Unknown versions are skipped,
+/// so that a sender can change the version.
 #[must_use]
 pub fn verify(secret: &[u8], id: &str, timestamp_s: u64, body: &[u8], signatures: &str) -> bool {
     let timestamp = timestamp_s.to_string();
@@ -52,8 +52,7 @@ pub fn verify(secret: &[u8], id: &str, timestamp_s: u64, body: &[u8], signatures
     known.filter_map(|signature| LENIENT.decode(signature).ok()).any(|signature| verify_bytes(secret, &parts, &signature))
 }
 
-/// Whether this is the HMAC-SHA256 of these parts, one after the other. It takes as long for a wrong signature as for
-/// the right one.
+/// True if the signature is the HMAC-SHA256 of these parts, concatenated. The comparison takes constant time.
 #[must_use]
 pub fn verify_bytes(secret: &[u8], parts: &[&[u8]], signature: &[u8]) -> bool {
     mac(secret, parts).verify_slice(signature).is_ok()

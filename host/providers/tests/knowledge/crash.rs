@@ -1,4 +1,4 @@
-//! Killed at any moment, adding documents goes on where it was.
+//! After a kill at any moment, adding documents again completes the work.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ fn open(dir: &Path) -> Knowledge {
     Knowledge::open(&dir.join("knowledge"), &[KnowledgeBaseConfig::new("kb")], |_| Services::default()).unwrap()
 }
 
-/// Not a test by itself: the process that `a_second_addition_completes_the_first` starts and kills.
+/// The child process of `a_second_addition_completes_the_first`, not a test of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs as a child process of another test"]
 async fn adds_until_it_is_killed() {
@@ -50,7 +50,7 @@ async fn a_second_addition_completes_the_first() {
         fs::write(docs.join(format!("{n:04}.md")), format!("# Document {n}\n\nunique{n} {}\n", "shared words ".repeat(200)))
             .unwrap();
     }
-    // In the beginning, right after a commit, in the middle, and where all is done and merging goes on.
+    // At the start, right after a commit, in the middle, and during the final merge.
     for round in 0_u64..8 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "crash::adds_until_it_is_killed", "--ignored", "--nocapture"])

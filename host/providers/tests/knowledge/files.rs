@@ -139,7 +139,7 @@ async fn folders_of_all_kinds_of_text_are_found_with_their_metadata() {
 }
 
 #[tokio::test]
-async fn what_has_not_changed_is_skipped_and_what_has_is_replaced() {
+async fn unchanged_files_are_skipped_and_changed_ones_replaced() {
     let f = Fixture::new();
     f.write("a.md", "# A\n\nalpha beta");
     f.write("b.md", "# B\n\ngamma");
@@ -241,7 +241,7 @@ async fn files_that_cannot_be_read_are_told_and_do_not_stop_the_rest() {
     }
     assert_eq!(f.find("sound").await.iter().filter(|hit| !path(hit).starts_with("fuzz")).count(), 3);
     assert_eq!(f.find("lisible").await.len(), 1);
-    // What could not be read once stays as it was.
+    // An unreadable file keeps its earlier document.
     f.write("ok.md", [0_u8; 10]);
     assert!(f.add().await.failed.iter().any(|failed| failed.path.ends_with("ok.md")));
     assert!(f.find("sound").await.iter().any(|hit| path(hit) == "ok.md"));
@@ -328,7 +328,7 @@ async fn filters_are_exact() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_refused() {
+async fn invalid_questions_are_refused() {
     let f = Fixture::new();
     f.write("a.md", "alpha");
     f.add().await;
@@ -384,7 +384,7 @@ async fn another_process_sees_commits_and_may_not_write_at_the_same_time() {
         }
     };
     f.knowledge.add("kb", &[f.docs()], AddOptions::default(), &mut progress).await.unwrap();
-    // What is committed is seen at once; the last word comes when the others may write again.
+    // Commits are visible at once; the last one comes when the other writers have finished.
     assert_eq!(busy.iter().map(|(_, documents)| *documents).collect::<Vec<_>>(), [101, 201, 301, 301]);
     let (last, before) = busy.split_last().unwrap();
     assert!(before.iter().all(|(error, _)| error.as_ref().unwrap().contains("another process")) && last.0.is_none(), "{busy:?}");

@@ -234,7 +234,7 @@ fn a_damaged_index_is_built_anew_at_opening() {
             }
         }
         let index = TranscriptIndex::open(dir.path()).unwrap();
-        // What opening did not notice, the first use does.
+        // The first use notices the damage, if opening did not.
         let indexed = index.indexed("c").or_else(|_| index.indexed("c")).unwrap();
         if indexed == 0 {
             index.add("c", &[doc(1, "found again")]).or_else(|_| index.add("c", &[doc(1, "found again")])).unwrap();

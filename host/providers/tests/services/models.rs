@@ -43,7 +43,7 @@ use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// The key of every model here. It must not appear anywhere.
+/// The key of every model here. The key must not appear in any output.
 const CANARY: &str = "sk-canary-7f3a9b2e51";
 
 /// Generous: a test fails by it only where something hangs.
@@ -133,7 +133,7 @@ fn hello() -> Response {
     events([text("Hello, "), text("world"), end("stop")])
 }
 
-/// These pieces, and then nothing more, without an end.
+/// A response of these pieces that never ends.
 fn stalls_after(pieces: impl IntoIterator<Item = String>) -> Response {
     let pieces: Vec<Result<String, Infallible>> = pieces.into_iter().map(Ok).collect();
     respond(200, "text/event-stream", Body::from_stream(stream::iter(pieces).chain(stream::pending())))
@@ -398,7 +398,7 @@ async fn images_are_shown_and_other_content_is_named() {
 }
 
 #[tokio::test]
-async fn what_a_runner_may_not_ask_is_refused_before_anything_is_sent() {
+async fn forbidden_arguments_are_refused_before_the_request() {
     let server = Server::always(hello).await;
     let model = chat(&server);
     let with = |key: &str, value: Value| {

@@ -172,7 +172,7 @@ fn signatures_are_those_of_other_implementations() {
 }
 
 #[tokio::test]
-async fn what_may_not_have_been_heard_is_sent_again_as_the_same_delivery() {
+async fn an_unconfirmed_delivery_is_repeated_unchanged() {
     for first in [status(500, ""), status(503, "busy"), status(408, ""), status(425, ""), status(429, ""), Say::Hang, Say::Break]
     {
         let (service, url) = service([first, status(200, "true")]).await;

@@ -35,8 +35,9 @@ pub(crate) struct RunArtifacts {
 }
 
 impl RunArtifacts {
-    /// An artifact that the run may know of: one of its conversation, of its own, of its binding where it has no
-    /// conversation, or one that its event or its grant names. Whether there are others is not for it to know.
+    /// The record of an artifact that the run may read: an artifact of its conversation, of the run itself, of its binding
+    /// if the run has no conversation, or one that its event or its grant names. Any other id is `not_found`, so that a run
+    /// cannot probe for ids.
     pub(crate) fn visible(&self, id: &str) -> Result<ArtifactRecord, ApiError> {
         let record = self.run.ledger.artifact(id).map_err(ledger_failed)?;
         record
@@ -73,7 +74,7 @@ impl RunArtifacts {
             workspace: grant.workspace().to_owned(),
             conversation: grant.conversation.clone(),
             run_id: Some(self.run.run_id),
-            // What a child makes is for it and its parent, not for others of the binding.
+            // An artifact of a child is visible to the child and its parent, not to other runs of the binding.
             binding_id: (self.run.terms.depth == 0).then(|| grant.binding_id.clone()),
         }
     }
@@ -114,8 +115,8 @@ impl RunArtifacts {
         self.finish(None, writer, media_type, name, source).await
     }
 
-    /// Makes an artifact of what was written; durable when it returns. It is the effect of the call of `ticket`, where there
-    /// is one.
+    /// Stores the written content as an artifact. The artifact is durable when this function returns. With a `ticket`, the
+    /// artifact is the effect of that call.
     async fn finish(
         &self,
         ticket: Option<WriteTicket>,
@@ -159,7 +160,7 @@ impl RunArtifacts {
                 artifact_id = record.artifact_id,
                 "the content of an artifact is missing: run `agent-host ledger check`"
             );
-            ApiError::new(ErrorCode::RuntimeError, "the host has lost the content of this artifact; its log says so")
+            ApiError::new(ErrorCode::RuntimeError, "the content of this artifact is lost; the host's log has details")
         })
     }
 }
@@ -251,7 +252,7 @@ impl ArtifactCalls for RunCalls {
 struct Reader {
     artifacts: RunArtifacts,
     artifact_id: String,
-    /// Not open yet where an execution before has opened it.
+    /// `None` until the content is opened again, if an earlier execution opened it.
     content: Option<OpenContent>,
     offset: u64,
 }
@@ -283,7 +284,7 @@ impl ArtifactReader for Reader {
             Ok(())
         };
         let asked = run.journal.asked(&(&*artifact_id, *offset, max_bytes));
-        // It says "at most", so more than the limit is no mistake.
+        // The contract says "at most", so a larger value is shortened and not refused.
         let length = (max_bytes as usize).min(run.limits.artifact_read_bytes);
         let call = Call::read("artifacts.reader.read", asked).resource(artifact_id.as_str()).bytes(length);
         let effect = async |()| {
@@ -308,7 +309,7 @@ struct Writer {
     name: Option<String>,
 }
 
-/// What was written to an artifact that is not finished.
+/// Content written to an artifact that is not finished.
 enum Draft {
     OnDisk(Box<BlobWriter>),
     /// The pieces of an earlier execution: written to disk when the call that needs them there is made.
@@ -317,13 +318,13 @@ enum Draft {
     Broken,
 }
 
-/// Whether a refusal comes from the gate and not from writing.
+/// True if the gate refused the call; false if writing failed.
 fn of_the_gate(error: &ApiError) -> bool {
     matches!(error.code, ErrorCode::RateLimited | ErrorCode::Cancelled | ErrorCode::DeadlineExceeded)
 }
 
 fn broken() -> ApiError {
-    ApiError::new(ErrorCode::Conflict, "a write to this artifact was refused, so it cannot be finished: create it anew")
+    ApiError::new(ErrorCode::Conflict, "a write to this artifact was refused, so it cannot be finished: create another one")
 }
 
 impl Draft {
@@ -370,7 +371,7 @@ impl ArtifactWriter for Writer {
         }
         match (&passed.outcome, content) {
             (Ok(()), Draft::Replayed(pieces)) => {
-                // It was within the limit then.
+                // The artifact was within the limit when the earlier execution made it.
                 let _ = artifacts.take(count);
                 pieces.extend(bytes);
             }

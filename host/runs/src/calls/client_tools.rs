@@ -1,6 +1,6 @@
 //! `tools`, those of the client: they are called as others are, and the client is asked for what they answer.
 //!
-//! What is asked and answered is in the record as `action.*` of kind `client_tool`; such a call leaves no `tool.call.*`.
+//! Request and answer are in the record as `action.*` of kind `client_tool`; these calls leave no `tool.call.*`.
 
 use agent_host_protocol::{
     ApiError, ErrorCode,
@@ -23,7 +23,7 @@ use crate::{
         answers::{Resolution, WaitMode},
         background::MAX_KEYS,
         call::{EffectTicket, OutsideEffect},
-        gate::{AdmittedCall, Entered},
+        gate::{AdmittedCall, EnteredCall},
         open_calls::OpenCall,
     },
     record::action::{Ask, AskKind, AskSubject, Decision, action_id, client_answer},
@@ -36,11 +36,11 @@ struct OpenPart<'a> {
     begun: OpenCall,
 }
 
-/// What came of one part of many.
+/// The outcome of one part of a `call-many`, with its number.
 type Outcome = (u32, Result<ToolOutput, ApiError>);
 
 impl RunCalls {
-    /// Whether the client carries out this call.
+    /// True if the client carries out this call.
     pub(super) fn is_of_client(&self, request: &ToolRequest) -> bool {
         self.run.terms.grant.client_tool(&request.tool_name).is_some()
     }
@@ -68,8 +68,8 @@ impl RunCalls {
         for (part, request) in &requests {
             let allowed = || self.may_ask_client(request);
             match run.enter_part(within, *part, self.call_of(request), allowed).await {
-                Entered::Over(passed) => outcomes.push((*part, passed.outcome)),
-                Entered::Admitted(admitted, ticket) => match self.ask_client(&ticket, request).await {
+                EnteredCall::Over(passed) => outcomes.push((*part, passed.outcome)),
+                EnteredCall::Admitted(admitted, ticket) => match self.ask_client(&ticket, request).await {
                     Ok(begun) => waiting.push(OpenPart { part: *part, admitted, begun }),
                     Err(refusal) => outcomes.push((*part, admitted.end(Err(refusal)).await)),
                 },
@@ -92,7 +92,7 @@ impl RunCalls {
         Ok(outcomes)
     }
 
-    /// Steps 3 to 5 of the gate. What is asked stands in the record, so it is as small as what people are asked.
+    /// Steps 3 to 5 of the gate. The request is stored in the record, so its limit is that of requests to people.
     pub(super) fn may_ask_client(&self, request: &ToolRequest) -> Result<(), ApiError> {
         let run = &self.run;
         granted(&run.terms.grant.permissions.tools, &ToolOperation::Call, "tools.call")?;
@@ -105,7 +105,7 @@ impl RunCalls {
     async fn ask_client(&self, ticket: &EffectTicket, request: &ToolRequest) -> Result<OpenCall, ApiError> {
         let run = &self.run;
         let parameters = parsed(&request.parameters)?;
-        // Not looked at again where the client was asked already: what it answers is wanted.
+        // Skipped if an earlier execution has already asked the client: its answer is still wanted.
         if ticket.doubt().is_none()
             && let Some(tool) = run.terms.grant.client_tool(&request.tool_name)
         {
@@ -124,16 +124,17 @@ impl RunCalls {
     }
 }
 
-/// Whether parameters fit the schema of a tool. Both are of strangers, so it is done where nobody waits for the thread.
+/// Validates parameters against the schema of a tool. Both come from strangers, so the work runs on a blocking thread.
 async fn check(tool: ClientTool, parameters: Value) -> Result<(), ApiError> {
     let checking = tokio::task::spawn_blocking(move || validate(&tool.parameters, &parameters));
     checking.await.unwrap_or_else(|error| {
         tracing::error!(%error, "the parameters of a call could not be checked");
-        Err(ApiError::new(ErrorCode::RuntimeError, "the host could not check the parameters; its log says why"))
+        Err(ApiError::new(ErrorCode::RuntimeError, "the host could not check the parameters; its log has the reason"))
     })
 }
 
-/// What the guest gets. That nobody answers, or will not, is an answer of the tool: a model can do something else then.
+/// The output for the guest. A missing or declined answer is an ordinary output of the tool, so that a model can react to
+/// it.
 fn output(resolution: Resolution) -> Result<ToolOutput, ApiError> {
     let failed = |text: String, structured| ToolOutput {
         content: vec![ContentPart::Text(text)],

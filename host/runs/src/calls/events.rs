@@ -13,7 +13,7 @@ use crate::{execution::call::Call, record::ledger_failed};
 const MAX_TYPES: usize = 50;
 
 impl RunCalls {
-    /// Whether the run may see an event: its own, or one of its conversation.
+    /// True if the run may read an event: its own, or one of its conversation.
     fn sees(&self, event: &Event) -> bool {
         let own = self.run.terms.grant.conversation.as_ref();
         let its = event.envelope.conversation.as_ref().and_then(ConversationKey::of);

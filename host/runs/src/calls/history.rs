@@ -21,7 +21,7 @@ const MAX_QUERY_BYTES: usize = 32 * 1024;
 /// Items that are added to the index at a time.
 const INDEXED_AT_ONCE: usize = 500;
 
-/// What narrows a search, as the guest writes it.
+/// The filters of a search, as the guest writes them.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Filters {
@@ -57,7 +57,8 @@ impl RunCalls {
             (None, _) => {
                 Err(ApiError::new(ErrorCode::NotFound, "the event of this run belongs to no conversation, so it has no history"))
             }
-            // Whether another conversation exists is not for this run to know.
+            // The same error for a conversation that exists and one that does not, so that a run cannot probe for
+            // conversations.
             (Some(own), Some(asked)) if own.conversation() != asked => {
                 Err(ApiError::unauthorized("this run is granted the history of its own conversation only"))
             }
@@ -121,7 +122,7 @@ impl HistoryCalls for RunCalls {
     }
 }
 
-/// Why a search failed.
+/// The reason why a search failed.
 enum Failed {
     Index(SearchError),
     Ledger(LedgerError),
@@ -200,5 +201,5 @@ fn doc(ledger: &Ledger, item: &TranscriptItem) -> Result<TranscriptDoc, LedgerEr
 
 fn failed(error: impl std::fmt::Display) -> ApiError {
     tracing::error!(%error, "the transcript could not be searched");
-    ApiError::retryable(ErrorCode::RuntimeError, "the host could not search; its log says why")
+    ApiError::retryable(ErrorCode::RuntimeError, "the host could not search; its log has the reason")
 }

@@ -1,8 +1,9 @@
 //! `http`, and `wasi:http`: both leave the host by the same way (`providers/egress`).
 //!
-//! A request of `http` is journaled with its response, piece by piece, so a run can be resumed over it. One that is safe
-//! or idempotent by its method (RFC 9110, section 9.2) is made again where an execution before was cut off in it; any
-//! other is in doubt then. Requests of `wasi:http` are not journaled: a run of such a component is not resumed.
+//! A request of `http` is journaled with its response, piece by piece, so a run can be resumed over it. If an earlier
+//! execution was interrupted in a request, a request whose method is safe or idempotent (RFC 9110, section 9.2) is sent
+//! again; any other request is in doubt. Requests of `wasi:http` are not journaled: a run of such a component is not
+//! resumed.
 
 use std::{
     sync::Arc,
@@ -73,13 +74,13 @@ impl Execution {
     }
 }
 
-/// Whether a request may be made twice for once.
+/// True if sending a request twice has the effect of sending it once.
 fn is_harmless(request: &HttpRequest) -> bool {
     matches!(request.method.to_ascii_uppercase().as_str(), "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE")
         || request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"))
 }
 
-/// Where a request goes, without what may be secret in its path and query.
+/// The target of a request, without path and query, which may contain secrets.
 fn origin(url: &str) -> String {
     match url.split_once("://") {
         Some((scheme, rest)) => {
@@ -212,16 +213,16 @@ struct Responding {
     /// To ask again where an execution before was cut off in its response.
     request: HttpRequest,
     head: HttpHead,
-    /// Nothing where an execution before had it.
+    /// `None` if an earlier execution read the response.
     open: Option<(Response, Streaming)>,
-    /// What the guest has of it.
+    /// The part of the response that the guest has received.
     given: Given,
     ended: bool,
-    /// Why there is nothing more of it.
+    /// The error that ended the response early.
     failed: Option<ApiError>,
 }
 
-/// What a guest has of a body.
+/// The part of a body that a guest has received.
 #[derive(Default)]
 struct Given {
     bytes: u64,
@@ -241,7 +242,7 @@ fn interrupted() -> ApiError {
         details: Some(json!({ "code": "response_interrupted" })),
         ..ApiError::retryable(
             ErrorCode::RuntimeError,
-            "the host stopped while the response was read, and it could not be had again as it was: make the request anew",
+            "the host stopped while the response was read, and the repeated request had another response: make a new request",
         )
     }
 }
@@ -314,7 +315,7 @@ impl HttpResponse for Responding {
             }
             let bytes = self.more((max_bytes as usize).min(run.limits.artifact_read_bytes)).await?;
             if bytes.is_empty() {
-                // It is read, and the run can leave memory again.
+                // The response is read, so the run can leave memory again.
                 self.ended = true;
                 self.open = None;
             }

@@ -52,7 +52,7 @@ fn parsed(question: &AskedQuestion) -> Result<Question, ApiError> {
 }
 
 impl Execution {
-    /// What the approval rules say of a question: who may answer, and until when.
+    /// The ruling of the approval rules on a question: who may answer, and until when.
     fn may_ask(&self, question: &Question) -> Result<Ruling, ApiError> {
         let target = json!({ "kind": question.kind, "title": question.title });
         let ruling = approval::judge(&self.terms.approvals, QUESTION, &target);

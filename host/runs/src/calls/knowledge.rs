@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{RunCalls, granted, not_found, not_granted, top_k, within};
 use crate::execution::call::Call;
 
-/// Where an operator says which knowledge bases a binding may use.
+/// The configuration key that lists the knowledge bases of a binding.
 const POLICY: &str = "resources.kb_ids";
 
 /// A question, and what narrows it.

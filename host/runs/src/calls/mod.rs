@@ -1,4 +1,4 @@
-//! What a guest may call, behind the gate: one room for each interface of the contract.
+//! The host calls of the contract, behind the gate: one module for each interface.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn within(what: &str, bytes: usize, limit: usize) -> Result<(), ApiError> {
     if bytes > limit { Err(ApiError::too_large(what, bytes, limit)) } else { Ok(()) }
 }
 
-/// How many answers may be asked for.
+/// The number of hits that a call may ask for.
 fn top_k(asked: u32, most: u32) -> Result<usize, ApiError> {
     if (1..=most).contains(&asked) {
         return Ok(asked as usize);
@@ -166,7 +166,7 @@ impl RunCalls {
             if actions.is_empty() {
                 written_to = Some(commit);
             } else {
-                // Nothing is done that the record does not say.
+                // Every effect is in the record before its answer.
                 commit.durable().await?;
                 let background = BackgroundActions::new(&self.run, &self.services);
                 actions.into_iter().for_each(|(id, action)| background.spawn(id, Ok(action)));

@@ -19,7 +19,7 @@ use crate::{
     record::facts::CallOutcome,
 };
 
-/// Where an operator says which models a binding may use.
+/// The configuration key that lists the models of a binding.
 const POLICY: &str = "resources.model_ids";
 
 impl RunCalls {
@@ -181,7 +181,7 @@ impl ModelCalls for RunCalls {
             let counted = tokio::task::spawn_blocking(move || model.count_tokens(&messages)).await;
             counted.unwrap_or_else(|error| {
                 tracing::error!(%error, "counting tokens failed");
-                Err(ApiError::new(ErrorCode::RuntimeError, "the host could not count; its log says why"))
+                Err(ApiError::new(ErrorCode::RuntimeError, "the host could not count tokens; its log has the reason"))
             })
         };
         let call = Call::read("models.count-tokens", asked).resource(model_id.as_str()).bytes(bytes);
@@ -204,16 +204,16 @@ fn many(what: &str, count: usize, limit: usize) -> Result<(), ApiError> {
 struct Responses {
     calls: RunCalls,
     model_id: String,
-    /// What an execution before has asked, to be asked again where its answer was not given whole.
+    /// The request of an earlier execution, sent again if the guest did not receive the whole answer.
     asked: Option<ChatRequest>,
-    /// Nothing until then.
+    /// `None` until the request is sent again.
     stream: Option<ModelStream>,
     /// Until its end is recorded.
     begun: Option<OpenCall>,
     given: Given,
 }
 
-/// What the guest has of an answer from an execution before.
+/// The part of an answer from an earlier execution that the guest has received.
 #[derive(Default)]
 struct Given {
     text: String,
@@ -248,7 +248,8 @@ impl Given {
     }
 }
 
-/// What of `text` comes after `given`; an answer that begins otherwise cannot be gone on with.
+/// The rest of `text` after `given`. Fails if the new answer begins differently, because the guest cannot continue such an
+/// answer.
 fn skipped(given: &mut String, text: String) -> Result<Option<String>, ApiError> {
     if let Some(rest) = given.strip_prefix(text.as_str()) {
         *given = rest.to_owned();
@@ -265,12 +266,12 @@ fn interrupted() -> ApiError {
         details: Some(json!({ "code": "response_interrupted" })),
         ..ApiError::retryable(
             ErrorCode::RuntimeError,
-            "the host stopped while the model answered, and asked again the model began another answer: ask it anew",
+            "the host stopped while the model answered, and the repeated request had another answer: make a new request",
         )
     }
 }
 
-/// What comes of the next piece, for the record: nothing as long as the answer goes on.
+/// The outcome of the next piece, for the record; `None` while the answer continues.
 fn ending(outcome: &Result<Vec<ModelChunk>, ApiError>) -> Option<Result<(&str, Option<&TokenUsage>), &ApiError>> {
     match outcome {
         Err(error) => Some(Err(error)),
@@ -282,7 +283,7 @@ fn ending(outcome: &Result<Vec<ModelChunk>, ApiError>) -> Option<Result<(&str, O
 }
 
 impl Responses {
-    /// The answer as it goes on, asked for again where an execution before has begun it.
+    /// The next chunks of the answer. Sends the request again if an earlier execution began the answer.
     async fn chunks(&mut self) -> Result<Vec<ModelChunk>, ApiError> {
         loop {
             let stream = match &mut self.stream {
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_not_given_again_however_it_is_cut() {
+    fn skipped_text_is_exact_for_every_split() {
         let mut given = Given::default();
         given.note(&[text("ab"), ModelChunk::Reasoning("x".into()), text("cd")]);
         assert_eq!(

@@ -61,7 +61,7 @@ impl PlatformCalls for RunCalls {
             begun.asks(false);
             let order = action.order(&run.terms, run.run_id, &id);
             if run.is_external() {
-                // It is done, and the record says so, even where whoever asked goes away.
+                // The action is carried out and recorded even if the caller goes away.
                 let (services, deadline) = (Arc::clone(&self.services), run.deadline);
                 let let_go = run.family.released.clone();
                 let doing = run.family.background.spawn(async move {
@@ -72,7 +72,8 @@ impl PlatformCalls for RunCalls {
                     begun.end(CallOutcome::Action(done.as_ref())).await;
                     done
                 });
-                let lost = || ApiError::new(ErrorCode::RuntimeError, "the host lost what came of the action; its log says why");
+                let lost =
+                    || ApiError::new(ErrorCode::RuntimeError, "the outcome of the action is lost; the host's log has the reason");
                 return doing.await.unwrap_or_else(|_| Err(lost())).map(ActionOutcome::Executed);
             }
             let done = self.services.actions.call(&action.action, &id, &order, run.deadline).await;

@@ -56,7 +56,7 @@ impl RunCalls {
         granted(&self.run.terms.grant.permissions.runs, &operation, action)
     }
 
-    /// One of the run's own children. Whether there are other runs is not for it to know.
+    /// A child of this run. Any other run is `not_found`, so that a run cannot probe for ids.
     fn child(&self, id: &str) -> Result<RunId, ApiError> {
         let child = id.parse().ok().filter(|child| self.run.family.children.has(*child));
         child.ok_or_else(|| not_found("run that this run has started:", id))
@@ -144,7 +144,7 @@ fn of_host(error: HostError) -> ApiError {
         HostError::NotFound(message) => ApiError::new(ErrorCode::NotFound, message),
         other => {
             tracing::error!(error = %other, "a run could not act on another");
-            ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why")
+            ApiError::retryable(ErrorCode::RuntimeError, "the host failed in this call; its log has the reason")
         }
     }
 }
@@ -187,7 +187,7 @@ impl ChildCalls for RunCalls {
         let effect = async |ticket: EffectTicket| {
             let ids: Vec<RunId> = run_ids.iter().map(|id| self.child(id)).collect::<Result<_, _>>()?;
             if wait_ms > 0 {
-                // When the wait began is known to a later execution.
+                // A later execution of the run reads the start of the wait from the journal.
                 run.start(&ticket);
             }
             let mut arrivals = run.waits.mail.arrivals();

@@ -36,12 +36,12 @@ impl RunCalls {
         let effect = async |ticket| {
             let value = parse()?.map(results::raw).transpose()?;
             let write = seen::state_write(&run.knowledge.seen, &run.limits, scope, &scope_key, key, value);
-            // Not waited for: the next read finds it already.
+            // The commit is not awaited: the next read already finds the value.
             let make = |_| Ok((RunWrite { state: vec![write], ..RunWrite::default() }, ()));
             run.commit(ticket, make).await.map(drop)
         };
         run.pass(call, allowed, effect).await.outcome?;
-        // Also where an earlier execution has made the call: the run knows this value.
+        // A call of an earlier execution counts too: the run knows this value.
         run.knowledge.seen.note(&scope_key, key, parse().ok().flatten().map(seen::tag_of));
         Ok(())
     }
@@ -57,13 +57,13 @@ impl StateCalls for RunCalls {
         let get = async |()| run.ledger.state_get(&scope_key, &key).map_err(ledger_failed);
         let call = Call::read("state.get", asked).resource(key.as_str()).scope(scope.as_str());
         let value = run.pass(call, || found.map(drop), get).await.outcome?;
-        // Also where an earlier execution has made the call: the run knows this value.
+        // A call of an earlier execution counts too: the run knows this value.
         run.knowledge.seen.note(&scope_key, &key, value.as_ref().map(seen::tag_of));
         Ok(value)
     }
 
     async fn state_set(&mut self, scope: StateScope, key: String, value: String) -> Result<(), ApiError> {
-        // Not before the gate has seen its size.
+        // The value is parsed after the gate has checked its size.
         let parsed = OnceLock::new();
         let parse = || parsed.get_or_init(|| agent_host_sandbox::parse_json("the value", &value)).as_ref().map_err(Clone::clone);
         self.put_state("state.set", scope, (&key, Some(&value)), || parse().map(Some)).await

@@ -34,16 +34,18 @@ use crate::{
     },
 };
 
-/// Inputs of one pull, as JSON: a guest has 64 MiB, and a journal keeps them. One is given however large it is.
+/// JSON bytes of the inputs of one pull: a guest has 64 MiB, and the journal stores them. A single larger input is still
+/// given.
 const MAX_PULL_BYTES: usize = 512 * 1024;
 
 impl RunCalls {
-    /// Takes what waits, durably: with the answer in the journal. `untold` is told what was taken.
+    /// Takes the waiting inputs durably, together with the journal entry of the answer. `untold` receives the inputs that
+    /// were taken.
     async fn take_inputs(
         &self,
         ticket: &mut Option<WriteTicket>,
         limit: usize,
-        untold: &Untold<'_>,
+        untold: &UndeliveredInputs<'_>,
     ) -> Result<Vec<SteeringInput>, ApiError> {
         let run = &self.run;
         let (mut inputs, mut bytes) = (Vec::new(), 0);
@@ -95,7 +97,7 @@ impl RunCalls {
         Ok(inputs)
     }
 
-    /// Takes these, whether whoever pulls waits for it or goes away in the middle of it.
+    /// Takes these inputs. The write is completed even if the caller goes away.
     async fn receive(&self, taken: Vec<Box<dyn WaitingRun>>, facts: Vec<Fact>, events: Vec<EventId>) -> Result<(), ApiError> {
         let run = Arc::clone(&self.run);
         let (told, heard) = oneshot::channel();
@@ -117,7 +119,7 @@ impl RunCalls {
         Ok(record.map(|record| SteeringInput { event: EventContext::of(&record.event), input: record.event.envelope.input }))
     }
 
-    /// What comes with an input, the run may read.
+    /// Adds the artifacts of the inputs to those that the run may read.
     fn may_read(&self, inputs: &[SteeringInput]) {
         let mut given = self.run.knowledge.input_artifacts.lock();
         for SteeringInput { event, input } in inputs {
@@ -139,13 +141,13 @@ fn lost_input() -> ApiError {
     ApiError::retryable(ErrorCode::RuntimeError, "the host could not take the input")
 }
 
-/// Inputs that were taken, until whoever pulls has them. Where they never come there, they are given to the next one.
-struct Untold<'a> {
+/// Inputs that were taken and have not reached the caller. If the caller goes away, the next pull gets the inputs.
+struct UndeliveredInputs<'a> {
     run: &'a Execution,
     events: Mutex<Vec<EventId>>,
 }
 
-impl Untold<'_> {
+impl UndeliveredInputs<'_> {
     fn note(&self, events: impl IntoIterator<Item = EventId>) {
         self.events.lock().extend(events);
     }
@@ -155,7 +157,7 @@ impl Untold<'_> {
     }
 }
 
-impl Drop for Untold<'_> {
+impl Drop for UndeliveredInputs<'_> {
     fn drop(&mut self) {
         let mut waiting = self.run.knowledge.pending_inputs.lock();
         self.events.lock().drain(..).rev().for_each(|event_id| waiting.push_front(event_id));
@@ -181,10 +183,10 @@ impl SteeringCalls for RunCalls {
             Err(ApiError::invalid_argument(format!("`limit` is between {MIN_PAGE} and {MAX_PAGE}, not {limit}")))
         };
         let asked = run.journal.asked(&(limit, wait_ms));
-        let untold = Untold { run, events: Mutex::default() };
+        let untold = UndeliveredInputs { run, events: Mutex::default() };
         let effect = async |ticket: WriteTicket| {
             if wait_ms > 0 {
-                // When the wait began is known to a later execution.
+                // A later execution of the run reads the start of the wait from the journal.
                 run.start_wait(&ticket);
             }
             let (began_us, mut ticket) = (ticket.began_us(), Some(ticket));

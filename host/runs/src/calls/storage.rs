@@ -79,7 +79,7 @@ impl StorageCalls for RunCalls {
                 }
             }
             tracing::error!(area_key, key, "the content of a storage value is missing: run `agent-host ledger check`");
-            Err(ApiError::new(ErrorCode::RuntimeError, "the host has lost this value; its log says so"))
+            Err(ApiError::new(ErrorCode::RuntimeError, "this value is lost; the host's log has details"))
         };
         run.pass(call, || found.clone().map(drop), effect).await.outcome.map(|content| content.bytes)
     }

@@ -26,10 +26,10 @@ use crate::{
     record::{facts::CallOutcome, journal::Effect},
 };
 
-/// Where an operator says which tools a binding may use.
+/// The configuration key that lists the tools of a binding.
 const POLICY: &str = "resources.tool_names";
 
-/// Longest id of a call: it stands in every fact about it.
+/// Longest id of a call, in bytes: every fact about the call repeats the id.
 const MAX_CALL_ID: usize = 256;
 
 /// Reports of progress that wait to be recorded; a tool that reports faster loses the ones in between.
@@ -44,7 +44,7 @@ impl RunCalls {
         if grant.tools.iter().any(|granted| granted == name) { Ok(tool) } else { Err(not_granted("tool", name, POLICY)) }
     }
 
-    /// What a tool is, whosever it is.
+    /// The description of a tool of the host or of the client.
     fn detail(&self, name: &str) -> Result<ToolDetail, ApiError> {
         let (grant, function) = (&self.run.terms.grant, "tools.get-detail");
         match grant.client_tool(name) {
@@ -88,8 +88,8 @@ impl RunCalls {
         outcome
     }
 
-    /// Whether a call may be made: one whose outcome is in doubt may not be made twice, unless that is harmless, or a
-    /// person says so.
+    /// Fails if the outcome of an earlier call is in doubt, unless repeating the call is harmless or a person has approved
+    /// it.
     async fn may_be_done(&self, ticket: &EffectTicket, call: &ToolCall) -> Result<(), ApiError> {
         let Some(Effect { number }) = ticket.doubt() else { return Ok(()) };
         if self.is_harmless(&call.tool_name) {
@@ -101,7 +101,7 @@ impl RunCalls {
         }
     }
 
-    /// Whether a tool may be called twice for once.
+    /// True if calling the tool twice has the effect of calling it once.
     fn is_harmless(&self, tool: &str) -> bool {
         let tool = self.tool(tool, ToolOperation::Call, "tools.call");
         tool.is_ok_and(|tool| tool.detail.read_only == Some(true) || tool.detail.idempotent == Some(true))
@@ -111,7 +111,7 @@ impl RunCalls {
     async fn ask_for_doubts(&self, within: &EffectTicket, requests: &[ToolRequest]) -> Result<(), ApiError> {
         let doubts = self.run.doubts(within);
         let of = |(part, effect): (u32, Effect)| {
-            // What the client was asked for, it is asked for still.
+            // A request to the client stays open across executions.
             let request = requests.get((part as usize).checked_sub(1)?).filter(|request| !self.is_of_client(request))?;
             let call = ToolCall {
                 call_id: request.call_id.clone(),
@@ -153,7 +153,7 @@ impl RunCalls {
         self.kept(&call.tool_name, result?).await
     }
 
-    /// What a guest gets: bytes and long texts are artifacts.
+    /// The output for the guest: bytes and long texts are stored as artifacts.
     async fn kept(&self, tool: &str, result: ToolResult) -> Result<ToolOutput, ApiError> {
         let limits = &self.run.limits;
         let artifacts = self.artifacts();
@@ -206,7 +206,7 @@ impl RunCalls {
     }
 }
 
-/// Whether a call can be named so.
+/// Checks the id of a call.
 pub(super) fn is_call_id(id: &str) -> Result<(), ApiError> {
     if id.is_empty() || id.len() > MAX_CALL_ID {
         return Err(ApiError::invalid_argument(format!("`call-id` has 1 to {MAX_CALL_ID} bytes")));
@@ -233,7 +233,7 @@ fn doubt(number: u64, call: &ToolCall) -> Doubt {
 }
 
 impl RunCalls {
-    /// One of many calls.
+    /// One part of a `call-many`.
     async fn part(&self, within: &EffectTicket, part: u32, request: ToolRequest) -> Result<ToolOutput, ApiError> {
         let effect = async |ticket| self.carry_out(ticket, &request).await;
         let call = self.call_of(&request);

@@ -13,7 +13,7 @@ use crate::record::{
 
 /// A longer answer becomes a blob beside the journal.
 const MAX_INLINE_ANSWER: usize = 64 * 1024;
-/// Bytes that stand in the journal themselves, where a blob has them too.
+/// Largest answer, in bytes, that the journal stores inline; larger answers are blobs.
 const MAX_INLINE_BYTES: usize = 4 * 1024;
 
 /// The answer of a host call.
@@ -58,7 +58,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync> Answer for T {
 
 fn host_failed(error: &serde_json::Error) -> ApiError {
     tracing::error!(%error, "an answer could not be recorded");
-    ApiError::new(ErrorCode::RuntimeError, "the host could not record the answer; its log says why")
+    ApiError::new(ErrorCode::RuntimeError, "the host could not record the answer; its log has the reason")
 }
 
 fn unreadable(error: &serde_json::Error) -> Stop {
@@ -66,7 +66,7 @@ fn unreadable(error: &serde_json::Error) -> Stop {
 }
 
 impl Execution {
-    /// The outcome of a call, as the journal keeps it. Nothing is encoded where nothing is recorded.
+    /// The outcome of a call, as the journal stores it. Without a journal, no answer is encoded.
     pub(super) async fn recorded<T: Answer>(&self, outcome: &Result<T, ApiError>) -> Result<(Outcome, Vec<Blob>), ApiError> {
         if !self.journal.is_recording() {
             return Ok((Outcome::Answer(String::new()), Vec::new()));
@@ -145,7 +145,7 @@ impl Answer for Content {
 
     async fn recall(run: &Execution, outcome: Outcome) -> Result<Self, ApiError> {
         let Some(stored) = Option::<StoredBytes>::recall(run, outcome).await? else { return Ok(Self::new(None)) };
-        let lost = |why: String| Stop::Lost(format!("bytes that the guest was given cannot be read again: {why}"));
+        let lost = |why: String| Stop::Lost(format!("bytes of an earlier answer cannot be read: {why}"));
         let (sha256, offset, bytes) = match stored {
             StoredBytes::Inline(text) => match STANDARD.decode(text) {
                 Ok(bytes) => return Ok(Self::new(Some(bytes))),

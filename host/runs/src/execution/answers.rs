@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent_host_ledger::{RunChange, RunWrite};
 use agent_host_protocol::{ApiError, ErrorCode, Timestamp, ask::ActionOutcome, time};
 
-use super::{Execution, registry::Letter};
+use super::{Execution, registry::PostedAnswer};
 use crate::record::{
     HostError, WaitKey,
     action::{Action, AskKind, Decision, Given, actions_of},
@@ -17,7 +17,7 @@ use crate::record::{
     ledger_failed,
 };
 
-/// How what a run asked was resolved.
+/// The resolution of an action.
 pub(crate) enum Resolution {
     /// Somebody answered.
     Answered(Given),
@@ -36,22 +36,22 @@ impl Resolution {
     }
 }
 
-/// How a run waits.
+/// The way in which a run waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitMode {
-    /// Its guest waits, and the run leaves memory where it can.
+    /// The guest waits, and the run leaves memory if it can.
     Park,
-    /// Its guest waits, and something of the run is under way that would end with the execution.
+    /// The guest waits, and work of the run is open that would end with the execution.
     InMemory,
-    /// Its guest goes on meanwhile.
+    /// The guest continues meanwhile.
     Background,
 }
 
 impl WaitMode {
-    /// How a run waits for the answer to one of its calls.
+    /// The way in which a run waits for the answer to one of its calls.
     pub(crate) fn of(run: &Execution) -> Self {
         if run.is_external() {
-            // Its executor goes on meanwhile, and the caller may go away: the status of the run says nothing of the wait.
+            // The executor continues meanwhile, and the caller may go away: the status of the run does not show the wait.
             Self::Background
         } else if run.open.any() {
             Self::InMemory
@@ -130,7 +130,7 @@ impl Execution {
         Ok((resolutions, expires))
     }
 
-    /// How an action is resolved now: by a letter, or because it has expired. `None` where it is open.
+    /// The present resolution of an action: a posted answer, or expiry. `None` while the action is open.
     async fn resolution(
         &self,
         action_id: &str,
@@ -150,7 +150,7 @@ impl Execution {
         Ok(None)
     }
 
-    /// An action of the run, as the record has it.
+    /// An action of the run, from the record.
     pub(crate) fn action(&self, action_id: &str) -> Result<Option<Action>, ApiError> {
         let record = self.ledger.run_by_no(self.run_no).map_err(ledger_failed)?;
         let Some(record) = record else { return Ok(None) };
@@ -158,9 +158,9 @@ impl Execution {
         Ok(actions.into_iter().find(|action| action.action_id == action_id))
     }
 
-    /// Writes an answer that was posted. `None` where it could not be written, which its sender is told.
-    async fn record_answer(&self, action_id: &str, kind: AskKind, letter: Letter) -> Option<Given> {
-        let Letter { given, receipt, .. } = letter;
+    /// Writes an answer that was posted. Returns `None` if the write failed; the sender receives an error.
+    async fn record_answer(&self, action_id: &str, kind: AskKind, letter: PostedAnswer) -> Option<Given> {
+        let PostedAnswer { given, receipt, .. } = letter;
         let at = time::now();
         let facts = given.facts(action_id);
         let refers_to = given.artifacts(kind);
@@ -186,7 +186,7 @@ impl Execution {
         self.record_status(|at| RunChange::Wait { at, reason: reason.to_owned() }, StatusChange::waiting(reason, until)).await
     }
 
-    /// Records that the run goes on.
+    /// Records that the run is executed again.
     async fn record_resume(&self) -> Result<(), ApiError> {
         self.record_status(|at| RunChange::Resume { at }, StatusChange::running("answered")).await
     }

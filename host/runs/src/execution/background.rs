@@ -1,5 +1,6 @@
-//! Background actions: platform actions that a runner does not wait for (`results.action-requested`). They are asked for
-//! with the result, judged by the same policy, and done while the run goes on. The run ends when all of them are resolved.
+//! Background actions: platform actions that a runner does not wait for (`results.action-requested`). The request is made
+//! with the result, judged by the same policy, and carried out while the run continues. The run ends when all its
+//! background actions are resolved.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +52,7 @@ impl BackgroundActions {
         Ok(())
     }
 
-    /// Starts an action. That it was asked for is durable.
+    /// Starts an action whose request is durable.
     pub(crate) fn spawn(&self, id: String, action: Result<PlatformAction, ApiError>) {
         let open = OpenCall::background(&self.run, &id);
         // As long as it is not resolved, the run is not parked for anything else: what it is parked for then would not say
@@ -122,7 +123,7 @@ impl Execution {
         }
     }
 
-    /// How the run is parked, where it waits for people and for nothing else; `None` where it is not.
+    /// The reason to park if the run waits for people and for no other work; `None` otherwise.
     fn only_people(&self) -> Option<Stop> {
         let open = self.open_background_actions().ok()?;
         if open.is_empty() || open.len() > MAX_KEYS || open.iter().any(|action| action.status != ActionStatus::Open) {
@@ -130,7 +131,7 @@ impl Execution {
         }
         let until = open.iter().filter_map(Action::expires_at).min();
         if until.is_some_and(|until| until <= time::now()) {
-            // That is being written.
+            // The action is being written.
             return None;
         }
         let keys = open.iter().map(|action| WaitKey::action(&action.action_id)).collect();

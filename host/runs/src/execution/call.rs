@@ -1,4 +1,4 @@
-//! Host calls as the gate takes them: three kinds, told apart by type.
+//! The three kinds of host call that the gate distinguishes, as types.
 //!
 //! - [`Read`]: has no effect. The gate records the answer.
 //! - [`LedgerWrite`]: its effect is a write of the ledger. [`Execution::commit`] makes answer and effect one commit.
@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::{Execution, answer::Answer, writer::PendingWrite};
 use crate::record::journal::{Asked, Effect, Outcome, Ticket};
 
-/// One host call.
+/// A host call.
 pub(crate) struct Call<'a, K> {
     /// `interface.function`.
     pub(super) action: Cow<'static, str>,
@@ -151,14 +151,14 @@ impl EffectTicket {
 }
 
 /// A call that has passed the gate.
-pub(crate) struct Passed<T> {
+pub(crate) struct PassedCall<T> {
     pub(crate) outcome: Result<T, ApiError>,
     /// The rest of the journal entry, where an earlier execution made the call.
-    pub(crate) past: Option<Past>,
+    pub(crate) past: Option<PastCall>,
 }
 
 /// The record of a call of an earlier execution, besides its outcome.
-pub(crate) struct Past {
+pub(crate) struct PastCall {
     /// The number of its effect; 0 where it had none.
     pub(crate) number: u64,
     /// The outcomes of the calls within it, by part.
@@ -169,7 +169,7 @@ impl Execution {
     /// Writes the effect of a call. `make` gives the write and the answer of the call; both are one commit.
     ///
     /// # Errors
-    /// Where `make` fails, or the ledger refuses the write: then nothing is written, and the gate records the error as the
+    /// Fails if `make` fails or the ledger refuses the write. No row is written then, and the gate records the error as the
     /// outcome.
     pub(crate) async fn commit<T: Serialize>(
         &self,

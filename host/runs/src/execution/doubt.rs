@@ -1,7 +1,7 @@
 //! Effects whose outcome is in doubt: the host died between their start and their end.
 //!
-//! One that is harmless to repeat is repeated. Of any other the guest is told, or a person decides (`answers.rs`), as the
-//! binding says.
+//! An effect that is harmless to repeat is repeated. For any other effect the guest receives an error or a person decides
+//! (`answers.rs`), as the binding says.
 
 use agent_host_config::InDoubt;
 use agent_host_protocol::{ApiError, ErrorCode, time};
@@ -22,21 +22,21 @@ use crate::{
 /// The action that is asked for.
 const ACTION: &str = "effect.repeat";
 
-/// An effect in doubt, for whoever decides on it.
+/// An effect in doubt, for the person who decides on it.
 pub(crate) struct Doubt {
     /// Number of the call among those with effects.
     pub(crate) number: u64,
-    /// What was called, for the sentence.
+    /// The call, as words of a sentence.
     pub(crate) what: String,
     /// The same for programs.
     pub(crate) target: Value,
-    /// What was asked of it.
+    /// The payload of the call.
     pub(crate) payload: Value,
 }
 
 impl Execution {
-    /// For each effect in doubt whether it is to be repeated. Where a person is to say and has not, this does not return:
-    /// the run is parked until then.
+    /// Returns for each effect in doubt whether to repeat the effect. If a person has not decided yet, this function does
+    /// not return: the run is parked until then.
     pub(crate) async fn may_repeat(&self, doubts: &[Doubt]) -> Result<Vec<bool>, ApiError> {
         if self.terms.in_doubt == InDoubt::Error || !self.journal.can_resume() {
             return Ok(vec![false; doubts.len()]);
@@ -58,7 +58,7 @@ impl Execution {
     fn ask_about(&self, doubt: &Doubt) -> Ask {
         let ruling = approval::judge(&self.terms.approvals, ACTION, &doubt.target);
         let message = format!(
-            "the host stopped while {} was called, and nobody knows what came of it: find out, and say whether to call it again",
+            "the host stopped while {} was called, and its outcome is unknown: find out what it did, and decide whether to call it again",
             doubt.what
         );
         Ask {
@@ -74,14 +74,14 @@ impl Execution {
     }
 }
 
-/// What the guest is told of an effect that is not repeated.
+/// The error that the guest receives for an effect that is not repeated.
 pub(crate) fn in_doubt(what: &str) -> ApiError {
     ApiError {
         details: Some(json!({ "code": "effect_in_doubt" })),
         ..ApiError::new(
             ErrorCode::RuntimeError,
             format!(
-                "the host stopped while {what} was called, and nobody knows what came of it; it was not called again, since \
+                "the host stopped while {what} was called, and its outcome is unknown; it was not called again, since \
                  doing it twice could do harm: find out what it did, or ask somebody"
             ),
         )

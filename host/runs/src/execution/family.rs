@@ -16,12 +16,12 @@ pub(crate) struct Family {
     pub(crate) background: TaskTracker,
     /// Tasks that record the ends of children.
     pub(crate) reporters: TaskTracker,
-    /// Cancelled when the execution is over: what goes on beside the guest stops.
+    /// Cancelled at the end of the execution; stops the background tasks of the run.
     pub(crate) released: CancellationToken,
 }
 
 impl Family {
-    /// Stops what goes on beside the guest, and waits until it has stopped.
+    /// Stops the background tasks of the run and waits for their end.
     pub(crate) async fn release(&self) {
         self.released.cancel();
         self.background.close();
@@ -62,7 +62,7 @@ impl Children {
         *self.0.lock() = other.0.into_inner();
     }
 
-    /// Whether their parent still looks after one more.
+    /// Adds a child. Returns false if the parent no longer accepts children.
     pub(crate) fn add(&self, id: RunId) -> bool {
         let mut known = self.0.lock();
         if !known.all.contains(&id) {
@@ -84,7 +84,7 @@ impl Children {
         self.0.lock().all.clone()
     }
 
-    /// Those that have not ended.
+    /// The children that have not ended.
     pub(crate) fn active(&self, ledger: &Ledger) -> Result<Vec<RunId>, LedgerError> {
         let mut known = self.0.lock();
         let maybe: Vec<_> = known.all.iter().filter(|id| !known.ended.contains(*id)).copied().collect();

@@ -26,7 +26,7 @@ use serde_json::json;
 use super::{
     Execution,
     answer::Answer,
-    call::{Call, EffectTicket, Kind, OutsideEffect, Passed, Past, Rate},
+    call::{Call, EffectTicket, Kind, OutsideEffect, PassedCall, PastCall, Rate},
     metrics::{self, Metrics},
     spans,
 };
@@ -60,7 +60,7 @@ pub(crate) struct AdmittedCall<'a, K> {
     span: Span,
 }
 
-/// The open entry of a call in the journal. It is closed when the call is over, also where its caller goes away.
+/// The open journal entry of a call. The entry is closed when the call is over, also if its caller goes away.
 struct OpenEntry<'a> {
     journal: &'a Journal,
     id: CallId,
@@ -73,9 +73,9 @@ impl Drop for OpenEntry<'_> {
 }
 
 /// A call after the first steps of the gate.
-pub(crate) enum Entered<'a, K: Kind, T> {
+pub(crate) enum EnteredCall<'a, K: Kind, T> {
     /// An earlier execution has answered it, or it is refused.
-    Over(Passed<T>),
+    Over(PassedCall<T>),
     Admitted(AdmittedCall<'a, K>, K::Ticket),
 }
 
@@ -87,7 +87,7 @@ impl Execution {
         mut call: Call<'_, K>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl AsyncFnOnce(K::Ticket) -> Result<T, ApiError>,
-    ) -> Passed<T> {
+    ) -> PassedCall<T> {
         let step = match self.journal.enter(&call.action, std::mem::take(&mut call.asked)) {
             Ok(step) => step,
             Err(stop) => self.stop(stop).await,
@@ -102,7 +102,7 @@ impl Execution {
         mut call: Call<'_, OutsideEffect>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl AsyncFnOnce(EffectTicket) -> Result<T, ApiError>,
-    ) -> Passed<T> {
+    ) -> PassedCall<T> {
         let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.asked));
         self.pass_step(step, call, allowed, effect).await
     }
@@ -115,14 +115,14 @@ impl Execution {
         part: u32,
         mut call: Call<'a, OutsideEffect>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
-    ) -> Entered<'a, OutsideEffect, T> {
+    ) -> EnteredCall<'a, OutsideEffect, T> {
         let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.asked));
         self.enter(step, call, allowed).await
     }
 
     /// The outcomes of the parts of a call that an earlier execution has made.
-    pub(crate) async fn part_outcomes<T: Answer>(&self, past: Past, action: &str, count: usize) -> Vec<Result<T, ApiError>> {
-        let Past { mut parts, .. } = past;
+    pub(crate) async fn part_outcomes<T: Answer>(&self, past: PastCall, action: &str, count: usize) -> Vec<Result<T, ApiError>> {
+        let PastCall { mut parts, .. } = past;
         let mut outcomes = Vec::with_capacity(count);
         for part in (1..).take(count) {
             let Some(outcome) = parts.remove(&part) else {
@@ -144,10 +144,10 @@ impl Execution {
         call: Call<'_, K>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl AsyncFnOnce(K::Ticket) -> Result<T, ApiError>,
-    ) -> Passed<T> {
+    ) -> PassedCall<T> {
         let (admitted, ticket) = match self.enter(step, call, allowed).await {
-            Entered::Over(passed) => return passed,
-            Entered::Admitted(admitted, ticket) => (admitted, ticket),
+            EnteredCall::Over(passed) => return passed,
+            EnteredCall::Admitted(admitted, ticket) => (admitted, ticket),
         };
         // In one place: a future that is passed on is stored again by each that it is passed to.
         let mut effect = pin!(admitted.span.within(effect(ticket)));
@@ -158,7 +158,7 @@ impl Execution {
             effect.as_mut().await
         };
         let outcome = self.bounded(paced).await;
-        Passed { outcome: admitted.end(outcome).await, past: None }
+        PassedCall { outcome: admitted.end(outcome).await, past: None }
     }
 
     async fn enter<'a, K: Kind, T: Answer>(
@@ -166,10 +166,10 @@ impl Execution {
         step: Step,
         call: Call<'a, K>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
-    ) -> Entered<'a, K, T> {
+    ) -> EnteredCall<'a, K, T> {
         let ticket = match step {
             Step::Live(ticket) => ticket,
-            Step::Answered(answered) => return Entered::Over(self.recall(answered).await),
+            Step::Answered(answered) => return EnteredCall::Over(self.recall(answered).await),
         };
         self.open.note(ticket.doubt.map_or(0, |effect| effect.number));
         let open = OpenEntry { journal: &self.journal, id: ticket.call() };
@@ -178,19 +178,20 @@ impl Execution {
         let rate = call.rate;
         let admitted = AdmittedCall { run: self, call, open, began: Instant::now(), span };
         match self.is_active().and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
-            Ok(()) => Entered::Admitted(admitted, K::ticket(ticket)),
-            Err(refusal) => Entered::Over(Passed { outcome: admitted.end(Err(refusal)).await, past: None }),
+            Ok(()) => EnteredCall::Admitted(admitted, K::ticket(ticket)),
+            Err(refusal) => EnteredCall::Over(PassedCall { outcome: admitted.end(Err(refusal)).await, past: None }),
         }
     }
 
-    async fn recall<T: Answer>(&self, answered: Answered) -> Passed<T> {
+    async fn recall<T: Answer>(&self, answered: Answered) -> PassedCall<T> {
         let Answered { outcome, effect, parts } = answered;
         let number = effect.map_or(0, |effect| effect.number);
         self.open.note(number);
-        Passed { outcome: T::recall(self, outcome).await, past: Some(Past { number, parts }) }
+        PassedCall { outcome: T::recall(self, outcome).await, past: Some(PastCall { number, parts }) }
     }
 
-    /// A call of the clock: it cannot be refused, so its rate is kept by making it wait. It leaves no audit record.
+    /// A call of the clock. The contract has no refusal for it, so the rate limit delays the call. The call leaves no audit
+    /// record.
     pub(crate) async fn tick(&self, action: &str, asked: Asked, effect: impl Future<Output = ()>) {
         let ticket = match self.journal.enter(action, asked) {
             Ok(Step::Live(ticket)) => ticket,

@@ -21,7 +21,7 @@ const TAIL: usize = 2 * 1024;
 /// Takes the diagnostic lines of one run to the host's own log, and keeps the newest for the record of a failure.
 pub(crate) struct GuestLog {
     run_id: RunId,
-    /// Whether an execution before has written what is written now.
+    /// True while an earlier execution has already written the present output.
     replaying: Arc<AtomicBool>,
     per_second: u32,
     kept_bytes: usize,
@@ -30,7 +30,7 @@ pub(crate) struct GuestLog {
 
 #[derive(Default)]
 struct State {
-    /// What has come of a line whose end has not.
+    /// The beginning of a line that is not complete.
     partial: Vec<u8>,
     kept: VecDeque<String>,
     kept_bytes: usize,

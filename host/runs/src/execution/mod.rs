@@ -1,4 +1,4 @@
-//! One execution of a run: its data, its writer, its gate, what it waits for, and the runs that it starts.
+//! One execution of a run: its data, its writer, its gate, its waits and its children.
 
 pub(crate) mod answer;
 pub(crate) mod answers;
@@ -40,7 +40,7 @@ use self::{
 };
 use crate::record::{journal::Journal, ledger_failed, seen::Seen, terms::Terms};
 
-/// One execution of a run. Its parts are shared by the calls of the run and by what goes on in its background.
+/// One execution of a run. The calls of the run and its background tasks share its parts.
 pub(crate) struct Execution {
     pub(crate) run_id: RunId,
     pub(crate) run_no: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Execution {
     pub(crate) ledger: Ledger,
     /// Cancelled once the request to cancel the run is committed.
     pub(crate) cancelled: CancellationToken,
-    /// When the execution must be over.
+    /// The instant at which the execution times out.
     pub(crate) deadline: Instant,
     pub(crate) journal: Arc<Journal>,
     pub(crate) writer: ExecutionWriter,
@@ -68,13 +68,13 @@ pub(crate) struct Execution {
 /// The past of a run whose task begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resumption {
-    /// Nothing: it has not begun.
+    /// A first execution.
     New,
     /// The host stopped while it was active.
     Interrupted,
-    /// It was parked.
+    /// A parked run.
     Parked,
-    /// It has the first calls of another run.
+    /// A fork, which begins with the first calls of another run.
     Forked,
 }
 
@@ -142,8 +142,8 @@ impl Execution {
         }
     }
 
-    /// Whether an executor outside of the host executes the run. Its calls come side by side, and the caller of one may go
-    /// away while the run goes on.
+    /// True if an executor executes the run. The calls of an external run are concurrent, and the caller of a call may go
+    /// away while the run continues.
     pub(crate) fn is_external(&self) -> bool {
         self.writer.claim().is_some()
     }
@@ -157,7 +157,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
         Ok(outcome) => outcome.map_err(ledger_failed),
         Err(error) => {
             tracing::error!(%error, "work on files failed");
-            Err(ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why"))
+            Err(ApiError::retryable(ErrorCode::RuntimeError, "the host failed in this call; its log has the reason"))
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) trait Neighbours: Send + Sync {
     /// The runner that serves under this id.
     fn runner(&self, id: &RunnerId) -> Option<Runner>;
 
-    /// Starts a child of a run. It is durable when this returns, and the same one where the call is repeated.
+    /// Starts a child of a run. The child is durable when this function returns. A repeated call returns the same child.
     async fn start_child(&self, parent: &Arc<Execution>, event: &Event, request: ChildRequest) -> Result<RunId, ApiError>;
 
     /// Records the end of a child in the record of its parent, as long as the parent is executed.
@@ -36,7 +36,7 @@ pub(crate) trait Neighbours: Send + Sync {
         wanted: &(dyn Fn(u64) -> bool + Sync),
     ) -> Vec<Box<dyn WaitingRun>>;
 
-    /// Notified when a run joins the line of a conversation and waits. One that joined before this call counts.
+    /// Notified when a run joins the line of a conversation and waits. A run that joined before this call counts too.
     fn joined(&self, conversation: &ConversationKey) -> Option<Arc<Notify>>;
 }
 

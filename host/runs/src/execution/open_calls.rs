@@ -59,9 +59,9 @@ struct Calls {
 struct Open {
     subject: CallSubject,
     began: Instant,
-    /// When nobody waited for it any more.
+    /// The instant at which the last caller went away.
     left: Option<Instant>,
-    /// It waits for people, and outlives the execution.
+    /// True while the call waits for people and so outlives the execution.
     asks: bool,
 }
 
@@ -80,7 +80,7 @@ impl OpenCalls {
         calls.last = calls.last.max(number);
     }
 
-    /// One more response that streams, where there are fewer than `most`.
+    /// Counts another streaming response; `None` if there are `most` already.
     pub(crate) fn streaming(&self, most: usize) -> Option<Streaming> {
         let one_more = |count: usize| (count < most).then_some(count + 1);
         self.1.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
@@ -106,7 +106,7 @@ impl OpenCalls {
         calls.background
     }
 
-    /// Whether something has begun that would be lost with the execution.
+    /// True if a call is open that would be lost with the execution.
     pub(crate) fn any(&self) -> bool {
         self.1.load(Ordering::Acquire) > 0 || self.0.lock().open.values().any(|open| open.left.is_none() && !open.asks)
     }
@@ -122,7 +122,7 @@ impl OpenCalls {
     }
 }
 
-/// A call that has begun. Where it is dropped without an end, the end of the run writes it.
+/// A call that has begun. If an `OpenCall` is dropped without an end, the end of the run writes one.
 pub(crate) struct OpenCall {
     run: Arc<Execution>,
     number: u64,
@@ -240,7 +240,7 @@ impl OpenCall {
         Ok(open)
     }
 
-    /// Starts a request to the outside. It is no fact: the record of it is its audit.
+    /// Starts an HTTP request. HTTP requests are no facts; their audit records describe them.
     pub(crate) async fn request(run: &Arc<Execution>, ticket: &EffectTicket) -> Result<u64, ApiError> {
         if let Some(Effect { number }) = ticket.doubt() {
             return Ok(number);
@@ -253,17 +253,17 @@ impl OpenCall {
         Ok(number)
     }
 
-    /// A background action, as the record has it.
+    /// A background action that the record already has.
     pub(crate) fn background(run: &Arc<Execution>, action_id: &str) -> Self {
-        // Not among the numbers of calls: those are the same in every execution.
+        // A range apart from the numbers of calls, which are the same in every execution.
         let number = BACKGROUND | run.open.next_background();
         let open = Self::open(run, number, CallSubject::Action { action_id: action_id.to_owned() });
         open.asks(true);
         open
     }
 
-    /// The fact and the entry of the journal are durable when this returns: only then may the effect begin. Where an earlier
-    /// execution has written both, the call goes on under its number.
+    /// Writes the fact and the journal entry. Both are durable when this function returns, so the effect may begin. If an
+    /// earlier execution wrote both, the call continues under its number.
     async fn start(
         run: &Arc<Execution>,
         ticket: &EffectTicket,
@@ -309,7 +309,7 @@ impl OpenCall {
         self.number
     }
 
-    /// Whether it waits for people now, and outlives the execution.
+    /// Sets whether the call waits for people and so outlives the execution.
     pub(crate) fn asks(&self, asks: bool) {
         if let Some(open) = self.run.open.0.lock().open.get_mut(&self.number) {
             open.asks = asks;
@@ -353,8 +353,7 @@ impl Drop for OpenCall {
         let Some(call) = calls.open.get_mut(&self.number) else { return };
         call.left = Some(Instant::now());
         drop(calls);
-        // A run that is executed outside goes on when somebody has gone away from one of its calls. Where it ends itself, its
-        // end says so.
+        // An external run continues after a caller has gone away. If the run ends itself, its end closes the call.
         let ends =
             self.run.family.released.is_cancelled() || self.run.cancelled.is_cancelled() || Instant::now() >= self.run.deadline;
         if self.run.is_external()
@@ -381,8 +380,8 @@ async fn withdraw(run: &Execution, number: u64) {
             return;
         }
     }
-    let why = ApiError::new(ErrorCode::Cancelled, "who asked for it went away before it was done");
+    let why = ApiError::new(ErrorCode::Cancelled, "the caller disconnected before it was done");
     if let Err(error) = run.writer.record_fact(&call.unfinished(&why)).await {
-        tracing::warn!(run_id = %run.run_id, %error, "the end of a call that nobody waits for could not be recorded");
+        tracing::warn!(run_id = %run.run_id, %error, "the end of an abandoned call could not be recorded");
     }
 }

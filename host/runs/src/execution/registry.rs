@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::record::{HostError, action::Given};
 
-/// Where the runs of a cell are.
+/// The places of all runs of a cell: live, leaving or parked.
 #[derive(Default)]
 pub(crate) struct Registry(Mutex<Places>);
 
@@ -36,12 +36,12 @@ struct Entry {
     handle: Handle,
     arrivals: Arc<watch::Sender<()>>,
     /// `None` while the run leaves memory.
-    letters: Option<Letters>,
+    letters: Option<PostedAnswers>,
 }
 
 #[derive(Default)]
-struct Letters {
-    waiting: Vec<Letter>,
+struct PostedAnswers {
+    waiting: Vec<PostedAnswer>,
     /// Letters that the run has taken and is writing.
     writing: usize,
 }
@@ -61,12 +61,13 @@ pub(crate) enum Location {
     Live,
     /// In memory, and takes no more mail.
     Leaving,
-    /// Not in memory: parked where the ledger has a park row; else it has ended, or its task has not begun.
+    /// Not in memory. With a park row in the ledger the run is parked; otherwise the run has ended or its task has not
+    /// begun.
     Parked,
 }
 
 /// An answer on its way to a run.
-pub(crate) struct Letter {
+pub(crate) struct PostedAnswer {
     pub(crate) action_id: String,
     pub(crate) given: Given,
     /// Set when the run begins to write the answer: from then on the answer may be durable, whatever becomes of the run.
@@ -83,7 +84,7 @@ impl Registry {
             return None;
         }
         let arrivals = Arc::new(watch::Sender::new(()));
-        let entry = Entry { handle, arrivals: Arc::clone(&arrivals), letters: Some(Letters::default()) };
+        let entry = Entry { handle, arrivals: Arc::clone(&arrivals), letters: Some(PostedAnswers::default()) };
         places.runs.insert(run_id, entry);
         places.moved(run_id);
         Some(Arc::new(Mailbox { registry: Arc::clone(self), run_id, arrivals }))
@@ -114,13 +115,13 @@ impl Registry {
     /// Resolves when the run moves after this call.
     pub(crate) fn next_move(&self, run_id: RunId) -> OwnedNotified {
         let mut places = self.0.lock();
-        // Those whose senders gave up.
+        // Removes the entries whose senders gave up.
         places.moves.retain(|_, waiting| Arc::strong_count(waiting) > 1);
         Arc::clone(places.moves.entry(run_id).or_default()).notified_owned()
     }
 
     /// Posts an answer to a live run; gives the location of a run that is not live.
-    pub(crate) fn post(&self, run_id: RunId, letter: Letter) -> Result<(), Location> {
+    pub(crate) fn post(&self, run_id: RunId, letter: PostedAnswer) -> Result<(), Location> {
         let mut places = self.0.lock();
         let Some(entry) = places.runs.get_mut(&run_id) else { return Err(Location::Parked) };
         let Some(letters) = &mut entry.letters else { return Err(Location::Leaving) };
@@ -183,7 +184,7 @@ impl Mailbox {
     }
 
     /// The first answer to an action. The letters behind it go back to their senders once it is durable.
-    pub(crate) fn take(&self, action_id: &str) -> Option<(Letter, WritingLetter<'_>)> {
+    pub(crate) fn take(&self, action_id: &str) -> Option<(PostedAnswer, WritingLetter<'_>)> {
         let mut places = self.registry.0.lock();
         let letters = places.runs.get_mut(&self.run_id)?.letters.as_mut()?;
         let place = letters.waiting.iter().position(|letter| letter.action_id == action_id)?;
@@ -218,7 +219,7 @@ impl Mailbox {
         }
     }
 
-    fn with_letters(&self, change: impl FnOnce(&mut Letters)) {
+    fn with_letters(&self, change: impl FnOnce(&mut PostedAnswers)) {
         if let Some(letters) = self.registry.0.lock().runs.get_mut(&self.run_id).and_then(|entry| entry.letters.as_mut()) {
             change(letters);
         }
@@ -255,10 +256,10 @@ mod tests {
         Handle { cancelled: CancellationToken::new(), ended: watch::channel(None).1 }
     }
 
-    fn letter() -> (Letter, oneshot::Receiver<Result<(), HostError>>) {
+    fn letter() -> (PostedAnswer, oneshot::Receiver<Result<(), HostError>>) {
         let (receipt, received) = oneshot::channel();
         let given = Given { decision: Decision::Approve, by: None, reason: None, answer: None, at: 0 };
-        (Letter { action_id: "a".to_owned(), given, writing: Arc::default(), receipt }, received)
+        (PostedAnswer { action_id: "a".to_owned(), given, writing: Arc::default(), receipt }, received)
     }
 
     #[tokio::test]

@@ -1,10 +1,10 @@
 //! Spans of a run and of what it does, named as the semantic conventions for generative AI name them.
 //!
-//! An execution of a run is a span, in the trace of the event that it answers: a run that waited in line begins late, and
-//! one that comes back from disk is another span in the same trace, with a link. No span is open while a run waits on
-//! disk. What the run calls is below it: the host call, and below that the request to a model or the call of a tool.
+//! An execution of a run is a span in the trace of its event: a run that waited in line begins late, and a resumed run has
+//! another span in the same trace, with a link. No span is open while a run waits on disk. Host calls are child spans, and
+//! below them requests to models and calls of tools.
 //!
-//! Nothing of what is said is in a span unless the operator asks for it (`telemetry.capture_content`).
+//! Spans contain no content unless the operator asks for it (`telemetry.capture_content`).
 
 use agent_host_protocol::{
     Run, RunStatus,
@@ -25,7 +25,7 @@ use serde_json::{Map, json};
 use super::Resumption;
 use crate::record::facts::shortened;
 
-/// Where the trace of the event stands in the metadata of its runs.
+/// The key of the event's trace in the metadata of a run.
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
 /// Longest content in a span.
@@ -46,7 +46,7 @@ fn noted(run: &Run) -> Option<SpanContext> {
     trace::parse(text(TRACEPARENT)?, text(TRACESTATE))
 }
 
-/// What a run has left is being delivered to a webhook: in the trace of its event, however much later.
+/// The span of a delivery to a webhook, in the trace of the event, however much later.
 pub(crate) fn of_delivery(run: &Run, webhook: &str) -> Span {
     Span::start_in(
         &trace::remote(noted(run)),
@@ -75,10 +75,10 @@ pub(crate) fn of_event(envelope: &Envelope) -> Span {
     )
 }
 
-/// One execution of a run.
+/// The span of one execution.
 pub(crate) fn of_run(run: &Run, resumption: Resumption, runner: &Runner, attempt: u32) -> RunSpan {
     let noted = noted(run);
-    // What came back is not a part of what was done then.
+    // A resumed execution is linked to the earlier one, not a child of it.
     let links = match (&noted, resumption) {
         (Some(context), Resumption::Interrupted | Resumption::Parked | Resumption::Forked) => {
             vec![Link::with_context(context.clone())]
@@ -179,21 +179,21 @@ pub(crate) fn of_model(model: &Model, operation: ModelOperation) -> Span {
     )
 }
 
-/// What a model was asked, where spans have that.
+/// Adds the request of a model call, if content is captured.
 pub(crate) fn asked(span: &Span, request: &ModelRequest) {
     if trace::captures_content() {
         span.set(|| vec![Attribute::new("gen_ai.input.messages", messages(&request.messages))]);
     }
 }
 
-/// What a model has answered, where spans have that.
+/// Adds the answer of a model, if content is captured.
 pub(crate) fn said(span: &Span, message: &Message) {
     if trace::captures_content() {
         span.set(|| vec![Attribute::new("gen_ai.output.messages", messages(std::slice::from_ref(message)))]);
     }
 }
 
-/// How a model's answer has ended, and what it cost.
+/// Adds the end of a model's answer and its usage.
 pub(crate) fn answered(span: &Span, finish_reason: Option<&str>, usage: Option<&TokenUsage>) {
     span.set(|| {
         let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
@@ -233,7 +233,7 @@ pub(crate) fn of_tool(call: &ToolCall) -> Span {
     )
 }
 
-/// What a tool has answered, where spans have that.
+/// Adds the output of a tool, if content is captured.
 pub(crate) fn executed(span: &Span, output: &ToolOutput) {
     if trace::captures_content() {
         span.set(|| {

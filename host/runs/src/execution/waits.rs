@@ -12,7 +12,7 @@ use crate::record::journal::Stop;
 /// The waits of one execution.
 pub(crate) struct Waits {
     pub(crate) mail: Arc<Mailbox>,
-    /// The reason to stop; `None` while the execution goes on.
+    /// The reason to stop; `None` while the execution continues.
     stop: Mutex<Option<Stop>>,
     stopped: Notify,
 }
@@ -22,7 +22,7 @@ impl Waits {
         Self { mail, stop: Mutex::default(), stopped: Notify::new() }
     }
 
-    /// Stops the execution. Its guest never hears of this: the call does not return.
+    /// Stops the execution. The host call of the guest does not return.
     pub(crate) async fn stop<T>(&self, stop: Stop) -> T {
         self.stop.lock().get_or_insert(stop);
         self.stopped.notify_one();
@@ -68,7 +68,7 @@ impl Execution {
         (left, self.journal.clock().began_us().saturating_add(end_us).div_ceil(1_000))
     }
 
-    /// Whether the run leaves memory for a wait so long.
+    /// True if the run leaves memory for a wait of this length.
     pub(crate) fn parks_for(&self, left: Duration) -> bool {
         left >= Duration::from_millis(self.limits.park_after_ms) && self.journal.can_resume() && !self.open.any()
     }

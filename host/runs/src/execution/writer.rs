@@ -1,4 +1,4 @@
-//! Writing to a run that exists. Nothing else in the kernel submits a write of such a run to the ledger.
+//! Writes to existing runs. No other code of the kernel submits a write of an existing run to the ledger.
 //!
 //! - [`RunWriter`] writes to the record of any run: one write, or a transaction that is made anew when another writer was
 //!   faster.
@@ -45,9 +45,9 @@ pub(crate) struct RunWriter {
 /// The reaction of a transaction to a disk that refuses its write.
 #[derive(Clone, Copy)]
 pub(crate) enum OnStorageError<'a> {
-    /// It fails.
+    /// The write fails.
     Fail,
-    /// It tries again until this token is cancelled: a disk that is full now may have room later.
+    /// The write is tried again until this token is cancelled: a full disk may have room later.
     Retry(&'a CancellationToken),
 }
 
@@ -65,7 +65,7 @@ impl RunWriter {
         Self { claim: Some(claim), ..self.clone() }
     }
 
-    /// Admits a write. It is durable when the commit resolves; every later write of the run is behind it.
+    /// Admits a write. The write is durable when the commit resolves; every later write of the run comes after it.
     pub(crate) async fn append(&self, write: RunWrite) -> Result<Commit, LedgerError> {
         self.ledger.submit(RunWrite { run_no: self.run_no, claim: self.claim, ..write }).await
     }
@@ -75,8 +75,8 @@ impl RunWriter {
         self.append(write).await?.await
     }
 
-    /// Writes durably what `make` makes of the record; `record` is the record as the caller has read it. Where another
-    /// writer has changed it since, `make` is called again with the new one.
+    /// Writes durably the change that `make` derives from the record; `record` is the record as the caller has read it. If
+    /// another writer has changed the record since, `make` is called again with the new one.
     pub(crate) async fn transact(
         &self,
         record: &RunRecord,
@@ -247,8 +247,8 @@ impl ExecutionWriter {
         answered.map(|answer| (answer, written)).ok_or_else(lost)
     }
 
-    /// Only the ledger's writer can tell whether a quota of state is met. Where that is not out of the question, its answer
-    /// is waited for; a refusal leaves nothing of the write. `call` is the call whose effect this is.
+    /// Only the writer of the ledger knows whether a write exceeds a quota of state. If a write may exceed one, this
+    /// function waits for its commit; a refused write leaves no trace. `call` is the call whose effect the write is.
     async fn write(
         &self,
         call: Option<CallId>,
@@ -278,7 +278,7 @@ impl ExecutionWriter {
                 return Err(ledger_failed(error));
             }
         };
-        // Nothing is awaited between the admission and this line, so a guest that is dropped leaves no gap.
+        // No await between the admission and this line, so that a dropped guest leaves no gap.
         self.last_sequence.store(last, Ordering::Release);
         if !in_doubt {
             return Ok(PendingWrite { last, commit: Some(commit) });
@@ -341,7 +341,7 @@ impl ExecutionWriter {
     /// Brings the run to its one end: status and terminal event in one commit. `make` is given the terminal and the sequence
     /// of the first event.
     ///
-    /// The write is tried again while the disk refuses it, until `stopping` is cancelled. Where earlier results of the run
+    /// The write is tried again while the disk refuses it, until `stopping` is cancelled. If earlier results of the run
     /// were lost to such a disk, the run ends as failed.
     pub(crate) async fn end(
         &self,
@@ -382,7 +382,7 @@ impl ExecutionWriter {
         }
     }
 
-    /// Whether a write of state comes near a quota: half of it is more than what waits for its commit at any time.
+    /// True if a write of state may exceed a quota: half of the quota is more than all writes that wait for their commit.
     fn may_meet_a_quota(&self, state: &[StateWrite]) -> Result<bool, ApiError> {
         // All that is written together counts, whichever scope it goes to.
         let (mut bytes, mut keys) = (0, 0);

@@ -43,25 +43,26 @@ impl Host {
     /// Waits until a run has ended, at most `timeout`; gives its record as it is then.
     ///
     /// # Errors
-    /// When there is no such run, or its end could not be written.
+    /// Fails if the run does not exist or its end could not be written.
     pub async fn wait(&self, id: RunId, timeout: Duration) -> Result<Run, HostError> {
         self.0.cell.runs.wait(id, timeout).await
     }
 
-    /// Asks for the end of a run. When it returns, that is on disk, and the guest has been told.
+    /// Requests the cancellation of a run. The request is durable, and the guest is being stopped, when this function
+    /// returns.
     ///
     /// # Errors
-    /// When there is no such run, or it has ended.
+    /// Fails if the run does not exist or has ended.
     pub async fn cancel(&self, id: RunId, reason: String) -> Result<Run, HostError> {
         self.0.cell.runs.cancel(id, reason).await
     }
 
-    /// Accepts an event. When it returns, the event and its runs are on disk; no binding that matches means an
-    /// event without runs.
+    /// Accepts an event. The event and its runs are durable when this function returns. An event that no binding matches
+    /// has no runs.
     ///
     /// # Errors
-    /// When the event is malformed, repeats a key with another body, or cannot be taken now. Then nothing was
-    /// written.
+    /// Fails if the event is malformed, repeats a key with another body, or cannot be accepted now. Nothing is written
+    /// then.
     pub async fn accept(&self, envelope: Envelope, idempotency: Option<Idempotency>) -> Result<AcceptedEvent, HostError> {
         self.0.cell.intake.accept(envelope, idempotency, &no_entries).await
     }
@@ -84,17 +85,17 @@ impl Host {
     /// The agent with this id.
     ///
     /// # Errors
-    /// When no binding has this id, or it has no runner.
+    /// Fails if no binding has this id, or the binding has no runner.
     pub fn agent(&self, id: &str) -> Result<Agent, HostError> {
         self.0.cell.intake.agent(id)
     }
 
-    /// Makes a run of an agent for what a client says to it, whatever the `match` of its binding says, with entries in
-    /// the same commit. When it returns, all of it is on disk.
+    /// Creates a run of an agent for a message of a client, whatever the `match` of its binding says, with entries in the
+    /// same commit. The commit is durable when this function returns.
     ///
     /// # Errors
-    /// When there is no such agent, its binding does not fit its runner, the event, the tools, the state or the metadata
-    /// are malformed or too large, or the host cannot take it now. Then nothing was written.
+    /// Fails if the agent does not exist, its binding does not fit its runner, the event, tools, state or metadata are
+    /// malformed or too large, or the host cannot accept the run now. Nothing is written then.
     pub async fn begin_agent_run(
         &self,
         run: AgentRun,
@@ -121,7 +122,7 @@ impl Host {
     /// Takes what somebody says in a conversation without having anybody answer it: it joins the transcript.
     ///
     /// # Errors
-    /// When it belongs to no conversation or says nothing, and as [`Host::accept`].
+    /// Fails if the message has no conversation or no content, and as [`Host::accept`] does.
     pub async fn note_message(
         &self,
         envelope: Envelope,
@@ -135,15 +136,16 @@ impl Host {
     /// behind it, in order.
     ///
     /// # Errors
-    /// When the ledger cannot be read.
+    /// Fails if the ledger cannot be read.
     pub fn active_runs(&self, key: &ConversationKey) -> Result<Vec<Run>, HostError> {
         self.0.cell.intake.active_runs(key)
     }
 
-    /// Makes a run. When it returns, the run is on disk.
+    /// Creates a run. The run is durable when this function returns.
     ///
     /// # Errors
-    /// When the request contradicts itself, names what is not there or more than the caller may, or cannot be taken now.
+    /// Fails if the request contradicts itself, names an unknown resource or one outside the caller's rights, or cannot be
+    /// accepted now.
     pub async fn create_run(
         &self,
         request: CreateRun,
@@ -157,7 +159,7 @@ impl Host {
     /// binding allows now.
     ///
     /// # Errors
-    /// When there is no such run, it has not ended, or its binding is gone.
+    /// Fails if the run does not exist, has not ended, or has a binding that was removed.
     pub async fn retry_run(
         &self,
         id: RunId,
@@ -170,7 +172,7 @@ impl Host {
     /// Runs that were given up, oldest first, after `after`: those that the caller sees.
     ///
     /// # Errors
-    /// When the ledger cannot be read.
+    /// Fails if the ledger cannot be read.
     pub fn dead_letters(
         &self,
         caller: &Principal,
@@ -184,7 +186,7 @@ impl Host {
     /// The dead letter of a run.
     ///
     /// # Errors
-    /// When the run is none, or the ledger cannot be read.
+    /// Fails if the run is no dead letter or the ledger cannot be read.
     pub fn dead_letter(&self, id: RunId) -> Result<DeadLetter, HostError> {
         self.0.cell.intake.dead_letter(id)
     }
@@ -192,7 +194,7 @@ impl Host {
     /// Puts a run that was given up back into its queue, as another attempt.
     ///
     /// # Errors
-    /// When it is no dead letter (any more), or cannot be tried again.
+    /// Fails if the run is no dead letter (any more) or cannot be tried again.
     pub async fn put_back(
         &self,
         id: RunId,
@@ -209,16 +211,16 @@ impl Host {
     /// with `replay_diverged`.
     ///
     /// # Errors
-    /// When there is no such run, it has no journal or fewer calls, or the ledger does not take it.
+    /// Fails if the run does not exist, has no journal or fewer calls, or the ledger refuses the fork.
     pub async fn fork(&self, id: RunId, fork: Fork) -> Result<Run, HostError> {
         self.0.cell.intake.fork(id, fork).await
     }
 
-    /// Makes a run for a query. When it returns, the event and the run are on disk.
+    /// Creates a run for a pipeline query. The event and the run are durable when this function returns.
     ///
     /// # Errors
-    /// When the query is malformed, no plugin has its runner, or it cannot be taken now; when the caller is not an
-    /// administrator, as nothing in the configuration bounds what the run may use.
+    /// Fails if the query is malformed, no plugin has its runner, or the query cannot be accepted now; also if the caller
+    /// is not an administrator, because no configuration bounds the grant of such a run.
     pub async fn run_pipeline_query(
         &self,
         adapted: Adapted,
@@ -228,15 +230,15 @@ impl Host {
         self.0.cell.intake.run_pipeline_query(adapted, caller, idempotency).await
     }
 
-    /// Takes a request to a webhook source. When it returns, the event is on disk.
+    /// Accepts a request to a webhook source. The event is durable when this function returns.
     ///
     /// # Errors
-    /// Why nothing became of it; then nothing was written.
+    /// The reason of the refusal; nothing is written then.
     pub async fn accept_hook(&self, name: &str, request: &HookRequest<'_>) -> Result<HookOutcome, HookError> {
         self.0.cell.intake.accept_hook(name, request).await
     }
 
-    /// Whether a webhook source has this name.
+    /// True if a webhook source has this name.
     #[must_use]
     pub fn has_hook(&self, name: &str) -> bool {
         self.0.cell.intake.has_hook(name)
@@ -251,22 +253,22 @@ impl Host {
     /// A report of each schedule.
     ///
     /// # Errors
-    /// Where the ledger cannot be read.
+    /// Fails if the ledger cannot be read.
     pub fn schedules(&self) -> Result<Vec<ScheduleReport>, HostError> {
         self.0.cell.intake.schedules()
     }
 
-    /// Whose answer the record says it is: an approver's by its id, a key's as `key:NAME`. Ids of approvers have no colon, so
-    /// a key is none of those that a rule names, whatever it is called. Where no approvers are configured, nobody on this
-    /// machine is asked who they are.
+    /// The name that the record gives to an answer of this principal: the id of an approver, or `key:NAME` for a key. Ids
+    /// of approvers have no colon, so a key never equals an approver that a rule names. Without configured approvers, a
+    /// caller on this machine needs no name.
     ///
     /// # Errors
-    /// When approvers are configured, and who answers is none of them and has no key.
+    /// Fails if approvers are configured and the caller is none of them and has no key.
     pub fn answers_as(&self, principal: &Principal) -> Result<Option<String>, HostError> {
         self.0.cell.runs.answers_as(principal)
     }
 
-    /// Whether an action takes this response now, from `by`. Another answer can come first.
+    /// Checks that an action accepts this response from `by` now. Another answer can still come first.
     ///
     /// # Errors
     /// As [`Host::respond`].
@@ -274,11 +276,12 @@ impl Host {
         self.0.cell.runs.may_respond(action_id, response, by)
     }
 
-    /// Answers what a run has asked. When it returns, the answer is durable, and the run goes on by it.
+    /// Answers an action. The answer is durable when this function returns, and the run continues with the answer.
     ///
     /// # Errors
-    /// When there is no such action, or it takes no such answer: it was answered before ([`HostError::Answered`], with the
-    /// first answer), has expired, its run has ended, `by` may not answer it, or the answer does not fit it.
+    /// Fails if the action does not exist or refuses the answer: the action was answered before ([`HostError::Answered`],
+    /// with the first answer), has expired, or its run has ended; `by` may not answer the action; or the answer does not
+    /// match the request.
     pub async fn respond(&self, action_id: &str, response: Response, by: Option<String>) -> Result<Action, HostError> {
         self.0.cell.runs.respond(action_id, response, by).await
     }
@@ -286,7 +289,7 @@ impl Host {
     /// Something that a run has asked people for.
     ///
     /// # Errors
-    /// When there is no such action.
+    /// Fails if the action does not exist.
     pub fn action(&self, action_id: &str) -> Result<Action, HostError> {
         self.0.cell.runs.action(action_id)
     }
@@ -294,7 +297,7 @@ impl Host {
     /// All that a run has asked people for, in order.
     ///
     /// # Errors
-    /// When there is no such run.
+    /// Fails if the run does not exist.
     pub fn actions(&self, run_id: RunId) -> Result<Vec<Action>, HostError> {
         self.0.cell.runs.actions(run_id)
     }
@@ -302,15 +305,15 @@ impl Host {
     /// Open actions that `by` may see, in order of their ids: at most `limit`, after `after`. Ids of later runs are larger.
     ///
     /// # Errors
-    /// When the ledger cannot be read.
+    /// Fails if the ledger cannot be read.
     pub fn open_actions(&self, by: &Principal, after: Option<&str>, limit: usize) -> Result<Vec<Action>, HostError> {
         self.0.cell.runs.open_actions(by, after, limit)
     }
 
-    /// Claims the first run that fits, waiting for one at most `wait`. Nothing where none came.
+    /// Claims the first run that matches, waiting at most `wait`. Returns `None` if no run came.
     ///
     /// # Errors
-    /// When the executor is not registered, or has no free slot.
+    /// Fails if the executor is not registered or has no free slot.
     pub async fn claim(&self, executor_id: &str, request: ClaimRequest, wait: Duration) -> Result<Option<ClaimedRun>, HostError> {
         self.0.cell.runs.claim(executor_id, request, wait).await
     }
@@ -318,7 +321,7 @@ impl Host {
     /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
     ///
     /// # Errors
-    /// When the claim does not count.
+    /// Fails if the claim is not valid.
     pub async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Run, Box<RawValue>), HostError> {
         self.0.cell.runs.start_claimed(run_id, token).await
     }
@@ -326,7 +329,7 @@ impl Host {
     /// Makes a claim last longer; gives the run as it is.
     ///
     /// # Errors
-    /// When the claim does not count.
+    /// Fails if the claim is not valid.
     pub async fn renew(&self, run_id: RunId, token: &str, lease_ms: Option<u64>) -> Result<Run, HostError> {
         self.0.cell.runs.renew(run_id, token, lease_ms).await
     }
@@ -334,26 +337,25 @@ impl Host {
     /// Gives a claim back: the run waits for another executor.
     ///
     /// # Errors
-    /// When the claim does not count.
+    /// Fails if the claim is not valid.
     pub async fn release(&self, run_id: RunId, token: &str, reason: String) -> Result<Run, HostError> {
         self.0.cell.runs.release(run_id, token, reason).await
     }
 
-    /// Brings a run that was claimed to its end. Where it failed in a way that may pass, and it has attempts left, it goes
-    /// back to the queue instead.
+    /// Ends a claimed run. After a retryable failure with attempts left, the run goes back to the queue instead.
     ///
     /// # Errors
-    /// When the claim does not count.
+    /// Fails if the claim is not valid.
     pub async fn finalize(&self, run_id: RunId, token: &str, terminal: Terminal) -> Result<Run, HostError> {
         self.0.cell.runs.finalize(run_id, token, terminal).await
     }
 
-    /// Appends results to a run that was claimed. `first` is the number of the first of them, as the executor counts from 1 in
-    /// each claim: those that the host has already are not appended again. They are durable when this returns.
+    /// Appends results to a claimed run. `first` is the number of the first result; the executor counts from 1 in each
+    /// claim. Results that the host already has are not appended again. The results are durable when this function returns.
     ///
     /// # Errors
-    /// When the claim does not count, the run has not begun, a number is left out, or a result is refused: then none of
-    /// them is appended.
+    /// Fails if the claim is not valid, the run has not begun, a number is missing, or a result is refused. No result is
+    /// appended then.
     pub async fn append(&self, run_id: RunId, token: &str, first: u64, results: Vec<SentResult>) -> Result<Appended, HostError> {
         self.0.cell.runs.append(run_id, token, first, results).await
     }
@@ -361,7 +363,7 @@ impl Host {
     /// The host calls of a run, for who shows the token of its claim.
     ///
     /// # Errors
-    /// When the token is not that of a claim of this run, the claim does not count any more, or the run has not begun.
+    /// Fails if the token does not belong to a claim of this run, the claim is no longer valid, or the run has not begun.
     pub fn held_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
         self.0.cell.runs.held_calls(run_id, token)
     }
@@ -369,7 +371,7 @@ impl Host {
     /// Registers an executor, which sees the runs of this workspace, or of all; gives its credential, once.
     ///
     /// # Errors
-    /// When what it says of itself cannot be, or cannot be written.
+    /// Fails if the registration is invalid or cannot be written.
     pub async fn register_executor(
         &self,
         registration: Registration,
@@ -381,12 +383,12 @@ impl Host {
     /// An executor that is registered.
     ///
     /// # Errors
-    /// When there is none with this id.
+    /// Fails if no executor has this id.
     pub fn executor(&self, id: &str) -> Result<Executor, HostError> {
         self.0.cell.runs.executor(id)
     }
 
-    /// Everyone who is registered, in the order in which they came.
+    /// All registered executors, in the order of their registration.
     #[must_use]
     pub fn executors(&self) -> Vec<Executor> {
         self.0.cell.runs.executors()
@@ -395,7 +397,7 @@ impl Host {
     /// An executor says that it lives.
     ///
     /// # Errors
-    /// When it is not registered.
+    /// Fails if the executor is not registered.
     pub fn heartbeat(&self, id: &str) -> Result<Executor, HostError> {
         self.0.cell.runs.heartbeat(id)
     }
@@ -403,7 +405,7 @@ impl Host {
     /// An executor goes: what it holds is taken from it, and its credential is no longer good.
     ///
     /// # Errors
-    /// When it is not registered, or that cannot be written.
+    /// Fails if the executor is not registered or the change cannot be written.
     pub async fn deregister_executor(&self, id: &str) -> Result<(), HostError> {
         self.0.cell.runs.deregister_executor(id).await
     }
@@ -411,7 +413,7 @@ impl Host {
     /// News for an executor, as they come. The answer to its next request has those that came before it listened.
     ///
     /// # Errors
-    /// When it is not registered.
+    /// Fails if the executor is not registered.
     pub fn executor_news(&self, id: &str) -> Result<impl Stream<Item = ExecutorNews> + Send + 'static + use<>, HostError> {
         self.0.cell.runs.executor_news(id)
     }
@@ -419,10 +421,10 @@ impl Host {
     /// The committed events of a run after sequence `after`, as they come. The stream ends after the terminal event, or
     /// when the host goes down.
     ///
-    /// It is pulled: a reader that is slow, or stops, holds up nobody and nothing but itself.
+    /// The stream is pulled: a slow or stopped reader delays no other reader and no run.
     ///
     /// # Errors
-    /// When there is no such run.
+    /// Fails if the run does not exist.
     pub fn follow(
         &self,
         id: RunId,
@@ -434,7 +436,7 @@ impl Host {
     /// A run with all that is needed to execute it again.
     ///
     /// # Errors
-    /// When there is no such run, or it has no journal.
+    /// Fails if the run does not exist or has no journal.
     pub fn recording(&self, id: RunId) -> Result<Recording, HostError> {
         Ok(Recording::read(&self.0.cell.ledger, id)?)
     }
@@ -442,7 +444,7 @@ impl Host {
     /// The host calls of a run, as far as they are recorded: those after call `after`, at most `limit`.
     ///
     /// # Errors
-    /// When there is no such run, it has no journal, or that cannot be read.
+    /// Fails if the run does not exist, has no journal, or cannot be read.
     pub fn calls(&self, id: RunId, after: u64, limit: u64) -> Result<Vec<JournaledCall>, HostError> {
         Ok(journaled_calls(&self.0.cell.ledger, id, after, limit)?)
     }
@@ -480,7 +482,7 @@ impl Host {
         self.0.cell.intake.retry_delivery(run_id, webhook).await
     }
 
-    /// How many deliveries are not finished, and how many requests to webhooks are under way.
+    /// The number of unfinished deliveries, and the number of open requests to webhooks.
     #[must_use]
     pub fn delivery_counts(&self) -> (usize, usize) {
         self.0.cell.intake.delivery_counts()

@@ -16,14 +16,14 @@ const MAX_NAME: usize = 64;
 /// A backup that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct BackupReport {
-    /// Its name.
+    /// Name of the backup.
     pub name: String,
-    /// Where it is, on the machine of the host.
+    /// Path of the backup, on the machine of the host.
     #[schema(value_type = String)]
     pub path: PathBuf,
-    /// How long it took, in milliseconds.
+    /// Duration of the backup, in milliseconds.
     pub took_ms: u64,
-    /// What is in it.
+    /// Contents of the backup.
     #[serde(flatten)]
     pub manifest: BackupManifest,
 }
@@ -36,7 +36,7 @@ pub fn backup_to(config: &Config, to: PathBuf) -> Backup {
         format!("the plugins directory, {}", config.plugins_dir.display()),
         "knowledge: the indexes of the knowledge bases; copy the folder while nothing is added, or add the documents again"
             .to_owned(),
-        "code and search: the host makes them anew".to_owned(),
+        "compiled code and search indexes: the host makes them again".to_owned(),
     ];
     Backup {
         to,
@@ -48,8 +48,8 @@ pub fn backup_to(config: &Config, to: PathBuf) -> Backup {
 }
 
 impl Cell {
-    /// Makes a backup of what is committed now, in a folder of this name where backups are (`Config::backups`). Nobody
-    /// is kept waiting meanwhile. It goes on where the caller does not wait for it.
+    /// Makes a backup of the committed state in a folder of this name below the backup directory (`Config::backups`).
+    /// Writes continue meanwhile. The backup is completed even if the caller goes away.
     pub(crate) async fn backup(
         &self,
         config: Arc<Config>,

@@ -6,8 +6,8 @@ use agent_host_ledger::Ledger;
 
 use crate::{execution::Shared, intake::Intake, lifecycle::Runs, record::HostError};
 
-/// One ledger with its runs, and the way into it. The embedded host has one cell. Nothing outside of a cell refers to its
-/// runs, so a cell that was closed can be dropped with everything in it.
+/// One ledger with its runs and the handle to them. The embedded host has one cell. No value outside of a cell refers to
+/// its runs, so a closed cell can be dropped as a whole.
 #[derive(Clone)]
 pub(crate) struct Cell {
     pub(crate) ledger: Ledger,
@@ -40,7 +40,7 @@ impl Cell {
             runs.ending.cancel();
             // Each run has one commit left. A disk that hangs must not keep the process.
             if tokio::time::timeout(Duration::from_secs(10), runs.tasks.wait()).await.is_err() {
-                tracing::error!("some runs could not be brought to their end; they will be when the host starts again");
+                tracing::error!("some runs could not be ended; they will be ended when the host starts again");
             }
         }
         if let Err(error) = self.ledger.clone().close().await {

@@ -10,7 +10,7 @@ use crate::{lifecycle::Runs, record::HostError};
 /// Events read at one time, at first and at most. A follower holds one such piece and nothing else, however slow it is.
 const FIRST_PIECE: usize = 16;
 const PIECE: usize = 256;
-/// So large a piece should be: thousands of followers that stand still must not take the memory of the host.
+/// Target size of one read, in bytes: thousands of idle followers must not exhaust the memory of the host.
 const PIECE_BYTES: usize = 64 * 1024;
 
 struct Follower {
@@ -19,7 +19,7 @@ struct Follower {
     run_no: u64,
     after: u64,
     read: std::vec::IntoIter<RunEvent>,
-    /// How many to read next: fewer where they are large.
+    /// The number of events to read next: smaller if events are large.
     piece: usize,
     watch: agent_host_ledger::Watch,
     ended: bool,
@@ -29,7 +29,7 @@ struct Follower {
 /// The committed events of a run after sequence `after`, as they come. The stream ends after the terminal event, or when
 /// the host goes down.
 ///
-/// It is pulled: a reader that is slow, or stops, holds up nobody and nothing but itself.
+/// The stream is pulled: a slow or stopped reader delays no other reader and no run.
 pub(crate) fn follow(
     runs: &Runs,
     id: RunId,
@@ -66,7 +66,7 @@ impl Follower {
             }
             let read = match self.ledger.run_events_after(self.run_no, self.run_id, self.after, self.piece) {
                 Ok(read) => read,
-                // The host goes down, and the run goes on when it is back: who follows it connects again.
+                // The host shuts down, and the run continues after the next start: followers connect again.
                 Err(LedgerError::Unavailable(_)) if self.stopping.is_cancelled() => return Ok(None),
                 Err(error) => return Err(error.into()),
             };

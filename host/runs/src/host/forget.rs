@@ -1,7 +1,7 @@
 //! The end of a conversation: what was said in it is deleted, and what its runs have left of that.
 //!
-//! It is: who may not be there any more when that is done, and what else than the ledger knows of it: deliveries, dead
-//! letters, the index of transcripts. What stays, the ledger says (`ledger/src/forget.rs`).
+//! The module owns the order of deletion and the rows besides those of the ledger: deliveries, dead letters, the transcript
+//! index. The rows that remain are listed in `ledger/src/forget.rs`.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     record::{HostError, WaitKey},
 };
 
-/// Runs that a run has started are told to end when it ends, and need a moment for that.
+/// The end of a run cancels its children, which need a moment to end.
 const CHILDREN_END: Duration = Duration::from_secs(5);
 /// Runs whose entries are deleted in one write.
 const ENTRIES_AT_ONCE: usize = 256;
@@ -71,7 +71,7 @@ fn is_active(run: &Run) -> HostError {
     ))
 }
 
-/// These runs and all that they have started, each before the one that has started it.
+/// These runs and all their descendants, each before its parent.
 fn with_children(ledger: &Ledger, runs: Vec<RunRecord>) -> Result<Vec<RunRecord>, LedgerError> {
     let mut seen: HashSet<RunId> = HashSet::new();
     let mut all = Vec::new();
@@ -94,7 +94,7 @@ fn with_children(ledger: &Ledger, runs: Vec<RunRecord>) -> Result<Vec<RunRecord>
     Ok(all)
 }
 
-/// What of these runs stands in entries.
+/// The entries of these runs.
 fn entries_of(ledger: &Ledger, runs: &[RunId]) -> Result<Vec<EntryWrite>, HostError> {
     let mut entries = Vec::new();
     for run in runs {

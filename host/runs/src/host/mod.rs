@@ -42,7 +42,7 @@ use crate::{
     policy::{
         StartError,
         binding::BindingReport,
-        keys::{Key, Keys, NewKey, Welcome},
+        keys::{Key, Keys, NewKey, Validity},
         setup::Setup,
     },
     record::HostError,
@@ -66,7 +66,7 @@ impl Host {
     /// that waited go on.
     ///
     /// # Errors
-    /// When any of it cannot be done. A plugin or binding that does not work is no error: it is reported.
+    /// Fails if a step of the start fails. A plugin or binding that does not work is no error: `readiness` reports it.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         config.check()?;
         for dir in [&config.data_dir, &config.plugins_dir] {
@@ -117,7 +117,7 @@ impl Host {
         Arc::clone(&self.0.shared.setup().config)
     }
 
-    /// The ledger, for reading. Everything that writes goes through the kernel.
+    /// The ledger, for reading. All writes go through the kernel.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.0.cell.ledger
@@ -153,13 +153,13 @@ impl Host {
         readiness::bindings(&self.0.shared)
     }
 
-    /// How the host is.
+    /// The readiness of the host.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         self.0.cell.readiness(&self.0.shared)
     }
 
-    /// How many bytes a file may have that is fetched (`agui.fetch_bytes`, `limits.artifact_bytes`).
+    /// Largest file that is fetched, in bytes (`agui.fetch_bytes`, `limits.artifact_bytes`).
     #[must_use]
     pub fn fetch_limit(&self) -> u64 {
         let config = self.config();
@@ -171,7 +171,7 @@ impl Host {
     /// [`Host::fetch_limit`] bytes until `deadline`.
     ///
     /// # Errors
-    /// Those of [`agent_host_providers::egress`].
+    /// The errors of [`agent_host_providers::egress`].
     pub async fn fetch(&self, url: &str, deadline: Instant) -> Result<Response, ApiError> {
         let setup = self.0.shared.setup();
         setup.services.egress.fetch(url, &setup.config.agui.fetch_hosts, self.fetch_limit(), deadline).await
@@ -193,7 +193,8 @@ impl Host {
     /// Takes another configuration. Runs that have begun go on with the setup that they began with.
     ///
     /// # Errors
-    /// When any of it does not work, or cannot change while the host runs. Then nothing has changed.
+    /// Fails if a part of the configuration is invalid or cannot change while the host runs. The old configuration stays in
+    /// force then.
     pub async fn reload(&self, config: Config) -> Result<ReloadReport, ReloadError> {
         self.0.reloading.reload(&self.0.shared, &self.0.cell, config).await
     }
@@ -234,14 +235,14 @@ impl Host {
     /// The principal of this token: a key, the credential of an executor, the token of a lease or that of an approver.
     ///
     /// # Errors
-    /// [`HostError::Unauthenticated`] when it is nobody's, was revoked or has expired.
+    /// Fails with [`HostError::Unauthenticated`] if the token is unknown, revoked or expired.
     pub fn principal_of(&self, token: &str) -> Result<Principal, HostError> {
         principals::principal_of(&self.0.shared, &self.0.cell, token)
     }
 
-    /// How long a principal is welcome, where that has an end.
+    /// The remaining validity of a principal; `None` without an end.
     #[must_use]
-    pub fn welcome(&self, principal: &Principal) -> Option<Welcome> {
+    pub fn welcome(&self, principal: &Principal) -> Option<Validity> {
         self.keys().welcome(principal)
     }
 
@@ -251,16 +252,16 @@ impl Host {
         &self.0.shared.metrics
     }
 
-    /// Writes all numbers in the text format of OpenMetrics, without the line that ends it. It may read from the disk.
+    /// Writes all metrics in the text format of OpenMetrics, without the last line (`# EOF`). May read from the disk.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// Fails if the output cannot be written.
     pub fn write_metrics(&self, page: &mut String) -> fmt::Result {
         self.metrics().write(self.0.cell.numbers(&self.0.shared), page)
     }
 
-    /// Makes a backup of what is committed now, in a folder of this name where backups are ([`Config::backups`]). Nobody
-    /// is kept waiting meanwhile. It goes on where the caller does not wait for it.
+    /// Makes a backup of the committed state in a folder of this name below the backup directory ([`Config::backups`]).
+    /// Writes continue meanwhile. The backup is completed even if the caller goes away.
     ///
     /// # Errors
     /// [`HostError::Invalid`] for a name that cannot be, [`HostError::Conflict`] where there is one of this name or
@@ -275,14 +276,14 @@ impl Host {
         Instant::now() + Duration::from_millis(self.config().agui.fetch_ms)
     }
 
-    /// The signature of a message, which only this host can make, and which is good for as long as its ledger is kept. It
-    /// may stand in a URL. `purpose` is a constant of whoever asks: what is signed for one is nothing for another.
+    /// The signature of a message. Only this host can make it, and it is valid as long as the ledger is kept. The signature
+    /// may be part of a URL. `purpose` is a constant of the caller: a signature for one purpose is invalid for another.
     #[must_use]
     pub fn sign(&self, purpose: &'static str, message: &[u8]) -> String {
         self.0.cell.runs.lease_key.sign(purpose, message)
     }
 
-    /// Whether a signature is that of the message for this purpose. It takes as long to say no as to say yes.
+    /// True if a signature is that of the message for this purpose. The comparison takes constant time.
     #[must_use]
     pub fn is_signed(&self, purpose: &'static str, message: &[u8], signature: &str) -> bool {
         is_signature(&self.0.cell.runs.lease_key, purpose, message, signature)
@@ -292,9 +293,9 @@ impl Host {
 /// Looks at a component file as admission does, without serving it.
 ///
 /// # Errors
-/// When the engine cannot be started. A file that would be refused is no error: the report says why.
+/// Fails if the engine cannot be started. A file that would be refused is no error: the report has the reason.
 pub async fn inspect(path: &Path, limits: &Limits) -> Result<PluginReport, SandboxError> {
-    // One guest is enough to ask for manifests, and starts faster than a pool for thousands.
+    // One instance is enough to read manifests, and starts faster than a pool for thousands.
     let limits = Limits { max_live_runs: 1, ..limits.clone() };
     let sandbox: Sandbox = agent_host_sandbox::Options { limits, code_cache: None, components: None }.build()?;
     Ok(sandbox.inspect(path).await)

@@ -13,7 +13,7 @@ use crate::{execution::Shared, record::HostError};
 /// The principal of a token: that of a key, the credential of an executor, the token of a lease or that of an approver.
 pub(crate) fn principal_of(shared: &Shared, cell: &Cell, token: &str) -> Result<Principal, HostError> {
     if token.starts_with(LEASE_PREFIX) {
-        // Whether it is good, the run knows that it is for.
+        // The token names its run, so the run checks the token.
         let (kind, name) = (PrincipalKind::Lease, "lease".to_owned());
         return Ok(Principal { kind, name, scopes: BTreeSet::new(), workspace: None });
     }
@@ -22,6 +22,8 @@ pub(crate) fn principal_of(shared: &Shared, cell: &Cell, token: &str) -> Result<
     }
     let key = if token.starts_with(KEY_PREFIX) { shared.keys.who(token) } else { cell.runs.approver_principal(token) };
     key.ok_or_else(|| {
-        HostError::Unauthenticated("the token of this request is nobody's: it is wrong, revoked or expired".to_owned())
+        HostError::Unauthenticated(
+            "no API key, approver or executor has the token of this request: it is wrong, revoked or expired".to_owned(),
+        )
     })
 }

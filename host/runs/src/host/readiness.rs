@@ -1,4 +1,4 @@
-//! How a host is: for operators, and for `/metrics`.
+//! Readiness of the host, for operators and for `/metrics`.
 
 use agent_host_ledger::Health;
 use agent_host_protocol::PluginStatus;
@@ -14,10 +14,10 @@ use crate::{
 /// Open questions are counted up to here: more than that is as much as to say.
 const MAX_OPEN_ACTIONS: usize = 10_000;
 
-/// How the host is.
+/// The readiness of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Readiness {
-    /// Whether it takes events.
+    /// True if the host accepts events.
     pub ready: bool,
     /// `ok`, or what is wrong with the ledger.
     pub ledger: String,
@@ -42,17 +42,17 @@ pub(crate) fn bindings(shared: &Shared) -> Vec<BindingReport> {
 }
 
 impl Cell {
-    /// How the cell is.
+    /// The readiness of the cell.
     pub(crate) fn readiness(&self, shared: &Shared) -> Readiness {
         let mut problems: Vec<_> = bindings(shared).into_iter().filter_map(|binding| binding.problem).collect();
         let ledger = match self.ledger.health() {
             Health::Ok => "ok".to_owned(),
             Health::MergesFail { reason, is_full: true } => {
-                format!("the log is full, and its rows cannot be merged into ledger.redb ({reason}): mend the disk")
+                format!("the log is full, and its rows cannot be merged into ledger.redb ({reason}): check the disk")
             }
             Health::MergesFail { reason, is_full: false } => {
                 problems.push(format!(
-                    "rows of the log cannot be merged into ledger.redb ({reason}): nothing is lost, but the log fills; mend the disk"
+                    "rows of the log cannot be merged into ledger.redb ({reason}): nothing is lost, but the log fills: check the disk"
                 ));
                 "ok".to_owned()
             }

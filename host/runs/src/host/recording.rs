@@ -21,7 +21,7 @@ use crate::{
 /// The version of this form.
 const FORMAT: u32 = 1;
 
-/// How much of a journal is read at one time.
+/// Bytes of a journal that are read at one time.
 const PAGE_BYTES: usize = 4 << 20;
 
 /// A run as it can be executed again.
@@ -30,21 +30,21 @@ const PAGE_BYTES: usize = 4 << 20;
 pub struct Recording {
     /// 1.
     pub format: u32,
-    /// Its record.
+    /// The record of the run.
     pub run: Run,
     /// The event that it answers.
     pub event: Event,
-    /// What it was granted and configured with.
+    /// The terms of the run: its grant and configuration.
     #[schema(value_type = Value)]
     pub terms: Box<RawValue>,
-    /// What its runner was given.
+    /// The context that the runner received.
     #[schema(value_type = Value)]
     pub context: Box<RawValue>,
-    /// What it said, and what the host recorded of it.
+    /// The events of the run: results of the runner and facts of the host.
     pub events: Vec<RunEvent>,
-    /// Its host calls.
+    /// The host calls of the run.
     pub journal: Vec<RecordedSegment>,
-    /// What the journal refers to.
+    /// The blobs that the journal refers to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blobs: Vec<RecordedBlob>,
 }
@@ -63,14 +63,14 @@ pub struct RecordedSegment {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedBlob {
-    /// Its digest, lower-case hexadecimal.
+    /// SHA-256 of the blob, in lower-case hexadecimal.
     pub sha256: String,
     /// The content, as Base64.
     pub content: String,
 }
 
 impl Recording {
-    /// What a ledger has of a run.
+    /// Reads a run from a ledger.
     ///
     /// # Errors
     /// [`RecordingError::NotFound`], [`RecordingError::NoJournal`], or that the ledger cannot be read.
@@ -124,7 +124,7 @@ impl Recording {
         Some(terms.get("grant")?.get("component")?.as_str()?.to_owned())
     }
 
-    /// Its host calls in order.
+    /// The host calls of the run, in order.
     ///
     /// # Errors
     /// [`RecordingError::Malformed`].
@@ -138,7 +138,8 @@ impl Recording {
 
     /// Puts it into an empty ledger in `dir`, as a run that was interrupted; gives the ledger and the number of the run.
     pub(crate) async fn unpack(&self, dir: &Path) -> Result<(Ledger, u64), RecordingError> {
-        // It holds one run, for a moment: what is set aside for a host that serves would take longer to make than to use.
+        // The ledger holds one run for a short time: the files that a serving host preallocates would take longer to make
+        // than to use.
         let options = Options { checkpoint_wal_bytes: 1 << 20, cache_bytes: 4 << 20, ..Options::new(dir.join("ledger")) };
         let failed = |error: &dyn std::fmt::Display| {
             RecordingError::Ledger(agent_host_ledger::LedgerError::Unavailable(error.to_string().into()))
@@ -200,7 +201,7 @@ fn decoded(text: &str) -> Result<Vec<u8>, RecordingError> {
 /// The host calls of a run, as a ledger has them: those after call `after`, at most `limit`.
 ///
 /// # Errors
-/// When there is no such run, it has no journal, or that cannot be read.
+/// Fails if the run does not exist, has no journal, or cannot be read.
 pub fn journaled_calls(ledger: &Ledger, id: RunId, after: u64, limit: u64) -> Result<Vec<JournaledCall>, RecordingError> {
     let record = ledger.run(id)?.ok_or(RecordingError::NotFound(id))?;
     let calls = timeline::timeline(ledger, record.run_no, after, limit);

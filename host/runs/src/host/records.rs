@@ -97,7 +97,7 @@ impl Records {
         self.0.audit_page(Some(id), cursor, limit)
     }
 
-    /// Whether a run has a journal; `None` where there is no such run.
+    /// True if a run has a journal; `None` if the run does not exist.
     ///
     /// # Errors
     /// See [`Records`].
@@ -151,7 +151,7 @@ impl Records {
         self.0.transcript_len(key)
     }
 
-    /// One item of a transcript by its number.
+    /// The item of a transcript with this number.
     ///
     /// # Errors
     /// See [`Records`].
@@ -216,7 +216,7 @@ impl RecordWriter {
     /// Opens the content of a new artifact, at most `max_bytes` long.
     ///
     /// # Errors
-    /// Where the disk is nearly full, or the ledger not available.
+    /// Fails if the disk is nearly full or the ledger is not available.
     pub fn blob_writer(&self, max_bytes: u64) -> Result<BlobWriter, LedgerError> {
         self.0.blob_writer(max_bytes)
     }
@@ -224,7 +224,7 @@ impl RecordWriter {
     /// Adds an artifact. Durable when this returns; the caller holds the finished blob until then.
     ///
     /// # Errors
-    /// Where the blob is missing, the id in use, the disk nearly full, or the ledger not available.
+    /// Fails if the blob is missing, the id is in use, the disk is nearly full, or the ledger is not available.
     pub async fn add_artifact(&self, record: ArtifactRecord) -> Result<(), LedgerError> {
         self.0.add_artifact(record).await
     }
@@ -232,7 +232,7 @@ impl RecordWriter {
     /// Puts and deletes entries, all of them or none. Durable when this returns.
     ///
     /// # Errors
-    /// Where an entry is too large, the disk full, or the ledger not available.
+    /// Fails if an entry is too large, the disk is full, or the ledger is not available.
     pub async fn put_entries(&self, entries: &[EntryWrite]) -> Result<(), LedgerError> {
         self.0.put_entries(entries).await
     }

@@ -1,8 +1,8 @@
 //! A new configuration for a running host, all of it or nothing.
 //!
-//! The new setup is made whole beside the old one: bindings, models, tools, knowledge bases, secrets, skills. When all of
-//! it works it takes the place of the old one in one step. Runs that have begun go on with what they began with; runs
-//! that begin later find the new one. What the old one alone needs ends with the last run that holds it.
+//! A reload builds the new setup completely beside the old one: bindings, models, tools, knowledge bases, secrets, skills.
+//! If every part works, the new setup replaces the old one in one step. A run keeps the setup that it began with; later
+//! runs use the new one. Resources of the old setup are dropped with the last run that holds them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,8 +21,8 @@ use crate::{
     policy::{StartError, setup::Setup},
 };
 
-/// What the host reads once, when it starts: keys and whole sections, named as in the file. The engine and its pool of
-/// guests, the files of the ledger and the listener are made with them.
+/// Settings that the host reads once at its start: keys and whole sections, named as in the file. The engine with its pool
+/// of instances, the files of the ledger and the listener depend on them.
 const NEEDS_RESTART: &[&str] = &[
     "server",
     "limits.artifact_unreferenced_ms",
@@ -45,10 +45,10 @@ const NEEDS_RESTART: &[&str] = &[
     "telemetry",
 ];
 
-/// What can change although its section needs a restart.
+/// Keys that a reload can change although their section needs a restart.
 const NEEDS_NO_RESTART: &[&str] = &["server.backup_dir", "server.loopback_without_key"];
 
-/// Where the configuration is read from again: the file that the host was started with, with what its command line said.
+/// The source of a reload: the file that the host was started with, and its command line.
 type Source = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
 /// Reloads of the configuration, one at a time.
@@ -78,25 +78,27 @@ impl Reloading {
     }
 }
 
-/// Why a configuration did not take the place of the one before, which still serves.
+/// The reason why a reload was refused. The configuration before stays in force.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
     /// The host was started without a file.
-    #[error("this host was started without a configuration that can be read again")]
+    #[error("this host was started without a configuration that can be reloaded")]
     NoSource,
     /// The configuration, or what it names.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// What the configuration tells of could not be opened.
+    /// A resource of the configuration could not be opened.
     #[error(transparent)]
     Setup(#[from] StartError),
     /// A server of tools that is new or changed does not work.
-    #[error("the MCP server `{id}` does not work: {problem}. Mend it or its entry in `[[mcp_servers]]`, then reload again")]
+    #[error(
+        "the MCP server `{id}` does not work: {problem}. Repair the server or correct its entry in `[[mcp_servers]]`, then reload again"
+    )]
     Server {
-        /// Its id.
+        /// Id of the entry.
         id: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
     /// Something changed that is read only when the host starts.
@@ -125,29 +127,29 @@ impl ReloadError {
     }
 }
 
-/// What a reload changed.
+/// The changes of a reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ReloadReport {
-    /// How many reloads this host has seen, this one included.
+    /// Number of reloads since the start, this one included.
     pub generation: u64,
-    /// What differs from the configuration before. Secrets, skills and static references are read anew in any case.
+    /// Differences from the configuration before. Secrets, skills and static references are read again in any case.
     pub changes: Vec<SectionChange>,
-    /// What an operator should look at, as `/readyz` shows it. None of it kept the configuration from being taken.
+    /// Problems for an operator, as `/readyz` shows them. None of them prevented the reload.
     pub problems: Vec<String>,
 }
 
-/// What changed in one section of the configuration: names of entries, or keys.
+/// The changes of one section of the configuration: names of entries, or keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SectionChange {
     /// The section, as in the file.
     pub section: String,
-    /// What is new.
+    /// New names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub added: Vec<String>,
-    /// What is otherwise than before.
+    /// Names whose values differ from before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
-    /// What is no longer there.
+    /// Removed names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
 }
@@ -166,7 +168,7 @@ async fn replace_setup(shared: &Shared, cell: &Cell, config: Config) -> Result<R
     let after = Setup::new(config, &cell.ledger, Some(&before)).await?;
     tools_work(&before, &after)?;
     if cell.runs.stopping.is_cancelled() {
-        // Nobody would end what the new one has started.
+        // The tasks that the new setup has started would never be stopped.
         return Err(ReloadError::ShuttingDown);
     }
     shared.replace_setup(after);
@@ -177,15 +179,15 @@ async fn replace_setup(shared: &Shared, cell: &Cell, config: Config) -> Result<R
         generation = *count;
     });
     let problems = cell.readiness(shared).problems;
-    tracing::info!(generation, sections = changes.len(), problems = problems.len(), "the configuration was read again");
+    tracing::info!(generation, sections = changes.len(), problems = problems.len(), "the configuration was reloaded");
     for problem in &problems {
         tracing::warn!("{problem}");
     }
     Ok(ReloadReport { generation, changes, problems })
 }
 
-/// A server that was configured as it is now may be away for a while, as at any time. One that is new has to show that
-/// it works: else the reload would take tools away.
+/// An unchanged server may be unreachable for a while, as at any time. A new or changed server has to answer, so that a
+/// reload does not remove tools by mistake.
 fn tools_work(before: &Setup, after: &Setup) -> Result<(), ReloadError> {
     let is_new = |id: &str| {
         let of = |setup: &Setup| setup.config.mcp_servers.iter().find(|server| server.id == id).cloned();
@@ -207,7 +209,7 @@ fn shown(config: &Config) -> Result<Map<String, Value>, ReloadError> {
     let Value::Object(fields) = serde_json::to_value(config).map_err(failed)? else {
         return Err(ReloadError::Internal("the configuration is no table".to_owned()));
     };
-    // What is no section of the file stands in its `[server]`; a part of `Config` of that name keeps what it has.
+    // A key outside of the file's sections belongs to `[server]`; a part of `Config` with such a name keeps its own.
     let names = section_names();
     let (mut shown, server): (Map<_, _>, Map<_, _>) = fields.into_iter().partition(|(name, _)| names.contains(name));
     if let Value::Object(section) = shown.entry("server").or_insert_with(|| Value::Object(Map::new())) {
@@ -216,7 +218,7 @@ fn shown(config: &Config) -> Result<Map<String, Value>, ReloadError> {
     Ok(shown)
 }
 
-/// What an entry of a list is called by. Entries without a name are told apart by their place.
+/// The name of an entry of a list. Entries without a name are numbered.
 fn name_of(place: usize, entry: &Value) -> String {
     let named = ["id", "name", "url", "path"].into_iter().find_map(|key| entry.get(key)?.as_str());
     named.map_or_else(|| (place + 1).to_string(), ToOwned::to_owned)
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_named() {
+    fn changes_are_named() {
         let before = config(&[binding("a", ""), binding("b", ""), binding("c", "")].concat());
         let after = config(&format!(
             "[limits]\nrun_deadline_ms = 7\n[egress]\nmax_redirects = 1\n{}{}{}",
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_once_needs_a_restart() {
+    fn settings_that_are_read_once_need_a_restart() {
         let before = config("");
         let after = config(
             "[server]\nlisten = \"127.0.0.1:1\"\nbackup_dir = \"b\"\ndata_dir = \"x\"\n\

@@ -1,7 +1,7 @@
 //! Executing a run again, offline: its calls are answered from its journal, without effect and without a network.
 //!
-//! It is the way by which a run is resumed, in an empty ledger of its own and with nothing behind the gate: a call that the
-//! journal does not answer stops the execution.
+//! A replay uses the code path of a resumed run, with an empty ledger of its own and no services behind the gate: a call
+//! that the journal does not answer stops the execution.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -25,36 +25,36 @@ use crate::{
     },
 };
 
-/// How long an execution may compute. Its calls take no time.
+/// Time limit of the guest's computation. Host calls take no time in a replay.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How to execute a run again.
+/// The parameters of a replay.
 #[derive(Debug, Clone)]
 pub struct Replay {
     /// The component: the one that the run was of, or another build of its runner.
     pub component: Arc<Component>,
-    /// Only so many of its calls.
+    /// If set, the replay stops after this many calls.
     pub until: Option<u64>,
 }
 
-/// What came of it.
+/// The outcome of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReplayReport {
     /// Calls that were answered as they were recorded.
     pub calls: u64,
-    /// How it came to its end.
+    /// The end of the replayed execution.
     pub ending: Ending,
 }
 
 impl ReplayReport {
-    /// Whether the execution did what the recorded one did.
+    /// True if the replay did the same as the recorded execution.
     #[must_use]
     pub fn is_same(&self) -> bool {
         matches!(self.ending, Ending::Same { .. } | Ending::Until | Ending::Recorded)
     }
 }
 
-/// How an execution came to its end.
+/// The end of a replayed execution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ending", rename_all = "snake_case")]
 pub enum Ending {
@@ -65,36 +65,36 @@ pub enum Ending {
     },
     /// After as many calls as were wanted.
     Until,
-    /// Where the recorded one was ended from outside (cancelled, too late, or not over yet): everything that is recorded
-    /// was the same.
+    /// The recorded execution was ended from outside (cancelled, timed out, or not over yet), and the replay matched all
+    /// that is recorded.
     Recorded,
-    /// It asked for something else.
+    /// The replay made a different call.
     Diverged {
-        /// Which call, counted from 1.
+        /// The number of the call, from 1.
         call: u64,
-        /// What the recorded one asked for: its function and its request.
+        /// The recorded call: its function and its request.
         recorded: Value,
-        /// What this one asks for.
+        /// The call of the replay.
         now: Value,
-        /// Where the two differ first, with both values.
+        /// The first difference between the two, with both values.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         difference: Option<Value>,
     },
-    /// It asked for more than the recorded one.
+    /// The replay made more calls than the recorded execution.
     Longer {
-        /// What it asks for.
+        /// The additional call.
         now: Value,
     },
-    /// It returned something else, or sooner.
+    /// The replay returned another value, or returned earlier.
     Otherwise {
-        /// How the recorded one ended.
+        /// The end of the recorded execution.
         recorded: Value,
-        /// How this one does.
+        /// The end of the replay.
         now: Value,
     },
 }
 
-/// Why a run cannot be executed again.
+/// The reason why a run cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -118,7 +118,7 @@ pub enum ReplayError {
 /// Executes a recorded run again, in the folder `scratch`, which is to be empty.
 ///
 /// # Errors
-/// When it cannot be executed at all. An execution that differs is no error: the report says where.
+/// Fails if the run cannot be executed at all. A replay that differs is no error: the report says where.
 pub async fn replay(
     sandbox: &Sandbox,
     recording: &Recording,
@@ -194,7 +194,7 @@ pub async fn replay(
     Ok(ReplayReport { calls, ending })
 }
 
-/// Whether the recorded execution came to its end without help.
+/// True if the recorded execution ended without outside influence.
 fn ended_by_itself(recording: &Recording) -> bool {
     let host = [FailureCode::Cancelled, FailureCode::DeadlineExceeded, FailureCode::HostRestarted, FailureCode::HostError];
     match end(recording) {
@@ -239,7 +239,7 @@ fn compared(recording: &Recording, outcome: Outcome, unasked: bool) -> Ending {
 fn diverged(recording: &Recording, divergence: &Divergence) -> Ending {
     let (mut recorded, now) = (divergence.recorded.to_json(), divergence.now.to_json());
     let mut difference = divergence.difference.clone();
-    // What was emitted is in the events, not in the journal.
+    // Emitted results are in the events, not in the journal.
     if let Some((after, last)) = divergence.emitted {
         let of_the_runner = |event: &&RunEvent| {
             (after + 1..=last).contains(&event.sequence)

@@ -40,9 +40,9 @@ use crate::{
 pub struct AcceptedEvent {
     /// The event.
     pub event_id: EventId,
-    /// Its runs, in the order of their bindings. None where no binding matches.
+    /// The runs of the event, in the order of their bindings. Empty if no binding matches.
     pub runs: Vec<RunId>,
-    /// Whether it was accepted before, under the same idempotency key.
+    /// True if the event was accepted before, under the same idempotency key.
     pub repeated: bool,
 }
 
@@ -69,18 +69,18 @@ pub(crate) struct PlannedRun {
     pub(crate) runner: Option<Runner>,
 }
 
-/// What the task of a run is given beside the record of the run and its event.
+/// The parameters of a run's task besides the record of the run and its event.
 pub(crate) struct PlannedTask {
     pub(crate) terms: Arc<Terms>,
     pub(crate) runner: Option<Runner>,
 }
 
-/// How a run is to be made: its binding, and what somebody changed of that.
+/// The plan of a run: its binding, and the overrides of the caller.
 pub(crate) struct RunPlan {
     pub(crate) binding: Arc<Binding>,
     /// The same with less to use.
     pub(crate) narrowed: Option<Arc<Binding>>,
-    /// Who executes it. Nothing: who serves now.
+    /// The runner that executes the run; `None` for the present one of the binding.
     pub(crate) serving: Option<Serving>,
     pub(crate) delivery: Option<Delivery>,
     pub(crate) metadata: serde_json::Map<String, serde_json::Value>,
@@ -88,7 +88,7 @@ pub(crate) struct RunPlan {
     pub(crate) client_tools: Vec<ClientTool>,
     /// Values of state of its conversation that the client sets.
     pub(crate) state: serde_json::Map<String, serde_json::Value>,
-    /// Whether no binding of the configuration stands behind it.
+    /// True if the run has no binding of the configuration.
     pub(crate) ad_hoc: bool,
     /// The treatment of the run while another run of its conversation is active: it is refused, or waits.
     pub(crate) busy: BusyThread,
@@ -112,8 +112,8 @@ impl RunPlan {
 }
 
 impl Intake {
-    /// Accepts an event for the bindings that match it. When it returns, the event and its runs are on disk; where no binding
-    /// matches, the event has no runs.
+    /// Accepts an event for the bindings that match it. The event and its runs are durable when this function returns. An
+    /// event that no binding matches has no runs.
     pub(crate) async fn accept(
         &self,
         envelope: Envelope,
@@ -224,7 +224,7 @@ impl Intake {
         }
     }
 
-    /// Whether the client tools of a plan can be tools of its run.
+    /// Checks that the client tools of a plan can be tools of its run.
     pub(crate) async fn check_client_tools(&self, plan: &RunPlan, planned: &PlannedRun) -> Result<(), HostError> {
         if plan.client_tools.is_empty() {
             return Ok(());
@@ -257,7 +257,7 @@ impl Intake {
         Ok(planned)
     }
 
-    /// Everything that an event writes: one commit.
+    /// All rows of an event, for one commit.
     #[allow(clippy::too_many_arguments, reason = "each is one part of the commit, made by the step before")]
     fn assemble(
         &self,
@@ -314,8 +314,8 @@ impl Intake {
         AcceptedEvent { event_id, runs: ids, repeated: false }
     }
 
-    /// The event with what the host knows of the artifacts that it names. One that is not there is refused: nobody could
-    /// read it later.
+    /// The envelope with the records of the artifacts that it names. An unknown artifact is refused, because no reader
+    /// could open it later.
     fn with_known_artifacts(&self, mut envelope: Envelope) -> Result<Envelope, HostError> {
         let workspace = envelope.conversation.as_ref().and_then(|it| it.workspace_id.clone()).unwrap_or_default();
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
@@ -402,7 +402,7 @@ impl Intake {
         PlannedRun::new(run, terms, runner.and_then(Serving::guest))
     }
 
-    /// Whether the queue of a run takes one more.
+    /// Fails if the queue of a run is full.
     pub(crate) fn has_room(&self, planned: &PlannedRun) -> Result<(), HostError> {
         let Some(queue) = planned.run.queue.as_ref().filter(|_| planned.run.execution == Execution::External) else {
             return Ok(());

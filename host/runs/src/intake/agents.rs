@@ -1,7 +1,7 @@
 //! Agents: what a client talks to by name, thread by thread. An agent is a binding, a thread a conversation.
 //!
-//! It is: what there is to talk to, a run of one agent for one message whatever the bindings match, what a thread has
-//! going on, and its end. It is not: a protocol of clients; that is built on this.
+//! The module owns the list of agents, a run of one agent for one message whatever the bindings match, the active run of a
+//! thread, and its cancellation. Protocols of clients are built on it elsewhere.
 
 use agent_host_config::BusyThread;
 use agent_host_ledger::{Idempotency, Quota, StateWrite, state_tag};
@@ -26,22 +26,22 @@ use crate::{
     record::{HostError, WaitKey, results::check_key},
 };
 
-/// What a client can talk to: a binding that has a runner.
+/// An agent: a binding that has a runner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
-    /// That of the binding.
+    /// Id of the binding.
     pub id: String,
-    /// Who answers.
+    /// Id of the runner.
     pub runner_id: RunnerId,
-    /// What people read, as the runner calls itself.
+    /// Name for people, from the manifest of the runner.
     pub name: String,
-    /// What it does, in its own words.
+    /// Description, from the manifest of the runner.
     pub description: Option<String>,
-    /// What it can do.
+    /// Capabilities of the runner.
     pub capabilities: Capabilities,
-    /// What it may use: of what its manifest asks for, what the binding allows.
+    /// Permissions: manifest ∩ binding.
     pub permissions: Permissions,
-    /// Whether its runs take tools of the client.
+    /// True if runs of the agent accept tools of the client.
     pub client_tools: bool,
 }
 
@@ -50,20 +50,20 @@ pub struct Agent {
 pub struct AgentRun {
     /// The agent.
     pub binding_id: String,
-    /// What the run answers. Its `conversation` is the thread.
+    /// The event that the run answers. Its `conversation` is the thread.
     pub envelope: Envelope,
     /// Tools that the client brings along.
     pub client_tools: Vec<ClientTool>,
-    /// Values of state of scope `conversation` that the client sets, written in the commit that makes the run. They are left
-    /// out where the run is not granted that scope.
+    /// Values of state of scope `conversation` that the client sets, written in the commit that creates the run. The host
+    /// ignores them if the run is not granted that scope.
     pub state: Map<String, Value>,
     /// More of the run, kept with it.
     pub metadata: Map<String, Value>,
 }
 
 impl Intake {
-    /// What clients can talk to: the bindings that have a runner now, in the order in which they are asked. Why another
-    /// has none, [`Host::bindings`] says.
+    /// The agents: bindings that have a runner now, in matching order. [`Host::bindings`] has the reasons why other
+    /// bindings have none.
     #[must_use]
     pub(crate) fn agents(&self) -> Vec<Agent> {
         self.shared.setup().bindings.iter().filter_map(|binding| self.agent_of(binding)).collect()
@@ -112,8 +112,8 @@ impl Intake {
         })
     }
 
-    /// Makes a run of an agent for what a client says to it, whatever the `match` of its binding says, with entries in
-    /// the same commit. When it returns, all of it is on disk.
+    /// Creates a run of an agent for a message of a client, whatever the `match` of its binding says, with entries in the
+    /// same commit. The commit is durable when this function returns.
     pub(crate) async fn begin_agent_run(
         &self,
         run: AgentRun,
@@ -190,7 +190,7 @@ impl Intake {
     }
 }
 
-/// Whether these can be values of state.
+/// Checks values of state.
 fn check_state(state: &Map<String, Value>, limits: &Limits) -> Result<(), HostError> {
     let mut all = 0;
     for (key, value) in state {

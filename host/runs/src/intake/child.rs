@@ -139,5 +139,5 @@ async fn accept_child(runs: &Runs, accept: Accept, task: PlannedTask) -> Result<
 
 fn host_failed(error: &dyn std::fmt::Display) -> ApiError {
     tracing::error!(%error, "a run could not start another");
-    ApiError::retryable(ErrorCode::RuntimeError, "the host could not start the run; its log says why")
+    ApiError::retryable(ErrorCode::RuntimeError, "the host could not start the run; its log has the reason")
 }

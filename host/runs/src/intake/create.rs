@@ -34,13 +34,13 @@ use crate::{
     record::{HostError, is_forgotten, terms::Terms},
 };
 
-/// The binding that stands in runs which were made for a runner by name.
+/// The binding id of runs that were created for a runner by name.
 pub const AD_HOC: &str = "ad-hoc";
-/// Where the ledger keeps which runs were made under which idempotency key.
+/// Prefix of the entries that map an idempotency key to its run.
 const CREATED: &str = "created/";
 /// For so long.
 const REMEMBERED_MS: u64 = 24 * 60 * 60 * 1000;
-/// What a client may add to a run, as JSON.
+/// Largest metadata of a client, in bytes of JSON.
 const MAX_METADATA_BYTES: usize = 16 * 1024;
 
 /// A run to be made.
@@ -62,16 +62,16 @@ pub struct CreateRun {
     /// The input of a new event of type `message.received`.
     #[serde(default)]
     pub input: Option<Input>,
-    /// Where that belongs.
+    /// Conversation of the run.
     #[serde(default)]
     pub conversation: Option<Conversation>,
-    /// Who sends it.
+    /// Sender of the input.
     #[serde(default)]
     pub actor: Option<Actor>,
     /// Replaces keys of the configuration of the binding.
     #[serde(default)]
     pub config: Option<Map<String, Value>>,
-    /// What the run may use of that which its binding allows.
+    /// Restriction of the resources that the binding allows.
     #[serde(default)]
     pub resources: Option<ResourcePolicy>,
     /// Tools that the client brings along: the run asks for what they answer with actions of kind `client_tool`.
@@ -80,25 +80,25 @@ pub struct CreateRun {
     /// Scopes of state, likewise.
     #[serde(default)]
     pub state: Option<StatePolicy>,
-    /// What the place that shows the answer can do.
+    /// Capabilities of the client that shows the answer.
     #[serde(default)]
     pub delivery: Option<Delivery>,
-    /// The webhooks that are told what it does: some of those that its binding names. A run for a `runner_id` may have any.
+    /// Webhooks that receive the results: some of those that the binding names. A run for a `runner_id` may have any.
     #[serde(default)]
     pub deliver: Option<Vec<String>>,
-    /// How long the run may take.
+    /// Time limit of the run, in ms.
     #[serde(default)]
     pub deadline_ms: Option<u64>,
-    /// How often it may be tried.
+    /// Largest number of attempts.
     #[serde(default)]
     pub max_attempts: Option<u32>,
-    /// What becomes of it when the host stops while it is active.
+    /// Behaviour if the host stops while the run is active.
     #[serde(default)]
     pub durability: Option<Durability>,
-    /// Who executes it, and when.
+    /// Mode of execution.
     #[serde(default)]
     pub start: Option<StartMode>,
-    /// Its place in a queue.
+    /// Place in a queue.
     #[serde(default)]
     pub queue: Option<QueueRequest>,
     /// More of it, kept with the run.
@@ -106,7 +106,7 @@ pub struct CreateRun {
     pub metadata: Map<String, Value>,
 }
 
-/// Who executes a run, and when.
+/// The mode of execution of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StartMode {
@@ -118,7 +118,7 @@ pub enum StartMode {
     External,
 }
 
-/// A place in a queue. What is left out is as the binding says.
+/// A place in a queue. Absent fields default to the values of the binding.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueRequest {
@@ -126,22 +126,22 @@ pub struct QueueRequest {
     pub name: Option<String>,
     /// Higher ones first.
     pub priority: Option<i32>,
-    /// What an executor must have, beside what the binding asks for.
+    /// Labels that an executor must have, besides those of the binding.
     pub labels: BTreeMap<String, String>,
 }
 
 /// A run that was made.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CreatedRun {
-    /// It.
+    /// The run.
     pub run: Run,
-    /// Whether it was made before, under the same idempotency key.
+    /// True if the run was created before, under the same idempotency key.
     pub repeated: bool,
 }
 
-/// Which run was made under an idempotency key.
+/// The run that was created under an idempotency key.
 #[derive(Serialize, Deserialize)]
-struct Made {
+struct CreatedRunEntry {
     run_id: RunId,
     body_hash: [u8; 32],
     at: Timestamp,
@@ -152,7 +152,7 @@ fn invalid(message: impl Into<String>) -> HostError {
 }
 
 impl Intake {
-    /// Makes a run. When it returns, the run is on disk.
+    /// Creates a run. The run is durable when this function returns.
     pub(crate) async fn create_run(
         &self,
         mut request: CreateRun,
@@ -162,7 +162,7 @@ impl Intake {
         let plan = self.planned_by(&mut request, caller)?;
         let given = [request.event.is_some(), request.event_id.is_some(), request.input.is_some()];
         if given.into_iter().filter(|given| *given).count() != 1 {
-            return Err(invalid("give one of `event`, `event_id` and `input`: what the run answers"));
+            return Err(invalid("give one of `event`, `event_id` and `input`, which the run answers"));
         }
         if request.input.is_none() && (request.conversation.is_some() || request.actor.is_some()) {
             return Err(invalid("`conversation` and `actor` go with `input`; an event has its own"));
@@ -284,7 +284,7 @@ impl Intake {
     fn again(&self, run: &Run) -> Result<PlannedRun, HostError> {
         let gone = |what: &str| HostError::Conflict(format!("run {} cannot be tried again: {what}", run.run_id));
         if is_forgotten(run) {
-            return Err(gone("what it answers was forgotten with its conversation"));
+            return Err(gone("its event was deleted with its conversation"));
         }
         let terms = self.ledger.terms(run.run_id)?.ok_or_else(|| gone("its terms are not there"))?;
         let mut terms: Terms = serde_json::from_str(terms.get()).map_err(|error| HostError::Internal(error.to_string()))?;
@@ -340,14 +340,14 @@ impl Intake {
         let _creating = self.creating.lock().await;
         if let Some(Idempotency { key, body_hash }) = idempotency {
             let key = format!("{CREATED}{}/{key}", caller.workspace.as_deref().unwrap_or_default());
-            let made = self.ledger.entry(&key)?.and_then(|made| serde_json::from_str::<Made>(made.get()).ok());
+            let made = self.ledger.entry(&key)?.and_then(|made| serde_json::from_str::<CreatedRunEntry>(made.get()).ok());
             if let Some(made) = made.filter(|made| time::now().saturating_sub(made.at) < REMEMBERED_MS) {
                 if made.body_hash != body_hash {
                     return Err(HostError::IdempotencyConflict);
                 }
                 return Ok(CreatedRun { run: self.runs.record(made.run_id)?.run, repeated: true });
             }
-            entries.push(EntryWrite::put(key, &Made { run_id: planned.run.run_id, body_hash, at: time::now() })?);
+            entries.push(EntryWrite::put(key, &CreatedRunEntry { run_id: planned.run.run_id, body_hash, at: time::now() })?);
         }
         let PlannedRun { run, terms, stored_terms, runner } = planned;
         entries.extend(delivery::entries(&run, &terms)?);
@@ -411,7 +411,7 @@ impl Intake {
         let ledger = &self.ledger;
         let mut old = Vec::new();
         for (key, made) in ledger.entries(CREATED, None, usize::MAX)? {
-            let at = serde_json::from_str::<Made>(made.get()).map_or(0, |made| made.at);
+            let at = serde_json::from_str::<CreatedRunEntry>(made.get()).map_or(0, |made| made.at);
             if time::now().saturating_sub(at) >= REMEMBERED_MS {
                 old.push(EntryWrite::delete(key));
             }
@@ -464,7 +464,7 @@ fn change_config(
     Ok(serving)
 }
 
-/// Whether a client may add this to a run.
+/// Checks the metadata of a client.
 pub(crate) fn check_metadata(metadata: &Map<String, Value>) -> Result<(), HostError> {
     let bytes = json_len(metadata);
     if bytes > MAX_METADATA_BYTES || !metadata.values().all(agent_host_protocol::limits::is_shallow) {
@@ -476,7 +476,7 @@ pub(crate) fn check_metadata(metadata: &Map<String, Value>) -> Result<(), HostEr
 /// Puts an event into the workspace of its sender.
 ///
 /// # Errors
-/// When it names another one.
+/// Fails if the envelope names another workspace.
 pub fn in_workspace(envelope: &mut Envelope, caller: &Principal) -> Result<(), HostError> {
     let Some(workspace) = &caller.workspace else { return Ok(()) };
     let conversation = envelope.conversation.get_or_insert_default();

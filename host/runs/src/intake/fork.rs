@@ -14,10 +14,10 @@ use crate::{
     },
 };
 
-/// How a fork is made.
+/// The parameters of a fork.
 #[derive(Debug, Clone, Default)]
 pub struct Fork {
-    /// How many host calls it shares.
+    /// Number of host calls that the fork shares with the run.
     pub at: u64,
     /// Another configuration, in place of keys of the run's.
     pub config: Option<Map<String, Value>>,

@@ -14,9 +14,9 @@ use crate::policy::sources::{HookError, HookRequest, HookSource};
 /// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HookOutcome {
-    /// It is an event.
+    /// The request became an event.
     Accepted(AcceptedEvent),
-    /// It fits no `when`.
+    /// The request matches no `when`.
     Ignored,
 }
 
@@ -24,20 +24,20 @@ pub enum HookOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[schema(as = WebhookSource)]
 pub struct WebhookSourceReport {
-    /// Its name.
+    /// Name of the source.
     pub name: String,
-    /// Where requests go.
+    /// Path that accepts requests.
     pub path: String,
     /// The workspace of its events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
-    /// Why requests are refused.
+    /// Reason why requests are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
 impl Intake {
-    /// Takes a request to a webhook source. When it returns, the event is on disk.
+    /// Accepts a request to a webhook source. The event is durable when this function returns.
     pub(crate) async fn accept_hook(&self, name: &str, request: &HookRequest<'_>) -> Result<HookOutcome, HookError> {
         let setup = self.shared.setup();
         let source = setup.hooks.iter().find(|source| source.name == name).ok_or(HookError::Unknown)?;
@@ -49,7 +49,7 @@ impl Intake {
         Ok(HookOutcome::Accepted(self.accept(envelope, idempotency, &no_entries).await?))
     }
 
-    /// Whether a webhook source has this name.
+    /// True if a webhook source has this name.
     #[must_use]
     pub(crate) fn has_hook(&self, name: &str) -> bool {
         self.shared.setup().hooks.iter().any(|source| source.name == name)

@@ -1,8 +1,8 @@
 //! The clock of the schedules.
 //!
-//! A tick is one commit: its event, the runs of that, and the entry `schedule/ID`, which says how far the schedule is. So a
-//! host that dies either has a tick whole or not at all, and goes on behind the last one that it has. A clock that is set
-//! back makes no tick again: none is at or before the last one.
+//! A tick is one commit: its event, the runs of the event, and the entry `schedule/ID` with the progress of the schedule.
+//! After a crash a tick exists as a whole or not at all, and the schedule continues after its last tick. A clock that is
+//! set back repeats no tick: every tick is later than the last one.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -39,30 +39,30 @@ const LONGEST_PAUSE_MS: u64 = 30_000;
 /// Schedules whose ticks are taken at one time.
 const AT_ONCE: usize = 16;
 
-/// What is known of schedules in memory.
+/// The state of schedules in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduler {
-    /// There is another setup.
+    /// Notified when the setup changes.
     pub(crate) changed: Notify,
-    /// Why the last tick could not be taken, by schedule.
+    /// The reason why the last tick was refused, by schedule.
     problems: Mutex<HashMap<String, String>>,
 }
 
-/// How far a schedule is, as the ledger has it.
+/// The progress of a schedule, as the ledger stores it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Ticked {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_tick: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_event_id: Option<EventId>,
-    /// It had no ticks before.
+    /// The start of the schedule, which had no ticks before.
     since: Timestamp,
-    /// What it stood for.
+    /// The rule of the schedule when this row was written.
     rule: String,
 }
 
 impl Ticked {
-    /// Its next tick is after this.
+    /// The next tick is later than this time.
     fn base(&self) -> Timestamp {
         self.since.max(self.last_tick.unwrap_or_default())
     }
@@ -77,25 +77,25 @@ struct Kept {
     /// Ticks before this passed while nobody looked.
     awake_since: Timestamp,
     failures: u32,
-    /// Nothing is tried before this.
+    /// No try before this time.
     not_before: Timestamp,
 }
 
-/// What is said of a schedule.
+/// The report on a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[schema(as = Schedule)]
 pub struct ScheduleReport {
-    /// Its id.
+    /// Id of the schedule.
     pub id: String,
-    /// Whether it ticks.
+    /// True if the schedule is enabled.
     pub enabled: bool,
-    /// Its crontab expression, or nothing.
+    /// Crontab expression, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// The time zone of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// Its interval, or nothing.
+    /// Interval in ms, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_ms: Option<u64>,
     /// The rule for ticks that passed while the host was down.
@@ -103,19 +103,19 @@ pub struct ScheduleReport {
     /// The workspace of its events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
-    /// When it ticks next.
+    /// Time of the next tick.
     pub next_tick_at: Option<Timestamp>,
     /// The last tick that was taken.
     pub last_tick_at: Option<Timestamp>,
     /// The event of that.
     pub last_event_id: Option<EventId>,
-    /// Why a tick could not be taken. It is tried again.
+    /// Reason why a tick was refused. The tick is tried again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
 impl Intake {
-    /// What is said of each schedule.
+    /// The reports on all schedules.
     pub(crate) fn schedules(&self) -> Result<Vec<ScheduleReport>, HostError> {
         let now = time::now();
         let report = |schedule: &Arc<Schedule>| {
@@ -165,7 +165,7 @@ impl Intake {
         entry.map(read).transpose().map_err(|error| HostError::Internal(error.to_string()))
     }
 
-    /// Goes over to the schedules of the setup. What is the same as before goes on as it was.
+    /// Switches to the schedules of the present setup. Unchanged schedules keep their state.
     async fn take_up(&self, kept: &mut HashMap<String, Kept>) {
         let setup = self.shared.setup();
         let is_known =
@@ -187,7 +187,7 @@ impl Intake {
             }
             match self.begin_schedule(schedule).await {
                 Ok(new) => drop(kept.insert(id.clone(), new)),
-                // It is tried again when the clock is looked at next.
+                // The next look at the clock tries again.
                 Err(error) => self.failed(id, &error),
             }
         }
@@ -213,7 +213,7 @@ impl Intake {
         let known = self.ticked(schedule)?;
         let ticked = match known {
             Some(ticked) if ticked.rule == rule && ticked.base() <= now.saturating_add(AHEAD_MS) => ticked,
-            // It is new, or another one than before: its time begins now.
+            // The schedule is new or was changed: its time begins now.
             known => {
                 let ticked = Ticked { since: now, rule, ..known.unwrap_or_default() };
                 let ticked = Ticked { last_tick: ticked.last_tick.filter(|tick| *tick <= now), ..ticked };
@@ -233,7 +233,7 @@ impl Intake {
         }
         let now = time::now();
         if kept.base > now.saturating_add(AHEAD_MS) {
-            tracing::warn!(schedule = config.id, "the clock was set back by more than a day: the schedule goes on from now");
+            tracing::warn!(schedule = config.id, "the clock was set back by more than a day: the schedule continues from now");
             (kept.base, kept.awake_since) = (now, now);
         }
         let passed = kept.schedule.passed(kept.base, now);
@@ -247,12 +247,7 @@ impl Intake {
         };
         if missed > made_up || passed.more {
             let skipped = missed - made_up;
-            tracing::warn!(
-                schedule = config.id,
-                skipped,
-                and_older = passed.more,
-                "ticks passed while nobody looked, and are skipped"
-            );
+            tracing::warn!(schedule = config.id, skipped, and_older = passed.more, "missed ticks are skipped");
         }
         // Missed ones are the oldest.
         for tick in passed.ticks.into_iter().skip(missed - made_up) {
@@ -294,7 +289,7 @@ impl Intake {
 }
 
 impl Kept {
-    /// When there is something to do for it.
+    /// The time of the next work of this schedule.
     fn next(&self, now: Timestamp) -> Option<Timestamp> {
         if !self.schedule.config.enabled {
             return None;

@@ -24,7 +24,7 @@ use crate::{
 
 /// The body that executes a run.
 pub(crate) trait Body: Send {
-    /// Whether a request to cancel the run ends it while it waits for its turn. An executor that holds the run hears of the
+    /// True if a cancel request ends the run while the run waits for its turn. For a claimed run, the executor receives the
     /// request first.
     fn takes_cancel(&self) -> bool;
 
@@ -59,13 +59,13 @@ pub(crate) enum Ready {
     Interrupted(Interruption),
 }
 
-/// Why an execution is over.
+/// The reason why an execution is over.
 pub(crate) enum Exit {
     /// The run ends.
     End(Terminal),
     /// The run leaves memory until then, or until somebody comes with one of the keys.
     Park { until: Option<Timestamp>, reason: &'static str, keys: Vec<WaitKey> },
-    /// The host stops, and the run goes on when it starts again.
+    /// The host stops, and the run continues after the next start.
     Suspend,
     /// The run waits in its queue again, or ends where it has no attempts left.
     Requeue(Requeue),
@@ -79,7 +79,7 @@ pub(crate) struct Running {
 }
 
 /// An execution, with what its body is given.
-pub(crate) struct Assembled {
+pub(crate) struct AssembledContext {
     pub(crate) running: Running,
     pub(crate) calls: RunCalls,
     pub(crate) context: Box<RunContext>,
@@ -88,7 +88,7 @@ pub(crate) struct Assembled {
 
 impl RunTask {
     /// Makes the execution that a start has prepared, with what earlier executions have left to it.
-    pub(crate) async fn assemble(&self, start: Start, claim: Option<u32>) -> Result<Assembled, HostError> {
+    pub(crate) async fn assemble(&self, start: Start, claim: Option<u32>) -> Result<AssembledContext, HostError> {
         let (runs, setup) = (&self.runs, self.runs.shared.setup());
         let run_id = self.run_id();
         let execution = Arc::new(Execution::new(NewExecution {
@@ -121,11 +121,11 @@ impl RunTask {
             neighbours: runs.neighbours(),
         };
         let running = Running { execution, log, deadline_at: start.deadline_at };
-        Ok(Assembled { running, calls, context: start.context, world: start.world })
+        Ok(AssembledContext { running, calls, context: start.context, world: start.world })
     }
 
-    /// Inherits from earlier executions. An execution that goes on keeps their children and reports their ends; a new
-    /// attempt knows nothing of them, and is given the input again that they had taken.
+    /// Inherits from earlier executions. A resumed execution keeps their children and reports their ends. A new attempt
+    /// knows no earlier children and receives again the input that earlier attempts had taken.
     async fn inherit(&self, execution: &Arc<Execution>, kind: StartKind) -> Result<(), HostError> {
         if self.run.resumption == Resumption::New && kind == StartKind::First {
             return Ok(());
@@ -147,7 +147,7 @@ impl RunTask {
     }
 }
 
-/// When a lease or a pause that ends at `at` is over.
+/// The instant of a timestamp at which a lease or a pause ends.
 pub(crate) fn instant_of(at: Timestamp) -> tokio::time::Instant {
     tokio::time::Instant::now() + Duration::from_millis(at.saturating_sub(time::now()))
 }

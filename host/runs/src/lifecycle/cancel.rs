@@ -9,7 +9,8 @@ use super::Runs;
 use crate::{execution::writer::OnStorageError, record::HostError};
 
 impl Runs {
-    /// Requests the end of a run. When it returns, the request is on disk, and the guest has been told.
+    /// Requests the cancellation of a run. The request is durable, and the guest is being stopped, when this function
+    /// returns.
     pub(crate) async fn cancel(&self, id: RunId, reason: String) -> Result<Run, HostError> {
         let record = self.record(id)?;
         if record.run.status.is_terminal() {
@@ -44,7 +45,7 @@ impl Runs {
     async fn wait_for_end(&self, id: RunId) -> Result<Run, HostError> {
         loop {
             let Some(mut handle) = self.registry.handle(id) else {
-                // It has ended, or is parked, or is about to be one or the other.
+                // The run has ended or is parked, or is about to.
                 let record = self.record(id)?;
                 let mut watch = self.ledger.watch(record.run_no);
                 let run = self.record(id)?.run;

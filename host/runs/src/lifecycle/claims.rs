@@ -32,7 +32,7 @@ pub struct ClaimedRun {
     pub run: Run,
     /// The token of the claim, for this run alone and as long as the claim counts.
     pub lease_token: String,
-    /// When the claim is lost unless it is renewed.
+    /// Time at which the claim is lost unless the lease is renewed.
     pub lease_expires_at: Timestamp,
     /// The context of the run, where it has begun.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,14 +47,14 @@ pub struct Appended {
     pub appended: u64,
     /// Sequence of the last event of the run.
     pub last_sequence: u64,
-    /// Whether the same results were appended before.
+    /// True if the same results were appended before.
     pub replayed: bool,
 }
 
-/// Where the answer to a request goes.
+/// The channel for the answer to a request.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, HostError>>;
 
-/// How requests reach a run that an executor holds.
+/// The channel of requests to a claimed run.
 pub(crate) struct ClaimHandle {
     run_id: RunId,
     pub(crate) claim: u32,
@@ -131,7 +131,7 @@ impl Runs {
         }
     }
 
-    /// Claims the first run that fits, waiting for one at most `wait`. Nothing where none came.
+    /// Claims the first run that matches, waiting at most `wait`. Returns `None` if no run came.
     pub(crate) async fn claim(
         &self,
         executor_id: &str,
@@ -158,7 +158,7 @@ impl Runs {
             let (reply, answer) = oneshot::channel();
             let offer = Offer { executor_id: executor_id.to_owned(), lease_ms, start, reply };
             if found.offer.send(offer).is_err() {
-                // It was cancelled, or the host stops, in this very moment.
+                // The run was cancelled, or the host stopped, at the same moment.
                 continue;
             }
             match answer.await {
@@ -183,8 +183,7 @@ impl Runs {
         self.claim_handle(run_id, token)?.order(|reply| Order::Release(reason, reply)).await
     }
 
-    /// Brings a run that was claimed to its end. Where it failed in a way that may pass, and it has attempts left, it goes
-    /// back to the queue instead.
+    /// Ends a claimed run. After a retryable failure with attempts left, the run goes back to the queue instead.
     pub(crate) async fn finalize(&self, run_id: RunId, token: &str, terminal: Terminal) -> Result<Run, HostError> {
         let handle = match self.claim_handle(run_id, token) {
             Ok(handle) => handle,
@@ -207,8 +206,8 @@ impl Runs {
         same.then_some(run)
     }
 
-    /// Appends results to a run that was claimed. `first` is the number of the first of them, as the executor counts from 1 in
-    /// each claim: those that the host has already are not appended again. They are durable when this returns.
+    /// Appends results to a claimed run. `first` is the number of the first result; the executor counts from 1 in each
+    /// claim. Results that the host already has are not appended again. The results are durable when this function returns.
     pub(crate) async fn append(
         &self,
         run_id: RunId,
@@ -255,8 +254,8 @@ pub struct ClaimRequest {
     pub queues: Vec<String>,
     /// Of these runners. None: all that it has registered for.
     pub runner_ids: Vec<RunnerId>,
-    /// How long the claim lasts unless it is renewed. The policy of the run says how long at most.
+    /// Duration of the lease, in ms. The policy of the run has the maximum.
     pub lease_ms: Option<u64>,
-    /// Whether the run begins at once.
+    /// True if the run starts with the claim.
     pub start: bool,
 }

@@ -17,26 +17,26 @@ pub(crate) const DEAD: &str = "dead/";
 /// A run that was given up: all its attempts were lost, or nobody has claimed it in time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DeadLetter {
-    /// The run. It has ended as `failed`.
+    /// The run. Its status is `failed`.
     pub run_id: RunId,
-    /// Its runner.
+    /// Runner of the run.
     pub runner_id: RunnerId,
-    /// Its binding.
+    /// Binding of the run.
     pub binding_id: String,
-    /// Its workspace.
+    /// Workspace of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
     /// The queue that it was in.
     pub queue: String,
-    /// How many attempts were made.
+    /// Number of attempts.
     pub attempts: u32,
-    /// How the last one failed.
+    /// Failure of the last attempt.
     pub failure: RunFailure,
-    /// When it was given up.
+    /// Time at which the run was given up.
     pub at: Timestamp,
 }
 
-/// Where the ledger keeps the dead letter of a run. Ids of runs sort by time.
+/// The key of the dead letter of a run. Ids of runs sort by time.
 pub(crate) fn dead_key(run_id: RunId) -> String {
     format!("{DEAD}{run_id}")
 }

@@ -1,6 +1,6 @@
 //! The executor body: a run that a program outside of the host executes under a claim.
 //!
-//! The run waits in its queue, is claimed, and held under a lease. It comes to the same end as every other run.
+//! The run waits in its queue, is claimed, and is executed under a lease. Its end is the same as that of any other run.
 
 use std::{
     sync::Arc,
@@ -22,7 +22,7 @@ use super::{
     Runs,
     body::{Body, Exit, Ready, Running, changes, instant_of},
     claims::{ClaimHandle, ClaimedRun, Order, Reply},
-    executors::{ExecutorNews, Holding},
+    executors::{ExecutorNews, HeldSlot},
     queue::{
         admission::{Admission, AdmissionPlace},
         waiting::{Kind, Offer},
@@ -59,7 +59,7 @@ pub(crate) struct ExecutorBody {
     /// Set where the claim has ended before anything else happened.
     exit: Option<Exit>,
     running: Option<Running>,
-    /// Where the answer to the request goes that ended the claim.
+    /// The channel for the answer to the request that ended the claim.
     reply: Option<Reply<Run>>,
 }
 
@@ -68,9 +68,9 @@ struct Claim {
     number: u32,
     executor_id: String,
     lease_expires_at: Timestamp,
-    /// Whether the run begins at once.
+    /// True if the run starts with the claim.
     start: bool,
-    /// Where the claimed run goes.
+    /// The channel for the claimed run.
     reply: Option<Reply<ClaimedRun>>,
 }
 
@@ -79,9 +79,9 @@ struct HeldClaim {
     listed: ListedClaim,
     orders: mpsc::Receiver<Order>,
     /// Takes a slot of the executor.
-    holding: Option<Holding>,
+    holding: Option<HeldSlot>,
     lease_expires: tokio::time::Instant,
-    /// When the claim is lost unless the run has begun.
+    /// Time at which the claim is lost unless the run has started.
     dispatch_expires: tokio::time::Instant,
 }
 
@@ -104,17 +104,17 @@ impl Drop for ListedClaim {
 /// The run goes back to its queue, or ends where it has no attempts left.
 pub(crate) struct Requeue {
     reason: String,
-    /// Whether this counts as an attempt.
+    /// True if the claim counts as an attempt.
     attempted: bool,
-    /// How the run ends where there are no attempts left.
+    /// The failure of the run if no attempts are left.
     failure: RunFailure,
-    /// Whether the claim was lost, not given back.
+    /// True if the claim was lost; false if it was released.
     lost: bool,
-    /// The executor that is told, where no request of its own ended the claim.
+    /// The executor to notify, unless its own request ended the claim.
     told: Option<String>,
 }
 
-/// How a wait for a claim is over.
+/// The end of a wait for a claim.
 enum Wait {
     Claimed(Claim),
     Overdue(RunFailure),
@@ -312,7 +312,7 @@ impl ExecutorBody {
         }
     }
 
-    /// Lists the claim, and gives the run to its executor. An execution that was under way when the host stopped goes on.
+    /// Registers the claim and hands the run to its executor. An execution that the stop of the host interrupted continues.
     async fn hold(&mut self, task: &mut RunTask, claim: Claim) -> Result<(), HostError> {
         let runs = task.runs.clone();
         let run_id = task.run_id();
@@ -353,7 +353,7 @@ impl ExecutorBody {
         let (run_id, handle) = (task.run_id(), Arc::clone(&held.listed.handle));
         let grace = Duration::from_millis(runs.shared.limits().cancel_grace_ms);
         let gone = held.holding.as_ref().map(|holding| holding.gone.clone()).unwrap_or_default();
-        // When the run ends whose executor was told of the request to cancel it.
+        // The time at which a cancelled run ends if its executor does not finish it.
         let mut cancel_expires: Option<tokio::time::Instant> = None;
         loop {
             if let Some(exit) = self.exit.take() {
@@ -396,7 +396,7 @@ impl ExecutorBody {
         }
     }
 
-    /// Carries out one request. One that ends the claim sets [`ExecutorBody::exit`].
+    /// Carries out one request. A request that ends the claim sets [`ExecutorBody::exit`].
     async fn carry_out(&mut self, task: &mut RunTask, held: &mut HeldClaim, order: Order) {
         let handle = &held.listed.handle;
         match order {
@@ -472,7 +472,7 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<Running,
     let start = Start {
         kind: StartKind::Resumed,
         context: context.ok_or_else(|| no_context(run.run_id))?,
-        // Its executor repeats what was not answered: nothing is recorded.
+        // No journal: the executor repeats unanswered calls.
         journal: Journal::begin(Mode::Off, &world, &limits),
         unwritten: None,
         world,
@@ -486,7 +486,7 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<Running,
     // Every call has left an event, so no number that was given is given again.
     execution.open.note(run.last_sequence.saturating_add(u64::from(run.attempt.saturating_sub(1)) << 40));
     drop(handle.calls.set(assembled.calls));
-    // Nobody waits any more for the calls that were under way. Background actions go on.
+    // The callers of open calls are gone. Background actions continue.
     let at = time::now();
     let events = ledger.run_events_after(task.run.record.run_no, run.run_id, 0, usize::MAX)?;
     let mut facts = unended(&events, at);

@@ -1,7 +1,7 @@
 //! Executors: who takes runs outside, whether it is still there, and what it holds.
 //!
-//! An executor says that it lives with every request that it makes. One that is silent is `stale`, then `gone`; what a gone
-//! one held goes back to the queue, or fails, as the policy of each run says.
+//! Every request of an executor renews its presence. A silent executor is `stale`, then `gone`. The runs of a gone executor
+//! go back to the queue or fail, as the policy of each run says.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,14 +24,14 @@ use sha2::{Digest, Sha256};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::{Runs, lease::random, queue::waiting::Wanted};
+use super::{Runs, lease::random, queue::waiting::ClaimFilter};
 use crate::record::HostError;
 
-/// Where the ledger keeps executors.
+/// Key prefix of executors in the ledger.
 const ENTRIES: &str = "executor/";
 /// News that an executor may be behind with.
 const NEWS: usize = 256;
-/// One that is gone for so long is forgotten.
+/// Time after which a gone executor is forgotten, in ms.
 const FORGOTTEN_MS: u64 = 24 * 60 * 60 * 1000;
 /// Executors that are registered at one time.
 const MAX_EXECUTORS: usize = 10_000;
@@ -39,16 +39,16 @@ const MAX_EXECUTORS: usize = 10_000;
 const MAX_NAMES: usize = 100;
 /// Runs that one executor may hold.
 const MAX_SLOTS: u32 = 10_000;
-/// What an executor may say of itself, as JSON.
+/// Largest description of an executor's capabilities, in bytes of JSON.
 const MAX_CAPABILITIES_BYTES: usize = 16 * 1024;
 
-/// What an executor says of itself.
+/// The registration of an executor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Registration {
-    /// What people call it.
+    /// Name for people.
     pub name: String,
-    /// Its version.
+    /// Version of the executor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Runners whose runs it takes. None: all.
@@ -57,7 +57,7 @@ pub struct Registration {
     /// Queues that it takes runs from. None: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<String>,
-    /// What it has: runs that need a label go to executors that have it.
+    /// Labels of the executor: runs that need a label go to executors that have it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Runs that it holds at one time, at most.
@@ -127,48 +127,48 @@ struct Kept {
     capabilities: Map<String, Value>,
 }
 
-/// Whether an executor is there.
+/// The presence of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutorState {
-    /// It was heard of lately.
+    /// The executor made a request lately.
     Online,
-    /// It has been silent for `limits.executor_stale_ms`.
+    /// The executor has been silent for `limits.executor_stale_ms`.
     Stale,
-    /// It has been silent for `limits.executor_gone_ms`: what it held was taken from it.
+    /// The executor has been silent for `limits.executor_gone_ms`: its claims were taken away.
     Gone,
 }
 
 /// An executor, as the host sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Executor {
-    /// Its id.
+    /// Id of the executor.
     pub executor_id: String,
-    /// What people call it.
+    /// Name for people.
     pub name: String,
-    /// Its version.
+    /// Version of the executor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Runners whose runs it takes. None: all.
     pub runner_ids: Vec<RunnerId>,
     /// Queues that it takes runs from. None: all.
     pub queues: Vec<String>,
-    /// What it has.
+    /// Labels of the executor.
     pub labels: BTreeMap<String, String>,
     /// Runs that it holds at one time, at most.
     pub slots: u32,
     /// More of it.
     pub capabilities: Map<String, Value>,
-    /// The workspace whose runs it takes. Nothing is all.
+    /// The workspace whose runs the executor takes; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// When it registered.
+    /// Time of the registration.
     pub registered_at: Timestamp,
-    /// When it was heard of last.
+    /// Time of the last request.
     pub last_seen_at: Timestamp,
-    /// Whether it is there.
+    /// Presence of the executor.
     pub state: ExecutorState,
-    /// What it holds.
+    /// Runs that the executor holds.
     pub held: Vec<RunId>,
 }
 
@@ -181,33 +181,33 @@ pub enum ExecutorNews {
     CancelRequested {
         /// The run.
         run_id: RunId,
-        /// Why.
+        /// Reason of the request.
         reason: String,
     },
-    /// It does not hold a run any more: what it writes for that is refused.
+    /// The claim is lost: further writes of the executor to the run are refused.
     #[serde(rename = "run.claim_lost")]
     ClaimLost {
         /// The run.
         run_id: RunId,
-        /// Why.
+        /// Reason of the loss.
         reason: String,
     },
 }
 
-/// Everyone who has registered.
+/// All registered executors.
 pub(crate) struct Executors(Arc<Mutex<HashMap<String, Known>>>);
 
 struct Known {
     record: Record,
     seen: Timestamp,
-    /// What it holds, each with what takes it away.
+    /// The runs that the executor holds, each with the token that ends its claim.
     held: HashMap<RunId, CancellationToken>,
     /// Claims that wait for a run, beside those that have one.
     news: broadcast::Sender<ExecutorNews>,
 }
 
 /// As long as this lives, an executor holds a run.
-pub(crate) struct Holding {
+pub(crate) struct HeldSlot {
     executors: Executors,
     executor_id: String,
     run_id: RunId,
@@ -215,7 +215,7 @@ pub(crate) struct Holding {
     pub(crate) gone: CancellationToken,
 }
 
-impl Drop for Holding {
+impl Drop for HeldSlot {
     fn drop(&mut self) {
         if let Some(known) = self.executors.0.lock().get_mut(&self.executor_id) {
             known.held.remove(&self.run_id);
@@ -236,7 +236,7 @@ impl Executors {
         Ok(Self(Arc::new(Mutex::new(all))))
     }
 
-    /// It was heard of.
+    /// Renews the presence of an executor.
     pub(crate) fn seen(&self, executor_id: &str) {
         if let Some(known) = self.0.lock().get_mut(executor_id) {
             known.seen = time::now();
@@ -245,19 +245,19 @@ impl Executors {
 
     pub(crate) fn tell(&self, executor_id: &str, news: ExecutorNews) {
         if let Some(known) = self.0.lock().get(executor_id) {
-            // Nobody listens: it hears of it with its next request.
+            // Without a listener, the executor learns the news from its next request.
             drop(known.news.send(news));
         }
     }
 
-    /// An executor holds a run from now on. One that is not registered any more is gone at once.
-    pub(crate) fn hold(&self, executor_id: &str, run_id: RunId) -> Holding {
+    /// Adds a run to an executor. The claim of an executor that is no longer registered ends at once.
+    pub(crate) fn hold(&self, executor_id: &str, run_id: RunId) -> HeldSlot {
         let gone = CancellationToken::new();
         match self.0.lock().get_mut(executor_id) {
             Some(known) => drop(known.held.insert(run_id, gone.clone())),
             None => gone.cancel(),
         }
-        Holding { executors: Self(Arc::clone(&self.0)), executor_id: executor_id.to_owned(), run_id, gone }
+        HeldSlot { executors: Self(Arc::clone(&self.0)), executor_id: executor_id.to_owned(), run_id, gone }
     }
 }
 
@@ -330,7 +330,7 @@ impl Runs {
         Ok((self.executor(&id)?, credential))
     }
 
-    /// Who has this credential.
+    /// The principal of this credential.
     pub(crate) fn executor_principal(&self, credential: &str) -> Result<Principal, HostError> {
         let id = credential.strip_prefix(EXECUTOR_PREFIX).and_then(|rest| rest.split_once('_')).map(|(id, _)| id);
         let wanted = digest(credential);
@@ -357,7 +357,7 @@ impl Runs {
         Ok(known.shown(time::now(), limits.executor_stale_ms, limits.executor_gone_ms))
     }
 
-    /// Everyone who is registered, in the order in which they came.
+    /// All registered executors, in the order of their registration.
     #[must_use]
     pub(crate) fn executors(&self) -> Vec<Executor> {
         let limits = self.shared.limits();
@@ -384,7 +384,7 @@ impl Runs {
         Ok(())
     }
 
-    /// News for an executor, as they come. What came before it listens it hears with its next request.
+    /// The news for an executor. Earlier news reach the executor with its next request.
     pub(crate) fn executor_news(&self, id: &str) -> Result<impl Stream<Item = ExecutorNews> + Send + 'static + use<>, HostError> {
         let news = self.executors.0.lock().get(id).map(|known| known.news.subscribe()).ok_or_else(|| no_executor(id))?;
         let stopping = self.stopping.clone();
@@ -396,7 +396,7 @@ impl Runs {
                 };
                 match next {
                     Ok(next) => return Some((next, (news, stopping))),
-                    // What it missed it hears with its next request for that run.
+                    // Missed news reach the executor with its next request for that run.
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return None,
                 }
@@ -404,8 +404,8 @@ impl Runs {
         }))
     }
 
-    /// What an executor may claim now, of that which it asks for.
-    pub(crate) fn wanted_by(&self, id: &str, queues: Vec<String>, runner_ids: Vec<RunnerId>) -> Result<Wanted, HostError> {
+    /// The runs that an executor may claim now, restricted to its request.
+    pub(crate) fn wanted_by(&self, id: &str, queues: Vec<String>, runner_ids: Vec<RunnerId>) -> Result<ClaimFilter, HostError> {
         let mut all = self.executors.0.lock();
         let known = all.get_mut(id).ok_or_else(nobody)?;
         known.seen = time::now();
@@ -426,7 +426,7 @@ impl Runs {
             }
             Ok(asked)
         }
-        Ok(Wanted {
+        Ok(ClaimFilter {
             queues: of(queues, &registration.queues, "queues")?,
             runner_ids: of(runner_ids, &registration.runner_ids, "runner_ids")?,
             labels: registration.labels.clone(),

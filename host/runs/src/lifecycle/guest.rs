@@ -17,7 +17,7 @@ use agent_host_protocol::{
 use agent_host_sandbox::{Outcome, Place, Runner, World};
 
 use super::{
-    body::{Assembled, Body, Exit, Ready, Running, changes},
+    body::{AssembledContext, Body, Exit, Ready, Running, changes},
     queue::admission::Admission,
     start::StartKind,
     task::{RunOutcome, RunTask},
@@ -91,7 +91,7 @@ impl Body for GuestBody {
         drop(waking);
         task.count_start(start.kind == StartKind::Resumed && task.run.resumption != Resumption::Forked);
         let span = self.span.insert(spans::of_run(&task.run.record.run, task.run.resumption, &runner, start.attempt));
-        let Assembled { running, calls, context, world } = span.within(task.assemble(start, None)).await?;
+        let AssembledContext { running, calls, context, world } = span.within(task.assemble(start, None)).await?;
         self.running = Some(running);
         self.prepared = Some(Box::new(PreparedGuest { place, runner, context, world, calls }));
         Ok(Ready::Started)
@@ -113,7 +113,7 @@ impl Body for GuestBody {
         self.running.take()
     }
 
-    /// A run with a journal goes on at the next start of the host, and so does one that its binding tries again.
+    /// A run with a journal continues after the next start of the host, and so does a run with attempts left.
     fn on_host_stop(&self, task: &RunTask, running: &Running) -> Exit {
         if running.execution.journal.can_resume() || task.run.terms.durability == Durability::Retry {
             Exit::Suspend

@@ -1,7 +1,7 @@
 //! Lease tokens: each is good for one claim of one run, and dies with it.
 //!
-//! Nothing of a token is kept: it names its run and the number of the claim, and a code over both that only this host can
-//! make. So it is good after a restart, and no longer good the moment the record of the run shows another claim.
+//! Tokens are not stored: a token contains the run, the number of the claim, and a code over both that only this host can
+//! make. A token stays valid across restarts, and becomes invalid when the record of the run shows another claim.
 
 use agent_host_ledger::{EntryWrite, Ledger};
 use agent_host_protocol::{RunId, auth::LEASE_PREFIX};
@@ -9,16 +9,16 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use crate::record::HostError;
 
-/// Where the ledger keeps what codes are made with.
+/// The entry of the key for codes.
 const ENTRY: &str = "secret/lease";
 /// Bytes of a code: nobody guesses one of 2^128.
 const CODE: usize = 16;
 
-/// What codes are made with.
+/// The key for codes.
 pub(crate) struct LeaseKey([u8; 32]);
 
 impl LeaseKey {
-    /// That of this ledger; made when it is asked for the first time.
+    /// The key of this ledger; made at the first use.
     pub(crate) async fn of(ledger: &Ledger) -> Result<Self, HostError> {
         let kept = ledger.entry(ENTRY)?.and_then(|entry| serde_json::from_str::<String>(entry.get()).ok());
         let kept = kept.and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok());
@@ -52,7 +52,7 @@ impl LeaseKey {
         format!("{LEASE_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// The claim that a token was made for. It says nothing of whether that still counts.
+    /// The claim that a token was made for. The caller checks that the claim is still valid.
     pub(crate) fn claim_of(&self, token: &str) -> Option<(RunId, u32)> {
         let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(LEASE_PREFIX)?).ok()?;
         let (run_id, rest) = bytes.split_first_chunk::<16>()?;
@@ -65,7 +65,7 @@ impl LeaseKey {
 }
 
 impl LeaseKey {
-    /// The signature of a message as text that may stand in a URL.
+    /// The signature of a message, as text that may be part of a URL.
     pub(crate) fn sign(&self, purpose: &str, message: &[u8]) -> String {
         URL_SAFE_NO_PAD.encode(self.signature(purpose, message).as_bytes())
     }

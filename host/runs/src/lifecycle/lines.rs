@@ -22,7 +22,7 @@ pub(crate) struct Lines(Mutex<HashMap<ConversationKey, Line>>);
 #[derive(Debug, Default)]
 struct Line {
     active: Option<u64>,
-    /// Whether the active one takes what waits as input (`record/steering.rs`).
+    /// True if the active run takes waiting runs as input (`record/steering.rs`).
     steers: bool,
     waiting: BTreeMap<u64, Arc<Slot>>,
     /// Runs that are being created, and have not joined.
@@ -39,20 +39,20 @@ struct Line {
 #[derive(Debug, Default)]
 struct Slot {
     called: Notify,
-    /// Whether it takes input when it has its turn.
+    /// True if the run takes input during its turn.
     steers: bool,
     /// The run that has taken it as input.
     taken_by: Mutex<Option<RunId>>,
     /// Called when nobody waits here any more: what was taken has its end on disk.
     gone: Notify,
-    /// Nobody waits here any more. Changed under the lock of the lines.
+    /// True if the run no longer waits here. Changed under the lock of the lines.
     left: AtomicBool,
 }
 
-/// What one who waits in line is called for.
+/// The reason to call a waiting run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Called {
-    /// It is its turn.
+pub(crate) enum TurnCall {
+    /// The turn of the run has come.
     Now,
     /// This run has taken its event as input.
     TakenBy(RunId),
@@ -62,7 +62,7 @@ pub(crate) enum Called {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ParkedTurn {
     pub(crate) run_no: u64,
-    /// Whether it takes input.
+    /// True if the run takes input.
     pub(crate) steers: bool,
 }
 
@@ -105,7 +105,7 @@ impl Drop for TakenRun {
 pub(crate) struct Reservation {
     lines: Arc<Lines>,
     key: ConversationKey,
-    /// Whether every other run of the conversation waits until this one has joined.
+    /// True if every other run of the conversation waits until this one has joined.
     exclusive: bool,
 }
 
@@ -133,13 +133,13 @@ pub(crate) struct Busy {
 }
 
 impl Line {
-    /// Whether no run is in it, nor on its way into it.
+    /// True if no run is in the line or joining it.
     fn is_idle(&self) -> bool {
         self.active.is_none() && self.waiting.is_empty() && self.reserved == 0
     }
 }
 
-/// A place in a line. Whoever drops it has left the line, or ends its turn.
+/// A place in a line. Dropping it leaves the line or ends the turn.
 #[derive(Debug)]
 pub(crate) struct Turn {
     /// `None` for a run without a conversation, whose turn is always.
@@ -152,12 +152,13 @@ struct Place {
     key: ConversationKey,
     run_no: u64,
     slot: Arc<Slot>,
-    /// Its end is not that of the turn.
+    /// True if the turn stays taken after the drop.
     parked: bool,
 }
 
 impl Lines {
-    /// How many wait behind the active run of a conversation, and whether that takes them as input.
+    /// The number of runs that wait behind the active run of a conversation, and whether the active run takes them as
+    /// input.
     pub(crate) fn waiting(&self, key: &ConversationKey) -> (usize, bool) {
         self.0.lock().get(key).map_or((0, false), |line| (line.waiting.len(), line.steers))
     }
@@ -170,7 +171,7 @@ impl Lines {
         line.active.into_iter().chain(line.waiting.keys().copied()).collect()
     }
 
-    /// Called when somebody joins the line of a conversation and waits. One who has called before this is asked for counts.
+    /// Notified when a run joins the line of a conversation and waits. A run that joined before this call counts too.
     pub(crate) fn joined(&self, key: &ConversationKey) -> Option<Arc<Notify>> {
         self.0.lock().get(key).map(|line| Arc::clone(&line.joined))
     }
@@ -227,7 +228,7 @@ impl Lines {
         Ok(Reservation { lines: Arc::clone(self), key: key.clone(), exclusive: true })
     }
 
-    /// How many wait in all lines.
+    /// The number of waiting runs in all lines.
     pub(crate) fn waiting_in_all(&self) -> usize {
         self.0.lock().values().map(|line| line.waiting.len()).sum()
     }
@@ -264,7 +265,7 @@ impl Lines {
 }
 
 impl Turn {
-    /// The run leaves memory, and its turn goes on: whoever waits goes on waiting. That the run is parked is on disk.
+    /// Leaves memory while the turn stays taken: waiting runs continue to wait. The park row is on disk.
     pub(crate) fn leave_parked(mut self) {
         let Some(place) = &mut self.place else { return };
         place.parked = true;
@@ -274,7 +275,7 @@ impl Turn {
         }
     }
 
-    /// Whether it is this one's turn.
+    /// True if the turn is this run's.
     pub(crate) fn is_now(&self) -> bool {
         self.place
             .as_ref()
@@ -287,14 +288,14 @@ impl Turn {
     }
 
     /// Waits until it is this one's turn, or another has taken it.
-    pub(crate) async fn wait(&self) -> Called {
+    pub(crate) async fn wait(&self) -> TurnCall {
         loop {
             if self.is_now() {
-                return Called::Now;
+                return TurnCall::Now;
             }
-            let Some(place) = &self.place else { return Called::Now };
+            let Some(place) = &self.place else { return TurnCall::Now };
             if let Some(by) = self.taken_by() {
-                return Called::TakenBy(by);
+                return TurnCall::TakenBy(by);
             }
             // A call that came before this waits is kept by `Notify`.
             place.slot.called.notified().await;
@@ -339,8 +340,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever joins and leaves in whatever order: never two active, always the oldest that waits, and
-        /// nothing is left when all have gone.
+        /// In any order of joining and leaving, at most one run is active, the oldest waiting run is next, and an empty
+        /// line is removed.
         #[test]
         fn a_line_has_one_active_run_and_forgets_nobody(leaving in prop::collection::vec(any::<prop::sample::Index>(), 8)) {
             let lines = Arc::new(Lines::default());
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_taken_is_told_by_whom_and_who_is_not_goes_back_to_its_place() {
+    async fn a_taken_run_names_its_taker_and_the_others_keep_their_place() {
         let lines = Arc::new(Lines::default());
         let active = lines.join(key(), 1, true, |_| None);
         let joined = lines.joined(&key().unwrap()).unwrap();
@@ -391,12 +392,12 @@ mod tests {
         assert_eq!(lines.waiting(&key().unwrap()).0, 1);
         let by = RunId::new();
         let gone: Vec<_> = taken.into_iter().map(|taken| Box::new(taken).give_to(by)).collect();
-        assert_eq!(second.wait().await, Called::TakenBy(by));
+        assert_eq!(second.wait().await, TurnCall::TakenBy(by));
         drop((active, second));
         for gone in gone {
             gone.await;
         }
-        assert_eq!(third.wait().await, Called::Now);
+        assert_eq!(third.wait().await, TurnCall::Now);
     }
 
     #[tokio::test]

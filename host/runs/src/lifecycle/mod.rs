@@ -1,7 +1,7 @@
 //! From the creation of a run to its end: its line, its turn, its place or claim, parking, waking and recovery.
 //!
-//! [`task::RunTask`] is the one life cycle. Its [`body`] executes a run: a guest in a place of the sandbox, or an
-//! executor outside of the host under a claim.
+//! [`task::RunTask`] is the one life cycle. Its [`body`] executes a run: a guest in the sandbox, or an executor under a
+//! claim.
 
 pub(crate) mod body;
 pub(crate) mod cancel;
@@ -59,13 +59,13 @@ pub(crate) struct Runs(Arc<RunsOfCell>);
 pub(crate) struct RunsOfCell {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ledger: Ledger,
-    /// One for each conversation with an active run.
+    /// One line for each conversation with an active run.
     pub(crate) lines: Arc<Lines>,
-    /// Where the runs are.
+    /// The places of the runs.
     pub(crate) registry: Arc<Registry>,
     /// External runs and executors that wait for each other.
     pub(crate) waiting: Waiting,
-    /// How many runs of each binding are executed.
+    /// Permits by binding.
     pub(crate) admissions: Arc<Admissions>,
     pub(crate) executors: Executors,
     /// Runs that executors hold.
@@ -73,7 +73,7 @@ pub(crate) struct RunsOfCell {
     pub(crate) lease_key: LeaseKey,
     /// Notified when a parked run may be due earlier than the next one that the clock knows.
     pub(crate) alarm: Notify,
-    /// One permit for each parked run that is coming back.
+    /// One permit for each parked run that is being resumed.
     pub(crate) waking: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
     /// Cancelled when the cell stops: no run starts any more.
@@ -135,7 +135,7 @@ impl Runs {
         RunWriter::of(&self.ledger, record)
     }
 
-    /// Whether the cell takes anything new.
+    /// Fails if the cell accepts no new work.
     pub(crate) fn check_running(&self) -> Result<(), HostError> {
         if self.stopping.is_cancelled() { Err(HostError::ShuttingDown) } else { Ok(()) }
     }
@@ -148,10 +148,10 @@ pub(crate) struct StoredRun {
     pub(crate) event_no: u64,
     pub(crate) transcript_seq: Option<u64>,
     pub(crate) terms: Arc<Terms>,
-    /// The runner as it serves now. A run that goes on does so with the component that it began with.
+    /// The present runner. A resumed run keeps the component that it began with.
     pub(crate) runner: Option<Runner>,
     pub(crate) resumption: Resumption,
-    /// Whether the host found it when it started: the host before may have died of it.
+    /// True if the host found the run at its start: the run may have crashed the host before.
     pub(crate) found: bool,
     /// Held until a run that comes back has its place.
     pub(crate) waking: Option<OwnedSemaphorePermit>,

@@ -34,7 +34,7 @@ impl Runs {
         for record in active {
             let begun = had_begun(record.run.status);
             if begun && record.run.cancel_requested_at.is_some() {
-                // It has got what was asked for.
+                // The cancel request is fulfilled.
                 let reason = record.run.cancel_reason.clone().unwrap_or_default();
                 dying.push((record.run.run_id, Children::of(ledger, &record)?));
                 let events = ledger.run_events_after(record.run_no, record.run.run_id, 0, usize::MAX)?;

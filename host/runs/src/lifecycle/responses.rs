@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::Runs;
 use crate::{
-    execution::registry::{Letter, Location},
+    execution::registry::{Location, PostedAnswer},
     record::{
         HostError, WaitKey,
         action::{Action, ActionStatus, AskKind, Decision, Given, Response, actions_of, client_answer, is_allowed},
@@ -31,18 +31,18 @@ use crate::{
     },
 };
 
-/// How long an answer waits for a run that moves into memory or out of it.
+/// Longest wait of an answer for a run that moves into memory or out of it.
 const MAX_MOVE: Duration = Duration::from_secs(10);
 
-/// How far an answer has come.
+/// The progress of an answer.
 enum Delivery {
-    /// It is durable.
+    /// The answer is durable.
     Done,
     /// The run moves into memory or out of it.
     Moving,
     /// Somebody else has written to the record of the run.
     RecordChanged,
-    /// The run left memory while it wrote this answer: its record will tell.
+    /// The run left memory while it wrote this answer: the record has the outcome.
     Unconfirmed(Given),
 }
 
@@ -55,26 +55,26 @@ impl Runs {
         Some(Principal { kind: PrincipalKind::Approver(id.clone()), name: id, scopes, workspace: None })
     }
 
-    /// Whose answer the record says it is: an approver's by its id, a key's as `key:NAME`. Ids of approvers have no colon, so
-    /// a key is none of those that a rule names, whatever it is called. Where no approvers are configured, nobody on this
-    /// machine is asked who they are.
+    /// The name that the record gives to an answer of this principal: the id of an approver, or `key:NAME` for a key. Ids
+    /// of approvers have no colon, so a key never equals an approver that a rule names. Without configured approvers, a
+    /// caller on this machine needs no name.
     pub(crate) fn answers_as(&self, principal: &Principal) -> Result<Option<String>, HostError> {
         match &principal.kind {
             PrincipalKind::Approver(id) => Ok(Some(id.clone())),
             PrincipalKind::Key(_) => Ok(Some(format!("key:{}", principal.name))),
             PrincipalKind::Loopback if self.shared.setup().approvers.is_empty() => Ok(None),
             PrincipalKind::Loopback => Err(HostError::Unauthenticated(
-                "who answers says who it is: send `Authorization: Bearer TOKEN` with the token of an `[[approvers]]` entry, or a \
+                "the answer has no author: send `Authorization: Bearer TOKEN` with the token of an `[[approvers]]` entry, or a \
                  key with the scope `actions:respond`"
                     .to_owned(),
             )),
             PrincipalKind::Executor(_) | PrincipalKind::Lease => {
-                Err(HostError::Forbidden("what a run asks, people answer, and no executor".to_owned()))
+                Err(HostError::Forbidden("an executor cannot answer an action: people answer it".to_owned()))
             }
         }
     }
 
-    /// Whether an action takes this response now, from `by`. Another answer can come first.
+    /// Checks that an action accepts this response from `by` now. Another answer can still come first.
     pub(crate) fn may_respond(&self, action_id: &str, response: &Response, by: Option<&str>) -> Result<Action, HostError> {
         let (record, action) = self.find_action(action_id)?;
         self.admits(&record, &action, response, by)?;
@@ -93,12 +93,12 @@ impl Runs {
         }
         if action.expires_at().is_some_and(|at| at <= time::now()) {
             let id = &action.action_id;
-            return Err(HostError::Expired(format!("action {id} has expired: nobody answered it in time")));
+            return Err(HostError::Expired(format!("action {id} has expired without an answer")));
         }
         admit(action, response, by, &self.shared.limits())
     }
 
-    /// Answers what a run has asked. When it returns, the answer is durable, and the run goes on by it.
+    /// Answers an action. The answer is durable when this function returns, and the run continues with the answer.
     pub(crate) async fn respond(&self, action_id: &str, response: Response, by: Option<String>) -> Result<Action, HostError> {
         let until = tokio::time::Instant::now() + MAX_MOVE;
         let mut unconfirmed: Option<Given> = None;
@@ -160,7 +160,7 @@ impl Runs {
         let (receipt, received) = oneshot::channel();
         let writing = Arc::new(AtomicBool::new(false));
         let action_id = action.action_id.clone();
-        let letter = Letter { action_id, given: given.clone(), writing: Arc::clone(&writing), receipt };
+        let letter = PostedAnswer { action_id, given: given.clone(), writing: Arc::clone(&writing), receipt };
         match self.registry.post(record.run.run_id, letter) {
             Ok(()) => match tokio::time::timeout(MAX_MOVE, received).await {
                 Ok(Ok(Ok(()))) => Ok(Delivery::Done),
@@ -173,7 +173,7 @@ impl Runs {
         }
     }
 
-    /// Writes the answer to the record of a parked run, and wakes the run where it goes on by that.
+    /// Writes the answer to the record of a parked run, and wakes the run if the answer completes its wait.
     async fn answer_parked(&self, record: &RunRecord, action: &Action, given: &Given) -> Result<Delivery, HostError> {
         let answered = WaitKey::action(&action.action_id).to_string();
         let park = self.ledger.parked(record.run_no)?.filter(|park| park.keys.contains(&answered));
@@ -245,7 +245,7 @@ impl Runs {
         let is_whole = parked.len() < limit;
         let mut ids: Vec<String> =
             parked.into_iter().filter_map(|(key, _)| key.strip_prefix(WaitKey::ACTIONS).map(str::to_owned)).collect();
-        // Those in memory behind the last of a piece come with the next one, in their order.
+        // Actions in memory that sort after the last one of a page come with the next page, in order.
         let last = ids.last().filter(|_| !is_whole).cloned();
         let is_next = |id: &String| {
             after.is_none_or(|after| id.as_str() > after) && last.as_ref().is_none_or(|last| id.as_str() <= last.as_str())
@@ -257,16 +257,16 @@ impl Runs {
     }
 }
 
-/// How a run stays parked after an answer; `None` where it goes on. Calls to several tools of the client are asked for
-/// together, and it goes on when all are answered: their client answers one after the other, and sees one run that waits until
-/// the last one is there.
+/// The park row after an answer; `None` if the run continues. Calls of several client tools are requested together, and the
+/// run continues when all are answered: a client answers one after the other and sees one waiting run until the last
+/// answer.
 fn remaining_park(park: &Park, reason: &str, answered: &str) -> Option<Park> {
     let keys: Vec<String> = park.keys.iter().filter(|key| *key != answered).cloned().collect();
     let waits = reason == AskKind::ClientTool.reason() && keys.iter().any(|key| key.starts_with(WaitKey::ACTIONS));
     waits.then_some(Park { wake_at: park.wake_at, keys })
 }
 
-/// Why it takes no answer, if it takes none.
+/// The error if the action accepts no answer.
 fn closed(action: &Action) -> Option<HostError> {
     let id = &action.action_id;
     if let Some(given) = action.given() {
@@ -278,7 +278,7 @@ fn closed(action: &Action) -> Option<HostError> {
     }
     let outcome = action.resolved.as_ref()?.get("outcome").and_then(Value::as_str).unwrap_or("resolved");
     Some(match outcome {
-        "expired" => HostError::Expired(format!("action {id} has expired: nobody answered it in time")),
+        "expired" => HostError::Expired(format!("action {id} has expired without an answer")),
         outcome => HostError::Answered {
             message: format!("action {id} takes no answer any more: it is {outcome}"),
             action: Box::new(action.clone()),
@@ -286,11 +286,11 @@ fn closed(action: &Action) -> Option<HostError> {
     })
 }
 
-/// Whether this response can be one, and who gives it.
+/// Checks a response and its sender.
 fn admit(action: &Action, response: &Response, by: Option<&str>, limits: &Limits) -> Result<(), HostError> {
     if is_allowed(&action.request) {
         let id = &action.action_id;
-        return Err(HostError::Conflict(format!("nobody is asked about action {id}: the approval policy allows it")));
+        return Err(HostError::Conflict(format!("action {id} needs no answer: the approval policy allows it")));
     }
     let kind = action.kind();
     if !kind.decisions().contains(&response.decision) {
@@ -316,7 +316,7 @@ fn admit(action: &Action, response: &Response, by: Option<&str>, limits: &Limits
     let bytes = response.answer.as_ref().map_or(0, json_len) + response.reason.as_ref().map_or(0, String::len);
     if bytes > limits.answer_bytes {
         return Err(HostError::Invalid(format!(
-            "the answer has {bytes} bytes; the limit is {}: upload what is long, and name it in the answer",
+            "the answer has {bytes} bytes; the limit is {}: upload a long text as an artifact, and name the artifact in the answer",
             limits.answer_bytes
         )));
     }
@@ -335,7 +335,7 @@ fn admit(action: &Action, response: &Response, by: Option<&str>, limits: &Limits
     Ok(())
 }
 
-/// Whether an answer is what the question wants.
+/// Checks an answer against the question.
 fn fits(action: &Action, answer: &Value) -> Result<(), HostError> {
     if action.kind() == AskKind::ClientTool {
         let fits = serde_json::from_value::<ClientToolAnswer>(answer.clone()).map(drop);
@@ -353,7 +353,7 @@ fn fits(action: &Action, answer: &Value) -> Result<(), HostError> {
     }
 }
 
-/// Where and how a value breaks its schema.
+/// The violations of a schema: places and rules.
 fn violations(error: &ApiError) -> Option<String> {
     let found = error.details.as_ref()?.get("violations")?.as_array()?;
     let text = |violation: &Value| Some(format!("{}: {}", violation.get("path")?.as_str()?, violation.get("problem")?.as_str()?));

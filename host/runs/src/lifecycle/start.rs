@@ -1,4 +1,4 @@
-//! How an execution of a run begins: for the first time, for another try, or on from its journal.
+//! Start of an execution: a first one, a new attempt, or a resumed one.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// How an execution starts.
+/// The kind of an execution's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StartKind {
     /// Of the first attempt.
@@ -42,7 +42,7 @@ pub(crate) struct Start {
     pub(crate) journal: Journal,
     /// The start itself, where the execution is to write it.
     pub(crate) unwritten: Option<UnwrittenStart>,
-    /// When the guest must have returned.
+    /// Time limit of the guest.
     pub(crate) deadline: Instant,
     pub(crate) deadline_at: Timestamp,
     /// Sequence of the last event that the run has.
@@ -134,7 +134,7 @@ impl RunTask {
         journal: &Journal,
     ) -> Result<u64, HostError> {
         let run = &self.run.record.run;
-        // Nobody waits any more for calls that the attempt before left open.
+        // The calls that the attempt before left open are closed.
         let before = self.runs.ledger.run_events_after(self.run.record.run_no, run.run_id, 0, usize::MAX)?;
         let mut facts = unended(&before, at);
         facts.push(Fact::RunStatus(StatusChange { attempt: Some(attempt), ..StatusChange::running("retried") }));
@@ -148,7 +148,7 @@ impl RunTask {
             journal: segment,
             ..RunWrite::default()
         };
-        // Not waited for: whatever the run writes next is behind it in the same line.
+        // The commit is not awaited: every later write of the run comes after it.
         drop(self.writer().append(retry).await?);
         Ok(last_sequence)
     }
@@ -160,7 +160,7 @@ impl RunTask {
         let run = &self.run.record.run;
         let recorded = match Recorded::read(&runs.ledger, self.run.record.run_no, &limits) {
             Ok(Some(recorded)) => recorded,
-            // It began before there were journals, or its binding wanted none then.
+            // The run began before journals existed, or its binding had none then.
             Ok(None) => return Ok(Err(host_restarted())),
             Err(stop) => return Ok(Err(stop.failure())),
         };

@@ -18,7 +18,7 @@ use super::{
     body::{Body, Exit, Ready, Running},
     executor::ExecutorBody,
     guest::GuestBody,
-    lines::{Called, Turn},
+    lines::{Turn, TurnCall},
 };
 use crate::{
     execution::{
@@ -41,12 +41,12 @@ use crate::{
 /// Largest task of a run. Tens of thousands of runs wait in lines and queues, each with its task.
 const MAX_TASK_BYTES: usize = 4 * 1024;
 
-/// How a run leaves its task.
+/// The reason why a run leaves its task.
 pub(crate) enum RunOutcome {
     Ended(Box<Run>),
-    /// It waits on disk.
+    /// The run waits on disk.
     Parked,
-    /// The host stops, and the run goes on when it starts again.
+    /// The host stops, and the run continues after the next start.
     Suspended,
 }
 
@@ -79,7 +79,7 @@ impl LogIds for RunIds {
     }
 }
 
-/// Why a wait of a run that is not executed is over before its time.
+/// The reason why the wait of a run that is not executed ended early.
 pub(crate) enum Interruption {
     Stopping,
     Cancelled,
@@ -125,7 +125,7 @@ impl Runs {
                 }
                 Ok(RunOutcome::Suspended) => {}
                 Err(error) => {
-                    tracing::error!(%run_id, %error, "the run could not be brought to its end; it will be when the host starts again");
+                    tracing::error!(%run_id, %error, "the run could not be ended; it will be ended when the host starts again");
                     let _ = ended.send(Some(Err(error.to_string())));
                 }
             }
@@ -186,15 +186,15 @@ impl RunTask {
         let called = tokio::select! {
             biased;
             () = self.runs.stopping.cancelled() => match self.turn.taken_by() {
-                Some(taker) => Called::TakenBy(taker),
+                Some(taker) => TurnCall::TakenBy(taker),
                 None => return Ok(Some(RunOutcome::Suspended)),
             },
             () = self.cancelled.cancelled(), if cancellable => return Box::pin(self.end_cancelled()).await.map(Some),
             called = self.turn.wait() => called,
         };
         match called {
-            Called::Now => Ok(None),
-            Called::TakenBy(taker) => Box::pin(self.end_taken(taker)).await.map(Some),
+            TurnCall::Now => Ok(None),
+            TurnCall::TakenBy(taker) => Box::pin(self.end_taken(taker)).await.map(Some),
         }
     }
 
@@ -380,8 +380,8 @@ impl RunTask {
     /// Adds the ends of calls that an earlier execution has begun, and that this one has not come to.
     async fn add_open_before(&self, running: &Running, open: &mut Vec<Fact>) {
         let execution = &running.execution;
-        // The record has what this execution has ended once all of that is on disk. Where the disk refuses, the end of the
-        // run has another reason, and says it.
+        // The end of the run is written after all results of this execution are on disk. If the disk refuses them, the end
+        // has another reason and names it.
         if execution.writer.flush().await.is_err() {
             return;
         }

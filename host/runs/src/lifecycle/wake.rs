@@ -75,7 +75,7 @@ impl Runs {
                 if let Err(error) = runs.wake_due().await {
                     tracing::error!(%error, "parked runs cannot be woken; trying again");
                 }
-                // Those that were woken are due on disk until they have their place.
+                // Woken runs stay due on disk until they have their place.
                 if runs.ledger.next_wake().ok().flatten().is_some_and(|at| at <= time::now()) {
                     tokio::select! {
                         () = runs.stopping.cancelled() => return,
@@ -128,7 +128,7 @@ impl Runs {
         }
     }
 
-    /// Whether something that a parked run waits for was there before it was parked.
+    /// True if an event that a parked run waits for came before the run was parked.
     pub(crate) fn is_due(&self, run_no: u64) -> bool {
         let Ok(Some(park)) = self.ledger.parked(run_no) else { return false };
         park.keys.iter().filter_map(|key| WaitKey::parse(key)).any(|key| match key {
@@ -145,7 +145,7 @@ impl Runs {
         })
     }
 
-    /// Whether a run waits in the line behind this one whose event it can take as input.
+    /// True if a run waits behind this one whose event this run can take as input.
     fn has_input(&self, run: &Run) -> bool {
         let key = run.conversation_key();
         let can_be_taken = |run_no| {

@@ -20,7 +20,7 @@ pub(crate) fn judge(rules: &[ApprovalRule], action: &str, target: &Value) -> Rul
     }
 }
 
-/// Whether a rule is for an action.
+/// True if a rule matches an action.
 fn fits(rule: &ApprovalRule, action: &str, target: &Value) -> bool {
     let named = match rule.action.strip_suffix('*') {
         Some(beginning) => action.starts_with(beginning),
@@ -33,12 +33,12 @@ fn fits(rule: &ApprovalRule, action: &str, target: &Value) -> bool {
                 Some(Value::Null) | None => return false,
                 Some(other) => other.to_string(),
             };
-            // Checked when the configuration was read. One that cannot be compiled any more fits nothing.
+            // The pattern was checked with the configuration. A pattern that does not compile any more matches no value.
             whole(text).is_ok_and(|regex| regex.is_match(&value))
         })
 }
 
-/// Everyone who may answer.
+/// All configured approvers.
 #[derive(Debug)]
 pub(crate) struct Approvers(Vec<(String, Result<Secret, SecretError>)>);
 
@@ -47,7 +47,7 @@ impl Approvers {
         Self(configs.iter().map(|config| (config.id.clone(), Secret::read(&config.token))).collect())
     }
 
-    /// Whether nobody is named: then whoever reaches the API may answer.
+    /// True without configured approvers: every caller with access to the API may answer then.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

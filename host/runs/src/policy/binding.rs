@@ -26,7 +26,7 @@ pub(crate) struct Binding {
     policy: Permissions,
 }
 
-/// Who executes the runs of a binding.
+/// The runner of a binding.
 #[derive(Clone)]
 pub(crate) enum Serving {
     /// A component that the host holds, in its sandbox.
@@ -81,18 +81,18 @@ impl Serving {
 /// The runners that are installed now.
 pub(crate) type Installed<'a> = dyn Fn() -> Vec<RunnerId> + 'a;
 
-/// What is said of a binding to people.
+/// The report on a binding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct BindingReport {
-    /// Its id.
+    /// Id of the binding.
     pub id: String,
     /// The runner.
     pub runner: String,
-    /// Its priority.
+    /// Priority of the binding.
     pub priority: i32,
-    /// Whether an event would be answered now.
+    /// True if an event would be answered now.
     pub ready: bool,
-    /// Why not, and what to do.
+    /// Reason why no event is answered, and the remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -138,8 +138,8 @@ impl Binding {
         })
     }
 
-    /// The terms of a run of this binding for this event. Where it cannot run, they say why: the run is made all
-    /// the same, so that an event which nobody could answer leaves a trace.
+    /// The terms of a run of this binding for this event. If the binding cannot run, the terms contain the reason: the run
+    /// is created all the same, so that an event without an answer leaves a trace.
     pub(crate) fn terms(
         &self,
         envelope: &Envelope,
@@ -212,7 +212,7 @@ impl Binding {
         Grant {
             models: named.models,
             tools: named.tools,
-            // They come with the request: see `Host::plan`.
+            // Client tools are part of the request: see `Host::plan`.
             client_tools: Vec::new(),
             knowledge_bases: named.knowledge_bases,
             runners,
@@ -232,7 +232,7 @@ impl Binding {
         }
     }
 
-    /// Whether a run with these permissions may have tools of its client.
+    /// True if a run with these permissions may have tools of its client.
     pub(crate) fn takes_client_tools(&self, permissions: &Permissions) -> bool {
         self.config.resources.client_tools.unwrap_or(true) && permissions.tools.contains(&ToolOperation::Call)
     }
@@ -256,7 +256,7 @@ impl Binding {
     }
 }
 
-/// The bindings of a host, highest priority first, then as they stand in the file.
+/// The bindings of a host, highest priority first, then in the order of the file.
 pub(crate) fn in_order(bindings: &[BindingConfig]) -> Result<Vec<Arc<Binding>>, String> {
     let mut all = bindings
         .iter()

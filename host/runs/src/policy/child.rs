@@ -30,15 +30,15 @@ pub(crate) fn terms(parent: &Terms, runner: &Runner, config: Map<String, Value>,
         execution: Execution::Host,
         queue: None,
         ad_hoc: false,
-        // The parent tells what came of it.
+        // The parent receives the outcome.
         deliver: Vec::new(),
         depth: parent.depth + 1,
         refusal: None,
     }
 }
 
-/// The grant of a child: what its manifest asks for of what its parent was granted. It has no conversation, so it sees no
-/// history, and says nothing in it.
+/// The grant of a child: manifest of the child ∩ grant of the parent. A child has no conversation, so it neither reads
+/// history nor adds to a transcript.
 fn grant(parent: &Grant, runner: &Runner) -> Grant {
     let manifest = &runner.manifest;
     let mut permissions = manifest.permissions.intersection(&parent.permissions);

@@ -1,5 +1,5 @@
-//! Tools of the client that asks for a run: what they may be. They are called like others (`calls/tools.rs`), and the client
-//! is asked for what they answer (`execution/answers.rs`).
+//! Rules for the tools that a client brings with a run. Their calls are made like those of other tools (`calls/tools.rs`),
+//! and the client answers them (`execution/answers.rs`).
 
 use agent_host_protocol::{Limits, encoded::json_len, limits::is_shallow, tool::ClientTool};
 use agent_host_providers::tools::check_schema;
@@ -7,7 +7,7 @@ use agent_host_providers::tools::check_schema;
 /// Longest name: the models of no provider take a longer one.
 const MAX_NAME: usize = 64;
 
-/// Whether these can be tools of a run that was granted those of the host; else why not.
+/// Checks client tools against the tools of the host that the run was granted.
 pub(crate) fn check(tools: &[ClientTool], granted: &[String], limits: &Limits) -> Result<(), String> {
     let count = tools.len();
     if count > limits.client_tools {
@@ -29,7 +29,7 @@ pub(crate) fn check(tools: &[ClientTool], granted: &[String], limits: &Limits) -
     Ok(())
 }
 
-/// What is wrong with one, after the place where it stands.
+/// Checks one tool. The message begins with the path of the wrong value.
 fn check_one(tool: &ClientTool, limits: &Limits) -> Result<(), String> {
     let ClientTool { name, description, parameters } = tool;
     let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_tool_is_refused_with_its_place() {
+    fn invalid_tools_are_refused_with_their_path() {
         let any = || json!({ "type": "object" });
         for name in ["", "web.search", "two words", "farbe_ä", &"n".repeat(65)] {
             refused(&[tool("good", any()), tool(name, any())], "`client_tools[1].name` has 1 to 64");

@@ -1,4 +1,4 @@
-//! The context of a run: this event, who and where, what is granted, where more can be found. Never the history.
+//! The context of a run: the event, its input, actor and place, the grant, and cursors. Never the history.
 
 use agent_host_ledger::Ledger;
 use agent_host_protocol::{
@@ -19,7 +19,7 @@ use crate::{
     record::{HostError, terms::Terms},
 };
 
-/// What a context is made of, beside the ledger.
+/// The sources of a context besides the ledger.
 pub(crate) struct Sources<'a> {
     pub(crate) run_id: RunId,
     pub(crate) parent_run_id: Option<RunId>,
@@ -94,7 +94,7 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
     })
 }
 
-/// Where more of the conversation can be found, and with what.
+/// The APIs and cursors with which the run can read more of the conversation.
 fn access(sources: &Sources<'_>, inline_policy: InlinePolicy) -> ContextAccess {
     let Sources { event, terms, .. } = sources;
     let grant = &terms.grant;

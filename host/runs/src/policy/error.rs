@@ -1,4 +1,4 @@
-//! Why a host does not start.
+//! The reasons why a host does not start.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use agent_host_sandbox::{PluginsError, SandboxError};
 use super::library::LibraryError;
 use crate::record::HostError;
 
-/// Why the host could not be started.
+/// The reason why the host could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -37,9 +37,9 @@ pub enum StartError {
     /// A directory.
     #[error("{path} cannot be made: {source}", path = path.display())]
     Directory {
-        /// Which.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
 }

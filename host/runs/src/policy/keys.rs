@@ -31,7 +31,7 @@ const ENTRIES: &str = "key/";
 /// Of an id: 12 hexadecimal digits of the time, so that later keys sort later, and 4 random ones.
 const ID_LEN: usize = 16;
 const SECRET_BYTES: usize = 32;
-/// Keys are in memory for ever, the revoked ones too: the record says who they were. So many take a few megabytes.
+/// All keys stay in memory, also revoked ones, because the record names them. This many take a few megabytes.
 const MAX_KEYS: usize = 10_000;
 /// As long as ids of events may be.
 const MAX_WORKSPACE_BYTES: usize = 256;
@@ -45,19 +45,19 @@ const PIECE: usize = 1_000;
 pub struct Key {
     /// Names it; it is part of the key itself, and no secret.
     pub key_id: String,
-    /// What it is for: the record says who did something by it.
+    /// Name of the key, for the record and for people.
     pub name: String,
-    /// What it may do.
+    /// Scopes of the key.
     pub scopes: BTreeSet<Scope>,
-    /// It sees only this workspace; absent is all of them.
+    /// Workspace of the key; absent for all workspaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When it ends to be good. Absent: never.
+    /// End of validity; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// When it was revoked.
+    /// Time of the revocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
 }
@@ -78,11 +78,11 @@ pub struct NewKey {
     /// At least one.
     #[schema(min_items = 1)]
     pub scopes: BTreeSet<Scope>,
-    /// Absent: that of whoever makes it.
+    /// Workspace of the key; absent for that of the creator.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 256)]
     pub workspace: Option<String>,
-    /// How long it is good, in milliseconds. Absent: as long as the key that makes it.
+    /// Validity in ms; absent for that of the creating key.
     #[serde(default)]
     #[schema(minimum = 1)]
     pub expires_in_ms: Option<u64>,
@@ -148,7 +148,7 @@ impl Held {
 #[derive(Default)]
 pub struct Keys {
     all: RwLock<BTreeMap<String, Arc<Held>>>,
-    /// One change at a time.
+    /// Held during a change, so that changes are serialized.
     changing: tokio::sync::Mutex<()>,
 }
 
@@ -162,7 +162,7 @@ impl Keys {
     /// Reads the keys of a ledger.
     ///
     /// # Errors
-    /// When the ledger cannot be read. A key that cannot is passed over: nobody comes in by it.
+    /// Fails if the ledger cannot be read. A single unreadable key is skipped and admits no caller.
     pub fn open(ledger: &Ledger) -> Result<Self, HostError> {
         let mut all = BTreeMap::new();
         let mut after: Option<String> = None;
@@ -173,7 +173,7 @@ impl Keys {
                 let held = serde_json::from_str::<Stored>(value.get()).ok().and_then(Held::new);
                 match held.filter(|held| entry.strip_prefix(ENTRIES) == Some(&held.key.key_id)) {
                     Some(held) => drop(all.insert(held.key.key_id.clone(), Arc::new(held))),
-                    None => tracing::warn!(entry, "an API key cannot be read, and nobody comes in by it"),
+                    None => tracing::warn!(entry, "an API key cannot be read, so requests with it are refused"),
                 }
                 after = Some(entry);
             }
@@ -183,16 +183,17 @@ impl Keys {
         }
     }
 
-    /// Whether there has never been one.
+    /// True if no key was ever made.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.read().is_empty()
     }
 
-    /// Makes a key. When this returns, it is on disk; the text is the key itself, and nobody can show it again.
+    /// Creates a key. The key is on disk when this function returns. The returned text is the secret, which cannot be shown
+    /// again.
     ///
     /// # Errors
-    /// When it is malformed, or would be good for more than `by` is.
+    /// Fails if the request is malformed or asks for more than the rights of `by`.
     pub async fn create(&self, ledger: &Ledger, by: &Principal, wanted: NewKey) -> Result<(Key, String), HostError> {
         wanted.check()?;
         let NewKey { name, scopes, workspace, expires_in_ms } = wanted;
@@ -242,10 +243,10 @@ impl Keys {
         later.map(|(_, held)| &held.key).filter(|key| by.sees(key.workspace.as_deref())).take(limit).cloned().collect()
     }
 
-    /// Takes a key back. When this returns, that is on disk, nobody comes in by it, and its streams end.
+    /// Revokes a key. When this function returns, the revocation is on disk, the key admits no caller, and its streams end.
     ///
     /// # Errors
-    /// When there is none with this id that `by` may see.
+    /// Fails if `by` may see no key with this id.
     pub async fn revoke(&self, ledger: &Ledger, by: &Principal, id: &str) -> Result<Key, HostError> {
         let _one_at_a_time = self.changing.lock().await;
         let held = self.all.read().get(id).cloned().filter(|held| by.sees(held.key.workspace.as_deref()));
@@ -293,20 +294,20 @@ impl Keys {
 
 /// Resolves when who came in is not welcome any more: its key is revoked or has expired.
 #[derive(Debug, Clone)]
-pub struct Welcome {
+pub struct Validity {
     revoked: CancellationToken,
     expires_at: Option<Timestamp>,
 }
 
 impl Keys {
-    /// How long a principal is welcome, where that has an end.
-    pub(crate) fn welcome(&self, principal: &Principal) -> Option<Welcome> {
+    /// The remaining validity of a principal; `None` without an end.
+    pub(crate) fn welcome(&self, principal: &Principal) -> Option<Validity> {
         let held = self.of(principal)?;
-        Some(Welcome { revoked: held.revoked.clone(), expires_at: held.key.expires_at })
+        Some(Validity { revoked: held.revoked.clone(), expires_at: held.key.expires_at })
     }
 }
 
-impl Welcome {
+impl Validity {
     /// Waits for its end.
     pub async fn ended(self) {
         let Some(expires_at) = self.expires_at else { return self.revoked.cancelled().await };

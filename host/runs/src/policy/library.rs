@@ -44,33 +44,33 @@ const MAX_DESCRIPTION_CHARS: usize = 1_024;
 const MAX_ARTIFACT_NAME_BYTES: usize = 255;
 /// Digits of a digest that make an id: enough that nobody finds two contents with one.
 const ID_DIGITS: usize = 32;
-/// Digits of a digest that stand for a version.
+/// Digits of a digest that serve as a version.
 const VERSION_DIGITS: usize = 12;
 
-/// Why the library could not be read. The message names the file and the mend.
+/// The reason why the library could not be read. The message names the file and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LibraryError {
     /// A file or folder.
     #[error("{path} cannot be read: {source}. Correct `path` in the configuration, or let the host read it", path = path.display())]
     Unreadable {
-        /// Which.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There is no such file in the folder.
+    /// The folder has no `SKILL.md`.
     #[error("{path} is not there: a skill is a folder with a file {SKILL_FILE}, so `path` must name that folder", path = path.display())]
     NoSkill {
-        /// Where it would be.
+        /// Expected path of the file.
         path: PathBuf,
     },
     /// A file says or is something that cannot be.
     #[error("{path}: {problem}", path = path.display())]
     Invalid {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What, and the mend.
+        /// The problem and its remedy.
         problem: String,
     },
     /// Two skills have one name.
@@ -90,30 +90,30 @@ pub enum LibraryError {
     /// A static reference is configured wrongly.
     #[error("static reference `{name}`: {problem}")]
     Config {
-        /// Its name.
+        /// Name of the entry.
         name: String,
-        /// What, and the mend.
+        /// The problem and its remedy.
         problem: String,
     },
     /// The ledger did not take it.
     #[error("{path} could not be put into the ledger: {source}", path = path.display())]
     Ledger {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the ledger.
         source: LedgerError,
     },
     /// The host failed.
     #[error("{path} could not be read: {problem}", path = path.display())]
     Failed {
-        /// Which file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// How.
+        /// Description of the change.
         problem: String,
     },
 }
 
-/// What can be granted.
+/// The resources that can be granted.
 #[derive(Debug, Default)]
 pub(crate) struct Library {
     skills: Vec<Skill>,
@@ -127,7 +127,7 @@ struct Skill {
     files: Vec<ArtifactRef>,
 }
 
-/// What of the library one run is granted.
+/// The part of the library that one run is granted.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Granted {
     pub(crate) skills: Vec<SkillResource>,
@@ -162,7 +162,7 @@ impl Library {
         Ok(library)
     }
 
-    /// What `policy` names of what is there, as far as the permissions let a run read it.
+    /// The resources that `policy` names, as far as the permissions allow the run to read them.
     pub(crate) fn granted(&self, policy: &ResourcePolicy, permissions: &Permissions) -> Granted {
         let reads = permissions.artifacts.contains(&ArtifactOperation::Read);
         let mut granted = Granted::default();
@@ -226,7 +226,7 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(failed)?
 }
 
-/// What an artifact of the library is part of. It is the source of the artifact, and begins its id.
+/// The owner of an artifact of the library. The owner is the source of the artifact and the beginning of its id.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Skill,
@@ -242,8 +242,8 @@ impl Kind {
     }
 }
 
-/// The id of an artifact. Each part is hashed with its length, so no choice of parts looks like another. The media type
-/// is one of them: it belongs to what readers are told, and a record in the ledger does not change.
+/// The id of an artifact. Each part is hashed with its length, so that different parts never give the same input. The media
+/// type is one part, because a record in the ledger never changes.
 fn id_of(kind: Kind, name: &str, media_type: &str, bytes: &[u8]) -> String {
     let mut hash = Sha256::new();
     for part in [kind.as_str().as_bytes(), name.as_bytes(), media_type.as_bytes(), bytes] {
@@ -254,7 +254,7 @@ fn id_of(kind: Kind, name: &str, media_type: &str, bytes: &[u8]) -> String {
     format!("{}-{}", kind.as_str(), digest.chars().take(ID_DIGITS).collect::<String>())
 }
 
-/// The artifact of a file of at most `max_bytes`. It is durable when this returns.
+/// Stores a file of at most `max_bytes` as an artifact. The artifact is durable when this function returns.
 async fn keep(ledger: &Ledger, kind: Kind, name: String, path: PathBuf, max_bytes: u64) -> Result<ArtifactRef, LibraryError> {
     let writing = ledger.clone();
     let (record, new) = blocking(&path.clone(), {
@@ -294,7 +294,7 @@ fn write(
     writer.write(bytes)?;
     let blob = writer.finish()?;
     if let Some(record) = known {
-        // Its content was lost, and is back.
+        // The content was lost and is restored.
         return Ok((record, None));
     }
     let record = ArtifactRecord {
@@ -340,7 +340,7 @@ fn media_type(path: &Path, bytes: &[u8]) -> String {
     media::judge(of_extension(&extension), head).or_else(|_| media::judge("", head)).unwrap_or_else(|_| media::UNKNOWN.to_owned())
 }
 
-/// Types that the content alone does not tell; nothing where it does.
+/// Media types that the content alone does not show; empty if it does.
 fn of_extension(extension: &str) -> &'static str {
     match extension {
         "md" | "markdown" => "text/markdown",
@@ -380,8 +380,8 @@ struct Found {
     path: PathBuf,
 }
 
-/// All files of a folder and the folders in it, by name. What is hidden is passed over; what leads elsewhere is refused,
-/// so that a skill from somebody else brings along only what is in it.
+/// All files of a folder and its subfolders, by name. Hidden files are skipped. Links to other places are refused, so that
+/// a foreign skill contains only its own files.
 fn files_of(folder: &Path) -> Result<Vec<Found>, LibraryError> {
     let mut found = Vec::new();
     let mut folders = vec![(String::new(), folder.to_owned())];
@@ -420,14 +420,14 @@ fn files_of(folder: &Path) -> Result<Vec<Found>, LibraryError> {
     Ok(found)
 }
 
-/// What a skill says of itself. The format has more fields; the host does not need them.
+/// The front matter of a skill. The format has more fields, which the host does not need.
 #[derive(Debug, PartialEq, Deserialize)]
-struct Front {
+struct FrontMatter {
     name: String,
     description: String,
 }
 
-fn read_front(folder: &Path) -> Result<Front, LibraryError> {
+fn read_front(folder: &Path) -> Result<FrontMatter, LibraryError> {
     let path = folder.join(SKILL_FILE);
     match fs::symlink_metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && folder.is_dir() => return Err(LibraryError::NoSkill { path }),
@@ -447,18 +447,18 @@ fn read_front(folder: &Path) -> Result<Front, LibraryError> {
 }
 
 /// The front matter of a text: YAML between two lines of `---`, the first of them at its beginning.
-fn front(text: &str) -> Result<Front, String> {
+fn front(text: &str) -> Result<FrontMatter, String> {
     let yaml = front_matter(text.strip_prefix('\u{feff}').unwrap_or(text))?;
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: MAX_FRONT_MATTER_NODES },
     };
-    let front: Front = serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
+    let front: FrontMatter = serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
         format!(
             "{}. The front matter is YAML with `name` and `description`; a text with `: ` in it needs quotes",
             error.without_snippet()
         )
     })?;
-    let front = Front { description: front.description.trim().to_owned(), ..front };
+    let front = FrontMatter { description: front.description.trim().to_owned(), ..front };
     let named = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if front.name.is_empty() || front.name.len() > MAX_SKILL_NAME || !front.name.bytes().all(named) {
         return Err(format!("`name` must have 1 to {MAX_SKILL_NAME} lower-case letters, digits and `-`"));
@@ -473,7 +473,7 @@ fn front(text: &str) -> Result<Front, String> {
     Ok(front)
 }
 
-/// It begins with the end of the first line, so that lines are counted as in the file.
+/// Includes the end of the first line, so that line numbers match the file.
 fn front_matter(text: &str) -> Result<&str, String> {
     let is_fence = |line: &str| line.trim_end() == "---";
     let missing = "line 1 must be `---`: a skill begins with front matter between two such lines, with `name` and `description`";

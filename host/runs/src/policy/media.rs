@@ -1,22 +1,22 @@
 //! Media types: what a sender says that bytes are, held against the bytes.
 //!
-//! It is: a look at the first kilobytes. It is not: a proof. A file can be two things at once, so whoever shows
-//! content to a browser also asks [`may_show`], and says `nosniff`.
+//! The check reads the first kilobytes and proves nothing: a file can have two formats at once. Code that shows content to
+//! a browser also asks [`may_show`] and sends `nosniff`.
 
 /// Longest media type that is taken: RFC 6838 allows 127 characters on each side.
 const MAX_BYTES: usize = 255;
 
-/// What is known of nothing else.
+/// The media type of unknown content.
 pub const UNKNOWN: &str = "application/octet-stream";
 
 /// The media type to keep for content that begins with `head` (8 KiB say enough) and is declared as `declared`; an
 /// empty declaration is answered from the content alone.
 ///
-/// The type is in lower case and without parameters, except `charset` of a text. Types whose content has a known
-/// signature must have it; texts must be texts; of other types the declaration is believed.
+/// The returned type is in lower case and without parameters, except `charset` of a text. Content of a type with a known
+/// signature must have that signature; a text must be text; for other types the declaration is accepted.
 ///
 /// # Errors
-/// What is wrong, and what would be right.
+/// Fails with the problem and the correct type.
 pub fn judge(declared: &str, head: &[u8]) -> Result<String, String> {
     let declared = declared.trim();
     if declared.is_empty() {
@@ -45,10 +45,10 @@ pub fn judge(declared: &str, head: &[u8]) -> Result<String, String> {
     }
 }
 
-/// Whether this can be a media type at all.
+/// Checks the syntax of a media type.
 ///
 /// # Errors
-/// What one looks like.
+/// Fails with an example of the syntax.
 pub fn check_type(declared: &str) -> Result<(), String> {
     parse(declared.trim()).map(drop).ok_or_else(malformed)
 }
@@ -57,8 +57,8 @@ fn malformed() -> String {
     "the media type is malformed: it is a type and a subtype, such as `image/png`".to_owned()
 }
 
-/// Whether a browser may show content of this type in the place of a page: pictures and plain text, which run
-/// nothing. Everything else is downloaded.
+/// True if a browser may show content of this type inline: pictures and plain text, which contain no scripts. Other content
+/// is downloaded.
 #[must_use]
 pub fn may_show(media_type: &str) -> bool {
     let essence = media_type.split(';').next().unwrap_or_default().trim();
@@ -126,7 +126,7 @@ fn is_textual(essence: &str) -> bool {
 fn looks_textual(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
         Ok(text) => Some(text),
-        // Only the last character may be cut.
+        // Only the last character may be incomplete.
         Err(error) if error.error_len().is_none() => {
             head.get(..error.valid_up_to()).and_then(|valid| std::str::from_utf8(valid).ok())
         }
@@ -136,12 +136,12 @@ fn looks_textual(head: &[u8]) -> bool {
     text.is_some_and(|text| !text.chars().any(|c| c.is_ascii_control() && !matches!(c, '\t' | '\n' | '\r' | '\x0c' | '\x1b')))
 }
 
-/// Whether content of this type can be told by its first bytes.
+/// True if content of this type is recognized by its first bytes.
 fn has_signature(essence: &str) -> bool {
     infer::is_mime_supported(essence) || infer::is_mime_supported(family(essence)) || is_package(essence, "application/zip")
 }
 
-/// One name for types that are the same, or that share a container which does not tell them apart at its beginning.
+/// One name for types that are equal, or that share a container whose beginning does not distinguish them.
 fn family(essence: &str) -> &str {
     match essence {
         "image/jpg" | "image/pjpeg" => "image/jpeg",
@@ -169,7 +169,7 @@ fn family(essence: &str) -> &str {
     }
 }
 
-/// Whether the declared type is a ZIP file with an agreed content, and that is what was found.
+/// True if the declared type is a package format and the content is a ZIP file.
 fn is_package(declared: &str, found: &str) -> bool {
     let package = |essence: &str| {
         essence.ends_with("+zip")
@@ -177,7 +177,7 @@ fn is_package(declared: &str, found: &str) -> bool {
             || essence.starts_with("application/vnd.oasis.opendocument.")
             || matches!(essence, "application/zip" | "application/java-archive" | "image/openraster")
     };
-    // The kind of package is not always told by the beginning of the file.
+    // The beginning of a file does not always show the kind of package.
     package(declared) && (found == "application/zip" || declared == "application/zip" && package(found))
 }
 
@@ -244,12 +244,12 @@ mod tests {
         for wrong in ["png", "image/", "/png", "image/p ng", "image/png\r\nx: y", "a/b/c", "ïmage/png", &"a/".repeat(200)] {
             check(wrong, PNG, None);
         }
-        // What is in a parameter is not kept unless it is a plain charset.
+        // Parameters other than a plain charset are removed.
         check("text/plain; charset=\"x\r\ny\"", b"a", Some("text/plain"));
     }
 
     #[test]
-    fn what_is_not_declared_is_told_by_the_content() {
+    fn undeclared_types_are_detected_from_the_content() {
         check("", PNG, Some("image/png"));
         check("", PDF, Some("application/pdf"));
         check("", "hallo".as_bytes(), Some("text/plain"));

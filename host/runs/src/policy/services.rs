@@ -1,4 +1,4 @@
-//! What is configured beside the ledger for runs to use: models, tools, knowledge bases, and the index of transcripts.
+//! The configured services besides the ledger: models, tools, knowledge bases, and the transcript index.
 
 use std::{
     path::PathBuf,
@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use crate::policy::{StartError, library::Library};
 
-/// How long the start of the host waits for the tool servers: events that come before are not granted their tools.
+/// Longest wait of the host's start for tool servers: earlier events are not granted their tools.
 const TOOLS_READY: Duration = Duration::from_secs(15);
 
 /// The services of a host.
@@ -38,7 +38,7 @@ pub(crate) struct Services {
     pub(crate) knowledge: Knowledge,
     /// The way to the outside.
     pub(crate) egress: Egress,
-    /// Who carries out platform actions.
+    /// The services that execute platform actions.
     pub(crate) actions: Actions,
     /// Without a ledger there is none: see [`Library::open`].
     pub(crate) library: Library,
@@ -47,7 +47,7 @@ pub(crate) struct Services {
     transcripts: Arc<Transcripts>,
 }
 
-/// The index of transcripts. It has one writer, so all services of a host share it, also those of before a reload.
+/// The transcript index. The index has one writer, so all services of a host share it across reloads.
 struct Transcripts {
     dir: PathBuf,
     /// Opened when somebody searches.
@@ -56,8 +56,8 @@ struct Transcripts {
 }
 
 impl Services {
-    /// Opens what a configuration tells of. `before` is what the host works with until now: servers of tools that are
-    /// configured alike are taken over with their connections; secrets and files are read anew.
+    /// Opens the services of a configuration. `before` are the present services: tool servers with an unchanged
+    /// configuration keep their connections; secrets and files are read again.
     pub(crate) async fn open(config: &Config, library: Library, before: Option<&Self>) -> Result<Self, StartError> {
         let models = models(config)?;
         let knowledge = knowledge_with(config, &models)?;
@@ -91,12 +91,12 @@ impl Services {
         }
         let opened = TranscriptIndex::open(dir).map_err(|error| {
             tracing::error!(%error, "the index of transcripts cannot be opened");
-            ApiError::retryable(ErrorCode::RuntimeError, "the host cannot search; its log says why")
+            ApiError::retryable(ErrorCode::RuntimeError, "the host cannot search; its log has the reason")
         })?;
         Ok(index.get_or_init(|| opened))
     }
 
-    /// Takes a conversation out of the index of transcripts, where there is one. It may block.
+    /// Removes a conversation from the transcript index, if there is one. May block.
     pub(crate) fn forget_transcript(&self, key: &ConversationKey) -> Result<(), ApiError> {
         if self.transcripts.index.get().is_none() && !self.transcripts.dir.exists() {
             return Ok(());
@@ -105,7 +105,7 @@ impl Services {
             tracing::error!(%error, "a conversation cannot be taken out of the index of transcripts");
             ApiError::retryable(
                 ErrorCode::RuntimeError,
-                "the index of transcripts cannot be written; the log of the host says why",
+                "the index of transcripts cannot be written; the host's log has the reason",
             )
         })
     }
@@ -173,12 +173,12 @@ impl Services {
             .collect()
     }
 
-    /// Whether there is a knowledge base with this id.
+    /// True if a knowledge base has this id.
     pub(crate) fn has_knowledge_base(&self, id: &str) -> bool {
         self.bases.iter().any(|(known, _)| known == id)
     }
 
-    /// What an operator should look at.
+    /// Problems for an operator.
     pub(crate) fn problems(&self) -> Vec<String> {
         let tools = self
             .tools
@@ -194,7 +194,7 @@ impl Services {
 pub(crate) struct Actions(ActionHooks);
 
 impl Actions {
-    /// Whether somebody carries out this action: else nobody needs to be asked about it.
+    /// Fails if no service executes this action: no person needs to be asked then.
     pub(crate) fn available(&self, action: &str) -> Result<(), ApiError> {
         if self.0.has(action) {
             return Ok(());
@@ -203,7 +203,7 @@ impl Actions {
             details: Some(json!({ "code": "no_action_hook" })),
             ..ApiError::new(
                 ErrorCode::RuntimeError,
-                format!("nobody carries out `{action}` here: add an `[[action_hooks]]` entry with it to agent-host.toml"),
+                format!("no service executes `{action}` here: add an `[[action_hooks]]` entry with it to agent-host.toml"),
             )
         })
     }
@@ -237,7 +237,7 @@ fn knowledge_with(config: &Config, models: &Models) -> Result<Knowledge, StartEr
 /// The knowledge bases of a configuration, without a host: for the command line.
 ///
 /// # Errors
-/// When a model is configured wrongly, or the files cannot be opened.
+/// Fails if a model is configured incorrectly or the files cannot be opened.
 pub fn knowledge(config: &Config) -> Result<Knowledge, StartError> {
     knowledge_with(config, &models(config)?)
 }

@@ -19,11 +19,11 @@ use super::facts::{ActionAnswer, ActionEnd, Fact};
 pub enum AskKind {
     /// May it do this?
     PlatformAction,
-    /// What do you say?
+    /// A question to people.
     Question,
     /// Is this to be done again?
     EffectInDoubt,
-    /// What does this tool of yours answer? Asked of the client that brought it along.
+    /// A call of a tool of the client, to be answered by that client.
     ClientTool,
 }
 
@@ -41,7 +41,7 @@ pub enum Decision {
     Decline,
     /// To an effect in doubt: do it again, it did not happen, or twice does no harm.
     Repeat,
-    /// To an effect in doubt: do not, the runner is told that nobody knows.
+    /// For an effect in doubt: do not repeat it. The runner receives the error `outcome_unknown`.
     Skip,
 }
 
@@ -101,7 +101,7 @@ impl AskKind {
 pub struct Response {
     /// The decision.
     pub decision: Decision,
-    /// Why, for the runner and the record.
+    /// Reason, for the runner and the record.
     #[serde(default)]
     pub reason: Option<String>,
     /// The answer to a question, or to a call to a tool of the client (there a `ClientToolAnswer`).
@@ -159,7 +159,7 @@ pub struct Action {
     pub run_id: RunId,
     /// `open`, `answered` (by a person or by the policy; it is being done) or `resolved`.
     pub status: ActionStatus,
-    /// When it was asked.
+    /// Time of the request.
     pub requested_at: Timestamp,
     /// The request: data of `action.requested`.
     pub request: Value,
@@ -171,7 +171,7 @@ pub struct Action {
     pub resolved: Option<Value>,
 }
 
-/// How far it is.
+/// The status of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the meaning")]
@@ -241,7 +241,7 @@ pub(crate) fn background_action_id(run_id: RunId, sequence: u64) -> String {
     format!("{run_id}.e{sequence}")
 }
 
-/// Whether an action goes on in the background of its run.
+/// True if an action is a background action of its run.
 pub(crate) fn is_background(action_id: &str) -> bool {
     action_id.split_once('.').is_some_and(|(_, name)| name.starts_with('e'))
 }
@@ -282,7 +282,7 @@ pub(crate) fn actions_of(ledger: &Ledger, record: &RunRecord) -> Result<Vec<Acti
     Ok(actions)
 }
 
-/// Whether nobody is asked: the policy has said yes before.
+/// True if the policy allowed the action without asking people.
 pub(crate) fn is_allowed(request: &Value) -> bool {
     request.get("policy").and_then(Value::as_str) == Some("allow")
 }

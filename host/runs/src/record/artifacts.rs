@@ -8,7 +8,7 @@ use super::HostError;
 /// The entry of an artifact that a caller names in a conversation, under the name that the caller has for it.
 ///
 /// # Errors
-/// When it is not there, has expired, or belongs to another conversation: nobody could read it later.
+/// Fails if the artifact does not exist, has expired, or belongs to another conversation: no reader could open it later.
 pub(crate) fn known_artifact(
     ledger: &Ledger,
     artifact: &ArtifactRef,

@@ -1,11 +1,11 @@
-//! What the kernel refuses, by name.
+//! The errors of the kernel.
 
 use agent_host_ledger::LedgerError;
 use agent_host_protocol::{ApiError, ErrorCode, RunId, RunnerId};
 
 use super::action::Action;
 
-/// Why a request was not done.
+/// The reason why a request was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
@@ -25,9 +25,7 @@ pub enum HostError {
     #[error("{0}")]
     ClaimLost(String),
     /// Results were left out between what the host has and what is appended.
-    #[error(
-        "result {expected} is the next that the host expects from this claim, and these begin with {first}: append what is missing first"
-    )]
+    #[error("result {expected} is the next one of this claim, and these begin with {first}: append the missing results first")]
     SequenceGap {
         /// The number of the next.
         expected: u64,
@@ -40,7 +38,7 @@ pub enum HostError {
     /// An action was answered before, or takes no answer any more.
     #[error("{message}")]
     Answered {
-        /// What it says.
+        /// Description of the problem.
         message: String,
         /// The action with what was said first.
         action: Box<Action>,
@@ -48,10 +46,10 @@ pub enum HostError {
     /// The time for it is over.
     #[error("{0}")]
     Expired(String),
-    /// Nobody knows who asks.
+    /// The caller is unknown.
     #[error("{0}")]
     Unauthenticated(String),
-    /// Who asks may not.
+    /// The caller has no right to the request.
     #[error("{0}")]
     Forbidden(String),
     /// The idempotency key was used for another request.
@@ -62,7 +60,7 @@ pub enum HostError {
     /// The line of the conversation is full.
     #[error("{waiting} runs already wait in this line: let some end or cancel them, then send the request again")]
     QueueFull {
-        /// How many wait.
+        /// Number of waiting runs.
         waiting: usize,
     },
     /// The run wants an idle conversation, and another run of it is active.
@@ -82,7 +80,7 @@ pub enum HostError {
     RunnerNotFound {
         /// The runner.
         id: RunnerId,
-        /// What there is.
+        /// The existing names.
         hint: String,
     },
     /// The configuration does not fit the runner.
@@ -143,8 +141,8 @@ impl From<LedgerError> for HostError {
     }
 }
 
-/// What a guest is told when the ledger refuses or fails. Its author can do nothing about a failure, so the reason
-/// stays here.
+/// The error for a guest when the ledger refuses or fails. The author of the guest cannot act on the reason, so only the
+/// log has it.
 pub(crate) fn ledger_failed(error: LedgerError) -> ApiError {
     if let LedgerError::Conflict { .. } = error {
         return ApiError::retryable(ErrorCode::Conflict, error.to_string());
@@ -160,19 +158,19 @@ pub(crate) fn ledger_failed(error: LedgerError) -> ApiError {
         HostError::Conflict(message) => ApiError::new(ErrorCode::Conflict, message),
         other => {
             tracing::error!(error = %other, "a host call failed");
-            ApiError::retryable(ErrorCode::RuntimeError, "the host could not do it; its log says why")
+            ApiError::retryable(ErrorCode::RuntimeError, "the host failed in this call; its log has the reason")
         }
     }
 }
 
-/// Why there is no recording of a run.
+/// The reason why a run has no recording.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingError {
     /// No such run.
     #[error("there is no run {0}")]
     NotFound(RunId),
-    /// It left nothing to execute again.
+    /// The run left no journal.
     #[error(
         "run {0} has no journal: it has not begun, its binding has another `durability` than `resume`, or its journal was removed \
          (`[retention] journals_ms`)"

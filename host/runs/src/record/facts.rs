@@ -17,7 +17,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::action::{Ask, Decision};
 
-/// One fact.
+/// An event of the record that the host adds.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Fact {
@@ -319,7 +319,7 @@ pub(crate) enum CallOutcome<'a> {
     Tool(Result<&'a ToolOutput, &'a ApiError>),
     /// Of a platform action: what the platform answered.
     Action(Result<&'a Value, &'a ApiError>),
-    /// Nobody waited for it.
+    /// The caller stopped waiting.
     Unfinished(&'a ApiError),
 }
 
@@ -410,7 +410,7 @@ fn action_end(action_id: String, duration_ms: u64, outcome: CallOutcome<'_>, roo
 /// The ends of calls that these events start and do not end, for a run whose guest is not in memory: nobody waits for them
 /// any more.
 pub(crate) fn unended(events: &[RunEvent], at: Timestamp) -> Vec<Fact> {
-    let why = ApiError::new(ErrorCode::Cancelled, "the host stopped before the call was done, and nobody waits for it any more");
+    let why = ApiError::new(ErrorCode::Cancelled, "the host stopped before the call ended, and the call was abandoned");
     let mut open: Vec<(CallSubject, Timestamp)> = Vec::new();
     for event in events {
         match CallSubject::of(event) {

@@ -1,5 +1,5 @@
-//! The record of a run: pure functions from values to ledger writes, typed facts, wait keys, and the format of the
-//! journal. Nothing here waits, and nothing knows a host.
+//! The record of a run: pure functions from values to ledger writes, typed facts, wait keys, and the format of the journal.
+//! No function waits, and none knows a host.
 
 pub(crate) mod action;
 pub(crate) mod artifacts;
@@ -23,12 +23,12 @@ pub(crate) const FORKED_FROM: &str = "forked_from";
 /// Stands in the metadata of a run that was deleted with its conversation, and in the `data` of its event.
 const FORGOTTEN: &str = "forgotten";
 
-/// Whether the content of a run was deleted with its conversation.
+/// True if the content of a run was deleted with its conversation.
 pub(crate) fn is_forgotten(run: &Run) -> bool {
     run.metadata.get(FORGOTTEN) == Some(&true.into())
 }
 
-/// Whether an executor outside of the host executes the run.
+/// True if an executor executes the run.
 pub(crate) fn is_external(run: &Run) -> bool {
     run.execution == Execution::External
 }

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// The writes of a batch. `A` is a platform action that the batch asks for.
-pub(crate) struct Judged<A> {
+pub(crate) struct CheckedResults<A> {
     pub(crate) events: Vec<NewEvent>,
     pub(crate) transcript: Vec<NewItem>,
     pub(crate) state: Vec<StateWrite>,
@@ -35,7 +35,7 @@ pub(crate) struct Judged<A> {
     pub(crate) unknown: Vec<String>,
 }
 
-/// Who speaks, for what a batch writes.
+/// The author of the results of a batch.
 pub(crate) struct Speaker<'a> {
     pub(crate) run_id: RunId,
     pub(crate) event_id: EventId,
@@ -75,7 +75,7 @@ pub(crate) fn shown(batch: Batch) -> Value {
     }
 }
 
-/// What the host knows of an artifact that a runner names; refused where the run may not know of it.
+/// Looks up the record of an artifact that a runner names. Fails if the run may not read the artifact.
 pub(crate) type KnownArtifact<'a> = dyn Fn(&ArtifactRef) -> Result<ArtifactRef, ApiError> + Sync + 'a;
 
 /// Judges a platform action that a runner asks for: gives what people are asked, and the action.
@@ -90,9 +90,9 @@ pub(crate) fn judge<A>(
     judge_action: &JudgeAction<'_, A>,
     seen: &Seen,
     limits: &Limits,
-) -> Result<Judged<A>, ApiError> {
+) -> Result<CheckedResults<A>, ApiError> {
     let at = time::now();
-    let mut judged = Judged {
+    let mut judged = CheckedResults {
         events: Vec::with_capacity(results.len()),
         transcript: Vec::new(),
         state: Vec::new(),
@@ -147,7 +147,7 @@ fn take_effect<A>(
     speaker: &Speaker<'_>,
     seen: &Seen,
     limits: &Limits,
-    judged: &mut Judged<A>,
+    judged: &mut CheckedResults<A>,
 ) -> Result<(), ApiError> {
     match result {
         RunResult::MessageDelta { .. }
@@ -218,13 +218,13 @@ pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
     to_raw_value(value).map_err(|error| ApiError::invalid_argument(error.to_string()))
 }
 
-/// Where a state value is kept, if this run may keep it there under that key.
+/// The scope key of a state value. Fails if this run may not store the key in the scope.
 pub(crate) fn state_scope(terms: &Terms, scope: StateScope, key: &str, limits: &Limits) -> Result<String, ApiError> {
     check_key("a state key", key, limits)?;
     granted_scope(terms, scope)
 }
 
-/// Whether a key can be one.
+/// Checks a key.
 pub(crate) fn check_key(what: &str, key: &str, limits: &Limits) -> Result<(), ApiError> {
     if key.is_empty() || key.len() > limits.state_key_bytes || key.chars().any(char::is_control) {
         return Err(ApiError::invalid_argument(format!(
@@ -235,7 +235,7 @@ pub(crate) fn check_key(what: &str, key: &str, limits: &Limits) -> Result<(), Ap
     Ok(())
 }
 
-/// Where the values of a scope are kept, if this run has that scope.
+/// The key of a scope. Fails if this run was not granted the scope.
 pub(crate) fn granted_scope(terms: &Terms, scope: StateScope) -> Result<String, ApiError> {
     terms.grant.state_key(scope).ok_or_else(|| {
         let scope = scope.as_str();

@@ -1,8 +1,8 @@
-//! What a run knows of state that others may write too.
+//! The versions of shared state that a run has seen.
 //!
-//! The contract has no version in `state.set`, and needs none: a run that has seen a value, in its context or by
-//! `state.get`, writes only over that value. Where another run has written meanwhile, the write is refused as
-//! `conflict`, and the run reads again. A value that the run has never seen is simply set.
+//! `state.set` of the contract has no version: a run that has seen a value, in its context or by `state.get`, overwrites
+//! only that value. If another run has written meanwhile, the write is refused as `conflict`, and the run reads again. A
+//! value that the run has never seen is set without a check.
 
 use std::collections::HashMap;
 
@@ -65,7 +65,7 @@ pub(crate) fn state_write(
         scope_key: scope_key.to_owned(),
         key: key.to_owned(),
         value,
-        // Runs of one conversation stand in line, so nobody else writes there.
+        // Runs of one conversation are serialized, so no other run writes there.
         expected: if scope == StateScope::Conversation { None } else { seen.expected(scope_key, key) },
         quota: Some(Quota { max_bytes: limits.state_scope_bytes, max_keys: limits.state_scope_keys }),
     }

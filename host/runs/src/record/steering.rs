@@ -1,9 +1,9 @@
 //! Steering: a message that waits behind an active run which takes input is taken by that run.
 //!
-//! What waits is a run of its own in the line of its conversation: durable, in order, and answered in its turn where nobody
-//! takes it. The active run says in its own record what it takes (`steering.received`, in one commit with its journal),
-//! and what was taken ends as `completed` with the finish reason `steered`. The host may die between the two; then the
-//! second is done when it starts again.
+//! A waiting input is a run of its own in the line of its conversation: durable, in order, and executed in its turn unless
+//! it is taken. The active run records the inputs that it takes (`steering.received`, in one commit with its journal), and
+//! their runs end as `completed` with the finish reason `steered`. After a crash between the two, the next start ends the
+//! taken runs.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,10 +17,10 @@ use serde_json::json;
 
 use super::{FORKED_FROM, terminal::terminal_event};
 
-/// How a run ends whose event another has taken.
+/// The finish reason of a run whose event another run has taken.
 const FINISH_REASON: &str = "steered";
 
-/// Whether the event of a run that waits can be taken as input by a run of this binding.
+/// True if a run of this binding can take the event of a waiting run as input.
 pub(crate) fn can_be_taken(record: &RunRecord, binding_id: &str) -> bool {
     let run = &record.run;
     run.binding_id == binding_id

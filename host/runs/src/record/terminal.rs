@@ -15,7 +15,7 @@ use super::{
     results::{Speaker, transcript_item},
 };
 
-/// How a run ends whose results did not all reach the disk.
+/// The failure of a run whose results did not all reach the disk.
 pub(crate) fn results_lost() -> RunFailure {
     RunFailure::host(
         FailureCode::HostError,
@@ -23,7 +23,7 @@ pub(crate) fn results_lost() -> RunFailure {
     )
 }
 
-/// How a run ends that was active when the host went.
+/// The failure of a run that was active when the host stopped.
 pub(crate) fn host_restarted() -> RunFailure {
     RunFailure::host(
         FailureCode::HostRestarted,
@@ -31,7 +31,7 @@ pub(crate) fn host_restarted() -> RunFailure {
     )
 }
 
-/// How a run ends that its deadline stops.
+/// The end of a run at its deadline.
 pub(crate) fn timed_out(deadline_ms: u64) -> Terminal {
     Terminal::Timeout {
         message: format!(
@@ -128,12 +128,12 @@ fn end(facts: &[Fact], terminal: Terminal, first_sequence: u64, at: Timestamp) -
     RunWrite { changes: vec![RunChange::End { at, terminal }], events, ..RunWrite::default() }
 }
 
-/// Whether a run in the ledger was begun by the host before.
+/// True if an earlier host process began the run.
 pub(crate) fn had_begun(status: RunStatus) -> bool {
     matches!(status, RunStatus::Claimed | RunStatus::Running | RunStatus::Waiting)
 }
 
-/// How a run ends that was active when the host went, and has no journal.
+/// The failure of a run without a journal that was active when the host stopped.
 pub(crate) fn not_journaled() -> RunFailure {
     let message = "the host stopped while the run was active, and its runner uses `wasi:http`, whose requests are not journaled: \
                    use the contract's `http` interface for runs that are to be resumed, or send the event again";
@@ -141,7 +141,7 @@ pub(crate) fn not_journaled() -> RunFailure {
 }
 
 impl Stop {
-    /// How a run ends that cannot go on for this.
+    /// The failure of a run that this reason stops.
     pub(crate) fn failure(&self) -> RunFailure {
         match self {
             Self::Diverged(divergence) => RunFailure {

@@ -16,45 +16,45 @@ use agent_host_config::{ApprovalRule, Bootstrap, Durability, InDoubt, QueuePolic
 /// Stored with the run in the same commit, and read by everything that happens to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
-    /// What it may use.
+    /// The grant of the run.
     pub grant: Grant,
     /// The configuration of its binding, with the defaults of the runner's form.
     pub config: Map<String, Value>,
-    /// What the place that shows the answer can do.
+    /// Capabilities of the client that shows the answer.
     pub delivery: Delivery,
-    /// How long the guest may take.
+    /// Time limit of the guest, in ms.
     pub deadline_ms: u64,
-    /// What of the transcript its context brings.
+    /// The part of the transcript in the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
-    /// What becomes of it when the host stops while it is active.
+    /// Behaviour if the host stops while the run is active.
     #[serde(default)]
     pub durability: Durability,
-    /// How often it may be tried, or brought back without getting any further.
+    /// Largest number of attempts, and of resumptions without progress.
     #[serde(default = "default_max_attempts")]
     pub max_attempts: u32,
-    /// What becomes of an effect whose outcome nobody knows.
+    /// Handling of effects in doubt.
     #[serde(default)]
     pub in_doubt: InDoubt,
-    /// What of that which it wants is done at once, asked of people, or refused.
+    /// The rules for platform actions: execute at once, ask people, or refuse.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<ApprovalRule>,
-    /// Who executes it.
+    /// The place of execution: the host, or executors.
     #[serde(default, skip_serializing_if = "Execution::is_host")]
     pub execution: Execution,
-    /// How it waits for that.
+    /// The policy of its queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Box<QueuePolicy>>,
-    /// Whether no binding of the configuration stands behind it: somebody made it by naming the runner.
+    /// True if the run was created for a runner by name, without a binding of the configuration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ad_hoc: bool,
-    /// The webhooks that are told what it does, by name.
+    /// The webhooks that receive the results, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deliver: Vec<String>,
-    /// How many runs stand above it.
+    /// The number of ancestors.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub depth: u32,
-    /// Why it can only fail, if it can only fail.
+    /// The failure of a run that cannot be executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<RunFailure>,
 }
@@ -62,7 +62,7 @@ pub struct Terms {
 /// The part of [`Terms`] that runs of one binding do not have alike. Read as one object with the rest.
 #[derive(Serialize)]
 struct Own<'a> {
-    grant: Whose<'a>,
+    grant: GrantOwner<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     delivery: Option<ReplyTarget<'a>>,
 }
@@ -72,9 +72,9 @@ struct ReplyTarget<'a> {
     reply_target: &'a Value,
 }
 
-/// What a [`Grant`] is limited to.
+/// The owner of a [`Grant`].
 #[derive(Serialize)]
-struct Whose<'a> {
+struct GrantOwner<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     workspace: &'a Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,13 +90,13 @@ impl Terms {
     /// terms are the same afterwards.
     ///
     /// # Errors
-    /// Never for terms that came from JSON or from a binding.
+    /// Never fails for terms that came from JSON or from a binding.
     pub fn stored(&mut self) -> serde_json::Result<JsonParts> {
         let grant = &mut self.grant;
         let (workspace, conversation) = (grant.workspace.take(), grant.conversation.take());
         let (actor, subject) = (grant.actor.take(), grant.subject.take());
         let reply_target = self.delivery.reply_target.take();
-        let whose = Whose { workspace: &workspace, conversation: &conversation, actor: &actor, subject: &subject };
+        let whose = GrantOwner { workspace: &workspace, conversation: &conversation, actor: &actor, subject: &subject };
         let delivery = reply_target.as_ref().map(|reply_target| ReplyTarget { reply_target });
         let own = JsonText::of(&Own { grant: whose, delivery });
         let shared = JsonText::of(self);
@@ -141,7 +141,7 @@ mod tests {
                 "delivery": { "reply_target": { "chat": 7 } },
             })
         );
-        // The rest is the same for whoever asks, wherever.
+        // The other fields are equal for every actor and place.
         let mut other = before;
         other.grant.conversation = None;
         other.grant.actor = Some("bob".to_owned());

@@ -15,7 +15,7 @@ pub(crate) enum WaitKey {
     Child(RunId),
     /// Input in the conversation with this index.
     Steering(String),
-    /// Nothing: the key finds the parked run that has the turn in the conversation with this index.
+    /// No value: the key finds the parked run that has the turn in the conversation with this index.
     Conversation(String),
 }
 

@@ -14,11 +14,11 @@ pub trait HttpCalls: Send {
     /// `http.send`: returns when the beginning of the response is there.
     async fn http_send(&mut self, request: HttpRequest) -> Result<Box<dyn HttpResponse>, ApiError>;
 
-    /// `wasi:http/outgoing-handler.handle`. The guest goes on while the request is on its way, so the future
-    /// outlives the call; dropping it ends the request. Runs of a component with `wasi:http` are not journaled.
+    /// `wasi:http/outgoing-handler.handle`. The guest continues while the request is open, so the future outlives the call;
+    /// dropping it ends the request. Runs of a component with `wasi:http` are not journaled.
     ///
-    /// `timeout` is how long it may take until the last byte is read; nothing is as long as the host allows. An error of
-    /// a body that is an [`ApiError`] is told to the guest as one of the call is.
+    /// `timeout` is the time limit until the last byte is read; `None` for the limit of the host. An [`ApiError`] of a body
+    /// reaches the guest like an error of the call.
     fn http_outgoing(
         &mut self,
         request: http::Request<HttpBody>,

@@ -1,5 +1,5 @@
-//! What a guest may call. This crate declares it, one trait for each interface of the contract; the kernel implements
-//! them, behind its one gate.
+//! The host calls of a guest: one trait for each interface of the contract. This crate declares the traits; the kernel
+//! implements them behind its one gate.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub use http::{HttpBody, HttpCalls};
 pub(crate) use nobody::Nobody;
 pub use unparsed::{Batch, ChatMessages, ChatRequest, StartInput};
 
-/// The host calls of one run. One value belongs to one run, so no function says which run is calling.
+/// The host calls of one run. A value belongs to one run, so no function has a parameter for the run.
 ///
 /// A refusal is an `Err`, which the guest can read; nothing here can trap it. Arguments that are JSON arrive
 /// as text, because the gate looks at the size of a thing before anybody parses it.
@@ -172,11 +172,11 @@ pub struct PageRequest {
     pub before: Option<String>,
     /// Read what is newer than this.
     pub after: Option<String>,
-    /// How many items.
+    /// Largest number of items.
     pub limit: u32,
-    /// Which way.
+    /// Direction of the page.
     pub direction: Direction,
-    /// Whether items bring references to their artifacts.
+    /// True if items include references to their artifacts.
     pub include_artifacts: bool,
 }
 
@@ -243,7 +243,7 @@ pub trait StorageCalls: Send {
     async fn storage_list(&mut self, area: StorageArea, prefix: Option<String>, limit: u32) -> Result<Vec<String>, ApiError>;
 }
 
-/// `timers`, and the timers of WASI. Whoever answers moves the clock of the guest's [`crate::World`].
+/// `timers`, and the timers of WASI. The implementation moves the clock of the guest's [`crate::World`].
 #[async_trait]
 pub trait TimeCalls: Send {
     /// `timers.now`.
@@ -252,8 +252,8 @@ pub trait TimeCalls: Send {
     /// `timers.sleep-until`.
     async fn sleep_until(&mut self, at: Timestamp) -> Result<(), ApiError>;
 
-    /// `wasi:io/poll`: returns when the guest's clock shows at least so many microseconds. It has no way to refuse; a
-    /// run that is to end is dropped while it waits.
+    /// `wasi:io/poll`: returns when the guest's clock shows at least this many microseconds. The function cannot refuse; a
+    /// run that ends is dropped while it waits.
     async fn wait_until(&mut self, elapsed_us: u64);
 }
 
@@ -264,10 +264,10 @@ pub trait PlatformCalls: Send {
     async fn platform_request_action(&mut self, request: ActionRequest) -> Result<ActionOutcome, ApiError>;
 }
 
-/// An action on the platform, as the guest asks for it.
+/// The request of a platform action, from the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ActionRequest {
-    /// Its name.
+    /// Name of the action.
     pub action: String,
     /// JSON text.
     pub target: String,
@@ -293,15 +293,15 @@ pub trait InteractionCalls: Send {
 /// A question to a person, as the guest asks it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AskedQuestion {
-    /// What kind of answer it wants.
+    /// Kind of answer.
     pub kind: QuestionKind,
-    /// One line.
+    /// Title, one line.
     pub title: String,
     /// More of it.
     pub description: Option<String>,
     /// JSON Schema of the answer, as JSON text.
     pub answer_schema: Option<String>,
-    /// When nobody needs to answer any more.
+    /// Time after which no answer is accepted.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -343,14 +343,14 @@ pub trait ChildCalls: Send {
     async fn run_cancel(&mut self, run_id: String, reason: String) -> Result<(), ApiError>;
 }
 
-/// A run to start, as the guest asks for it.
+/// The request to start a child, from the guest.
 #[derive(Debug, Clone, Serialize)]
 pub struct StartRequest {
-    /// Which runner.
+    /// Id of the runner.
     pub runner_id: String,
-    /// What it answers.
+    /// Input of the child.
     pub input: StartInput,
-    /// Why, for people who read the run tree.
+    /// Reason, for people who read the run tree.
     pub objective: String,
     /// The configuration of the child, as JSON text.
     pub config: Option<String>,
@@ -368,11 +368,11 @@ impl StartRequest {
 /// Closed doors.
 #[async_trait]
 pub trait Refusals: Send {
-    /// Any function behind a closed door, of an interface that the run was not granted: gives the refusal, and records it.
+    /// A call of an interface that the run was not granted: records and returns the refusal.
     async fn refuse(&mut self, interface: Interface, function: &'static str) -> ApiError;
 }
 
-/// Where the diagnostic lines of a run go: its `log` calls, its standard output and its standard error.
+/// The diagnostic output of a run: its `log` calls, its standard output and its standard error.
 ///
 /// Called from the guest's own turn, so it must not block.
 pub trait RunLog: Send + Sync + 'static {
@@ -383,7 +383,7 @@ pub trait RunLog: Send + Sync + 'static {
 /// A log that can be shared with the guest's streams.
 pub type SharedLog = Arc<dyn RunLog>;
 
-/// Where a piece of log comes from.
+/// The source of a piece of log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum LogSource {

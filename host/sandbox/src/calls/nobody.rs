@@ -24,7 +24,7 @@ use super::{
 };
 use crate::handles::{ArtifactReader, ArtifactWriter, HttpResponse, ResponseStream};
 
-/// Nobody calls.
+/// An implementation for a guest that makes no calls.
 pub(crate) struct Nobody;
 
 fn not_a_run() -> ApiError {

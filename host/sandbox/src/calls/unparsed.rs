@@ -10,7 +10,7 @@ use crate::{
     convert,
 };
 
-/// Where an argument comes from. Both are recorded as they came, so what a guest asks looks as it always did.
+/// The source of an argument. The argument is recorded as it came, so that a guest's requests keep their recorded form.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(untagged)]
 enum Unparsed<G, S> {
@@ -30,13 +30,13 @@ impl Batch {
         Self(Unparsed::Guest(results))
     }
 
-    /// What an executor outside has sent.
+    /// The results that an executor has sent.
     #[must_use]
     pub fn sent(results: Vec<SentResult>) -> Self {
         Self(Unparsed::Sent(results))
     }
 
-    /// How many.
+    /// The number of results.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "an empty batch is refused, so nobody asks")]
     pub fn len(&self) -> usize {
@@ -46,7 +46,7 @@ impl Batch {
         }
     }
 
-    /// Whether any of them sets state.
+    /// True if any result sets state.
     #[must_use]
     pub fn sets_state(&self) -> bool {
         match &self.0 {

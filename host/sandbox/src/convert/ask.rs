@@ -1,4 +1,4 @@
-//! What a run asks people for.
+//! Requests to people.
 
 use agent_host_protocol::ask::{ActionOutcome, Answer, QuestionKind};
 

@@ -4,7 +4,7 @@ use agent_host_protocol::http::HttpRequest;
 
 use crate::bindings::http as wh;
 
-/// As the guest wrote it: whoever sends it says what is wrong with it.
+/// The request as the guest wrote it; the sender checks it.
 pub(crate) fn http_request(request: wh::Request) -> HttpRequest {
     let wh::Request { method, url, headers, body, timeout_ms } = request;
     HttpRequest { method, url, headers, body, timeout_ms }

@@ -3,7 +3,7 @@
 use agent_host_protocol::Interface;
 use wasmtime::component::Resource;
 
-use super::{Answer, ClosedDoor, answer};
+use super::{Answer, RefusedInterface, answer};
 use crate::{
     bindings::{
         artifacts, events, history, http, interactions, knowledge, models, platform, runs, state, steering, storage, timers,
@@ -13,7 +13,7 @@ use crate::{
     handles::{Reader, Response, Responses, Writer},
 };
 
-impl ClosedDoor<'_> {
+impl RefusedInterface<'_> {
     async fn refuse<T>(&mut self, interface: Interface, function: &'static str) -> Answer<T> {
         answer(Err(self.0.calls.refuse(interface, function).await))
     }
@@ -22,7 +22,7 @@ impl ClosedDoor<'_> {
 /// Every function of an interface, each refused under its name in the contract.
 macro_rules! closed {
     ($($interface:ident: $trait:path { $($name:ident = $function:literal ($($argument:ty),*) -> $answer:ty;)* })*) => {$(
-        impl $trait for ClosedDoor<'_> {$(
+        impl $trait for RefusedInterface<'_> {$(
             async fn $name(&mut self, $(_: $argument),*) -> Answer<$answer> {
                 self.refuse(Interface::$interface, $function).await
             }
@@ -90,7 +90,7 @@ closed! {
     }
 }
 
-impl tools::Host for ClosedDoor<'_> {
+impl tools::Host for RefusedInterface<'_> {
     async fn get_detail(&mut self, _: String) -> Answer<tools::ToolDetail> {
         self.refuse(Interface::Tools, "get-detail").await
     }
@@ -99,7 +99,7 @@ impl tools::Host for ClosedDoor<'_> {
         self.refuse(Interface::Tools, "call").await
     }
 
-    /// One refusal for each call, so that the guest finds its outcomes where it looks for them.
+    /// One refusal for each call, so that the number of outcomes matches the number of calls.
     async fn call_many(
         &mut self,
         calls: Vec<types::ToolCall>,
@@ -109,7 +109,7 @@ impl tools::Host for ClosedDoor<'_> {
     }
 }
 
-impl timers::Host for ClosedDoor<'_> {
+impl timers::Host for RefusedInterface<'_> {
     /// The time is no secret, and the function has no way to refuse.
     async fn now(&mut self) -> wasmtime::Result<u64> {
         Ok(self.0.calls.now().await)
@@ -120,13 +120,13 @@ impl timers::Host for ClosedDoor<'_> {
     }
 }
 
-/// Methods of resources that a closed door never hands out. The engine refuses a forged handle before it gets
-/// here; were one to arrive, it means nothing.
+/// Methods of resources that a refused interface never creates. The engine refuses a forged handle first; a handle that
+/// arrived here would be invalid.
 fn no_such_handle<T>() -> wasmtime::Result<T> {
     Err(wasmtime::Error::msg("the guest used a handle that the host never gave"))
 }
 
-impl models::HostResponseStream for ClosedDoor<'_> {
+impl models::HostResponseStream for RefusedInterface<'_> {
     async fn next(&mut self, _: Resource<Responses>) -> Answer<Vec<models::Chunk>> {
         no_such_handle()
     }
@@ -136,7 +136,7 @@ impl models::HostResponseStream for ClosedDoor<'_> {
     }
 }
 
-impl artifacts::HostReader for ClosedDoor<'_> {
+impl artifacts::HostReader for RefusedInterface<'_> {
     async fn read(&mut self, _: Resource<Reader>, _: u32) -> Answer<Vec<u8>> {
         no_such_handle()
     }
@@ -146,7 +146,7 @@ impl artifacts::HostReader for ClosedDoor<'_> {
     }
 }
 
-impl artifacts::HostWriter for ClosedDoor<'_> {
+impl artifacts::HostWriter for RefusedInterface<'_> {
     async fn write(&mut self, _: Resource<Writer>, _: Vec<u8>) -> Answer<()> {
         no_such_handle()
     }
@@ -160,7 +160,7 @@ impl artifacts::HostWriter for ClosedDoor<'_> {
     }
 }
 
-impl http::HostResponse for ClosedDoor<'_> {
+impl http::HostResponse for RefusedInterface<'_> {
     async fn status(&mut self, _: Resource<Response>) -> wasmtime::Result<u16> {
         no_such_handle()
     }

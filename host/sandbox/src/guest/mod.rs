@@ -22,13 +22,13 @@ use crate::{
     world::World,
 };
 
-/// Everything that one store holds for its guest.
+/// The data of one store.
 pub(crate) struct Guest {
     /// Made when the guest first calls WASI: most runners never do.
     wasi: Option<WasiCtx>,
     pub(crate) http: WasiHttpCtx,
     pub(crate) handles: ResourceTable,
-    /// When each timer that the guest can poll is due, in nanoseconds of its monotonic clock, by handle.
+    /// Due time of each timer that the guest can poll, in nanoseconds of its monotonic clock, by handle.
     pub(crate) timers: FxHashMap<u32, u64>,
     pub(crate) waiting: Waiting,
     pub(crate) limits: GuestLimits,
@@ -40,9 +40,9 @@ pub(crate) struct Guest {
 /// The wait of a guest that polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// Moments of its own clock. Everything else is ready, so two executions of one run poll alike.
+    /// Timers of its own clock. All other pollables are ready, so two executions of one run poll alike.
     ForTimers,
-    /// Those, and what really becomes ready: responses, and streams of bodies.
+    /// Timers, and real readiness: responses, and streams of bodies.
     ForReadiness,
 }
 
@@ -54,14 +54,14 @@ impl Guest {
         Self { wasi: None, http, handles, timers: FxHashMap::default(), waiting, limits, world, calls, log }
     }
 
-    /// An open door to an interface that the run was granted.
-    pub(crate) fn open(&mut self) -> OpenDoor<'_> {
-        OpenDoor(self)
+    /// The implementation of an interface that the run was granted.
+    pub(crate) fn open(&mut self) -> GrantedInterface<'_> {
+        GrantedInterface(self)
     }
 
-    /// A door to an interface that the run was not granted.
-    pub(crate) fn not_granted(&mut self) -> ClosedDoor<'_> {
-        ClosedDoor(self)
+    /// The implementation of an interface that the run was not granted.
+    pub(crate) fn not_granted(&mut self) -> RefusedInterface<'_> {
+        RefusedInterface(self)
     }
 }
 
@@ -73,25 +73,25 @@ impl WasiView for Guest {
 }
 
 /// The way through to [`HostCalls`].
-pub(crate) struct OpenDoor<'a>(&'a mut Guest);
+pub(crate) struct GrantedInterface<'a>(&'a mut Guest);
 
-/// A door that can only refuse. What is linked to it cannot do anything else, whatever the gate behind it thinks.
-pub(crate) struct ClosedDoor<'a>(&'a mut Guest);
+/// An implementation that only refuses, independently of the gate behind it.
+pub(crate) struct RefusedInterface<'a>(&'a mut Guest);
 
-/// Links an interface to [`OpenDoor`].
+/// Links an interface to [`GrantedInterface`].
 pub(crate) struct Open;
-/// Links an interface to [`ClosedDoor`].
+/// Links an interface to [`RefusedInterface`].
 pub(crate) struct Shut;
 
 impl HasData for Open {
-    type Data<'a> = OpenDoor<'a>;
+    type Data<'a> = GrantedInterface<'a>;
 }
 
 impl HasData for Shut {
-    type Data<'a> = ClosedDoor<'a>;
+    type Data<'a> = RefusedInterface<'a>;
 }
 
-/// What a host function of the contract returns: an answer, a refusal, or (outside) a trap.
+/// The result of a host function of the contract: an answer, a refusal, or (the outer one) a trap.
 type Answer<T> = wasmtime::Result<Result<T, types::ApiError>>;
 
 fn answer<T>(result: Result<T, ApiError>) -> Answer<T> {
@@ -100,17 +100,17 @@ fn answer<T>(result: Result<T, ApiError>) -> Answer<T> {
 
 // ---- what every run has ----
 
-impl types::Host for OpenDoor<'_> {}
-impl manifest::Host for OpenDoor<'_> {}
-impl crate::bindings::context::Host for OpenDoor<'_> {}
+impl types::Host for GrantedInterface<'_> {}
+impl manifest::Host for GrantedInterface<'_> {}
+impl crate::bindings::context::Host for GrantedInterface<'_> {}
 
-impl results::Host for OpenDoor<'_> {
+impl results::Host for GrantedInterface<'_> {
     async fn emit(&mut self, batch: Vec<results::RunResult>) -> Answer<u64> {
         answer(self.0.calls.emit(Batch::new(batch)).await)
     }
 }
 
-impl log::Host for OpenDoor<'_> {
+impl log::Host for GrantedInterface<'_> {
     async fn write(&mut self, level: log::Level, message: String) -> wasmtime::Result<()> {
         let source = requests::log_level(level);
         self.0.log.write(source, message.as_bytes());
@@ -125,7 +125,7 @@ fn texts<T, U>(result: Result<Vec<T>, ApiError>, out: impl Fn(T) -> U) -> Answer
     answer(result.map(|all| all.into_iter().map(out).collect()))
 }
 
-impl OpenDoor<'_> {
+impl GrantedInterface<'_> {
     /// A handle to what a call gave. A guest that holds more than it may is broken, as with any other handle.
     fn handle<T: Send + 'static>(&mut self, given: Result<T, ApiError>) -> Answer<Resource<T>> {
         match given {
@@ -135,7 +135,7 @@ impl OpenDoor<'_> {
     }
 }
 
-impl models::Host for OpenDoor<'_> {
+impl models::Host for GrantedInterface<'_> {
     async fn invoke(&mut self, model_id: String, request: models::Request) -> Answer<models::Response> {
         let response = self.0.calls.model_invoke(model_id, ChatRequest::new(request)).await;
         answer(response.map(convert::response_out))
@@ -165,7 +165,7 @@ impl models::Host for OpenDoor<'_> {
     }
 }
 
-impl models::HostResponseStream for OpenDoor<'_> {
+impl models::HostResponseStream for GrantedInterface<'_> {
     async fn next(&mut self, stream: Resource<Responses>) -> Answer<Vec<models::Chunk>> {
         let stream = self.0.handles.get_mut(&stream)?;
         texts(stream.0.next().await, convert::chunk_out)
@@ -177,7 +177,7 @@ impl models::HostResponseStream for OpenDoor<'_> {
     }
 }
 
-impl tools::Host for OpenDoor<'_> {
+impl tools::Host for GrantedInterface<'_> {
     async fn get_detail(&mut self, tool_name: String) -> Answer<tools::ToolDetail> {
         answer(self.0.calls.tool_detail(tool_name).await.map(convert::tool_detail_out))
     }
@@ -196,7 +196,7 @@ impl tools::Host for OpenDoor<'_> {
     }
 }
 
-impl knowledge::Host for OpenDoor<'_> {
+impl knowledge::Host for GrantedInterface<'_> {
     async fn list(&mut self) -> Answer<Vec<knowledge::KnowledgeBaseResource>> {
         texts(self.0.calls.knowledge_list().await, convert::knowledge_base_out)
     }
@@ -212,7 +212,7 @@ impl knowledge::Host for OpenDoor<'_> {
     }
 }
 
-impl history::Host for OpenDoor<'_> {
+impl history::Host for GrantedInterface<'_> {
     async fn page(&mut self, request: history::PageRequest) -> Answer<history::TranscriptPage> {
         answer(self.0.calls.history_page(requests::page_request(request)).await.map(convert::page_out))
     }
@@ -222,7 +222,7 @@ impl history::Host for OpenDoor<'_> {
     }
 }
 
-impl events::Host for OpenDoor<'_> {
+impl events::Host for GrantedInterface<'_> {
     async fn get(&mut self, event_id: String) -> Answer<events::Event> {
         answer(self.0.calls.event_get(event_id).await.map(convert::event_out))
     }
@@ -232,7 +232,7 @@ impl events::Host for OpenDoor<'_> {
     }
 }
 
-impl artifacts::Host for OpenDoor<'_> {
+impl artifacts::Host for GrantedInterface<'_> {
     async fn metadata(&mut self, artifact_id: String) -> Answer<artifacts::ArtifactMetadata> {
         let metadata = self.0.calls.artifact_metadata(artifact_id).await;
         answer(metadata.map(convert::artifact_metadata_out))
@@ -253,7 +253,7 @@ impl artifacts::Host for OpenDoor<'_> {
     }
 }
 
-impl artifacts::HostReader for OpenDoor<'_> {
+impl artifacts::HostReader for GrantedInterface<'_> {
     async fn read(&mut self, reader: Resource<Reader>, max_bytes: u32) -> Answer<Vec<u8>> {
         answer(self.0.handles.get_mut(&reader)?.0.read(max_bytes).await)
     }
@@ -264,7 +264,7 @@ impl artifacts::HostReader for OpenDoor<'_> {
     }
 }
 
-impl artifacts::HostWriter for OpenDoor<'_> {
+impl artifacts::HostWriter for GrantedInterface<'_> {
     async fn write(&mut self, writer: Resource<Writer>, bytes: Vec<u8>) -> Answer<()> {
         answer(self.0.handles.get_mut(&writer)?.0.write(bytes).await)
     }
@@ -280,7 +280,7 @@ impl artifacts::HostWriter for OpenDoor<'_> {
     }
 }
 
-impl state::Host for OpenDoor<'_> {
+impl state::Host for GrantedInterface<'_> {
     async fn get(&mut self, scope: state::StateScope, key: String) -> Answer<Option<String>> {
         let value = self.0.calls.state_get(convert::scope(scope), key).await;
         answer(value.map(|value| value.map(|value| value.to_string())))
@@ -299,7 +299,7 @@ impl state::Host for OpenDoor<'_> {
     }
 }
 
-impl storage::Host for OpenDoor<'_> {
+impl storage::Host for GrantedInterface<'_> {
     async fn get(&mut self, area: storage::StorageArea, key: String) -> Answer<Option<Vec<u8>>> {
         answer(self.0.calls.storage_get(convert::area(area), key).await)
     }
@@ -317,7 +317,7 @@ impl storage::Host for OpenDoor<'_> {
     }
 }
 
-impl timers::Host for OpenDoor<'_> {
+impl timers::Host for GrantedInterface<'_> {
     async fn now(&mut self) -> wasmtime::Result<u64> {
         Ok(self.0.calls.now().await)
     }
@@ -327,26 +327,26 @@ impl timers::Host for OpenDoor<'_> {
     }
 }
 
-impl platform::Host for OpenDoor<'_> {
+impl platform::Host for GrantedInterface<'_> {
     async fn request_action(&mut self, action: String, target: String, payload: String) -> Answer<platform::ActionOutcome> {
         let outcome = self.0.calls.platform_request_action(ActionRequest { action, target, payload }).await;
         answer(outcome.map(convert::action_outcome_out))
     }
 }
 
-impl interactions::Host for OpenDoor<'_> {
+impl interactions::Host for GrantedInterface<'_> {
     async fn ask(&mut self, question: interactions::Question) -> Answer<interactions::Answer> {
         answer(self.0.calls.interaction_ask(requests::question(question)).await.map(convert::answer_out))
     }
 }
 
-impl steering::Host for OpenDoor<'_> {
+impl steering::Host for GrantedInterface<'_> {
     async fn pull(&mut self, limit: u32, wait_ms: u32) -> Answer<Vec<steering::SteeringInput>> {
         texts(self.0.calls.steering_pull(limit, wait_ms).await, convert::steering_out)
     }
 }
 
-impl runs::Host for OpenDoor<'_> {
+impl runs::Host for GrantedInterface<'_> {
     async fn start(&mut self, request: runs::StartRequest) -> Answer<String> {
         answer(self.0.calls.run_start(requests::start_request(request)).await.map(|run_id| run_id.to_string()))
     }
@@ -373,15 +373,15 @@ impl runs::Host for OpenDoor<'_> {
     }
 }
 
-impl http::Host for OpenDoor<'_> {
+impl http::Host for GrantedInterface<'_> {
     async fn send(&mut self, request: http::Request) -> Answer<Resource<Response>> {
         let response = self.0.calls.http_send(convert::http_request(request)).await;
         self.handle(response.map(Response))
     }
 }
 
-/// What came with the beginning of the response is no host call: it is the same every time it is looked at.
-impl http::HostResponse for OpenDoor<'_> {
+/// Status and headers arrived with the response, so reading them is no host call: the values never change.
+impl http::HostResponse for GrantedInterface<'_> {
     async fn status(&mut self, response: Resource<Response>) -> wasmtime::Result<u16> {
         Ok(self.0.handles.get(&response)?.0.head().status)
     }

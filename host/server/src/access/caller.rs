@@ -1,4 +1,4 @@
-//! Who sends a request, for every route to ask.
+//! The sender of a request, for all routes.
 
 use agent_host_protocol::{Principal, Run, RunId, Scope, event::Envelope};
 use axum::{
@@ -16,7 +16,7 @@ use crate::{
 pub(crate) struct Caller(pub(crate) Principal);
 
 impl Caller {
-    /// Refuses who may not do what the scope stands for.
+    /// Fails if the caller does not have the scope.
     pub(crate) fn may(&self, scope: Scope) -> Result<(), Problem> {
         if self.0.may(scope) {
             return Ok(());
@@ -39,12 +39,12 @@ impl Caller {
         }
     }
 
-    /// Whether the caller sees what belongs to this workspace.
+    /// True if the caller sees data of this workspace.
     pub(crate) fn sees(&self, workspace: Option<&str>) -> bool {
         self.0.sees(workspace)
     }
 
-    /// A run that the caller sees. What belongs to another workspace is not there.
+    /// A run that the caller sees. A run of another workspace is `not_found`.
     pub(crate) fn run(&self, app: &App, id: RunId) -> Result<Run, Problem> {
         let record = app.host.records().run(id)?.filter(|record| self.sees(record.run.workspace_id.as_deref()));
         Ok(record.ok_or_else(|| Problem::not_found(format!("there is no run {id}")))?.run)
@@ -79,7 +79,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         match parts.extensions.get::<Principal>() {
             Some(principal) => Ok(Self(principal.clone())),
-            None => Err(Problem::internal("a route was reached past the door")),
+            None => Err(Problem::internal("a route was reached without the check of its caller")),
         }
     }
 }

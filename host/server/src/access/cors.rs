@@ -1,4 +1,4 @@
-//! Which pages of other origins may use the API from a browser (CORS, the Fetch standard).
+//! Pages of other origins that may use the API from a browser (CORS, the Fetch standard).
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MAX_AGE: Duration = Duration::from_secs(600);
 
 const TRACE: [HeaderName; 2] = [HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")];
 
-/// What the pages may send and read. Cookies are never asked for: a key stands in a header.
+/// The headers that pages may send and read. Cookies are never used: a key is a header.
 pub(crate) fn layer(host: &Host) -> CorsLayer {
     let host = host.clone();
     let sent = [

@@ -1,13 +1,13 @@
 //! Admission: a request without a known principal is refused.
 //!
-//! It stands before every path, those that do not exist included, but for the few that [`is_open`] names. What somebody may
-//! do when they are in, each route says.
+//! The middleware covers every path, unknown ones included, except the few that [`is_open`] names. The rights of the caller
+//! are checked by each route.
 
 use std::net::IpAddr;
 
 use agent_host_config::Config;
 use agent_host_protocol::Principal;
-use agent_host_runs::Welcome;
+use agent_host_runs::Validity;
 use axum::{
     body::{Body, HttpBody},
     extract::{MatchedPath, Request},
@@ -43,13 +43,13 @@ const OPEN: &[(Method, &str)] = &[
     (Method::POST, "/api/v1/hooks/{name}"),
 ];
 
-/// What a proxy adds. Behind one, a request comes from this machine whoever has sent it.
+/// Headers that a proxy adds. Behind a proxy, every request comes from this machine, whoever sent it.
 const FORWARDED: [HeaderName; 3] =
     [HeaderName::from_static("forwarded"), HeaderName::from_static("via"), HeaderName::from_static("x-real-ip")];
 const FORWARDED_PREFIX: &str = "x-forwarded-";
 
 /// Finds out who sends a request, and says so to the routes. Gives how long the sender is welcome, where that has an end.
-pub(crate) fn admit(app: &App, request: &mut Request) -> Result<Option<Welcome>, Problem> {
+pub(crate) fn admit(app: &App, request: &mut Request) -> Result<Option<Validity>, Problem> {
     let principal = match (who(app, request), is_open(request)) {
         (Ok(principal), _) => principal,
         (Err(_), true) => return Ok(None),
@@ -62,7 +62,7 @@ pub(crate) fn admit(app: &App, request: &mut Request) -> Result<Option<Welcome>,
 
 /// An answer for as long as its request is welcome: a request that takes its time ends with the key that it came by, and so
 /// does an answer that is a stream.
-pub(crate) async fn while_welcome(welcome: Option<Welcome>, answering: impl Future<Output = Response>) -> Response {
+pub(crate) async fn while_welcome(welcome: Option<Validity>, answering: impl Future<Output = Response>) -> Response {
     let Some(welcome) = welcome else { return answering.await };
     let response = tokio::select! {
         biased;
@@ -80,7 +80,7 @@ fn is_open(request: &Request) -> bool {
     OPEN.iter().any(|(method, open)| request.method() == method && path == Some(*open))
 }
 
-/// Who it is: by the token, where there is one; else by where it comes from, where the configuration trusts this machine.
+/// The principal of a request: by its token; without a token by its address, if the configuration trusts this machine.
 fn who(app: &App, request: &Request) -> Result<Principal, Problem> {
     let mut given = request.headers().get_all(header::AUTHORIZATION).iter();
     match (given.next(), given.next()) {
@@ -114,15 +114,16 @@ fn trusted(app: &App, request: &Request) -> Result<Principal, Problem> {
     }
 }
 
-/// Why a request without a key is not one of this machine. Pages in a browser here can send requests to this address too,
-/// under a name of theirs that they let point here, so names and origins are looked at, and not the address alone.
+/// The reason why a request without a key is not trusted as one of this machine. Pages in a browser on this machine can
+/// send requests to this address under a foreign name that resolves to it, so names and origins are checked, not the
+/// address alone.
 fn distrust(config: &Config, here: IpAddr, peer: Option<IpAddr>, headers: &HeaderMap, uri: &Uri) -> Option<&'static str> {
     if !here.is_loopback() || !peer.is_some_and(|peer| peer.is_loopback()) {
         return Some("only this machine itself is let in");
     }
     let forwarded = |name: &HeaderName| FORWARDED.contains(name) || name.as_str().starts_with(FORWARDED_PREFIX);
     if headers.keys().any(forwarded) {
-        return Some("nobody is let in through a proxy");
+        return Some("requests through a proxy need a key");
     }
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next().and_then(|host| Authority::try_from(host.as_bytes()).ok());
@@ -139,7 +140,7 @@ fn distrust(config: &Config, here: IpAddr, peer: Option<IpAddr>, headers: &Heade
     None
 }
 
-/// Whether a name stands for this machine whatever a name server says.
+/// True if a name means this machine, independently of name servers.
 fn is_here(authority: &Authority) -> bool {
     let host = authority.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -152,7 +153,7 @@ fn is_local_origin(origin: &HeaderValue) -> bool {
     uri.is_some_and(|uri| uri.authority().is_some_and(is_here))
 }
 
-/// Whether the configuration lets pages of this origin in.
+/// True if the configuration allows pages of this origin.
 pub(crate) fn is_allowed_origin(config: &Config, origin: &HeaderValue) -> bool {
     config.cors_origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
 }

@@ -10,7 +10,7 @@ use crate::http::{
     headers::{IDEMPOTENCY_KEY, MAX_IDEMPOTENCY_KEY_LEN as MAX_KEY_LEN},
 };
 
-/// The key of a request, with the digest of the body that it stands for. Keys of one workspace are none of another.
+/// The key of a request, with the digest of its body. Keys are separate for each workspace.
 pub(crate) fn of(caller: &Caller, headers: &HeaderMap, body: &[u8]) -> Result<Option<Idempotency>, Problem> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(key) = keys.next() else { return Ok(None) };

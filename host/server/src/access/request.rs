@@ -84,7 +84,7 @@ impl ApiRequest {
         Ok((body::parse(&body)?, idempotency))
     }
 
-    /// The idempotency key of a request without a body, which stands for `what`.
+    /// The idempotency key of a request without a body; `what` replaces the body.
     pub(crate) fn idempotency(&self, what: &str) -> Result<Option<Idempotency>, Problem> {
         idempotency::of(&self.caller, &self.headers, what.as_bytes())
     }

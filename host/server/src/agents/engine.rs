@@ -1,4 +1,4 @@
-//! How an AG-UI run begins: once for each `runId`, as a new run of the host, or as the answer to one that waits.
+//! The start of an AG-UI run: once for each `runId`, as a new run of the host, or as the answer to a waiting one.
 
 use agent_host_config::BusyThread;
 use agent_host_protocol::{
@@ -28,7 +28,7 @@ use crate::{
     http::{Problem, ProblemCode},
 };
 
-/// Where events of AG-UI come from, as runners see it in `delivery.surface`.
+/// The source of AG-UI events, shown to runners in `delivery.surface`.
 const SURFACE: &str = "agui";
 
 /// A run that was started, now or before.
@@ -36,11 +36,11 @@ const SURFACE: &str = "agui";
 pub(crate) struct StartedRun {
     pub(crate) thread: Thread,
     pub(crate) run: RunEntry,
-    /// Whether an earlier request with the same `runId` started it.
+    /// True if an earlier request with the same `runId` started the run.
     pub(crate) repeated: bool,
-    /// Whether the thread is new with it.
+    /// True if the run is the first of its thread.
     pub(crate) thread_created: bool,
-    /// Whether the client shows a history that is not the host's.
+    /// True if the history of the client differs from that of the host.
     pub(crate) contradicted: bool,
 }
 
@@ -54,9 +54,10 @@ struct RunRequest<'a> {
     thread: &'a Thread,
 }
 
-/// Begins the run that a client asks for, or finds it where it was begun before. When this returns, it is on disk.
+/// Begins the run that a client asks for, or finds the run of an earlier request. The run is durable when this function
+/// returns.
 pub(crate) async fn begin(app: &App, caller: &Caller, agent: &str, input: &RunAgentInput) -> Result<StartedRun, Problem> {
-    // Who may say something may hear what is said to it.
+    // The right to write includes the right to read the answer.
     caller.may(Scope::EventsWrite)?;
     let thread = Thread::of(caller, &input.thread_id);
     let _alone = thread.lock(app).await;
@@ -103,7 +104,7 @@ async fn again(request: RunRequest<'_>, run: RunEntry) -> Result<StartedRun, Pro
     Ok(StartedRun { thread: thread.clone(), run, repeated: true, thread_created: false, contradicted: false })
 }
 
-/// What a request with a known `runId` has that the first one had not. Clients that attach send what they have received
+/// The first member that differs from the first request with this `runId`. Clients that attach send what they have received
 /// since, and some send nothing: neither is another request.
 fn differs(run: &RunEntry, input: &RunAgentInput) -> Option<&'static str> {
     let sent = |id: &str| run.taken.iter().find(|taken| taken.id == id);
@@ -150,7 +151,7 @@ async fn start(request: RunRequest<'_>, active: &[Run], mut judged: Judgement) -
     refuse_busy(request, active)?;
     let thread_created = thread.last(app)?.is_none();
     let contradicted = judged.left_out || judged.knows_some && contradicts(request)?;
-    // What the user said before, and nobody answered.
+    // Earlier messages of the user without an answer.
     for message in judged.new.iter().filter(|message| !is_silent(&message.content)) {
         let envelope = envelope(request, message, false).await?;
         let entries = |event_id, _: &[RunId]| Ok(vec![thread.say(&message.id, event_id)?]);
@@ -192,7 +193,7 @@ async fn start(request: RunRequest<'_>, active: &[Run], mut judged: Judgement) -
     Ok(StartedRun { run: named(host_run), thread: thread.clone(), repeated: false, thread_created, contradicted })
 }
 
-/// Refuses a run while another of the thread goes on, where the configuration says so.
+/// Refuses a run while another run of the thread is active, if the configuration says so.
 fn refuse_busy(request: RunRequest<'_>, active: &[Run]) -> Result<(), Problem> {
     if request.app.host.config().agui.busy != BusyThread::Reject {
         return Ok(());
@@ -203,7 +204,7 @@ fn refuse_busy(request: RunRequest<'_>, active: &[Run]) -> Result<(), Problem> {
     }
 }
 
-/// The refusal of a run while the run `active` of the thread goes on. `None` where that is being created.
+/// The refusal of a run while the run `active` of the thread is active. `None` while the active run is being created.
 fn busy(RunRequest { app, thread, .. }: RunRequest<'_>, active: Option<RunId>) -> Result<Problem, Problem> {
     let Some(active) = active else {
         let detail = "another run of this thread is being created: send the request again in a moment";
@@ -211,18 +212,18 @@ fn busy(RunRequest { app, thread, .. }: RunRequest<'_>, active: Option<RunId>) -
     };
     let named = thread.last(app)?.filter(|last| last.host_run == active).map(|last| last.run_id);
     let run_id = named.unwrap_or_else(|| active.to_string());
-    let detail = format!("run {run_id} of this thread goes on: attach to it, wait for its end, or cancel it");
+    let detail = format!("run {run_id} of this thread is active: attach to it, wait for its end, or cancel it");
     Ok(Problem::new(ProblemCode::ThreadBusy, detail).with_details(json!({ "activeRunId": run_id })))
 }
 
-/// Whether the client shows another history than the host has.
+/// True if the history of the client differs from that of the host.
 fn contradicts(RunRequest { app, input, thread, .. }: RunRequest<'_>) -> Result<bool, Problem> {
     let limit = usize::try_from(app.host.config().agui.history_messages).unwrap_or(usize::MAX);
     let ours = thread::messages(app, &thread.key, limit, None)?;
     Ok(history::contradicts(&input.messages, &ours.messages))
 }
 
-/// Whether a message says nothing.
+/// True if a message is empty.
 fn is_silent(content: &Content) -> bool {
     match content {
         Content::Text(text) => text.is_empty(),
@@ -305,7 +306,7 @@ async fn answer(request: RunRequest<'_>, run: &Run, asked: &OpenActions, judged:
         return Err(Problem::new(ProblemCode::Conflict, detail));
     }
     if let Some(message) = judged.new.first() {
-        let detail = "answer what is asked first, then say what is new in a run of its own";
+        let detail = "answer the open question first, then send the new message with a run of its own";
         return Err(Problem::new(ProblemCode::InterruptsOpen, detail).in_field(format!("messages[{}]", message.place)));
     }
     let (answers, taken) = answers(request, asked, judged)?;
@@ -365,7 +366,7 @@ fn answers(
     Ok((answers, taken))
 }
 
-/// What the client says of a call, for the run that waits for it.
+/// The client's answer to a call, for the waiting run.
 fn result_of(answer: &ToolAnswer) -> Response {
     let mut result = Map::new();
     result.insert("content".to_owned(), serde_json::to_value(&answer.content).unwrap_or_default());
@@ -386,7 +387,7 @@ fn waiting(asked: &OpenActions) -> Problem {
         .with_details(json!({ "pendingInterrupts": interrupts, "pendingToolCallIds": calls }))
 }
 
-/// An entry of `resume` that no run waits for. One that only says again that an expired question is not answered is nothing.
+/// Handles an entry of `resume` without a waiting run. An entry that confirms the expiry of a question is ignored.
 fn stale(app: &App, thread: &Thread, place: usize, resume: &Resume) -> Result<(), Problem> {
     let id = resume.interrupt_id.escape_debug();
     let field = format!("resume[{place}].interruptId");
@@ -402,7 +403,7 @@ fn stale(app: &App, thread: &Thread, place: usize, resume: &Resume) -> Result<()
     match app.host.may_respond(&action.action_id, &any, None) {
         Err(HostError::Expired(_)) if resume.status == ResumeStatus::Cancelled => Ok(()),
         Err(error @ (HostError::Expired(_) | HostError::Answered { .. })) => Err(Problem::from(error).in_field(field)),
-        _ => Err(Problem::new(ProblemCode::AlreadyAnswered, format!("nobody waits for an answer to `{id}`")).in_field(field)),
+        _ => Err(Problem::new(ProblemCode::AlreadyAnswered, format!("no run waits for an answer to `{id}`")).in_field(field)),
     }
 }
 
@@ -421,7 +422,7 @@ pub(crate) fn find(app: &App, thread: &Thread, run_id: &str) -> Result<RunEntry,
     Ok(RunEntry { at: run.created_at, ..RunEntry::whole(&run.binding_id, run_id, id) })
 }
 
-/// Asks for the end of a run. One that has ended stays as it is.
+/// Requests the cancellation of a run. An ended run stays as it is.
 pub(crate) async fn cancel(app: &App, caller: &Caller, thread: &Thread, run_id: &str) -> Result<(), Problem> {
     caller.may(Scope::RunsControl)?;
     let run = find(app, thread, run_id)?;

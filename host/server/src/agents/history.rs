@@ -1,7 +1,7 @@
-//! What a client says of a thread, held against what the host knows: the history of the host wins.
+//! Comparison of a client's messages with the record: the history of the host wins.
 //!
-//! Clients send the whole history with every run. The host has its own, and takes from theirs what it has not: new messages
-//! of the user, and answers to calls that wait for the client. What a client could only forge is refused.
+//! Clients send the whole history with every run. The host takes from it new messages of the user, and answers to calls
+//! that wait for the client. Messages that a client could only forge are refused.
 
 use std::collections::HashMap;
 
@@ -25,11 +25,11 @@ pub(crate) struct NewMessage {
     pub(crate) id: String,
     pub(crate) content: Content,
     pub(crate) name: Option<String>,
-    /// Its place in the request, for messages about it.
+    /// Index in the request, for error messages.
     pub(crate) place: usize,
 }
 
-/// What a client says of a call.
+/// The client's answer to a call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ToolAnswer {
     pub(crate) message_id: String,
@@ -38,16 +38,16 @@ pub(crate) struct ToolAnswer {
     pub(crate) error: Option<String>,
 }
 
-/// What the messages of a request are.
+/// The classification of a request's messages.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Judgement {
     /// In their order; the last is what the run answers.
     pub(crate) new: Vec<NewMessage>,
     /// Of tools, for calls that the host does not know as answered.
     pub(crate) answers: Vec<ToolAnswer>,
-    /// Whether some of them were known.
+    /// True if some messages were known.
     pub(crate) knows_some: bool,
-    /// Whether some were left out that the host has never said.
+    /// True if messages were ignored because the host never sent them.
     pub(crate) left_out: bool,
 }
 
@@ -127,28 +127,28 @@ pub(crate) fn judge(
     Ok(judged)
 }
 
-/// What the host has of a thread, by the ids of its messages.
+/// The messages of a thread that the host has, by id.
 struct Known<'a> {
     app: &'a App,
     thread: &'a Thread,
-    /// Whether a run is one of the thread.
+    /// For each run, true if it belongs to the thread.
     runs: HashMap<RunId, bool>,
 }
 
 impl Known<'_> {
-    /// Whether the host has this message of the user.
+    /// True if the host has this message of the user.
     fn user(&self, id: &str) -> Result<bool, Problem> {
         if self.thread.message(self.app, id)?.is_some() {
             return Ok(true);
         }
-        // What came in by another way has the id of its event.
+        // A message that came by another API has the id of its event.
         let Ok(id) = id.parse::<EventId>() else { return Ok(false) };
         let event = self.app.host.records().event(id)?;
         let conversation = event.as_ref().and_then(|record| record.event.envelope.conversation.as_ref());
         Ok(conversation.and_then(ConversationKey::of).as_ref() == Some(&self.thread.key))
     }
 
-    /// Whether this is the id of something that a run of the thread said.
+    /// True if a run of the thread sent a message with this id.
     fn host(&mut self, id: &str) -> Result<bool, Problem> {
         let Some(run) = run_of(id) else { return Ok(false) };
         if let Some(known) = self.runs.get(&run) {
@@ -161,8 +161,8 @@ impl Known<'_> {
     }
 }
 
-/// Whether what a client shows of a thread is not what the host has: `theirs` is what it sent, `ours` the newest messages.
-/// What is missing at the beginning, or all of it, contradicts nothing: some clients send only what is new.
+/// True if a client shows a thread that differs from the record: `theirs` is the client's history, `ours` the newest
+/// messages. A missing beginning, or an empty history, is no difference: some clients send only new messages.
 pub(crate) fn contradicts(theirs: &[Message], ours: &[Message]) -> bool {
     let by_id: HashMap<&str, &Message> = ours.iter().map(|message| (message.id.as_str(), message)).collect();
     let mut places = HashMap::new();
@@ -186,7 +186,7 @@ pub(crate) fn contradicts(theirs: &[Message], ours: &[Message]) -> bool {
     shown != expected
 }
 
-/// Whether two versions of a message say the same. Names and metadata are nobody's words.
+/// True if two versions of a message have the same content. Names and metadata are ignored.
 fn says_the_same(theirs: &Message, ours: &Message) -> bool {
     match (&theirs.body, &ours.body) {
         (MessageBody::User { content: theirs, .. }, MessageBody::User { content: ours, .. }) => match (theirs, ours) {

@@ -1,8 +1,8 @@
-//! What stands in a message beside its texts: it becomes artifacts, as content never travels inside events.
+//! Media of a message: they become artifacts, because events never contain binary content.
 //!
-//! A part brings its bytes along, names something that this host has already, or names an address elsewhere, which the host
-//! fetches where its configuration allows that. In each case the bytes must be what the part says they are. What was kept
-//! for a message that is refused after all is collected like any upload that nobody refers to.
+//! A part contains its bytes, names an artifact of this host, or names an address that the host fetches if its
+//! configuration allows it. In each case the bytes must match the declared type. Artifacts of a message that is refused
+//! later are collected like unused uploads.
 
 use std::time::Instant;
 
@@ -27,16 +27,16 @@ mod read;
 /// Parts of one message that are more than text.
 const MAX_MEDIA: usize = 64;
 
-/// What a message says, as an event has it.
+/// The content of a message in the form of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StoredContent {
-    /// Its texts, each in a line of its own, where it has any.
+    /// The texts, one per line; `None` without a text.
     pub(crate) text: Option<String>,
     /// All its parts in their order; none where the message is but a text.
     pub(crate) contents: Vec<ContentPart>,
 }
 
-/// Keeps what stands in a message of the user. `place` is that of the message in the request: refusals name the part
+/// Stores the content of a user's message. `place` is the path of the message in the request: refusals name the part
 /// (`messages[3].content[1]`).
 ///
 /// # Errors
@@ -77,7 +77,7 @@ pub(crate) async fn stored(
 #[derive(Debug)]
 enum PartContent<'a> {
     Text(&'a str),
-    /// And its place in the request.
+    /// A part with media, and its path in the request.
     Media(Media, String),
 }
 
@@ -108,7 +108,7 @@ fn wanted(place: usize, parts: &[Part]) -> Result<Vec<PartContent<'_>>, Problem>
 /// Keeps the parts of one message.
 struct Keeper<'a> {
     app: &'a App,
-    /// Where what is new belongs: to the thread.
+    /// Scope of new artifacts: the thread.
     scope: ArtifactScope,
     /// Until when all that is fetched must have come: somebody waits for it.
     deadline: Instant,
@@ -137,7 +137,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// What a part has in it.
+    /// Stores the bytes of a part.
     async fn add(&self, kind: Kind, said: Option<&str>, bytes: Vec<u8>, at: &str) -> Result<ArtifactRecord, Problem> {
         let config = self.app.host.config();
         let limit = config.limits.upload_bytes.min(config.limits.artifact_bytes);
@@ -149,7 +149,7 @@ impl Keeper<'_> {
         self.record(spool.end().await?, media_type, None).await
     }
 
-    /// What the host has already.
+    /// Finds an existing artifact.
     async fn named(&self, kind: Kind, said: Option<&str>, id: String, at: &str) -> Result<ArtifactRecord, Problem> {
         let gone = || unavailable(at, "it names an artifact that is not there for this thread: upload it, then name it");
         let record = self.find(id).await?.ok_or_else(gone)?;
@@ -162,7 +162,7 @@ impl Keeper<'_> {
         Ok(record.filter(|record| !record.is_expired(time::now()) && is_for(&self.scope, &record.scope)))
     }
 
-    /// What is elsewhere.
+    /// Fetches from another address.
     async fn fetch(&self, kind: Kind, said: Option<&str>, url: &str, at: &str) -> Result<ArtifactRecord, Problem> {
         let host = &self.app.host;
         let limit = host.fetch_limit();
@@ -192,7 +192,7 @@ impl Keeper<'_> {
     }
 }
 
-/// Whether something of one scope may be named in a thread.
+/// True if an artifact of one scope may be named in a thread.
 fn is_for(thread: &ArtifactScope, its: &ArtifactScope) -> bool {
     its.workspace == thread.workspace && (its.conversation.is_none() || its.conversation == thread.conversation)
 }
@@ -214,11 +214,11 @@ fn name(url: &str) -> Option<String> {
     let (_, rest) = url.split_once("://")?;
     let (_, path) = rest.split(['?', '#']).next()?.split_once('/')?;
     let last = path.rsplit('/').next()?;
-    // What is encoded is kept as it is: it is for people to recognize.
+    // Encoded names are kept: people recognize them.
     plain_name(last).filter(|name| name.contains('.'))
 }
 
-/// Why an address gave nothing. What egress says of runs and their grants is nothing to a client of this host.
+/// The error for a failed fetch. The messages of egress speak of runs and grants, which mean nothing to a client.
 fn not_fetched(error: &ApiError, limit: u64, at: &str) -> Problem {
     let category = error.details.as_ref().and_then(|details| details.get("code")).and_then(|code| code.as_str());
     match category.unwrap_or_default() {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_what_it_says_is_refused_by_its_place() {
+    async fn content_of_a_wrong_type_is_refused_with_its_path() {
         use ProblemCode::{MediaInvalid, MediaTooLarge, MediaUnavailable};
         let world = World::new(&[]).await;
         let broken = Source::Data { value: "AA=A".into(), mime_type: "image/png".into() };
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_host_has_is_named_and_not_kept_again() {
+    async fn existing_artifacts_are_named_and_not_stored_again() {
         use ProblemCode::{MediaInvalid, MediaUnavailable};
         let world = World::new(&[]).await;
         let (record, _) = world.kept(data(PNG, "image/png")).await;
@@ -453,7 +453,7 @@ mod tests {
         let audio = Part::Audio { source: Source::File { value: id.clone(), provider: None, mime_type: None } };
         world.refused(audio, MediaInvalid, "image/png").await;
 
-        // It belongs to its thread, and to its workspace.
+        // The artifact belongs to its thread and to its workspace.
         let content = Content::Parts(vec![file(&id)]);
         let elsewhere = stored(&world.app, &world.caller, "other", 0, &content).await.unwrap_err();
         assert_eq!((elsewhere.code(), elsewhere.field()), (MediaUnavailable, Some("messages[0].content[0]")));
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_elsewhere_is_fetched_where_that_is_allowed() {
+    async fn media_of_allowed_hosts_are_fetched() {
         use ProblemCode::{MediaInvalid, MediaTooLarge, MediaUnavailable};
         let port = server().await;
         let world = World::new(&[&format!("127.0.0.1:{port}"), "169.254.169.254:80"]).await;

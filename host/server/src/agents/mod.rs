@@ -1,8 +1,8 @@
 //! AG-UI: a user interface talks with an agent, and loses nothing when it loses the connection.
 //!
-//! The way of a request: `routes` reads it, `engine` begins the run once (`history` judges what the client shows, `media` keeps
-//! what comes with it, `store` remembers which run it is), `stream` sends what comes of it. `thread` puts a thread together from
-//! the records of its runs. `profile` is another face of the same engine.
+//! The way of a request: `routes` reads it, `engine` begins the run once (`history` compares the client's messages, `media`
+//! stores their content, `store` remembers the run), `stream` sends the events. `thread` builds a thread from the records
+//! of its runs. `profile` is another API of the same engine.
 
 mod engine;
 mod history;

@@ -44,9 +44,9 @@ struct Agents {
 #[derive(Serialize, ToSchema)]
 #[schema(as = AguiAgent)]
 struct Listed {
-    /// Its name in paths: the id of its binding.
+    /// Name in paths: the id of the binding.
     id: String,
-    /// Its name for people.
+    /// Name for people.
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
@@ -74,7 +74,7 @@ pub(crate) async fn agents(request: ApiRequest) -> Result<Response, Problem> {
 
 refusals!(AgentRefusals = [NotFound]);
 
-/// What an agent can do, in the form of AG-UI 1.0
+/// Capabilities of an agent, in the form of AG-UI 1.0
 #[utoipa::path(get, path = "/agents/{agent}/capabilities", tag = "agents", security(("bearer" = ["runs:read"])),
     params(("agent" = String, Path, description = "The agent.")),
     responses((status = 200, description = "Its capabilities.", body = Object), AgentRefusals))]
@@ -111,8 +111,8 @@ refusals!(
         ]
 );
 
-/// A stream of events, as the schema of an answer. What reads streams takes each event for an object of its own, which AG-UI
-/// describes and this document does not.
+/// The schema of a stream of events in the document. Readers of streams treat each event as an object of its own, which
+/// AG-UI describes and this document does not.
 pub(crate) enum EventStream {}
 
 impl PartialSchema for EventStream {
@@ -142,7 +142,7 @@ pub(crate) fn run_example() -> Value {
     })
 }
 
-/// Runs an agent, as AG-UI 1.0 has it
+/// Runs an agent, by AG-UI 1.0
 ///
 /// Takes a `RunAgentInput`, answers with the stream of the run. The same `runId` again never runs twice: it attaches to the
 /// run as it is. `forwardedProps.agentHost.cursor` attaches after an event. docs/AGUI.md says all of it.
@@ -195,12 +195,12 @@ pub(crate) async fn follow(
 }
 
 fn viewer(run_id: &str, headers: &HeaderMap, is_old: bool) -> Viewer {
-    // Those of before have protobuf of their own, which knows less.
+    // Clients before 1.0 have a protobuf schema of their own, with fewer events.
     let wire = if is_old { Wire::Sse } else { wire::negotiate(headers) };
     Viewer { run_id: run_id.to_owned(), attached: None, wire, is_old, marks: Marks::Nothing, named: false, idle: None }
 }
 
-/// What a client asks for in `forwardedProps`.
+/// The members of `forwardedProps` that the host reads.
 pub(crate) struct ForwardedProps {
     after: After,
     marks: Marks,
@@ -265,10 +265,10 @@ pub(crate) fn cursor(text: &str, run_id: &str, field: &str) -> Result<Cursor, Pr
 
 refusals!(ConnectRefusals = [JSON] + [NotFound, InvalidCursor, TooManyStreams]);
 
-/// Watches what goes on in a thread, under a `runId` of its own
+/// Follows a thread, under a `runId` of its own
 ///
-/// Nothing is run. The answer has the messages and the state of the thread as snapshots, then the rest of the run that is
-/// under way, where one is.
+/// Starts no run. The answer has the messages and the state of the thread as snapshots, then the rest of the active run, if
+/// there is one.
 #[utoipa::path(post, path = "/agents/{agent}/connect", tag = "agents", security(("bearer" = ["runs:read"])),
     params(("agent" = String, Path, description = "The agent.")),
     request_body(content = Object, description = "A `RunAgentInput`; of its messages nothing is taken.", example = run_example),
@@ -312,11 +312,11 @@ refusals!(ShowRefusals = [NotFound, InvalidCursor]);
 
 /// A thread, for a client that opens it
 ///
-/// Its newest messages, its state, what people and the client are asked, and the run that is under way: all of one moment.
+/// The newest messages, the state, the open questions, and the active run: all of one moment.
 #[utoipa::path(get, path = "/agents/{agent}/threads/{thread}", tag = "agents", security(("bearer" = ["runs:read"])),
     params(
         ("agent" = String, Path, description = "The agent."),
-        ("thread" = String, Path, description = "The thread. One that nobody spoke in is empty."),
+        ("thread" = String, Path, description = "The thread, empty if it has no messages."),
         ("limit" = Option<u32>, Query, description = "Messages at least, where there are so many; 50 where it is left out.", minimum = 1, maximum = 100),
         ("before" = Option<String>, Query, description = "For older messages: the `before` of the answer with those that follow them."),
     ),
@@ -401,7 +401,7 @@ pub(crate) async fn read_on(
 pub(crate) struct Cancelled {
     pub(crate) thread_id: String,
     pub(crate) run_id: String,
-    /// Always `true`: a run that has ended stays as it is.
+    /// The value is always `true`: an ended run stays as it is.
     pub(crate) accepted: bool,
 }
 
@@ -409,7 +409,7 @@ refusals!(CancelRefusals = [WRITE] + [NotFound]);
 
 /// Asks for the end of a run
 ///
-/// Whoever receives it sees it end as cancelled. Asking again changes nothing.
+/// Clients that receive the run see it end as cancelled. A repeated request changes nothing.
 #[utoipa::path(post, path = "/agents/{agent}/threads/{thread}/runs/{run}/cancel", tag = "agents",
     security(("bearer" = ["runs:control"])),
     params(
@@ -432,8 +432,8 @@ refusals!(ForgetRefusals = [WRITE] + [NotFound, Conflict]);
 
 /// Deletes a thread
 ///
-/// What was said in it, its state and its artifacts. A thread that is not there is deleted already; one with a run under way
-/// is not deleted.
+/// Deletes the messages, the state and the artifacts. Deleting a missing thread succeeds; a thread with an active run is
+/// not deleted.
 #[utoipa::path(delete, path = "/agents/{agent}/threads/{thread}", tag = "agents", security(("bearer" = ["runs:control"])),
     params(
         ("agent" = String, Path, description = "The agent."),

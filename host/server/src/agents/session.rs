@@ -1,7 +1,7 @@
-//! One client's view of a run: joined at its beginning, in the middle or after its end, and ended exactly once.
+//! The stream of a run for one client, joined at the beginning, in the middle or after the end, and ended exactly once.
 //!
-//! Everything is read from the record of the host's run, so a client that comes back sees what it would have seen. The
-//! verifier stands before the wire: what is not a legal stream of AG-UI does not leave the host, whatever a runner does.
+//! All events come from the record of the host's run, so a client that reconnects sees the events that it missed. Every
+//! event passes the verifier: no illegal stream of AG-UI leaves the host, whatever a runner does.
 
 use std::{collections::VecDeque, pin::Pin, time::Duration};
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     store::{RunEntry, Thread},
-    thread::{self, Until},
+    thread::{self, MessageLimit},
 };
 use crate::{
     agui::{
@@ -30,7 +30,7 @@ use crate::{
 /// Parts from this number on are of events that the host says before the next event of the record.
 const PRELUDE: u32 = u32::MAX - 1_024;
 
-/// How a client receives a run.
+/// The form in which a client receives a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Viewer {
     /// The id of the run, as the client knows it.
@@ -41,7 +41,7 @@ pub(crate) struct Viewer {
     /// From before 1.0: what such clients throw on is said otherwise.
     pub(crate) is_old: bool,
     pub(crate) marks: Marks,
-    /// Whether a record of its own is made of each event, as `EventSource` reads it: with an id and a type.
+    /// True if each event has an id and a type of its own, for `EventSource`.
     pub(crate) named: bool,
     /// The stream ends where nothing comes for so long.
     pub(crate) idle: Option<Duration>,
@@ -58,19 +58,20 @@ pub(crate) enum Marks {
     Agno,
 }
 
-/// Where a client joins.
+/// The place where a client joins.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Joining {
     /// At the beginning of the run.
     Begins {
-        /// Whether it shows a history that is not the host's, and is told.
+        /// True if the client showed a history that differs from the host's, and is notified.
         contradicted: bool,
         /// The state that it has.
         state: Value,
     },
-    /// Where the run is now: what was said before is told as snapshots.
+    /// At the present place of the run: earlier events are sent as snapshots.
     Attaches,
-    /// After an event that it has. `greeted` is told first what is open, since its verifier knows nothing of before.
+    /// After an event that the client has. `greeted` clients first receive the open elements, because their verifier has no
+    /// memory.
     After { cursor: Option<Cursor>, greeted: bool },
 }
 
@@ -88,9 +89,9 @@ pub(super) struct Session {
     verifier: Verifier,
     follow: RunEvents,
     out: VecDeque<Stamped>,
-    /// The state that the client has now. Nothing where the run has none to share.
+    /// The state that the client has now; `None` if the run shares none.
     pub(super) state: Option<Value>,
-    /// Whether the client may have another: then it is told at the end.
+    /// True if the client may have another state: the end sends a new one.
     is_stale: bool,
     /// The place of the last event that the client has, where it says so.
     cursor: Option<Cursor>,
@@ -107,7 +108,7 @@ struct Prefix {
 }
 
 impl Session {
-    /// A session that has told nothing. `external` says whether an executor executes the run.
+    /// A session that has sent no event. `external` is true if an executor executes the run.
     pub(super) fn new(
         app: &App,
         thread: Thread,
@@ -135,7 +136,7 @@ impl Session {
         }
     }
 
-    /// Whether nothing is left to tell.
+    /// True if no event is left to send.
     pub(super) fn is_empty(&self) -> bool {
         self.over && self.out.is_empty()
     }
@@ -152,7 +153,7 @@ impl Session {
         let Prefix { verifier, rest, end } = self.prefix(record, told, &started)?;
         match joining {
             Joining::Attaches => {
-                let until = (!record.run.status.is_terminal()).then_some(Until { run: self.run.host_run, sequence: told });
+                let until = (!record.run.status.is_terminal()).then_some(MessageLimit { run: self.run.host_run, sequence: told });
                 let mut prelude = vec![started, self.snapshot(until)?];
                 prelude.extend(self.open_items(&verifier, end.is_some()));
                 self.say(prelude, told);
@@ -170,7 +171,7 @@ impl Session {
                 self.say(vec![started], from);
             }
             _ => {
-                // It had all of this, and the state as it was then.
+                // The client had all these events, and the state of that time.
                 self.verifier = verifier;
                 self.is_stale = true;
                 // A client of events has the end as well, and does not come again; to a request, there is an answer.
@@ -191,7 +192,7 @@ impl Session {
         let from = self.run.from;
         let mut prelude = vec![self.started()];
         if contradicted {
-            prelude.push(self.snapshot(Some(Until { run: self.run.host_run, sequence: from }))?);
+            prelude.push(self.snapshot(Some(MessageLimit { run: self.run.host_run, sequence: from }))?);
         }
         if let Some(ours) = self.state.clone()
             && ours != *theirs
@@ -261,7 +262,7 @@ impl Session {
     }
 
     /// The messages of the thread.
-    pub(super) fn snapshot(&self, until: Option<Until>) -> Result<Event, Problem> {
+    pub(super) fn snapshot(&self, until: Option<MessageLimit>) -> Result<Event, Problem> {
         let limit = usize::try_from(self.app.host.config().agui.history_messages).unwrap_or(usize::MAX);
         let messages = thread::messages(&self.app, &self.thread.key, limit, until)?.messages;
         Ok(Kind::MessagesSnapshot { messages }.into())
@@ -289,7 +290,8 @@ impl Session {
                     self.out.push_back(stamped);
                 }
                 Step::Past(_) => {}
-                Step::Correct(_, at) => match self.snapshot(Some(Until { run: self.run.host_run, sequence: at.sequence })) {
+                Step::Correct(_, at) => match self.snapshot(Some(MessageLimit { run: self.run.host_run, sequence: at.sequence }))
+                {
                     Ok(event) => self.out.push_back(Stamped { event, at }),
                     Err(problem) => tracing::error!(problem = problem.to_json(), "a message could not be corrected"),
                 },
@@ -363,7 +365,7 @@ impl Session {
                         if self.verifier.is_over() {
                             return None;
                         }
-                        self.break_off("internal", "the host could not tell what the run did; its log says why");
+                        self.break_off("internal", "the host could not project the events of the run; its log has the reason");
                         continue;
                     }
                 }
@@ -383,18 +385,18 @@ impl Session {
                 }
                 Some(Err(error)) => {
                     tracing::error!(run_id = %self.run.host_run, %error, "a run could not be followed");
-                    self.break_off("internal", "the host could not read on; its log says why");
+                    self.break_off("internal", "the host could not read further events; its log has the reason");
                 }
                 None => self.break_off(
                     "SERVER_SHUTDOWN",
-                    "the host goes down; the run goes on when it is back: attach to it with the same `runId`",
+                    "the host shuts down; the run continues after its next start: attach to it with the same `runId`",
                 ),
             }
         }
     }
 }
 
-/// Whether a run waits only for what this AG-UI run answers: it may be told so between one of its answers and the next.
+/// True if a run waits only for the answers of this AG-UI run: its record may show a wait between two of the answers.
 fn answers(run: &RunEntry, end: &End) -> bool {
     let has = |id: &str| run.answers.iter().any(|given| given.action_id == id) || run.taken.iter().any(|taken| taken.id == id);
     match end {

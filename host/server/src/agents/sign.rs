@@ -1,22 +1,23 @@
-//! Signed addresses of attachments: who has one needs no key, so that it can stand in a page, and it is good for a while.
+//! Signed addresses of attachments: a request to one needs no key, so that a page can contain it, and it is valid for a
+//! limited time.
 
 use agent_host_protocol::{Timestamp, time};
 
 use crate::app::App;
 
-/// What the signatures are for.
+/// The purpose of the signatures.
 const PURPOSE: &str = "the address of an attachment";
-/// What stands before the id of the artifact.
+/// The path before the id of the artifact.
 pub(crate) const PATH: &str = "/api/v1/agent/attachments/";
 
-/// What is to be said of a signed address.
+/// The result of checking a signed address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SignatureCheck {
-    /// It is as this host has signed it, and its time is not over.
+    /// The signature is valid and has not expired.
     Good,
     /// This host has signed no such thing.
     Changed,
-    /// Its time is over.
+    /// The address has expired.
     Expired,
 }
 
@@ -42,7 +43,7 @@ fn judge(now: Timestamp, expires: &str, is_signed: bool) -> SignatureCheck {
     }
 }
 
-/// What is signed. Times are digits alone, so no other pair of id and time gives the same.
+/// The signed text. Times are digits alone, so no other pair of id and time gives the same text.
 fn message(artifact_id: &str, expires: &str) -> Vec<u8> {
     format!("{expires}\n{artifact_id}").into_bytes()
 }
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_is_one_id_and_one_time() {
+    fn a_signature_covers_one_id_and_one_time() {
         let signed = message("0198-a", "100");
         for (id, expires) in [("0198-b", "100"), ("0198-a", "1000"), ("0198-a", "+100"), ("", "100"), ("8-a", "100019")] {
             assert_ne!(message(id, expires), signed);

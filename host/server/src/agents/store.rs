@@ -1,8 +1,8 @@
-//! What the host remembers of threads and of their AG-UI runs, as entries of the ledger.
+//! The entries of threads and their AG-UI runs in the ledger.
 //!
-//! An AG-UI run is a *segment* of a run of the host: from an event of its record on, to the end of the run, or to the place
-//! where it waits for people or for the client. The next AG-UI run, the one with the answers, is the next segment of the same
-//! run of the host. What is kept here is only which is which; what was said is in the record.
+//! An AG-UI run is a *segment* of a run of the host: from an event of its record to the end of the run, or to the place
+//! where the run waits for people or for the client. The next AG-UI run, which brings the answers, is the next segment of
+//! the same run of the host. The entries store only this mapping; the content is in the record.
 
 use agent_host_protocol::{EventId, Run, RunId, Timestamp, grant::ConversationKey};
 use agent_host_runs::{EntryWrite, LedgerError, Response};
@@ -32,10 +32,11 @@ pub(crate) struct RunEntry {
     /// The segment begins after this event of its record.
     #[serde(default)]
     pub(crate) from: u64,
-    /// What it took of what the client sent, so that the same id with something else is noticed.
+    /// Digests of the accepted input, so that the same id with another input is noticed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) taken: Vec<InputDigest>,
-    /// What it answered. Written before the answers are given, so that a host that dies in between gives them later.
+    /// Answers of the request. They are written before they are delivered, so that a host that crashed in between delivers
+    /// them later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) answers: Vec<GivenAnswer>,
     pub(crate) at: Timestamp,
@@ -57,7 +58,7 @@ pub(crate) struct GivenAnswer {
     pub(crate) response: Response,
 }
 
-/// What is known of a thread: its last AG-UI run.
+/// The entry of a thread: its last AG-UI run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ThreadEntry {
     pub(crate) thread_id: String,
@@ -110,7 +111,7 @@ impl Thread {
         Self { id: id.to_owned(), key, digest }
     }
 
-    /// Whether a run of the host is one of this thread.
+    /// True if a run of the host belongs to this thread.
     pub(crate) fn has(&self, run: &Run) -> bool {
         run.conversation_key().is_some_and(|key| key == self.key)
     }
@@ -165,7 +166,7 @@ impl Thread {
         Ok(entry.map(|entry| entry.thread_id))
     }
 
-    /// What is written with an AG-UI run.
+    /// The entries that are written with an AG-UI run.
     pub(crate) fn begin(&self, run: &RunEntry) -> Result<Vec<EntryWrite>, LedgerError> {
         let last = ThreadEntry { thread_id: self.id.clone(), run_id: run.run_id.clone(), host_run: run.host_run, at: run.at };
         Ok(vec![
@@ -175,7 +176,7 @@ impl Thread {
         ])
     }
 
-    /// What is written with a message of the client.
+    /// The entry that is written with a message of the client.
     pub(crate) fn say(&self, message_id: &str, event_id: EventId) -> Result<EntryWrite, LedgerError> {
         EntryWrite::put(self.of_message(message_id), &event_id)
     }

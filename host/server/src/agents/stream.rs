@@ -49,7 +49,7 @@ pub(crate) async fn open(
     let host_run = run.host_run;
     let record = app.host.records().run(host_run)?.ok_or_else(|| Problem::not_found("the run is gone"))?;
     let last = record.run.last_sequence;
-    // How far the record is told before it is followed.
+    // The part of the record that is sent before following it.
     let told = match &joining {
         Joining::Begins { .. } => 0,
         Joining::Attaches => last,
@@ -71,7 +71,7 @@ pub(crate) async fn open(
         off_thread(move || session.join(&record, told).map(|()| session)).await?
     };
     if session.is_empty() {
-        // Nothing is left, and a client that reads `EventSource` does not come again.
+        // No event is left, and a client that uses `EventSource` does not reconnect.
         return Ok((StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))]).into_response());
     }
     respond(session, Some(host_run))
@@ -162,7 +162,7 @@ fn joined(mut pieces: Vec<Bytes>) -> Bytes {
 
 fn encode(viewer: &Viewer, stamped: Stamped) -> Bytes {
     let Stamped { mut event, at } = stamped;
-    // Events of the host at a break have no place, and a client that has them goes on from where it was.
+    // Events at a break of the host have no position; a client that has them continues from its last position.
     let placed = Some(at).filter(|at| *at != Cursor::default());
     match (viewer.marks, placed) {
         (Marks::Cursors, Some(at)) => {
@@ -187,8 +187,8 @@ fn encode(viewer: &Viewer, stamped: Stamped) -> Bytes {
     }
 }
 
-/// Somebody receives a run. Where the configuration says so, a run whose client goes away is cancelled, unless
-/// another receives it as well.
+/// A client that receives a run. If the configuration says so, a run whose client disconnects is cancelled, unless another
+/// client receives it too.
 struct RunWatcher {
     app: App,
     run: RunId,
@@ -225,8 +225,8 @@ impl Drop for RunWatcher {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (host, run) = (self.app.host.clone(), self.run);
             runtime.spawn(async move {
-                // One that has ended meanwhile has ended.
-                let _ = host.cancel(run, "its client went away".to_owned()).await;
+                // A run that has ended meanwhile needs no cancellation.
+                let _ = host.cancel(run, "the client disconnected".to_owned()).await;
             });
         }
     }

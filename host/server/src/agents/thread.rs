@@ -1,4 +1,5 @@
-//! A thread as a client sees it: what was said, the state, what is asked. It is the stream of its runs, folded.
+//! A thread as a client sees it: its messages, its state, and its open questions. A thread is the folded stream of its
+//! runs.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,9 +26,9 @@ use crate::{
 /// Events of a record that are read at one time.
 const PIECE: usize = 1_000;
 
-/// How far the messages of a run that is under way are to go.
+/// The end of the messages of an active run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Until {
+pub(crate) struct MessageLimit {
     /// Of this run,
     pub(crate) run: RunId,
     /// up to and with this event of its record.
@@ -44,7 +45,7 @@ pub(crate) struct Messages {
 }
 
 /// Reads the newest messages of a thread: whole turns, at least `limit` messages where there are so many.
-pub(crate) fn messages(app: &App, key: &ConversationKey, limit: usize, until: Option<Until>) -> Result<Messages, Problem> {
+pub(crate) fn messages(app: &App, key: &ConversationKey, limit: usize, until: Option<MessageLimit>) -> Result<Messages, Problem> {
     page(app, key, limit, None, until)
 }
 
@@ -54,7 +55,7 @@ fn page(
     key: &ConversationKey,
     limit: usize,
     before: Option<String>,
-    until: Option<Until>,
+    until: Option<MessageLimit>,
 ) -> Result<Messages, Problem> {
     let records = app.host.records();
     // Newest first, each with its messages in their order.
@@ -80,8 +81,8 @@ fn page(
     Ok(Messages { messages: turns.into_iter().rev().flatten().collect(), older })
 }
 
-/// What an event said, and what its runs said to it.
-fn turn(app: &App, records: &Records, event: Event, until: Option<Until>) -> Result<Vec<Message>, Problem> {
+/// The messages of an event and of its runs.
+fn turn(app: &App, records: &Records, event: Event, until: Option<MessageLimit>) -> Result<Vec<Message>, Problem> {
     let runs = records.event(event.event_id)?.map(|record| record.runs).unwrap_or_default();
     let mut messages: Vec<Message> = user_message(&event).into_iter().collect();
     for id in runs {
@@ -92,7 +93,7 @@ fn turn(app: &App, records: &Records, event: Event, until: Option<Until>) -> Res
     Ok(messages)
 }
 
-/// What a run has said.
+/// The messages of a run.
 fn said_by(app: &App, record: &RunRecord, until: Option<u64>) -> Result<Arc<[Message]>, Problem> {
     let id = record.run.run_id;
     let is_whole = record.run.status.is_terminal() && until.is_none_or(|until| until >= record.run.last_sequence);
@@ -112,7 +113,7 @@ pub(crate) struct FoldedRun {
     pub(crate) view: View,
     /// The place of the last event in it.
     pub(crate) at: Cursor,
-    /// Where its last segment ended, where one has.
+    /// The end of its last ended segment, if any.
     pub(crate) ended: Option<Cursor>,
     /// The calls that wait for the client: the ids of their actions, and theirs on the wire.
     calls: Vec<(String, String)>,
@@ -165,14 +166,14 @@ pub(crate) fn each(
     }
 }
 
-/// What a run has asked and nobody has answered.
+/// The open actions of a run.
 pub(crate) fn open_actions(app: &App, run: RunId) -> Result<Vec<Action>, Problem> {
     let mut open = app.host.actions(run)?;
     open.retain(|action| action.status == ActionStatus::Open);
     Ok(open)
 }
 
-/// What a run waits for.
+/// The actions that a run waits for.
 #[derive(Debug, Default)]
 pub(crate) struct OpenActions {
     /// All of it.
@@ -182,7 +183,7 @@ pub(crate) struct OpenActions {
 }
 
 impl OpenActions {
-    /// What a run asks now, where it does.
+    /// The present open actions of a run.
     pub(crate) fn of(app: &App, run: &Run) -> Result<Self, Problem> {
         // A run that an executor holds asks without parking, so its status does not show the question.
         let may_ask = run.status == RunStatus::Waiting || run.execution == Execution::External && !run.status.is_terminal();
@@ -230,8 +231,7 @@ impl OpenActions {
     }
 }
 
-/// The state that a thread shares with its clients: what the run keeps in the scope of its conversation. Nothing where the
-/// run has no such scope.
+/// The state that a thread shares with its clients: the run's values of scope `conversation`. `None` without that scope.
 pub(crate) fn state(app: &App, run: RunId) -> Result<Option<Map<String, Value>>, Problem> {
     #[derive(Deserialize)]
     struct Terms {
@@ -249,20 +249,20 @@ pub(crate) fn state(app: &App, run: RunId) -> Result<Option<Map<String, Value>>,
 #[serde(rename_all = "camelCase")]
 #[schema(as = AguiThread)]
 pub(crate) struct ThreadView {
-    /// It.
+    /// Id of the thread.
     pub(crate) thread_id: String,
     /// The newest messages, oldest first, in the form of AG-UI; whole turns.
     #[schema(value_type = Vec<Object>)]
     pub(crate) messages: Vec<Message>,
-    /// Whether there are older ones.
+    /// True if there are older messages.
     pub(crate) has_more: bool,
-    /// Where there are: `before` of the request for them.
+    /// The value of `before` for older messages, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<String>,
     /// The shared state: an object.
     #[schema(value_type = Object)]
     pub(crate) state: Value,
-    /// What people are asked, to be answered by `resume`.
+    /// Questions to people, answered by `resume`.
     #[schema(value_type = Vec<Object>)]
     pub(crate) pending_interrupts: Vec<Interrupt>,
     /// Calls of frontend tools without an answer.
@@ -283,7 +283,7 @@ pub(crate) struct ActiveRun {
     pub(crate) host_run_id: RunId,
     /// As the host has it.
     pub(crate) status: RunStatus,
-    /// The last event that is in `messages`: `GET .../events?after=` goes on from it.
+    /// The last event in `messages`: `GET .../events?after=` continues from it.
     pub(crate) cursor: String,
 }
 
@@ -307,9 +307,9 @@ pub(crate) fn view(app: &App, thread: &Thread, limit: usize, before: Option<Stri
     if let Some(run) = &active
         && let Some(record) = records.run(run.run_id)?
     {
-        // What comes after this moment is for who follows.
+        // Later events are for followers.
         let sequence = record.run.last_sequence;
-        until = Some(Until { run: run.run_id, sequence });
+        until = Some(MessageLimit { run: run.run_id, sequence });
         let asked = OpenActions::of(app, &record.run)?;
         hydrated.pending_interrupts = asked.interrupts();
         hydrated.pending_tool_call_ids = asked.pending();

@@ -1,10 +1,10 @@
-//! What an agent can do, in the form that AG-UI 1.0 has for it.
+//! The capabilities of an agent, in the form of AG-UI 1.0.
 
 use agent_host_protocol::manifest::StateScope;
 use agent_host_runs::Agent;
 use serde_json::{Value, json};
 
-/// The capabilities of an agent. How they are asked for is not part of AG-UI; the shape is.
+/// The capabilities of an agent. AG-UI defines their shape, but no request for them.
 pub(crate) fn of(agent: &Agent) -> Value {
     let Agent { capabilities, permissions, .. } = agent;
     let state = permissions.state.contains(&StateScope::Conversation);

@@ -13,9 +13,9 @@ use super::{
 /// A delta of this length is sent without waiting: what waits for more is short.
 const ENOUGH_BYTES: usize = 256;
 
-/// Joins deltas of the same text, reasoning or arguments that come one after the other. The first is sent at once, those
-/// after it at most every `window`, or when they are long enough. Anything else is sent at once, and what was held before
-/// it, so the order stays. What is joined has the place and the time of its last part. A window of zero joins nothing.
+/// Joins adjacent deltas of the same text, reasoning or arguments. The first delta is sent at once, later ones after at
+/// most `window` or when they are long enough. Any other event is sent at once after the held deltas, so the order stays. A
+/// joined event has the position and the time of its last part. A window of zero joins nothing.
 pub(crate) fn coalesce(
     events: impl Stream<Item = Stamped> + Send + 'static,
     window: Duration,
@@ -40,7 +40,7 @@ struct Held {
     until: Instant,
 }
 
-/// What deltas are of: only those of one are joined.
+/// The source of deltas: only those of one source are joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Source {
     kind: &'static str,
@@ -115,7 +115,7 @@ impl Joiner {
     }
 }
 
-/// What a delta is of, and its length.
+/// The source of a delta, and its length.
 fn delta(event: &Event) -> Option<(Source, usize)> {
     let (id, delta) = parts(&event.kind)?;
     let of = Source { kind: event.kind.name(), id: id.to_owned(), subagent: event.subagent.clone() };
@@ -133,7 +133,7 @@ const fn parts(kind: &Kind) -> Option<(&String, &String)> {
 
 /// Adds the delta to the one before it and says how long it is now, where they belong together.
 fn join(before: &mut Stamped, after: &Stamped) -> Option<usize> {
-    // What is said about a part would be said about the whole.
+    // Metadata of a part would become metadata of the whole.
     let alike = before.event.subagent == after.event.subagent && before.event.metadata == after.event.metadata;
     let length = match (&mut before.event.kind, &after.event.kind) {
         (Kind::TextMessageContent { message_id: id, delta }, Kind::TextMessageContent { message_id: other, delta: more })
@@ -202,10 +202,10 @@ mod tests {
         wait(2).await;
         let joined = out.next().now_or_never().flatten().unwrap();
         assert_eq!((said(&joined), joined.at), ("(a)(a)", Cursor { sequence: 3, part: 0 }));
-        // And again a window from there.
+        // Another window begins there.
         sender.send(stamped(event("t.a"), 4)).unwrap();
         assert!(out.next().now_or_never().is_none());
-        // Who was silent for longer waits for nothing.
+        // After a longer silence, an event is sent at once.
         wait(30).await;
         assert_eq!(out.next().await.unwrap().at.sequence, 4);
         wait(30).await;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_is_sent_before_anything_else_and_at_the_end() {
+    async fn held_deltas_are_sent_before_other_events_and_at_the_end() {
         for (words, expected) in [
             ("t.a t.a t]a", vec!["(a)", "(a)", ""]),
             ("t.a t.a t.a", vec!["(a)", "(a)(a)"]),
@@ -262,9 +262,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever is joined: the same view, no place twice, and the last place is the last.
+        /// For all splits, the view is the same, no position occurs twice, and the last position is the last.
         #[test]
-        fn nothing_is_lost(words in prop::collection::vec(prop::sample::select(vec![
+        fn joining_loses_no_text(words in prop::collection::vec(prop::sample::select(vec![
             "t[a", "t.a", "t.a", "t]a", "t[b", "t.b", "c[c", "c.c", "c.c", "m[d", "m.d", "m.d", "set", "add",
         ]), 0..60), pauses in prop::collection::vec(0..20_u64, 60)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -12,7 +12,7 @@ use super::event::Event;
 pub(crate) struct Cursor {
     /// The sequence number of the host event in its run.
     pub(crate) sequence: u64,
-    /// Which of the AG-UI events of that host event, from 0.
+    /// Index among the AG-UI events of that host event, from 0.
     pub(crate) part: u32,
 }
 
@@ -22,10 +22,10 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// Why a text is no cursor.
+/// The reason why a text is no cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CursorError {
-    /// It is not two whole numbers with a dot between.
+    /// The text is not two whole numbers with a dot between.
     #[error("a cursor is `{{sequence}}.{{part}}`: two whole numbers, such as `12.0`")]
     Shape,
     /// A number is larger than any place.
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_values_read_back() {
         for cursor in [Cursor::default(), Cursor { sequence: 12, part: 3 }, Cursor { sequence: u64::MAX, part: u32::MAX }] {
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }

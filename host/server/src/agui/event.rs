@@ -1,6 +1,6 @@
 //! The events of AG-UI 1.0, as the host writes them, and the messages that they are about.
 //!
-//! What is absent is left out: `null` for an optional field is fatal to clients. Field names and rules:
+//! Absent members are left out: `null` for an optional field is fatal to clients. Field names and rules:
 //! <https://ag-ui.com/spec/1.0/schema.json>.
 
 use agent_host_protocol::Timestamp;
@@ -18,7 +18,7 @@ pub(crate) struct Event {
     /// Unix milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timestamp: Option<Timestamp>,
-    /// The subagent that it belongs to. Only on kinds that create or change content.
+    /// Subagent of the event. Present on kinds that create or change content.
     #[serde(rename = "subagentRunId", skip_serializing_if = "Option::is_none")]
     pub(crate) subagent: Option<String>,
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -39,7 +39,7 @@ impl Event {
     }
 }
 
-/// What an event is.
+/// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "SCREAMING_SNAKE_CASE", rename_all_fields = "camelCase")]
 pub(crate) enum Kind {
@@ -104,7 +104,7 @@ pub(crate) enum Kind {
         message_id: String,
         tool_call_id: String,
         content: Content,
-        /// Always `tool`.
+        /// The value is always `tool`.
         role: ToolRole,
     },
     StateSnapshot {
@@ -133,7 +133,7 @@ pub(crate) enum Kind {
     },
     ReasoningMessageStart {
         message_id: String,
-        /// Always `reasoning`.
+        /// The value is always `reasoning`.
         role: ReasoningRole,
     },
     ReasoningMessageContent {
@@ -154,7 +154,7 @@ pub(crate) enum Kind {
         encrypted_value: String,
     },
     SubagentStarted {
-        /// Its own id; [`Event::subagent`] is not used here.
+        /// Id of the subagent's run; [`Event::subagent`] is not used here.
         subagent_run_id: String,
         name: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,7 +188,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether nothing follows in its run.
+    /// True if no event follows in the run.
     pub(crate) const fn is_terminal(&self) -> bool {
         matches!(self, Self::RunFinished { .. } | Self::RunError { .. })
     }
@@ -221,7 +221,7 @@ pub(crate) enum ReasoningRole {
     Reasoning,
 }
 
-/// How a run finished.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub(crate) enum Outcome {
@@ -237,7 +237,7 @@ pub(crate) enum Outcome {
     Cancelled,
 }
 
-/// What a run waits for.
+/// A question that a run waits for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Interrupt {
@@ -277,7 +277,7 @@ pub(crate) struct Usage {
     pub(crate) cached_input_tokens: Option<u64>,
 }
 
-/// One operation of a JSON Patch (RFC 6902).
+/// An operation of a JSON Patch (RFC 6902).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub(crate) enum PatchOp {
@@ -301,7 +301,7 @@ pub(crate) struct Message {
     pub(crate) metadata: Map<String, Value>,
 }
 
-/// Who says it, and what.
+/// The role of a message, and its content.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "role", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub(crate) enum MessageBody {
@@ -364,7 +364,7 @@ impl MessageBody {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ToolCall {
     pub(crate) id: String,
-    /// Always `function`.
+    /// The value is always `function`.
     #[serde(rename = "type")]
     pub(crate) kind: FunctionType,
     pub(crate) function: Function,
@@ -378,7 +378,7 @@ pub(crate) enum FunctionType {
     Function,
 }
 
-/// What is called.
+/// The called function.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Function {
     pub(crate) name: String,
@@ -386,7 +386,7 @@ pub(crate) struct Function {
     pub(crate) arguments: String,
 }
 
-/// What is said: one text, or parts.
+/// The content: one text, or parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Content {
@@ -405,7 +405,7 @@ pub(crate) enum Part {
     Document { source: Source },
 }
 
-/// Where the bytes of a part are.
+/// The source of a part's bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub(crate) enum Source {

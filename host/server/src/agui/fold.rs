@@ -1,8 +1,8 @@
-//! What a client has after some events: the reducer of `@ag-ui/client` 1.0.0, so that a snapshot of the host is what the
-//! stream would have made.
+//! The state of a client after some events: the reducer of `@ag-ui/client` 1.0.0, so that a snapshot of the host equals the
+//! result of the stream.
 //!
-//! Of metadata, that of messages is kept. That of calls is not, nor the encrypted values of anything but reasoning: our
-//! messages have no place for them, and the host sends none.
+//! Metadata of messages are kept. Metadata of calls, and encrypted values of anything but reasoning, are not: our messages
+//! have no member for them, and the host sends none.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use super::{
     verify::calls_of,
 };
 
-/// Where a snapshot says for which types of activities it is complete.
+/// The member of a snapshot that lists the types of activities for which it is complete.
 const ACTIVITY_AUTHORITY: &str = "@ag-ui/client";
 
 /// The messages and the state of a thread, as a client has them.
@@ -35,8 +35,8 @@ impl Default for View {
 }
 
 impl View {
-    /// Takes the event in. What does not fit (content of no message, a patch of what is not there) changes nothing, as
-    /// with clients; [`super::verify`] is what keeps such events away.
+    /// Applies an event. An event that does not apply (content of no message, a patch of a missing value) changes nothing,
+    /// as with clients; [`super::verify`] prevents such events.
     pub(crate) fn apply(&mut self, event: &Event) {
         match &event.kind {
             Kind::TextMessageStart { message_id, role, name } => {
@@ -114,7 +114,7 @@ impl View {
         calls.filter(|call| !answered.contains(*call)).collect()
     }
 
-    /// A message says this and not what was streamed. Its calls stay.
+    /// Replaces the streamed text of a message. Its calls stay.
     pub(crate) fn correct(&mut self, message: Message) {
         let Some(known) = self.find(&message.id) else {
             self.messages.push(message);
@@ -138,7 +138,7 @@ impl View {
         })
     }
 
-    /// A START of a message that is there goes on with it.
+    /// A START of an existing message continues it.
     fn begin(&mut self, event: &Event, id: &str, body: impl FnOnce() -> MessageBody) {
         match self.find(id) {
             // An id that is taken: the text is dropped.
@@ -275,7 +275,7 @@ enum Authority<'a> {
 impl<'a> Authority<'a> {
     fn of(snapshot: &'a Event) -> Self {
         let Some(said) = snapshot.metadata.get(ACTIVITY_AUTHORITY) else { return Self::Unsaid };
-        // What is said wrongly gives no right to drop anything.
+        // A malformed list removes nothing.
         let Value::Object(said) = said else { return Self::Types(Vec::new()) };
         match said.get("authoritativeActivityTypes") {
             None => Self::Unsaid,

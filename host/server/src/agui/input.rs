@@ -1,8 +1,8 @@
 //! `RunAgentInput`: what a client sends to start, resume or watch a run.
 //!
-//! It is: a lenient reading. Members may be written in camelCase or snake_case, `null` is as good as absent, and members
-//! that nobody knows are left out. A member that is known and malformed is refused, with the path to it, before anything
-//! has happened. It is not: a judge of who may say what; whether a thread takes these messages is decided behind it.
+//! A lenient reader: members may be in camelCase or snake_case, `null` means absent, and unknown members are ignored. A
+//! known and malformed member is refused with its path, before any effect. Whether a thread accepts the messages is decided
+//! later.
 
 use std::fmt;
 
@@ -24,10 +24,10 @@ const MAX_NAME: usize = 256;
 /// Entries of one list. The size of the body bounds them too, but not what each costs once it is read.
 const MAX_MESSAGES: usize = 10_000;
 const MAX_ENTRIES: usize = 1024;
-/// Levels of lists and objects in a value that is passed on as it is. It ends up a few levels down in an event.
+/// Levels of lists and objects in a value that is passed on. The value is stored a few levels down in an event.
 const MAX_DEPTH: usize = MAX_JSON_DEPTH - 4;
 
-/// What a client sends.
+/// The input of a client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RunAgentInput {
     /// 1 to 256 bytes without control characters.
@@ -42,7 +42,7 @@ pub(crate) struct RunAgentInput {
     /// No two have the same name.
     pub(crate) tools: Vec<Tool>,
     pub(crate) context: Vec<ContextItem>,
-    /// What is no object stands under the key `value`.
+    /// A value that is no object becomes the member `value`.
     pub(crate) forwarded_props: Map<String, Value>,
     /// No two are for the same interrupt.
     pub(crate) resume: Vec<Resume>,
@@ -53,7 +53,7 @@ pub(crate) struct RunAgentInput {
 pub(crate) struct Tool {
     pub(crate) name: String,
     pub(crate) description: String,
-    /// A JSON Schema, always an object. Where the client gives none, that of an object without members.
+    /// A JSON Schema, always an object. Default: that of an object without members.
     pub(crate) parameters: Value,
     pub(crate) metadata: Map<String, Value>,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Resume {
     pub(crate) payload: Option<Value>,
 }
 
-/// What became of an interrupt.
+/// The status of an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResumeStatus {
     Resolved,
@@ -255,8 +255,8 @@ fn source(part: &mut Object<'_>) -> Result<Source, Problem> {
     Ok(read)
 }
 
-/// A part of before 1.0, as what it is now: its media type says what kind. Where it names several sources, that which
-/// needs the least asking is taken.
+/// Converts a part of the protocol before 1.0: its media type has the kind. Among several sources, the one that needs the
+/// fewest requests is taken.
 fn binary(mut object: Object<'_>) -> Result<Part, Problem> {
     let mime_type = object.bounded_text("mimeType", MAX_NAME)?;
     let (data, url) = (object.optional_filled("data")?, object.optional_filled("url")?);
@@ -316,7 +316,7 @@ fn resume(given: Given<'_>) -> Result<Resume, Problem> {
     Ok(Resume { interrupt_id, status, payload })
 }
 
-/// Where a value stands. It is made on the way down, and becomes text only for a refusal.
+/// The path of a value. It is built on the way down, and becomes text only for a refusal.
 #[derive(Clone, Copy)]
 enum Path<'a> {
     Root,
@@ -336,7 +336,7 @@ impl fmt::Display for Path<'_> {
 }
 
 impl Path<'_> {
-    /// What stands here `must be` something else.
+    /// The refusal of a value that `must be` something else.
     fn invalid(&self, what: impl fmt::Display) -> Problem {
         let field = self.to_string();
         let detail = format!("`{field}` {what}");
@@ -396,7 +396,7 @@ impl<'a> Given<'a> {
         Ok(self.bounded()?.object()?.members)
     }
 
-    /// Not too deep.
+    /// Fails if the value is nested too deeply.
     fn bounded(self) -> Result<Self, Problem> {
         if fits(&self.value, MAX_DEPTH) {
             return Ok(self);
@@ -414,7 +414,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Whether a value has no more than so many levels.
+/// True if a value has at most this many levels.
 fn fits(value: &Value, levels: usize) -> bool {
     match value {
         Value::Array(entries) => levels > 0 && entries.iter().all(|entry| fits(entry, levels - 1)),
@@ -430,12 +430,12 @@ struct Object<'a> {
 }
 
 impl Object<'_> {
-    /// A member, by its name in camelCase. It may be written in snake_case; `null` is as good as absent.
+    /// A member, by its name in camelCase. snake_case is accepted; `null` means absent.
     fn member<'b>(&'b mut self, name: &'static str) -> Result<Option<Given<'b>>, Problem> {
         let at = Path::Member(&self.at, name);
         match take(&mut self.members, name) {
             Ok(value) => Ok(value.map(|value| Given { value, at })),
-            Err(Twice) => Err(at.invalid(TWICE)),
+            Err(DuplicateMember) => Err(at.invalid(TWICE)),
         }
     }
 
@@ -446,7 +446,7 @@ impl Object<'_> {
         let at = Path::Member(&self.at, name);
         match take(&mut self.members, name) {
             Ok(value) => Ok(Given { value: value.unwrap_or_default(), at }),
-            Err(Twice) => Err(at.invalid(TWICE)),
+            Err(DuplicateMember) => Err(at.invalid(TWICE)),
         }
     }
 
@@ -500,26 +500,26 @@ impl Object<'_> {
         Ok(self.member(name)?.map(|given| given.list(MAX_ENTRIES, read)).transpose()?.unwrap_or_default())
     }
 
-    /// What is left is known to nobody.
+    /// The remaining members are unknown.
     fn finish(self) {
         for name in self.members.keys() {
-            tracing::debug!(at = %self.at, ?name, "a member of a RunAgentInput that nobody knows is left out");
+            tracing::debug!(at = %self.at, ?name, "an unknown member of a RunAgentInput is ignored");
         }
     }
 }
 
 /// A member stands there in both forms.
-struct Twice;
+struct DuplicateMember;
 
 const TWICE: &str = "stands there twice, in camelCase and in snake_case, with different values";
 
 /// Takes a member in either form.
-fn take(members: &mut Map<String, Value>, name: &str) -> Result<Option<Value>, Twice> {
+fn take(members: &mut Map<String, Value>, name: &str) -> Result<Option<Value>, DuplicateMember> {
     let mut get = |name: &str| members.remove(name).filter(|value| !value.is_null());
     let camel = get(name);
     let snake = snake(name).and_then(|snake| get(&snake));
     match (camel, snake) {
-        (Some(camel), Some(snake)) if camel != snake => Err(Twice),
+        (Some(camel), Some(snake)) if camel != snake => Err(DuplicateMember),
         (camel, snake) => Ok(camel.or(snake)),
     }
 }

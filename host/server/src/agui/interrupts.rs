@@ -1,4 +1,4 @@
-//! What a host run asks of people, as interrupts of AG-UI, and what `resume` says to it.
+//! Actions of a host run as interrupts of AG-UI, and their answers by `resume`.
 
 use agent_host_protocol::{RunId, Timestamp, time};
 use agent_host_runs::{AskKind, Decision, Response};
@@ -15,7 +15,7 @@ const TOOL_CALL: &str = "tool_call";
 /// Reason of an interrupt: nobody knows whether something was done.
 const IN_DOUBT: &str = "agent-host:effect_in_doubt";
 
-/// What is asked, by the id of its action and the data of `action.requested`.
+/// The interrupt of an action, from its id and the data of `action.requested`.
 pub(crate) fn interrupt(run: RunId, action_id: &str, request: &Value) -> Interrupt {
     let text = |name: &str| request.get(name).and_then(Value::as_str);
     let expires_at = request.get("expires_at").and_then(Value::as_u64).and_then(rfc3339);
@@ -50,10 +50,10 @@ pub(crate) fn interrupt(run: RunId, action_id: &str, request: &Value) -> Interru
     }
 }
 
-/// What `resume` says to it, as the host takes it.
+/// The host's response for an entry of `resume`.
 ///
 /// # Errors
-/// What the payload should be.
+/// Fails with the expected form of the payload.
 pub(crate) fn response(kind: AskKind, request: &Value, status: ResumeStatus, payload: Option<Value>) -> Result<Response, String> {
     let payload = payload.filter(|payload| !payload.is_null());
     if status == ResumeStatus::Cancelled {
@@ -78,7 +78,7 @@ pub(crate) fn response(kind: AskKind, request: &Value, status: ResumeStatus, pay
     }
 }
 
-/// Yes or no. Whoever resolves it without a word says yes.
+/// Reads yes or no. A resolution without a payload means yes.
 fn judged(payload: Option<&Value>, field: &str, yes: Decision, no: Decision) -> Result<Response, String> {
     let said = match payload {
         None => true,
@@ -95,7 +95,7 @@ fn confirmed(request: &Value, payload: Option<Value>) -> Result<Response, String
     let plain = judged(payload.as_ref(), "approved", Decision::Submit, Decision::Decline);
     match (plain, payload) {
         (Ok(no), _) if no.decision == Decision::Decline => Ok(no),
-        // Its schema may be just that of the payload.
+        // The schema may be that of the payload itself.
         (Ok(yes), Some(payload @ Value::Object(_))) if has_schema(request) => Ok(Response { answer: Some(payload), ..yes }),
         (Ok(yes), _) => Ok(yes),
         (Err(_), Some(payload)) if has_schema(request) => {
@@ -145,7 +145,7 @@ fn question(title: Option<&str>, description: Option<&str>) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("\n\n"))
 }
 
-/// What a client needs to show it, beside the words.
+/// The values that a client needs to show the interrupt, besides the texts.
 fn metadata(request: &Value) -> Map<String, Value> {
     let shown = ["kind", "question", "title", "description", "action", "target", "payload", "tool_name", "parameters"];
     let member = |name: &str| Some((name.to_owned(), request.get(name).filter(|value| !value.is_null())?.clone()));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_has_the_reasons_of_the_protocol() {
+    fn interrupts_have_the_reasons_of_the_protocol() {
         let run = RunId::new();
         let asked = |request: &Value| interrupt(run, &format!("{run}.3"), request);
 
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_resolved_is_what_the_host_takes() {
+    fn resolved_interrupts_become_valid_responses() {
         let confirmation = question("confirmation", Value::Null);
         for yes in [None, Some(Value::Null), Some(json!(true)), Some(json!({ "approved": true }))] {
             check(AskKind::Question, &confirmation, yes.clone(), Ok((Decision::Submit, None, None)));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cancelled_is_refused() {
+    fn a_cancelled_run_is_refused() {
         for (kind, decision) in [
             (AskKind::Question, Decision::Decline),
             (AskKind::ClientTool, Decision::Decline),

@@ -6,13 +6,13 @@ use super::event::{Content, Event, Kind, Message, MessageBody, Outcome, Part, So
 /// The code of the RUN_ERROR by which an old client hears of a cancelled run.
 const CANCELED: &str = "RUN_CANCELED";
 
-/// Whether a client of this version is from before 1.0.
+/// True if a client of this version uses the protocol before 1.0.
 pub(crate) fn is_old(version: Option<&str>) -> bool {
     version.is_none_or(|version| version.split('.').next() == Some("0"))
 }
 
-/// The event, as old clients take it. What is lost is what they cannot show: which calls are theirs to answer (they find
-/// out by the names of the tools), that a cancelled run is no failure, and the media in results of tools.
+/// The event in the form of old clients. They lose what they cannot show: which calls are theirs to answer (they compare
+/// names of tools), that a cancelled run is no failure, and media in results of tools.
 pub(crate) fn down(mut event: Event) -> Event {
     match &mut event.kind {
         Kind::RunFinished { outcome: Some(Outcome::Success { pending_tool_call_ids }), .. } => pending_tool_call_ids.clear(),
@@ -42,7 +42,7 @@ fn lower(message: &mut Message) {
     }
 }
 
-/// One text, of a line for each part.
+/// One text with a line for each part.
 fn flatten(content: &mut Content) {
     if let Content::Parts(parts) = content {
         let lines: Vec<_> = parts.iter().map(in_words).collect();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_no_version_is_old() {
+    fn a_client_without_a_version_is_old() {
         for (version, old) in
             [(None, true), (Some("0.9"), true), (Some("1.0"), false), (Some("1.1"), false), (Some("10.0"), false)]
         {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_old_clients_throw_on_is_said_otherwise() {
+    fn events_are_converted_for_old_clients() {
         let finished = json!({"type": "RUN_FINISHED", "threadId": "thread", "runId": "run", "outcome": {"type": "success"}});
         assert_eq!(shown(event("end=a,b")), finished);
         let cancelled = json!({"type": "RUN_ERROR", "message": "the run was cancelled", "code": "RUN_CANCELED"});

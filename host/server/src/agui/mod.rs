@@ -1,8 +1,8 @@
 //! AG-UI 1.0 as values: what clients send, what a run says in it, and the bytes of that.
 //!
-//! The way of an event: the record of the host's run is projected (`project`), looked at by a verifier (`verify`), joined
-//! where it may be (`coalesce`), said otherwise to old clients (`legacy`), and written (`wire`). Snapshots are the same
-//! stream, folded (`fold`). Nothing here asks the host; `crate::agents` does.
+//! The way of an event: the record of the host's run is projected (`project`), checked (`verify`), joined with its
+//! neighbours (`coalesce`), converted for old clients (`legacy`), and written (`wire`). Snapshots are the same stream,
+//! folded (`fold`). The module does not call the host; `crate::agents` does.
 
 pub(crate) mod capabilities;
 pub(crate) mod coalesce;

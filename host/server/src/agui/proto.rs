@@ -1,7 +1,7 @@
 //! Events as protobuf, as `@ag-ui/proto` 1.0.0 decodes them.
 //!
-//! It can say every kind of event. What it cannot say: whole numbers inside JSON values beyond 2^53, which are doubles
-//! here. (JavaScript would round those of the JSON too.)
+//! The encoding covers every kind of event. Whole numbers beyond 2^53 inside JSON values become doubles. (JavaScript rounds
+//! those of JSON as well.)
 
 mod schema;
 
@@ -31,7 +31,7 @@ pub(crate) fn frame(event: &Event) -> Vec<u8> {
     bytes
 }
 
-/// The number of the type, which stands beside the arm.
+/// The number of the type, which the message repeats.
 const fn number(kind: &Kind) -> i32 {
     match kind {
         Kind::TextMessageStart { .. } => 0,
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
     use crate::agui::sample::{event, events};
 
-    /// What `@ag-ui/proto` 1.0.0 encodes these to.
+    /// The bytes that `@ag-ui/proto` 1.0.0 encodes.
     #[test]
     fn bytes_are_those_of_the_client() {
         for (word, expected) in [
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decoded_is_what_was_meant() {
+    fn decoded_parameters_equal_the_encoded_ones() {
         let mut activity = event("a=i@g").at(1_700_000_000_123);
         activity.metadata.insert("key".to_owned(), json!({"deep": [null, true, -0.5, "text", {}]}));
         let bytes = frame(&activity);

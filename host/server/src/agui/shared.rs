@@ -20,7 +20,7 @@ const KEPT_BYTES: usize = 16 * 1024;
 pub(crate) struct AguiState {
     locks: Vec<tokio::sync::Mutex<()>>,
     pub(crate) messages: MessageCache,
-    /// How many receive a run as their own.
+    /// The number of clients that receive a run as their own.
     pub(crate) watchers: Mutex<HashMap<RunId, usize>>,
 }
 
@@ -46,7 +46,7 @@ impl AguiState {
     }
 }
 
-/// The messages of runs that have ended, folded. They do not change any more, so this is nothing but time saved.
+/// The folded messages of ended runs. They never change, so the cache only saves time.
 pub(crate) struct MessageCache(Mutex<LruCache<RunId, Arc<[Message]>>>);
 
 impl Default for MessageCache {

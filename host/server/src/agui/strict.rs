@@ -1,9 +1,9 @@
 //! The strict profile: what a run may be started with where the host holds the conversation and the client says one
 //! thing at a time.
 //!
-//! It is: the table of rules of `POST /api/v1/agent/runs`, in its order, each with exactly its message. The rules for
-//! `binary` parts hold for the parts that came after them (`image`, `document`, ...) too: they are the same in newer words.
-//! It is not: a second reading. What passes is read like any other input ([`super::input`]).
+//! The table of rules of `POST /api/v1/agent/runs`, in its order, each with its exact message. The rules for `binary` parts
+//! hold for the later parts (`image`, `document`, ...) too. An accepted request is read like any other input
+//! ([`super::input`]).
 
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -31,8 +31,8 @@ pub(crate) fn parse(body: &[u8]) -> Result<RunAgentInput, Problem> {
     input::read(members).map_err(restate)
 }
 
-/// Holds the members of a body with so many bytes against the table. What is not there, or no list or text at all, is
-/// left to the reading that follows.
+/// Checks the members of a body of this size against the table. A missing member, or one that is neither list nor text, is
+/// left to the reader.
 pub(crate) fn check(body_bytes: usize, members: &Map<String, Value>) -> Result<(), Problem> {
     check_size(body_bytes)?;
     if let Some(id) = given(members, "threadId")
@@ -84,7 +84,7 @@ fn check_messages(messages: &[Value]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// When a part breaks the rule, which member of a `binary` part does, and the message.
+/// The condition of a violation, the violating member of a `binary` part, and the message.
 type Rule = (fn(&Media) -> bool, &'static str, &'static str);
 
 const RULES: [Rule; 3] = [
@@ -93,7 +93,7 @@ const RULES: [Rule; 3] = [
     (|part| part.has_data, "data", "binary content data is not allowed"),
 ];
 
-/// What the rules look at in a part that refers to bytes.
+/// The members of a part with media that the rules check.
 struct Media {
     /// Written as before 1.0.
     is_binary: bool,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_just_allowed_passes() {
+    fn values_at_the_limit_pass() {
         assert!(of(&sized(MAX_BODY)).is_ok());
         for id in [THREAD.to_uppercase(), THREAD.replace('-', ""), format!("urn:uuid:{THREAD}"), format!("{{{THREAD}}}")] {
             assert!(of(&with(json!({ "threadId": id }))).is_ok(), "{id}");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reading_refuses_has_the_codes_of_the_profile() {
+    fn parse_errors_have_the_codes_of_the_profile() {
         let check = |whole: Value, code: ProblemCode, field: Option<&str>| {
             let problem = of(&whole).unwrap_err();
             assert_eq!((problem.code(), problem.field()), (code, field), "{whole}");

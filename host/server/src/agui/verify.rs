@@ -1,8 +1,8 @@
-//! What may follow what on a stream of AG-UI events.
+//! The order of events in an AG-UI stream.
 //!
-//! Clients check most of it, and throw: the run is lost to them. What they do not check shows wrong things to people, or
-//! breaks the next request. So the host checks before it sends, and knows at each moment what is open: how to end in
-//! order ([`Verifier::closing`]), and how somebody who joins late gets to the same place ([`Verifier::reopening`]).
+//! Clients check most rules, and throw: the run is lost to them. A violation that they do not check shows wrong content or
+//! breaks the next request. The host therefore checks before it sends, and knows the open elements at each moment: how to
+//! end in order ([`Verifier::closing`]), and how a client that joins late gets to the same state ([`Verifier::reopening`]).
 //!
 //! The rules are those of `@ag-ui/client` 1.0.0, and those of the specification that it leaves to the server.
 
@@ -27,7 +27,7 @@ pub(crate) struct Verifier {
     run: Option<(String, String)>,
     /// The STARTs of what is open, in order. Subagents apart.
     open: Vec<Event>,
-    /// Those of this run, in order of their start.
+    /// The subagents of this run, in order of their start.
     subagents: Vec<Subagent>,
     owners: Owners,
     /// Calls that this run started, in order, and those of them that have their result.
@@ -52,8 +52,8 @@ struct Subagent {
     end: Option<Event>,
 }
 
-/// Who started what in this run: a subagent, or the agent itself. Kept after the end, and for each kind of thing apart:
-/// a message and a call may have one id.
+/// The owner of each element of this run: a subagent, or the agent itself. Kept after the end, and separately for each
+/// kind: a message and a call may have the same id.
 #[derive(Debug, Default)]
 struct Owners {
     messages: HashMap<String, Option<String>>,
@@ -65,13 +65,13 @@ struct Owners {
     made: HashMap<String, Option<String>>,
 }
 
-/// What the client has, of this run and of those before.
+/// The elements that the client has, of this run and of earlier ones.
 #[derive(Debug, Default)]
 struct Known {
     messages: HashMap<String, Nature>,
     calls: HashSet<String>,
     answered: HashSet<String>,
-    /// Whether that is all. If not, nobody can say that a result belongs to no call.
+    /// True if the list is complete. Otherwise a result without a known call is accepted.
     all: bool,
     all_activities: bool,
 }
@@ -116,12 +116,12 @@ impl Verifier {
     }
 
     #[cfg(test)]
-    /// Whether a run has started.
+    /// True if a run has started.
     pub(crate) fn is_started(&self) -> bool {
         self.phase != Phase::Before
     }
 
-    /// Whether the last run has ended. A stream that stops before it looks complete to clients, and is not.
+    /// True if the last run has ended. A stream that stops before that looks complete to clients, and is not.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Finished | Phase::Failed)
     }
@@ -130,7 +130,7 @@ impl Verifier {
     ///
     /// # Errors
     ///
-    /// The first rule that it breaks. Where [`Violation::throws`], the event is not counted as sent.
+    /// Fails with the first violated rule. If [`Violation::throws`], the event is not counted as sent.
     pub(crate) fn admit(&mut self, event: &Event) -> Result<(), Violation> {
         self.order(event)?;
         well_formed(event)?;
@@ -141,8 +141,8 @@ impl Verifier {
         flaw.map_or(Ok(()), Err)
     }
 
-    /// The ends of all that is open, so that RUN_FINISHED may follow. What was opened last ends first; subagents end
-    /// after what they may own.
+    /// The ends of all open elements, so that RUN_FINISHED may follow. The element that was opened last ends first;
+    /// subagents end after the elements that they may own.
     pub(crate) fn closing(&self) -> Vec<Event> {
         if self.phase != Phase::Active {
             return Vec::new();
@@ -155,9 +155,8 @@ impl Verifier {
         items.chain(subagents).collect()
     }
 
-    /// What somebody who has RUN_STARTED and the snapshots needs before the next event: the STARTs of all that is open.
-    /// The subagents of the run come first, those that have ended with their end: messages of the snapshot name them, and
-    /// so may subagents that start later.
+    /// The events for a client that has RUN_STARTED and the snapshots: the STARTs of all open elements. The subagents of
+    /// the run come first, ended ones with their end: messages of the snapshot name them, and so may later subagents.
     pub(crate) fn reopening(&self) -> Vec<Event> {
         if self.phase != Phase::Active {
             return Vec::new();
@@ -183,7 +182,7 @@ impl Verifier {
         }
     }
 
-    /// What must be open, and what must not.
+    /// Checks the elements that must be open, or must not be.
     fn item(&self, event: &Event) -> Result<(), Violation> {
         let name = event.kind.name();
         match act(event) {
@@ -220,7 +219,7 @@ impl Verifier {
         }
     }
 
-    /// A tag may be left out, but what is tagged must agree with whoever started the thing.
+    /// A tag may be absent; a present one must match the owner of the element.
     fn tag(&self, event: &Event) -> Result<(), Violation> {
         let owners = &self.owners;
         if let Kind::ToolCallStart { tool_call_id, parent_message_id: Some(parent), .. } = &event.kind
@@ -263,7 +262,7 @@ impl Verifier {
         agree(event, owner, || item.to_string())
     }
 
-    /// What clients let pass, and should not get.
+    /// A violation that clients do not check.
     fn flaw(&self, event: &Event) -> Option<Violation> {
         let name = event.kind.name();
         if event.subagent.is_some() && !takes_tag(&event.kind) {
@@ -294,7 +293,7 @@ impl Verifier {
             Kind::ToolCallStart { parent_message_id: Some(parent), .. } => {
                 self.taken(event, parent, Nature::ASSISTANT).or_else(|| self.misattributed(event, Some(parent)))
             }
-            // It makes a message of its own id.
+            // The call creates a message with its own id.
             Kind::ToolCallStart { tool_call_id: id, .. } => {
                 let taken = self.known.messages.contains_key(id);
                 taken.then(|| Violation::TakenId { event: name, id: id.clone() }).or_else(|| self.misattributed(event, Some(id)))
@@ -314,8 +313,8 @@ impl Verifier {
             .then(|| Violation::OtherRun { started: started.clone(), finished: run.to_owned() })
     }
 
-    /// A success names exactly the calls that the client is to answer. Where it names none, clients take all calls of the
-    /// run that have no result for those.
+    /// A success names exactly the calls that the client has to answer. Without a list, clients assume all calls of the run
+    /// without a result.
     fn pending(&self, outcome: Option<&Outcome>) -> Option<Violation> {
         let named: &[String] = match outcome {
             None => &[],
@@ -339,7 +338,7 @@ impl Verifier {
         (*known != nature).then(|| Violation::TakenId { event: event.kind.name(), id: id.to_owned() })
     }
 
-    /// What clients make at this START, or add to, has one owner for them and another for the stream.
+    /// The element that clients create at this START has one owner for them and another for the stream.
     fn misattributed(&self, event: &Event, message: Option<&str>) -> Option<Violation> {
         let made = message.and_then(|message| self.owners.made.get(message));
         let is_new = message.is_none_or(|message| !self.known.messages.contains_key(message));
@@ -380,7 +379,7 @@ impl Verifier {
         (!known).then(|| Violation::UnknownCall { id: call.to_owned() })
     }
 
-    /// What is open loses all that follows where the snapshot leaves it out.
+    /// An open element that the snapshot leaves out would lose its later events.
     fn dropped(&self, messages: &[Message]) -> Option<Violation> {
         let snapshot = Known::of(messages);
         let item = self.open.iter().filter_map(opened).find(|item| match item {
@@ -411,7 +410,7 @@ impl Verifier {
                 if let (Item::Call(id), Kind::ToolCallStart { parent_message_id, .. }) = (item, &mut start.kind)
                     && self.known.calls.contains(id)
                 {
-                    // It is in a message already, whatever this says.
+                    // The call is in a message already, whatever this event names.
                     *parent_message_id = None;
                 }
                 self.open.push(start);
@@ -459,7 +458,7 @@ impl Verifier {
         *self = Self {
             phase: Phase::Active,
             run: Some((thread.to_owned(), run.to_owned())),
-            // What was said stays.
+            // Earlier messages stay.
             known: std::mem::take(&mut self.known),
             ..Self::default()
         };
@@ -511,7 +510,7 @@ impl Verifier {
     fn is_open(&self, item: Item<'_>) -> bool {
         match item {
             Item::Subagent(id) => self.subagent(id).is_some_and(|subagent| subagent.end.is_none()),
-            // What is continued was mostly opened last.
+            // The continued element was mostly opened last.
             _ => self.open.iter().rev().any(|start| opened(start) == Some(item)),
         }
     }
@@ -532,7 +531,7 @@ impl Verifier {
         Some(Event { subagent: self.owner_of(start), ..Event::from(kind) })
     }
 
-    /// Who owns what this START opened, now.
+    /// The present owner of the element that this START opened.
     fn owner_of(&self, start: &Event) -> Option<String> {
         match opened(start)? {
             Item::Text(id) => self.owners.messages.get(id)?.clone(),

@@ -10,11 +10,11 @@ use super::{
     proto,
 };
 
-/// What selects the parser of protobuf in clients, exactly so.
+/// The exact text that selects the protobuf parser in clients.
 const PROTOBUF: &str = "application/vnd.ag-ui.event+proto";
 const EVENT_STREAM: &str = "text/event-stream";
 
-/// How events are written.
+/// The encoding of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Wire {
     #[default]
@@ -32,8 +32,8 @@ impl Wire {
     }
 }
 
-/// How this client wants events. Protobuf is for those that name it: `*/*` is what `curl` says, and nobody reads bytes
-/// there.
+/// The encoding that this client asks for. Protobuf only if the client names it: `curl` sends `*/*`, and its users do not
+/// read bytes.
 pub(crate) fn negotiate(headers: &HeaderMap) -> Wire {
     let ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
     let (mut protobuf, mut sse) = (0, 0);
@@ -49,7 +49,7 @@ pub(crate) fn negotiate(headers: &HeaderMap) -> Wire {
     if protobuf > 0 && protobuf >= sse { Wire::Protobuf } else { Wire::Sse }
 }
 
-/// How much it is wanted, in thousandths. What cannot be read counts as wanted: the type was named.
+/// The weight, in thousandths. An unreadable weight counts as 1000, because the type was named.
 fn quality(parameters: &str) -> u16 {
     let weight = parameters.split(';').find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
@@ -99,7 +99,7 @@ pub(crate) fn protobuf(event: &Event) -> Bytes {
 }
 
 impl Kind {
-    /// Its `type`, as JSON shows it.
+    /// The `type` in JSON.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::RunStarted { .. } => "RUN_STARTED",

@@ -73,8 +73,8 @@ pub(crate) fn body(blob: BlobReader, first: u64, end: u64) -> Body {
     Body::from_stream(pieces)
 }
 
-/// The headers that go with the content. They let it run nothing: it is a download unless the client asks for a kind
-/// that is harmless to show, its type is not guessed at, and were it shown all the same, a policy puts it in a box.
+/// The headers of content. Content never runs: it is a download unless the client asks for a kind that is harmless to show,
+/// its type is not guessed, and a policy sandboxes it if it is shown all the same.
 pub(crate) fn describe(headers: &mut HeaderMap, record: &ArtifactRecord, etag: &str, inline: bool) -> Result<(), Problem> {
     let shown = inline && media::may_show(&record.media_type);
     insert(headers, header::CONTENT_TYPE, record.media_type.clone())?;
@@ -98,7 +98,7 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) -> Result<()
     Ok(())
 }
 
-/// Whether a part is of use (`If-Range`, compared strongly). Content has no date here, so a date never is.
+/// True if a range is useful (`If-Range`, compared strongly). Content has no date here, so a date never matches.
 fn may_be_partial(headers: &HeaderMap, etag: &str) -> bool {
     headers.get(header::IF_RANGE).is_none_or(|value| value.as_bytes() == etag.as_bytes())
 }
@@ -106,7 +106,7 @@ fn may_be_partial(headers: &HeaderMap, etag: &str) -> bool {
 /// The part that a `Range` asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum RangeChoice {
-    /// Everything: there is no range, or one that is malformed, or several, which a server may pass over.
+    /// The whole content: there is no range, a malformed one, or several, which a server may ignore.
     All,
     Part {
         first: u64,

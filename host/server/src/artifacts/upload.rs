@@ -22,7 +22,7 @@ use crate::{
 
 /// A client that sends nothing for so long holds a connection for nothing.
 pub(crate) const IDLE: Duration = Duration::from_secs(30);
-/// So long an upload may take: 64 MiB at 110 kB a second.
+/// Time limit of an upload: 64 MiB at 110 kB a second.
 pub(crate) const ARRIVAL: Duration = Duration::from_secs(600);
 /// Pieces are gathered to so much before they go to disk.
 pub(crate) const WRITE_BYTES: usize = 512 * 1024;
@@ -115,7 +115,7 @@ pub(crate) struct NewUpload {
     pub(crate) scope: ArtifactScope,
 }
 
-/// Makes an artifact of what was written. It is durable when this returns.
+/// Makes an artifact of the written content. The artifact is durable when this function returns.
 pub(crate) async fn create_artifact(app: &App, writer: BlobWriter, new: NewUpload) -> Result<ArtifactRecord, Problem> {
     let NewUpload { media_type, name, expires_in_ms, scope } = new;
     // Held until the record is there: it keeps the content.
@@ -166,7 +166,7 @@ pub(crate) async fn refuse(mut body: Body, limit: u64) -> Problem {
             }
         }
     };
-    // Whether the client got so far or not, the answer is the same.
+    // The answer does not depend on the rest of the upload.
     let _ = tokio::time::timeout(IDLE, discard).await;
     too_large(limit)
 }

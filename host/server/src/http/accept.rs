@@ -1,4 +1,4 @@
-//! Which form of an answer a client would rather have (`Accept`, RFC 9110 section 12.5.1).
+//! The preferred form of an answer (`Accept`, RFC 9110 section 12.5.1).
 
 use axum::http::{HeaderMap, header};
 
@@ -13,7 +13,7 @@ pub(crate) enum Form {
     Stream,
 }
 
-/// How well a form does: the weight that the client gives it, how precisely it is named, how early.
+/// The rank of a form: the weight in the header, the precision of the range, the position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Fit {
     /// In thousandths.
@@ -42,7 +42,7 @@ pub(crate) fn negotiate(headers: &HeaderMap) -> Result<Form, Problem> {
     }
 }
 
-/// How well one media type does. The most precise range that matches it decides its weight.
+/// The rank of a media type. The most precise matching range decides its weight.
 fn fit(ranges: &[(&str, &str, u16)], kind: &str, subtype: &str) -> Option<Fit> {
     let matching = ranges.iter().enumerate().filter_map(|(at, (range_kind, range_subtype, weight))| {
         let precision = match (*range_kind, *range_subtype) {
@@ -56,7 +56,7 @@ fn fit(ranges: &[(&str, &str, u16)], kind: &str, subtype: &str) -> Option<Fit> {
     matching.max_by_key(|fit| (fit.precision, fit.earliness)).filter(|fit| fit.weight > 0)
 }
 
-/// One media range: type, subtype, weight in thousandths. `None` where it is malformed.
+/// A media range: type, subtype, weight in thousandths. `None` if it is malformed.
 fn range(text: &str) -> Option<(&str, &str, u16)> {
     let mut parts = text.split(';').map(str::trim);
     let (kind, subtype) = parts.next()?.split_once('/')?;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_does_not_count() {
+    fn unparsable_values_are_ignored() {
         check("json", Some(Form::Page));
         check("", Some(Form::Page));
         check("text/event-stream;q=high", Some(Form::Page));

@@ -21,7 +21,7 @@ macro_rules! problem_codes {
                 match self { $(Self::$variant => $text),* }
             }
 
-            /// Its meaning, for people.
+            /// Meaning of the code, for people.
             #[must_use]
             $vis fn description(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),*).trim()),* }

@@ -28,29 +28,28 @@ use super::{
     problem::{Problem, ProblemCode},
 };
 
-/// What is read ahead and written ahead on one connection. A client that does not read holds so much, and the piece that
-/// came last.
+/// Read and write buffer of one connection, in bytes. A client that does not read occupies this much, and the last piece.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// The longest head of a request: common servers take 8 to 32 KiB.
 const HEAD_BYTES: usize = 32 * 1024;
-/// What the system holds of an answer for a client that has not taken it. The system says that there is room when a third of
-/// it is free, so this is also what tells a client that reads slowly (6 kB/s where it has 30 seconds) from one that does
-/// not; left to itself the system takes megabytes. Over a way of 100 ms it lets 2.5 MB/s through.
+/// Send buffer of the system, in bytes. The system reports room when a third of it is free, so the size also separates a
+/// client that reads slowly (6 kB/s with 30 seconds) from one that does not read; the default is megabytes. With a delay of
+/// 100 ms it allows 2.5 MB/s.
 const SEND_BYTES: u32 = 256 * 1024;
 /// Connections that wait to be taken, as in the standard library of tokio.
 const BACKLOG: u32 = 1024;
 /// Files that the process has open beside its connections: the ledger, artifacts, what runs reach outside.
 const OTHER_FILES: u64 = 256;
-/// Connections over the limit that are told so at one time; others are closed.
+/// Connections over the limit that receive an answer at the same time; others are closed.
 const REFUSED_AT_ONCE: usize = 64;
 /// A client that is refused has so long to read it.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// When no connection can be taken (the process has no file left), there is one perhaps after this.
+/// Pause when no connection can be accepted because the process has no file descriptor left.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// The log says so often that the limit is reached.
 const COMPLAINT: Duration = Duration::from_secs(10);
 
-/// Where a connection comes from.
+/// The address of the other side of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
@@ -72,13 +71,13 @@ pub(crate) struct Connections {
     http: http1::Builder,
     slow_reader: Duration,
     places: Arc<Semaphore>,
-    /// How many places there are.
+    /// Number of places.
     limit: usize,
     refused: Arc<Semaphore>,
     tasks: TaskTracker,
-    /// What is in flight is answered, and nothing more is taken.
+    /// Cancelled to stop accepting: open requests are answered first.
     closing: CancellationToken,
-    /// Whoever is still there is cut off.
+    /// Cancelled to close the remaining connections.
     cut: CancellationToken,
 }
 
@@ -175,14 +174,14 @@ impl Connections {
             Ok::<(), io::Error>(())
         };
         tokio::select! {
-            // Whether it was read or not, that is all there is to say.
+            // Nothing else is sent, whether or not the client read the answer.
             _ = tokio::time::timeout(REFUSAL, refusal) => {}
             () = self.closing.cancelled() => {}
         }
     }
 
-    /// Waits for the ends of all connections, which the end of the server was told to; after `patience` they are cut off.
-    /// Gives whether it came to that.
+    /// Waits for the ends of all connections after the stop of the server; after `patience` the remaining ones are closed.
+    /// Returns true if some were closed.
     pub(crate) async fn end(self, patience: Duration) -> bool {
         self.tasks.close();
         let overdue = tokio::time::timeout(patience, self.tasks.wait()).await.is_err();

@@ -1,4 +1,4 @@
-//! What requests are made of, each extracted so that a refusal is a problem document.
+//! The parts of requests, extracted so that a refusal is a problem document.
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::{problem::Problem, query::Query};
 
-/// The texts of a path. What is no text names nothing.
+/// The texts of a path. Bytes that are no text are `not_found`.
 pub(crate) struct Path<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
@@ -26,7 +26,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     }
 }
 
-/// The `{id}` of a path. What is no id names nothing, so it is `not_found` like an id that was never given.
+/// The `{id}` of a path. A malformed id is `not_found`, like an unknown one.
 pub(crate) struct Id<T>(pub(crate) T);
 
 /// An id in a path, with the noun that refusals use for it.

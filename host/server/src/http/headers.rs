@@ -15,7 +15,7 @@ pub(crate) const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch
 /// The longest `Idempotency-Key`: a UUID has 36 characters and a digest 64, and keys are kept in an index of the ledger.
 pub(crate) const MAX_IDEMPOTENCY_KEY_LEN: usize = 255;
 
-/// `Last-Event-ID`. It goes before the query: a browser sends it when it connects again to the address that it had.
+/// `Last-Event-ID`. It takes precedence over the query: a browser sends it when it reconnects to the same address.
 pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else { return Ok(None) };
     match value.to_str() {
@@ -35,7 +35,7 @@ pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Whether the client has this content already (`If-None-Match`, compared weakly).
+/// True if the client has this content already (`If-None-Match`, compared weakly).
 pub(crate) fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
     headers
         .get_all(header::IF_NONE_MATCH)

@@ -16,7 +16,7 @@ struct Numbers {
     streams: Count,
 }
 
-/// A stream that is open. It counts as long as it lives.
+/// An open stream, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Streaming(HttpMetrics);
 

@@ -13,8 +13,8 @@ use tokio::{
     time::Sleep,
 };
 
-/// A socket on which a write fails that has waited so long without one byte being taken. Who reads slowly, but reads, is
-/// left alone.
+/// A socket whose writes fail after waiting too long without a byte being taken. A client that reads slowly is not
+/// affected.
 pub(crate) struct PacedStream {
     stream: TcpStream,
     patience: Duration,
@@ -35,7 +35,7 @@ impl PacedStream {
         let patience = self.patience;
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
         ready!(waiting.as_mut().poll(context));
-        // What the system still holds for the client would otherwise stay for minutes after the end.
+        // The system would otherwise keep the buffered data for minutes after the end.
         if let Err(error) = self.stream.set_zero_linger() {
             tracing::debug!(%error, "a connection that is dropped lingers");
         }

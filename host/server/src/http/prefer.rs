@@ -7,14 +7,14 @@ use axum::http::{HeaderMap, HeaderName};
 pub(crate) const PREFER: HeaderName = HeaderName::from_static("prefer");
 pub(crate) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// How long the client would wait for runs to end, where it says so and means more than nothing.
+/// The time that the client waits for runs to end; `None` without a positive wait.
 ///
 /// A preference is a wish: what is unknown or malformed is ignored, and of several the first counts.
 pub(crate) fn wait(headers: &HeaderMap, longest: Duration) -> Option<Duration> {
     let lines = headers.get_all(PREFER).iter().filter_map(|line| line.to_str().ok());
     let preferences = lines.flat_map(|line| split(line, ','));
     let value = preferences.filter_map(|preference| {
-        // What follows a semicolon belongs to the preference, and `wait` has no such parameters.
+        // The text after a semicolon belongs to the preference, and `wait` has no such parameters.
         let (name, value) = split(preference, ';').next()?.split_once('=')?;
         name.trim().eq_ignore_ascii_case("wait").then(|| value.trim())
     });
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_wait_is_ignored() {
+    fn preferences_other_than_wait_are_ignored() {
         for line in ["", "wait", "wait=", "wait=0", "wait=-1", "wait=1.5", "wait=soon", "await=5", "wait=\"", "respond-async"] {
             check(&[line], None);
         }

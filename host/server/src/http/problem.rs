@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::codes::problem_codes;
 
-/// How long a client that met a passing condition should wait, in seconds.
+/// Time that a client should wait after a passing condition, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 problem_codes! {
@@ -28,13 +28,13 @@ problem_codes! {
     InvalidCursor = "invalid_cursor", BAD_REQUEST;
     /// The configuration of a binding does not fit its runner.
     InvalidConfig = "invalid_config", BAD_REQUEST;
-    /// Nobody knows who asks: a token is missing, or is nobody's.
+    /// The caller is unknown: a token is missing, or is not valid.
     Unauthenticated = "unauthenticated", UNAUTHORIZED;
-    /// Who asks may not do this.
+    /// The caller has no right to this request.
     Forbidden = "forbidden", FORBIDDEN;
-    /// What a run may use does not have it: the manifest must ask for it, and the binding must allow it.
+    /// The grant of the run does not include the resource: the manifest must ask for it, and the binding must allow it.
     Unauthorized = "unauthorized", FORBIDDEN;
-    /// There is no such thing, or no such path.
+    /// The object or path does not exist.
     NotFound = "not_found", NOT_FOUND;
     /// No plugin has this runner.
     RunnerNotFound = "runner_not_found", NOT_FOUND;
@@ -60,13 +60,13 @@ problem_codes! {
     RunIdConflict = "run_id_conflict", CONFLICT;
     /// The run of the thread waits, and the request does not answer all that it asks: `details` has what is open.
     InterruptsOpen = "interrupts_open", CONFLICT;
-    /// Nobody has asked what this answers.
+    /// No open question matches this answer.
     UnknownInterrupt = "unknown_interrupt", UNPROCESSABLE_ENTITY;
     /// No call waits for this result.
     UnknownToolCall = "unknown_tool_call", UNPROCESSABLE_ENTITY;
     /// A client may not speak in this role, or not say this in it.
     RoleForbidden = "role_forbidden", UNPROCESSABLE_ENTITY;
-    /// There is nothing new that a run could answer.
+    /// The request has no new message that a run could answer.
     NothingToDo = "nothing_to_do", UNPROCESSABLE_ENTITY;
     /// The run left nothing to execute again.
     NoJournal = "no_journal", CONFLICT;
@@ -94,7 +94,7 @@ problem_codes! {
     MediaInvalid = "media_invalid", UNPROCESSABLE_ENTITY;
     /// A part of a message has more bytes than it may have.
     MediaTooLarge = "media_too_large", UNPROCESSABLE_ENTITY;
-    /// What a part of a message refers to cannot be had: its host is not allowed, or does not give it.
+    /// The media of a part cannot be fetched: its host is not allowed, or does not answer with it.
     MediaUnavailable = "media_unavailable", UNPROCESSABLE_ENTITY;
     /// In the strict profile: the input of a run is malformed.
     AgentRunInputInvalid = "AGENT_RUN_INPUT_INVALID", UNPROCESSABLE_ENTITY;
@@ -102,7 +102,7 @@ problem_codes! {
     AgentRunMessagesInvalid = "AGENT_RUN_MESSAGES_INVALID", UNPROCESSABLE_ENTITY;
     /// In the strict profile: the id of a thread is no UUID.
     AgentSessionIdInvalid = "AGENT_SESSION_ID_INVALID", UNPROCESSABLE_ENTITY;
-    /// What changed in the configuration is read only when the host starts: `fields` names it.
+    /// A changed setting is read only at the start of the host: `fields` names it.
     RestartNeeded = "restart_needed", CONFLICT;
     /// The configuration on the machine of the host cannot be used; the one before still serves.
     ConfigRefused = "config_refused", UNPROCESSABLE_ENTITY;
@@ -123,7 +123,7 @@ impl ProblemCode {
         Self::ALL.iter().copied().find(|code| code.as_str() == name)
     }
 
-    /// Whether the same request may succeed in a moment.
+    /// True if the same request may succeed soon.
     pub(crate) const fn passes(self) -> bool {
         matches!(self, Self::QueueFull | Self::RateLimited | Self::TooManyStreams | Self::Unavailable | Self::ShuttingDown)
     }
@@ -149,7 +149,7 @@ pub struct Problem {
     refusal: Option<Box<Refusal>>,
 }
 
-/// What the gate of a run says of a refusal, beside its code and what happened.
+/// The members of a gate's refusal, besides its code and message.
 #[derive(Debug, Clone, PartialEq)]
 struct Refusal {
     retryable: bool,
@@ -162,7 +162,7 @@ impl Problem {
         Self { code, detail: detail.into(), field: None, fields: Vec::new(), action: None, refusal: None }
     }
 
-    /// There is no such thing.
+    /// The object does not exist.
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(ProblemCode::NotFound, detail)
     }
@@ -177,12 +177,12 @@ impl Problem {
         Self::new(ProblemCode::InvalidCursor, "`cursor` is not one that this host gave")
     }
 
-    /// Who asks may not set `field` to this.
+    /// The caller may not set `field` to this value.
     pub fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { field: Some(field.into()), ..Self::new(ProblemCode::Forbidden, detail) }
     }
 
-    /// What the kernel refused, whose complaint about a value begins with the field, in backticks.
+    /// A refusal of the kernel whose message begins with the field, in backticks.
     pub fn of_field(error: HostError) -> Self {
         match &error {
             HostError::Invalid(complaint) => match complaint.strip_prefix('`').and_then(|rest| rest.split_once('`')) {
@@ -220,19 +220,19 @@ impl Problem {
         Self { fields, ..Self::new(code, detail) }
     }
 
-    /// The host is at fault. What happened goes to its log, not to the client: it may name files of the machine.
+    /// An error of the host. The description goes to the log, not to the client: it may name files of the machine.
     pub fn internal(what: impl std::fmt::Display) -> Self {
         tracing::error!(error = %what, "a request failed in the host");
-        Self::new(ProblemCode::Internal, "the host failed to answer; its log says how")
+        Self::new(ProblemCode::Internal, "the host failed; its log has the reason")
     }
 
-    /// What kind of problem it is.
+    /// The code of the problem.
     #[must_use]
     pub const fn code(&self) -> ProblemCode {
         self.code
     }
 
-    /// What happened, and what to do.
+    /// Description and remedy.
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_inside_stays_inside() {
+    fn internal_errors_are_not_shown_to_clients() {
         let problem = Problem::internal("/var/lib/secret: permission denied");
         assert!(!problem.to_json().contains("secret"));
     }

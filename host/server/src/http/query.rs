@@ -46,8 +46,8 @@ impl Query {
         self.value(name).filter(|value| !value.is_empty())
     }
 
-    /// The value of `name` as what it stands for. An empty value stands for nothing, and is refused as any other that does
-    /// not fit: a filter that is left empty would otherwise show everything.
+    /// The parsed value of `name`. An empty value is refused like any other invalid one: an empty filter would otherwise
+    /// match everything.
     pub(crate) fn parsed<T: FromStr<Err: Display>>(&mut self, name: &'static str) -> Result<Option<T>, Problem> {
         self.value(name)
             .map(|value| value.parse().map_err(|error| Problem::invalid(name, format!("`{name}`: {error}"))))

@@ -48,7 +48,7 @@ pub(crate) fn whole_page(items: Vec<impl Serialize>) -> Response {
     json(StatusCode::OK, &Page { items, next_cursor: None, prev_cursor: None, has_more: false })
 }
 
-/// A page of `limit` items. One item more in `items` tells that there are more.
+/// A page of `limit` items. One additional item in `items` shows that there are more.
 pub(crate) fn page<T: Serialize>(mut items: Vec<T>, limit: u32, cursor: impl FnOnce(&T) -> String) -> Response {
     let has_more = items.len() > limit as usize;
     items.truncate(limit as usize);

@@ -25,7 +25,7 @@ use utoipa::{
 pub(crate) use self::tidy::tidy;
 use crate::http::{Id, PathId, ProblemCode, query::DEFAULT_PAGE};
 
-/// What every route may refuse with.
+/// The codes that every route may answer.
 const ALWAYS: &[ProblemCode] = &[
     ProblemCode::InvalidArgument,
     ProblemCode::Unauthenticated,
@@ -33,10 +33,10 @@ const ALWAYS: &[ProblemCode] = &[
     ProblemCode::Internal,
     ProblemCode::Unavailable,
 ];
-/// What routes that take a JSON body may refuse with.
+/// The codes of routes with a JSON body.
 pub(crate) const JSON: &[ProblemCode] =
     &[ProblemCode::InvalidJson, ProblemCode::UnsupportedMediaType, ProblemCode::PayloadTooLarge, ProblemCode::RequestTimeout];
-/// What routes that write may refuse with.
+/// The codes of routes that write.
 pub(crate) const WRITE: &[ProblemCode] = &[ProblemCode::ShuttingDown, ProblemCode::InsufficientStorage];
 
 /// Declares what a route refuses with, beside what every route may: `refusals!(Name = [GROUP, …] + [Code, …])`, the groups
@@ -96,7 +96,7 @@ fn problem(status: u16, codes: &[ProblemCode]) -> utoipa::openapi::Response {
         response = response.header("Retry-After", after.build());
     }
     if status == StatusCode::UNAUTHORIZED.as_u16() {
-        let how = HeaderBuilder::new().description(Some("How to say who asks."));
+        let how = HeaderBuilder::new().description(Some("Credentials of requests."));
         response = response.header("WWW-Authenticate", how.build());
     }
     response.build()
@@ -270,6 +270,6 @@ pub(crate) const TAGS: &[(&str, &str)] = &[
     ("actions", "What runs ask people for."),
     ("artifacts", "Bytes that events, messages and tools refer to."),
     ("deliveries", "Results on their way to webhooks."),
-    ("keys", "Who may come in."),
+    ("keys", "Security."),
     ("host", "The host itself."),
 ];

@@ -1,4 +1,4 @@
-//! What the generated document needs to be exact: each step mends one thing that the generator cannot say.
+//! Corrections of the generated document: each step adds one detail that the generator cannot express.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +41,8 @@ fn name_timestamps(document: &mut Value) {
     });
 }
 
-/// `#[serde(flatten)]` comes as `allOf`, whose parts would each refuse the members of the others where one of them has
-/// `additionalProperties: false`. One object with all members says what is meant.
+/// `#[serde(flatten)]` becomes `allOf`, whose parts would refuse each other's members if one of them has
+/// `additionalProperties: false`. One object with all members expresses the same.
 fn flatten(schemas: &mut Map<String, Value>) {
     let before = schemas.clone();
     for schema in schemas.values_mut() {
@@ -87,7 +87,7 @@ fn sets(object: &mut Map<String, Value>) {
     object.remove("uniqueItems");
 }
 
-/// What was only a part of something else, and is written out there. Says whether there was any: it may have had parts.
+/// Removes schemas that are no longer referenced. Returns true if there were any, because their parts may be unused now.
 fn drop_unused(document: &mut Value) -> bool {
     let mut used = BTreeSet::new();
     walk(document, &mut |object| {
@@ -156,8 +156,8 @@ fn optional_body(object: &mut Map<String, Value>) {
     }
 }
 
-/// A parameter that may be left out is an `Option<T>` in the code, too, and `null` is nothing that a header can be. What an
-/// idempotency key may be is the same everywhere.
+/// An optional parameter is an `Option<T>` in the code, but a header cannot be `null`. Idempotency keys have the same
+/// schema everywhere.
 fn parameter(object: &mut Map<String, Value>) {
     if !(object.contains_key("in") && object.contains_key("name")) {
         return;
@@ -185,7 +185,7 @@ fn name_operations(document: &mut Value) {
             let name = operation.get("operationId").and_then(Value::as_str).map(str::to_owned);
             let tag = operation.pointer("/tags/0").and_then(Value::as_str).map(str::to_owned);
             if let (Some(name), Some(tag)) = (name, tag) {
-                // One handler may answer both.
+                // One handler may answer GET and HEAD.
                 let suffix = if method == "head" && !name.ends_with("head") { "_head" } else { "" };
                 let id = format!("{tag}_{name}{suffix}");
                 operation.as_object_mut().and_then(|operation| operation.insert("operationId".to_owned(), id.into()));

@@ -57,7 +57,7 @@ refusals!(RespondRefusals = [JSON, WRITE] + [NotFound, AlreadyAnswered, Expired,
 
 /// Answers an action
 ///
-/// The answer is durable when this answers, and the run goes on by it.
+/// The answer is durable when this request returns, and the run continues with the answer.
 #[utoipa::path(post, path = "/api/v1/actions/{id}/respond", tag = "actions", security(("bearer" = ["actions:respond"])),
     params(("id" = String, Path, description = "Names the action.")),
     request_body = Answer,

@@ -23,7 +23,7 @@ use crate::{
 /// Longest id of a conversation, thread or workspace, as in events.
 const MAX_ID_BYTES: usize = 256;
 
-/// How content is shown.
+/// The presentation of content.
 #[derive(utoipa::ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "the schema of a parameter that is read by hand")]
@@ -38,7 +38,7 @@ impl utoipa::IntoParams for ArtifactId {
     }
 }
 
-/// The `{id}` of a path. Which ids there are, the ledger knows.
+/// The `{id}` of a path. Only the ledger knows which ids exist.
 pub(crate) struct ArtifactId(String);
 
 impl<S: Send + Sync> FromRequestParts<S> for ArtifactId {
@@ -56,7 +56,7 @@ refusals!(UploadRefusals = [WRITE] + [UnsupportedMediaType, PayloadTooLarge, Req
 
 /// Keeps the body as an artifact
 ///
-/// The body is the content. It is durable when this answers.
+/// The body is the content. The artifact is durable when this request returns.
 #[utoipa::path(post, path = "/api/v1/artifacts", tag = "artifacts", security(("bearer" = ["events:write"])),
     params(
         ("name" = Option<String>, Query, description = "A name to show. It may also come in `Content-Disposition`."),
@@ -109,11 +109,11 @@ refusals!(ContentRefusals = [NotFound, RangeNotSatisfiable]);
 
 /// The content of an artifact, or one range of it
 ///
-/// It is a download, under a policy that lets it run nothing.
+/// The content is a download, under a policy that forbids scripts.
 #[utoipa::path(get, path = "/api/v1/artifacts/{id}", tag = "artifacts", security(("bearer" = ["runs:read"])),
     params(
         ArtifactId,
-        ("disposition" = inline(Option<Disposition>), Query, description = "`inline` shows what is harmless to show: some images, and plain text."),
+        ("disposition" = inline(Option<Disposition>), Query, description = "`inline` shows harmless content: some images, and plain text."),
         ("Range" = Option<String>, Header, description = "One range of bytes (RFC 9110); several are answered with everything."),
         ("If-None-Match" = Option<String>, Header, description = "What the client has."),
         ("If-Range" = Option<String>, Header, description = "The range is wanted only of this content."),
@@ -170,7 +170,7 @@ async fn answer(ArtifactId(id): ArtifactId, method: &Method, request: ApiRequest
     let sha256 = record.sha256.clone();
     let blob = app.read(move |records| records.blob(&sha256)).await?;
     let Some(blob) = blob else {
-        // It may have been collected between the two looks.
+        // The artifact may have been collected meanwhile.
         find(&app, &caller, record.artifact_id.clone()).await?;
         return Err(Problem::internal(format!("the content of artifact {} is not there", record.artifact_id)));
     };
@@ -178,7 +178,7 @@ async fn answer(ArtifactId(id): ArtifactId, method: &Method, request: ApiRequest
     download::serve(&record, size, method, &headers, inline, |first, end| download::body(blob, first, end))
 }
 
-/// Where an upload belongs.
+/// The scope of an upload.
 fn scope(caller: &Caller, query: &mut Query) -> Result<ArtifactScope, Problem> {
     let mut id = |name: &'static str| match query.text(name) {
         Some(id) if id.len() > MAX_ID_BYTES => Err(Problem::invalid(name, format!("`{name}` may have {MAX_ID_BYTES} bytes"))),

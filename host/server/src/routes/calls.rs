@@ -1,7 +1,7 @@
 //! Host calls of a run that an executor holds: the functions of the contract by their names, and content as it is.
 //!
-//! Who calls shows the token of its claim, and needs nothing else: the token is good for this one run, as long as the claim
-//! counts. What is granted, how much and how often is judged by the gate of the run, as for a guest.
+//! The caller sends the token of its claim, and needs no key: the token is valid for this one run while the claim is valid.
+//! The gate of the run checks grants, sizes and rates, as for a guest.
 
 use std::future::Future;
 
@@ -38,8 +38,8 @@ impl From<CallError> for Problem {
     }
 }
 
-/// The host calls of the run that the path names, for who shows the token of its claim. What the path names besides is
-/// the second part.
+/// The host calls of the run in the path, for the holder of its claim's token. The second field has the other parts of the
+/// path.
 pub(crate) struct ClaimedCalls<T>(Calls, T);
 
 impl FromRequestParts<App> for ClaimedCalls<String> {
@@ -101,9 +101,9 @@ refusals!(
         Id<RunId>,
         ("function" = String, Path, description = "Such as `models.invoke`."),
     ),
-    request_body(content = serde_json::Map<String, serde_json::Value>, description = "The arguments, as the function says."),
+    request_body(content = serde_json::Map<String, serde_json::Value>, description = "The arguments of the function."),
     responses(
-        (status = 200, description = "The answer, as the function says.",
+        (status = 200, description = "The answer of the function.",
             content((serde_json::Map<String, serde_json::Value> = "application/json"), (String = "text/event-stream"))),
         CallRefusals,
     ))]
@@ -121,7 +121,7 @@ pub(crate) async fn call(
     }
 }
 
-/// Where a streamed answer is.
+/// The place of a streamed answer.
 enum Streaming {
     On(Box<Chunks>),
     Over,

@@ -1,7 +1,7 @@
-//! The chat page: a client of AG-UI for trying an agent at once. Its files are part of the binary.
+//! The chat page: a client of AG-UI for trying an agent. Its files are part of the binary.
 //!
-//! The page itself knows nothing and needs no key; what it asks the API for does. It shows what models write, so a policy
-//! lets it run no script but its own, and reach no other host.
+//! The page contains no data and needs no key; its requests to the API do. The page shows the output of models, so a policy
+//! forbids foreign scripts and other hosts.
 
 use std::sync::LazyLock;
 
@@ -23,7 +23,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// What the page may do. Pictures that need a key come as `data:`.
+/// The policy of the page. Pictures that need a key are shown as `data:`.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'",
@@ -43,7 +43,7 @@ macro_rules! file {
 
 const INDEX: File = file!("index.html", HTML);
 
-/// What the page loads.
+/// The files of the page.
 const FILES: &[File] = &[
     file!("agui.js", SCRIPT),
     file!("asks.js", SCRIPT),
@@ -65,7 +65,7 @@ static ETAG: LazyLock<String> = LazyLock::new(|| {
 
 /// The chat page
 ///
-/// For trying an agent in a browser. It asks for a key where the API needs one.
+/// A page for trying an agent in a browser. The page asks for a key if the API needs one.
 #[utoipa::path(get, path = "/", tag = "chat", security(()), responses(
     (status = 200, description = "The page.", content_type = "text/html", body = String),
     (status = 304, description = "The page has not changed (`If-None-Match`).")))]
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_a_problem_and_what_has_not_changed_is_not_sent() {
+    async fn missing_artifacts_are_problems_and_unchanged_ones_are_not_sent() {
         for name in ["../chat.rs", "index.html", "", "chat.js/"] {
             let problem = file(Path(name.to_owned()), HeaderMap::new()).await.unwrap_err();
             assert_eq!(problem.code().status(), StatusCode::NOT_FOUND, "{name}");

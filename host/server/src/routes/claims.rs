@@ -33,7 +33,7 @@ refusals!(
     AppendRefusals = [JSON, WRITE] + [NotFound, ClaimLost, Conflict, SequenceGap, Cancelled, RateLimited, DeadlineExceeded]
 );
 
-/// What an executor claims.
+/// The request of a claim.
 #[derive(Deserialize, Default, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Claim {
@@ -41,18 +41,18 @@ pub(crate) struct Claim {
     queues: Vec<String>,
     /// Of these runners. None: all that the executor has registered for.
     runner_ids: Vec<RunnerId>,
-    /// How long the claim lasts unless it is renewed, in milliseconds. The policy of the run says how long at most.
+    /// Duration of the lease, in ms. The policy of the run has the maximum.
     lease_ms: Option<u64>,
-    /// How long to wait for a run where there is none, in milliseconds: at most `limits.claim_wait_ms`.
+    /// Longest wait for a run if none is there, in ms: at most `limits.claim_wait_ms`.
     wait_ms: u64,
-    /// Whether the run begins at once, so that `start` need not be called.
+    /// If true, the run starts with the claim, and `start` is not needed.
     start: bool,
 }
 
 /// Claims a run
 ///
-/// The first that fits, by priority, then by age. Where there is none, this waits up to `wait_ms` for one. A claim is lost
-/// unless it is renewed in time, and a run that was claimed is to be started in time. Send the credential of the executor.
+/// Returns the first run that matches, by priority, then by age. Without a run, the request waits up to `wait_ms`. A claim
+/// is lost unless it is renewed in time, and a claimed run must be started in time. Send the credential of the executor.
 #[utoipa::path(post, path = "/api/v1/claims", tag = "queue", security(("bearer" = ["runs:execute"])),
     request_body = Claim,
     responses(
@@ -96,17 +96,17 @@ fn token(headers: &HeaderMap) -> Result<&str, Problem> {
 #[derive(Serialize, utoipa::ToSchema)]
 pub(crate) struct Started {
     run: Run,
-    /// What the runner is given.
+    /// The context of the run.
     #[schema(value_type = agent_host_protocol::context::RunContext)]
     context: Box<RawValue>,
 }
 
 /// Starts a run that was claimed
 ///
-/// Its deadline counts from now. Repeating it gives the same context.
+/// The deadline of the run counts from now. A repeated request returns the same context.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/start", tag = "queue", security(("bearer" = [])),
     params(Id<RunId>), request_body = Option<Nothing>,
-    responses((status = 200, description = "What the runner is given.", body = Started), HeldRefusals))]
+    responses((status = 200, description = "The context of the run.", body = Started), HeldRefusals))]
 pub(crate) async fn start(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let Nothing {} = request.optional_json(MAX_BODY_BYTES).await?;
@@ -114,28 +114,28 @@ pub(crate) async fn start(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<
     Ok(json(StatusCode::OK, &Started { run, context }))
 }
 
-/// Nothing to say.
+/// An empty object.
 #[derive(Deserialize, Default, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
-/// How long a claim is to last.
+/// The duration of a lease.
 #[derive(Deserialize, Default, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Renew {
-    /// From now on, in milliseconds. The policy of the run says how long at most.
+    /// Duration from now, in ms. The policy of the run has the maximum.
     lease_ms: Option<u64>,
 }
 
 /// A claim that was renewed.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(crate) struct Renewed {
-    /// When the claim is lost unless it is renewed again.
+    /// Time at which the claim is lost unless the lease is renewed again.
     lease_expires_at: Option<Timestamp>,
-    /// When somebody asked for the end of the run. Stop working on it.
+    /// Time of a cancel request. Stop working on the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     cancel_requested_at: Option<Timestamp>,
-    /// When the run must have ended.
+    /// Deadline of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline_at: Option<Timestamp>,
 }
@@ -153,7 +153,7 @@ pub(crate) async fn renew(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<
     Ok(json(StatusCode::OK, &renewed))
 }
 
-/// Why a claim is given back.
+/// The reason for releasing a claim.
 #[derive(Deserialize, Default, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Release {
@@ -163,7 +163,7 @@ pub(crate) struct Release {
 
 /// Gives a claim back
 ///
-/// The run waits for another executor. Where it had begun, that counts as an attempt.
+/// The run waits for another executor. If the run had started, that counts as an attempt.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/release", tag = "queue", security(("bearer" = [])),
     params(Id<RunId>), request_body = Option<Release>,
     responses((status = 200, description = "The run.", body = Run), HeldRefusals))]
@@ -188,8 +188,8 @@ pub(crate) struct Append {
 
 /// Appends results to a run that was claimed
 ///
-/// They have the effects of a guest's (transcript, state, artifacts, actions), and are judged by the grant of the run.
-/// Sending the same numbers again is harmless.
+/// Results have the same effects as those of a guest (transcript, state, artifacts, actions), and are checked against the
+/// grant of the run. Sending the same numbers again is harmless.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/append", tag = "queue", security(("bearer" = [])),
     params(Id<RunId>), request_body = Append,
     responses((status = 200, description = "What the host has now.", body = Appended), AppendRefusals))]
@@ -200,7 +200,7 @@ pub(crate) async fn append(Id(id): Id<RunId>, mut request: ApiRequest) -> Result
     Ok(json(StatusCode::OK, &request.app.host.append(id, &token, first, results).await?))
 }
 
-/// How a run ends.
+/// The end of a run.
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, tag = "status", rename_all = "snake_case")]
 pub(crate) enum Finalize {
@@ -213,21 +213,21 @@ pub(crate) enum Finalize {
         #[serde(default)]
         #[schema(value_type = Option<agent_host_protocol::message::Message>)]
         message: Option<Value>,
-        /// What was used.
+        /// Usage of the run.
         #[serde(default)]
         usage: Option<TokenUsage>,
         /// More of it.
         #[serde(default)]
         metadata: Option<Value>,
     },
-    /// Otherwise. Where `retryable` is true and the run has attempts left, it goes back to the queue.
+    /// The run failed. If `retryable` is true and the run has attempts left, it goes back to the queue.
     Failed {
-        /// What went wrong, for programs.
+        /// Failure code, for programs.
         #[serde(default)]
         code: Option<String>,
-        /// What went wrong, for people.
+        /// Description, for people.
         message: String,
-        /// Whether another attempt may succeed.
+        /// True if another attempt may succeed.
         #[serde(default)]
         retryable: bool,
         /// More of it.
@@ -236,7 +236,7 @@ pub(crate) enum Finalize {
     },
     /// Because its end was asked for.
     Cancelled {
-        /// Why.
+        /// Reason of the request.
         #[serde(default)]
         reason: Option<String>,
     },

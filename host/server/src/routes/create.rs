@@ -17,8 +17,8 @@ refusals!(LetterRefusals = [InvalidCursor]);
 
 /// Makes a run
 ///
-/// For a binding, or for a runner whatever is bound (scope `admin`); for a new event, or for one that is there. It starts at
-/// once, waits in the queue, or is left to an executor outside. It is durable when this answers.
+/// The run belongs to a binding, or to a runner without a binding (scope `admin`); it answers a new event, or an existing
+/// one. It starts at once, waits in the queue, or is left to an executor. The run is durable when this request returns.
 #[utoipa::path(post, path = "/api/v1/runs", tag = "runs", security(("bearer" = ["runs:control"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body gives the same run.")),
     request_body = CreateRun,

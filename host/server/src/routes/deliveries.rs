@@ -1,4 +1,4 @@
-//! What webhooks are still to be told of runs.
+//! The unfinished deliveries to webhooks.
 
 use agent_host_protocol::{Page, RunId, Scope};
 use agent_host_runs::{Delivery, DeliveryFilter, DeliveryState};
@@ -17,9 +17,9 @@ use crate::{
 refusals!(ListRefusals = [InvalidCursor]);
 refusals!(RetryRefusals = [WRITE] + [NotFound]);
 
-/// Lists what webhooks are still to be told of runs
+/// Lists unfinished deliveries
 ///
-/// Oldest run first. What was delivered is listed no more.
+/// Oldest run first. Finished deliveries are not listed.
 #[utoipa::path(get, path = "/api/v1/deliveries", tag = "deliveries", security(("bearer" = ["runs:read"])),
     params(
         ("state" = Option<DeliveryState>, Query, description = "Only those in this state."),

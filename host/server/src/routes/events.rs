@@ -25,7 +25,7 @@ use crate::{
 #[derive(Serialize, ToSchema)]
 #[schema(as = AcceptedEvent)]
 struct Accepted {
-    /// It.
+    /// Id of the event.
     event_id: EventId,
     /// The runs that answer it: none where no binding matches.
     runs: Vec<AcceptedRun>,
@@ -36,7 +36,7 @@ struct Accepted {
 struct AcceptedRun {
     #[serde(flatten)]
     run: Run,
-    /// Absent while the run goes on; `null` where it ended without a message.
+    /// Absent while the run is active; `null` if it ended without a message.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Message>)]
     output: Option<Option<Box<RawValue>>>,
@@ -100,7 +100,7 @@ fn current(app: &App, ids: &[RunId]) -> Result<Vec<Run>, Problem> {
     ids.iter().map(|id| run(app, *id)).collect()
 }
 
-/// One run as it is.
+/// The present record of a run.
 fn run(app: &App, id: RunId) -> Result<Run, Problem> {
     let record = app.host.records().run(id)?.ok_or_else(|| Problem::not_found(format!("there is no run {id}")))?;
     Ok(record.run)

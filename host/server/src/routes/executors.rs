@@ -15,7 +15,7 @@ use crate::{
     openapi::refusals,
 };
 
-/// What an executor says of itself is small.
+/// Largest registration of an executor, in bytes.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
 refusals!(RegisterRefusals = [JSON, WRITE] + [Conflict]);
@@ -27,13 +27,13 @@ refusals!(DeregisterRefusals = [WRITE] + [NotFound]);
 pub(crate) struct Registered {
     #[serde(flatten)]
     executor: Executor,
-    /// What proves it, sent as `Authorization: Bearer`. It is shown this once.
+    /// Credential, sent as `Authorization: Bearer`. Shown once.
     credential: String,
 }
 
 /// Registers an executor
 ///
-/// Its credential is good for claiming runs and for nothing else. It sees the workspace of the key that registers it.
+/// The credential allows claiming runs and nothing else. The executor sees the workspace of the key that registers it.
 #[utoipa::path(post, path = "/api/v1/executors", tag = "queue", security(("bearer" = ["runs:execute"])),
     request_body = Registration,
     responses(
@@ -59,7 +59,7 @@ refusals!(ListRefusals = []);
 
 /// Lists executors
 ///
-/// Whether each is there is the host's own finding.
+/// The host determines the state of each executor.
 #[utoipa::path(get, path = "/api/v1/executors", tag = "queue", security(("bearer" = ["runs:read"])),
     responses((status = 200, description = "All in one page, in the order in which they came.", body = Page<Executor>), ListRefusals))]
 pub(crate) async fn list(request: ApiRequest) -> Result<Response, Problem> {
@@ -99,7 +99,7 @@ pub(crate) async fn show(Path(id): Path<String>, request: ApiRequest) -> Result<
 /// Every request with its credential or with the token of one of its claims says the same.
 #[utoipa::path(post, path = "/api/v1/executors/{id}/heartbeat", tag = "queue", security(("bearer" = ["runs:execute"])),
     params(("id" = String, Path, description = "The executor.")),
-    responses((status = 200, description = "The executor, with what it holds.", body = Executor), ExecutorRefusals))]
+    responses((status = 200, description = "The executor, with its runs.", body = Executor), ExecutorRefusals))]
 pub(crate) async fn heartbeat(Path(id): Path<String>, request: ApiRequest) -> Result<Response, Problem> {
     seen(&request, &id, Scope::RunsExecute)?;
     Ok(json(StatusCode::OK, &request.app.host.heartbeat(&id)?))
@@ -107,7 +107,7 @@ pub(crate) async fn heartbeat(Path(id): Path<String>, request: ApiRequest) -> Re
 
 /// Deregisters an executor
 ///
-/// What it holds goes back to the queue, or fails, as the policy of each run says; its credential is no longer good.
+/// The runs of the executor go back to the queue or fail, as the policy of each run says; its credential becomes invalid.
 #[utoipa::path(delete, path = "/api/v1/executors/{id}", tag = "queue", security(("bearer" = ["runs:execute"])),
     params(("id" = String, Path, description = "The executor.")),
     responses((status = 204, description = "It is gone."), DeregisterRefusals))]
@@ -119,7 +119,8 @@ pub(crate) async fn deregister(Path(id): Path<String>, request: ApiRequest) -> R
 
 /// Follows what is new for an executor
 ///
-/// `run.cancel_requested` and `run.claim_lost`, as they come. What was missed it hears with its next request for that run.
+/// `run.cancel_requested` and `run.claim_lost`, as they happen. An executor learns missed news from its next request for
+/// that run.
 #[utoipa::path(get, path = "/api/v1/executors/{id}/events", tag = "queue", security(("bearer" = ["runs:execute"])),
     params(("id" = String, Path, description = "The executor.")),
     responses((status = 200, description = "News, without end.", body = String, content_type = "text/event-stream"), ExecutorRefusals))]

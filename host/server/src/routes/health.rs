@@ -1,4 +1,4 @@
-//! Whether the process lives, and whether it can take events.
+//! Liveness of the process, and readiness for events.
 
 use agent_host_protocol::{Principal, Scope};
 use agent_host_runs::Readiness;
@@ -11,7 +11,7 @@ use axum::{
 
 use crate::{app::App, http::json};
 
-/// Whether the process lives
+/// Liveness of the process
 ///
 /// 200 while it answers at all.
 #[utoipa::path(get, path = "/healthz", tag = "host", security(()), responses((status = 200, description = "It lives.", body = String)))]
@@ -19,9 +19,9 @@ pub(crate) async fn healthz() -> impl IntoResponse {
     (StatusCode::OK, "ok")
 }
 
-/// Whether events can be taken
+/// Readiness for events
 #[utoipa::path(get, path = "/readyz", tag = "host", security(()),
-    responses((status = 200, description = "They can.", body = Readiness), (status = 503, description = "They cannot: the body says why.", body = Readiness)))]
+    responses((status = 200, description = "They can.", body = Readiness), (status = 503, description = "Not ready: the body has the reasons.", body = Readiness)))]
 pub(crate) async fn readyz(State(app): State<App>, principal: Option<Extension<Principal>>) -> Response {
     let mut readiness = app.host.readiness();
     if !principal.is_some_and(|Extension(principal)| principal.may(Scope::RunsRead)) {

@@ -24,7 +24,7 @@ pub(crate) struct HookAccepted {
     runs: Vec<RunId>,
 }
 
-/// Nothing came of a request.
+/// A request without effect.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(crate) struct HookIgnored {
     ignored: bool,
@@ -35,14 +35,14 @@ refusals!(WebhookSourcesRefusals = []);
 
 /// Takes a signed request of another system
 ///
-/// There is no API key: the signature of the request, over the body as it is sent, is the key. How it is signed, and what
-/// event becomes of it, says the `[[webhook_sources]]` entry with this name. The event is durable when this answers, and a
-/// request that is repeated is answered again.
+/// The route needs no API key: the signature of the request, over the body as it is sent, replaces the key. The
+/// `[[webhook_sources]]` entry of this name defines the signature and the event. The event is durable when this request
+/// returns, and a repeated request gets the same answer.
 #[utoipa::path(post, path = "/api/v1/hooks/{name}", tag = "events", security(()),
     params(("name" = String, Path, description = "The webhook source.")),
     request_body(content = serde_json::Value, description = "Whatever the other system sends."),
     responses(
-        (status = 200, description = "It fits no `when` of the source: nothing came of it.", body = HookIgnored),
+        (status = 200, description = "No `when` of the source matches it: no event was made.", body = HookIgnored),
         (status = 202, description = "It is an event.", body = HookAccepted),
         HookRefusals,
     ))]

@@ -23,7 +23,7 @@ const MAX_CURSOR_BYTES: usize = 64;
 struct Created {
     #[serde(flatten)]
     key: Key,
-    /// The key itself. It is shown this once.
+    /// The key itself. Shown once.
     token: String,
 }
 
@@ -31,8 +31,8 @@ refusals!(CreateRefusals = [JSON, WRITE] + [Conflict]);
 
 /// Makes a key
 ///
-/// It is durable when this answers, and `token` is shown this once. A key of a workspace makes keys of that workspace, and no
-/// key makes one that is good for longer than itself.
+/// The key is durable when this request returns, and `token` is shown once. A key of a workspace creates keys of that
+/// workspace, and no key creates one that is valid for longer than itself.
 #[utoipa::path(post, path = "/api/v1/keys", tag = "keys", security(("bearer" = ["admin"])),
     request_body = NewKey,
     responses(
@@ -51,7 +51,7 @@ refusals!(ListRefusals = [InvalidCursor]);
 
 /// Lists keys, the oldest first
 ///
-/// Those that were revoked or have expired, too. No secret is shown.
+/// The list includes revoked and expired keys. No secret is shown.
 #[utoipa::path(get, path = "/api/v1/keys", tag = "keys", security(("bearer" = ["admin"])), params(PageParams),
     responses((status = 200, description = "A page of keys.", body = Page<Key>), ListRefusals))]
 pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
@@ -67,8 +67,7 @@ refusals!(RevokeRefusals = [WRITE] + [NotFound]);
 
 /// Takes a key back
 ///
-/// When this answers, nobody comes in by it any more, and what was open by it ends. A key that was revoked before stays as it
-/// is.
+/// When this request returns, the key admits no request, and its open streams have ended. A revoked key stays as it is.
 #[utoipa::path(delete, path = "/api/v1/keys/{id}", tag = "keys", security(("bearer" = ["admin"])),
     params(("id" = String, Path, description = "The `key_id`.")),
     responses((status = 200, description = "The key, as it is now.", body = Key), RevokeRefusals))]

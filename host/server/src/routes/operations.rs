@@ -1,4 +1,4 @@
-//! What operators do to a running host: read its configuration again, back it up.
+//! Actions of operators on a running host: reload its configuration, make a backup.
 
 use agent_host_protocol::Scope;
 use agent_host_runs::{BackupReport, HostError, ReloadError, ReloadReport};
@@ -15,7 +15,7 @@ use crate::{
 /// A name and its key fit many times over.
 const MAX_BODY_BYTES: usize = 4 * 1024;
 
-/// Nothing has to be said.
+/// An empty object.
 #[derive(Deserialize, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReloadRequest {}
@@ -24,8 +24,8 @@ refusals!(ReloadRefusals = [JSON, WRITE] + [Conflict, RestartNeeded, ConfigRefus
 
 /// Reads the configuration of the host again
 ///
-/// From the file that the host was started with. All of it is taken, or nothing: where anything is wrong, the configuration before
-/// goes on serving. Runs that have begun go on as they began.
+/// The host reads the file that it was started with. A valid configuration is applied as a whole; with an error, the
+/// configuration before stays in force. Active runs keep their configuration.
 #[utoipa::path(post, path = "/api/v1/config/reload", tag = "host", security(("bearer" = ["admin"])),
     request_body = Option<ReloadRequest>,
     responses((status = 200, description = "What changed.", body = ReloadReport), ReloadRefusals))]
@@ -35,11 +35,11 @@ pub(crate) async fn reload(mut request: ApiRequest) -> Result<Response, Problem>
     Ok(json(StatusCode::OK, &request.app.host.reload_again().await?))
 }
 
-/// Which backup.
+/// The request of a backup.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BackupRequest {
-    /// Its name: a folder of this name is made where backups are.
+    /// Name: a folder of this name is made in the backup directory.
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-][A-Za-z0-9._-]*$")]
     to: String,
 }
@@ -48,8 +48,8 @@ refusals!(BackupRefusals = [JSON, WRITE] + [Conflict]);
 
 /// Makes a backup of the host while it runs
 ///
-/// Answers when the backup is whole. It goes on where the client does not wait for that. Every event that was acknowledged before
-/// the request is in it.
+/// Answers when the backup is complete. The backup is completed even if the client disconnects. Every event that was
+/// acknowledged before the request is in it.
 #[utoipa::path(post, path = "/api/v1/backup", tag = "host", security(("bearer" = ["admin"])),
     request_body = BackupRequest,
     responses((status = 201, description = "The backup.", body = BackupReport), BackupRefusals))]

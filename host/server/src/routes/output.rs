@@ -1,4 +1,4 @@
-//! What a finished run said in the end.
+//! The last message of an ended run.
 
 use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, limits::MAX_PAGE};
 use agent_host_runs::{LedgerError, Records};
@@ -10,8 +10,8 @@ use crate::{app::App, http::Problem};
 /// Most runs end with their message right before the terminal event, so a look at so few finds it.
 const TAIL: u32 = 4;
 
-/// A run that said nothing for so many pages before its end is shown without output: reading its events is then
-/// the way to find what it said. It bounds what one answer may cost.
+/// Largest number of pages to search for a message before the end of a run. A run with its last message before that is
+/// shown without output; its events have it. The limit bounds the cost of one answer.
 const MAX_PAGES: u32 = 10;
 
 /// The last message of a run that has ended: the one that its completion carries, else that of its last

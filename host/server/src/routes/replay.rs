@@ -1,4 +1,4 @@
-//! What a run leaves for executing it again: its calls, all of it as a file, and runs that branch off from it.
+//! The data for executing a run again: its calls, a recording, and forks.
 
 use agent_host_protocol::{Page, Run, RunId, Scope};
 use agent_host_runs::{CallOutcome, Fork, HostError, JournaledCall, Recording, RecordingError};
@@ -22,14 +22,14 @@ refusals!(JournalRefusals = [NotFound, NoJournal, InvalidCursor]);
 
 /// The host calls of a run in order, each with its answer
 ///
-/// `next_cursor` is always there: of a run that goes on, later calls follow.
+/// `next_cursor` is always present: an active run may make more calls.
 #[utoipa::path(get, path = "/api/v1/runs/{id}/journal", tag = "runs", security(("bearer" = ["runs:read"])), params(Id<RunId>, PageParams),
     responses((status = 200, description = "A page of calls.", body = Page<JournaledCall>), JournalRefusals))]
 pub(crate) async fn journal(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     let (cursor, limit) = request.page(Scope::RunsRead)?;
     let from = cursor.map(|cursor| position(id, &cursor)).transpose()?.unwrap_or(0);
     require_journal(&request.app, &request.caller, id).await?;
-    // One more tells whether there are more.
+    // One additional item shows that there are more.
     let calls = off_thread(move || request.app.host.calls(id, from, u64::from(limit) + 1)).await?;
     Ok(json(StatusCode::OK, &page(id, calls, from, limit)))
 }
@@ -68,7 +68,8 @@ refusals!(RecordingRefusals = [NotFound, NoJournal]);
 
 /// All that is needed to execute the run again, as a file
 ///
-/// For `agent-host replay`. It has what the run was given and what it was answered: treat it as the conversation.
+/// For `agent-host replay`. The recording contains the input of the runner and the answers of its calls: treat it like the
+/// conversation.
 #[utoipa::path(get, path = "/api/v1/runs/{id}/recording", tag = "runs", security(("bearer" = ["runs:read"])), params(Id<RunId>),
     responses((status = 200, description = "The recording.", body = Recording,
         headers(("Content-Disposition" = String, description = "A download, with a name."))), RecordingRefusals))]
@@ -83,12 +84,12 @@ pub(crate) async fn recording(Id(id): Id<RunId>, request: ApiRequest) -> Result<
     Ok(response)
 }
 
-/// How a run branches off from another.
+/// The parameters of a fork.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Fork)]
 struct ForkRequest {
-    /// So many first calls are taken over with their answers, and none of them is done again.
+    /// Number of first calls that are shared with their answers, and not executed again.
     at: u64,
     /// Keys of the configuration that are replaced.
     #[serde(default)]
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(page(id, after(from, 6), from, 2).items.first().map(|call| call.call), Some(6));
         let beyond = page(id, Vec::new(), u64::MAX, 100);
         assert!(beyond.items.is_empty() && !beyond.has_more);
-        // One in flight comes again when it has its answer.
+        // An open call is listed again when it has its answer.
         let mut open = calls(2);
         open.last_mut().unwrap().outcome = CallOutcome::Unknown;
         assert_eq!(position(id, page(id, open, 0, 5).next_cursor.as_deref().unwrap()).unwrap(), 1);

@@ -12,7 +12,7 @@ use crate::{
     http::{Problem, sse},
 };
 
-/// How long a client waits before it connects again.
+/// Time that a client waits before it reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Events after sequence `after`, each with its cursor as `id`; ends after the terminal event, or when the
@@ -29,7 +29,7 @@ pub(crate) fn stream(app: &App, id: RunId, after: u64) -> Result<Response, Probl
     Ok(sse::respond(events, (place, open)))
 }
 
-/// Whether the stream goes on.
+/// The state of the stream.
 enum Reading {
     On,
     Broken,
@@ -41,7 +41,7 @@ fn step(reading: &mut Reading, id: RunId, event: Result<RunEvent, HostError>) ->
     }
     Some(encode(id, event).unwrap_or_else(|problem| {
         *reading = Reading::Broken;
-        // Without an `id`, so a client that connects again goes on where it was.
+        // Without an `id`, so that a client continues from its last position after a reconnect.
         Event::default().event("problem").data(problem.to_json())
     }))
 }

@@ -1,4 +1,4 @@
-//! What is installed.
+//! The installed runners.
 
 use std::collections::BTreeSet;
 
@@ -15,20 +15,20 @@ use crate::{
     openapi::refusals,
 };
 
-/// What is installed.
+/// The installed runners and the bindings.
 #[derive(Serialize, ToSchema)]
 struct Runners<'a> {
     /// Every file of the plugins directory, the refused ones with the reason.
     plugins: &'a [PluginReport],
     /// The runners that answer events, by id.
     runners: Vec<RunnerManifest>,
-    /// Which runner answers which event.
+    /// Bindings of the configuration.
     bindings: Vec<BindingReport>,
 }
 
 refusals!(ListRefusals = []);
 
-/// What is installed
+/// Lists runners and bindings
 ///
 /// Plugins (admitted, or refused and why), runners and bindings.
 #[utoipa::path(get, path = "/api/v1/runners", tag = "host", security(("bearer" = ["runs:read"])),

@@ -54,7 +54,7 @@ pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
     if let Some(own) = &request.caller.0.workspace {
         let asked = filter.workspace_id.replace(own.clone());
         if asked.is_some_and(|asked| asked != *own) {
-            // There are none that this caller sees.
+            // The caller sees no such runs.
             return Ok(whole_page(Vec::<Run>::new()));
         }
     }
@@ -82,7 +82,7 @@ pub(crate) async fn show(Id(id): Id<RunId>, request: ApiRequest) -> Result<Respo
     Ok(json(StatusCode::OK, &request.run(id)?))
 }
 
-/// What the runner was given, as it was given
+/// Returns the context of a run
 ///
 /// A context is made when the guest starts: before that there is none.
 #[utoipa::path(get, path = "/api/v1/runs/{id}/context", tag = "runs", security(("bearer" = ["runs:read"])), params(Id<RunId>),
@@ -98,7 +98,7 @@ pub(crate) async fn context(Id(id): Id<RunId>, request: ApiRequest) -> Result<Re
     }
 }
 
-/// What the run may use, as it was frozen when the run was created
+/// Returns the grant of a run, frozen at its creation
 #[utoipa::path(get, path = "/api/v1/runs/{id}/grant", tag = "runs", security(("bearer" = ["runs:read"])), params(Id<RunId>),
     responses((status = 200, description = "The grant.", body = Grant), OfRun))]
 pub(crate) async fn grant(Id(id): Id<RunId>, request: ApiRequest) -> Result<Response, Problem> {
@@ -174,7 +174,7 @@ pub(crate) async fn events(Id(id): Id<RunId>, mut request: ApiRequest) -> Result
     }
 }
 
-/// Why a run is to end.
+/// The reason of a cancellation.
 #[derive(Deserialize, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Cancel {

@@ -46,7 +46,7 @@ pub(crate) async fn statistics(mut request: ApiRequest) -> Result<Response, Prob
     let Some(wanted) = seen_by(&request.caller, wanted) else {
         return Err(Problem::not_found("there is no such workspace"));
     };
-    // One at a time reads so much: others wait here, and not on the threads that read for everyone.
+    // One such request reads at a time: others wait here, and do not occupy the threads that read for all requests.
     let _one_at_a_time = SCANS.acquire().await.map_err(Problem::internal)?;
     let counted = request.app.read(move |records| records.statistics(&wanted)).await?;
     Ok(json(StatusCode::OK, &counted))

@@ -93,7 +93,7 @@ async fn an_idempotency_key_does_a_thing_once() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found() {
+async fn missing_objects_are_not_found() {
     let server = started().await;
     let refused = async |path: String| problem(server.request(Method::GET, &path).send().await.unwrap()).await;
     let (run, event) = (RunId::new(), EventId::new());

@@ -22,7 +22,7 @@ use agent_host_sdk::{
     Manifest, Message, ModelOperation, StateScope, StorageArea, ToolOperation,
 };
 
-/// Everything that a host of this version can give.
+/// A manifest that asks for every permission of this version.
 pub(crate) fn manifest(plugin: &str) -> Manifest {
     Manifest::new("test", plugin)
         .label("en", "Caller")
@@ -145,7 +145,7 @@ impl Args {
     }
 }
 
-/// What a test compares of bytes.
+/// The part of bytes that a test compares.
 fn shown(bytes: &[u8]) -> Value {
     let beginning: Vec<u8> = bytes.iter().copied().take(64).collect();
     let sum = bytes.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
@@ -163,7 +163,7 @@ fn reference(artifact: &ArtifactRef) -> Value {
 }
 
 fn named(id: &str) -> ArtifactRef {
-    // What a runner says of an artifact beside its id does not count.
+    // A runner's claims about an artifact besides its id are ignored.
     ArtifactRef { artifact_id: id.to_owned(), media_type: "image/lie".to_owned(), name: None, size: Some(1), sha256: None }
 }
 
@@ -483,7 +483,7 @@ fn on_knowledge(call: &str, args: &Args) -> Result<Value, ApiError> {
     })
 }
 
-/// One batch: of a `message` with `role` and perhaps an `artifact`, and of `state`, a list of updates.
+/// Emits one batch: a `message` with `role` and perhaps an `artifact`, and `state`, a list of updates.
 fn emit(args: &Args) -> Result<Value, ApiError> {
     let mut batch = Vec::new();
     if let Some(text) = args.maybe("message") {

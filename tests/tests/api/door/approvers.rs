@@ -1,4 +1,4 @@
-//! Who answers what runs ask.
+//! Approvers: the people who answer actions.
 
 use serde_json::json;
 

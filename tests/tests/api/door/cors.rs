@@ -44,7 +44,7 @@ async fn a_page_that_is_named_may_ask_and_read() {
     for header in ["location", "idempotency-replayed", "preference-applied", "retry-after", "etag", "content-range"] {
         assert!(exposed.contains(header), "{header}: {exposed}");
     }
-    // It reads why it is refused, too.
+    // The page can read the reason of a refusal too.
     let refused = send(APP, None).await;
     assert_eq!((refused.status().as_u16(), &refused.headers()["access-control-allow-origin"]), (401, &APP.parse().unwrap()));
     assert!(!send("https://evil.example", Some(&host.root)).await.headers().contains_key("access-control-allow-origin"));

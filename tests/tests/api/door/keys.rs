@@ -11,7 +11,7 @@ use crate::door::support::{ASKS, Guarded, cli, is_anywhere, message, run};
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_key_lives_from_its_making_to_its_end() {
     let host = Guarded::small(&["asks"], "", ASKS);
-    // Nobody, somebody who guesses, and somebody who has the id but not the secret.
+    // Without a key, with a guessed key, and with the right id but a wrong secret.
     let id = host.root.split('_').nth(1).unwrap().to_owned();
     let guessed = format!("ahk_{id}_{}", "A".repeat(43));
     for token in
@@ -76,13 +76,13 @@ async fn a_key_that_expires_is_good_until_then() {
     let began = Instant::now();
     let (_, token) = host.key_like(wanted).await;
     let (_, run) = host.send(&token, "ask form - name").await;
-    // It makes no key that outlives it.
+    // A key creates no key that is valid for longer than itself.
     let child = host.post(&token, "/api/v1/keys", &json!({ "name": "child", "scopes": ["runs:read"] })).await.good();
     assert!(child["expires_at"].is_u64());
     let longer = json!({ "name": "child", "scopes": ["runs:read"], "expires_in_ms": 60_000 });
     host.post(&token, "/api/v1/keys", &longer).await.is(403, "forbidden");
 
-    // Its stream ends when it does, although the run goes on.
+    // The stream ends with the key, although the run continues.
     let stream = host.http.get(host.url(&format!("/api/v1/runs/{run}/events"))).header("accept", "text/event-stream");
     let stream = stream.bearer_auth(&token).send().await.unwrap();
     assert_eq!(stream.status(), 200);
@@ -98,7 +98,7 @@ async fn a_key_that_expires_is_good_until_then() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_open_ends_with_its_key() {
+async fn open_streams_end_with_their_key() {
     let host = Guarded::small(&["asks"], "", ASKS);
     let (id, token) = host.key_like(json!({ "name": "app", "scopes": ["events:write", "runs:read"] })).await;
     let (_, run) = host.send(&host.root, "ask form - name").await;
@@ -175,7 +175,7 @@ async fn the_command_line_makes_lists_and_revokes() {
     assert!(done && text.contains("revoked"), "{text}");
     assert!(!with(&token, &["runs", "list"]).0);
 
-    // Where no host runs, the ledger itself is asked, and nobody for a key.
+    // Without a host, the command reads the ledger itself, and no key is needed.
     let dir = host.process.terminate();
     let list = cli(dir.path(), &["keys", "list", "--json"]);
     assert_eq!(list["items"].as_array().unwrap().len(), 2);

@@ -63,7 +63,7 @@ async fn a_head_that_does_not_come_holds_no_connection() {
 
     let mut long = connect(&host).await;
     let head = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(100_000));
-    // It may be closed before all of it is written.
+    // The connection may be closed before the whole request is written.
     let _ = long.write_all(head.as_bytes()).await;
     let said = rest(&mut long).await;
     assert!(said.is_empty() || said.starts_with("HTTP/1.1 431"), "{said}");
@@ -88,7 +88,7 @@ async fn there_are_so_many_connections_and_no_more() {
         refused.is(503, "unavailable");
         assert_eq!(refused.headers["retry-after"], "1");
     }
-    // Whoever is in goes on, and one that leaves makes room.
+    // Open connections continue, and a closed one makes room.
     held[0].write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     held[0].read_exact(&mut [0; 12]).await.unwrap();
     drop(held.pop());
@@ -169,7 +169,7 @@ async fn a_reader_that_never_reads_is_dropped_and_slows_nobody() {
     let (finished, alone) = run().await;
     let before = resident(&host);
 
-    // They ask for everything that there is, and take nothing of it: more than what the system buffers.
+    // The clients request everything and read nothing: more than the system buffers.
     let mut readers = Vec::new();
     for _ in 0..READERS {
         let socket = TcpSocket::new_v4().unwrap();
@@ -192,7 +192,7 @@ async fn a_reader_that_never_reads_is_dropped_and_slows_nobody() {
     let last_seen = first.last().map_or(0, |(_, event)| event["sequence"].as_u64().unwrap());
     assert!(last_seen < EVENTS, "it was not dropped: {last_seen} of {EVENTS}");
 
-    // It comes back with where it was, reads, and has everything once.
+    // The client reconnects with its last position, reads, and has every event once.
     let mut request = http.get(host.url(&format!("/api/v1/runs/{finished}/events"))).header("accept", "text/event-stream");
     if let Some((id, _)) = first.last() {
         request = request.header("last-event-id", id);
@@ -207,7 +207,7 @@ async fn a_reader_that_never_reads_is_dropped_and_slows_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_reads_slowly_but_reads_is_left_alone() {
+async fn slow_clients_that_read_stay_connected() {
     let limits = "http_slow_reader_ms = 1500\nresults_per_second = 1000000\nresults_burst = 1000000\n";
     let host = start(&["hostile"], limits, HOSTILE);
     let http = Client::new();

@@ -6,7 +6,7 @@ use reqwest::{Client, Method};
 use crate::door::support::{Answer, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_only_seems_to_be_here_needs_a_key() {
+async fn forwarded_and_foreign_requests_need_a_key() {
     let host = Process::start(&[], "");
     let http = Client::new();
     let send = async |headers: &[(&str, &str)]| {
@@ -37,7 +37,7 @@ async fn who_only_seems_to_be_here_needs_a_key() {
         ("forwarded", "for=127.0.0.1"),
         ("via", "1.1 proxy"),
         ("sec-fetch-site", "cross-site"),
-        // A token that is nobody's is worse than none.
+        // An invalid token is worse than none.
         ("authorization", "Bearer nonsense"),
         ("authorization", "Basic YTpi"),
     ] {
@@ -58,7 +58,7 @@ async fn who_only_seems_to_be_here_needs_a_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_an_operator_should_look_at_is_not_for_everybody() {
+async fn problems_are_shown_to_operators_only() {
     let config = "[[bindings]]\nid = \"lost\"\nrunner = \"plugin:acme/secret-project/default\"\n";
     let host = Process::start(&[], config);
     let shown = async |host_name: &str| {

@@ -1,4 +1,4 @@
-//! The door of the HTTP server, with the real binary and real sockets: keys, scopes, workspaces, loopback, limits and CORS.
+//! Access to the HTTP server, with the real binary and real sockets: keys, scopes, workspaces, loopback, limits and CORS.
 
 mod approvers;
 mod cors;
@@ -6,4 +6,4 @@ mod keys;
 mod limits;
 mod local;
 mod routes;
-mod support;
+pub(crate) mod support;

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::door::support::{AGENT, Answer, Guarded};
 
-/// What the `{…}` of a path names.
+/// The object that the `{…}` of a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Names {
-    /// It has none.
+    /// The path has no parameter.
     Nothing,
-    /// It has none, and is about the whole host: nothing for a key of one workspace.
+    /// The path has no parameter and belongs to the whole host: closed to a key of one workspace.
     Host,
     Event,
     Run,
@@ -65,7 +65,7 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/actions/{id}", Names::Action, "runs:read", "", &[]),
     ("POST", "/api/v1/actions/{id}/respond", Names::Action, "actions:respond", r#"{"decision":"decline"}"#, &[]),
     ("POST", "/api/v1/runs/{id}/cancel", Names::Run, "runs:control", "", &[409]),
-    // The run may not have ended yet, was never given up, and tells no webhook.
+    // The run may not have ended yet, is no dead letter, and has no webhook.
     ("POST", "/api/v1/runs/{id}/retry", Names::Run, "runs:control", "", &[409]),
     ("GET", "/api/v1/dead-letters", Names::Nothing, "runs:read", "", &[]),
     ("POST", "/api/v1/dead-letters/{id}/requeue", Names::Run, "runs:control", "", &[404, 409]),
@@ -108,7 +108,7 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/agent/history", Names::Nothing, "runs:read", "", &[]),
     ("POST", "/api/v1/agent/attachments", Names::Nothing, "events:write", IMAGE, &[]),
     ("GET", "/api/v1/agent/attachments/signed-url", Names::Artifact, "runs:read", "", &[]),
-    // Its signature is its key, and this one is none.
+    // The signature replaces the key, and this one is invalid.
     ("GET", "/api/v1/agent/attachments/{id}", Names::Artifact, "", "", &[403]),
     ("POST", "/agents/{agent}/threads/{thread}/runs/{run}/cancel", Names::Thread, "runs:control", "", &[]),
     ("POST", "/api/v1/agent/runs/{threadId}/cancel", Names::Thread, "runs:control", "", &[]),
@@ -119,9 +119,9 @@ const ROUTES: &[Route] = &[
     ("POST", "/api/v1/pipeline/queries", Names::Nothing, "admin", QUERY, &[]),
 ];
 
-/// What somebody says to an agent.
+/// A message to an agent.
 const SAYS: &str = r#"{"threadId":"said","runId":"said-1","messages":[{"id":"m-1","role":"user","content":"say x"}]}"#;
-/// Who looks on, and says nothing.
+/// A request that follows without a message.
 const LOOKS: &str = r#"{"threadId":"said","runId":"looked-1","messages":[]}"#;
 const SAYS_TOO: &str = r#"{"threadId":"said-too","runId":"said-1","messages":[{"id":"m-1","role":"user","content":"say x"}]}"#;
 const QUERY: &str = r#"{"query":{"user_message":"say x"},"runner_id":"plugin:test/asks/default"}"#;
@@ -167,7 +167,7 @@ async fn every_route_is_in_the_table() {
     }
 }
 
-/// What one workspace has.
+/// The objects of one workspace.
 struct Workspace {
     name: &'static str,
     key: String,
@@ -223,13 +223,13 @@ impl Workspace {
         [&self.event, &self.run, &self.action, &self.artifact, &self.executor, &self.key_id, &self.thread, self.name]
     }
 
-    /// Its thread, as the workspace sees it.
+    /// The thread, as the workspace sees it.
     async fn opened(&self, host: &Guarded) -> Value {
         host.get(&self.key, &format!("/agents/asks/threads/{}", self.thread)).await.good()
     }
 }
 
-/// An id that looks like others and is nobody's.
+/// A well-formed id of no object.
 fn nobodys(names: Names) -> &'static str {
     match names {
         Names::Nothing | Names::Host => "",
@@ -254,7 +254,7 @@ fn code_on(path: &str, code: &'static str) -> &'static str {
     }
 }
 
-/// What a key is answered about something that is another workspace's, or nobody's.
+/// Checks the answer about an object of another workspace, or a missing one.
 #[track_caller]
 fn is_not_there(route: &Route, answer: &Answer) {
     let (method, path, names, scope, ..) = route;
@@ -263,7 +263,7 @@ fn is_not_there(route: &Route, answer: &Answer) {
         (_, LEASE, _) => answer.is(401, "unauthenticated"),
         ("HEAD", ..) => assert_eq!(answer.status, 404),
         (_, "", Names::Artifact) => answer.is(403, "AGENT_ATTACHMENT_SIGNATURE_INVALID"),
-        // It is another thread, which is empty, or gone.
+        // The same id names another thread here, which is empty or deleted.
         ("DELETE", _, Names::Thread) => assert_eq!(answer.status, 204, "{path}: {answer:#?}"),
         ("GET", _, Names::Thread) if path.ends_with("{thread}") => {
             assert_eq!((answer.status, &answer.json["messages"]), (200, &json!([])), "{path}: {answer:#?}");
@@ -303,7 +303,7 @@ async fn send(host: &Guarded, key: Option<&str>, route: &Route, id: &str) -> Ans
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_of_another_workspace_is_not_there() {
+async fn objects_of_another_workspace_are_not_found() {
     let host = Guarded::small(&["asks"], "", AGENT);
     let (ours, theirs) = (Workspace::new(&host, "amber-ws").await, Workspace::new(&host, "birch-ws").await);
     // Of no workspace at all: a key of one sees that as little.
@@ -331,7 +331,7 @@ async fn what_is_of_another_workspace_is_not_there() {
             }
             let refused = send(&host, Some(&own.key), route, foreign.id(*names)).await;
             is_not_there(route, &refused);
-            // Nothing tells it from an id that was never given.
+            // The answer equals that for an unknown id.
             let never = send(&host, Some(&own.key), route, nobodys(*names)).await;
             let of = |answer: &Answer, id: &str| answer.text.replace(id, "ID");
             assert_eq!(of(&refused, foreign.id(*names)), of(&never, nobodys(*names)), "{method} {path}");
@@ -349,14 +349,14 @@ async fn what_is_of_another_workspace_is_not_there() {
         assert!(seen.text.contains("RUN_FINISHED") && !seen.text.contains("knows"), "{seen:#?}");
         let said = format!("/api/v1/agent/history?threadId={}", foreign.thread);
         host.get(&own.key, &said).await.is(404, "AGENT_SESSION_NOT_FOUND");
-        // What is asked in it, nobody answers from elsewhere.
+        // A key of another workspace cannot answer its question.
         let asked = foreign.opened(&host).await["pendingInterrupts"][0]["id"].clone();
         let resume = json!([{ "interruptId": asked, "status": "cancelled" }]);
         let answers = json!({ "threadId": foreign.thread, "runId": "answered", "messages": [], "resume": resume });
         host.post(&own.key, "/agents/asks/run", &answers).await.is(422, "unknown_interrupt");
         host.post(&own.key, "/api/v1/agent/runs", &answers).await.is(422, "AGENT_INTERRUPT_UNKNOWN");
     }
-    // Nobody has done anything to what is another's.
+    // The objects of the other workspace are unchanged.
     for workspace in [&ours, &theirs] {
         host.until(&workspace.run, "waiting").await;
         let thread = workspace.opened(&host).await;
@@ -366,7 +366,7 @@ async fn what_is_of_another_workspace_is_not_there() {
         let key = keys["items"].as_array().unwrap().iter().find(|key| key["key_id"] == *workspace.key_id).unwrap();
         assert!(key.get("revoked_at").is_none(), "{key}");
     }
-    // And everybody can do everything with what is their own: the refusals were about whose it is.
+    // Every key has all rights in its own workspace: the refusals were about ownership.
     for workspace in [&ours, &theirs] {
         for route in ROUTES.iter().filter(|route| route.2 != Names::Host) {
             let answer = send(&host, Some(&workspace.key), route, workspace.id(route.2)).await;
@@ -377,7 +377,7 @@ async fn what_is_of_another_workspace_is_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_comes_in_belongs_to_the_workspace_of_its_key() {
+async fn events_belong_to_the_workspace_of_their_key() {
     let host = Guarded::small(&["asks"], "", AGENT);
     let (ours, theirs) = (Workspace::new(&host, "amber-ws").await, Workspace::new(&host, "birch-ws").await);
     let shown = host.get(&ours.key, &format!("/api/v1/runs/{}", ours.run)).await.good();
@@ -399,7 +399,7 @@ async fn what_comes_in_belongs_to_the_workspace_of_its_key() {
     let elsewhere = json!({ "name": "a", "scopes": ["runs:read"], "workspace": "birch-ws" });
     host.post(&ours.key, "/api/v1/keys", &elsewhere).await.is(403, "forbidden");
 
-    // What an event names must be of its workspace.
+    // Artifacts of an event must belong to its workspace.
     let named = |artifact: &str| json!([{ "artifact_id": artifact, "media_type": "text/plain" }]);
     host.post(&ours.key, "/api/v1/events", &event(None, named(&ours.artifact))).await.good();
     let foreign = host.post(&ours.key, "/api/v1/events", &event(None, named(&theirs.artifact))).await;
@@ -491,7 +491,7 @@ async fn a_key_does_what_its_scopes_say_and_nothing_else() {
             }
         }
     }
-    // What does not exist is nobody's business who is not known.
+    // An unknown caller does not learn whether a path exists.
     host.ask(None, Method::GET, "/api/v1/nothing", None).await.is(401, "unauthenticated");
     host.ask(None, Method::GET, "/nothing", None).await.is(401, "unauthenticated");
     host.ask(None, Method::GET, "/api/v1/agent/nothing", None).await.is(401, "unauthenticated");

@@ -35,7 +35,7 @@ impl Answer {
         Self { status, headers, text, json }
     }
 
-    /// It is this problem.
+    /// Checks that the answer is this problem.
     #[track_caller]
     pub fn is(&self, status: u16, code: &str) {
         assert_eq!((self.status, self.json["code"].as_str()), (status, Some(code)), "{self:#?}");
@@ -45,7 +45,7 @@ impl Answer {
         }
     }
 
-    /// It is what was asked for.
+    /// The body of a successful answer.
     #[track_caller]
     pub fn good(self) -> Value {
         assert!((200..300).contains(&self.status), "{self:#?}");
@@ -61,7 +61,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Its first key is made on the ledger, before it has ever run.
+    /// The first key is made on the ledger, before the first start of the host.
     pub fn start(components: &[&str], server: &str, config: &str) -> Self {
         let dir = Process::lay_out(components);
         let made = cli(dir.path(), &["keys", "create", "--scope", "admin", "--json"]);
@@ -148,7 +148,7 @@ pub fn run(dir: &Path, line: &[&str], environment: &[(&str, &str)]) -> Output {
     process::command(dir).args(line).envs(environment.iter().copied()).output().unwrap()
 }
 
-/// Whether a file of the directory has this text.
+/// True if a file of the directory contains this text.
 pub fn is_anywhere(dir: &TempDir, text: &str) -> bool {
     fn within(dir: &Path, text: &[u8]) -> bool {
         std::fs::read_dir(dir).unwrap().any(|entry| {

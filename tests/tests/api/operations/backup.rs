@@ -1,4 +1,4 @@
-//! A backup of a running host is a whole one, and another host goes on from it.
+//! A backup of a running host is complete, and another host continues from it.
 
 use std::{
     collections::HashSet,
@@ -32,7 +32,7 @@ fn agent_host(dir: &Path, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), text(&output))
 }
 
-/// Sends messages from several sides until it is told to stop, and notes what was acknowledged.
+/// Sends messages from several tasks until stopped, and records the acknowledged ones.
 fn load(url: String, stop: &Arc<AtomicBool>, acknowledged: &Arc<Mutex<HashSet<String>>>) -> Vec<tokio::task::JoinHandle<()>> {
     let sender = |n: usize| {
         let (url, stop, acknowledged) = (url.clone(), Arc::clone(stop), Arc::clone(acknowledged));
@@ -68,7 +68,7 @@ async fn another_host_goes_on_from_a_backup_under_load() {
         assert_eq!((status, problem["field"].as_str()), (400, Some("to")), "{name}: {problem}");
     }
     assert_eq!(host.post("/api/v1/backup", &json!({ "to": "x", "dir": "/" })).await.0, 400);
-    // The command line puts one where it is told to.
+    // The command line moves a backup to a given folder.
     let elsewhere = tempfile::tempdir().unwrap();
     let target = elsewhere.path().join("mine");
     let told = host.command(&["ledger", "backup", target.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! What the documents list is what the code has, and what they show works.
+//! The documents list the codes of the source, and their examples work.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,6 +9,10 @@ use std::{
 
 use agent_host_protocol::{ErrorCode, FailureCode, RefusalCode};
 use agent_host_tests::process;
+use reqwest::Method;
+use serde_json::Value;
+
+use crate::door::support::Guarded;
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -30,8 +34,8 @@ fn documents() -> BTreeMap<String, String> {
 fn blocks<'a>(text: &'a str, languages: &[&str]) -> Vec<&'a str> {
     let fences: Vec<_> = text.split("\n```").skip(1).step_by(2).collect();
     let block = |fence: &'a str| {
-        let (language, code) = fence.split_once('\n')?;
-        languages.contains(&language).then_some(code)
+        let (tag, code) = fence.split_once('\n')?;
+        tag.split(' ').next().filter(|language| languages.contains(language)).map(|_| code)
     };
     fences.into_iter().filter_map(block).collect()
 }
@@ -98,6 +102,44 @@ fn all_json_that_is_shown_is_json() {
         }
     }
     assert!(checked >= 5, "{checked} examples of JSON");
+}
+
+/// The examples of JSON that name an operation, with it: `json POST /api/v1/events` shows a request, and with a status an answer.
+fn json_of_operations(text: &str) -> Vec<(&str, &str)> {
+    let fences = text.split("\n```").skip(1).step_by(2).filter_map(|fence| fence.split_once('\n'));
+    fences.filter_map(|(tag, code)| Some((tag.strip_prefix("json ")?, code))).collect()
+}
+
+/// The schema of a request or an answer in the OpenAPI document.
+fn schema<'a>(document: &'a Value, operation: &str) -> Option<&'a Value> {
+    let words: Vec<_> = operation.split(' ').collect();
+    let operation = &document["paths"][words[1]][words[0].to_lowercase()];
+    let body = match words.get(2) {
+        Some(status) => &operation["responses"][status],
+        None => &operation["requestBody"],
+    };
+    body["content"].as_object()?.iter().find(|(media, _)| media.contains("json")).map(|(_, content)| &content["schema"])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn json_of_an_operation_is_what_the_openapi_document_says() {
+    let host = Guarded::small(&[], "", "");
+    let document = host.ask(None, Method::GET, "/api/v1/openapi.json", None).await.good();
+    let mut checked = 0;
+    for (name, text) in documents() {
+        for (operation, code) in json_of_operations(&text) {
+            let schema = schema(&document, operation).unwrap_or_else(|| panic!("{name}: no JSON is described for {operation}"));
+            let mut schema = schema.clone();
+            schema["components"] = document["components"].clone();
+            let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
+            let example: Value = serde_json::from_str(code).unwrap();
+            let errors: Vec<_> =
+                validator.iter_errors(&example).map(|error| format!("{}: {error}", error.instance_path())).collect();
+            assert!(errors.is_empty(), "{name}: {operation}: {errors:#?}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 8, "{checked} examples of operations");
 }
 
 /// The commands in the examples of a document and in its text.

@@ -5,7 +5,7 @@ use std::{path::Path, process::Output, time::Instant};
 use agent_host_tests::{Process, process, world::PATIENCE};
 use serde_json::{Value, json};
 
-/// A host that is told another configuration while it runs.
+/// A host whose configuration changes while it runs.
 pub struct Host {
     pub process: Process,
     http: reqwest::Client,
@@ -82,7 +82,7 @@ impl Host {
     }
 }
 
-/// What a run said.
+/// The message of a run.
 pub fn said(run: &Value) -> &str {
     let content = &run["output"]["content"];
     content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_else(|| panic!("it said nothing: {run}"))

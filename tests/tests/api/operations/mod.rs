@@ -1,4 +1,4 @@
-//! What an operator does to a host that runs: reads its configuration again, backs it up, counts its runs.
+//! Operations on a running host: reload, backup, statistics.
 
 mod backup;
 mod documents;

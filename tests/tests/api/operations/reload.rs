@@ -1,4 +1,4 @@
-//! A new configuration is taken whole, or the one before goes on.
+//! A new configuration is applied as a whole, or the one before stays in force.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ async fn a_new_configuration_serves_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_changes_nothing_and_is_named() {
+async fn an_invalid_configuration_changes_nothing_and_is_named() {
     let host = Host::start(&["echo"], &format!("{LIMITS}{}", echo("one", "old ")));
     let nowhere = host.dir().join("nowhere");
     let good = echo("one", "new ");
@@ -67,7 +67,7 @@ async fn what_is_wrong_changes_nothing_and_is_named() {
         assert!(problem["detail"].as_str().unwrap().contains(says), "{says}: {problem}");
         assert!(said(&host.say("x").await[0]).starts_with("old x"), "{config}");
     }
-    // Nothing of what would be possible is taken either.
+    // The allowed part of a refused change is not applied either.
     host.write(&format!("[limits]\nmax_live_runs = 51\nguest_memory_bytes = 33554432\nrun_deadline_ms = 1\n{good}"));
     let (status, problem) = host.reload().await;
     assert_eq!((status, problem["code"].as_str()), (409, Some("restart_needed")), "{problem}");

@@ -1,4 +1,4 @@
-//! What is counted is what happened.
+//! The statistics match the runs.
 
 use serde_json::{Value, json};
 

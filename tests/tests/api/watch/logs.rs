@@ -11,7 +11,7 @@ use crate::watch::{
 const MARK: &str = "quokka-5521";
 
 #[tokio::test]
-async fn nothing_that_is_said_is_in_the_log() {
+async fn content_is_not_in_the_log() {
     let (model, tools) = (
         Model::start(json!({ "at": format!("{MARK}-parameter") }), &format!("{MARK}-answer")).await,
         Tools::start(&format!("{MARK}-result")).await,
@@ -57,7 +57,7 @@ async fn a_service_that_quotes_what_it_was_sent_does_not_put_it_in_the_log() {
 
 /// The lines of a log in JSON.
 fn lines(log: &str) -> Vec<Value> {
-    // What the command itself says to its operator is no line of the log.
+    // Messages of the command to its operator are no lines of the log.
     let lines = log.lines().filter(|line| !line.starts_with("ending: "));
     lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
@@ -85,7 +85,7 @@ async fn a_line_says_whose_it_is() {
     assert!(of_run.iter().any(|line| line["message"] == "the run has ended"), "{log}");
     for line in of_run {
         assert_eq!((&line["runner_id"], &line["binding_id"]), (&json!("plugin:test/steps/default"), &json!("hostile")), "{line}");
-        // The run goes on in a task of its own; the request that began it is named all the same.
+        // The run continues in a task of its own; its lines still name the request that began it.
         assert_eq!((&line["request_id"], &line["route"]), (&json!("req-7"), &json!("/api/v1/events")), "{line}");
     }
 }

@@ -50,7 +50,7 @@ impl Page {
 const AGENT: &str = "runner=\"plugin:agent-host/local-agent/default\",binding=\"agent\"";
 
 #[tokio::test]
-async fn what_a_host_does_is_counted() {
+async fn metrics_count_the_work_of_a_host() {
     let (model, tools) = (Model::start(json!({}), "answer").await, Tools::start("result").await);
     let host = Host::start(&["local_agent", "steps"], &agent(&model, &tools, ""), &[]).await;
     let before = Page::of(&host).await;

@@ -1,4 +1,4 @@
-//! What a host says of what it does: numbers, traces and a log, as operators have them, from the real binary.
+//! Metrics, traces and the log, as operators see them, from the real binary.
 
 mod host;
 mod services;

@@ -1,4 +1,4 @@
-//! What stands around a host: a model server, a tool server and a collector of traces, that keep what they are sent.
+//! The surroundings of a host: a model server, a tool server and a collector of traces, which record what they receive.
 
 use std::sync::{Arc, Mutex};
 
@@ -143,7 +143,7 @@ impl Collector {
         resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
     }
 
-    /// What is said of the host.
+    /// The attributes of the host.
     pub fn resource(&self) -> Vec<KeyValue> {
         let request = self.requests().into_iter().next().expect("there was a request");
         request.resource_spans[0].resource.clone().unwrap().attributes
@@ -153,7 +153,7 @@ impl Collector {
         self.kept.lock().unwrap().iter().map(|(headers, _)| headers.clone()).collect()
     }
 
-    /// Whether something is anywhere in what was sent.
+    /// True if a text occurs anywhere in the received data.
     pub fn has(&self, text: &str) -> bool {
         let kept = self.kept.lock().unwrap();
         kept.iter().any(|(_, body)| body.windows(text.len()).any(|window| window == text.as_bytes()))
@@ -177,7 +177,7 @@ fn shown(value: &AnyValue) -> Value {
     }
 }
 
-/// An id as headers have it.
+/// An id in the form of headers.
 pub fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -132,7 +132,7 @@ async fn a_trace_goes_from_the_client_through_the_run_to_the_model_and_the_tool(
 }
 
 #[tokio::test]
-async fn what_is_said_is_in_spans_where_the_operator_wants_it() {
+async fn spans_contain_content_if_the_operator_wants_it() {
     let (collector, model, tools) =
         (Collector::start().await, Model::start(json!({ "at": "place" }), "the answer").await, Tools::start("the result").await);
     let config = agent(&model, &tools, &exporting(&collector, "capture_content = true"));
@@ -175,7 +175,7 @@ async fn a_run_that_comes_back_is_a_span_of_its_own_with_a_link() {
     }
     assert!(first.links.is_empty());
     assert_eq!(second.links.iter().map(|link| &link.span_id).collect::<Vec<_>>(), [&accepted.span_id]);
-    // Nothing is open while the run is on disk.
+    // No span is open while the run is on disk.
     let gap = second.start_time_unix_nano.saturating_sub(first.end_time_unix_nano);
     assert!(gap > Duration::from_millis(500).as_nanos() as u64, "{gap} ns between the executions");
 }
@@ -183,7 +183,7 @@ async fn a_run_that_comes_back_is_a_span_of_its_own_with_a_link() {
 #[tokio::test]
 async fn a_failure_is_seen_by_its_code() {
     let collector = Collector::start().await;
-    // Nobody listens there.
+    // No server listens at this address.
     let config = format!(
         "[[models]]\nid = \"chat\"\nprovider = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\nmax_retries = 0\n{}\
          [[bindings]]\nid = \"agent\"\nrunner = \"plugin:agent-host/local-agent/default\"\n",
@@ -202,7 +202,7 @@ async fn a_failure_is_seen_by_its_code() {
 }
 
 #[tokio::test]
-async fn what_is_not_sampled_is_not_sent_and_stays_unsampled() {
+async fn unsampled_traces_are_not_sent_and_stay_unsampled() {
     let (collector, model, tools) =
         (Collector::start().await, Model::start(json!({}), "answer").await, Tools::start("result").await);
     let config = agent(&model, &tools, &exporting(&collector, "sample_ratio = 0.0"));
@@ -212,7 +212,7 @@ async fn what_is_not_sampled_is_not_sent_and_stays_unsampled() {
     for sent in model.seen.header("traceparent") {
         assert!(sent.as_ref().is_some_and(|sent| sent.ends_with("-00")), "{sent:?}");
     }
-    // Who has begun a trace decides.
+    // The decision of the trace's beginner holds.
     let before = model.seen.count();
     assert_eq!(host.say("hello", &[("traceparent", PARENT)]).await["status"], "completed");
     assert!(model.seen.header("traceparent")[before..].iter().all(|sent| sent.as_ref().unwrap().ends_with("-01")));
@@ -266,7 +266,7 @@ async fn strangers_learn_of_a_trace_only_where_the_operator_says_so() {
 #[tokio::test]
 async fn a_collector_that_is_away_costs_nothing() {
     let (model, tools) = (Model::start(json!({}), "answer").await, Tools::start("result").await);
-    // One that takes connections and never answers, and one that is not there.
+    // A collector that accepts connections and never answers, and a missing one.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     for (endpoint, is_silent) in [(silent.local_addr().unwrap().to_string(), true), ("127.0.0.1:9".to_owned(), false)] {
         let more = format!("[telemetry]\notlp_endpoint = \"http://{endpoint}\"\n");

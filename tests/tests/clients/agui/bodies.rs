@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// One body, for the profile of source 003 or for those who take all that AG-UI allows. About half are right.
+/// A body for the profile of source 003, or for all of AG-UI. About half are valid.
 pub fn body(random: &mut Random, number: usize, profile: bool) -> Vec<u8> {
     let mut body = input(random, number, profile);
     let faults = [0, 0, 0, 1, 1, 3][usize::try_from(random.below(6)).unwrap()];
@@ -46,7 +46,7 @@ pub fn body(random: &mut Random, number: usize, profile: bool) -> Vec<u8> {
     bytes
 }
 
-/// What a client could send.
+/// The input of a client.
 fn input(random: &mut Random, number: usize, profile: bool) -> Value {
     let thread = match random.below(6) {
         // The threads of others, which may be busy or wait for something.

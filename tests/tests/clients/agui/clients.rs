@@ -48,7 +48,7 @@ async fn protobuf_says_the_same_as_text() {
         assert_eq!(shape(text), shape(binary), "{}", two[1].name());
         assert_eq!(text.0["state"], binary.0["state"], "{}", two[1].name());
     }
-    // It is only for those who name it.
+    // Protobuf is only for clients that name it.
     let input = crate::agui::support::input("curious", "r1", &json!([]));
     for accept in ["*/*", "application/*", "application/json, */*"] {
         let request = host.http.post(host.url("/agents/stage/run")).header("accept", accept);
@@ -76,7 +76,7 @@ async fn images_come_by_their_address_and_are_kept() {
 
     let agui = format!("fetch_hosts = [\"127.0.0.1:{port}\"]\n[egress]\nallow_addresses = [\"127.0.0.1\"]");
     let host = Host::start(&agui).await;
-    // What was uploaded has an address here.
+    // The address of an upload.
     let upload = host.http.post(host.url("/api/v1/artifacts?name=b.png")).header("content-type", "image/png");
     let upload = upload.body(BASE64_STANDARD.decode(PIXEL).unwrap()).send().await.unwrap();
     let uploaded = upload.json::<Value>().await.unwrap();
@@ -113,7 +113,7 @@ fn calls(message: &Value) -> Vec<(Value, Value)> {
     calls.iter().map(|call| (call["function"]["name"].clone(), call["function"]["arguments"].clone())).collect()
 }
 
-/// What differs from run to run is left out of a text.
+/// Removes the values that differ from run to run from a text.
 fn without_ids(content: &Value) -> Value {
     const UUID: usize = 36;
     let Some(text) = content.as_str() else { return content.clone() };
@@ -160,7 +160,7 @@ async fn talks(client: Client) {
     }
 }
 
-/// What a client shows after a scenario of one run.
+/// Checks the view of a client after a scenario of one run.
 fn shows(client: Client, name: &str, turn: Turn<'_>) {
     let last = turn.events().last().unwrap();
     let assistant = turn.texts("assistant");
@@ -244,7 +244,7 @@ fn shows(client: Client, name: &str, turn: Turn<'_>) {
     }
 }
 
-/// What takes more than one run.
+/// Conversations of more than one run.
 fn conversations(host: &Host) -> Vec<Value> {
     let url = host.url("/agents/stage/run");
     let of = |name: &str, turns: Value| json!({ "name": name, "url": url, "threadId": name.replace(' ', "-"), "turns": turns });
@@ -373,7 +373,7 @@ fn conversations(host: &Host) -> Vec<Value> {
     ]
 }
 
-/// What a client shows after a conversation.
+/// Checks the view of a client after a conversation.
 fn went(client: Client, played: &Played) {
     let turn = |number| played.turn(number);
     let last = played.turns().last().unwrap();

@@ -34,7 +34,7 @@ enum Door {
 
 const DOORS: [Door; 5] = [Door::Run, Door::Connect, Door::Cursor, Door::Agno, Door::Events];
 
-/// What a client has seen so far.
+/// The view of a client so far.
 #[derive(Default)]
 struct Seen {
     view: View,
@@ -45,7 +45,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// So far nothing was cut.
+    /// A view without an interruption.
     fn of(door: Door, frames: Vec<Frame>) -> Self {
         let joined: Vec<Value> = frames.iter().map(|frame| frame.data.clone()).collect();
         let last = frames.into_iter().rev().find(|frame| door.place(frame).is_some());
@@ -54,7 +54,7 @@ impl Seen {
 }
 
 impl Door {
-    /// What a client says from the beginning that wants to come back this way.
+    /// The first request of a client that will reconnect in this way.
     fn prepared(self, mut input: Value) -> Value {
         match self {
             Self::Cursor => input["forwardedProps"]["agentHost"] = json!({ "cursors": true }),
@@ -90,7 +90,7 @@ impl Door {
             }
             Self::Cursor | Self::Agno => {
                 let answer = host.post("/agents/stage/run", &self.after(input, seen.last.as_ref())).await;
-                // A client that asks for a run is told its end, whatever it has seen.
+                // A client that asks for a run receives its end, whatever it has seen.
                 assert_eq!(answer.status(), 200, "{self:?} after {:?} of {}", seen.last, shown(&seen.joined));
                 Some(Wire::open(answer).await)
             }
@@ -109,7 +109,7 @@ impl Door {
         match self {
             Self::Run | Self::Connect | Self::Cursor => {
                 if whole {
-                    // A stream of its own, so that the stock client takes it. What a cursor stands behind, its client has.
+                    // A separate stream for the stock client. A client has all events before its cursor.
                     let mut told = events.clone();
                     if self == Self::Cursor {
                         assert!(!events.iter().any(|event| event["type"] == "MESSAGES_SNAPSHOT"), "{}", shown(&events));
@@ -142,7 +142,7 @@ impl Door {
         seen.last = frames.into_iter().rev().find(|frame| self.place(frame).is_some()).or(seen.last.take());
     }
 
-    /// Where an event stands, where it says so.
+    /// The position of an event, if it has one.
     fn place(self, frame: &Frame) -> Option<(i64, i64)> {
         let cursor = match self {
             Self::Cursor => frame.data["metadata"]["agentHost"]["cursor"].as_str()?,
@@ -183,7 +183,7 @@ fn with_half(input: &Value, view: &View) -> Value {
     with(input.clone(), json!({ "messages": messages }))
 }
 
-/// What nobody disturbed: how many events, and what there is to see.
+/// The undisturbed run: the number of its events, and its view.
 async fn calm(host: &Host, script: &Value) -> (usize, Value) {
     let events = host.run(&input("calm", "calm-1", script)).await.rest().await;
     sound(&events, "calm", "calm-1");
@@ -327,12 +327,12 @@ async fn questions_and_tools_of_the_front_end_survive_a_kill_and_are_answered_on
     let call = picked.iter().find(|event| event["type"] == "TOOL_CALL_START").unwrap()["toolCallId"].clone();
     host.kill();
     host.revive();
-    // What a page shows that was loaded after that.
+    // The view of a page that was loaded afterwards.
     let thread = host.thread("asks").await;
     assert_eq!(thread["pendingInterrupts"][0]["id"], interrupt, "{thread:#}");
     let thread = host.thread("picks").await;
     assert_eq!(thread["pendingToolCallIds"], json!([call]), "{thread:#}");
-    // Whoever looks again sees the same end.
+    // Another request sees the same end.
     let again = host.run(&asks).await.rest().await;
     sound(&again, "asks", "asks-1");
     assert_eq!(again.last().unwrap()["outcome"], asked.last().unwrap()["outcome"]);

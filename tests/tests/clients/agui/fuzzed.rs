@@ -69,7 +69,7 @@ async fn ten_thousand_bodies_are_answered_as_the_documents_say() {
     println!("{kinds:#?}");
     let shown: Vec<&str> = faults.iter().take(5).map(String::as_str).collect();
     assert!(faults.is_empty(), "{} of {count} (AGUI_SEED={seed}):\n{}", faults.len(), shown.join("\n"));
-    // What is right gets through, in some number; and the host is what it was.
+    // Some valid requests succeed; and the host works as before.
     let streams: usize = kinds.iter().filter(|(kind, _)| kind.contains("stream")).map(|(_, count)| count).sum();
     assert!(streams > usize::try_from(count).unwrap() / 20, "{kinds:#?}");
     let told = input("after-all", "after-all", &json!([{ "do": "say", "text": "Still here." }]));
@@ -77,7 +77,7 @@ async fn ten_thousand_bodies_are_answered_as_the_documents_say() {
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
-/// What an answer is, or what is wrong with it.
+/// The kind of an answer, or its problem.
 async fn documented(answer: Response) -> Result<String, String> {
     let status = answer.status().as_u16();
     let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();

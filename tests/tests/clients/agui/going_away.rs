@@ -72,7 +72,7 @@ async fn a_client_that_never_reads_holds_nobody_up() {
         stream.write_all(request.as_bytes()).await.unwrap();
         deaf.push(stream);
     }
-    // Who reads is served meanwhile, and the runs of the others come to their end.
+    // A client that reads is served meanwhile, and the runs of the others end.
     let events = host.run(&input("reads", "reads-1", &json!([{ "do": "say", "text": "Here." }]))).await.rest().await;
     sound(&events, "reads", "reads-1");
     for n in 0..DEAF {
@@ -82,7 +82,7 @@ async fn a_client_that_never_reads_holds_nobody_up() {
         sound(&again, &thread, "look");
         assert_eq!(View::of(&again).texts("assistant").len(), PIECES);
     }
-    // They were cut, for the memory that they took.
+    // The connections were closed to free their memory.
     tokio::time::sleep(Duration::from_secs(3)).await;
     for mut stream in deaf {
         let mut read = Vec::new();
@@ -94,7 +94,7 @@ async fn a_client_that_never_reads_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_becomes_of_a_run_whose_client_hangs_up_is_configured() {
+async fn the_configuration_decides_on_runs_of_disconnected_clients() {
     let slow = json!([{ "do": "say", "text": "word ".repeat(600), "pieces": 600, "delay_ms": 50 }]);
     for (policy, goes_on) in [("detach", true), ("cancel", false)] {
         let host = Host::start(&format!("on_disconnect = \"{policy}\"")).await;

@@ -1,5 +1,5 @@
-//! AG-UI as clients have it that others wrote: whatever happens to the connection, to the host or to the client, each run is
-//! seen once, whole and with one end.
+//! AG-UI with foreign clients: whatever happens to the connection, the host or the client, each run is seen once, complete,
+//! with one end.
 
 mod bad_input;
 mod bodies;

@@ -14,7 +14,7 @@ use tokio::task::block_in_place;
 /// All scenarios of a call; a client that hangs is ended.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Which version.
+/// The version of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Client {
     /// 1.0.0.
@@ -64,7 +64,7 @@ pub fn play(client: Client, scenarios: &[Value]) -> Vec<Played> {
     played
 }
 
-/// What a client made of a scenario.
+/// The view of a client on a scenario.
 pub struct Played(pub Value);
 
 impl Played {
@@ -81,7 +81,7 @@ impl Played {
     }
 }
 
-/// What a client made of one run.
+/// The view of a client on one run.
 #[derive(Clone, Copy)]
 pub struct Turn<'a>(pub &'a Value);
 

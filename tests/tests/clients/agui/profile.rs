@@ -158,7 +158,7 @@ async fn a_run_is_taken_then_read_from_any_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_names_a_stream_gets_it_at_once() {
+async fn a_client_that_names_a_stream_gets_one() {
     let host = host("").await;
     let run = input(THREAD, "run-001", say("one two three"));
     let wire = Wire::open(host.post(RUNS, &run).await).await;
@@ -229,7 +229,7 @@ async fn every_rule_is_said_in_its_own_words() {
         404,
         "AGENT_SESSION_NOT_FOUND",
     );
-    // What is larger than any request may be is too large in the same words.
+    // A request over the limit of all requests is refused with the same code.
     let huge = with(good.clone(), json!({ "state": "x".repeat(3 * 1024 * 1024) }));
     let refusal = refused(host.http.post(host.url(RUNS)).json(&huge)).await;
     is(&refusal, 422, input_code);
@@ -265,7 +265,7 @@ async fn the_plain_profile_takes_what_ag_ui_takes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_turned_on_says_how() {
+async fn a_disabled_function_names_its_setting() {
     let host = Host::start("").await;
     for request in [
         host.http.post(host.url(RUNS)).json(&input(THREAD, "r", say("x"))),
@@ -284,7 +284,7 @@ async fn what_is_not_turned_on_says_how() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_nobody_is_told_so_in_the_same_form() {
+async fn unknown_callers_are_refused_in_the_same_form() {
     let text = config("[agui.api]\nagent = \"stage\"", "");
     let host = Host::told("", &text).await;
     is(&refused(host.http.post(host.url(RUNS)).json(&input(THREAD, "r", say("x")))).await, 401, "AUTH_UNAUTHORIZED");
@@ -459,7 +459,7 @@ async fn an_attachment_is_kept_signed_and_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_image_is_no_attachment() {
+async fn only_images_become_attachments() {
     let host = host("").await;
     for (request, status, code) in [
         (form(&host, "file", Some("image/png"), JPEG), 415, "AGENT_ATTACHMENT_UNSUPPORTED"),
@@ -499,7 +499,7 @@ async fn what_is_no_image_is_no_attachment() {
     ] {
         is(&refused(request).await, status, code);
     }
-    // What senders say who do not look is not held against them.
+    // Default types of careless senders are accepted.
     for kind in [None, Some("application/octet-stream"), Some("image/jpg")] {
         let (status, kept) = answered(form(&host, "file", kind, JPEG)).await;
         assert_eq!((status, kept["mime_type"].as_str()), (200, Some("image/jpeg")), "{kind:?}");

@@ -21,7 +21,7 @@ pub struct Proxy {
     upstream: watch::Sender<String>,
 }
 
-/// How many events the client gets of the answer to its current request.
+/// The number of events that the client receives of the answer to its present request.
 type Cut = Arc<Mutex<Option<usize>>>;
 
 impl Proxy {
@@ -53,13 +53,13 @@ fn host(url: &str) -> String {
 }
 
 async fn serve(client: TcpStream, upstream: String) {
-    // Where nobody listens the client finds the connection closed.
+    // Without a server, the client finds the connection closed.
     let Ok(server) = TcpStream::connect(upstream).await else { return };
     client.set_nodelay(true).unwrap();
     server.set_nodelay(true).unwrap();
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
     let cut = Cut::default();
-    // What ends first ends both: the other half is dropped, and its connection with it.
+    // The first end closes both: the other half is dropped with its connection.
     tokio::select! {
         () = requests(from_client, to_server, Arc::clone(&cut)) => {}
         () = answers(from_server, to_client, cut) => {}
@@ -79,7 +79,7 @@ async fn requests(mut client: OwnedReadHalf, mut server: OwnedWriteHalf, cut: Cu
     }
 }
 
-/// What the head of a request says.
+/// The content length in the head of a request.
 fn wanted(request: &[u8]) -> Option<usize> {
     let text = String::from_utf8_lossy(request).to_ascii_lowercase();
     let (head, _) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
@@ -89,7 +89,7 @@ fn wanted(request: &[u8]) -> Option<usize> {
 
 async fn answers(mut server: OwnedReadHalf, mut client: OwnedWriteHalf, cut: Cut) {
     let mut bytes = vec![0; 64 * 1024];
-    // What has come of an event.
+    // The received part of an event.
     let mut event = Vec::new();
     while let Ok(read @ 1..) = server.read(&mut bytes).await {
         for (at, byte) in bytes[..read].iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What an agent does in the tests: everything that AG-UI has a word for.
+//! The behaviour of an agent in the tests: every kind of AG-UI event.
 
 use serde_json::{Value, json};
 
@@ -9,11 +9,11 @@ pub const PIXEL: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR
 pub struct Scenario {
     pub name: &'static str,
     pub script: Value,
-    /// How the run ends.
+    /// The end of the run.
     pub end: &'static str,
 }
 
-/// What is said in scenario `text`.
+/// The message of scenario `text`.
 pub const TEXT: &str = "Hello, AG-UI. How are you — 好吗? 🙂";
 
 /// Each of them once.

@@ -30,7 +30,7 @@ pub struct Host {
     pub http: reqwest::Client,
 }
 
-/// What the host is told where a test says nothing else.
+/// The configuration of the host by default.
 pub fn config(agui: &str, limits: &str) -> String {
     format!(
         r#"
@@ -66,7 +66,7 @@ impl Host {
         Self::told("loopback_without_key = true", &config(agui, "")).await
     }
 
-    /// Starts a host that is told all of this; `server` is in `[server]`.
+    /// Starts a host with this configuration; `server` is part of `[server]`.
     pub async fn told(server: &str, config: &str) -> Self {
         let dir = Process::lay_out(&["stage"]);
         Self::lives_in(dir, server, config).await
@@ -154,7 +154,7 @@ impl Host {
         self.http.post(self.url(&path)).send().await.unwrap().status().as_u16()
     }
 
-    /// What a thread says once it is so.
+    /// The thread as soon as the condition holds.
     pub async fn until(&self, thread: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let began = std::time::Instant::now();
         loop {
@@ -195,11 +195,11 @@ pub fn with(mut input: Value, members: Value) -> Value {
 #[derive(Debug, Clone)]
 pub struct Frame {
     pub data: Value,
-    /// Its `id:` line.
+    /// The `id:` line.
     pub id: Option<String>,
 }
 
-/// A stream of events as it is on the wire. It takes only what the simplest client takes: lines that end with LF, one `data:`
+/// A stream of events on the wire. The reader accepts the form for the simplest client: lines that end with LF, one `data:`
 /// line in each event.
 pub struct Wire {
     pub headers: HeaderMap,
@@ -207,7 +207,7 @@ pub struct Wire {
     read: Vec<u8>,
     /// Comments so far.
     pub comments: usize,
-    /// Whether the connection broke off.
+    /// True if the connection broke off.
     pub broken: bool,
 }
 
@@ -311,8 +311,8 @@ pub fn is_terminal(event: &Value) -> bool {
     event["type"] == "RUN_FINISHED" || event["type"] == "RUN_ERROR"
 }
 
-/// What every whole stream is: it begins with the run and ends with its one end, says so under the ids of the request, and
-/// keeps to the rules of whoever wrote the verifier.
+/// The invariants of every complete stream: it begins with the run and ends with its one end, has the ids of the request,
+/// and passes the verifier of another author.
 #[track_caller]
 pub fn sound(events: &[Value], thread: &str, run: &str) {
     let all = || shown(events);
@@ -346,7 +346,7 @@ pub fn faultless(events: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// Of what the protocol names, nothing is null: that is fatal to clients. What runners say may be.
+/// No member that the protocol names is null, which is fatal to clients. Values of runners may be null.
 fn no_nulls(event: &Value) -> Result<(), String> {
     const FREE: [&str; 4] = ["snapshot", "value", "result", "event"];
     for (name, value) in event.as_object().ok_or("an event is an object")? {
@@ -357,7 +357,7 @@ fn no_nulls(event: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// What a client makes of the events: messages and the state.
+/// The messages and the state that a client derives from the events.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct View {
     pub messages: Vec<Value>,
@@ -464,7 +464,7 @@ impl View {
             .collect()
     }
 
-    /// What two connections to runs of the same script must agree on: all but ids.
+    /// The part on which two runs of the same script must agree: all but ids.
     pub fn essence(&self) -> Value {
         let calls: Vec<_> = self.calls().into_iter().collect();
         // No state is as good as an empty one.
@@ -485,7 +485,7 @@ pub fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// What an answer says went wrong, and its status.
+/// The problem of an answer, and its status.
 pub async fn problem(answer: Response) -> (u16, Value) {
     let status = answer.status().as_u16();
     let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();

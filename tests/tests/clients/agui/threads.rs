@@ -25,7 +25,7 @@ async fn a_thread_is_there_whole_in_one_answer() {
     assert_eq!(shown.texts("user"), ["Do it."]);
     assert_eq!(shown.messages[0]["id"], "t-1-user", "the client's own id");
 
-    // While it goes on, the run is named, with the place from which it can be followed.
+    // An active run is named, with the position from which it can be followed.
     let slow = json!([{ "do": "say", "text": "It takes its time to say this.", "pieces": 15, "delay_ms": 40 }]);
     let mut wire = host.run(&input("t", "t-2", &slow)).await;
     wire.until(|event| event["type"] == "TEXT_MESSAGE_CONTENT").await;
@@ -39,7 +39,7 @@ async fn a_thread_is_there_whole_in_one_answer() {
     assert_eq!(seen.texts("assistant").last().unwrap(), "It takes its time to say this.", "{rest:#?}");
     drop(wire);
 
-    // What is asked is in it.
+    // The thread contains the open question.
     let ask = json!([{ "do": "ask", "kind": "confirmation", "title": "May I?" }]);
     host.run(&input("t", "t-3", &ask)).await.rest().await;
     let found = host.thread("t").await;
@@ -95,7 +95,7 @@ async fn a_deleted_thread_is_gone_and_one_that_works_is_not_deleted() {
     let found = host.thread("gone").await;
     assert_eq!((&found["messages"], &found["hasMore"]), (&json!([]), &json!(false)), "{found:#}");
     assert!(!found.to_string().contains("secret"), "{found:#}");
-    // It can begin anew, and knows nothing of before.
+    // A deleted thread can begin again, without any earlier message.
     let told = json!([{ "do": "history" }, { "do": "input" }]);
     let events = host.run(&input("gone", "g-3", &told)).await.rest().await;
     sound(&events, "gone", "g-3");
@@ -127,7 +127,7 @@ async fn workspaces_do_not_see_the_threads_of_each_other() {
     let told = input("same-id", "r-1", &slow);
     let wire =
         crate::agui::support::Wire::open(send(&ours, reqwest::Method::POST, "/agents/stage/run", Some(told.clone())).await).await;
-    // Nobody at all.
+    // A request without a key.
     assert_eq!(host.http.get(host.url("/agents/stage/threads/same-id")).send().await.unwrap().status(), 401);
     assert_eq!(host.http.post(host.url("/agents/stage/run")).json(&told).send().await.unwrap().status(), 401);
     // The same ids in another workspace are another thread.

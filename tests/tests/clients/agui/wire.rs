@@ -1,5 +1,5 @@
-//! The wire, as it was recorded, is what two others who know the protocol take for it: the models of the Python SDK, and the
-//! verifier of a Rust crate. What clients from before 1.0 throw on is not in theirs.
+//! The recorded streams pass two foreign implementations: the models of the Python SDK, and the verifier of a Rust crate.
+//! Streams for clients before 1.0 have none of the events on which these throw.
 
 use std::{fmt::Write as _, fs, path::Path, process::Command};
 
@@ -18,7 +18,7 @@ struct Recorded {
     events: Vec<Value>,
 }
 
-/// Everything there is, recorded once as a client of this version has it.
+/// All scenarios, recorded once for a client of this version.
 async fn recorded(version: Option<&str>) -> Vec<Recorded> {
     let host = Host::start("").await;
     let mut all = Vec::new();
@@ -118,10 +118,10 @@ async fn a_client_from_before_1_0_never_sees_what_it_throws_on() {
             assert!(!is_novel(event), "{}: {event}", recorded.name);
         }
     }
-    // It is not for want of occasions.
+    // The streams of today have such events.
     let novel = today.iter().flat_map(|recorded| &recorded.events).filter(|event| is_novel(event)).count();
     assert!(novel >= 3, "{novel}");
-    // And it misses nothing that it can be told.
+    // The old streams lack nothing that they can express.
     for (today, old) in today.iter().zip(&old) {
         assert_eq!(today.name, old.name);
         let kinds = |recorded: &crate::agui::wire::Recorded| -> Vec<Value> {
@@ -129,7 +129,7 @@ async fn a_client_from_before_1_0_never_sees_what_it_throws_on() {
             let mut kinds: Vec<_> = kinds.filter(|kind| !kind.as_str().unwrap().ends_with("CONTENT")).cloned().collect();
             // A cancelled run is a failed one there.
             kinds.pop();
-            // When the end of a child is known is a matter of luck.
+            // The time at which the end of a child is known varies.
             kinds.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
             kinds
         };
@@ -138,7 +138,7 @@ async fn a_client_from_before_1_0_never_sees_what_it_throws_on() {
     }
 }
 
-/// What 0.0.59 throws on.
+/// The events on which 0.0.59 throws.
 fn is_novel(event: &Value) -> bool {
     let outcome = &event["outcome"];
     let in_messages =

@@ -21,7 +21,7 @@ const PLAYWRIGHT: &str = "playwright-core@1.65.1";
 /// A scenario takes seconds; on a machine that is busy, some times as long.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// One browser at a time: each takes a few hundred megabytes and a processor.
+/// One browser at a time: each needs a few hundred megabytes and a processor.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// A page in a browser, and the script that uses it.

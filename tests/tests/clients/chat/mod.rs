@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::chat::browser::Browser;
 
-/// An agent with a scripted model and tools, and a guest that does what it is told.
+/// An agent with a scripted model and tools, and a guest with scripted steps.
 fn config() -> String {
     format!(
         r#"
@@ -49,13 +49,13 @@ state = {{ scopes = ["conversation"] }}
     )
 }
 
-/// What a long answer is made of: about four seconds of it.
+/// A long answer: about four seconds.
 fn long() -> String {
     let words: Vec<_> = (0..80).map(|number| format!("word{number}")).collect();
     words.join(" ")
 }
 
-/// What an answer says that would be bad to believe.
+/// An answer with markup that a page must not execute.
 const MARKUP: &str = r#"<img src=x onerror="document.title = 'owned'"><script>document.title = 'owned'</script><b>bold</b>"#;
 
 fn script() -> String {
@@ -178,7 +178,7 @@ fn the_page_asks_for_a_key_where_the_host_wants_one() {
     Browser::open("keys", &host.url, &json!({ "key": made["token"] })).done();
 }
 
-/// A host that was started again where it was before. It is killed when dropped.
+/// A host that was restarted in the same place. Dropping the value kills it.
 struct Again(Child);
 
 impl Again {

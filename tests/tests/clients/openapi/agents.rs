@@ -12,7 +12,7 @@ const RUNS: &str = "/api/v1/agent/runs";
 const THREAD: &str = "550e8400-e29b-41d4-a716-446655440000";
 const OTHER: &str = "550e8400-e29b-41d4-a716-446655440001";
 
-/// What a client sends that says something.
+/// The input of a client with a message.
 fn input(thread: &str, run: &str, text: &str) -> Value {
     let message = json!({ "id": format!("{run}-said"), "role": "user", "content": text });
     json!({
@@ -132,7 +132,7 @@ async fn threads(talk: &Talk) {
     talk.get(&format!("{followed}?after={}", last_id(&said).replace(':', "%3A")), 204).await;
     assert_eq!(talk.get(&format!("{followed}?after=x"), 400).await["code"], "invalid_cursor");
     talk.get(&format!("{thread}/runs/none/events"), 404).await;
-    // It has ended, and stays as it is.
+    // The run has ended, and stays as it is.
     talk.post(&format!("{thread}/runs/r-1/cancel"), json!({}), 202).await;
     talk.post(&format!("{thread}/runs/r-1/cancel?x=1"), json!({}), 400).await;
     talk.post(&format!("{thread}/runs/none/cancel"), json!({}), 404).await;
@@ -154,7 +154,7 @@ async fn asked(talk: &Talk) {
     assert_eq!(talk.post(path, resume("r-4", answer), 409).await.body["code"], "already_answered");
 }
 
-/// A run that goes on, begun elsewhere.
+/// An active run that another client began.
 async fn busy(talk: &Talk) {
     let event = json!({
         "event_type": "steps", "input": { "text": "timer 600000" }, "conversation": { "conversation_id": "busy" },

@@ -1,5 +1,4 @@
-//! A conversation as clients have it, through the proxy: each operation once in each of its good ways, and in the ways in
-//! which clients err.
+//! A conversation through the proxy: each operation in each of its successful ways, and in the ways in which clients err.
 
 use std::time::Instant;
 
@@ -70,7 +69,7 @@ pub struct Talk {
     http: Client,
 }
 
-/// What a host answered.
+/// The answer of a host.
 pub struct Said {
     pub status: u16,
     pub headers: HeaderMap,
@@ -155,8 +154,8 @@ async fn every_answer_of_a_conversation_is_as_it_is_described() {
     assert!(missing.is_empty(), "nobody has looked at: {missing:#?}");
 }
 
-/// What this conversation does not come to: content of an artifact has all its forms elsewhere, a `HEAD` has no ranges, and
-/// a stream without end does not pass a proxy that waits for it.
+/// Cases outside of this conversation: other tests cover the forms of an artifact's content, a `HEAD` has no ranges, and an
+/// endless stream does not pass a proxy that waits for its end.
 fn cannot_be_had(way: &str) -> bool {
     way.starts_with("HEAD /api/v1/runs/{id}/calls/artifacts/") || way.starts_with("GET /api/v1/executors/{id}/events ")
 }
@@ -196,7 +195,7 @@ async fn events(talk: &Talk) {
     talk.get("/api/v1/events/7", 404).await;
     talk.get(&format!("/api/v1/events/{event}?x"), 400).await;
 
-    // Nobody answers this one.
+    // No binding matches this event.
     assert_eq!(talk.post(path, json!({ "event_type": "nobody" }), 202).await.body["runs"], json!([]));
     for (body, status) in [
         (json!({ "event_type": "a b" }), 400),
@@ -404,7 +403,7 @@ async fn given_up(talk: &Talk, credential: &str) {
     assert_eq!(back.status, 202, "{:#}", back.body);
 }
 
-/// Nobody listens where the results of the run outside go.
+/// No server listens at the webhook of the external run.
 async fn deliveries(talk: &Talk) {
     let dead = |page: &Value| page["items"].as_array().unwrap().iter().any(|delivery| delivery["state"] == "dead");
     let page = talk.until("/api/v1/deliveries?state=dead", dead).await;

@@ -66,16 +66,15 @@ async fn a_program_that_knows_only_the_description_finds_no_fault_with_the_host(
     let said = tokio::task::block_in_place(|| schemathesis.output().unwrap());
     let text = String::from_utf8_lossy(&said.stdout);
     assert!(said.status.success(), "{text}\n{}", String::from_utf8_lossy(&said.stderr));
-    // It came in, and did not only look at closed doors.
+    // Some requests succeeded, so the fuzzer did not only meet refusals.
     let runs = authorized(reqwest::Client::new().get(host.url("/api/v1/runs?limit=100")), key).await;
     assert!(runs["items"].as_array().unwrap().len() > 20, "{runs:#}");
 }
 
-/// What has the right form may still name what is not there, contradict itself, or say `7.0` for a number of calls: such a
-/// body is answered with 400, and so are a cursor that this host has not made, a thread without a conversation, and a time that
-/// ends before it begins. What an idempotency key was used for before, or the id of a run, a description cannot say. The profile
-/// under `/api/v1/agent` says 422 to all of it, 415 to an image that is none, and 410 to an address whose time is over.
-/// Operations without any of this take all that the description allows.
+/// A well-formed body may still name a missing object, contradict itself, or have `7.0` as a number of calls: the answer is 400, as
+/// for a foreign cursor, a thread without a conversation, and a time that ends before it begins. A description cannot express the
+/// earlier use of an idempotency key or of a run's id. The profile under `/api/v1/agent` answers all of these with 422, an image of
+/// another type with 415, and an expired address with 410. Other operations accept all that the description allows.
 fn told(document: &Value) -> String {
     let mut told = String::new();
     let paths = document["paths"].as_object().unwrap().iter();
@@ -102,7 +101,7 @@ fn told(document: &Value) -> String {
         let id = &operation["operationId"];
         writeln!(told, "[[operations]]\ninclude-operation-id = {id}").unwrap();
         writeln!(told, "checks.positive_data_acceptance.expected-statuses = {}", json!(statuses)).unwrap();
-        // What is too long may be so long that it is not read.
+        // A body over the limit may not even be read.
         let refused = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429", "5xx"];
         writeln!(told, "checks.negative_data_rejection.expected-statuses = {}", json!(refused)).unwrap();
     }

@@ -25,7 +25,7 @@ struct Description {
 
 impl Description {
     fn new(mut document: Value) -> Self {
-        // Nothing may be answered that the description does not name.
+        // An answer must not have members outside of the description.
         for schema in document["components"]["schemas"].as_object_mut().unwrap().values_mut() {
             let schema = schema.as_object_mut().unwrap();
             if schema.contains_key("properties") && !schema.contains_key("additionalProperties") {
@@ -48,7 +48,7 @@ impl Description {
         self.paths.iter().find(|(_, pattern)| fits(pattern)).map(|(path, _)| path.as_str())
     }
 
-    /// What is wrong with an answer; the operation that it is of.
+    /// Checks an answer; returns its operation.
     fn check(&self, method: &Method, address: &str, answer: &Answer) -> Result<Option<String>, String> {
         let known = self.path(address).map(|path| (path, &self.document["paths"][path]));
         let operation = known.and_then(|(path, item)| Some((path, item.get(method.as_str().to_lowercase())?)));
@@ -131,7 +131,7 @@ struct Answer {
 
 /// The proxy.
 pub struct Watched {
-    /// Where it listens.
+    /// Address of the proxy.
     pub url: String,
     shared: Arc<Shared>,
 }
@@ -171,7 +171,7 @@ impl Watched {
         self.shared.seen.lock().unwrap().clone()
     }
 
-    /// What the description has: each operation with each of its good statuses.
+    /// The description: each operation with each of its successful statuses.
     pub fn described(&self) -> BTreeSet<String> {
         let paths = self.shared.description.document["paths"].as_object().unwrap();
         let of = |(path, item): (&String, &Value)| {
@@ -207,7 +207,7 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     *response.headers_mut() = answer.headers;
     response.headers_mut().remove(header::TRANSFER_ENCODING);
     if parts.method == Method::HEAD {
-        // The length of what a GET would get; there is no body to have it.
+        // The length is that of a GET; a HEAD has no body.
         response.headers_mut().remove(header::CONTENT_LENGTH);
     }
     response

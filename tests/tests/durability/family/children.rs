@@ -80,7 +80,7 @@ async fn a_child_answers_and_everybody_can_see_whose_it_is() {
     assert_eq!((text(fact, "runner_id"), text(fact, "objective")), ("plugin:test/family/default", "to say it"), "{parent}");
     let [end] = &*parent.of("run.child.ended") else { panic!("{parent}") };
     assert_eq!((text(end, "run_id"), text(end, "status")), (child.as_str(), "completed"), "{parent}");
-    // That of the child.
+    // The end of the child.
     let found = children_of(&host, &run).await;
     assert_eq!(ids(&found), [&child]);
     let ended = host.ended(&child).await.completed();
@@ -95,7 +95,7 @@ async fn a_child_answers_and_everybody_can_see_whose_it_is() {
     let event = host.get(&format!("/api/v1/events/{}", text(&ended.run, "event_id"))).await;
     assert_eq!((text(&event, "event_type"), text(&event, "source")), ("run.requested", "run"), "{event:#}");
     assert!(children_of(&host, &child).await.is_empty());
-    // What it said it said to its parent.
+    // The child's message went to its parent.
     let behind = host.ended(&behind).await.completed();
     let transcript = behind.outcomes()[0].to_string();
     assert!(transcript.contains("to people") && !transcript.contains("\"for my parent\""), "{transcript}");
@@ -235,10 +235,10 @@ async fn artifacts_go_from_parent_to_child_and_back_and_nowhere_else() {
         for (n, outcome) in all.into_iter().enumerate() {
             assert_eq!(refused(outcome), "not_found", "{n}, {conversation:?}: {other:?}");
         }
-        // A run without a conversation has nothing of a family, whoever bound it.
+        // A run without a conversation has no family, whatever its binding.
         let alone = host.take(&format!("read {below}")).await;
         assert_eq!(refused(&alone.outcomes()[0]), "not_found", "{conversation:?}: {alone}");
-        // Nobody passes on what is not theirs.
+        // A run cannot attach a foreign artifact.
         let thief = host.take(&format!("start default [read given] {{\"attach\": \"{below}\"}}; list 10")).await;
         assert_eq!((refused(&thief.outcomes()[0]), &thief.outcomes()[1]), ("not_found", &json!([])), "{thief}");
         host.cancel(run).await;
@@ -260,7 +260,7 @@ async fn a_circle_of_supervisors_has_an_end() {
     let host = family("child_depth = 3", "", "");
     let mut run = host.send_in("c", "circle").await;
     let top = host.ended(&run).await.completed();
-    // Each tells what it came to below it: three start one, the fourth may not.
+    // Each run reports the outcomes below it: three start a child, the fourth may not.
     let mut depth = 0;
     loop {
         let ended = host.ended(&run).await.completed();
@@ -324,7 +324,7 @@ async fn other_runs_are_none_of_its_business() {
         .iter()
         .map(|id| format!("get {id}; wait 0 {id}; events {id}; cancel {id} no reason; list 10 {id}; wait 100 0 {id}; "))
         .collect();
-    // As a child itself, and as nobody's child: neither has started them, nor has itself started itself.
+    // A child, and a run without a parent: neither has started these runs, nor has a run started itself.
     let own = format!("id; {tries} start default [{tries}]; all 60000; events 0");
     let run = host.send(&own).await;
     let ended = host.ended(&run).await.completed();
@@ -350,7 +350,7 @@ async fn other_runs_are_none_of_its_business() {
     assert_eq!((refused(&outcomes[3]), refused(&outcomes[4])), ("invalid_argument", "invalid_argument"), "{ended}");
     assert_eq!(outcomes[5].as_array().unwrap().len(), 1, "own children only: {ended}");
     assert_eq!(refused(&outcomes[6]), "invalid_argument", "nothing to wait for: {ended}");
-    // Nobody was harmed.
+    // The other runs are unaffected.
     for run in [&stranger, &parent, &child, &grandchild] {
         assert!(host.run(run).await["cancel_requested_at"].is_null(), "{run}");
     }
@@ -358,7 +358,7 @@ async fn other_runs_are_none_of_its_business() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_cannot_be_started_is_refused_by_a_typed_error() {
+async fn an_invalid_start_is_refused_with_a_typed_error() {
     let more = r#"runner_ids = ["plugin:test/family/default", "plugin:test/family/configured"]
 [[bindings]]
 id = "starts"
@@ -406,7 +406,7 @@ match = { event_type = "test.nothing" }
     host.check();
 }
 
-/// Whatever ends a parent, and wherever its children are.
+/// For any end of a parent, and any place of its children.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_child_outlives_its_parent() {
     let more = format!(
@@ -456,7 +456,7 @@ async fn no_child_outlives_its_parent() {
     host.check();
 }
 
-/// Its turn may come in the moment in which its parent gives a place back; it does not get far.
+/// The child's turn may come at the moment at which its parent frees a place; the child does not get far.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_child_that_waits_for_a_place_ends_with_its_parent() {
     let host = Host::limited(

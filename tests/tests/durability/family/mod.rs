@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use crate::family::support::Host;
 
-/// What a runner needs to look after others.
+/// The permissions of a runner that starts children.
 const RUNS: &str = r#"runs = ["start", "get", "list", "events", "cancel"]"#;
 
-/// A host with the guest that starts others and takes input; each text goes into its section. What `resources` has behind a
-/// header of its own stands behind the binding.
+/// A host with the guest that starts children and takes input; each text goes into its section. Tables in `resources` come
+/// after the binding.
 fn family(limits: &str, binding: &str, resources: &str) -> Host {
     let config = format!(
         "[limits]\nmax_live_runs = 50\n{limits}\n[[bindings]]\nid = \"family\"\nrunner = \"plugin:test/family/default\"\n\

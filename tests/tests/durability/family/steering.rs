@@ -1,4 +1,4 @@
-//! What comes for a conversation while its run is active is given to that run, or has one of its own, and never both.
+//! A message for a conversation with an active run is given to that run or gets a run of its own, never both.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ async fn waiting(host: &Host, conversation: &str, texts: impl IntoIterator<Item 
     sent
 }
 
-/// Its message was given to another run.
+/// Checks that the message was given to another run.
 async fn is_steered(host: &Host, run: &str, into: &str) -> Ended {
     let ended = host.ended(run).await.completed();
     let [end] = &*ended.of("run.completed") else { panic!("{ended}") };
@@ -49,7 +49,7 @@ fn said(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_comes_is_given_in_order_and_what_is_left_runs_by_itself() {
+async fn inputs_are_given_in_order_and_the_rest_gets_runs() {
     let host = family("", "", "");
     let active = host.send_in("c", "say up; await go; pull 2 0; pull 3 0; say enough; await end").await;
     host.until_step(&active, "say up").await;
@@ -104,7 +104,7 @@ async fn a_pull_waits_for_the_first_and_not_for_ever() {
         assert_eq!(ended.outcomes()[1], json!(["say hello"]), "{ended}");
         assert_eq!((ended.statuses("steering").len(), ended.statuses("woken").len()), (parks, parks), "{ended}");
     }
-    // Nothing comes: in memory, parked, and for who has nobody to hear from.
+    // No message comes: in memory, parked, and for a run without a conversation.
     for (wait, parks) in [(400_u64, 0), (3_000, 1)] {
         let began = Instant::now();
         let ended = host.ended(&host.send_in(&format!("calm{wait}"), &format!("pull 10 {wait}")).await).await.completed();
@@ -140,7 +140,7 @@ async fn behind_a_runner_that_takes_no_input_messages_wait_as_ever() {
         for n in 0..5 {
             behind.push(send(&format!("say {n}")).await);
         }
-        // It is the limit of conversations that counts here.
+        // The limit of conversations holds here.
         let (status, answer) = post(&host, &{
             let mut event = message(Some(kind), "say too many");
             event["event_type"] = format!("test.{kind}").into();
@@ -165,7 +165,7 @@ async fn behind_a_runner_that_takes_no_input_messages_wait_as_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_another_binding_is_to_answer_is_not_taken() {
+async fn messages_for_another_binding_are_not_taken() {
     let more = "[[bindings]]\nid = \"other\"\npriority = -1\nrunner = \"plugin:test/family/narrow\"\nmatch = { conversation = \"both.*\" }\n";
     let host = family("park_after_ms = 300", "", more);
     // In memory, and parked: who waits with somebody else's messages behind it does not wake for them.
@@ -199,21 +199,21 @@ async fn what_another_binding_is_to_answer_is_not_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_is_cancelled_before_it_is_pulled_is_not_given() {
+async fn a_run_cancelled_before_the_pull_is_not_taken() {
     let host = family("", "", "");
     let active = host.send_in("c", "say up; await go; pull 10 0; say over; await end").await;
     host.until_step(&active, "say up").await;
     let sent = waiting(&host, "c", said(0..4)).await;
     host.cancel(&sent[1]).await;
     host.cancel(&sent[3]).await;
-    // Where the pull comes at once.
+    // A pull that returns at once.
     host.take("set go yes").await;
     host.until_step(&active, "say over").await;
     for n in [1, 3] {
         let ended = host.ended(&sent[n]).await;
         assert_eq!((&ended.run["status"], ended.said().len()), (&json!("cancelled"), 0), "{ended}");
     }
-    // Those that were given have ended: there is nothing to cancel.
+    // The runs of taken messages have ended: there is nothing to cancel.
     for n in [0, 2] {
         is_steered(&host, &sent[n], &active).await;
         assert_eq!(host.try_cancel(&sent[n]).await, 409);
@@ -224,9 +224,9 @@ async fn who_is_cancelled_before_it_is_pulled_is_not_given() {
     host.check();
 }
 
-/// Who is cancelled while it pulls has what its record says, and the others run by themselves.
+/// A run that is cancelled during a pull has the messages in its record, and the others get runs of their own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nothing_is_lost_with_a_run_that_is_cancelled_while_it_pulls() {
+async fn a_run_cancelled_during_a_pull_loses_no_message() {
     let host = Arc::new(family("park_after_ms = 200", "", ""));
     let mut random = Random(5);
     let mut all = Vec::new();
@@ -251,7 +251,7 @@ async fn nothing_is_lost_with_a_run_that_is_cancelled_while_it_pulls() {
                     is_steered(&host, run, &active).await;
                     continue;
                 }
-                // It runs by itself, or was taken by one that did.
+                // The message has a run of its own, or was taken by such a run.
                 let own = host.ended(run).await.completed();
                 assert!(own.of("run.completed")[0]["finish_reason"] == "stop", "{own}");
                 assert_eq!(own.outcomes(), [json!(n.to_string())], "{own}");
@@ -289,7 +289,7 @@ async fn a_flood_is_stopped_and_what_was_accepted_is_given() {
         }
         host.take(&format!("set go-{dies} yes")).await;
         host.until_step(&active, "say over").await;
-        // There is room again.
+        // The limit has room again.
         let late = host.send_in(&conversation, "say late").await;
         host.take(&format!("set end-{dies} yes")).await;
         let ended = host.ended(&active).await.completed();
@@ -336,9 +336,9 @@ async fn large_messages_are_given_a_few_at_a_time() {
     }
 }
 
-/// What comes with a message comes with it to the run that takes it.
+/// The attachments of a message go to the run that takes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_attached_to_a_message_can_be_read_by_who_takes_it() {
+async fn attachments_are_readable_by_the_run_that_takes_their_message() {
     let mut host = family("", "", "");
     let active = host.send_in("c", "say up; await go; pull 10 0; read-pulled; await end; read-pulled").await;
     host.until_step(&active, "say up").await;
@@ -362,7 +362,7 @@ async fn what_is_attached_to_a_message_can_be_read_by_who_takes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_the_first_attempt_was_given_the_second_is_given_again() {
+async fn a_second_attempt_receives_the_inputs_of_the_first() {
     let mut host = family("", "durability = \"retry\"", "");
     let active = host.send_in("c", "attempt; await go; pull 2 0; say pulled; await end; pull 10 0; say done").await;
     host.until_step(&active, "attempt").await;

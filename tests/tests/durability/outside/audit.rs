@@ -1,4 +1,4 @@
-//! What is recorded of requests: that they were made, where to, and what came of them. Not what they said.
+//! The audit of HTTP requests: their targets and outcomes, without their content.
 
 use agent_host_ledger::AuditRecord;
 use agent_host_tests::{

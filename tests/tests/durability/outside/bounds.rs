@@ -1,4 +1,4 @@
-//! How much, how long, and how many at once.
+//! Limits of size, time and number.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ async fn a_body_without_end_ends() {
 }
 
 #[tokio::test]
-async fn who_is_too_slow_is_not_waited_for() {
+async fn slow_readers_are_disconnected() {
     let outside = Outside::start().await;
     outside.hold();
     let limited = world(&outside, "[limits]\nhttp_timeout_ms = 400\n").await;
@@ -106,7 +106,7 @@ async fn a_run_has_few_requests_open_at_once() {
     assert_eq!(said[9], 200);
     is_refused(&said[10], "runtime_error", "connection_closed");
     assert_eq!(said[11], 200);
-    // What one run has open is not counted against another.
+    // The connections of one run do not count for another.
     assert_eq!(take(&world, &format!("get {halves}; get {halves}")).await, [200, 200]);
     world.host.shutdown(PATIENCE).await;
 }

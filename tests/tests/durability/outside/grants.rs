@@ -1,4 +1,4 @@
-//! Who may go where.
+//! The targets that runs may reach.
 
 use agent_host_tests::{Outside, World, world::PATIENCE};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::outside::{LOCAL, config, is_refused, outcomes, support::Host, take, world, world_of};
 
 #[tokio::test]
-async fn what_is_granted_is_read_to_its_end() {
+async fn granted_references_are_readable_completely() {
     let outside = Outside::start().await;
     let world = world(&outside, "").await;
     let url = |path: &str| outside.url(path);
@@ -65,7 +65,7 @@ async fn manifest_and_binding_must_both_name_host_and_port() {
     }
     world.host.shutdown(PATIENCE).await;
 
-    // They have nothing in common; the binding has nothing.
+    // Manifest and binding have no host in common; or the binding has none.
     for hosts in [&["api.example.net:*"][..], &[]] {
         let world = world_of("outside/narrow", hosts, &loopback).await;
         let said = take(&world, &format!("get {}", outside.url("ok/3"))).await;
@@ -139,14 +139,14 @@ async fn addresses_that_are_not_public_are_reached_by_none_of_their_names() {
         let said = take(&world, &format!("get http://{host}:{port}/latest/meta-data")).await;
         is_refused(&said[0], "unauthorized", "address_not_allowed");
     }
-    // What a person may have meant as a name of it.
+    // Other spellings of this machine.
     for host in ["localhost.", "127.0.0.1."] {
         let said = take(&world, &format!("get http://{host}:{port}/")).await;
         assert!(said[0]["code"].is_string(), "{host}: {said:?}");
     }
     world.host.shutdown(PATIENCE).await;
 
-    // One address is open, and it alone: also where it is written otherwise.
+    // One address is allowed, also in another spelling.
     let world = world_of("outside/default", &["*:*"], LOCAL).await;
     let said = take(&world, &format!("get http://127.1:{port}/ok/short; get http://2130706433:{port}/ok/number")).await;
     assert_eq!(said, [200, 200]);
@@ -159,7 +159,7 @@ async fn addresses_that_are_not_public_are_reached_by_none_of_their_names() {
 }
 
 #[tokio::test]
-async fn what_is_no_honest_request_is_not_sent() {
+async fn smuggled_headers_are_not_sent() {
     let outside = Outside::start().await;
     let world = world(&outside, "").await;
     let url = outside.url("ok/never");

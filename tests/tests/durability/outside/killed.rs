@@ -30,7 +30,7 @@ async fn a_response_that_was_half_read_is_read_on() {
     let run = host.send(&format!("get {url}; read 7; read 300; say half; read 300; rest")).await;
     host.until_step(&run, "say half").await;
     host.kill_and_revive();
-    // It is asked for again, and waits where it was; and is killed again there.
+    // The request is sent again and waits; the host is killed again.
     outside.until("halves/x", 2).await;
     host.kill();
     outside.release();
@@ -68,7 +68,7 @@ async fn a_response_that_is_another_now_is_not_mixed_with_what_was_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_was_posted_is_not_posted_again_for_the_rest_of_its_answer() {
+async fn a_post_is_not_repeated_for_the_rest_of_its_answer() {
     let outside = Outside::start().await;
     outside.hold();
     let mut host = host(&outside, "", "");
@@ -117,14 +117,15 @@ async fn a_post_that_was_cut_off_is_in_doubt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_does_no_harm_twice_is_made_again() {
+async fn idempotent_requests_are_repeated() {
     for step in ["get URL", "send PUT URL x-a: 1 | x", "send DELETE URL", "send POST URL Idempotency-Key: k1 | x"] {
-        // Nobody is asked, whatever the binding says.
+        // No person is asked, whatever the binding says.
         let (outside, host, run) = cut_off(step, "in_doubt = \"ask\"\n").await;
         let ended = host.ended(&run).await.completed();
         assert_eq!(ended.outcomes()[2], 200, "{ended}");
         assert_eq!(outside.times("held/x"), 2, "{step}: {ended}");
-        // It goes out before what the run did until then is on disk, so that may be done again as well: it does no harm either.
+        // The request may be sent before the steps before it are on disk, so those may be repeated too, which is harmless
+        // as well.
         assert!((1..=2).contains(&outside.times("ok/before")), "{step}: {ended}");
         let [one, two] = &*outside.visits("held/x") else { panic!("{ended}") };
         assert_eq!((&one.method, &one.headers, &one.body), (&two.method, &two.headers, &two.body));
@@ -166,7 +167,7 @@ async fn a_run_stays_in_memory_while_a_response_is_open() {
     let outside = Outside::start().await;
     let host = host(&outside, "park_after_ms = 300\n", "");
     let slept = |ended: &Ended| ended.statuses("timer").len();
-    // Open; read to its end; let go; broken.
+    // Open; read to its end; dropped; broken.
     for (steps, parked) in [
         ("get URL/pieces/3/1; sleep 1200", 0),
         ("get URL/pieces/3/1; read 3; sleep 1200; rest", 0),
@@ -238,7 +239,7 @@ async fn a_finished_request_is_never_made_again() {
             let (sent, read) = (&outcomes[2 * n], &outcomes[2 * n + 1]);
             let path = step.split(' ').find_map(|word| word.strip_prefix("URL/")).unwrap().replace("NAME", name);
             let visits = outside.visits(&path);
-            // What is harmless goes out before the steps before it are on the disk: those may be told later, by another execution.
+            // A harmless request is sent before the steps before it are on disk: a later execution may report those.
             let (before, finished) = (if n == 0 { started } else { times[2 * n - 1] }, times[2 * n + 1]);
             let began = visits.iter().map(|visit| visit.at).chain([before]).min().unwrap();
             let hits = kills.iter().filter(|(before, after)| began <= *after && *before <= finished).count();
@@ -293,7 +294,7 @@ async fn a_finished_request_is_never_made_again() {
 
 /// A request that was refused stays refused, and one that failed stays failed: both are answered from the journal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_went_wrong_before_is_not_tried_again() {
+async fn failed_requests_are_not_repeated_after_a_restart() {
     let outside = Outside::start().await;
     outside.hold();
     let mut host = host(&outside, "", "");
@@ -307,7 +308,7 @@ async fn what_went_wrong_before_is_not_tried_again() {
     // The one that broke is at the bottom: it is read once more when the others are gone.
     let steps = steps.replace("drop; rest; rest", "drop; drop; rest");
     let run = host.send(&steps).await;
-    // What went before is on disk when it is shown: a GET goes out sooner, and is made again when its answer is lost.
+    // The step is on disk when it is shown; a GET is sent earlier, and sent again if its answer is lost.
     host.until_step(&run, "say began").await;
     outside.until("held/x", 1).await;
     host.kill();

@@ -25,7 +25,7 @@ fn config(runner: &str, hosts: &[&str], more: &str) -> String {
     )
 }
 
-/// What opens the server of the tests, which is on this machine.
+/// The rule that allows the server of the tests, which is on this machine.
 const LOCAL: &str = "[egress]\nallow_addresses = [\"127.0.0.1\"]\n";
 
 /// A host with the guest that sends requests; it may reach `outside`.

@@ -45,7 +45,7 @@ async fn a_replay_makes_no_request() {
     let traced = replay(&["replay", &run, "--trace"]);
     assert!(traced.contains("http.send") && traced.contains("http.response.read"), "{traced}");
 
-    // A runner that asks for something else now is told apart, and does not get it either.
+    // A runner with another request is reported, and gets no answer.
     let mut recording: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     let context = recording["context"].to_string();
     assert!(context.contains("pieces/5/1"), "what the guest was asked is in what it was given: {context}");

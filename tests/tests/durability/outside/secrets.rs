@@ -79,10 +79,10 @@ async fn a_secret_that_comes_back_is_taken_out_wherever_it_is() {
         format!("{}; rest", with("split/authorization")),
         format!("{}; read 3; read 3; rest", with("split/authorization/slowly")),
         format!("{}; headers; rest", with("header/authorization")),
-        // Without it: the server may remember what it was told before.
+        // A request without the secret: the server may remember it from before.
         format!("send GET {} x-remembered: {FILE}; rest", outside.url("split/x-remembered")),
     ];
-    // What the guest itself holds is no secret, and is in what it was asked: it is no part of what is looked at here.
+    // A text of the guest itself is no secret, and is part of its requests, which are not checked here.
     let (ours, theirs) = steps.split_at(4);
     let said = take(&world, &ours.join("; ")).await;
     for path in ["echo", "split/authorization", "header/authorization"] {
@@ -129,7 +129,7 @@ async fn a_secret_goes_to_its_hosts_and_with_whom_it_was_granted() {
     }
     assert!(outside.seen().is_empty() && other.seen().is_empty(), "nothing went out");
 
-    // Only in headers: elsewhere the text is what it is.
+    // Secrets are replaced in headers only.
     let said =
         take(&world, &format!("send POST {} x-a: 1 | {{{{secret:here}}}}; rest", outside.url("echo?a={{secret:here}}"))).await;
     assert_eq!(said[0], 200);
@@ -165,7 +165,7 @@ async fn wasi_http_has_secrets_by_the_same_rules() {
     is_clean(world).await;
 }
 
-/// The real binary, with all that it can say in its log. It is killed when dropped.
+/// The real binary with its most verbose log. Dropping the value kills it.
 struct Loud(Child);
 
 impl Drop for Loud {

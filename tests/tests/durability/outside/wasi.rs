@@ -23,7 +23,7 @@ fn is(outcome: &Value, error: &str) {
     assert!(outcome["error"].as_str().is_some_and(|found| found.contains(error)), "{outcome} is not {error}");
 }
 
-/// What it says at a path, whatever it is.
+/// The answer at a path, of any status.
 async fn answer(host: &Host, path: &str) -> (u16, Value) {
     let url = format!("{}{path}", *host.urls().borrow());
     let answer = reqwest::get(url).await.unwrap();
@@ -36,7 +36,7 @@ async fn a_response_comes_as_it_is_sent() {
     outside.hold();
     let host = host(&outside, "", "");
     let run = host.send(&format!("get {}; read; rest", outside.url("halves/x"))).await;
-    // One half is read while the other is not yet sent.
+    // One half is read before the other is sent.
     let read = host.until_step(&run, "read").await;
     assert_eq!(read["data"]["outcome"], "a".repeat(HALF));
     outside.release();
@@ -68,7 +68,7 @@ async fn requests_are_sent_with_headers_and_bodies() {
 }
 
 #[tokio::test]
-async fn what_is_not_granted_is_denied() {
+async fn calls_without_a_grant_are_denied() {
     let (outside, other) = (Outside::start().await, Outside::start().await);
     let granted = world(&outside, "").await;
     let by_name = outside.url("ok").replace("127.0.0.1", "localhost");
@@ -163,7 +163,7 @@ async fn a_run_is_not_resumed_and_says_why() {
     assert!(message.contains("`wasi:http`") && message.contains("not journaled"), "{message}");
     assert_eq!((outside.times("ok/before"), outside.times("held/x")), (1, 1), "{ended}");
 
-    // There is no journal: nothing to see, to replay, or to fork. It was not parked for its sleep either.
+    // Without a journal there is nothing to list, to replay, or to fork, and the run was not parked during its sleep.
     let slept = host.take(&format!("get {}; rest; sleep 1200; get {}; rest", outside.url("ok/1"), outside.url("ok/2"))).await;
     assert_eq!(slept.statuses("timer").len(), 0, "{slept}");
     assert_eq!(slept.outcomes().len(), 5);

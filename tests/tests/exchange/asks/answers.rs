@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::asks::desk::{Desk, Setup, act, answered};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_no_answer_is_refused_and_changes_nothing() {
+async fn invalid_answers_are_refused_without_effect() {
     let desk = Desk::ruled(&[]).await;
     let (run, id) = desk.waiting(&format!("{};;ask form - name", act("message.send", json!({}))), "approval").await;
     desk.parked(1).await;
@@ -35,10 +35,10 @@ async fn what_is_no_answer_is_refused_and_changes_nothing() {
 
     let nested = (0..100).fold(json!(1), |inner, _| json!([inner]));
     for (answer, status, code) in [
-        // What does not fit the kind.
+        // An answer of the wrong kind.
         (json!({ "decision": "submit", "answer": 1 }), 400, "invalid_argument"),
         (json!({ "decision": "repeat" }), 400, "invalid_argument"),
-        // What is no answer.
+        // A malformed answer.
         (json!({ "decision": "perhaps" }), 400, "invalid_argument"),
         (json!({ "decision": 1 }), 400, "invalid_argument"),
         (json!({}), 400, "invalid_argument"),
@@ -62,13 +62,13 @@ async fn what_is_no_answer_is_refused_and_changes_nothing() {
     assert_eq!(http.get(url.replace("/respond", "")).send().await.unwrap().status(), 200);
     assert_eq!(http.get(url.replace(&format!("{id}/respond"), "nonsense")).send().await.unwrap().status(), 404);
 
-    // It still waits, and nothing is in its record.
+    // The run still waits, and its record is unchanged.
     assert_eq!(desk.host.run(&run).await["last_sequence"], before);
     assert_eq!((desk.action(&id).await["status"].clone(), desk.open(5).await), (json!("open"), vec![id.clone()]));
     desk.parked(1).await;
     desk.decide(&id, "approve").await;
 
-    // The second is told the first.
+    // The second answer gets the first one.
     for decision in ["approve", "deny"] {
         let said = desk.refuses(&id, json!({ "decision": decision }), 409, "already_answered").await;
         assert_eq!(
@@ -103,7 +103,7 @@ async fn what_is_no_answer_is_refused_and_changes_nothing() {
     desk.check();
 }
 
-/// Twenty answer at once: one of them has answered, and the others are told what.
+/// Twenty concurrent answers: one counts, and the others receive it.
 async fn twenty(desk: &Desk, parks: bool) {
     for round in 0..4 {
         let run = desk.host.send(&format!("{};;say after", act("message.send", json!({ "round": round })))).await;

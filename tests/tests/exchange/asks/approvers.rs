@@ -1,11 +1,11 @@
-//! Who may answer.
+//! The people who may answer.
 
 use serde_json::json;
 
 use crate::asks::desk::{Desk, Setup, act, answered};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_answers_is_known_and_may() {
+async fn only_known_approvers_may_answer() {
     let approvals = &[
         r#"{ action = "message.*", policy = "ask", approvers = ["alice", "carol"] }"#,
         r#"{ action = "interactions.ask", policy = "ask", approvers = ["bob"] }"#,
@@ -20,7 +20,7 @@ async fn who_answers_is_known_and_may() {
         let (status, said) = desk.send(token, &first, approve.clone()).await;
         assert_eq!((status, &said["code"]), (401, &json!("unauthenticated")), "{token:?} {said:#}");
     }
-    // Nothing is said of what there is to those whom nobody knows.
+    // An unknown caller does not learn which actions exist.
     assert_eq!(desk.send(None, "nonsense", approve.clone()).await.0, 401);
     assert_eq!(desk.send(Some("bob-token"), "nonsense", approve.clone()).await.0, 404);
     let (status, said) = desk.send(Some("bob-token"), &first, approve.clone()).await;
@@ -54,7 +54,7 @@ async fn who_answers_is_known_and_may() {
         let resolved = answered(&ended, id, outcome);
         let said = ended.of("action.answered").into_iter().find(|data| data["action_id"] == **id).unwrap().clone();
         assert_eq!(said["by"], by, "{ended}");
-        // Where the answer is all there is to it, the end says who gave it.
+        // If the answer is the outcome, the end names its author.
         assert!(outcome == "executed" || resolved["by"] == by, "{ended}");
     }
     desk.check();

@@ -1,4 +1,4 @@
-//! Tools that a client brings along: the run asks the client for what they answer, as it asks people, and goes on by it.
+//! Tools of a client: the run asks the client for their answers, as it asks people, and continues with them.
 
 use std::{fs, time::Duration};
 
@@ -8,14 +8,14 @@ use tempfile::TempDir;
 
 use crate::asks::support::{Ended, Host, Random, shown};
 
-/// A host with a guest that calls what it is told to, a server of tools that counts, and clients with tools of their own.
+/// A host with a scripted guest, a tool server that counts, and clients with tools of their own.
 struct Shop {
     host: Host,
     http: reqwest::Client,
     world: TempDir,
 }
 
-/// What the clients bring along.
+/// The tools of the clients.
 fn tools() -> Value {
     let color = json!({ "type": "object", "properties": { "why": { "type": "string" } }, "required": ["why"] });
     json!([
@@ -33,7 +33,7 @@ fn pick() -> Value {
     call("pick_color", json!({ "why": "for the wall" }))
 }
 
-/// A text that a tool has answered, as the guest tells of it.
+/// The text of a tool's answer, as the guest reports it.
 fn said(text: &str) -> Value {
     json!({ "content": [{ "bytes": text.len(), "text": text }], "is_error": false })
 }
@@ -76,7 +76,7 @@ resources = {{ runs = ["start", "get", "list", "events", "cancel"] }}
         Self { host, http: reqwest::Client::new(), world }
     }
 
-    /// What is said to a request with this body.
+    /// The answer to a request with this body.
     async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let url = format!("{}/api/v1/{path}", *self.host.urls().borrow());
         let answer = self.http.post(url).json(body).send().await.unwrap();
@@ -133,7 +133,7 @@ resources = {{ runs = ["start", "get", "list", "events", "cancel"] }}
         self.host.get(&format!("/api/v1/runs/{run}/grant")).await
     }
 
-    /// What the tool of the host was called for.
+    /// The calls of the host's tool.
     fn counted(&self) -> String {
         fs::read_to_string(self.world.path().join("counted")).unwrap_or_default()
     }
@@ -143,7 +143,7 @@ fn id(asked: &Value) -> &str {
     asked["action_id"].as_str().unwrap()
 }
 
-/// What the guest tells of its steps.
+/// The outcomes of the guest's steps.
 #[track_caller]
 fn outcomes(ended: &Ended) -> Vec<Value> {
     let told = ended.of("test.answer");
@@ -215,7 +215,7 @@ async fn a_call_outlives_the_host_before_its_answer_and_after() {
         if round % 2 == 0 {
             shop.parked(1).await;
         } else {
-            // It may be on its way out of memory.
+            // The run may be leaving memory.
             tokio::time::sleep(Duration::from_millis(random.below(10))).await;
         }
         shop.host.kill_and_revive();
@@ -299,7 +299,7 @@ async fn answers_of_one_moment_are_both_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_the_client_does_not_do_is_an_error_of_the_tool() {
+async fn an_unanswered_client_call_is_an_error_of_the_tool() {
     let shop = Shop::new("ask_expires_ms = 3000", "").await;
     let run = shop.run(json!([pick(), pick(), pick(), { "call": "context" }])).await;
     let asked = shop.asked(&run, 1).await.remove(0);
@@ -328,7 +328,7 @@ async fn what_the_client_does_not_do_is_an_error_of_the_tool() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_no_answer_of_a_tool_is_refused_and_the_call_stands() {
+async fn an_invalid_tool_answer_is_refused_and_the_call_stays_open() {
     let shop = Shop::new("", "").await;
     let run = shop.run(json!([pick()])).await;
     let asked = shop.asked(&run, 1).await.remove(0);
@@ -371,7 +371,7 @@ async fn what_is_no_answer_of_a_tool_is_refused_and_the_call_stands() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_cannot_be_a_tool_makes_no_run() {
+async fn invalid_tools_create_no_run() {
     let shop = Shop::new("client_tools = 3\nclient_tool_bytes = 300", "").await;
     let tool = |name: &str, parameters: Value| json!({ "name": name, "parameters": parameters });
     let any = |name: &str| tool(name, json!({ "type": "object" }));
@@ -388,7 +388,7 @@ async fn what_cannot_be_a_tool_makes_no_run() {
         (json!({}), "client_tools"),
     ] {
         for binding in ["open", "closed"] {
-            // Where the client may bring none, they are looked at all the same; but none is in the way of another.
+            // If the binding forbids client tools, they are checked all the same; but none conflicts with another.
             if binding == "closed" && why.contains("of the host") {
                 continue;
             }
@@ -405,7 +405,7 @@ async fn what_cannot_be_a_tool_makes_no_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_may_bring_no_tools_along_runs_without() {
+async fn without_permission_client_tools_are_left_out() {
     let shop = Shop::new("", "").await;
     let steps = json!([{ "call": "context" }, { "call": "tools.detail", "tool": "pick_color" }, pick()]);
     let event = json!({ "event_type": "test.script", "data": { "steps": steps } });
@@ -432,7 +432,7 @@ async fn who_may_bring_no_tools_along_runs_without() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_no_client_could_answer_is_refused_and_not_asked() {
+async fn a_request_that_no_client_could_answer_is_refused() {
     let shop = Shop::new("", "").await;
     let mut unnamed = pick();
     unnamed["call_id"] = json!("");
@@ -523,7 +523,7 @@ async fn an_artifact_in_an_answer_is_one_of_the_conversation() {
     let run = shop.make(&json!({ "binding_id": "open", "event": event, "client_tools": tools() })).await;
     let asked = shop.asked(&run, 1).await.remove(0);
     let (own, other) = (upload("c1").await, upload("c2").await);
-    // What the client says of it does not count.
+    // The client's claims about the artifact are ignored.
     let named = |artifact: &Value| {
         let reference = json!({ "artifact_id": artifact["artifact_id"], "media_type": "image/png", "size": 1 });
         let content = json!([{ "type": "text", "text": "there" }, { "type": "artifact", "artifact": reference }]);

@@ -11,7 +11,7 @@ use crate::asks::support::{Ended, Host, shown};
 /// The secret that the host and the webhook share: the example of the specification.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// What a desk is made of; each part is TOML.
+/// The parts of a desk; each is TOML.
 pub struct Setup<'a> {
     /// In `[limits]`.
     pub limits: &'a str,
@@ -25,7 +25,7 @@ pub struct Setup<'a> {
     pub approvals: &'a [&'a str],
     /// In the binding.
     pub binding: &'a str,
-    /// Who may answer, by id; the token of `alice` is `alice-token`.
+    /// Ids of approvers; the token of `alice` is `alice-token`.
     pub approvers: &'a [&'a str],
 }
 
@@ -119,7 +119,7 @@ script = {script:?}
         }
     }
 
-    /// What the run has asked for, by the ids.
+    /// The ids of the run's actions.
     pub async fn requested(&self, run: &str) -> Vec<String> {
         let events = self.host.events(run).await;
         let asked = events.iter().filter(|event| event["type"] == "action.requested");
@@ -140,7 +140,7 @@ script = {script:?}
         self.host.until_ready(|ready| ready["parked_runs"] == runs && ready["live_runs"] == 0).await;
     }
 
-    /// What is said to an answer, whatever it is.
+    /// The response to an answer, of any status.
     pub async fn send(&self, token: Option<&str>, action: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
         let url = format!("{}/api/v1/actions/{action}/respond", *self.host.urls().borrow());
         let mut request = self.http.post(url).header("content-type", "application/json").body(body);
@@ -225,7 +225,7 @@ pub fn emit(action: &str, payload: Value) -> String {
     format!("emit-{}", act(action, payload))
 }
 
-/// What the record says of an action: the types of its facts, and what came of it.
+/// The record of an action: the types of its facts, and its outcome.
 #[track_caller]
 pub fn record(ended: &Ended, id: &str) -> (Vec<String>, Value) {
     let facts: Vec<&Value> = ended
@@ -240,7 +240,7 @@ pub fn record(ended: &Ended, id: &str) -> (Vec<String>, Value) {
     (kinds, last["data"].clone())
 }
 
-/// It was asked, answered, and came to this.
+/// Checks that the action was requested, answered, and had this outcome.
 #[track_caller]
 pub fn answered(ended: &Ended, id: &str, outcome: &str) -> Value {
     let (kinds, resolved) = record(ended, id);
@@ -249,7 +249,7 @@ pub fn answered(ended: &Ended, id: &str, outcome: &str) -> Value {
     resolved
 }
 
-/// It was asked, nobody answered, and it came to this.
+/// Checks that the action was requested, not answered, and had this outcome.
 #[track_caller]
 pub fn unanswered(ended: &Ended, id: &str, outcome: &str) -> Value {
     let (kinds, resolved) = record(ended, id);

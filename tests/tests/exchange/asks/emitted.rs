@@ -10,7 +10,7 @@ use crate::asks::{
 const ALLOWED: &str = r#"{ action = "message.*", policy = "allow" }"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_allowed_is_done_while_the_run_goes_on() {
+async fn allowed_actions_run_in_the_background() {
     let desk = Desk::ruled(&[ALLOWED]).await;
     desk.hook.hold();
     let run = desk
@@ -28,7 +28,7 @@ async fn what_is_allowed_is_done_while_the_run_goes_on() {
         assert!(id.starts_with(&format!("{run}.e")), "{id}");
         desk.hook.until(id, 1).await;
     }
-    // Nobody is asked about it; and the run does not end before.
+    // The action accepts no answer; and the run does not end before it.
     let (status, said) = desk.respond(&id, json!({ "decision": "deny" })).await;
     assert_eq!(status, 409, "{said:#}");
     assert_eq!(desk.host.run(&run).await["status"], "running");
@@ -81,7 +81,7 @@ async fn a_run_ends_when_what_it_asked_for_in_passing_is_answered() {
         answered(&ended, &ids[1], "executed");
         unanswered(&ended, &ids[2], "expired");
         answered(&ended, &ids[3], "executed");
-        // One may have been delivered twice, where the host died in it: with the same id.
+        // A delivery during the kill may be repeated, with the same id.
         for (id, done) in ids.iter().zip([false, true, false, true]) {
             assert_eq!(desk.hook.times(id) > 0, done, "{ended}");
         }
@@ -108,7 +108,7 @@ async fn an_answer_may_come_while_the_run_goes_on() {
     desk.check();
 }
 
-/// While the guest waits for a question on disk, what it asked in passing is answered.
+/// While the guest waits for a question on disk, its background action is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_answer_in_passing_finds_a_run_that_waits_for_another() {
     let mut desk = Desk::ruled(&[]).await;
@@ -140,7 +140,7 @@ async fn an_answer_in_passing_finds_a_run_that_waits_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_the_policy_refuses_is_not_recorded() {
+async fn journal_entries_of_refused_calls_are_not_written() {
     let rules = &[ALLOWED, r#"{ action = "issue.*", policy = "deny" }"#];
     let desk =
         Desk::new(Setup { approvals: rules, actions: &["message.send", "issue.close", "report.file"], ..Setup::default() }).await;
@@ -180,7 +180,7 @@ async fn what_the_policy_refuses_is_not_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_done_in_passing_is_done_once_though_the_host_dies() {
+async fn background_actions_are_executed_once_across_kills() {
     let mut desk = Desk::ruled(&[ALLOWED]).await;
     for asks in [false, true] {
         desk.hook.hold();
@@ -213,7 +213,7 @@ async fn what_is_done_in_passing_is_done_once_though_the_host_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_a_run_asked_for_in_passing_ends_with_its_failure() {
+async fn background_actions_end_with_the_failure_of_their_run() {
     let desk = Desk::ruled(&[ALLOWED]).await;
     let asks = emit("issue.close", json!({}));
     let run = desk.host.send(&format!("{asks};;fail")).await;
@@ -261,7 +261,7 @@ async fn a_run_without_a_journal_waits_for_what_it_asked_in_passing() {
     let ended = desk.host.ended(&run).await.completed();
     answered(&ended, &id, "executed");
 
-    // What an attempt before has asked for, nobody waits for any more.
+    // The actions of an earlier attempt are closed.
     let run = desk.host.send(&steps).await;
     let first = desk.asked(&run, 1).await;
     desk.host.until_step(&run, "say after").await;
@@ -276,7 +276,7 @@ async fn a_run_without_a_journal_waits_for_what_it_asked_in_passing() {
     desk.check();
 }
 
-/// Stops the host in good order while an action goes on in the background of a completed guest.
+/// Stops the host in order during a background action of a completed guest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_host_that_stops_in_a_background_action_resolves_it_at_its_next_start() {
     let mut desk = Desk::ruled(&[ALLOWED]).await;
@@ -289,7 +289,7 @@ async fn a_host_that_stops_in_a_background_action_resolves_it_at_its_next_start(
     desk.hook.release();
     desk.host.revive();
     let ended = desk.host.ended(&run).await.completed();
-    // It was under way when the host stopped, so it is called again, under the same id.
+    // The call was open when the host stopped, so it is repeated under the same id.
     unanswered(&ended, &id, "executed");
     assert_eq!(ended.said()[0], "after", "{ended}");
     assert_eq!(ended.said().len(), 2, "its guest said it again: {ended}");

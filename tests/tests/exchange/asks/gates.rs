@@ -12,7 +12,7 @@ const RULES: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_not_allowed_thrice_is_refused_and_what_is_is_done_at_once() {
+async fn an_action_needs_manifest_binding_and_policy() {
     // `repo.delete` is not in the manifest, `message.edit` not in the binding.
     let actions = &["message.send", "issue.close", "repo.delete"];
     let desk = Desk::new(Setup { approvals: RULES, actions, ..Setup::default() }).await;
@@ -28,7 +28,7 @@ async fn what_is_not_allowed_thrice_is_refused_and_what_is_is_done_at_once() {
         "act message.send {\"channel\":\"general\" {}".to_owned(),
         format!("act message.send {{\"channel\":\"general\"}} {deep}"),
         act("message.send", json!({ "text": "x".repeat(24 * 1024) })),
-        // What is done.
+        // The executed calls.
         close("acme/site", json!(4)),
         act("message.send", json!({ "text": "hello" })),
     ];
@@ -43,7 +43,7 @@ async fn what_is_not_allowed_thrice_is_refused_and_what_is_is_done_at_once() {
         assert_eq!(denied, place >= 2, "{place}: {outcome}");
     }
 
-    // Nothing of what was refused is in the record, or at the webhook.
+    // The refused calls are neither in the record nor at the webhook.
     let asked = desk.requested(&run).await;
     assert_eq!(asked.len(), 2, "{ended}");
     assert_eq!(desk.hook.done(), asked);
@@ -71,14 +71,14 @@ async fn what_is_not_allowed_thrice_is_refused_and_what_is_is_done_at_once() {
     assert_eq!(audit.iter().map(|(_, outcome)| outcome.clone()).collect::<Vec<_>>(), expected, "{audit:?}");
     assert_eq!((&audit[0].0, &audit[9].0), (&json!("repo.delete"), &json!("issue.close")));
 
-    // Nobody is asked about what is allowed.
+    // An allowed action accepts no answer.
     let (status, problem) = desk.respond(&asked[0], json!({ "decision": "deny" })).await;
     assert_eq!(status, 409, "{problem}");
     desk.check();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_is_asked_about_what_nobody_would_do() {
+async fn an_action_without_a_service_is_refused_without_asking() {
     let actions = &["message.send", "report.file"];
     let desk = Desk::new(Setup { actions, ..Setup::default() }).await;
     let run = desk.host.send(&format!("{};;say after", act("report.file", json!({})))).await;

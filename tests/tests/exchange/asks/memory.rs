@@ -13,7 +13,7 @@ async fn desk_with(durability: &str, approvals: &[&str], more: &str) -> Desk {
     Desk::new(Setup { binding: &binding, approvals, ..Setup::default() }).await
 }
 
-/// One run waits, and it is in memory.
+/// A run that waits in memory.
 async fn in_memory(desk: &Desk, run: &str, reason: &str) {
     let waiting = desk.host.until_status(run, "waiting").await;
     assert_eq!(waiting["status_reason"], reason, "{waiting:#}");
@@ -56,7 +56,7 @@ async fn a_run_without_a_journal_waits_in_memory() {
         answered(&ended, &question, "submitted");
         unanswered(&ended, &expires, "expired");
         answered(&ended, &refused, "failed");
-        // It says that it waits, and that it goes on.
+        // The record shows the wait and its end.
         let statuses: Vec<_> =
             ended.of("run.status").iter().map(|data| (data["status"].clone(), data["reason"].clone())).collect();
         assert_eq!(statuses.iter().filter(|(status, _)| status == "waiting").count(), 4, "{ended}");
@@ -141,7 +141,7 @@ async fn a_run_that_is_to_fail_with_its_host_asks_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_waits_in_memory_is_cancelled_or_too_late_too() {
+async fn a_run_that_waits_in_memory_is_cancelled_or_times_out_too() {
     let desk = desk_with("fail", &[], "deadline_ms = 2500\n").await;
     for (steps, decision) in [(act("message.send", json!({})), "approve"), ("ask form - name".to_owned(), "submit")] {
         for cancels in [true, false] {

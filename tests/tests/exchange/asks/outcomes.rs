@@ -1,4 +1,4 @@
-//! What comes of an action: approved, denied, expired, or not done by the one who should.
+//! The outcomes of an action: approved, denied, expired, or not executed by its service.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::asks::desk::{Desk, Setup, act, answered, record, unanswered};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_approved_is_done_once() {
+async fn approved_actions_are_executed_once() {
     let desk = Desk::ruled(&[]).await;
     let (run, id) =
         desk.waiting(&format!("say before;;{};;say after", act("message.send", json!({ "text": "hi" }))), "approval").await;
@@ -43,7 +43,7 @@ async fn what_is_approved_is_done_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_denied_or_expires_is_not_done() {
+async fn denied_and_expired_actions_are_not_executed() {
     let rules = &[r#"{ action = "issue.*", policy = "ask", expires_ms = 800 }"#];
     let desk = Desk::ruled(rules).await;
     let steps = [act("message.send", json!({})), act("message.send", json!({})), act("issue.close", json!({}))];
@@ -72,7 +72,7 @@ async fn what_is_denied_or_expires_is_not_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_expires_while_the_host_is_away_has_expired() {
+async fn actions_expire_while_the_host_is_stopped() {
     let mut desk = Desk::ruled(&[r#"{ action = "*", policy = "ask", expires_ms = 1500 }"#]).await;
     let (run, id) = desk.waiting(&act("message.send", json!({})), "approval").await;
     desk.host.kill();
@@ -158,7 +158,7 @@ async fn a_run_does_not_outlive_its_deadline_or_its_end_for_a_webhook() {
         let ended = desk.host.ended(&run).await;
         assert_eq!(ended.run["status"], if cancels { "cancelled" } else { "timeout" }, "{ended}");
         let (_, resolved) = record(&ended, &id);
-        // That nobody knows what the service has done is not said to be a failure of it, except that it was too late.
+        // An unknown outcome is not reported as a failure, except for a timeout.
         assert!(["cancelled", "failed"].contains(&resolved["outcome"].as_str().unwrap()), "{ended}");
         assert_ne!(resolved["error"], json!({}), "{ended}");
     }

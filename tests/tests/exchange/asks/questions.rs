@@ -125,7 +125,7 @@ async fn a_question_may_be_declined_or_expire() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_no_question_is_not_asked() {
+async fn an_invalid_question_is_not_asked() {
     let desk = Desk::new(Setup { limits: "ask_bytes = 2000\n", ..Setup::default() }).await;
     let long = "x".repeat(301);
     let large = json!({ "description": "x".repeat(2_000) });

@@ -1,4 +1,4 @@
-//! What the webhook and the approvers prove themselves with is nowhere but where it is sent.
+//! The secrets of webhooks and approvers occur nowhere except at their receiver.
 
 use std::{
     fs,
@@ -39,7 +39,7 @@ fn clean_files(dir: &Path) -> usize {
     looked.sum()
 }
 
-/// The real binary, with all that it can say in its log. It is killed when dropped.
+/// The real binary with its most verbose log. Dropping the value kills it.
 struct Loud(Child);
 
 impl Drop for Loud {
@@ -146,7 +146,7 @@ approvals = [{{ action = "message.edit", policy = "allow" }}]
     }
     hook.check();
     assert!(hook.seen().len() >= 15, "{:?}", hook.seen().len());
-    // What is sent is a signature, never the secret.
+    // The request has a signature, never the secret.
     for delivery in hook.seen() {
         clean("an order", &delivery.bytes);
     }
@@ -162,7 +162,7 @@ approvals = [{{ action = "message.edit", policy = "allow" }}]
         .unwrap();
     assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
     let text = fs::read_to_string(at("export.jsonl")).unwrap();
-    assert!(text.contains("action.resolved") && text.contains("alice"), "the export is not what it was made of");
+    assert!(text.contains("action.resolved") && text.contains("alice"), "the export has another content made of");
     for command in [&["doctor"][..], &["config"], &["ledger", "check"]] {
         let output = with_secrets(dir.path()).args(command).output().unwrap();
         clean(command[0], &[output.stdout, output.stderr].concat());

@@ -1,4 +1,4 @@
-//! Who waits for people may wait long: the run leaves memory, and hosts come and go.
+//! A long wait for people: the run leaves memory, and survives restarts.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn a_run_that_waits_for_an_answer_does_not_notice_its_hosts() {
     assert_eq!(ended.outcomes()[1]["executed"], json!({ "done": id, "times": 1 }), "{ended}");
     assert_eq!(ended.said()[..2], ["before", "after"], "{ended}");
     answered(&ended, &id, "executed");
-    // When it waited on disk, it was not interrupted.
+    // A run that waited on disk was not interrupted.
     assert_eq!((ended.resumes(), ended.statuses("approval").len()), (0, 1), "{ended}");
     // A host that goes down says so to those who follow.
     let seen: Vec<_> = follower.await.unwrap().into_iter().filter(|event| event["type"].is_string()).collect();
@@ -59,7 +59,7 @@ async fn fifty_wait_at_once_and_outlive_their_host() {
     desk.host.kill_and_revive();
     desk.parked(RUNS as u64).await;
     assert_eq!(desk.open(7).await, all);
-    // Whoever comes later waits its turn.
+    // A later run waits for its turn.
     let behind = desk.host.send_in("c0", "say behind").await;
 
     let (some, others) = asked.split_at(RUNS / 2);
@@ -183,7 +183,7 @@ async fn an_answer_in_which_the_host_dies_counts_or_can_be_given_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_waits_can_be_cancelled_and_then_takes_no_answer() {
+async fn a_cancelled_waiting_run_accepts_no_answer() {
     let mut desk = Desk::new(Setup { binding: "deadline_ms = 600000\n", ..Setup::default() }).await;
     for dies in [false, true] {
         for (steps, reason) in [(act("message.send", json!({})), "approval"), ("ask form - name".to_owned(), "question")] {
@@ -207,7 +207,7 @@ async fn who_waits_can_be_cancelled_and_then_takes_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_waits_does_so_until_the_deadline_of_the_run() {
+async fn waits_end_at_the_deadline_of_the_run() {
     let mut desk = Desk::new(Setup { binding: "deadline_ms = 2500\n", ..Setup::default() }).await;
     for dies in [false, true] {
         let (run, id) = desk.waiting(&act("message.send", json!({})), "approval").await;

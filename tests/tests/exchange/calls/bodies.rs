@@ -1,4 +1,4 @@
-//! What cannot be: too large, too deep, misspelt, no JSON, no function.
+//! Invalid bodies: too large, too deep, misspelt, no JSON, no function.
 
 use agent_host_tests::grants::EVERYTHING;
 use reqwest::{Method, header};
@@ -13,7 +13,7 @@ async fn raw(outside: &Outside, held: &Claimed, function: &str, body: impl Into<
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_cannot_be_is_refused_and_harms_nothing() {
+async fn invalid_values_are_refused_without_effect() {
     let limits = "model_request_bytes = 2000\nhttp_request_bytes = 1000\nstorage_value_bytes = 1000\nask_bytes = 1000\n";
     let outside = Outside::limited(EVERYTHING, "", limits).await;
     let held = outside.held().await;
@@ -21,7 +21,7 @@ async fn what_cannot_be_is_refused_and_harms_nothing() {
     let invoke =
         |content: &str| json!({ "model_id": "a-chat", "request": { "messages": [{ "role": "user", "content": content }] } });
 
-    // By the gate, which knows what is too large and says so, and before that by the door, whatever it is.
+    // The gate refuses a too large value with its limit; before it, the server refuses any larger body.
     let refused = outside.refused(&held, "models.invoke", invoke(&text(3_000)), 413, "payload_too_large").await;
     assert_eq!(refused["details"]["limit"], 2000, "{refused:#}");
     outside.refused(&held, "models.invoke", invoke(&text(200_000)), 413, "payload_too_large").await;
@@ -36,7 +36,7 @@ async fn what_cannot_be_is_refused_and_harms_nothing() {
     outside.refused(&held, "interactions.ask", question, 413, "payload_too_large").await;
     let send = json!({ "method": "POST", "url": outside.url, "text": text(1_001) });
     outside.refused(&held, "http.send", send, 413, "payload_too_large").await;
-    // So much more than it may be is still read to its end, that who sends all of it first hears why.
+    // A moderately larger body is still read to its end, so that the client gets the reason.
     let (status, problem) = raw(&outside, &held, "state.list-keys", text(4_000_000)).await;
     assert_eq!((status, problem["code"].as_str()), (413, Some("payload_too_large")), "{problem:#}");
 
@@ -98,7 +98,7 @@ async fn what_cannot_be_is_refused_and_harms_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_calls_too_often_is_told_to_wait() {
+async fn too_frequent_calls_are_refused_with_a_wait() {
     let outside = Outside::limited(EVERYTHING, "", "host_calls_per_second = 1\nhost_calls_burst = 3\n").await;
     let held = outside.held().await;
     for _ in 0..10 {

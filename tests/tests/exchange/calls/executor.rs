@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::calls::support::Host;
 
-/// `executor.py`, in a process of its own. It is killed when dropped.
+/// `executor.py`, in a process of its own. Dropping the value kills it.
 struct Python {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -110,7 +110,7 @@ async fn the_example_takes_runs_streams_counts_and_leaves_in_good_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_a_killed_executor_held_is_done_by_another() {
+async fn a_run_of_a_killed_executor_goes_to_another() {
     let host = host();
     let first = Python::start(&host, "0.5", "2000");
     let run = host.send_in("c", "hello").await;

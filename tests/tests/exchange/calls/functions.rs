@@ -90,7 +90,7 @@ async fn confirm(outside: &Outside, held: &Claimed) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_granted_works_and_answers_as_the_contract_says() {
+async fn granted_functions_answer_as_the_contract_says() {
     let outside = Outside::new(EVERYTHING, "").await;
     let held = outside.held().await;
     let event = held.answer["run"]["event_id"].as_str().unwrap();
@@ -145,7 +145,7 @@ async fn what_is_granted_works_and_answers_as_the_contract_says() {
     assert_eq!(answer("runs.get")["parent_run_id"], held.run);
     assert_eq!(answer("runs.list")["items"].as_array().unwrap().len(), 2);
     assert_eq!((&answer("http.send")["status"], &answer("http.send")["text"]), (&json!(200), &json!("{}")));
-    // What is deleted is absent, which is not `null`.
+    // A deleted value is absent, which differs from `null`.
     assert_eq!(outside.answered(&held, "state.get", all["state.get"].clone()).await, json!({}));
     assert_eq!(outside.answered(&held, "storage.get", all["storage.get"].clone()).await, json!({}));
     outside.complete(&held).await;
@@ -167,7 +167,7 @@ async fn an_empty_grant_opens_nothing() {
         let problem = outside.refused(&held, &function, all[function.as_str()].clone(), 403, "unauthorized").await;
         assert_eq!(problem["retryable"], false);
     }
-    // A closed door does not look at what is asked.
+    // A refused interface does not parse the request.
     outside.refused(&held, "models.invoke", json!({ "nonsense": 1 }), 403, "unauthorized").await;
     let content = outside.request(reqwest::Method::GET, &held.path("/calls/artifacts/a"), &held.token).send().await.unwrap();
     assert_eq!(content.status(), 403);

@@ -1,4 +1,4 @@
-//! Whoever waits for a call may go away: what it has asked a person is withdrawn, and nothing that was taken is lost.
+//! Callers that go away: their questions are withdrawn, and no taken input is lost.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_question_that_nobody_waits_for_is_withdrawn_and_the_run_goes_on() {
     assert_eq!((status, said["code"].as_str()), (409, Some("already_answered")), "{said:#}");
     assert_eq!(outside.host.run(&held.run).await["status"], "running", "somebody outside still works on it");
 
-    // It is asked anew, and answered.
+    // The question is asked again, and answered.
     let (answer, ()) = tokio::join!(outside.call(&held, "interactions.ask", &question), async {
         let asked =
             outside.host.until(&held.run, |event| event["type"] == "action.requested" && event["data"]["action_id"] != id);
@@ -42,7 +42,7 @@ async fn a_question_that_nobody_waits_for_is_withdrawn_and_the_run_goes_on() {
 async fn a_message_that_comes_meanwhile_is_taken_once_and_not_lost() {
     let outside = Outside::new(EVERYTHING, "").await;
     let held = outside.held().await;
-    // One who waits for it goes away before it comes.
+    // The caller goes away before the input comes.
     let pulling = outside.request(Method::POST, &held.path("/calls/steering.pull"), &held.token);
     let pulling = pulling.json(&json!({ "wait_ms": 60_000 })).timeout(Duration::from_millis(500)).send();
     assert!(pulling.await.unwrap_err().is_timeout());

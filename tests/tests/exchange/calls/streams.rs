@@ -32,7 +32,7 @@ async fn an_answer_streams_and_ends_with_the_whole() {
     let completed = outside.host.until(&held.run, |event| event["type"] == "model.call.completed").await;
     assert_eq!(completed["data"]["finish_reason"], whole["finish_reason"], "{completed:#}");
 
-    // What is refused before it begins is a problem, and no stream.
+    // A refusal before the start is a problem document, and no stream.
     let broken = json!({ "model_id": "a-chat", "request": { "messages": "none" } });
     outside.refused(&held, "models.stream", broken, 400, "invalid_argument").await;
     outside.complete(&held).await;

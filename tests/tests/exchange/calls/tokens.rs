@@ -44,7 +44,7 @@ async fn a_token_is_good_for_one_run_and_as_long_as_its_claim() {
     outside.refused(&one, LIST, keys.clone(), 409, "claim_lost").await;
     outside.answered(&again, LIST, keys.clone()).await;
 
-    // And a run that has ended has nobody who calls for it.
+    // The token of an ended run is invalid.
     outside.complete(&again).await;
     for token in [&again, &one] {
         outside.refused(token, LIST, keys.clone(), 409, "claim_lost").await;

@@ -1,4 +1,4 @@
-//! What an executor writes has the effects of a guest's, once.
+//! The results of an executor have the effects of a guest's, once.
 
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ async fn a_batch_is_judged_whole_and_by_the_grant_of_the_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_executor_says_is_in_the_conversation_and_its_runs_stand_in_line() {
+async fn messages_of_an_executor_join_the_conversation_and_its_runs_wait_in_line() {
     let host = host("", "");
     let desk = Desk::of(&host);
     let (first, second) = (host.send_in("c", "hello").await, host.send_in("c", "and again").await);
@@ -98,7 +98,7 @@ async fn what_an_executor_says_is_in_the_conversation_and_its_runs_stand_in_line
         .does("finalize", json!({ "status": "completed", "finish_reason": "stop", "usage": { "input": 3, "output": 4 } }))
         .await;
     assert_eq!((done["status"].as_str(), done["usage"]["output"].as_u64()), (Some("completed"), Some(4)), "{done:#}");
-    // Its answer may have been lost.
+    // The answer may have been lost.
     assert_eq!(held.does("finalize", json!({ "status": "completed" })).await["status"], "completed");
     held.refused("finalize", json!({ "status": "failed", "message": "or not" }), 409, "claim_lost").await;
     let held = executor.claim().await;

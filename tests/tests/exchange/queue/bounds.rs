@@ -1,4 +1,4 @@
-//! Runs that the host executes stand in the same queue.
+//! Runs of the host are in the same queue.
 
 use serde_json::json;
 
@@ -33,7 +33,7 @@ async fn a_binding_runs_so_many_at_a_time_and_the_most_urgent_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_its_binding_survives_a_kill_and_can_be_cancelled() {
+async fn a_run_that_waits_for_its_binding_survives_a_kill_and_can_be_cancelled() {
     let mut host = Host::steps("[bindings.queue]\nconcurrency = 1\n");
     let slow = host.send("sleep 2500").await;
     host.until_status(&slow, "running").await;

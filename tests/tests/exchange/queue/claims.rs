@@ -1,4 +1,4 @@
-//! Who is given which run, for how long, and what an old claim is worth.
+//! The assignment of runs to executors, leases, and invalid claims.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn the_most_urgent_run_comes_first_then_the_oldest_and_only_to_who_can_exe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_is_given_the_next_run_and_what_nobody_heard_of_goes_to_the_next() {
+async fn a_waiting_executor_gets_the_next_run_and_unheard_runs_go_to_the_next() {
     let host = host("", "");
     let desk = Desk::of(&host);
     let executor = desk.executor("waits").await;
@@ -44,7 +44,7 @@ async fn who_waits_is_given_the_next_run_and_what_nobody_heard_of_goes_to_the_ne
         let executor = executor.clone();
         tokio::spawn(async move { executor.claim().await })
     };
-    // One that goes away while it waits is given nothing, or what it was given comes back.
+    // An executor that goes away while it waits gets no run, or the run comes back.
     let gone = {
         let executor = executor.clone();
         tokio::spawn(async move { executor.claims(json!({ "wait_ms": 20_000 })).await })
@@ -173,7 +173,7 @@ async fn a_claim_that_is_given_back_counts_only_where_the_run_had_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_is_refused_and_says_why() {
+async fn invalid_values_are_refused_with_the_reason() {
     let host = host("", "");
     let desk = Desk::of(&host);
     let executor = desk.register(json!({ "name": "narrow", "queues": ["a"], "slots": 1 })).await;
@@ -189,7 +189,7 @@ async fn what_cannot_be_is_refused_and_says_why() {
     assert_eq!((status, problem["code"].as_str()), (403, Some("forbidden")), "{problem:#}");
     let (status, _) = desk.post("/api/v1/claims", "ahx_0000_nobody", &json!({})).await;
     assert_eq!(status, 401);
-    // It has one slot.
+    // The executor has one slot.
     desk.job("one", json!({ "name": "a" })).await;
     desk.job("two", json!({ "name": "a" })).await;
     let held = executor.claims(json!({ "start": true })).await.unwrap();

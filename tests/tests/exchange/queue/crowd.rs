@@ -28,7 +28,7 @@ struct Tally {
     refused: AtomicUsize,
 }
 
-/// What one claim writes: its number and a count, so that the record tells whose each message is.
+/// The message of a claim: its number and a count, so that the record shows the author of each message.
 fn line(held: &Held, n: u64) -> String {
     format!("{} {n}", held.claim)
 }
@@ -43,7 +43,7 @@ async fn work(held: &Held, random: &mut Random, tally: &Tally) {
                 tally.abandoned.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            // Asleep past its lease; it does not know, and goes on.
+            // The executor sleeps past its lease, and continues without knowing.
             2 | 3 => {
                 tally.abandoned.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_millis(1_700)).await;

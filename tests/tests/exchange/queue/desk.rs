@@ -106,7 +106,7 @@ impl Desk {
 }
 
 impl Executor {
-    /// What comes of a claim: nothing where the host did not answer.
+    /// The outcome of a claim; `None` if the host did not answer.
     pub async fn try_claim(&self, wish: &Value) -> Option<Option<Held>> {
         let request = self.desk.request(Method::POST, "/api/v1/claims", &self.credential).json(wish);
         let (status, answer) = self.desk.try_send(request).await?;
@@ -173,7 +173,7 @@ pub fn said(first: u64, texts: &[&str]) -> Value {
     json!({ "first": first, "results": texts.iter().enumerate().map(message).collect::<Vec<_>>() })
 }
 
-/// What the messages of a run say, in order.
+/// The messages of a run, in order.
 pub fn texts(events: &[Value]) -> Vec<String> {
     let said = events.iter().filter(|event| event["type"] == "message.completed");
     said.map(|event| event["data"]["message"]["content"].as_str().unwrap().to_owned()).collect()

@@ -47,7 +47,7 @@ async fn an_executor_is_online_then_stale_then_gone_and_loses_what_it_holds() {
     host.until_status(&run, "queued").await;
     assert_eq!(state().await, "gone");
     held.refused("renew", json!({}), 409, "claim_lost").await;
-    // It comes back, and may claim again.
+    // The executor returns, and may claim again.
     let again = silent.claim().await;
     assert_eq!((again.run.as_str(), state().await.as_str()), (run.as_str(), "online"));
     again.complete().await;
@@ -55,7 +55,7 @@ async fn an_executor_is_online_then_stale_then_gone_and_loses_what_it_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_deregisters_gives_back_what_it_holds_and_is_nobody_any_more() {
+async fn deregistering_releases_claims_and_ends_the_credential() {
     let host = host("", "");
     let desk = Desk::of(&host);
     let leaves = desk.executor("leaves").await;
@@ -63,7 +63,7 @@ async fn who_deregisters_gives_back_what_it_holds_and_is_nobody_any_more() {
     let run = desk.job("passed on", json!({})).await;
     let held = leaves.claim().await;
     let path = format!("/api/v1/executors/{}", leaves.id);
-    // Nobody deregisters somebody else with a credential.
+    // A credential cannot deregister another executor.
     let foreign = desk.try_send(desk.request(Method::DELETE, &path, &stays.credential)).await.unwrap();
     assert_eq!(foreign.0, 404, "{foreign:?}");
     let gone = desk.try_send(desk.request(Method::DELETE, &path, &leaves.credential)).await.unwrap();

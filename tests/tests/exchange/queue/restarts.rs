@@ -1,5 +1,5 @@
-//! The host is killed with runs that wait, are claimed, run inside and outside, and wait for people: each goes on, or ends as
-//! its policy says.
+//! The host is killed with runs that wait, are claimed, are executed by the host and by executors, and wait for people:
+//! each continues, or ends by its policy.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn every_run_goes_on_after_a_kill_whoever_executes_it() {
     host.kill_and_revive();
     assert_eq!(host.run(&begun).await["status"], "running");
     assert_eq!(host.run(&claimed).await["status"], "claimed");
-    // Its token and its numbers are good as before; what it had sent and did not know to be there is there.
+    // Token and numbers are still valid; the unacknowledged results are there.
     let again = async || {
         for _ in 0..200 {
             match held.try_post("append", &said(1, &["before"])).await {
@@ -74,7 +74,7 @@ async fn a_holder_that_died_with_the_host_loses_its_claim_a_while_after_the_star
     let held = executor.claim().await;
     host.cancel(&desk.job("cancelled while down", json!({})).await).await;
     host.kill_and_revive();
-    // It has fifteen seconds to be heard of.
+    // The executor has fifteen seconds for its next request.
     let next = executor.claims(json!({ "wait_ms": 30_000, "start": true })).await.unwrap();
     assert_eq!((next.run.as_str(), next.claim), (run.as_str(), held.claim + 1));
     held.refused("append", said(1, &["too late"]), 409, "claim_lost").await;

@@ -11,7 +11,7 @@ use crate::sources::{
     support::{Host, Random},
 };
 
-/// A host whose runs are delivered, and who is told.
+/// A host with deliveries, and their receiver.
 struct Told {
     host: Host,
     receiver: Receiver,
@@ -59,7 +59,7 @@ impl Told {
         (answer.status().as_u16(), answer.json().await.unwrap())
     }
 
-    /// What the webhook is to be told of a run.
+    /// The expected deliveries of a run.
     async fn expected(&self, run: &str) -> Vec<u64> {
         let kinds = ["message.completed", "run.completed", "run.failed", "action.requested", "artifact.created"];
         let events = self.host.events(run).await;
@@ -78,7 +78,7 @@ impl Told {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_a_run_does_is_told_in_order_and_leaves_nothing() {
+async fn results_are_delivered_in_order_and_leave_no_entry() {
     let told = Told::new("echo", "").await;
     let mut runs = Vec::new();
     for nth in 0..20 {
@@ -111,7 +111,7 @@ async fn a_receiver_that_fails_now_and_then_misses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_refused_too_often_is_a_dead_letter_and_can_be_put_back() {
+async fn a_delivery_refused_too_often_is_a_dead_letter_and_can_be_retried() {
     let mut told = Told::new("echo", "max_attempts = 3").await;
     told.receiver.answers(500);
     let run = told.host.send("hello").await;
@@ -135,7 +135,7 @@ async fn what_is_refused_too_often_is_a_dead_letter_and_can_be_put_back() {
     let next = told.deliveries(&format!("?limit=1&cursor={}", page["next_cursor"].as_str().unwrap())).await;
     assert_eq!(next[0]["run_id"], json!(other));
 
-    // Nothing more is sent, and a restart changes nothing.
+    // Nothing more is sent, also after a restart.
     told.host.kill_and_revive();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(told.receiver.got().len(), 6);
@@ -184,7 +184,7 @@ async fn a_host_that_is_killed_in_the_middle_tells_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_cannot_be_asked_is_refused() {
+async fn invalid_questions_are_refused() {
     let told = Told::new("echo", "").await;
     for (query, field) in [("state=lost", "state"), ("run_id=7", "run_id"), ("limit=0", "limit"), ("colour=red", "colour")] {
         let url = format!("{}/api/v1/deliveries?{query}", *told.host.urls().borrow());

@@ -76,7 +76,7 @@ impl Hooked {
         (status, answer.json().await.unwrap(), headers)
     }
 
-    /// A request that is signed as Standard Webhooks has it.
+    /// A request with a signature of Standard Webhooks.
     async fn shop(&self, id: &str, at: u64, body: &str) -> (u16, Value, HeaderMap) {
         let signature = format!("v1,bm90IHRoaXMgb25l {}", signature(SECRET, id, at, body.as_bytes()));
         let at = at.to_string();
@@ -127,7 +127,7 @@ async fn a_signed_request_is_an_event_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_not_signed_is_refused_without_a_hint() {
+async fn unsigned_requests_are_refused_without_a_hint() {
     let hooked = Hooked::new();
     let body = order("hello");
     let now = now_s();
@@ -151,7 +151,7 @@ async fn what_is_not_signed_is_refused_without_a_hint() {
         said.push(problem);
     }
     assert!(said.iter().all(|problem| *problem == said[0]), "they differ, which is a hint: {said:#?}");
-    // One byte of the body.
+    // One changed byte of the body.
     let headers = [("webhook-id", "m"), ("webhook-timestamp", at), ("webhook-signature", right)];
     assert_eq!(hooked.post("shop", &headers, &body.replace("hello", "hullo")).await.0, 401);
     assert_eq!(hooked.post("git", &headers, &body).await.0, 401, "a signature is good for one source");
@@ -172,7 +172,7 @@ async fn what_is_not_signed_is_refused_without_a_hint() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_does_not_fit_the_mapping_is_named() {
+async fn a_request_without_the_mapped_values_is_named() {
     let hooked = Hooked::new();
     for (body, code, field) in [
         ("no json", "invalid_json", Value::Null),
@@ -192,7 +192,7 @@ async fn what_does_not_fit_the_mapping_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_nobody_waits_for_is_ignored() {
+async fn answers_without_a_request_are_ignored() {
     let hooked = Hooked::new();
     let send = async |event: &str, delivery: &str, body: &str| {
         let signature = hub_signature(body);

@@ -1,4 +1,4 @@
-//! A service that is told what runs have done. It checks that it is told properly, and refuses as the test says.
+//! A receiver of deliveries. It checks their form, and refuses as the test says.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,7 +24,7 @@ use sha2::Sha256;
 
 use crate::sources::support::Random;
 
-/// What the host and the receiver share.
+/// The shared secret of the host and the receiver.
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// `webhook-signature` of a message.
@@ -47,7 +47,7 @@ pub struct Receiver {
 }
 
 struct Shared {
-    /// What is answered: 0 is sometimes this, sometimes that.
+    /// Status of the answers: 0 alternates.
     status: AtomicU16,
     random: Mutex<Random>,
     got: Mutex<Vec<Got>>,
@@ -85,7 +85,7 @@ impl Receiver {
         Self { url, shared }
     }
 
-    /// From now on it answers so; 0: sometimes it takes what it is told, sometimes not.
+    /// Sets the status of the answers; 0 alternates between acceptance and refusal.
     pub fn answers(&self, status: u16) {
         self.shared.status.store(status, Ordering::SeqCst);
     }
@@ -103,7 +103,7 @@ impl Receiver {
         }
     }
 
-    /// Waits until it was told of the end of so many runs.
+    /// Waits for the deliveries of this many ended runs.
     pub async fn until_ended(&self, runs: usize) {
         self.until(&format!("{runs} runs end"), |got| {
             let ended = got.iter().filter(|got| got.answered < 300).filter(|got| {
@@ -115,7 +115,7 @@ impl Receiver {
         .await;
     }
 
-    /// What was taken, by run: the events, each once, in the order in which they came. A repetition must be one.
+    /// The accepted events by run, each once, in order of arrival. A repeated request must have the same bytes.
     pub fn told(&self) -> BTreeMap<String, Vec<u64>> {
         let mut bodies: HashMap<String, Vec<u8>> = HashMap::new();
         let mut taken: BTreeMap<String, Vec<u64>> = BTreeMap::new();
@@ -149,7 +149,7 @@ async fn told(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes
         0 => [204, 204, 500, 429, 404][usize::try_from(shared.random.lock().unwrap().below(5)).unwrap()],
         status => status,
     };
-    // Whether the host hears of it or not: it was told.
+    // The delivery counts, even if the host does not receive the answer.
     shared.got.lock().unwrap().push(Got { id, body: body.to_vec(), answered: status });
     StatusCode::from_u16(status).unwrap()
 }

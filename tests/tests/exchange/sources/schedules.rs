@@ -52,7 +52,7 @@ async fn until_ticks(host: &Host, count: usize) -> BTreeMap<u64, usize> {
     }
 }
 
-/// What is said of the schedule.
+/// The report on the schedule.
 async fn schedule(host: &Host) -> Value {
     host.get("/api/v1/schedules").await["items"][0].clone()
 }
@@ -117,7 +117,7 @@ async fn a_host_that_is_killed_ticks_no_time_twice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn ticks_that_were_missed_are_dealt_with_as_the_schedule_says() {
-    // So long that none comes by itself, unless the test runs into a full hour.
+    // Long enough that no tick comes during the test, except at a full hour.
     const HOUR: u64 = 3_600_000;
     for (missed, expected) in [("skip", 0), ("once", 1), ("all", 5)] {
         let mut host = host(&format!("every_ms = {HOUR}\nmissed = \"{missed}\""));

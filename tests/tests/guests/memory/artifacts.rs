@@ -57,7 +57,7 @@ async fn an_artifact_is_written_in_pieces_and_read_in_ranges() {
         refused(&did[1], "payload_too_large");
     }
 
-    // What was not finished, or refused, leaves nothing behind.
+    // Unfinished and refused artifacts leave no file.
     world.host.ledger().collect_garbage(time::now() + A_DAY / 2).await.unwrap();
     assert_eq!(files(&world).len(), 2, "two contents, the second of them twice: {:?}", files(&world));
     world.host.shutdown(PATIENCE).await;
@@ -112,7 +112,7 @@ async fn an_artifact_is_seen_where_it_belongs_and_nowhere_else() {
         refused(&outcome, "not_found");
     }
 
-    // What never was, and what cannot be, look the same.
+    // A missing and a malformed id get the same answer.
     for id in ["01900000-0000-7000-8000-000000000000", "../../etc/passwd", "", "\u{0}"] {
         for outcome in play(&world, "main", in_conversation("c"), look(&id.into())).await {
             refused(&outcome, "not_found");
@@ -155,7 +155,7 @@ async fn an_event_brings_what_is_attached_to_it_and_what_has_expired_is_gone() {
         more["input"] = json!({ "text": "see this", "attachments": attached(&id) });
         let seen = play(&world, "main", more, look(&id)).await;
         assert_eq!(seen[1]["text"], "attached");
-        // What the host knows of it counts, not what the sender says; but for the name.
+        // The host's record counts, not the sender's claims, except for the name.
         let shown = &seen[0]["attachments"][0];
         assert_eq!((&shown["media_type"], &shown["size"]), (&json!("text/plain"), &json!(8)), "{shown}");
         assert_eq!(shown["name"], "as sent.txt");
@@ -172,7 +172,7 @@ async fn an_event_brings_what_is_attached_to_it_and_what_has_expired_is_gone() {
         assert!(matches!(&error, HostError::Invalid(message) if message.contains("POST /api/v1/artifacts")), "{error}");
     }
 
-    // Its time passes while the run could still see it.
+    // The artifact expires while the run could still see it.
     let soon = time::now() + 300;
     let id = upload(&world.host, Some("c"), b"short-lived", Some(soon)).await;
     let seen = play(

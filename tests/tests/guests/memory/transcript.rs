@@ -39,7 +39,7 @@ async fn the_transcript_is_paged_in_both_directions() {
     )
     .await;
     let walk: Vec<_> = did[..3].iter().flat_map(texts).collect();
-    // Whatever the order within a page is, it is the same for both directions or it is the way of the walk.
+    // The order within a page is either the same for both directions or that of the walk.
     let mut sorted = walk.clone();
     sorted.sort();
     assert_eq!(sorted, ["m1", "m2", "m3", "m4", "m5", "m6", "m7"]);
@@ -115,7 +115,7 @@ async fn the_transcript_is_searched_in_every_language() {
             filtered("invoice", json!({ "role": ["user"] })),
             filtered("invoice", json!(["user"])),
             { "call": "history.search", "query": "invoice", "filters_text": "{" },
-            // What a query language would stumble over is only words.
+            // Operators of query languages are ordinary words.
             search("\"invoice AND (NOT"),
         ]),
     )
@@ -146,7 +146,7 @@ async fn the_transcript_is_searched_in_every_language() {
     }
     assert!(!found(22).is_empty());
 
-    // What is said later is found as well, after a restart too.
+    // Later messages are found as well, also after a restart.
     say("c", "message.received", "a later thought about kangaroos").await;
     let later = play(&world, "main", in_conversation("c"), json!([search("kangaroo")])).await;
     assert_eq!(later[0][0]["text"], "a later thought about kangaroos");

@@ -1,8 +1,8 @@
 //! The log in two files.
 //!
-//! Each file has its space set aside when it is made, so that a sync writes data and no file metadata, and says in its
-//! head how long it is, so that a shorter one is noticed. Turning to a file begins at its front again; what is left of
-//! the round before is told from live frames by its batch numbers, which redb has.
+//! The space of each file is allocated when the file is made, so that a sync writes data and no file metadata, and the head
+//! of the file contains its length, so that a truncated file is noticed. A turn to a file begins at its front again; frames
+//! of the round before differ from live frames by their batch numbers, which redb has.
 
 use std::{
     fs::{self, File},
@@ -27,12 +27,12 @@ use crate::{
 /// Numbers of the parts, which are in the names of their files.
 pub(crate) const PARTS: [u8; 2] = [1, 2];
 
-/// Where a file of the log is.
+/// The path of a file of the log.
 pub(crate) fn part_path(dir: &Path, part: u8) -> PathBuf {
     dir.join(format!("ledger-{part}.wal"))
 }
 
-/// Where frames are kept. Tests put a failing one in its place.
+/// The storage of frames. Tests replace it by one that fails.
 pub(crate) trait LogFile: Send {
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
     fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
@@ -74,13 +74,13 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)
 }
 
-/// One file.
+/// One file of the log.
 pub(super) struct Part {
     pub(super) path: PathBuf,
     pub(super) file: Box<dyn LogFile>,
     /// Bytes that are set aside.
     pub(super) size: u64,
-    /// Where the next frame begins.
+    /// Offset of the next frame.
     pub(super) end: u64,
     /// A frame that failed may stand at the end.
     torn: bool,
@@ -142,7 +142,7 @@ impl FileLog {
         make_part(path, seed, FRAMES, None).map(drop)
     }
 
-    /// Whether a file has batches after `applied`.
+    /// True if a file has batches after `applied`.
     ///
     /// # Errors
     /// [`OpenError::LogDamaged`] as in [`Self::open`] and [`Log::recover`].
@@ -150,7 +150,7 @@ impl FileLog {
         open_part(path, seed, None)?.has_live(seed, applied)
     }
 
-    /// Whether both files have room for so many bytes of frames, and no more than that.
+    /// True if both files have room for exactly this many bytes of frames.
     pub(crate) fn has_size(&self, bytes: u64) -> bool {
         let size = FRAMES.saturating_add(bytes);
         self.active.size == size && self.spare.size == size
@@ -243,7 +243,7 @@ impl Log for FileLog {
     }
 
     fn turn(&mut self) -> io::Result<()> {
-        // Else a frame that failed could be found before its number is given again, in the other part.
+        // Otherwise a failed frame could be found before its number is assigned again, in the other part.
         if self.active.torn {
             self.active.retract()?;
         }

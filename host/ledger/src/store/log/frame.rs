@@ -1,12 +1,12 @@
-//! Frames and the head of a file: what stands in a file of the log.
+//! The format of a log file: its head and its frames.
 //!
 //! A file begins with a head: `magic u64 | size u64 | checksum u64`. Frames follow from [`FRAMES`] on, without a gap:
 //! `magic u32 | payload length u32 | batch u64 | checksum of the payload u64 | checksum of the four fields u64 |
 //! payload`. All numbers are big-endian.
 //!
-//! The checksums are keyed with a number that never leaves the ledger, so bytes that a guest had written into the log
-//! cannot pass for a frame. That the fields have a checksum of their own lets recovery find frames behind a damaged one
-//! without reading payloads.
+//! The checksums are keyed with a number that never leaves the ledger, so bytes of a guest in the log cannot pass for a
+//! frame. The fields have a checksum of their own, so that recovery finds frames after a damaged one without reading
+//! payloads.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -16,7 +16,7 @@ pub(super) const FRAME_MAGIC: [u8; 4] = *b"AHL2";
 
 /// Bytes of the head of a file.
 pub(super) const HEAD: usize = 24;
-/// Where the frames begin: not in the page of the head, which is written once.
+/// Offset of the first frame: after the page of the head, which is written once.
 pub(super) const FRAMES: u64 = 4096;
 /// Bytes of a frame before its payload.
 pub(super) const HEADER: usize = 32;
@@ -29,7 +29,7 @@ pub(super) struct Header {
     payload: u64,
 }
 
-/// The part of a key that stands for the head of a file, so that it cannot pass for a frame.
+/// The part of a key that marks the head of a file, so that a head cannot pass for a frame.
 const HEAD_KEY: u64 = 1;
 const HEADER_KEY: u64 = 2;
 const PAYLOAD_KEY: u64 = 3;
@@ -49,7 +49,7 @@ impl Header {
         Some(Self { len: u32::try_from(payload.len()).ok()?, batch, payload: checksum(seed, PAYLOAD_KEY, payload) })
     }
 
-    /// Nothing where these bytes are not the fields of a frame of this ledger.
+    /// `None` if these bytes are not the fields of a frame of this ledger.
     pub(super) fn read(seed: u64, bytes: &[u8]) -> Option<Self> {
         let (fields, mut rest) = bytes.split_at_checked(HEADER - 8)?;
         if u64::from_be_bytes(take(&mut rest)?) != checksum(seed, HEADER_KEY, fields) {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_reads_back_with_its_key_alone() {
+    fn a_frame_reads_back_only_with_its_key() {
         let header = Header::of(7, 9, b"payload").unwrap();
         assert_eq!((header.len, header.batch, header.frame_bytes()), (7, 9, 39));
         let bytes = header.write(7);

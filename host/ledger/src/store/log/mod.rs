@@ -1,8 +1,8 @@
 //! The write-ahead log: one frame for each group commit, durable before anyone is answered.
 //!
-//! A [`Log`] has two parts that are written in turn: while the batches of one are merged into redb, later ones go to the
-//! other. Batches are numbered without a gap for the life of the ledger, and a batch stands in the log by itself: it
-//! needs nothing but the rows of the batches before it. The one implementation, [`FileLog`], keeps each part in a file.
+//! A [`Log`] has two parts that are written in turn: while the batches of one part are merged into redb, later batches go
+//! to the other. Batches are numbered without a gap for the life of the ledger, and each batch is self-contained: it
+//! depends only on the rows of earlier batches. The one implementation, [`FileLog`], keeps each part in a file.
 
 mod file;
 mod frame;
@@ -16,7 +16,7 @@ pub(crate) use file::{FileLog, PARTS, WrapLog, part_path};
 
 use crate::error::OpenError;
 
-/// Where batches are durable before they are in redb.
+/// The storage that makes batches durable before redb has them.
 pub(crate) trait Log: Send {
     /// Hands every batch after `applied` to `each`, oldest first; gives the number of the last batch. The caller makes
     /// redb durable up to that batch before it appends one.
@@ -25,7 +25,7 @@ pub(crate) trait Log: Send {
     /// was acknowledged is an error.
     fn recover(&mut self, applied: u64, each: &mut dyn FnMut(&[u8]) -> Result<(), OpenError>) -> Result<u64, OpenError>;
 
-    /// Whether a batch of so many bytes can be appended without a turn.
+    /// True if a batch of this size can be appended without a turn.
     fn has_room(&self, bytes: usize) -> bool;
 
     /// Makes a batch durable; gives the bytes that it takes in the log.

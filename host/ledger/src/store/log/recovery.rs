@@ -1,8 +1,8 @@
 //! Reading the frames of both parts after the host has died.
 //!
-//! Where a frame cannot be read, the rest of its file is searched for a later one: a batch is begun only after the one
-//! before is durable, so a later frame proves that the damaged one was acknowledged, and the log is refused. Where there
-//! is none, the frame was being written when the host died, and is cut off.
+//! If a frame cannot be read, the rest of its file is searched for a later one: a batch begins only after the one before is
+//! durable, so a later frame proves that the damaged one was acknowledged, and the log is refused. Without a later frame,
+//! the damaged one was being written at the crash, and is removed.
 
 use memchr::memmem;
 
@@ -25,7 +25,7 @@ const SEARCH_BYTES: usize = 1024 * 1024;
 struct Live {
     first: u64,
     last: u64,
-    /// Where the first begins.
+    /// Offset of the first frame.
     at: u64,
 }
 
@@ -149,9 +149,9 @@ impl Part {
         let (mut offset, mut payload) = (live.at, Vec::new());
         for batch in live.first..=live.last {
             let header = self.header(seed, offset)?.filter(|header| header.batch == batch);
-            let header = header.ok_or_else(|| self.damaged(format!("batch {batch} at byte {offset} cannot be read again")))?;
+            let header = header.ok_or_else(|| self.damaged(format!("batch {batch} at byte {offset} cannot be read back")))?;
             if !self.payload(seed, offset, &header, &mut payload)? {
-                return Err(self.damaged(format!("batch {batch} at byte {offset} cannot be read again")));
+                return Err(self.damaged(format!("batch {batch} at byte {offset} cannot be read back")));
             }
             each(&payload)?;
             offset += header.frame_bytes();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_not_taken_for_damage_later() {
+    fn a_removed_frame_is_not_damage_later() {
         let dir = tempfile::tempdir().unwrap();
         written(dir.path(), &[b"first", b"second"]);
         let path = part_path(dir.path(), 1);

@@ -35,7 +35,7 @@ async fn redirects_are_followed_and_methods_change_as_in_a_browser() {
 }
 
 #[tokio::test]
-async fn what_is_no_redirect_is_given_as_it_is() {
+async fn other_answers_than_redirects_are_returned() {
     let server = serve(|request| match request.split(' ').nth(1).unwrap() {
         "/bare" => vec![say("HTTP/1.1 302 X\r\ncontent-length: 4\r\n\r\nbare")],
         "/304" => redirect_to(304, "/"),
@@ -98,7 +98,7 @@ async fn https_never_becomes_http() {
 #[tokio::test]
 async fn credentials_do_not_follow_to_another_origin() {
     let other = serve(|request| {
-        // And back again: what is gone is gone.
+        // After the way back, removed headers stay removed.
         let back = request.lines().find_map(|line| line.strip_prefix("x-back: ")).unwrap();
         redirect_to(307, back)
     })

@@ -35,7 +35,7 @@ async fn a_secret_goes_where_it_is_meant_to_go_and_nowhere_else() {
         let checked = refused(egress.check(&request, &any().as_ref()), code);
         assert_eq!(refused(send(egress, &request).await, code), checked);
     }
-    // What only its address shows is refused when it is known.
+    // A target whose address decides is refused after the resolution.
     let request = keyed("http://elsewhere.test:9/".into(), "{{secret:other}}");
     egress.check(&request, &any().as_ref()).unwrap();
     refused(send(egress, &request).await, "secret_needs_tls");
@@ -125,7 +125,7 @@ async fn a_server_that_repeats_a_secret_does_not_give_it_to_the_guest() {
     }
     assert_eq!(seen.matches("[secret api]").count(), 6, "{seen}");
 
-    // It may have kept the secret from the last request.
+    // The client may have kept the secret of the last request.
     let seen = text(&kept.egress, &get(server.url("/"))).await.unwrap();
     assert!(!seen.contains("canary") && seen.contains("[secret api]"), "{seen}");
     for path in ["/gzip", "/transfer"] {

@@ -208,7 +208,7 @@ fn usage_is_known_only_where_it_can_be_true() {
 }
 
 #[test]
-fn what_is_not_an_answer_is_an_error_and_what_is_odd_is_passed_over() {
+fn invalid_answers_are_errors_and_unknown_parts_are_ignored() {
     for (data, expect) in [
         ("{\"choices\":", "invalid_response"),
         ("[]", "invalid_response"),

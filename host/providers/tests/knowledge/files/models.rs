@@ -93,7 +93,7 @@ async fn without_the_embedding_model_the_text_is_searched_and_it_is_said() {
         (hits.len(), &hits[0].metadata["degraded"], &hits[0].metadata["retrieval"]),
         (1, &json!(["embedding"]), &json!("text"))
     );
-    // While adding, what is done is kept, and the next time goes on.
+    // After a failure, added documents stay, and the next call continues.
     f.write("new.md", "A dog.");
     let error = f.knowledge.add("kb", &[f.docs()], AddOptions::default(), &mut |_| {}).await.unwrap_err();
     assert!(matches!(&error, KnowledgeError::Embedding { done: 1, files: 2, .. }), "{error}");
@@ -115,7 +115,7 @@ async fn another_embedding_model_means_to_add_again_and_mixtures_do_no_harm() {
     for (name, dimensions) in [("m2", 7), ("m3", 7), ("m1", 20)] {
         let meaning = Meaning::new(name, dimensions);
         let knowledge = open(f.dir.path(), services(&meaning));
-        // Vectors of another model are not compared, whatever their length; text goes on.
+        // Vectors of another model are not compared, whatever their length; the search by text works.
         let hits = knowledge.retrieve("kb", "cat", 5, None, soon()).await.unwrap();
         assert_eq!((hits.len(), hits[0].metadata["retrieval"].as_str()), (1, Some("text")), "{name}");
         let half = knowledge.add("kb", &[f.docs().join("cat.md")], AddOptions::default(), &mut |_| {}).await.unwrap();
@@ -151,7 +151,7 @@ async fn vectors_beside_the_index_are_made_again_when_they_are_gone_or_damaged()
     assert_eq!(open(f.dir.path(), services(&meaning)).retrieve("kb", "Tier", 5, None, soon()).await.unwrap().len(), 1);
     fs::remove_dir_all(&vectors).unwrap();
     assert_eq!(open(f.dir.path(), services(&meaning)).retrieve("kb", "Tier", 5, None, soon()).await.unwrap().len(), 1);
-    // Those of segments that are no more are cleared up.
+    // Vectors of removed segments are deleted.
     f.write("cat.md", "Another cat.");
     f.add().await;
     assert_eq!(files().len(), 0);

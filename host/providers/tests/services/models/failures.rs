@@ -58,7 +58,7 @@ async fn a_provider_that_wants_to_be_asked_after_the_deadline_fails_the_call_at_
 }
 
 #[tokio::test]
-async fn what_will_not_get_better_is_not_asked_again() {
+async fn permanent_failures_are_not_retried() {
     for (status, body, code, category) in [
         (400, json!({ "error": { "message": "bad" } }), ErrorCode::InvalidArgument, "provider_refused"),
         (401, json!({}), ErrorCode::RuntimeError, "provider_unauthorized"),
@@ -111,7 +111,7 @@ async fn a_provider_that_falls_silent_is_an_error() {
         assert_eq!(error.code, ErrorCode::DeadlineExceeded);
         server.seen.lock().clear();
     }
-    // What was said before is not lost.
+    // Text before the failure is not lost.
     let model = chat_with(&within, |config| config.idle_timeout_ms = 1_500);
     let mut stream = model.stream(&request(), &NoArtifacts, soon()).await.unwrap();
     let (chunks, _) = all(&mut stream).await.unwrap_err();
@@ -136,7 +136,7 @@ async fn an_answer_that_breaks_off_is_an_error() {
     let ended = Server::always(|| events([text("a")])).await;
     let closed = Server::always(|| {
         let gone = async {
-            // So that the piece before has left.
+            // The piece before has been sent by then.
             tokio::time::sleep(Duration::from_millis(100)).await;
             Err(std::io::Error::other("gone"))
         };

@@ -148,7 +148,7 @@ async fn a_service_answers_with_json_and_with_a_stream() {
 }
 
 #[tokio::test]
-async fn what_a_service_does_wrong_has_a_category() {
+async fn failures_of_a_service_have_a_category() {
     let (_service, mut config, _task) = service().await;
     config.call_timeout_ms = 3_000;
     let tools = start(&[config]).await;

@@ -22,7 +22,7 @@ use agent_host_protocol::ApiError;
 use agent_host_providers::tools::{CallOptions, McpServerConfig, McpServerStatus, Progress, ToolContent, ToolResult, Tools};
 use serde_json::Value;
 
-/// Nothing here takes so long, even on a busy machine.
+/// A time limit that no step reaches, even on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn start(configs: &[McpServerConfig]) -> Tools {
@@ -31,7 +31,7 @@ async fn start(configs: &[McpServerConfig]) -> Tools {
     tools
 }
 
-/// What a host does with it: calls in tasks, from clones.
+/// The use by a host: calls in tasks, from clones.
 fn assert_usable<'a>(
     tools: &'a Tools,
     options: CallOptions<'a>,

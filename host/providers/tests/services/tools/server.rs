@@ -1,4 +1,4 @@
-//! An MCP server over stdio that does what it is asked to, good or bad. It is this test binary, started once more.
+//! An MCP server over stdio with good and bad behaviour on request: this test binary, started again.
 //!
 //! libtest prints its own lines to the same standard output first, so every test that uses it also shows that lines that
 //! are not JSON do no harm.
@@ -19,11 +19,11 @@ use std::{
 use agent_host_providers::tools::{EnvValue, McpServerConfig};
 use serde_json::{Value, json};
 
-/// How it behaves from the start.
+/// Behaviour from the start.
 const MODE: &str = "MCP_TEST_MODE";
-/// Where it writes its process id, a line for each start.
+/// File for process ids, a line for each start.
 const STARTS: &str = "MCP_TEST_STARTS";
-/// Which subscription a notification belongs to.
+/// The subscription of a notification.
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// The configuration that starts this binary as a server.
@@ -46,7 +46,7 @@ pub(crate) fn counted(id: &str, mode: &str, starts: &std::path::Path) -> McpServ
     config
 }
 
-/// Not a test by itself.
+/// The server process, not a test of its own.
 #[test]
 #[ignore = "runs as a child process of other tests"]
 fn speaks_mcp() {
@@ -70,7 +70,7 @@ fn speaks_mcp() {
         "endless" => loop {
             let _ = std::io::stdout().lock().write_all(&[b'x'; 4096]);
         },
-        // Ends neither when its input is closed nor when it is told to.
+        // Ends neither when its input is closed nor after a signal.
         "stubborn" => {
             drop(Command::new("sh").args(["-c", "trap '' TERM; sleep 300"]).spawn());
         }

@@ -300,13 +300,13 @@ async fn a_server_gets_nothing_of_the_environment_and_no_secret_comes_back() {
         said[0].contains("[secret]") && said[1].contains("[secret]") && said[3].contains("cannot start with [secret]"),
         "{said:?}"
     );
-    // What a server says is in the log where it says why the server is away, and else only at `trace`.
+    // The output of a server is in the log if it explains why the server is away, and otherwise only at `trace`.
     assert!(said[5].contains("cannot start with [secret]"), "the log was captured: {}", said[5]);
     assert!(!said[5].contains("stderr: "), "{}", said[5]);
 }
 
-/// What this thread logs from now on, rmcp's own lines too. Not at `trace`: there rmcp writes down every message whole, so a
-/// host must not let it.
+/// Captures the log of this thread, rmcp's lines included. Not at `trace`: rmcp logs whole messages there, which a host
+/// must not allow.
 fn captured_log() -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
     struct Writer(Arc<Mutex<Vec<u8>>>);
     impl std::io::Write for Writer {
@@ -329,7 +329,7 @@ fn captured_log() -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
 }
 
 #[tokio::test]
-async fn what_a_server_asks_of_the_host_is_declined() {
+async fn requests_of_a_server_to_the_host_are_declined() {
     let tools = start(&[config("test", "")]).await;
     let answers = call(&tools, "test__ask", json!({})).await.unwrap();
     let answers: Value = serde_json::from_str(text(&answers)).unwrap();

@@ -1,4 +1,4 @@
-//! What each function answers, where it is not a value of the protocol already: an object, so that more can be said later.
+//! The answer of each function that is not a value of the protocol already: an object, so that fields can be added later.
 
 use agent_host_protocol::{
     ApiError, Interface, RunId,
@@ -20,7 +20,7 @@ macro_rules! answers {
 }
 
 answers! {
-    /// It is done, and there is nothing to say.
+    /// Success without a value.
     Done {}
     Items<T> { items: Vec<T> }
     Hits<T> { hits: Vec<T> }
@@ -45,7 +45,7 @@ answers! {
     Outcomes { outcomes: Vec<Outcome> }
 }
 
-/// What came of one of many calls.
+/// The outcome of one part of a `call-many`.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
@@ -102,8 +102,8 @@ impl Response {
     }
 }
 
-/// Nobody calls a function that the table does not name.
+/// Unreachable by a valid table: a function that the table does not name is refused before.
 pub(super) fn not_here(interface: Interface, function: &str) -> ApiError {
     tracing::error!(%interface, function, "a function of the table has no way to it");
-    ApiError::new(agent_host_protocol::ErrorCode::RuntimeError, "the host has no way to this function; its log says so")
+    ApiError::new(agent_host_protocol::ErrorCode::RuntimeError, "the host does not implement this function; its log has details")
 }

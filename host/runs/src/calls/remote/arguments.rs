@@ -1,4 +1,4 @@
-//! What each function is given. A member that nobody knows is refused: a misspelt one would be passed over in silence.
+//! The arguments of each function. An unknown member is refused, so that a misspelt one is not ignored.
 
 use agent_host_protocol::{
     ApiError,

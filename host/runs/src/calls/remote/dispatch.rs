@@ -41,7 +41,7 @@ macro_rules! function {
 }
 
 impl RunCalls {
-    /// Calls a function behind an open door.
+    /// Calls a function of an interface that the gate has opened.
     pub(super) async fn dispatch(&mut self, function: Function, body: &[u8]) -> Result<Answer, CallError> {
         match (function.interface, function.name) {
             (Models, _) => self.call_model(function, body).await,

@@ -1,8 +1,8 @@
-//! Host calls of a run that an executor holds outside: the functions of the contract by their names, arguments and answers
-//! as JSON. They go through the traits that a guest's calls go through, and so through the same gate.
+//! Host calls of a run under a claim: the functions of the contract by name, with arguments and answers as JSON. The calls
+//! use the same traits as those of a guest, and so the same gate.
 //!
-//! It is: names, shapes and sizes. It is not: a judge. What is granted, how large a thing may be and how often it may be
-//! asked is said where it is said for a guest.
+//! The module owns names, shapes and sizes of messages. Grants, size limits and rate limits are checked by the gate, as for
+//! a guest.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ use Interface::{
     Artifacts, Events, History, Http, Interactions, Knowledge, Models, Platform, Runs, State, Steering, Storage, Tools,
 };
 
-/// The functions that an executor can call. What a guest has besides, it has in another way: `results` are appended,
-/// content is read and written by routes of its own, and it has a clock.
+/// The functions that an executor can call. The other functions of a guest have replacements: `results` are appended,
+/// artifact content has routes of its own, and an executor has a clock.
 const FUNCTIONS: [(Interface, &str); 36] = [
     (Models, "invoke"),
     (Models, "stream"),
@@ -66,7 +66,7 @@ const FUNCTIONS: [(Interface, &str); 36] = [
     (Artifacts, "open"),
 ];
 
-/// What stands around the large part of an argument: ids, a query, cursors, punctuation.
+/// Bytes of an argument besides its large part: ids, a query, cursors, punctuation.
 const ROOM: usize = 64 * 1024;
 
 /// The functions that an executor can call, as `interface.function`, in the order of the contract.
@@ -74,7 +74,7 @@ pub fn call_functions() -> impl Iterator<Item = String> {
     FUNCTIONS.iter().filter(|called| **called != OPEN).map(|(interface, function)| format!("{interface}.{function}"))
 }
 
-/// What a route of its own does.
+/// A function that has a route of its own.
 const OPEN: (Interface, &str) = (Artifacts, "open");
 
 /// A function that was called.
@@ -92,7 +92,7 @@ impl Function {
         Some(Self { interface, name: found.1 })
     }
 
-    /// Bytes that its arguments may have as JSON, looked at before anything is parsed. What they are is judged behind that.
+    /// The largest JSON body of the arguments, in bytes, checked before parsing. The gate checks the values afterwards.
     fn body_bytes(self, limits: &Limits) -> usize {
         let large = match (self.interface, self.name) {
             (Models, _) => limits.model_request_bytes,
@@ -109,8 +109,8 @@ impl Function {
         large.saturating_add(ROOM)
     }
 
-    /// Whether it may last, so that whoever asked may have gone away before it is done. It is given up then; everything else
-    /// is done to its end.
+    /// True if the call may take long, so that its caller may go away before the end. Such a call is cancelled then; every
+    /// other call is completed.
     fn may_last(self) -> bool {
         match self.interface {
             Models | Tools | Knowledge | Platform | Interactions | Steering | Http => true,
@@ -125,11 +125,11 @@ const fn base64_bytes(bytes: usize) -> usize {
     bytes.div_ceil(3).saturating_mul(4)
 }
 
-/// Why a call has no answer.
+/// The reason why a call has no answer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CallError {
-    /// There is no such function.
+    /// The contract has no such function.
     Unknown(String),
     /// The gate, or what is behind it, has refused it.
     Refused(ApiError),
@@ -143,7 +143,7 @@ impl From<ApiError> for CallError {
     }
 }
 
-/// What a call gives.
+/// The answer of a call.
 pub enum Answer {
     /// A JSON object, as text.
     Json(Vec<u8>),
@@ -160,7 +160,7 @@ impl Answer {
 fn json(answer: &impl Serialize) -> Result<Vec<u8>, CallError> {
     serde_json::to_vec(answer).map_err(|error| {
         tracing::error!(%error, "the answer of a host call cannot be written as JSON");
-        ApiError::new(ErrorCode::RuntimeError, "the host could not write the answer; its log says why").into()
+        ApiError::new(ErrorCode::RuntimeError, "the host could not write the answer; its log has the reason").into()
     })
 }
 
@@ -173,7 +173,7 @@ impl std::fmt::Debug for Answer {
     }
 }
 
-/// The scope of a claim: the calls that are under way for it. They stop when the claim ends.
+/// The scope of a claim: its open calls. The calls stop when the claim ends.
 pub(crate) struct ClaimScope {
     run_id: RunId,
     /// Cancelled when the claim ends.
@@ -197,7 +197,7 @@ impl ClaimScope {
         }
     }
 
-    /// Ends the scope. Nothing is under way for the claim when this returns.
+    /// Ends the scope. No call of the claim is open when this function returns.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         drop(self.under_way.write().await);
@@ -232,7 +232,7 @@ async fn within<T>(scope: &ClaimScope, work: impl Future<Output = T>) -> Result<
     scope.call(work).await.map_err(CallError::Lost)
 }
 
-/// The host calls of one run that is executed outside, for whoever holds it. Calls may be made side by side.
+/// The host calls of one external run, for the holder of its claim. Calls may be concurrent.
 #[derive(Clone)]
 pub struct Calls {
     run: RunCalls,
@@ -253,7 +253,7 @@ impl Calls {
     /// Bytes that the arguments of a function may have.
     ///
     /// # Errors
-    /// When there is no such function.
+    /// Fails with [`CallError::Unknown`] if the contract has no such function.
     pub fn body_bytes(&self, function: &str) -> Result<usize, CallError> {
         Ok(named(function)?.body_bytes(&self.run.run.limits))
     }
@@ -263,7 +263,7 @@ impl Calls {
     /// A caller that goes away while it waits gives up what may last; what it has asked a person is withdrawn then.
     ///
     /// # Errors
-    /// When there is no such function, it is refused, or the claim is lost meanwhile.
+    /// Fails if the function does not exist, the call is refused, or the claim is lost before the answer.
     pub async fn call(mut self, function: &str, body: Bytes) -> Result<Answer, CallError> {
         let function = named(function)?;
         self.open(function).await?;
@@ -273,7 +273,7 @@ impl Calls {
         let call = tokio::spawn(async move { self.dispatched(function, &body).await });
         call.await.unwrap_or_else(|error| {
             tracing::error!(%error, "a host call failed");
-            Err(ApiError::new(ErrorCode::RuntimeError, "the host failed in this call; its log says how").into())
+            Err(ApiError::new(ErrorCode::RuntimeError, "the host failed in this call; its log has the reason").into())
         })
     }
 
@@ -286,7 +286,7 @@ impl Calls {
         within(&self.scope, self.run.dispatch(function, body)).await?
     }
 
-    /// The door of an interface: closed where the run was not granted it, as it is for a guest.
+    /// Opens an interface. Fails if the run was not granted the interface, as for a guest.
     async fn open(&mut self, Function { interface, name }: Function) -> Result<(), CallError> {
         if self.run.run.terms.grant.interfaces().contains(interface) {
             return Ok(());
@@ -377,7 +377,7 @@ impl NewArtifact {
         let finished = tokio::spawn(async move { within(&scope, writer.finish()).await });
         let reference = finished.await.unwrap_or_else(|error| {
             tracing::error!(%error, "an artifact could not be kept");
-            Ok(Err(ApiError::new(ErrorCode::RuntimeError, "the host could not keep it; its log says why")))
+            Ok(Err(ApiError::new(ErrorCode::RuntimeError, "the host could not store the content; its log has the reason")))
         });
         json(&reference??)
     }

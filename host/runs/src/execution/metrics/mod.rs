@@ -30,7 +30,7 @@ pub mod sheet;
 
 use sheet::{Count, Labels, OTHER, Sheet, Table, Timing};
 
-/// What comes of a host call: `ok`, or a code of the contract.
+/// The label of a host call's outcome: `ok`, or an error code of the contract.
 const OUTCOMES: [&str; 11] = [
     "ok",
     "unauthorized",
@@ -66,7 +66,7 @@ fn place(error: Option<&ApiError>) -> usize {
     }
 }
 
-/// One function of the contract.
+/// The metrics of one function of the contract.
 #[derive(Debug)]
 struct Function {
     outcomes: [AtomicU64; OUTCOMES.len()],
@@ -169,7 +169,7 @@ impl Metrics {
         runs.waited.took(waited);
     }
 
-    /// A run goes on that had waited on disk, or that a crash had interrupted.
+    /// Counts a run that was resumed after waiting on disk or after a crash.
     pub fn resumed(&self, run: &Run) {
         self.runs(run).resumed.add();
     }
@@ -203,7 +203,7 @@ impl Metrics {
         self.0.model_times.row(&[model, operation], Timing::long).took(took);
     }
 
-    /// What a call to a model has cost.
+    /// Counts the tokens of a model call.
     pub(crate) fn tokens(&self, model: &str, usage: &TokenUsage) {
         for (direction, tokens) in [("input", usage.input), ("output", usage.output)] {
             self.0.tokens.row(&[model, direction], Count::default).add_many(tokens);
@@ -231,7 +231,7 @@ impl Metrics {
         self.0.leases_lost.row(&[queue], Count::default).add();
     }
 
-    /// So many runs wait in this queue now.
+    /// Sets the number of runs that wait in a queue.
     pub fn queued(&self, queue: &str, runs: u64) {
         self.0.queued.row(&[queue], Count::default).set(runs);
     }
@@ -363,7 +363,7 @@ impl Numbers {
                 .filter(|(_, count)| *count > 0)
                 .map(|(outcome, count)| (vec![("function", (*name).to_owned()), ("outcome", outcome.to_owned())], count))
         });
-        sheet.counts("host_calls", "Host calls of runs, by what came of them", calls.collect::<Vec<_>>())?;
+        sheet.counts("host_calls", "Host calls of runs, by outcome", calls.collect::<Vec<_>>())?;
         sheet.timings(
             "host_call_duration",
             "How long host calls take",
@@ -441,11 +441,7 @@ impl Page {
         sheet.counts("ledger_logged_bytes", "Bytes that the log was given", one(logged_bytes))?;
         sheet.counts_seconds("ledger_busy", "Time in which the writer had operations to carry out", seconds(busy_us))?;
         sheet.counts("ledger_checkpoints", "Checkpoints", one(checkpoints))?;
-        sheet.counts_seconds(
-            "ledger_checkpoint",
-            "Time that checkpoints took; writing goes on meanwhile",
-            seconds(checkpoint_us),
-        )?;
+        sheet.counts_seconds("ledger_checkpoint", "Time of checkpoints; writes continue meanwhile", seconds(checkpoint_us))?;
         sheet.gauges_of(
             "ledger_checkpoint_longest",
             "The longest checkpoint since the start",
@@ -454,7 +450,7 @@ impl Page {
         )?;
         sheet.gauges("ledger_queue_operations", "Writes that wait for the writer", [(Labels::new(), float(waiting as u64))])?;
         let free = disk_free.map(|free| (Labels::new(), float(free)));
-        sheet.gauges_of("ledger_disk_free", "What the disk of the ledger has left", Some(&Unit::Bytes), free)
+        sheet.gauges_of("ledger_disk_free", "Free space of the ledger's disk", Some(&Unit::Bytes), free)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the process takes, as the usual names of Prometheus have it. Where the system does not say, there is no row.
+//! Resource use of the process, under the usual names of Prometheus. A value that the system does not provide has no row.
 
 use std::{fmt, fs, sync::LazyLock, time::SystemTime};
 
@@ -9,7 +9,7 @@ use super::sheet::{Labels, Sheet};
 /// Ticks of a second in `/proc`: `USER_HZ`, which is 100 on every machine that Linux shows it to programs of.
 const TICKS: f64 = 100.0;
 
-/// When the process was first asked for its numbers, which a host does when it starts.
+/// Time of the first reading of the process metrics, which is the start of the host.
 static STARTED: LazyLock<f64> =
     LazyLock::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
 
@@ -41,7 +41,7 @@ fn open_files() -> Option<f64> {
 
 fn cpu() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the process stands in parentheses, and may have anything in it.
+    // The name of the process is in parentheses and may contain any character.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11).map(str::parse::<f64>);
     let (user, system) = (fields.next()?.ok()?, fields.next()?.ok()?);

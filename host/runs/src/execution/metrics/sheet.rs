@@ -1,7 +1,7 @@
-//! What numbers are kept in, and how they are written for Prometheus.
+//! Storage of metrics, and their text format for Prometheus.
 //!
-//! Nothing here waits: a count is an atomic, a duration two. Where a number has labels, its place is looked up once by
-//! who counts often ([`Table::row`]).
+//! No operation blocks: a count is one atomic, a duration two. Callers that count often look up the place of a labelled
+//! metric once ([`Table::row`]).
 
 use std::{
     cell::RefCell,
@@ -21,7 +21,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-/// Rows of one table. What would be another one is counted as [`OTHER`]: whoever gives the labels, the page stays small.
+/// Rows of one table. Further rows are counted as [`OTHER`], so that the page stays small whoever chooses the labels.
 const MAX_ROWS: usize = 1_000;
 /// The label of what has no row of its own.
 pub const OTHER: &str = "other";
@@ -33,12 +33,12 @@ const SEPARATOR: char = '\u{1f}';
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// One more.
+    /// Adds one.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many more.
+    /// Adds `count`.
     pub fn add_many(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
@@ -48,12 +48,12 @@ impl Count {
         self.0.store(count, Ordering::Relaxed);
     }
 
-    /// One less.
+    /// Subtracts one.
     pub fn take(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many.
+    /// Returns the count.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -67,11 +67,11 @@ pub(crate) const SHORT: &[f64] =
 pub(crate) const LONG: &[f64] =
     &[0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0];
 
-/// How long something takes: a histogram.
+/// A histogram of durations.
 #[derive(Debug)]
 pub struct Timing {
     bounds: &'static [f64],
-    /// One for each bound, and one for what is beyond the last.
+    /// A count for each bound, and one for values above the last bound.
     buckets: Box<[AtomicU64]>,
     nanoseconds: AtomicU64,
 }
@@ -93,7 +93,7 @@ impl Timing {
         Self::new(LONG)
     }
 
-    /// It took so long.
+    /// Records one duration.
     pub fn took(&self, time: Duration) {
         let seconds = time.as_secs_f64();
         let place = self.bounds.partition_point(|bound| *bound < seconds);
@@ -123,7 +123,7 @@ impl<V> Default for Table<V> {
 }
 
 impl<V> Table<V> {
-    /// The numbers of a row, made by `new` where it is the first time. Who counts often keeps what it gets.
+    /// The metrics of a row, made by `new` at the first call. Callers that count often keep the returned value.
     pub fn row(&self, labels: &[&str], new: impl FnOnce() -> V) -> Arc<V> {
         if let Some(row) = with_key(labels, |key| self.0.read().get(key).cloned()) {
             return row;
@@ -190,7 +190,7 @@ impl<'a> Sheet<'a> {
     /// Something that only grows.
     ///
     /// # Errors
-    /// When it cannot be written, as with all of these.
+    /// Fails if the output cannot be written, as all these functions do.
     pub fn counts(&mut self, name: &str, help: &str, rows: impl IntoIterator<Item = (Labels, u64)>) -> fmt::Result {
         let family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         each(family, rows, |value, encoder| ConstCounter::new(value).encode(encoder))
@@ -228,7 +228,7 @@ impl<'a> Sheet<'a> {
         each(family, rows, |value, encoder| ConstGauge::new(value).encode(encoder))
     }
 
-    /// How long something takes.
+    /// Writes histograms.
     ///
     /// # Errors
     /// See [`Sheet::counts`].
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_the_labels_a_table_stays_small() {
+    fn a_table_stays_small_for_any_labels() {
         let table = Table::<Count>::default();
         for row in 0..2 * MAX_ROWS {
             table.row(&[&row.to_string(), "a\u{1f}b"], Count::default).add();

@@ -12,7 +12,7 @@ use crate::{intake::Intake, record::HostError};
 /// Entries that are read at one time.
 const READ: usize = 256;
 
-/// How far a webhook has been told of a run. One that was told everything is listed no more.
+/// A delivery of a run's results to a webhook. Finished deliveries are not listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[schema(as = ResultDelivery)]
 pub struct Delivery {
@@ -20,20 +20,20 @@ pub struct Delivery {
     pub run_id: RunId,
     /// The webhook, by its name.
     pub webhook: String,
-    /// How it is.
+    /// State of the delivery.
     pub state: DeliveryState,
     /// The events of the run up to this one were taken.
     pub cursor: u64,
     /// Failed tries of the next request.
     pub attempts: u32,
-    /// When it is sent again, where a try has failed.
+    /// Time of the next try, after a failed one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
-    /// When the run was created.
+    /// Creation time of the run.
     pub created_at: Timestamp,
-    /// When something came of it last.
+    /// Time of the last change.
     pub changed_at: Timestamp,
-    /// Why the last request was not taken.
+    /// Error of the last request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     /// The binding of the run.
@@ -41,12 +41,12 @@ pub struct Delivery {
     /// The workspace of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
-    /// Why nothing is sent.
+    /// Reason why no request is sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// Which deliveries to list. What is absent matches each.
+/// Filters of the list of deliveries. An absent field matches every delivery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the fields of a delivery")]
 pub struct DeliveryFilter {
@@ -115,7 +115,7 @@ impl Intake {
         let mut row = self.delivery_row(&key)?.ok_or_else(missing)?;
         let record = self.runs.record(run_id)?;
         if row.state == DeliveryState::Dead {
-            // Nobody else writes to a dead letter.
+            // A dead letter has no other writer.
             row = Row { state: DeliveryState::Pending, attempts: 0, next_at: None, changed_at: time::now(), ..row };
             self.ledger.put_entries(&[EntryWrite::put(key, &row)?]).await?;
         }
@@ -125,8 +125,11 @@ impl Intake {
 
     fn shown(&self, run_id: RunId, webhook: &str, row: Row) -> Delivery {
         let problem = match self.shared.setup().webhooks.get(webhook) {
-            None => Some(format!("no `[[webhooks]]` entry has the name `{webhook}`: what is for it waits")),
-            Some(hook) if !hook.can_sign() => Some("the secret of the webhook cannot be read: what is for it waits".to_owned()),
+            None => Some(format!("no `[[webhooks]]` entry has the name `{webhook}`: add one; its deliveries wait until then")),
+            Some(hook) if !hook.can_sign() => Some(
+                "the secret of the webhook cannot be read: correct `secret` of its entry; its deliveries wait until then"
+                    .to_owned(),
+            ),
             Some(_) => None,
         };
         Delivery {

@@ -1,15 +1,14 @@
 //! Delivery of results to webhooks.
 //!
-//! What holds:
-//! - A run whose binding names webhooks is created in one commit with an entry `delivery/RUN_ID/WEBHOOK` for each. The entry
-//!   says how far the webhook has been told, and goes when it was told everything: a run that has ended and was delivered
-//!   leaves nothing.
+//! Guarantees:
+//! - A run whose binding names webhooks is created in one commit with an entry `delivery/RUN_ID/WEBHOOK` for each. The
+//!   entry stores the progress of the delivery and is removed with the last event: a run that has ended and was delivered
+//!   leaves no entry.
 //! - Requests of one run to one webhook come one after the other, in the order of its events. Runs do not wait for each other.
-//! - A request is sent again until it is taken: at least once. Each has an id, `RUN_ID.FIRST_SEQUENCE`, and where it is sent
-//!   again it has the same id and the same bytes, whatever happened in between. Which events belong to it is settled before it
-//!   is sent: either they could be no others (the request is full, or ends with the end of the run), or that is written down
-//!   first.
-//! - What was taken is on disk before the next request of the run is sent.
+//! - A request is sent until it is accepted: at least once. Each request has an id, `RUN_ID.FIRST_SEQUENCE`; a repeated
+//!   request has the same id and the same bytes, also after a crash. The events of a request are fixed before it is sent:
+//!   either they could be no others (the request is full, or contains the end of the run), or their range is written first.
+//! - An accepted request is on disk before the next request of the run is sent.
 //!
 //! In memory there is only a small [`Slot`](queue) for each delivery that is not finished. Events are read when their request
 //! is sent, and a bounded number of requests is under way.
@@ -29,13 +28,13 @@ use crate::record::{HostError, terms::Terms};
 /// Keys of entries.
 const ENTRIES: &str = "delivery/";
 
-/// How a delivery is.
+/// The state of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryState {
-    /// There is, or may be, more to tell.
+    /// Events are, or may be, left to send.
     Pending,
-    /// It was given up: a dead letter.
+    /// The delivery was given up: a dead letter.
     Dead,
 }
 
@@ -56,7 +55,7 @@ impl DeliveryState {
     }
 }
 
-/// How far a webhook has been told of a run, as the ledger has it.
+/// The progress of a delivery, as the ledger stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Row {
     state: DeliveryState,
@@ -67,7 +66,7 @@ struct Row {
     through: Option<u64>,
     /// Failed tries of that request.
     attempts: u32,
-    /// When it is sent again.
+    /// Time of the next try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_at: Option<Timestamp>,
     created_at: Timestamp,
@@ -100,7 +99,7 @@ fn key(run_id: RunId, webhook: &str) -> String {
     format!("{}{webhook}", of_run(run_id))
 }
 
-/// What the keys of all deliveries of a run begin with.
+/// The key prefix of all deliveries of a run.
 pub(crate) fn of_run(run_id: RunId) -> String {
     format!("{ENTRIES}{run_id}/")
 }

@@ -1,4 +1,4 @@
-//! Which deliveries have something to do, and which wait for what.
+//! The deliveries that have work, and those that wait for a time or an event.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Deliveries {
     state: Mutex<State>,
-    /// There may be something to send.
+    /// Notified if there may be something to send.
     pub(super) changed: Notify,
 }
 
@@ -33,29 +33,29 @@ struct State {
     sending: usize,
 }
 
-/// One run and one webhook.
+/// A delivery: one run and one webhook.
 #[derive(Debug)]
 struct Slot {
     queue: usize,
     run_id: RunId,
-    /// Up to here there is nothing for the webhook that it was not told.
+    /// Every event up to this sequence was sent or does not concern the webhook.
     scanned: u64,
     phase: Phase,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nothing to tell, as far as is known.
+    /// No event to send is known.
     Idle,
-    /// It has its turn at this time.
+    /// The next turn is at this time.
     Later(Instant),
-    /// It stands in `ready` of its queue.
+    /// The slot is in `ready` of its queue.
     Ready,
     /// A request is under way; and whether the run has done something meanwhile.
     Sending { touched: bool },
 }
 
-/// What is for one webhook.
+/// The deliveries of one webhook.
 #[derive(Debug)]
 struct Queue {
     name: Arc<str>,
@@ -76,28 +76,28 @@ pub(super) struct Turn {
     queue: usize,
 }
 
-/// What comes after a turn.
+/// The state of a delivery after a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing: all was told, or it was given up.
+    /// The delivery is complete, or was given up.
     Finished,
     /// Perhaps more.
     Again,
-    /// There is nothing more after this event, for now.
+    /// There is no further event after this one, for now.
     Idle { scanned: u64 },
     /// The same once more, after a pause; and whether the webhook has asked for quiet.
     After { pause: Duration, rest: bool },
 }
 
 impl Deliveries {
-    /// A run was created that webhooks are to be told of.
+    /// Adds the deliveries of a new run.
     pub(crate) fn begin(&self, record: &RunRecord, webhooks: &[String]) {
         for name in webhooks {
             self.add(record.run_no, record.run.run_id, name, LINGER);
         }
     }
 
-    /// There is something for a webhook, after a while. One that is there already has its turn then at the latest.
+    /// Schedules a delivery after a delay. A delivery that is already listed has its turn at that time at the latest.
     pub(super) fn add(&self, run_no: u64, run_id: RunId, webhook: &str, after: Duration) {
         let mut state = self.state.lock();
         let queue = state.queue(webhook);
@@ -148,7 +148,7 @@ impl Deliveries {
         self.changed.notify_one();
     }
 
-    /// Those that have their turn now, and when the next one may have it.
+    /// The deliveries whose turn is now, and the time of the next turn.
     pub(super) fn turns(&self, hooks: &ResultHooks) -> (Vec<Turn>, Option<Instant>) {
         let mut state = self.state.lock();
         let State { slots, queues, sending } = &mut *state;
@@ -157,7 +157,7 @@ impl Deliveries {
         let mut next: Option<Instant> = None;
         let mut open = Vec::new();
         for (index, queue) in queues.iter_mut().enumerate() {
-            // Without a webhook of that name that can sign, what is for it waits.
+            // Deliveries wait while no webhook of that name can sign.
             let Some(hook) = hooks.get(&queue.name).filter(|hook| hook.can_sign()) else { continue };
             queue.due(index, now, slots);
             if let Some(until) = queue.rests_until.filter(|until| *until > now) {
@@ -170,7 +170,7 @@ impl Deliveries {
             }
             open.push((index, Arc::clone(hook)));
         }
-        // One of each queue after the other, so that a webhook with many does not keep out one with few.
+        // Round robin over the queues, so that a webhook with many deliveries does not delay others.
         while *sending < AT_ONCE && !open.is_empty() {
             open.retain(|(index, hook)| {
                 let Some(queue) = queues.get_mut(*index).filter(|_| *sending < AT_ONCE) else { return false };
@@ -234,7 +234,7 @@ impl Deliveries {
         self.changed.notify_one();
     }
 
-    /// How many deliveries are not finished, and how many requests are under way.
+    /// The number of unfinished deliveries, and the number of open requests.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.slots.values().map(Vec::len).sum(), state.sending)
@@ -242,7 +242,7 @@ impl Deliveries {
 }
 
 impl State {
-    /// The queue of a webhook. There are as many as names were ever configured.
+    /// The queue of a webhook. There are as many queues as names were ever configured.
     fn queue(&mut self, name: &str) -> usize {
         if let Some(at) = self.queues.iter().position(|queue| &*queue.name == name) {
             return at;
@@ -275,7 +275,7 @@ impl Queue {
         Phase::Later(at)
     }
 
-    /// Those whose time has come are ready.
+    /// Moves the slots whose time has come to `ready`.
     fn due(&mut self, index: usize, now: Instant, slots: &mut HashMap<u64, Vec<Slot>>) {
         while let Some((at, run_no)) = self.later.first().copied().filter(|(at, _)| *at <= now) {
             self.later.remove(&(at, run_no));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_while_a_request_is_under_way_is_not_lost() {
+    fn changes_during_a_request_are_not_lost() {
         let (hooks, _secret) = hooks(1);
         let deliveries = Deliveries::default();
         deliveries.add(1, RunId::new(), "a", Duration::ZERO);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_put_back_need_not_wait_for_the_pause() {
+    fn a_requeued_dead_letter_skips_the_pause() {
         let (hooks, _secret) = hooks(8);
         let deliveries = Deliveries::default();
         let run_id = RunId::new();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_while_it_is_given_up_has_a_turn() {
+    fn a_delivery_retried_while_given_up_has_a_turn() {
         let (hooks, _secret) = hooks(8);
         let deliveries = Deliveries::default();
         let run_id = RunId::new();
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_a_webhook_that_is_no_more_waits() {
+    fn deliveries_to_a_removed_webhook_wait() {
         let (hooks, _secret) = hooks(8);
         let deliveries = Deliveries::default();
         deliveries.add(1, RunId::new(), "gone", Duration::ZERO);

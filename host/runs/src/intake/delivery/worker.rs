@@ -1,4 +1,4 @@
-//! One request after the other.
+//! The requests of one delivery are sent one after the other.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,9 +21,9 @@ const PIECE: usize = 256;
 const PAGE: usize = 256;
 /// The data of a request, beyond its first event, in bytes.
 const MAX_DATA: usize = 256 << 10;
-/// How long a delivery waits when the ledger fails.
+/// Pause of a delivery after an error of the ledger.
 const LEDGER_PAUSE: Duration = Duration::from_secs(1);
-/// How often old dead letters are looked for.
+/// Interval between searches for old dead letters.
 const SWEEP: Duration = Duration::from_secs(60 * 60);
 /// The reason of a failure is kept with the delivery and shown in lists, in bytes.
 const MAX_REASON: usize = 500;
@@ -34,14 +34,14 @@ struct Batch {
     events: Vec<RunEvent>,
     /// The last event that was looked at.
     scanned: u64,
-    /// Whether it could have no other events, however late it is put together.
+    /// True if the range of events is final, however late the request is built.
     settled: bool,
-    /// Whether it ends with the end of the run.
+    /// True if the request contains the end of the run.
     ended: bool,
 }
 
-/// What a webhook is told of the run that the events are from: what never changes about it, so that a request that is sent
-/// again has the same bytes.
+/// The members of a request that describe the run: only values that never change, so that a repeated request has the same
+/// bytes.
 #[derive(Serialize)]
 struct About<'a> {
     run_id: RunId,
@@ -109,7 +109,7 @@ impl Intake {
             let mut sweep = Instant::now();
             loop {
                 if sweep <= Instant::now() {
-                    // Those of a host before are found here as well.
+                    // Deliveries of an earlier host process are found here as well.
                     sweep = match intake.look_through().await {
                         Ok(()) => Instant::now() + SWEEP,
                         Err(error) => {
@@ -137,7 +137,7 @@ impl Intake {
         });
     }
 
-    /// How many deliveries are not finished, and how many requests to webhooks are under way.
+    /// The number of unfinished deliveries, and the number of open requests to webhooks.
     #[must_use]
     pub(crate) fn delivery_counts(&self) -> (usize, usize) {
         self.deliveries.counts()
@@ -169,7 +169,7 @@ impl Intake {
                 let given_up = row.state == DeliveryState::Dead || setup.webhooks.get(&webhook).is_none();
                 let old = given_up && row.changed_at.saturating_add(kept_ms) <= now;
                 let Some(run_no) = run_no.filter(|_| !old) else {
-                    tracing::warn!(%run_id, webhook, "a delivery that was given up is forgotten");
+                    tracing::warn!(%run_id, webhook, "an old dead letter is deleted");
                     self.ledger.put_entries(&[EntryWrite::delete(key(run_id, &webhook))]).await?;
                     continue;
                 };
@@ -217,7 +217,7 @@ impl Intake {
                 return Ok(Next::Finished);
             }
             if row.through.is_some() {
-                // What the request was about, the webhook is not told of any more.
+                // The webhook does not receive the events of this request again.
                 let cursor = batch.scanned;
                 put(Some(&Row { cursor, through: None, attempts: 0, next_at: None, changed_at: time::now(), ..row })).await?;
                 return Ok(Next::Again);
@@ -265,7 +265,8 @@ impl Intake {
         let row = Row { through: Some(through), attempts, changed_at: now, last_error: Some(reason), ..row };
         if failure.gone || attempts >= turn.hook.config.max_attempts {
             self.shared.metrics.delivered(&turn.hook.config.name, "dead");
-            // Why is with the delivery: the webhook may have quoted what it was sent.
+            // The log line has no error text: the webhook may have quoted the request. The text is stored with the
+            // delivery.
             tracing::warn!(run_id = %turn.run_id, webhook = turn.hook.config.name, attempts, "a delivery is a dead letter");
             put(Some(&Row { state: DeliveryState::Dead, next_at: None, ..row })).await?;
             return Ok(Next::Finished);
@@ -282,7 +283,7 @@ impl Intake {
         row.map_err(|error| HostError::Internal(format!("{key}: {error}")))
     }
 
-    /// The next request. Where one was settled before, it is that one again.
+    /// The next request. A request whose range was written before is built again.
     fn batch(&self, turn: &Turn, row: &Row) -> Result<Batch, LedgerError> {
         let config = &turn.hook.config;
         let ledger = &self.ledger;

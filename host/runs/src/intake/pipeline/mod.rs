@@ -1,9 +1,9 @@
 //! The pipeline adapter: a query of a chat pipeline, with the configuration of its pipeline, as an event and a binding that is
 //! there for the one run.
 //!
-//! It is: a way in for platforms that still speak in queries. It is not: a concept of the protocol. What has a place there
-//! is put into it, the window of `max-round` becomes a bounded tail of the transcript, and what only a query has stands in
-//! `adapter`, for runners that know of it.
+//! An entry for platforms that still send queries. The protocol has no queries: fields of a query that the protocol knows
+//! are mapped, the window of `max-round` becomes a bounded tail of the transcript, and fields that only a query has are in
+//! `adapter`, for runners that read it.
 
 mod read;
 
@@ -28,9 +28,9 @@ use super::{
 };
 use crate::{policy::binding::Binding, record::HostError};
 
-/// Where events of queries come from.
+/// The source of events that were made from queries.
 pub const PIPELINE_ADAPTER: &str = "pipeline_adapter";
-/// The binding that stands in runs of pipelines without an id, and what stands before the id of those that have one.
+/// The binding id of runs of pipelines without an id, and the prefix of the others.
 const BINDING: &str = "pipeline";
 /// Messages of a round: what the user says, and what is answered.
 const OF_A_ROUND: u64 = 2;
@@ -57,10 +57,10 @@ const FIRST_MS: f64 = 100_000_000_000.0;
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PipelineQuery {
-    /// The query, as the pipeline has it.
+    /// The query, in the form of the pipeline.
     #[schema(value_type = Object)]
     pub query: Map<String, Value>,
-    /// The configuration of its pipeline. It may stand in the query, as `pipeline_config`.
+    /// The configuration of the pipeline. The query may contain it, as `pipeline_config`.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub pipeline_config: Option<Map<String, Value>>,
@@ -69,17 +69,17 @@ pub struct PipelineQuery {
     pub runner_id: Option<RunnerId>,
 }
 
-/// What a query becomes.
+/// An adapted query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adapted {
     /// The event.
     pub envelope: Envelope,
-    /// The binding of its run. It is nowhere in the configuration of the host.
+    /// The binding of the run. The configuration of the host does not contain it.
     pub binding: BindingConfig,
 }
 
 impl Intake {
-    /// Makes a run for a query. When it returns, the event and the run are on disk.
+    /// Creates a run for a query. The event and the run are durable when this function returns.
     pub(crate) async fn run_pipeline_query(
         &self,
         adapted: Adapted,
@@ -91,7 +91,7 @@ impl Intake {
             return Err(HostError::Forbidden(why.to_owned()));
         }
         let Adapted { mut envelope, mut binding } = adapted;
-        // They never travel inside an event.
+        // Bytes inside an event are refused.
         if let Some(place) = envelope.input.contents.iter().position(|part| inline_bytes(part).is_some()) {
             let what = "has its bytes within: upload them, and send a part of type `artifact`";
             return Err(HostError::Invalid(format!("`query.user_message.content[{place}]` {what}")));
@@ -131,7 +131,7 @@ impl PipelineQuery {
     /// The query as an event and a binding.
     ///
     /// # Errors
-    /// What is malformed, with its place in front, in backticks; or that no runner is named.
+    /// Fails with the malformed value, its path first in backticks, or if no runner is named.
     pub fn adapt(self) -> Result<Adapted, String> {
         let Self { mut query, pipeline_config, runner_id } = self;
         let within = take(&mut query, "pipeline_config");
@@ -147,16 +147,16 @@ impl PipelineQuery {
     }
 }
 
-/// What a pipeline is configured to.
+/// The settings of a pipeline.
 struct Settings {
     runner: RunnerId,
     /// Of the runner.
     config: Map<String, Value>,
     bootstrap: Option<Bootstrap>,
     max_message_size: Option<u32>,
-    /// What the place that shows the answer is told to do with it.
+    /// Instructions for the client that shows the answer.
     output: Map<String, Value>,
-    /// What was decided by before the query was one.
+    /// Values that were used before the query existed.
     rest: Map<String, Value>,
 }
 
@@ -196,8 +196,8 @@ fn runner_id(given: &str) -> Result<RunnerId, String> {
     })
 }
 
-/// What is configured for a runner: by its id, else by the name that the configuration has for it. Sections of others hold
-/// their keys, and are nobody's here.
+/// The configuration of a runner: by its id, else by the name in the configuration. Sections of other runners are ignored,
+/// because they may contain keys.
 fn section(ai: &mut Map<String, Value>, id: &RunnerId, given: Option<&str>) -> Result<Map<String, Value>, String> {
     let mut by_id = object(take(ai, "runner_config"), "pipeline_config.ai.runner_config")?;
     let id = id.to_string();
@@ -216,7 +216,8 @@ fn section(ai: &mut Map<String, Value>, id: &RunnerId, given: Option<&str>) -> R
     Ok(Map::new())
 }
 
-/// The tail of the transcript that rounds are. They are taken out of the configuration: the protocol has no such word.
+/// The tail of the transcript that replaces rounds. The keys of rounds are removed from the configuration, because the
+/// protocol does not have them.
 fn bootstrap(config: &mut Map<String, Value>, given: Option<&str>) -> Result<Option<Bootstrap>, String> {
     let rounds = [config.remove("max-round"), config.remove("max_round")].into_iter().flatten().find(|value| !value.is_null());
     let Some(rounds) = rounds else { return Ok(None) };
@@ -230,7 +231,7 @@ fn bootstrap(config: &mut Map<String, Value>, given: Option<&str>) -> Result<Opt
     Ok(Some(Bootstrap { mode: BootstrapMode::RecentTail, max_events, max_bytes: TAIL_BYTES }))
 }
 
-/// How long a message may be before the pipeline makes something else of it.
+/// The message length above which the pipeline converts a message.
 fn longest(output: &Map<String, Value>) -> Result<Option<u32>, String> {
     let Some(processing) = output.get("long-text-processing") else { return Ok(None) };
     if processing.get("strategy").and_then(Value::as_str) == Some("none") {
@@ -307,7 +308,7 @@ fn adapt(mut query: Map<String, Value>, settings: Settings) -> Result<Adapted, S
     Ok(Adapted { envelope, binding })
 }
 
-/// What only a query has.
+/// The fields that only a query has.
 fn adapter(
     mut query: Map<String, Value>,
     mut variables: Map<String, Value>,
@@ -318,7 +319,7 @@ fn adapter(
     let mut adapter = Map::new();
     adapter.extend(query_id.map(|id| ("query_id".to_owned(), id.into())));
     adapter.extend(pipeline.map(|id| ("pipeline_uuid".to_owned(), id.into())));
-    // Those of the pipeline itself say what a plugin may do, and are no parameters.
+    // Variables of the pipeline itself are permissions of plugins, not parameters.
     variables.retain(|name, _| !name.starts_with('_'));
     without_secrets(&mut variables);
     let prompt = take(&mut query, "prompt").map(|mut prompt| match prompt.get_mut("messages") {
@@ -341,7 +342,7 @@ fn adapter(
         }
     }
     adapter.extend(prompt.map(|prompt| ("prompt".to_owned(), prompt)));
-    // Whatever it was called by, rounds are not known behind the adapter.
+    // Rounds are unknown behind the adapter, under any name.
     without_rounds(&mut adapter);
     adapter
 }
@@ -362,7 +363,7 @@ fn conversation_id(
     Ok(own.or(used).or(named).or(place.filter(|place| place.len() <= MAX_FOREIGN_ID_LEN)))
 }
 
-/// What the query was made ready with: models, functions, knowledge.
+/// The resources that were prepared for the query: models, functions, knowledge bases.
 fn resources(query: &mut Map<String, Value>, variables: &mut Map<String, Value>) -> Result<ResourcePolicy, String> {
     let model = text(take(query, "use_llm_model_uuid"), "query.use_llm_model_uuid")?;
     let fallbacks = texts(variables.remove("_fallback_model_uuids"), "query.variables._fallback_model_uuids")?;
@@ -380,7 +381,7 @@ fn resources(query: &mut Map<String, Value>, variables: &mut Map<String, Value>)
         Some(_) => return Err("`query.use_funcs` must be a list of functions, each with a `name`".to_owned()),
     };
     let bases = texts(variables.remove("_knowledge_base_uuids"), "query.variables._knowledge_base_uuids")?;
-    // `*` at the end of a name stands for more than a query can name.
+    // A name that ends in `*` could match more than the query lists.
     let names = |names: Vec<String>| {
         let exact: Vec<String> = names.into_iter().filter(|name| !name.is_empty() && !name.ends_with('*')).collect();
         (!exact.is_empty()).then_some(Names(exact))
@@ -403,7 +404,7 @@ fn actor(event: &Map<String, Value>, sender_id: Option<String>) -> Result<Option
     Ok(is_known.then(|| Actor { actor_type: "user".to_owned(), actor_id, actor_name, metadata: Map::new() }))
 }
 
-/// What the user says: the message that the pipeline has made ready, else the texts of the chain.
+/// The input of the user: the prepared message, else the texts of the chain.
 fn input(message: Option<Value>, chain: Option<Value>) -> Result<Input, String> {
     let content = match message {
         Some(Value::Object(mut message)) => take(&mut message, "content"),
@@ -424,7 +425,7 @@ fn input(message: Option<Value>, chain: Option<Value>) -> Result<Input, String> 
         Some(_) => return Err("`query.user_message.content` must be a text or a list of parts".to_owned()),
     };
     if text.is_none() && contents.is_empty() {
-        return Err("`query` says nothing: it has neither a `user_message` nor a text in its `message_chain`".to_owned());
+        return Err("`query` has no message: it has neither a `user_message` nor a text in its `message_chain`".to_owned());
     }
     Ok(Input { text, contents, attachments: Vec::new(), message_chain: chain })
 }
@@ -464,7 +465,7 @@ fn message_id(chain: Option<&Value>) -> Option<String> {
     id(Some(found.clone()), "").ok().flatten().filter(|id| id != "-1")
 }
 
-/// What happened, without content and objects of the platform.
+/// The data of the event, without content and without objects of the platform.
 fn facts(event: Map<String, Value>) -> Map<String, Value> {
     match without_payload(Value::Object(event)) {
         Value::Object(mut facts) => {

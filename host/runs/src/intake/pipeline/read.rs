@@ -5,7 +5,7 @@ use std::fmt;
 use agent_host_protocol::event::MAX_FOREIGN_ID_LEN;
 use serde_json::{Map, Value};
 
-/// What a name has in it whose value nobody is to read.
+/// Parts of names whose values are secret.
 const SECRETS: [&str; 6] = ["secret", "token", "password", "credential", "api-key", "apikey"];
 /// Members of events and messages that carry content, or objects of a platform's own.
 const PAYLOADS: [&str; 4] = ["source_platform_object", "message_chain", "base64", "image_base64"];

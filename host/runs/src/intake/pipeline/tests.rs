@@ -225,7 +225,7 @@ fn rounds_are_a_bounded_tail() {
 }
 
 #[test]
-fn nothing_behind_the_adapter_speaks_of_rounds_or_has_secrets() {
+fn adapted_queries_have_neither_rounds_nor_secrets() {
     let config = with(config(), "/trigger/max-round", json!(5));
     let Adapted { envelope, binding } = adapted(&query(), &config).unwrap();
     let all = format!("{}{}", serde_json::to_string(&envelope).unwrap(), serde_json::to_string(&binding).unwrap());
@@ -273,7 +273,7 @@ fn the_configuration_may_stand_in_the_query() {
 }
 
 #[test]
-fn what_a_query_leaves_out_is_made_up_for() {
+fn missing_fields_of_a_query_have_defaults() {
     let small = json!({ "message_chain": { "message_id": -1, "root": [{ "type": "Plain", "text": "hi" }] },
         "launcher_type": "person", "launcher_id": "42" });
     let Adapted { envelope, binding } = adapted(&small, &config()).unwrap();
@@ -290,7 +290,7 @@ fn what_a_query_leaves_out_is_made_up_for() {
 }
 
 #[test]
-fn what_is_malformed_is_named() {
+fn malformed_values_are_named() {
     for (pointer, value, says) in [
         ("/message_event", json!("x"), "`query.message_event`"),
         ("/variables", json!([]), "`query.variables`"),

@@ -1,4 +1,4 @@
-//! How many runs of a binding are executed at one time, and how often one begins.
+//! Limits on concurrent executions of a binding, and on the rate of their starts.
 
 use std::{
     cmp::Reverse,
@@ -25,11 +25,11 @@ struct Gate {
     per_minute: Option<(u32, DefaultDirectRateLimiter)>,
     /// Higher priorities first, then older runs.
     waiting: BTreeMap<(Reverse<i32>, u64), oneshot::Sender<Admission>>,
-    /// Whether somebody will look again when the rate allows the next.
+    /// True if a task will look again when the rate allows the next start.
     awaited: bool,
 }
 
-/// One run of its binding may be executed as long as this lives.
+/// A permit to execute one run of a binding, valid until it is dropped.
 pub(crate) struct Admission(Option<(Arc<Admissions>, String)>);
 
 impl Drop for Admission {
@@ -46,7 +46,7 @@ impl Drop for Admission {
 }
 
 impl Admission {
-    /// Nothing bounds the run.
+    /// A permit without limits.
     pub(crate) fn unbounded() -> Self {
         Self(None)
     }
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Admission {
     }
 }
 
-/// One who waits. Dropping it leaves.
+/// A waiting run. Dropping it leaves the queue.
 pub(crate) struct AdmissionPlace {
     admission: Arc<Admissions>,
     binding: String,
@@ -89,7 +89,7 @@ impl Drop for AdmissionPlace {
 }
 
 impl Admissions {
-    /// Admits a run of a binding, or gives it a place. What the policy of the newest run says holds for all.
+    /// Admits a run of a binding, or gives it a place. The policy of the newest run holds for all.
     pub(crate) fn enter(
         self: &Arc<Self>,
         binding: &str,
@@ -124,7 +124,7 @@ impl Admissions {
         self.pump(binding);
     }
 
-    /// Admits whoever may go now.
+    /// Admits as many waiting runs as the limits allow.
     fn pump(self: &Arc<Self>, binding: &str) {
         loop {
             let next = {
@@ -151,7 +151,7 @@ impl Admissions {
                     }
                 }
             };
-            // One that has left meanwhile gives its place back when it is dropped here.
+            // A run that has left returns its permit when the permit is dropped here.
             drop(next.send(Admission(Some((Arc::clone(self), binding.to_owned())))));
         }
     }
@@ -168,7 +168,7 @@ impl Gate {
         self.concurrency = policy.concurrency;
         if self.per_minute.as_ref().map(|(rate, _)| *rate) != policy.per_minute {
             self.per_minute = policy.per_minute.and_then(NonZeroU32::new).map(|rate| {
-                // One at a time, evenly: a burst of a whole minute is what a rate is there to prevent.
+                // Starts are spread evenly: a burst of a whole minute's starts would defeat the limit.
                 (rate.get(), RateLimiter::direct(Quota::per_minute(rate).allow_burst(NonZeroU32::MIN)))
             });
         }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_where_nothing_is_bounded() {
+    async fn unbounded_runs_do_not_wait() {
         let admission = Arc::<Admissions>::default();
         for no in 0..100 {
             assert!(admission.enter("b", &QueuePolicy::default(), 0, no).is_ok());

@@ -1,8 +1,8 @@
 //! Runs that wait for an executor outside, and executors that wait for a run.
 //!
-//! Who is given what is decided here, under one lock: a run leaves the queue for one executor, and an executor that waits
-//! is given the first run that fits the moment it is there. That it was claimed is written by the run itself, before
-//! anyone hears of it.
+//! Assignment happens here, under one lock: a run leaves the queue for one executor, and a waiting executor receives the
+//! first run that matches as soon as the run is there. The run itself writes the claim, before the executor receives an
+//! answer.
 
 use std::{
     cmp::Reverse,
@@ -31,7 +31,7 @@ struct State {
     queues: BTreeSet<String>,
 }
 
-/// What decides who may claim a run.
+/// The properties that decide who may claim a run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Kind {
     pub(crate) queue: String,
@@ -49,24 +49,24 @@ struct Run {
 }
 
 struct Executor {
-    wanted: Arc<Wanted>,
+    wanted: Arc<ClaimFilter>,
     given: oneshot::Sender<Found>,
 }
 
-/// What an executor can execute.
+/// The runs that an executor asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct ClaimFilter {
     /// Any of these. None: every queue.
     pub(crate) queues: Vec<String>,
     /// Any of these. None: every runner.
     pub(crate) runner_ids: Vec<RunnerId>,
-    /// What it has.
+    /// Labels of the executor.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Only runs of this workspace.
+    /// If set, only runs of this workspace.
     pub(crate) workspace: Option<String>,
 }
 
-impl Wanted {
+impl ClaimFilter {
     fn fits(&self, kind: &Kind) -> bool {
         (self.queues.is_empty() || self.queues.contains(&kind.queue))
             && (self.runner_ids.is_empty() || self.runner_ids.contains(&kind.runner_id))
@@ -79,12 +79,12 @@ impl Wanted {
 pub(crate) struct Offer {
     pub(crate) executor_id: String,
     pub(crate) lease_ms: Option<u64>,
-    /// Whether it begins at once.
+    /// True if the run starts with the claim.
     pub(crate) start: bool,
     pub(crate) reply: Reply<ClaimedRun>,
 }
 
-/// A run that was given to an executor. Where it is dropped, the run goes back to its place.
+/// A run that was assigned to an executor. If it is dropped, the run goes back to its place.
 pub(crate) struct Found {
     pub(crate) run_id: RunId,
     pub(crate) offer: oneshot::Sender<Offer>,
@@ -141,7 +141,7 @@ impl Waiting {
                     drop(state);
                     return queued;
                 }
-                // It has gone in this moment.
+                // The executor went away at the same moment.
                 Err(back) => found = back,
             }
         }
@@ -154,7 +154,7 @@ impl Waiting {
     }
 
     /// The first run that fits; else a place among those who wait for one.
-    pub(crate) fn claim(&self, wanted: &Arc<Wanted>) -> Result<Found, Ticket<'_>> {
+    pub(crate) fn claim(&self, wanted: &Arc<ClaimFilter>) -> Result<Found, Ticket<'_>> {
         let mut state = self.0.lock();
         let first = state.buckets.iter().filter(|(kind, _)| wanted.fits(kind)).filter_map(|(kind, bucket)| {
             let (place, _) = bucket.first_key_value()?;
@@ -177,13 +177,13 @@ impl Waiting {
         Err(Ticket { waiting: self, number, found })
     }
 
-    /// How many runs wait in one queue.
+    /// The number of waiting runs in one queue.
     pub(crate) fn depth(&self, queue: &str) -> usize {
         let state = self.0.lock();
         state.buckets.iter().filter(|(kind, _)| kind.queue == queue).map(|(_, bucket)| bucket.len()).sum()
     }
 
-    /// How many runs wait in each queue.
+    /// The number of waiting runs in each queue.
     pub(crate) fn depths(&self) -> BTreeMap<String, u64> {
         let state = self.0.lock();
         let mut depths: BTreeMap<_, _> = state.queues.iter().map(|queue| (queue.clone(), 0)).collect();
@@ -202,11 +202,11 @@ mod tests {
         Kind { queue: queue.into(), runner_id: "plugin:a/b/c".parse().unwrap(), labels: BTreeMap::new(), workspace: None }
     }
 
-    fn wanted(queues: &[&str]) -> Arc<Wanted> {
-        Arc::new(Wanted { queues: queues.iter().map(|queue| (*queue).to_owned()).collect(), ..Wanted::default() })
+    fn wanted(queues: &[&str]) -> Arc<ClaimFilter> {
+        Arc::new(ClaimFilter { queues: queues.iter().map(|queue| (*queue).to_owned()).collect(), ..ClaimFilter::default() })
     }
 
-    fn claimed(waiting: &Waiting, wanted: &Arc<Wanted>) -> Option<RunId> {
+    fn claimed(waiting: &Waiting, wanted: &Arc<ClaimFilter>) -> Option<RunId> {
         waiting.claim(wanted).ok().map(|found| found.run_id)
     }
 
@@ -235,22 +235,22 @@ mod tests {
         let special = Kind { labels: labels.clone(), workspace: Some("w".into()), ..kind("a") };
         let _place = waiting.enter(special, 0, 1, id);
         for no in [
-            Wanted::default(),
-            Wanted { labels: BTreeMap::from([("gpu".into(), "t4".into())]), ..Wanted::default() },
-            Wanted { labels: labels.clone(), workspace: Some("other".into()), ..Wanted::default() },
-            Wanted { labels: labels.clone(), runner_ids: vec!["plugin:x/y/z".parse().unwrap()], ..Wanted::default() },
+            ClaimFilter::default(),
+            ClaimFilter { labels: BTreeMap::from([("gpu".into(), "t4".into())]), ..ClaimFilter::default() },
+            ClaimFilter { labels: labels.clone(), workspace: Some("other".into()), ..ClaimFilter::default() },
+            ClaimFilter { labels: labels.clone(), runner_ids: vec!["plugin:x/y/z".parse().unwrap()], ..ClaimFilter::default() },
         ] {
             assert_eq!(claimed(&waiting, &Arc::new(no.clone())), None, "{no:?}");
         }
         let more = labels.into_iter().chain([("zone".to_owned(), "eu".to_owned())]).collect();
         assert_eq!(
-            claimed(&waiting, &Arc::new(Wanted { labels: more, workspace: Some("w".into()), ..Wanted::default() })),
+            claimed(&waiting, &Arc::new(ClaimFilter { labels: more, workspace: Some("w".into()), ..ClaimFilter::default() })),
             Some(id)
         );
     }
 
     #[tokio::test]
-    async fn who_waits_longest_is_given_the_next_and_who_has_gone_is_passed_over() {
+    async fn the_longest_waiting_run_is_next_and_gone_ones_are_skipped() {
         let waiting = Waiting::default();
         let any = wanted(&[]);
         let (Err(gone), Err(other), Err(mut first), Err(mut second)) =
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_the_queue_is_not_given_to_anybody() {
+    fn a_run_that_left_the_queue_is_not_assigned() {
         let waiting = Waiting::default();
         drop(waiting.enter(kind("a"), 0, 1, RunId::new()));
         assert_eq!(claimed(&waiting, &wanted(&[])), None);

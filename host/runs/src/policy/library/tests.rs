@@ -39,7 +39,7 @@ fn reading() -> Permissions {
 #[test]
 fn a_front_matter_is_read() {
     let check = |text: &str, name: &str, description: &str| {
-        let expect = Front { name: name.to_owned(), description: description.to_owned() };
+        let expect = FrontMatter { name: name.to_owned(), description: description.to_owned() };
         assert_eq!(front(text), Ok(expect), "{text:?}");
     };
     check("---\nname: pdf\ndescription: Reads PDF files.\n---\n# PDF\n", "pdf", "Reads PDF files.");
@@ -147,7 +147,7 @@ async fn a_skill_is_its_folder_without_what_is_hidden() {
 }
 
 #[tokio::test]
-async fn what_was_read_before_is_found_again_and_what_has_changed_is_new() {
+async fn cached_documents_are_reused_unless_changed() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
     lay_out(at, &[("pdf/SKILL.md", &skill("pdf", "Reads PDF.")), ("pdf/a.txt", "a"), ("system.md", "Be kind.")]);
@@ -163,7 +163,7 @@ async fn what_was_read_before_is_found_again_and_what_has_changed_is_new() {
     assert_eq!(content.version, content.sha256[..12]);
     assert!(artifact.artifact_id.starts_with("static-") && artifact.artifact_id.len() == "static-".len() + 32);
 
-    // Nothing that a grant names is ever collected, however old.
+    // Resources of a grant are never collected, however old.
     fs::write(at.join("system.md"), "Be brief.").unwrap();
     let second = Library::open(&told, &ledger).await.unwrap().granted(&all, &reading());
     assert_ne!(second.static_refs["system-prompt"].sha256, content.sha256);
@@ -183,7 +183,7 @@ async fn what_was_read_before_is_found_again_and_what_has_changed_is_new() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_skill_is_refused() {
+async fn invalid_skills_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
     let text = skill("x", "y");

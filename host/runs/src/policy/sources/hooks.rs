@@ -1,7 +1,7 @@
 //! Webhook sources: signed requests of other systems, mapped to events.
 //!
-//! The signature is judged over the body as it came, before anything looks into it. What a sender can choose is what the
-//! mapping takes from the request; a workspace is never among it.
+//! The signature is checked over the original body, before the body is parsed. The mapping uses values that a sender can
+//! choose; the workspace is never among them.
 
 use std::{fmt, sync::Arc};
 
@@ -29,26 +29,26 @@ const MAX_KEY: usize = 255;
 
 /// A request to a webhook source.
 pub struct HookRequest<'a> {
-    /// Its headers.
+    /// Headers of the request.
     pub headers: &'a HeaderMap,
-    /// Its query parameters, decoded.
+    /// Query parameters, decoded.
     pub query: &'a [(String, String)],
-    /// Its body, byte for byte.
+    /// Body, byte for byte.
     pub body: &'a [u8],
 }
 
-/// Why nothing became of a request.
+/// The reason why a request was not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HookError {
     /// No source has the name.
     #[error("there is no webhook source with this name")]
     Unknown,
-    /// It is not signed as it should be. Nobody is told what is wrong with it.
+    /// The signature is missing or wrong. The answer does not say which, to help no attacker.
     #[error("the request is not signed as it must be")]
     Unsigned,
     /// The secret cannot be read.
-    #[error("the host cannot check signatures for this source now; its log says why")]
+    #[error("the host cannot check signatures of this source now; its log has the reason")]
     NoSecret,
     /// The body is no JSON.
     #[error("the body is not JSON: {0}")]
@@ -58,7 +58,7 @@ pub enum HookError {
     Unmapped {
         /// The member of the mapping.
         field: String,
-        /// What is wrong.
+        /// Description of the problem.
         message: String,
     },
     /// The event was not accepted.
@@ -75,7 +75,7 @@ pub(crate) struct HookSource {
     pub(crate) mapping: EventMapping,
 }
 
-/// What signatures are checked with. It is shown to nobody.
+/// The secret of signatures. `Debug` does not show it.
 struct Key(Vec<u8>);
 
 impl fmt::Debug for Key {
@@ -116,7 +116,7 @@ impl HookSource {
         }
         let body: Value = if self.mapping.reads_body {
             let body = serde_json::from_slice(request.body).map_err(|error| HookError::NoJson(error.to_string()))?;
-            // It is to stand within `data`.
+            // The body becomes a value within `data`.
             if !is_shallow(&json!([&body])) {
                 return Err(HookError::Unmapped {
                     field: "body".to_owned(),
@@ -189,7 +189,7 @@ impl HookSource {
         Ok(envelope)
     }
 
-    /// What tells a repetition from something new.
+    /// The idempotency key of a request, by which a repeated request is recognized.
     fn idempotency(&self, filling: &Filling<'_>, body: &[u8]) -> Result<Option<Idempotency>, HookError> {
         let given = match (&self.mapping.idempotency_key, &self.mapping.delivery_id) {
             (Some(template), _) => Some(filling.text(template).map_err(|missing| HookError::Unmapped {
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_may_not_be_is_said() {
+    fn invalid_requests_are_refused_with_the_reason() {
         let source = source("signature = \"standard\"\nevent_type = \"{/type}\"").unwrap();
         let signed = |body: &str| {
             let signature = sign(SECRET.as_bytes(), "m1", NOW / 1000, body.as_bytes());

@@ -22,7 +22,7 @@ pub(crate) struct Schedule {
 pub(crate) struct Passed {
     /// Oldest first, [`MAX_MISSED`] at most.
     pub(crate) ticks: Vec<Timestamp>,
-    /// Whether there were older ones.
+    /// True if there were older ticks.
     pub(crate) more: bool,
 }
 
@@ -67,7 +67,7 @@ impl Schedule {
                 return Passed { ticks: ticks.into(), more };
             }
             if ticks.len() == MAX_MISSED {
-                // Whether there is one more is one more question.
+                // Another look at the rule shows whether there are older ticks.
                 more = self.next(after).is_some_and(|first| ticks.front().is_some_and(|oldest| first < *oldest));
                 return Passed { ticks: ticks.into(), more };
             }
@@ -83,7 +83,7 @@ impl Schedule {
         event
     }
 
-    /// The rule as text. Where it changes, earlier ticks are not missed.
+    /// The rule as text. After a change of the rule, earlier ticks do not count as missed.
     pub(crate) fn rule_text(&self) -> String {
         let config = &self.config;
         match (config.enabled, &config.cron, config.every_ms) {

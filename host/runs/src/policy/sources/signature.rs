@@ -1,4 +1,4 @@
-//! Whether requests of other systems are signed as they must be.
+//! Signatures of requests from other systems.
 
 use agent_host_config::{Encoding, Part, SignatureScheme};
 use agent_host_protocol::Timestamp;
@@ -8,10 +8,10 @@ use http::HeaderMap;
 
 use super::hooks::HookRequest;
 
-/// How far the time of a signed request may be from now, in seconds. It is what Standard Webhooks recommends.
+/// Largest difference between the time of a signed request and now, in seconds, as Standard Webhooks recommends.
 const TOLERANCE_S: u64 = 300;
 
-/// Whether a request is signed with the key, and now.
+/// True if a request is signed with the key and its time is near `now`.
 pub(super) fn accepts(scheme: &SignatureScheme, key: &[u8], request: &HookRequest<'_>, now: Timestamp) -> bool {
     match scheme {
         SignatureScheme::Standard => {

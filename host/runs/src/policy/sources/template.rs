@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_value_is_named() {
+    fn a_field_without_a_value_is_named() {
         for (template, says) in [
             ("a{/repo/nothing}", "`/repo/nothing` of the body"),
             ("{/repo/none}", "/repo/none"),

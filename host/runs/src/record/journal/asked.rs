@@ -26,7 +26,7 @@ impl Asked {
         Self { hash, outline: Some(outline(text)) }
     }
 
-    /// Where nothing is recorded.
+    /// The value when no journal is kept.
     pub(crate) fn nothing() -> Self {
         Self::default()
     }
@@ -54,7 +54,7 @@ fn outline(text: String) -> String {
                 return cut;
             }
         }
-        // Nothing but the shape of the whole would fit: its beginning, and what tells it from another.
+        // Only the shape of the whole value would fit: keep its beginning and a hash.
         let cut = cut(&value, 24).to_string();
         let beginning = cut.get(..cut.floor_char_boundary(MAX_OUTLINE)).unwrap_or_default();
         return Value::String(format!("{beginning}… [{}]", bytes(text.as_bytes()))).to_string();
@@ -74,7 +74,7 @@ fn cut(value: &Value, longest: usize) -> Value {
     }
 }
 
-/// Where two outlines differ first, as a JSON pointer (RFC 6901) with both sides.
+/// The first difference of two outlines: a JSON pointer (RFC 6901) and both values.
 pub(crate) fn first_difference(recorded: &str, now: &str) -> (String, Value, Value) {
     let parse = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
     let (recorded, now): (Value, Value) = (parse(recorded), parse(now));

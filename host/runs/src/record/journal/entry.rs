@@ -1,4 +1,4 @@
-//! One entry on disk.
+//! The format of one journal entry on disk.
 //!
 //! A segment of the ledger is a format byte and then entries, one after the other, in postcard. Entries of a later
 //! format are refused rather than misread; variants are only ever added at the end of an enum.
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 /// The format of the segments that this host writes.
 pub(crate) const FORMAT: u8 = 1;
 
-/// What a journal is made of.
+/// An entry of a journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Entry {
-    /// What the guest could see besides its calls. The first entry.
+    /// The first entry: the values that the guest could see besides its calls.
     Begun {
         /// Microseconds since 1970.
         began_us: u64,
@@ -23,9 +23,9 @@ pub(crate) enum Entry {
     Call(Call, Outcome),
     /// An effect outside the ledger is about to begin. Durable before it does.
     Started(Call, Effect),
-    /// What came of it, by part.
+    /// The outcome of a call, by part.
     Ended { part: u32, after_us: u64, outcome: Outcome },
-    /// Another execution goes on from here.
+    /// The start of another execution.
     Resumed {
         /// Milliseconds since 1970.
         at: u64,
@@ -56,20 +56,20 @@ pub(crate) struct Call {
     pub(crate) part: u32,
     /// Of the whole request.
     pub(crate) hash: [u8; 8],
-    /// The request, long texts in it cut. Nothing for `results.emit`, whose request is in the events.
+    /// The request, with long texts cut; `None` for `results.emit`, whose request is in the events.
     pub(crate) asked: Option<String>,
     /// Microseconds since the entry before.
     pub(crate) after_us: u64,
 }
 
-/// What an effect is known by.
+/// The identity of an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Effect {
     /// Number of the call among those to models and tools; 0 where it leaves no facts.
     pub(crate) number: u64,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
     /// JSON text.
@@ -80,7 +80,7 @@ pub(crate) enum Outcome {
     LongAnswer { sha256: [u8; 32] },
 }
 
-/// Why bytes are no segment.
+/// The reason why bytes are no segment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
     #[error("a segment of the journal has format {0}; this host reads {FORMAT}: use the host that wrote it, or a later one")]
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_segment_is_refused() {
+    fn invalid_segments_are_refused() {
         let mut segment = Vec::new();
         some().iter().for_each(|entry| write(&mut segment, entry));
         assert_eq!(read(&[]), Err(Unreadable::Damaged));

@@ -73,7 +73,7 @@ impl Function {
         Self(code.and_then(|code| u16::try_from(code).ok()).unwrap_or(u16::MAX))
     }
 
-    /// Its name. One that a later host has added has none here.
+    /// The name of the function; `None` for a function that a later host has added.
     pub(crate) fn name(self) -> &'static str {
         FUNCTIONS.get(usize::from(self.0)).copied().unwrap_or("a function of a later host")
     }
@@ -83,7 +83,7 @@ impl Function {
 mod tests {
     use super::*;
 
-    /// What journals on disk mean by a number.
+    /// The meaning of the numbers in journals on disk.
     #[test]
     fn codes_never_change() {
         for (name, code) in [
@@ -116,7 +116,7 @@ mod tests {
                     resource = None;
                 }
                 let Some((name, _)) = line.split_once(": func(").or_else(|| line.split_once(": static func(")) else { continue };
-                // What a plugin exports, and what has no answer.
+                // Exports of a plugin, and functions without an answer.
                 if interface == "runner" || interface == "log" {
                     continue;
                 }

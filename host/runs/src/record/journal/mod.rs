@@ -1,12 +1,12 @@
 //! The journal of a run: every host call in order, and what came of it.
 //!
-//! A run is one ordered sequence of host calls between which the guest computes nothing but what follows from them. So
-//! a run is brought back by executing its guest once more: as long as the journal has entries, calls are answered from
-//! it and have no effect; from its end on they are live.
+//! A run is a sequence of host calls, and the computation between them is deterministic. A run is therefore resumed by
+//! executing its guest again: as long as the journal has entries, calls are answered from the journal and have no effect;
+//! later calls are live.
 //!
-//! An entry travels with the next write of the run, and the writes of a run are durable in their order. So an entry is
-//! durable before anything that depends on it: the effect of a later call waits for its own entry ([`Entry::Started`]),
-//! and what is published was committed behind it. A call whose effect is in the ledger has its entry in the same commit.
+//! An entry is part of the next write of the run, and the writes of a run become durable in order. Every entry is therefore
+//! durable before all that depends on it: the effect of a later call waits for its own entry ([`Entry::Started`]), and
+//! published events were committed after it. A call whose effect is in the ledger has its entry in the same commit.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -60,14 +60,14 @@ pub(crate) struct Journal {
     replaying: Arc<AtomicBool>,
 }
 
-/// What an execution does with its journal.
+/// The use of the journal by an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Nothing is recorded: the run is not to be resumed.
+    /// No call is recorded: the run cannot be resumed.
     Off,
-    /// What happens is recorded; what is recorded already is answered from there.
+    /// Calls are recorded; calls of earlier executions are answered from the journal.
     Recording,
-    /// Only what is recorded is answered, so many calls of it, and then the execution stops.
+    /// The first `calls` calls are answered from the journal, then the execution stops.
     Offline { calls: u64 },
 }
 
@@ -85,12 +85,12 @@ struct State {
     next_call: u64,
 }
 
-/// How far the journal is written.
+/// The written part of the journal.
 #[derive(Debug, Clone, Copy)]
 struct Written {
     /// Number of the next entry.
     next: u64,
-    /// What the clock of the run showed at the last one.
+    /// The clock of the run at the last entry, in microseconds.
     last_us: u64,
     bytes: u64,
     full: Full,
@@ -108,24 +108,24 @@ enum Full {
 struct Waiting {
     /// `None` where it settles no call.
     call: Option<CallId>,
-    /// What the clock of the run shows since.
+    /// The present clock of the run, in microseconds.
     at_us: u64,
     entry: Entry,
     blobs: Vec<Blob>,
 }
 
-/// What becomes of a call.
+/// The way in which a call is answered.
 pub(crate) enum Step {
     /// An execution before has the answer.
     Answered(Answered),
-    /// It is to be done.
+    /// The call is executed.
     Live(Ticket),
 }
 
 /// An answer from the past.
 pub(crate) struct Answered {
     pub(crate) outcome: Outcome,
-    /// What its effect is known by, where it had one outside the ledger.
+    /// The identity of the call's effect, if the effect is outside of the ledger.
     pub(crate) effect: Option<Effect>,
     /// Of the calls within it, by part.
     pub(crate) parts: BTreeMap<u32, Outcome>,
@@ -139,7 +139,7 @@ pub(crate) struct Recorded {
     /// Number of its last entry, and its bytes.
     last: u64,
     bytes: u64,
-    /// Whether it has all calls of the run.
+    /// True if the journal has all calls of the run.
     pub(crate) is_whole: bool,
     /// Executions at its end that added nothing: the host died in each before the run got any further.
     pub(crate) without_progress: u32,
@@ -193,7 +193,7 @@ impl Journal {
         this
     }
 
-    /// Of a run that goes on: `recorded` is answered first.
+    /// The journal of a resumed run: calls are answered from `recorded` first.
     pub(crate) fn resume(mode: Mode, recorded: Recorded, limits: &Limits) -> Self {
         let Recorded { world, past, last, bytes, .. } = recorded;
         let elapsed = time::now().saturating_mul(1_000).saturating_sub(world.clock.began_us());
@@ -230,12 +230,12 @@ impl Journal {
         self.mode == Mode::Recording
     }
 
-    /// Whether the run can be brought back later.
+    /// True if the run can be resumed later.
     pub(crate) fn can_resume(&self) -> bool {
         self.is_recording() && self.state.lock().written.full == Full::No
     }
 
-    /// Whether calls are answered from the past. Log lines of that time were written then.
+    /// True while calls are answered from the journal. The log lines of these calls were written before.
     pub(crate) fn is_replaying(&self) -> bool {
         self.replaying.load(Ordering::Acquire)
     }
@@ -250,7 +250,7 @@ impl Journal {
         self.state.lock().calls
     }
 
-    /// Whether something is recorded that was not asked for.
+    /// True if the journal has calls that the execution did not make.
     pub(crate) fn has_more(&self) -> bool {
         !matches!(self.state.lock().past.next(), Ok(None))
     }
@@ -259,14 +259,14 @@ impl Journal {
         &self.clock
     }
 
-    /// How long the run has lasted in real time, in microseconds, and never less than its clock shows.
+    /// The real duration of the run in microseconds, never less than the clock of the run.
     pub(crate) fn elapsed_us(&self) -> u64 {
         let (base, elapsed) = &self.base;
         let real = elapsed.saturating_add(u64::try_from(base.elapsed().as_micros()).unwrap_or(u64::MAX));
         real.max(self.clock.elapsed_us())
     }
 
-    /// What a request is recorded as; nothing where nothing is recorded.
+    /// The recorded form of a request; empty without a journal.
     pub(crate) fn asked(&self, request: &impl serde::Serialize) -> Asked {
         if self.mode == Mode::Off { Asked::nothing() } else { Asked::of(request) }
     }
@@ -301,8 +301,8 @@ impl Journal {
         }
         let last_emitted = state.last_emitted;
         let check = |recorded: &entry::Call, outcome: Option<&Outcome>| {
-            // A door that was closed did not look at the request. An earlier host may have had it closed for want of the
-            // interface; its refusal is the answer still.
+            // A refused interface did not look at the request. An earlier host may have refused the call because the
+            // interface was missing; that refusal is still the answer.
             let unasked = || matches!(outcome, Some(Outcome::Refused(_))) && recorded.hash == Asked::hash_of(&()).hash;
             if recorded.function == function.0 && (recorded.hash == asked.hash || unasked()) {
                 return Ok(());
@@ -338,7 +338,7 @@ impl Journal {
         }
     }
 
-    /// What is recorded between the start of a call and its end.
+    /// Entries between the start of a call and its end.
     fn within(&self, state: &mut State, function: Function, asked: Asked, effect: Effect) -> Result<Step, Stop> {
         let mut parts = BTreeMap::new();
         let mut last = effect.number;
@@ -510,7 +510,7 @@ impl Journal {
         }
     }
 
-    /// Whether entries should go by themselves.
+    /// True if the waiting entries should be written without waiting for the next write of the run.
     pub(crate) fn has_many_waiting(&self) -> bool {
         let state = self.state.lock();
         state.waiting.len() >= MAX_WAITING || state.waiting_bytes >= MAX_WAITING_BYTES
@@ -534,7 +534,7 @@ pub(crate) struct Taken {
     segment: Option<JournalSegment>,
 }
 
-/// What is put back where the write is refused.
+/// The entries that go back to the journal if the write is refused.
 pub(crate) struct Refused {
     entries: Vec<Waiting>,
     before: Written,

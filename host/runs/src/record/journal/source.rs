@@ -67,7 +67,7 @@ pub(crate) struct Page {
     pub(crate) last: u64,
 }
 
-/// Why a journal cannot be read on.
+/// The reason why a journal cannot be read further.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SourceError {
     #[error(transparent)]

@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use super::function::Function;
 use crate::record::WaitKey;
 
-/// Why an execution cannot go on by its journal.
+/// The reason why an execution cannot continue with its journal.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The guest asks for something else than it did before.
     Diverged(Box<Divergence>),
     /// The journal cannot be read.
     Lost(String),
-    /// Everything that is recorded was answered, and nothing else may be done.
+    /// All recorded calls were answered, and no other call is allowed.
     Over { calls: u64, now: Value },
     /// The run is to leave memory until then, in milliseconds since 1970, or until somebody comes with one of the keys.
     Park { until: Option<u64>, reason: &'static str, keys: Vec<WaitKey> },
@@ -21,13 +21,13 @@ pub(crate) enum Stop {
 /// The first difference between two executions.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Divergence {
-    /// Which call of the guest, counted from 1.
+    /// The number of the guest's call, from 1.
     pub(crate) call: u64,
     pub(crate) recorded: Side,
     pub(crate) now: Side,
     /// For `results.emit`: what was emitted lies between these sequences, the first excluded.
     pub(crate) emitted: Option<(u64, u64)>,
-    /// Where the requests differ, as a JSON pointer, with both values.
+    /// The first difference of the requests: a JSON pointer and both values.
     pub(crate) difference: Option<(String, Value, Value)>,
 }
 

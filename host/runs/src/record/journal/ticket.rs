@@ -30,7 +30,7 @@ pub(super) struct OpenCall {
     pub(super) function: Function,
     pub(super) part: u32,
     pub(super) asked: Asked,
-    /// Whether an earlier execution has recorded the start of its effect.
+    /// True if an earlier execution recorded the start of the effect.
     pub(super) in_doubt: bool,
     pub(super) started: bool,
     pub(super) settled: bool,

@@ -12,30 +12,30 @@ use super::{
     function::Function,
 };
 
-/// One host call of a run.
+/// A host call of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JournaledCall {
-    /// Which call of the guest, counted from 1.
+    /// The number of the guest's call, from 1.
     pub call: u64,
-    /// Which part of it, where it is one of several that it makes at once; 0 for the call itself.
+    /// The number of the part, for a call with several parts; 0 for the call itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub part: u32,
     /// `interface.function`.
     pub function: String,
-    /// When it was answered, in microseconds since the run began; when it was made, where it has no answer.
+    /// Time of the answer in microseconds since the start of the run; time of the call if there is no answer.
     pub at_us: u64,
-    /// What was asked, long texts cut. Nothing for `results.emit`: what was emitted is in the events of the run.
+    /// The request, with long texts cut; absent for `results.emit`, whose results are in the events of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Value>,
-    /// What came of it.
+    /// The outcome of the call.
     pub outcome: CallOutcome,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CallOutcome {
-    /// Its answer.
+    /// The answer of the call.
     Answer(Value),
     /// A long answer is in a blob, this is its digest.
     LongAnswer(String),

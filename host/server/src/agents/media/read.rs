@@ -1,6 +1,6 @@
-//! What a part of a message says of its bytes: what kind they are, and where they are to be had.
+//! The declaration of a part: the kind of its bytes, and their source.
 //!
-//! It asks nobody and keeps nothing, so a message is refused here before any of it has cost anything.
+//! The module makes no request and stores nothing, so a malformed message is refused before it costs anything.
 
 use agent_host_runs::media;
 use base64::{
@@ -15,9 +15,9 @@ use crate::{agui::event::Source, http::percent};
 /// Encoders differ in whether they fill up the end.
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent));
-/// What models read and browsers show.
+/// Types that models read and browsers show.
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
-/// What stands before the id of an artifact where a message refers to it.
+/// The path prefix by which a message names an artifact.
 const ARTIFACTS: &str = "/api/v1/artifacts/";
 /// The only provider of files here.
 const PROVIDER: &str = "agent-host";
@@ -31,7 +31,7 @@ pub(super) struct Media {
     pub(super) origin: Origin,
 }
 
-/// Where the bytes are.
+/// The source of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Inline(Vec<u8>),
@@ -48,7 +48,7 @@ pub(super) enum Origin {
     },
 }
 
-/// What is wrong with a part.
+/// The problem of a part.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
     Invalid(String),
@@ -56,11 +56,11 @@ pub(super) enum Flaw {
 }
 
 impl Media {
-    /// What a part of this kind refers to.
+    /// The source of a part of this kind.
     pub(super) fn of(kind: Kind, source: &Source) -> Result<Self, Flaw> {
         let media = match source {
             Source::Data { value, mime_type } => {
-                // What `FileReader` gives in a browser is taken as what is behind its comma.
+                // The result of `FileReader` in a browser is accepted, as the text after its comma.
                 let origin = match data_url(value)? {
                     Some((_, bytes)) => bytes,
                     None => base64(value)?,
@@ -92,7 +92,7 @@ fn base64(text: &str) -> Result<Vec<u8>, Flaw> {
 /// A media type, where one is said, and content.
 type DataUrl = (Option<String>, Vec<u8>);
 
-/// What is in a `data:` URL (RFC 2397), where it is one.
+/// The content of a `data:` URL (RFC 2397); `None` for other URLs.
 fn data_url(url: &str) -> Result<Option<DataUrl>, Flaw> {
     let is_data = url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
     let Some(rest) = url.get(5..).filter(|_| is_data) else { return Ok(None) };
@@ -108,7 +108,7 @@ fn data_url(url: &str) -> Result<Option<DataUrl>, Flaw> {
     Ok(Some((Some(media_type.trim().to_owned()).filter(|media_type| !media_type.is_empty()), bytes)))
 }
 
-/// Where an address leads: to something of this host, or elsewhere.
+/// The target of an address: an artifact of this host, or another server.
 fn address(url: &str) -> Result<Origin, Flaw> {
     let whole = url.split('#').next().unwrap_or_default();
     let (is_path, local) = match whole.split_once("://") {
@@ -157,8 +157,9 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The media type of content that begins with `head`. What the client says, and, where it says nothing, the server that
-    /// gave it (`served`), must be so. An image is told by its bytes alone, and is one that models read.
+    /// The media type of content that begins with `head`. The declaration of the client must match; without one, the
+    /// declaration of the server (`served`) must match. The type of an image comes from its bytes alone, and must be one
+    /// that models read.
     pub(super) fn judge(self, said: Option<&str>, served: Option<&str>, head: &[u8]) -> Result<String, String> {
         if head.is_empty() {
             return Err("it has no bytes".to_owned());
@@ -179,7 +180,7 @@ impl Kind {
         Ok(media_type)
     }
 
-    /// Whether an artifact of this type is what a part says that it is.
+    /// Checks that the type of an artifact matches the declaration of a part.
     pub(super) fn admit(self, media_type: &str, said: Option<&str>) -> Result<(), String> {
         let its = canonical(media_type);
         if self == Self::Image && !IMAGES.contains(&its.as_str()) {
@@ -273,7 +274,7 @@ mod tests {
         for wrong in ["data:text/plain", "data:,%zz", "data:;base64,%ff%fe", "data:no type;base64,AAAA"] {
             assert!(matches!(url(wrong), Err(Flaw::Invalid(_))), "{wrong}");
         }
-        // What the part says goes before what the URL says.
+        // The declaration of the part overrides that of the URL.
         let source = Source::Url { value: "data:text/plain,x".into(), mime_type: Some("text/html".into()) };
         assert_eq!(Media::of(Kind::Document, &source).unwrap().said.as_deref(), Some("text/html"));
     }
@@ -298,7 +299,7 @@ mod tests {
         other("https://a.example/api/v1/artifacts/../x", None);
         other("https://a.example/api/v1/artifacts/", None);
         other(&format!("//a.example/api/v1/artifacts/{ID}"), Some(ID));
-        // What these are is said by who would fetch them: they are no addresses of HTTP.
+        // These are no HTTP addresses; the fetch refuses them.
         other("file:///etc/passwd", None);
         other("not a url", None);
         for wrong in ["/etc/passwd", "/api/v1/runs", "/", "/api/v1/artifacts/a%2fb", &format!("/api/v1/agent/attachments/{ID}")] {

@@ -1,7 +1,7 @@
 //! Attachments: images that a client sends before the message that shows them, and their signed addresses.
 //!
-//! An attachment is an artifact of the caller's workspace. Its address is signed and good for a while: who has it needs no
-//! key, so that it can stand in a page. Uploads that no message names are forgotten like all others.
+//! An attachment is an artifact of the caller's workspace. Its address is signed and valid for a limited time; a request to
+//! it needs no key, so that a page can contain it. Uploads that no message names are deleted like other unused uploads.
 
 use agent_host_protocol::{PrincipalKind, Scope, time};
 use agent_host_runs::{ArtifactScope, BlobWriter, media};
@@ -37,9 +37,9 @@ use crate::{
 const BUCKET: &str = "artifacts";
 /// The part of the form that is the file.
 const FILE: &str = "file";
-/// What the parts of a form have around them.
+/// Bytes of a form besides its file.
 const FORM_BYTES: u64 = 64 * 1024;
-/// What models read and browsers show.
+/// Types that models read and browsers show.
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /// A form with a file.
@@ -56,14 +56,14 @@ struct Form {
 #[derive(Serialize, ToSchema)]
 #[schema(as = AgentAttachment)]
 struct Attachment {
-    /// Where it is kept.
+    /// Bucket of the file.
     bucket: &'static str,
-    /// Its place there: the id of the artifact.
+    /// Path in the bucket: the id of the artifact.
     path: String,
-    /// What it is.
+    /// Media type.
     #[serde(skip_serializing_if = "Option::is_none")]
     mime_type: Option<String>,
-    /// Its signed address, for a while.
+    /// Signed address, valid for a limited time.
     url: String,
 }
 
@@ -112,7 +112,7 @@ struct FormFile {
     name: Option<String>,
 }
 
-/// What the bytes are, where they are an image that is taken, and none other than the sender says.
+/// The type of the bytes. Fails unless they are an accepted image of the declared type.
 fn image_type(declared: &str, head: &[u8]) -> Result<&'static str, Refusal> {
     if head.is_empty() {
         return Err(Refusal::new(Code::AttachmentEmpty, "the file has no bytes"));
@@ -125,7 +125,7 @@ fn image_type(declared: &str, head: &[u8]) -> Result<&'static str, Refusal> {
     Ok(image)
 }
 
-/// Takes the file of a form to disk. What is given up on leaves nothing there.
+/// Stores the file of a form on disk. An abandoned upload leaves no file.
 async fn receive(app: &App, headers: &HeaderMap, body: Body, limit: u64) -> Result<FormFile, Refusal> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(content_type).map_err(|_| {
@@ -203,7 +203,7 @@ agent_refusals!(ContentRefusals = [SignatureInvalid, AttachmentNotFound, UrlExpi
 
 /// The content of an attachment, for who has its signed address
 ///
-/// The signature is the key: there is no other. It is shown under a policy that lets it run nothing.
+/// The signature replaces a key. The response has a policy that forbids scripts.
 #[utoipa::path(get, path = "/api/v1/agent/attachments/{id}", tag = "agent", security(()),
     params(
         ("id" = String, Path, description = "Names the attachment."),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_or_another_is_refused() {
+    fn content_of_another_type_is_refused() {
         let check = |declared: &str, head: &[u8], code: Code| {
             assert_eq!(image_type(declared, head).unwrap_err().code(), code, "{declared} {head:?}");
         };

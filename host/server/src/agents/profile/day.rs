@@ -14,17 +14,17 @@ const EPOCH: Date = jiff::civil::date(1970, 1, 1);
 /// A day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Day {
-    /// Its first millisecond.
+    /// First millisecond of the day.
     pub(super) start: Timestamp,
 }
 
 impl Day {
-    /// That in which something happened.
+    /// The day of a time.
     pub(super) const fn of(at: Timestamp) -> Self {
         Self { start: at - at % DAY_MS }
     }
 
-    /// Whether something happened in it.
+    /// True if a time is on this day.
     pub(super) const fn has(self, at: Timestamp) -> bool {
         at / DAY_MS == self.start / DAY_MS
     }
@@ -58,12 +58,12 @@ pub(super) struct Span {
     pub(super) day: Day,
     /// The sequence number of the first.
     pub(super) first: u64,
-    /// That behind the last.
+    /// The index after the last item.
     pub(super) end: u64,
 }
 
-/// The newest day before `before`, among items that are numbered from 1 to `len`, each later than the one before it; `at` says
-/// when one was. It looks at a few of them, however many there are.
+/// The newest day before `before`, among items that are numbered from 1 to `len` in the order of time; `at` returns the
+/// time of an item. The search reads few items, however many exist.
 pub(super) fn newest<E>(len: u64, before: Option<Day>, at: impl Fn(u64) -> Result<Timestamp, E>) -> Result<Option<Span>, E> {
     let all = len.saturating_add(1);
     let end = match before {

@@ -1,7 +1,7 @@
 //! Problems as the clients of the profile know them: RFC 7807 documents with a `code` in upper case.
 //!
-//! Everything under `/api/v1/agent` that refuses says so in this form: what the handlers refuse, and, by [`in_dialect`], what
-//! refuses before a handler has the request.
+//! All refusals under `/api/v1/agent` have this form: those of the handlers, and, by [`in_dialect`], those of earlier
+//! layers.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ use crate::{
     openapi::by_status,
 };
 
-/// What stands before every path of the profile.
+/// The path prefix of the profile.
 const PREFIX: &str = "/api/v1/agent/";
 /// No problem document is longer.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
@@ -36,17 +36,17 @@ problem_codes! {
     /// The kind of problem, for programs. Names and statuses are those of the profile where it has them.
     pub(crate) enum Code;
 
-    /// Nobody knows who asks: a key is missing, or is nobody's.
+    /// The caller is unknown: a key is missing, or is not valid.
     AuthUnauthorized = "AUTH_UNAUTHORIZED", UNAUTHORIZED;
-    /// Who asks may not do this.
+    /// The caller has no right to this request.
     Forbidden = "AGENT_FORBIDDEN", FORBIDDEN;
     /// The signature of an address is not that of this address.
     SignatureInvalid = "AGENT_ATTACHMENT_SIGNATURE_INVALID", FORBIDDEN;
     /// The host has no agent for these routes: `[agui.api] agent` names one.
     NotEnabled = "AGENT_NOT_ENABLED", NOT_FOUND;
-    /// There is no such thread or run, or it is another workspace's.
+    /// No such thread or run exists in the caller's workspace.
     SessionNotFound = "AGENT_SESSION_NOT_FOUND", NOT_FOUND;
-    /// There is no such attachment, or it is another workspace's.
+    /// No such attachment exists in the caller's workspace.
     AttachmentNotFound = "AGENT_ATTACHMENT_NOT_FOUND", NOT_FOUND;
     /// The answer cannot be given in a form that `Accept` names.
     NotAcceptable = "AGENT_NOT_ACCEPTABLE", NOT_ACCEPTABLE;
@@ -56,7 +56,7 @@ problem_codes! {
     RunLimitExceeded = "AGENT_SESSION_RUN_LIMIT_EXCEEDED", CONFLICT;
     /// The run id was used before, for another request.
     RunIdConflict = "AGENT_RUN_ID_CONFLICT", CONFLICT;
-    /// What the thread waits for is not answered.
+    /// The thread waits for answers that the request does not have.
     InterruptsOpen = "AGENT_INTERRUPTS_OPEN", CONFLICT;
     /// The thing is in a state in which this cannot be done.
     Conflict = "AGENT_CONFLICT", CONFLICT;
@@ -86,9 +86,9 @@ problem_codes! {
     PayloadInvalid = "AGENT_PAYLOAD_INVALID", UNPROCESSABLE_ENTITY;
     /// The attachment has no bytes.
     AttachmentEmpty = "AGENT_ATTACHMENT_EMPTY", UNPROCESSABLE_ENTITY;
-    /// What is answered was not asked, or is answered already.
+    /// An answered question was not asked, or is answered already.
     UnknownInterrupt = "AGENT_INTERRUPT_UNKNOWN", UNPROCESSABLE_ENTITY;
-    /// There are too many: as many streams of events are open as there may be.
+    /// The limit of open streams of events is reached.
     SseConnectionLimit = "AGENT_SSE_CONNECTION_LIMIT", TOO_MANY_REQUESTS;
     /// As many runs wait as may wait.
     QueueFull = "AGENT_QUEUE_FULL", TOO_MANY_REQUESTS;
@@ -108,7 +108,7 @@ pub(crate) struct Refusal {
     code: Code,
     detail: String,
     params: Map<String, Value>,
-    /// Whether the same may succeed in a moment.
+    /// True if the same request may succeed soon.
     passes: bool,
 }
 
@@ -126,7 +126,7 @@ struct Document<'a> {
     instance: Option<&'a str>,
 }
 
-/// What a problem document of the host says.
+/// The members of a problem document of the host.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Said {
@@ -149,7 +149,7 @@ impl Refusal {
         self
     }
 
-    /// What kind of refusal it is.
+    /// The code of the refusal.
     #[cfg(test)]
     pub(crate) const fn code(&self) -> Code {
         self.code
@@ -160,7 +160,7 @@ impl Refusal {
         Self { code, ..self }
     }
 
-    /// Where it says that something is not there, that it is this which is not there.
+    /// Replaces the code of a `not_found` refusal by that of the missing object.
     pub(crate) fn not_there(self, code: Code) -> Self {
         if self.code == Code::SessionNotFound { self.with_code(code) } else { self }
     }
@@ -275,7 +275,7 @@ pub(crate) fn instance(request: &Request) -> Option<String> {
 
 /// An answer of the profile: a refusal has the form of the profile, and names the path of the request in `instance`.
 pub(crate) async fn in_dialect(instance: &str, response: Response) -> Response {
-    // What method a path takes is no word of the profile.
+    // Errors of the router for wrong methods have no code in the profile.
     let is_problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/problem+json");
     if !is_problem || response.status() == StatusCode::METHOD_NOT_ALLOWED {
         return response;
@@ -307,7 +307,7 @@ macro_rules! agent_refusals {
 }
 pub(super) use agent_refusals;
 
-/// What every route may refuse with.
+/// The codes that every route may answer.
 const ALWAYS: &[Code] = &[
     Code::AuthUnauthorized,
     Code::Forbidden,

@@ -1,4 +1,4 @@
-//! What was said in a thread, a day at a time.
+//! The messages of a thread, one day at a time.
 //!
 //! The order and the numbers are those of the transcript; ids, texts and interfaces of what runs said are those of the stream,
 //! folded, so a client finds here what it has seen there.
@@ -44,15 +44,15 @@ const UI: (&str, &str) = ("ui_schema", ":ui");
 #[serde(rename_all = "camelCase")]
 #[schema(as = AgentHistorySnapshot)]
 struct Snapshot {
-    /// What is shown: always `history_day`.
+    /// Kind of the answer: always `history_day`.
     scope: &'static str,
     /// The thread; `null` where there is none at all.
     thread_id: Option<String>,
     /// The day, in UTC: `YYYY-MM-DD`. `null` where nothing was said.
     day: Option<String>,
-    /// Whether there is an older day. `before` this one asks for it.
+    /// True if there is an older day; `before` with this day asks for it.
     has_more: bool,
-    /// What was said that day, in its order.
+    /// Messages of the day, in order.
     messages: Vec<Shown>,
 }
 
@@ -62,23 +62,23 @@ struct Snapshot {
 struct Shown {
     /// As in the stream.
     id: String,
-    /// Its place in the transcript. What a tool answered has that of the message before it.
+    /// Number in the transcript. The answer of a tool has the number of the message before it.
     seq: u64,
     /// `user`, `assistant` or `tool`.
     role: &'static str,
-    /// Its text.
+    /// Text of the message.
     content: String,
     /// Of a message of the user: the signed address of what came with it, for a while; `null` where nothing did.
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<Option<String>>,
-    /// Where more than one thing came with it: all of them.
+    /// All attachments, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     attachments: Vec<Attachment>,
     /// Of an answer: the interface that it is shown with; `null` where it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Value>)]
     ui_schema: Option<Option<Value>>,
-    /// When, in UTC (ISO 8601).
+    /// Time, in UTC (ISO 8601).
     timestamp: String,
 }
 
@@ -87,9 +87,9 @@ struct Shown {
 #[serde(rename_all = "camelCase")]
 #[schema(as = AgentHistoryAttachment)]
 struct Attachment {
-    /// Its media type.
+    /// Media type.
     mime_type: String,
-    /// Its signed address.
+    /// Signed address.
     url: String,
 }
 
@@ -123,7 +123,7 @@ pub(crate) async fn history(request: ApiRequest) -> Result<Response, Refusal> {
     let read = app.read(move |records| read(records, &key, before, most)).await?;
     let shown = match read {
         Read::Nothing if named.is_some() => {
-            return Err(Refusal::new(Code::SessionNotFound, "there is no such thread: nothing was said in it"));
+            return Err(Refusal::new(Code::SessionNotFound, "there is no such thread, or it has no messages"));
         }
         Read::Nothing | Read::NoDay => snapshot(Some(id)),
         Read::Day(found) => {
@@ -144,11 +144,11 @@ fn snapshot(thread_id: Option<String>) -> Snapshot {
     Snapshot { scope: "history_day", thread_id, day: None, has_more: false, messages: Vec::new() }
 }
 
-/// What there is of a thread.
+/// The result of reading a thread.
 enum Read {
-    /// Nothing was said in it.
+    /// The thread has no messages.
     Nothing,
-    /// Nothing so early.
+    /// No day is that early.
     NoDay,
     Day(Found),
 }
@@ -165,13 +165,13 @@ struct Found {
 struct Said {
     id: String,
     seq: u64,
-    who: Who,
+    who: MessageAuthor,
     text: String,
     at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Who {
+enum MessageAuthor {
     /// With what came with it.
     User(Vec<ArtifactRef>),
     /// With its interface.
@@ -183,7 +183,7 @@ enum Who {
 fn read(records: &Records, key: &ConversationKey, before: Option<Day>, most: u64) -> Result<Read, LedgerError> {
     let len = records.transcript_len(key)?;
     let one = |seq: u64| records.transcript_item(key, seq);
-    // What is not there any more is older than all that is.
+    // A missing item is older than all existing ones.
     let at = |seq: u64| Ok::<_, LedgerError>(one(seq)?.map_or(0, |item: TranscriptItem| item.created_at));
     if len == 0 || one(len)?.is_none() {
         return Ok(Read::Nothing);
@@ -200,7 +200,7 @@ fn read(records: &Records, key: &ConversationKey, before: Option<Day>, most: u64
     Ok(Read::Day(Found { day: span.day, has_more, said }))
 }
 
-/// What the items of a day say, and what their runs said beside them.
+/// The items of a day, and the other output of their runs.
 fn said(records: &Records, day: Day, items: &[TranscriptItem]) -> Result<Vec<Said>, LedgerError> {
     let mut spoken = Vec::new();
     let mut seen = HashSet::new();
@@ -220,17 +220,17 @@ fn said(records: &Records, day: Day, items: &[TranscriptItem]) -> Result<Vec<Sai
     Ok(merged(items, &users, spoken))
 }
 
-/// What a run has said, as the stream shows it.
+/// A message of a run, as the stream shows it.
 #[derive(Debug, Clone, PartialEq)]
-struct Spoken {
+struct RunMessage {
     run: RunId,
     id: String,
-    who: Who,
+    who: MessageAuthor,
     text: String,
     at: Timestamp,
 }
 
-fn spoken_by(records: &Records, id: RunId) -> Result<Vec<Spoken>, LedgerError> {
+fn spoken_by(records: &Records, id: RunId) -> Result<Vec<RunMessage>, LedgerError> {
     let Some(record) = records.run(id)? else { return Ok(Vec::new()) };
     let mut projector = Projector::new(id, record.run.execution == Execution::External);
     let mut view = View::default();
@@ -266,7 +266,7 @@ fn message_of(kind: &Kind) -> Option<&str> {
 }
 
 /// The messages of a view that history shows, each with its interface.
-fn spoken_in(run: RunId, messages: Vec<Message>, at: impl Fn(&str) -> Timestamp) -> Vec<Spoken> {
+fn spoken_in(run: RunId, messages: Vec<Message>, at: impl Fn(&str) -> Timestamp) -> Vec<RunMessage> {
     let mut interfaces: HashMap<String, Value> = HashMap::new();
     for message in &messages {
         if let MessageBody::Activity { activity_type, content } = &message.body
@@ -280,24 +280,24 @@ fn spoken_in(run: RunId, messages: Vec<Message>, at: impl Fn(&str) -> Timestamp)
     for message in messages {
         let (who, text) = match message.body {
             MessageBody::Assistant { content, tool_calls, .. } => {
-                // One that was made for a call has its id; the interface is that of the answer.
+                // An interface of a call belongs to the call's answer, which has its id.
                 let is_of_call = tool_calls.iter().any(|call| call.id == message.id);
                 let ui = if is_of_call { None } else { interfaces.remove(&message.id) };
                 let text = content.unwrap_or_default();
-                // It only asks for tools.
+                // The message only has tool calls.
                 if text.is_empty() && ui.is_none() {
                     continue;
                 }
-                (Who::Assistant(ui), text)
+                (MessageAuthor::Assistant(ui), text)
             }
             MessageBody::Tool { content, tool_call_id, .. } => {
                 // A runner names the call, or the message that answers it.
                 let ui = interfaces.remove(&message.id).or_else(|| interfaces.remove(&tool_call_id));
-                (Who::Tool(ui), text_of(&content))
+                (MessageAuthor::Tool(ui), text_of(&content))
             }
             _ => continue,
         };
-        spoken.push(Spoken { run, at: at(&message.id), id: message.id, who, text });
+        spoken.push(RunMessage { run, at: at(&message.id), id: message.id, who, text });
     }
     spoken
 }
@@ -312,26 +312,27 @@ fn text_of(content: &Content) -> String {
 }
 
 /// Items of a transcript, and what runs said, as one: in the order of the transcript, with what it has not between.
-fn merged(items: &[TranscriptItem], users: &HashMap<u64, Option<String>>, spoken: Vec<Spoken>) -> Vec<Said> {
-    let mut waiting: Vec<Option<Spoken>> = spoken.into_iter().map(Some).collect();
+fn merged(items: &[TranscriptItem], users: &HashMap<u64, Option<String>>, spoken: Vec<RunMessage>) -> Vec<Said> {
+    let mut waiting: Vec<Option<RunMessage>> = spoken.into_iter().map(Some).collect();
     let mut said: Vec<Said> = Vec::new();
     for item in items {
         let text = text_of_item(&item.content);
         let Some(run) = item.run_id else {
             if item.role == "user" {
                 let id = users.get(&item.seq).cloned().flatten().unwrap_or_else(|| item.event_id.to_string());
-                said.push(Said { id, seq: item.seq, who: Who::User(attachments(item)), text, at: item.created_at });
+                said.push(Said { id, seq: item.seq, who: MessageAuthor::User(attachments(item)), text, at: item.created_at });
             }
             continue;
         };
-        let is_it = |spoken: &Spoken| spoken.run == run && spoken.text == text && !matches!(spoken.who, Who::Tool(_));
+        let is_it =
+            |spoken: &RunMessage| spoken.run == run && spoken.text == text && !matches!(spoken.who, MessageAuthor::Tool(_));
         let Some(place) = waiting.iter().position(|spoken| spoken.as_ref().is_some_and(is_it)) else {
             // Such as a message of attachments alone.
             if item.role == "assistant" && !text.is_empty() {
                 said.push(Said {
                     id: item.transcript_id.clone(),
                     seq: item.seq,
-                    who: Who::Assistant(None),
+                    who: MessageAuthor::Assistant(None),
                     text,
                     at: item.created_at,
                 });
@@ -353,7 +354,7 @@ fn merged(items: &[TranscriptItem], users: &HashMap<u64, Option<String>>, spoken
     said
 }
 
-fn of_spoken(Spoken { id, who, text, at, .. }: Spoken, seq: u64) -> Said {
+fn of_spoken(RunMessage { id, who, text, at, .. }: RunMessage, seq: u64) -> Said {
     Said { id, seq, who, text, at }
 }
 
@@ -361,7 +362,7 @@ fn text_of_item(content: &[ContentPart]) -> String {
     content.iter().filter_map(|part| if let ContentPart::Text(text) = part { Some(text.as_str()) } else { None }).collect()
 }
 
-/// What came with a message, each once.
+/// The attachments of a message, each once.
 fn attachments(item: &TranscriptItem) -> Vec<ArtifactRef> {
     let within =
         item.content.iter().filter_map(|part| if let ContentPart::Artifact(artifact) = part { Some(artifact) } else { None });
@@ -388,7 +389,7 @@ fn shown(app: &App, said: Said) -> Shown {
         timestamp: time::display(at),
     };
     match who {
-        Who::User(artifacts) => {
+        MessageAuthor::User(artifacts) => {
             let signed = |artifact: ArtifactRef| Attachment {
                 url: super::attachments::signed(app, &artifact.artifact_id),
                 mime_type: artifact.media_type,
@@ -397,8 +398,8 @@ fn shown(app: &App, said: Said) -> Shown {
             shown.url = Some(attachments.first().map(|attachment| attachment.url.clone()));
             shown.attachments = if attachments.len() > 1 { attachments } else { Vec::new() };
         }
-        Who::Assistant(ui) => (shown.role, shown.ui_schema) = ("assistant", Some(ui)),
-        Who::Tool(ui) => (shown.role, shown.ui_schema) = ("tool", Some(ui)),
+        MessageAuthor::Assistant(ui) => (shown.role, shown.ui_schema) = ("assistant", Some(ui)),
+        MessageAuthor::Tool(ui) => (shown.role, shown.ui_schema) = ("tool", Some(ui)),
     }
     shown
 }
@@ -428,8 +429,8 @@ mod tests {
         }
     }
 
-    fn spoken(run: RunId, id: &str, who: Who, text: &str, at: Timestamp) -> Spoken {
-        Spoken { run, id: id.to_owned(), who, text: text.to_owned(), at }
+    fn spoken(run: RunId, id: &str, who: MessageAuthor, text: &str, at: Timestamp) -> RunMessage {
+        RunMessage { run, id: id.to_owned(), who, text: text.to_owned(), at }
     }
 
     fn outline(said: &[Said]) -> Vec<(&str, u64)> {
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tools_answered_stands_where_it_was_said() {
+    fn tool_answers_keep_their_position() {
         let (one, two) = (RunId::new(), RunId::new());
         let items = [
             item(4, None, "user", "q1", 10),
@@ -450,21 +451,24 @@ mod tests {
             &items,
             &users,
             vec![
-                spoken(one, "a1", Who::Assistant(None), "let me look", 20),
-                spoken(one, "c1:result", Who::Tool(None), "42", 30),
-                spoken(one, "a2", Who::Assistant(None), "done", 40),
-                // It fails without a word.
-                spoken(two, "c2:result", Who::Tool(None), "43", 60),
+                spoken(one, "a1", MessageAuthor::Assistant(None), "let me look", 20),
+                spoken(one, "c1:result", MessageAuthor::Tool(None), "42", 30),
+                spoken(one, "a2", MessageAuthor::Assistant(None), "done", 40),
+                // The call fails without output.
+                spoken(two, "c2:result", MessageAuthor::Tool(None), "43", 60),
             ],
         );
         assert_eq!(outline(&said), [("u1", 4), ("a1", 5), ("c1:result", 5), ("a2", 6), ("u2", 7), ("c2:result", 7)]);
     }
 
     #[test]
-    fn what_is_said_twice_is_shown_twice() {
+    fn repeated_messages_are_shown_twice() {
         let run = RunId::new();
         let items = [item(1, Some(run), "assistant", "ok", 20), item(2, Some(run), "assistant", "ok", 20)];
-        let both = vec![spoken(run, "a1", Who::Assistant(None), "ok", 20), spoken(run, "a2", Who::Assistant(None), "ok", 20)];
+        let both = vec![
+            spoken(run, "a1", MessageAuthor::Assistant(None), "ok", 20),
+            spoken(run, "a2", MessageAuthor::Assistant(None), "ok", 20),
+        ];
         assert_eq!(outline(&merged(&items, &HashMap::new(), both)), [("a1", 1), ("a2", 2)]);
     }
 
@@ -514,8 +518,8 @@ mod tests {
         let seen: Vec<_> = spoken
             .iter()
             .map(|spoken| match &spoken.who {
-                Who::User(_) => unreachable!("runs are no users"),
-                Who::Assistant(ui) | Who::Tool(ui) => (spoken.id.as_str(), version(ui)),
+                MessageAuthor::User(_) => unreachable!("runs are no users"),
+                MessageAuthor::Assistant(ui) | MessageAuthor::Tool(ui) => (spoken.id.as_str(), version(ui)),
             })
             .collect();
         let some = |text: &str| Some(text.to_owned());

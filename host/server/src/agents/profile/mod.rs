@@ -1,8 +1,8 @@
 //! `/api/v1/agent`: the profile of AG-UI in which a request is answered with 202 and its events are read elsewhere.
 //!
-//! It is: another face of the same engine as `/agents/{agent}`: the same threads, the same runs, the same stream. One agent
-//! answers here, `[agui.api] agent`, and under `profile = "strict"` each rule of the profile counts, in its own words. It is
-//! not: a dialect of events. What streams is AG-UI 1.0.
+//! Another API of the engine behind `/agents/{agent}`: the same threads, the same runs, the same stream of AG-UI 1.0. One
+//! agent answers here, `[agui.api] agent`. With `profile = "strict"` every rule of the profile is checked, with its
+//! messages.
 
 pub(crate) mod attachments;
 mod day;
@@ -32,12 +32,12 @@ fn agent(app: &App) -> Result<String, Refusal> {
     })
 }
 
-/// Whether each rule of the profile counts.
+/// True if the rules of the profile are checked.
 fn is_strict(app: &App) -> bool {
     app.host.config().agui.api.profile == AgentProfile::Strict
 }
 
-/// Whether a text can name a thread here.
+/// Checks the id of a thread.
 fn check_thread(app: &App, id: &str) -> Result<(), Refusal> {
     if !is_id(id, MAX_THREAD_ID) {
         let detail = format!("`threadId` has 1 to {MAX_THREAD_ID} bytes and no control characters");

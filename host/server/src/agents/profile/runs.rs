@@ -26,9 +26,9 @@ use crate::{
     http::{ProblemCode, body, headers::LAST_EVENT_ID, json, located, percent::encode},
 };
 
-/// So long a stream without events stays open where the client does not say.
+/// Default time, in s, that a stream stays open without events.
 const IDLE_LIMIT: u64 = 300;
-/// And at most.
+/// Largest value of that time, in s.
 const MAX_IDLE_LIMIT: u64 = 3_600;
 /// The forms of a stream, as a client names them.
 const STREAMS: [&str; 2] = ["text/event-stream", "application/vnd.ag-ui.event+proto"];
@@ -44,7 +44,7 @@ struct TaskAccepted {
     thread_id: String,
     /// The run.
     run_id: String,
-    /// Whether the thread is new.
+    /// True if the thread is new.
     created: bool,
 }
 
@@ -57,7 +57,7 @@ struct CancelAccepted {
     thread_id: String,
     /// The run.
     run_id: String,
-    /// Always.
+    /// The value is always `true`.
     accepted: bool,
 }
 
@@ -124,7 +124,7 @@ pub(crate) async fn start_agent_run(request: ApiRequest) -> Result<Response, Ref
     Ok(accepted(&started))
 }
 
-/// Whether `Accept` names a stream: `*/*` names none, as clients say so that read no streams.
+/// True if `Accept` names a stream. `*/*` does not count, because clients that read no streams send it.
 fn names_stream(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).any(|range| {
@@ -151,8 +151,8 @@ agent_refusals!(EventRefusals = [SessionNotFound, InvalidRunId, InvalidLastEvent
 
 /// Follows the events of a run
 ///
-/// What has happened, then what happens, to the end of the run. Each event has an `id`, with which a client that comes back
-/// goes on.
+/// The past events of the run, then new ones until its end. Each event has an `id`, from which a client continues after a
+/// reconnect.
 #[utoipa::path(get, path = "/api/v1/agent/runs/{threadId}/events", tag = "agent", security(("bearer" = ["runs:read"])),
     params(
         ThreadId,
@@ -195,7 +195,7 @@ fn cursor(run_id: &str, id: &str) -> Result<Cursor, Refusal> {
 }
 
 fn no_event_id(why: impl std::fmt::Display) -> Refusal {
-    Refusal::new(Code::InvalidLastEventId, format!("`Last-Event-ID` is none of this run: {why}"))
+    Refusal::new(Code::InvalidLastEventId, format!("`Last-Event-ID` is not an event of this run: {why}"))
 }
 
 fn idle_limit(given: Option<&str>) -> Result<Duration, Refusal> {
@@ -213,7 +213,7 @@ agent_refusals!(CancelRefusals = [SessionNotFound, InvalidRunId, SessionIdInvali
 
 /// Asks for the end of a run
 ///
-/// The run ends a moment later. One that has ended stays as it is.
+/// The run ends a moment later. An ended run stays as it is.
 #[utoipa::path(post, path = "/api/v1/agent/runs/{threadId}/cancel", tag = "agent", security(("bearer" = ["runs:control"])),
     params(ThreadId, ("runId" = String, Query, description = "The run.", max_length = 128)),
     responses((status = 202, description = "It is asked for.", body = CancelAccepted), CancelRefusals))]
@@ -231,7 +231,7 @@ agent_refusals!(DeleteRefusals = [SessionIdInvalid, Conflict, RunLimitExceeded, 
 
 /// Deletes a thread
 ///
-/// What was said in it, its state and its artifacts. A thread that is not there is deleted already.
+/// Deletes the messages, the state and the artifacts. Deleting a missing thread succeeds.
 #[utoipa::path(delete, path = "/api/v1/agent/threads/{threadId}", tag = "agent", security(("bearer" = ["runs:control"])),
     params(ThreadId), responses((status = 204, description = "It is gone."), DeleteRefusals))]
 pub(crate) async fn delete_agent_thread(ThreadId(thread_id): ThreadId, request: ApiRequest) -> Result<Response, Refusal> {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What every input has.
+/// The members of every input.
 fn with(members: Value) -> Value {
     let mut whole = json!({ "threadId": "t", "runId": "r", "messages": [] });
     for (name, value) in members.as_object().unwrap() {
@@ -91,7 +91,7 @@ fn both_ways_of_writing_say_the_same() {
     assert!(snake.contains("\"sub_agent") || snake.contains("\"subagent_run_id\":"));
     let read = of(&camel).unwrap();
     assert_eq!(parse(snake.as_bytes()).unwrap(), read);
-    // What is passed on is passed on as it was written.
+    // Passed-on values keep their form.
     assert_eq!(Value::Object(read.forwarded_props), json!({ "runtime_mode": "chat", "innerName": 1 }));
     assert_eq!(read.resume[0].payload, Some(json!({ "isKept": 1 })));
     assert_eq!(read.messages[0].subagent.as_deref(), Some("s"));
@@ -129,7 +129,7 @@ fn every_role_is_read() {
             "subagentRunId": null, "metadata": null, "unknown": 1 }),
         json!({ "id": "1", "role": "assistant" }),
     );
-    // What another role would take is nothing that is known here.
+    // Members of another role are unknown here.
     check(
         json!({ "id": "1", "role": "user", "content": "x", "toolCalls": 7, "toolCallId": 7 }),
         json!({ "id": "1", "role": "user", "content": "x" }),
@@ -164,7 +164,7 @@ fn every_part_is_read() {
             "source": { "type": "url", "value": "u", "mimeType": null, "x": 1 } }),
         json!({ "type": "image", "source": { "type": "url", "value": "u" } }),
     );
-    // Those of before 1.0.
+    // Forms of the protocol before 1.0.
     let binary = |members: Value, expect: Value| {
         let mut part = members;
         part["type"] = "binary".into();
@@ -228,7 +228,7 @@ fn tools_context_props_and_answers_are_read() {
 }
 
 #[test]
-fn what_is_malformed_is_refused_with_its_path() {
+fn malformed_members_are_refused_with_their_path() {
     let check = |whole: Value, field: &str, says: &str| {
         let problem = of(&whole).map(|input| panic!("{whole} gives {input:?}")).unwrap_err();
         assert_eq!((problem.code(), problem.field()), (ProblemCode::InvalidArgument, Some(field)), "{whole}");
@@ -383,7 +383,7 @@ fn ids_may_be_as_long_as_they_may_be() {
 }
 
 #[test]
-fn what_is_passed_on_is_not_too_deep() {
+fn passed_on_values_are_not_too_deep() {
     type Place = (&'static str, fn(Value) -> Value);
     let places: [Place; 6] = [
         ("state", |value| json!({ "state": value })),
@@ -406,7 +406,7 @@ fn what_is_passed_on_is_not_too_deep() {
         assert_eq!(problem.field(), Some(field));
         assert!(problem.detail().contains("more than 60 levels"), "{problem:?}");
     }
-    // What is left out may be as deep as JSON may be.
+    // An ignored member may be as deep as JSON may be.
     assert!(of(&with(json!({ "unknown": deep(100) }))).is_ok());
     let endless = format!(r#"{{"threadId":"t","runId":"r","messages":[],"state":{}"#, "[".repeat(1_000_000));
     let problem = parse(endless.as_bytes()).unwrap_err();
@@ -415,7 +415,7 @@ fn what_is_passed_on_is_not_too_deep() {
 }
 
 #[test]
-fn what_is_large_is_kept_whole() {
+fn large_bodies_are_stored_completely() {
     let text = "ä".repeat(2_000_000);
     let message = said(json!({ "id": "1", "role": "user", "content": [{ "type": "image",
         "source": { "type": "data", "value": text, "mimeType": "image/png" } }] }));
@@ -428,7 +428,7 @@ fn what_is_large_is_kept_whole() {
 }
 
 #[test]
-fn what_is_no_json_object_is_no_input() {
+fn an_input_must_be_a_json_object() {
     for (body, code) in [
         (&b""[..], ProblemCode::InvalidJson),
         (b"{", ProblemCode::InvalidJson),
@@ -471,9 +471,9 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever comes is read, or refused with a place; what was read says the same when it is read again.
+    /// Every input is read completely or refused with a path; a value that was read reads back the same.
     #[test]
-    fn nothing_is_half_read(whole in any_json(), messages in any_json()) {
+    fn every_input_is_read_completely_or_refused(whole in any_json(), messages in any_json()) {
         let _ = of(&whole);
         match of(&with(json!({ "messages": [messages] }))) {
             Err(problem) => prop_assert!(problem.field().is_some_and(|field| field.starts_with("messages[0]"))),

@@ -1,4 +1,4 @@
-//! What a host run asks of people and of the client.
+//! The actions of a host run, for people and for the client.
 
 use agent_host_protocol::RunId;
 use serde::Deserialize;
@@ -16,11 +16,11 @@ use crate::agui::{
     interrupts,
 };
 
-/// What a model is told of a call that the client has not made.
+/// The answer that a model receives for a call that the client has not executed.
 const EXPIRED: &str = "the client did not answer in time";
-const LET_GO: &str = "the run let go of the call before the client answered";
+const LET_GO: &str = "the run abandoned the call before the client answered";
 
-/// What has no answer yet, by the id of its action.
+/// Open actions, by id.
 #[derive(Debug, Default)]
 pub(super) struct Asks(Ordered<Ask>);
 
@@ -50,7 +50,7 @@ pub(super) struct Answered {
     answer: Option<Answer>,
 }
 
-/// What the client says of a call. What people say to a question has any form.
+/// The client's answer to a call. Answers of people to questions have any form.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
@@ -64,7 +64,7 @@ enum Answer {
     Other(Value),
 }
 
-/// What came of it.
+/// The outcome of an action.
 #[derive(Deserialize)]
 pub(super) struct Resolved {
     action_id: String,
@@ -77,7 +77,7 @@ impl Asks {
         self.0.is_empty()
     }
 
-    /// Whether somebody is asked: the policy may have said yes before.
+    /// True if the action asks: the policy may have allowed it before.
     pub(super) fn requested(
         &mut self,
         out: &mut Out,
@@ -120,21 +120,21 @@ impl Asks {
             (Content::Text(text), Some(error)) if text.is_empty() => Content::Text(error),
             (said, _) => said,
         };
-        // Who answers by a message of its own has it; who answers otherwise hears of it.
+        // An answer in a message of the client is in the client's history already; any other answer is sent.
         match message_id.filter(|id| !id.is_empty()) {
             Some(message_id) => out.past(tools::result(message_id, call, said)),
             None => out.say(tools::result(ids.result(&call), call, said)),
         }
     }
 
-    /// Nobody answers any more.
+    /// The end of an action without further answers.
     pub(super) fn resolved(&mut self, out: &mut Out, ids: &mut Ids, resolved: &Resolved) {
         let Some(Ask { call: Some(call), .. }) = self.0.remove(&resolved.action_id) else { return };
         let why = if resolved.outcome == "expired" { EXPIRED } else { LET_GO };
         unmade(out, ids, call, why);
     }
 
-    /// Nobody waits for answers any more.
+    /// Closes all open actions.
     pub(super) fn close(&mut self, out: &mut Out, ids: &mut Ids) {
         for call in self.0.take().into_iter().filter_map(|(_, ask)| ask.call) {
             unmade(out, ids, call, LET_GO);
@@ -160,7 +160,7 @@ impl Asks {
     }
 }
 
-/// What came of a call that the client has not made.
+/// The end of a call that the client has not executed.
 fn unmade(out: &mut Out, ids: &mut Ids, call: String, why: &str) {
     out.say(tools::result(ids.result(&call), call, Content::Text(why.to_owned())));
 }

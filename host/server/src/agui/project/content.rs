@@ -12,7 +12,7 @@ use crate::agui::event::{Content, Message, MessageBody, Part, Source};
 /// CUSTOM event: the run has made or said this artifact.
 pub(super) const ARTIFACT: &str = "agent-host.artifact";
 
-/// Where a client gets an artifact.
+/// The address of an artifact for clients.
 fn artifact_url(artifact_id: &str) -> String {
     format!("/api/v1/artifacts/{artifact_id}")
 }
@@ -39,7 +39,7 @@ pub(crate) fn user_message(event: &Event) -> Option<Message> {
     let parts: Vec<Part> = text.chain(input.contents.iter().map(part)).chain(attachments).collect();
     let agui = event.envelope.data.get("agui");
     let of_client = |name: &str| agui.and_then(|agui| agui.get(name)).and_then(Value::as_str).map(str::to_owned);
-    // What a request brings beside its message becomes an artifact where it is long; the id stays.
+    // A long value beside the message becomes an artifact; the id stays.
     let surface = event.envelope.delivery.as_ref().map(|delivery| delivery.surface.as_str());
     let beside = || event.envelope.data.get("message_id").filter(|_| surface == Some("agui"))?.as_str().map(str::to_owned);
     let id = of_client("message_id").or_else(beside).unwrap_or_else(|| event.event_id.to_string());
@@ -105,8 +105,7 @@ fn media(kind: &str, source: Source) -> Part {
     }
 }
 
-/// A part of a kind that the host does not name. What a client said of itself goes back as it was; the rest is shown as its
-/// JSON text.
+/// A part of an unknown kind. A client's own value goes back unchanged; any other is shown as JSON text.
 fn other(value: &Value) -> Part {
     foreign(value).unwrap_or_else(|| Part::Text { text: value.to_string() })
 }

@@ -21,14 +21,14 @@ pub(crate) fn run_of(wire_id: &str) -> Option<RunId> {
     run.parse().ok()
 }
 
-/// The id on the wire of the first call with this call id in an attempt of a run. Where a guest gives one id to several calls,
-/// the later ones have others: [`super::Projector::client_calls`].
+/// The id on the wire of the first call with this call id in an attempt of a run. If a guest gives one id to several calls,
+/// the later ones have other ids: [`super::Projector::client_calls`].
 pub(crate) fn tool_call_id(run: RunId, attempt: u32, call_id: &str) -> String {
     let name = name(call_id);
     if attempt > 1 { format!("{run}:{attempt}:{name}") } else { format!("{run}:{name}") }
 }
 
-/// What a guest calls a thing, as it may stand in an id: clients and their stores choke on control characters.
+/// A name of a guest, made safe for an id: clients and their stores fail on control characters.
 fn name(given: &str) -> Cow<'_, str> {
     if !given.is_empty() && given.len() <= MAX_NAME_BYTES && !given.chars().any(char::is_control) {
         return Cow::Borrowed(given);
@@ -117,7 +117,7 @@ impl Ids {
         self.message_like(format!("{call}:result"))
     }
 
-    /// What a guest shows beside a message or a call.
+    /// The id of an activity beside a message or a call.
     pub(super) fn beside(&mut self, id: &str) -> String {
         self.message_like(format!("{id}:ui"))
     }

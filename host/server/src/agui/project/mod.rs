@@ -1,8 +1,8 @@
 //! The record of a host run, as AG-UI events: a pure function of its events, in order.
 //!
-//! Whoever asks, whenever, gets the same events with the same ids and the same places ([`super::cursor::Cursor`]): who joins
-//! late projects from the beginning, and leaves out what the client has. What comes out is a legal stream, whatever a guest
-//! emits in whatever order ([`super::verify`] has the rules): what is open is known, and ends before the next end.
+//! Every projection gives the same events with the same ids and positions ([`super::cursor::Cursor`]): a client that joins
+//! late projects from the beginning and skips what it has. The output is a legal stream for any order of a guest's results
+//! ([`super::verify`] has the rules): open elements are known and end before the next end.
 //!
 //! RUN_STARTED and the terminal events are made by the stream, since the ids in them differ for each connection. Between two
 //! [`Step::End`] is one *segment*: one AG-UI run.
@@ -42,22 +42,22 @@ use super::{
 /// The code of a run that somebody has cancelled.
 const CANCELLED: &str = "cancelled";
 
-/// One step of a stream.
+/// A step of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     /// To be sent, and folded.
     Event(Stamped),
     /// To be folded and not sent: the client of this run knows it by itself, such as its own answer to a frontend tool.
     Past(Stamped),
-    /// The message with this id says this and not what was streamed. Its END was sent before. Only the content counts: calls
-    /// that the message carries stay.
+    /// The message with this id has this content and not the streamed one. Its END was sent before. Only the content
+    /// counts: calls that the message carries stay.
     Correct(Message, Cursor),
-    /// The segment is over, and nothing is open any more. What follows belongs to the next.
+    /// The segment is over, and all its elements are closed. Later steps belong to the next segment.
     End(End, Cursor),
 }
 
 impl Step {
-    /// Its place.
+    /// Position of the step.
     pub(crate) const fn at(&self) -> Cursor {
         match self {
             Self::Event(stamped) | Self::Past(stamped) => stamped.at,
@@ -66,14 +66,14 @@ impl Step {
     }
 }
 
-/// How a segment ends.
+/// The end of a segment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum End {
     /// The host run has completed, or waits for the client to make the `pending` calls.
     Success {
-        /// How the host run finished: `{finishReason, metadata?}`. Nothing where it waits.
+        /// The completion of the host run: `{finishReason, metadata?}`; `None` while the run waits.
         result: Option<Value>,
-        /// Ids of calls of frontend tools without an answer. The host run goes on when all of them have one.
+        /// Ids of calls of frontend tools without an answer. The host run continues when all of them are answered.
         pending: Vec<String>,
         usage: Vec<Usage>,
     },
@@ -88,7 +88,7 @@ pub(crate) enum End {
 /// Projects the record of one host run.
 #[derive(Debug)]
 pub(crate) struct Projector {
-    /// Whether somebody outside executes the run: its status does not say that it waits for people.
+    /// True if an executor executes the run: its status does not show that it waits for people.
     outside: bool,
     is_over: bool,
     ids: Ids,
@@ -100,10 +100,10 @@ pub(crate) struct Projector {
     usage: Tally,
 }
 
-/// Why everything that is open ends.
+/// The reason to close all open elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closing {
-    /// The run waits, and goes on in the next segment.
+    /// The run waits, and continues in the next segment.
     Waits,
     /// The run has completed.
     Completes,
@@ -129,7 +129,8 @@ impl Projector {
         }
     }
 
-    /// Takes the next event of the record. One that was taken before, and what follows the terminal event, gives nothing.
+    /// Processes the next event of the record. Returns no step for a repeated event, or for an event after the terminal
+    /// one.
     pub(crate) fn push(&mut self, event: &RunEvent) -> Vec<Step> {
         if self.is_over || !self.out.begin(event) {
             return Vec::new();
@@ -138,8 +139,8 @@ impl Projector {
         mem::take(&mut self.out.steps)
     }
 
-    /// What waits for the client now: for each call of a frontend tool without an answer the id of the action, and the id of
-    /// the call on the wire. Where a guest uses one call id for several calls, this is what tells them apart.
+    /// The open calls of the client: for each call of a frontend tool without an answer the id of the action, and the id of
+    /// the call on the wire, which differ even if a guest uses one call id for several calls.
     pub(crate) fn client_calls(&self) -> impl Iterator<Item = (&str, &str)> {
         self.asks.calls()
     }
@@ -315,7 +316,7 @@ impl Projector {
     }
 }
 
-/// What `run.status` says.
+/// The content of `run.status`.
 #[derive(Deserialize)]
 struct Status {
     status: String,
@@ -348,7 +349,7 @@ fn pointer(key: &str) -> String {
     format!("/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
-/// What comes of the event that is taken now.
+/// The output of the present event.
 #[derive(Debug, Default)]
 struct Out {
     steps: Vec<Step>,
@@ -357,7 +358,7 @@ struct Out {
     reasoning: Option<Reasoning>,
 }
 
-/// Reasoning that goes on: the next thing of another kind ends it.
+/// An open reasoning: the next element of another kind ends it.
 #[derive(Debug)]
 struct Reasoning {
     /// As the guest names it.
@@ -366,7 +367,7 @@ struct Reasoning {
 }
 
 impl Out {
-    /// Whether the event is the next one.
+    /// True if the event is the next one.
     fn begin(&mut self, event: &RunEvent) -> bool {
         let is_next = event.sequence > self.next.sequence || self.next == Cursor::default();
         if is_next {

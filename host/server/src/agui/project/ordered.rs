@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
-/// What is open, by the name that the guest gave it. All of it is walked in one order, whatever the names are, so that the
-/// same record ends it the same way each time.
+/// Open elements by the name that the guest gave them, in the order of their start, so that the same record closes them in
+/// the same order each time.
 #[derive(Debug)]
 pub(super) struct Ordered<V> {
     by_name: HashMap<String, (u64, V)>,
@@ -30,7 +30,7 @@ impl<V> Ordered<V> {
         self.by_name.get(name).map(|(_, value)| value)
     }
 
-    /// What has the name, or something new behind all others.
+    /// The element of this name; inserted at the end if it is new.
     pub(super) fn get_or_insert_with(&mut self, name: &str, make: impl FnOnce() -> V) -> &mut V {
         match self.by_name.entry(name.to_owned()) {
             Entry::Occupied(known) => &mut known.into_mut().1,

@@ -1,4 +1,4 @@
-//! Whatever a record says in whatever order, what comes of it is a legal stream.
+//! For any record in any order, the projection is a legal stream.
 
 use agent_host_protocol::result::host_data;
 use proptest::prelude::*;
@@ -191,8 +191,8 @@ fn finish(number: usize, end: End) -> Event {
     Kind::RunFinished { thread_id, run_id, result: None, outcome: Some(outcome), usage }.into()
 }
 
-/// The one thing that no stream can say: a tool of the host is at work while the client is asked to make a call. That call is
-/// named as pending, the other is not, and gets its result in the next run.
+/// The one case that no stream can express: a tool of the host is at work while the client is asked to execute a call. The
+/// client's call is named as pending; the host's call is not, and gets its result in the next run.
 fn is_at_work(event: &Event, violation: &Violation) -> bool {
     let waits =
         |outcome: &Outcome| matches!(outcome, Outcome::Success { pending_tool_call_ids } if !pending_tool_call_ids.is_empty());
@@ -263,7 +263,7 @@ proptest! {
         prop_assert!(!ended || view.unanswered_calls().is_empty(), "{:?}", view.unanswered_calls());
     }
 
-    /// Who joins late gets what who was there from the beginning gets after that place.
+    /// A client that joins late receives the same events after that position as a client from the beginning.
     #[test]
     fn a_projection_does_not_depend_on_where_it_is_cut(record in record(), outside in any::<bool>(), cut in 0..60_usize) {
         let whole = project(&record, outside);

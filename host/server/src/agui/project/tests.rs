@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::agui::event::{Content, MessageBody, Part, Source, TextRole};
 
-/// Projects a record of these events, and shows what comes of it: ids without the run, one line for each step.
+/// Projects a record of these events, and shows the steps: ids without the run, one line for each step.
 fn project(outside: bool, events: &[(&str, Value)]) -> Vec<String> {
     let run = RunId::new();
     let mut projector = Projector::new(run, outside);
@@ -289,7 +289,7 @@ fn a_call_belongs_to_the_message_that_asks_for_it() {
         &[calls("wait"), ("message.completed", result.clone()), ("message.completed", result), done()],
         &["t[m", "t.m wait", "t]m", "c[a<m look", r#"c.a {"at":1}"#, "c]a", "x.a here", SUCCESS],
     );
-    // One that is said later has the id that the call named.
+    // A later message has the id that the call named.
     check(
         &[of("m"), completed("m", "hi"), done()],
         &["c[b<m look", "c.b {}", "c]b", "t[m", "t.m hi", "t]m", "x.b the run ended before the call had a result", SUCCESS],
@@ -415,7 +415,7 @@ fn another_attempt_has_other_ids() {
             "s[s",
             "g[c1 helper None None",
             "t]m",
-            "x.a the run began anew before the call had a result",
+            "x.a another attempt of the run began before the call had a result",
             "s]s",
             "g!c1 None",
             "t[2:m",
@@ -540,7 +540,7 @@ fn runs_end_in_the_ways_of_the_protocol() {
 }
 
 #[test]
-fn what_was_taken_before_gives_nothing() {
+fn repeated_events_give_no_step() {
     let run = RunId::new();
     let mut projector = Projector::new(run, false);
     let (kind, data) = delta("m", "x");

@@ -1,4 +1,4 @@
-//! What a guest says, as text messages.
+//! Messages of a guest, as text messages.
 
 use std::collections::HashMap;
 
@@ -34,11 +34,11 @@ impl Completed {
 pub(super) struct Texts {
     /// Being said.
     open: Ordered<Text>,
-    /// Not whole, and not being said now: a segment ended in the middle of them, or only their id is known yet.
+    /// Messages that are neither complete nor open: a segment ended inside them, or only their id is known.
     idle: HashMap<String, Text>,
     /// Whole, with their ids where calls may belong to them. A guest that says more under the same name says it in another.
     said: HashMap<String, Said>,
-    /// What the assistant has said last.
+    /// Id of the last message of the assistant.
     last_said: Option<String>,
     /// Calls that the assistant has asked for in a message, and that nobody has begun.
     wanted: HashMap<String, Wanted>,
@@ -47,7 +47,7 @@ pub(super) struct Texts {
 #[derive(Debug)]
 struct Text {
     id: String,
-    /// Nothing as long as it has said nothing, and nothing depends on it.
+    /// `None` until the message has content or another element depends on it.
     role: Option<TextRole>,
     streamed: String,
 }
@@ -67,7 +67,7 @@ struct Wanted {
 
 impl Texts {
     pub(super) fn delta(&mut self, out: &mut Out, ids: &mut Ids, delta: Delta) {
-        // What a tool says is no text; its result is told otherwise.
+        // The output of a tool is no text; its result has an event of its own.
         let Some(role) = text_role(delta.chunk.role) else { return };
         let text = self.begun(out, ids, &delta.message_id, role);
         if !delta.chunk.content.is_empty() {
@@ -187,12 +187,12 @@ impl Texts {
         self.wanted.get(call_id).map(|wanted| &wanted.call)
     }
 
-    /// It is begun now: the message that asks for it.
+    /// Starts the message that the call belongs to.
     pub(super) fn take_wanted(&mut self, call_id: &str) -> Option<String> {
         self.wanted.remove(call_id).map(|wanted| wanted.message)
     }
 
-    /// Ends what is open. Where the run goes on, so may they.
+    /// Closes the open elements. If the run continues, their messages may continue.
     pub(super) fn close(&mut self, out: &mut Out, closing: Closing) {
         for (name, text) in self.open.take() {
             out.say(Kind::TextMessageEnd { message_id: text.id.clone() });

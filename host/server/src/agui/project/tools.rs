@@ -25,7 +25,7 @@ pub(super) struct Tools {
     running: Ordered<String>,
     /// With one, or the client's to make: of the last call under that name.
     done: HashMap<String, String>,
-    /// Only their id is known yet.
+    /// Messages of which only the id is known.
     named: HashMap<String, String>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Call<'a> {
     /// As the guest or its model has it.
     pub(super) name: &'a str,
     pub(super) tool: &'a str,
-    /// Nothing where nobody knows them.
+    /// `None` if the parameters are unknown.
     pub(super) parameters: Option<&'a RawValue>,
     /// The message that it belongs to, as the guest names that.
     pub(super) message: Option<&'a str>,
@@ -46,7 +46,7 @@ pub(super) struct Started {
     tool_call_id: String,
     #[serde(default)]
     tool_name: String,
-    /// Nothing where they are too long for the record.
+    /// `None` if the parameters are too long for the record.
     #[serde(default)]
     parameters: Option<Box<RawValue>>,
     #[serde(default)]
@@ -65,7 +65,7 @@ pub(super) struct Completed {
     error: Option<Value>,
 }
 
-/// How far a call is.
+/// The progress of a call.
 #[derive(Deserialize)]
 pub(super) struct Progress {
     tool_call_id: String,
@@ -83,7 +83,7 @@ impl Tools {
         self.begin(out, ids, texts, &Call { name: &tool_call_id, tool: &tool_name, parameters, message });
     }
 
-    /// A call that the client is to make: its id on the wire. Only the client can say what comes of it.
+    /// A call that the client has to execute, by its id on the wire. Only the client knows the outcome.
     pub(super) fn asked_of_client(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, call: &Call<'_>) -> String {
         let shown = self.running.remove(call.name);
         let id = shown.unwrap_or_else(|| call.shown(out, ids, texts, &mut self.named));
@@ -91,8 +91,7 @@ impl Tools {
         id
     }
 
-    /// Shows a call. One that runs is shown already: a guest that says by itself what it calls the host for does not call
-    /// twice.
+    /// Shows a call. An open call is shown already: a guest that reports its host calls does not make two calls.
     fn begin(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, call: &Call<'_>) {
         let Self { running, named, .. } = self;
         running.get_or_insert_with(call.name, || call.shown(out, ids, texts, named));
@@ -165,7 +164,7 @@ impl Tools {
     /// Gives every call that has none a result: clients take calls without one for theirs, and models refuse such histories.
     pub(super) fn close(&mut self, out: &mut Out, ids: &mut Ids, closing: Closing) {
         let why = match closing {
-            Closing::Retries => "the run began anew before the call had a result",
+            Closing::Retries => "another attempt of the run began before the call had a result",
             Closing::Waits | Closing::Completes | Closing::Fails => "the run ended before the call had a result",
         };
         for (_, id) in self.running.take() {

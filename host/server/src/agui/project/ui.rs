@@ -1,5 +1,4 @@
-//! What a guest shows beside its words: steps, activities, subagents, schemas of forms (results `ui.*`), and the runs that it
-//! has started.
+//! UI results of a guest: steps, activities, subagents, schemas of forms (results `ui.*`), and children.
 
 use std::collections::HashMap;
 
@@ -13,11 +12,11 @@ use crate::agui::event::{Kind, PatchOp};
 /// The activity that a form is.
 const SCHEMA: &str = "ui_schema";
 
-/// What is shown beside the words.
+/// The UI elements besides messages.
 #[derive(Debug, Default)]
 pub(super) struct Ui {
     steps: Ordered<()>,
-    /// Those that go on, with their ids on the wire.
+    /// Open subagents, with their ids on the wire.
     subagents: Ordered<String>,
     children: Ordered<String>,
     /// Ids on the wire.
@@ -73,14 +72,14 @@ struct Failed {
 #[derive(Deserialize)]
 struct Schema {
     #[serde(flatten)]
-    beside: Beside,
+    beside: FormOwner,
     schema: Map<String, Value>,
 }
 
-/// What a form is beside.
+/// The element that a form belongs to.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Beside {
+enum FormOwner {
     Message { message_id: String },
     Call { tool_call_id: String },
 }
@@ -95,7 +94,7 @@ pub(super) struct ChildStarted {
     objective: String,
 }
 
-/// It has ended.
+/// The child has ended.
 #[derive(Deserialize)]
 pub(super) struct ChildEnded {
     run_id: String,
@@ -106,8 +105,8 @@ pub(super) struct ChildEnded {
 struct Malformed;
 
 impl Ui {
-    /// A result of another type. One that the projection does not know, or that has not its form, is shown as it is; what only
-    /// concerns the host is not.
+    /// Handles a result of another type. A result that the projection does not know, or that is malformed, is shown as it
+    /// is; results for the host alone are not shown.
     pub(super) fn other(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, tools: &mut Tools, event: &RunEvent) {
         let taken = match event.kind.as_str() {
             ui::STEP_STARTED => self.step_started(out, read(event)),
@@ -208,8 +207,8 @@ impl Ui {
     ) -> Result<(), Malformed> {
         let Schema { beside, schema: content } = schema.ok_or(Malformed)?;
         let beside = match &beside {
-            Beside::Message { message_id } => texts.id_of(ids, message_id),
-            Beside::Call { tool_call_id } => tools.id_of(ids, tool_call_id),
+            FormOwner::Message { message_id } => texts.id_of(ids, message_id),
+            FormOwner::Call { tool_call_id } => tools.id_of(ids, tool_call_id),
         }
         .to_owned();
         let message_id = self.schemas.entry(beside).or_insert_with_key(|beside| ids.beside(beside)).clone();
@@ -237,7 +236,8 @@ impl Ui {
         });
     }
 
-    /// Ends what is open. What goes on in the next segment is not begun again there: nothing in it depends on that.
+    /// Closes the open elements. An element that continues in the next segment is not started there again: no event depends
+    /// on its start.
     pub(super) fn close(&mut self, out: &mut Out, closing: Closing) {
         for (step_name, ()) in self.steps.take().into_iter().rev() {
             out.say(Kind::StepFinished { step_name });
@@ -257,12 +257,12 @@ impl Ui {
     }
 }
 
-/// What has no name, clients refuse.
+/// Checks a name: clients refuse an element without one.
 fn named(name: String) -> Result<String, Malformed> {
     if name.is_empty() { Err(Malformed) } else { Ok(name) }
 }
 
-/// Whether the operation names its places by JSON Pointers (RFC 6901).
+/// True if the paths of the operation are JSON Pointers (RFC 6901).
 fn is_pointed(operation: &PatchOp) -> bool {
     let is_pointer = |path: &String| {
         let escapes = path.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));

@@ -11,11 +11,11 @@ use crate::agui::event::Usage;
 /// The largest whole number that clients count to: JSON numbers are floating-point there.
 const MAX_COUNT: u64 = (1 << 53) - 1;
 
-/// What the calls to models have used since the segment began.
+/// The usage of model calls since the start of the segment.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     by_model: BTreeMap<String, TokenUsage>,
-    /// Whether any call of the run has said what it used: then the sum that the run gives at its end says it again.
+    /// True if any call of the run reported its usage: the total at the end of the run repeats it.
     counted: bool,
 }
 
@@ -43,7 +43,7 @@ impl Tally {
         }
     }
 
-    /// What the segment has used. `whole` is what the run says that it used in all, at its end.
+    /// The usage of the segment. `whole` is the total that the run reports at its end.
     pub(super) fn take(&mut self, whole: Option<TokenUsage>) -> Vec<Usage> {
         if self.counted {
             let by_model = std::mem::take(&mut self.by_model);

@@ -1,4 +1,4 @@
-//! The messages of `@ag-ui/proto` 1.0.0: the numbers are its own. What the host never writes is left out.
+//! The messages of `@ag-ui/proto` 1.0.0, with their field numbers. Messages that the host never writes are left out.
 
 use prost::{Message, Oneof};
 
@@ -292,7 +292,7 @@ events! {
 }
 
 messages! {
-    /// Which event it is, once more, and what every event may carry.
+    /// Type of the event, and the members that every event may carry.
     Base {
         kind: i32 = "1" int32,
         timestamp: Option<i64> = "2" int64 optional,
@@ -379,7 +379,7 @@ messages! {
         mime_type: Option<String> = "3" string optional,
     }
 
-    /// `google.protobuf.Struct`. Its map is written as the entries that a map is on the wire.
+    /// `google.protobuf.Struct`. Its map is written as the entries of a map on the wire.
     Struct {
         fields: Vec<Field> = "1" message repeated,
     }

@@ -23,7 +23,7 @@ pub(super) fn well_formed(event: &Event) -> Result<(), Violation> {
         Kind::StateDelta { delta: patch } | Kind::ActivityDelta { patch, .. } if !patch.iter().all(pointed) => {
             "a path that is no JSON pointer"
         }
-        // It would be written twice, the second time over its own id.
+        // The member would be written twice, the second time over its own id.
         Kind::SubagentStarted { .. } | Kind::SubagentFinished { .. } | Kind::SubagentError { .. } if event.subagent.is_some() => {
             "it has its own id, and takes no tag"
         }

@@ -15,7 +15,7 @@ fn check(words: &str) -> Result<(), Violation> {
     events(words).iter().try_for_each(|event| verifier.admit(event))
 }
 
-/// What clients take, measured with `@ag-ui/client` 1.0.0 where the reference says so.
+/// Streams that clients accept, measured with `@ag-ui/client` 1.0.0 where the reference says so.
 #[test]
 fn legal_streams_are_admitted() {
     for words in [
@@ -60,7 +60,7 @@ fn legal_streams_are_admitted() {
 }
 
 #[test]
-fn what_clients_throw_at_is_refused_and_changes_nothing() {
+fn violations_that_clients_refuse_change_nothing() {
     for (words, says) in [
         ("end", "RUN_FINISHED before RUN_STARTED"),
         ("t[a", "TEXT_MESSAGE_START before RUN_STARTED"),
@@ -133,7 +133,7 @@ fn what_clients_throw_at_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn what_clients_let_pass_is_told_and_counted() {
+fn flaws_that_clients_accept_are_reported_and_counted() {
     for (words, says) in [
         ("run t[a@g t]a end@g", "RUN_FINISHED: it belongs to the run as a whole, and takes no tag of a subagent"),
         ("run m[a m]a t[a", "TEXT_MESSAGE_START: `a` is a message of another kind, and ids are unique among all"),
@@ -173,7 +173,7 @@ fn what_clients_let_pass_is_told_and_counted() {
         ("run c[a c]a end=a,a", "RUN_FINISHED: `a` is pending, but it is no call without a result, or named twice"),
         ("run snap=m end=a", "RUN_FINISHED: `a` is pending, but it is no call without a result, or named twice"),
     ] {
-        // Activities are known where a snapshot has some: here the client was told of them before.
+        // Activities are known if a snapshot has some: the client received this one before.
         let mut verifier = Verifier::new();
         if words.contains("a.k") {
             verifier.know(&[]);
@@ -246,7 +246,7 @@ fn values_that_the_schema_refuses_are_malformed() {
 }
 
 #[test]
-fn what_is_known_before_the_stream_is_checked_against() {
+fn refusals_known_before_the_stream_are_problems() {
     let mut known = said("m", "");
     known.body = MessageBody::Assistant {
         content: None,
@@ -263,7 +263,7 @@ fn what_is_known_before_the_stream_is_checked_against() {
         assert_eq!(verifier.admit(event), Ok(()));
     }
     assert_eq!(verifier.admit(&event("x.b")), Err(Violation::UnknownCall { id: "b".into() }));
-    // And of a run before.
+    // The same for an earlier run.
     let mut verifier = Verifier::new();
     for event in &events("run snap=m c[a c]a end=a run x.a end") {
         assert_eq!(verifier.admit(event), Ok(()));
@@ -271,7 +271,7 @@ fn what_is_known_before_the_stream_is_checked_against() {
 }
 
 #[test]
-fn what_is_open_is_closed_inside_out_and_opened_again_outside_in() {
+fn open_elements_are_closed_inside_out_and_reopened_outside_in() {
     let mut verifier = Verifier::new();
     assert_eq!((verifier.closing(), verifier.reopening()), (Vec::new(), Vec::new()));
     for event in &events("run g[g g[h<g g]g s[s t[a@h c[b<a r[c m[c m.c t[d t]d") {
@@ -315,7 +315,7 @@ fn what_is_open_is_closed_inside_out_and_opened_again_outside_in() {
     assert_eq!((verifier.closing(), verifier.reopening()), (Vec::new(), Vec::new()));
 }
 
-/// What a step of a random stream is: a word, or a snapshot of all that was said.
+/// A step of a random stream: a word, or a snapshot of all words.
 #[derive(Debug, Clone)]
 enum Step {
     Event(Event),
@@ -393,7 +393,7 @@ proptest! {
     }
 
     #[test]
-    fn who_joins_late_gets_to_the_same_place(steps in steps(), at in any::<prop::sample::Index>()) {
+    fn a_late_verifier_reaches_the_same_state(steps in steps(), at in any::<prop::sample::Index>()) {
         let events = legal(steps);
         let (before, rest) = events.split_at(at.index(events.len()) + 1);
         let mut first = of_nothing();
@@ -418,7 +418,7 @@ proptest! {
         for event in rest {
             first.admit(event).unwrap();
         }
-        // But for tags that were left out after an end, which the late one cannot know.
+        // Tags that were left out after an end are excepted: a late client cannot know them.
         let kinds = |events: Vec<Event>| events.into_iter().map(|event| event.kind).collect::<Vec<_>>();
         prop_assert_eq!(kinds(late.closing()), kinds(first.closing()));
     }

@@ -1,6 +1,6 @@
 //! The rules of a stream, by what breaks them.
 
-/// Why an event may not be sent now.
+/// The reason why an event may not be sent now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
     #[error("{event} before RUN_STARTED")]
@@ -50,8 +50,8 @@ pub(crate) enum Violation {
 }
 
 impl Violation {
-    /// Whether clients throw. Where they do not, [`super::Verifier::admit`] has counted the event as sent all the same: better
-    /// a stream with a flaw than none.
+    /// True if clients throw. Otherwise [`super::Verifier::admit`] has counted the event as sent all the same: a stream
+    /// with a flaw is better than none.
     pub(crate) const fn throws(&self) -> bool {
         match self {
             Self::NotStarted { .. }

@@ -33,10 +33,10 @@ fn objects<'a>(value: &'a Value, all: &mut Vec<&'a Map<String, Value>>) {
     }
 }
 
-/// What axum's fallback is in the table of routes, beside `/`, which is a route.
+/// The name of axum's fallback in the table of routes, besides `/`, which is a route.
 const FALLBACK: &str = "/{*__private__axum_fallback}";
 
-/// The router tells what it has only to those who debug it: every path stands there in quotes.
+/// The debug form of the router is the only list of its routes: every path is there in quotes.
 fn routed() -> BTreeSet<String> {
     let (router, _) = routes().split_for_parts();
     let said = format!("{router:?}");
@@ -126,7 +126,7 @@ fn every_problem_code_is_there_with_its_meaning() {
 }
 
 #[test]
-fn what_is_sent_is_bounded_where_the_code_bounds_it() {
+fn request_schemas_have_the_bounds_of_the_code() {
     let schemas = &parsed()["components"]["schemas"];
     // Members of a flattened type are members of the whole, which refuses others.
     let event = &schemas["EventWithRuns"];

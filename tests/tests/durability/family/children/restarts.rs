@@ -70,7 +70,7 @@ async fn a_parent_does_not_notice_that_its_host_was_killed() {
     host.check();
 }
 
-/// Whatever the host was killed in the middle of: who has been cancelled takes its children along.
+/// At any moment of a kill: a cancelled parent cancels its children.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_children_of_a_cancelled_parent_do_not_survive_a_kill() {
     let mut host = family("park_after_ms = 300", "", "");

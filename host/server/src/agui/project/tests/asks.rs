@@ -92,14 +92,14 @@ fn calls_of_frontend_tools_are_pending_until_the_client_has_made_them() {
             "c.a {}",
             "c]a",
             "INTERRUPT RUN.1=tool_call(a) RUN.2=input_required",
-            "x.a the run let go of the call before the client answered",
+            "x.a the run abandoned the call before the client answered",
             SUCCESS,
         ],
     );
 }
 
 #[test]
-fn what_comes_of_a_frontend_call_only_the_client_says() {
+fn only_the_client_reports_the_outcome_of_a_frontend_call() {
     check(
         &[
             started("a"),
@@ -122,7 +122,7 @@ fn what_comes_of_a_frontend_call_only_the_client_says() {
             "c]a:2",
             "SUCCESS pending a a:2",
             "x.a the client did not answer in time",
-            "x.a:2 the run let go of the call before the client answered",
+            "x.a:2 the run abandoned the call before the client answered",
             SUCCESS,
         ],
     );
@@ -158,7 +158,7 @@ fn a_run_outside_ends_the_segment_where_it_asks() {
             "c]a",
             "t]m",
             "SUCCESS pending a",
-            "x.a the run let go of the call before the client answered",
+            "x.a the run abandoned the call before the client answered",
             SUCCESS
         ]
     );

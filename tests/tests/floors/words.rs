@@ -1,0 +1,67 @@
+//! The words of doc comments: a paragraph begins with a noun or a verb, not with a clause or a pronoun (docs/GLOSSARY.md has the
+//! terms).
+
+use std::{fs, path::Path};
+
+/// Words with which no paragraph of a doc comment begins.
+const FORBIDDEN: [&str; 15] = [
+    "Who", "Whoever", "What", "Whatever", "Whether", "Where", "Wherever", "How", "Nothing", "Nobody", "It", "Its", "They",
+    "That", "Those",
+];
+/// Comments that become part of a JSON Schema, which a model or a person reads as an instruction.
+const INSTRUCTIONS: [&str; 2] = ["example-runners/local-agent/src/lib.rs", "example-runners/local-agent/src/person.rs"];
+
+/// The paragraphs of the doc comments of a file that begin with a forbidden word, each with its line.
+fn clauses(text: &str) -> Vec<(usize, String)> {
+    let (mut found, mut is_inside, mut in_code) = (Vec::new(), false, false);
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.trim_start();
+        let Some(comment) = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) else {
+            (is_inside, in_code) = (false, false);
+            continue;
+        };
+        let comment = comment.trim();
+        in_code ^= comment.starts_with("```");
+        let start = comment.strip_prefix("- ").filter(|_| !in_code);
+        let begins = !in_code && (!is_inside || start.is_some());
+        let first = start.unwrap_or(comment).split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        if begins && FORBIDDEN.contains(&first) {
+            found.push((number, comment.to_owned()));
+        }
+        is_inside = !comment.is_empty();
+    }
+    found
+}
+
+/// The forbidden beginnings in all source files below `dir`.
+fn look(root: &Path, dir: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        if path.is_dir() && name != "target" && name != "node_modules" {
+            look(root, &path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let shown = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+            if !INSTRUCTIONS.contains(&shown.as_str()) {
+                let clauses = clauses(&fs::read_to_string(&path).unwrap());
+                found.extend(clauses.into_iter().map(|(line, comment)| format!("{shown}:{line}: {comment}")));
+            }
+        }
+    }
+}
+
+#[test]
+fn doc_comments_name_their_subject() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize().unwrap();
+    let mut found = Vec::new();
+    for dir in ["host", "guest-sdk", "example-runners", "xtask", "tests"] {
+        look(&root, &root.join(dir), &mut found);
+    }
+    assert!(found.is_empty(), "begin with the noun that the sentence is about:\n{}", found.join("\n"));
+}
+
+#[test]
+fn a_clause_is_found() {
+    let text = "/// What it is.\n///\n/// It is: `x`.\n/// Who goes on\nfn x() {}\n//! - Whether so.\n/// ```\n/// What\n/// ```\n/// Fine.\n";
+    let lines: Vec<_> = clauses(text).into_iter().map(|(line, _)| line).collect();
+    assert_eq!(lines, [1, 3, 6]);
+}
