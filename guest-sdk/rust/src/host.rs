@@ -10,7 +10,7 @@ pub(crate) use crate::contract::agent_host::runner::{
     timers, tools,
 };
 #[cfg(not(target_family = "wasm"))]
-pub(crate) use crate::testing::door::{
+pub(crate) use crate::testing::bindings::{
     artifacts, events, history, http, interactions, knowledge, log, models, platform, results, runs, state, steering, storage,
     timers, tools,
 };

@@ -23,7 +23,7 @@ use crate::{
     models::ModelConfig,
     retention::Retention,
     schedules::ScheduleConfig,
-    server::{ServerConfig, check_door},
+    server::{ServerConfig, check_admission},
     telemetry::TelemetryConfig,
     webhook_sources::WebhookSourceConfig,
     webhooks::{ActionHookConfig, ResultHookConfig},
@@ -274,7 +274,7 @@ impl Config {
         if limits.guest_memory_bytes < 1024 * 1024 || limits.guest_memory_bytes as u64 > 4 << 30 {
             return invalid("`limits.guest_memory_bytes` must be between 1 MiB and 4 GiB".to_owned());
         }
-        check_door(self.listen, self.loopback_without_key, &self.cors_origins).map_err(ConfigError::Invalid)?;
+        check_admission(self.listen, self.loopback_without_key, &self.cors_origins).map_err(ConfigError::Invalid)?;
         self.check_services().map_err(ConfigError::Invalid)?;
         for (place, binding) in self.bindings.iter().enumerate() {
             binding

@@ -36,7 +36,7 @@ impl Default for ServerConfig {
 }
 
 /// Checks the settings of access that depend on each other.
-pub(crate) fn check_door(listen: SocketAddr, loopback_without_key: bool, cors_origins: &[String]) -> Result<(), String> {
+pub(crate) fn check_admission(listen: SocketAddr, loopback_without_key: bool, cors_origins: &[String]) -> Result<(), String> {
     if loopback_without_key && !listen.ip().is_loopback() {
         return Err(format!(
             "`server.loopback_without_key` is for this machine alone, and `server.listen` is {listen}: listen at \

@@ -51,7 +51,7 @@ pub enum OpenError {
     /// The log does not continue the store, or is broken before its end.
     #[error(
         "the write-ahead log {path} cannot be applied: {reason}. Restore a backup, or ledger.redb, ledger-1.wal and \
-         ledger-2.wal together from one copy; to go on without what only the log holds, rename ledger-1.wal and ledger-2.wal \
+         ledger-2.wal together from one copy; to start without the writes that only the log holds, rename ledger-1.wal and ledger-2.wal \
          to ledger-1.wal.lost and ledger-2.wal.lost"
     )]
     LogDamaged {
@@ -135,7 +135,7 @@ pub enum LedgerError {
         run_id: RunId,
     },
     /// The value is not the one that the write expected.
-    #[error("`{key}` has changed meanwhile: read it again, then decide again")]
+    #[error("`{key}` was changed by another writer: read it again, then decide again")]
     Conflict {
         /// The key of the value.
         key: String,

@@ -125,7 +125,7 @@ impl PartialSchema for MessageContent {
         let forms = OneOfBuilder::new().item(ObjectBuilder::new().schema_type(Type::String));
         let forms = forms.item(Array::new(Ref::from_schema_name("ContentPart")));
         let forms = forms.item(ObjectBuilder::new().schema_type(SchemaType::new(Type::Null)));
-        forms.description(Some("What is said: a string where it is one text, else a list of parts.")).into()
+        forms.description(Some("The content: a string if it is one text, else a list of parts.")).into()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     bindings,
     guest::{Guest, Open, Shut},
     limits::MAX_MEMORIES,
-    wasi_http::Door,
+    wasi_http::OutgoingHttp,
 };
 
 /// Computation time of a guest before it yields to other guests, and the largest delay of a stop.
@@ -158,7 +158,7 @@ fn tick(engine: Weak<GuestEngine>) {
 fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     crate::wasi::link(&mut linker)?;
-    let outside = if granted.contains(Interface::Http) { Door::Open } else { Door::Shut };
+    let outside = if granted.contains(Interface::Http) { OutgoingHttp::Allowed } else { OutgoingHttp::Refused };
     crate::wasi_http::link(&mut linker, outside)?;
 
     let l = &mut linker;

@@ -6,7 +6,7 @@ use agent_host_protocol::{InterfaceSet, Limits, RefusalCode, RunnerManifest, hos
 
 use crate::{
     bindings::AgentRunnerPre,
-    calls::Nobody,
+    calls::NoRun,
     convert,
     guest::{Guest, Waiting},
     imports::Refused,
@@ -20,7 +20,7 @@ pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<
     // The same for every component and every time: a manifest that depends on a clock or on chance is none.
     let world = World::new(limits, GuestClock::new(0), [0; 32]);
     let asked = async {
-        let guest = Guest::new(limits, Waiting::ForTimers, world, Box::new(Nobody), Arc::new(Nobody));
+        let guest = Guest::new(limits, Waiting::ForTimers, world, Box::new(NoRun), Arc::new(NoRun));
         let mut store = run::store(pre.engine(), guest, limits);
         let guest = pre.instantiate_async(&mut store).await;
         match guest {

@@ -134,7 +134,7 @@ impl Sandbox {
             return Ok(component);
         }
         let path = components.path(digest).filter(|path| path.exists());
-        let path = path.ok_or_else(|| format!("component {digest} is not kept on this host any more"))?;
+        let path = path.ok_or_else(|| format!("component {digest} is no longer kept on this host"))?;
         self.load(&path, Some(digest)).await
     }
 

@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        calls::Nobody,
+        calls::NoRun,
         world::{GuestClock, World},
     };
 
@@ -200,7 +200,7 @@ mod tests {
     fn guest(waiting: Waiting) -> Guest {
         let limits = Limits::default();
         let world = World::new(&limits, GuestClock::new(0), [0; 32]);
-        Guest::new(&limits, waiting, world, Box::new(Nobody), Arc::new(Nobody))
+        Guest::new(&limits, waiting, world, Box::new(NoRun), Arc::new(NoRun))
     }
 
     fn later(guest: &mut Guest, after: Option<Duration>) -> Resource<DynPollable> {

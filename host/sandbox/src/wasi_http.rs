@@ -50,20 +50,20 @@ const BODY_CHUNK_BYTES: usize = 64 * 1024;
 
 /// The state of `wasi:http` for a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
-    Open,
-    Shut,
+pub(crate) enum OutgoingHttp {
+    Allowed,
+    Refused,
 }
 
 /// Links `wasi:http`.
-pub(crate) fn link(linker: &mut Linker<Guest>, door: Door) -> wasmtime::Result<()> {
+pub(crate) fn link(linker: &mut Linker<Guest>, http: OutgoingHttp) -> wasmtime::Result<()> {
     types::add_to_linker::<_, WasiHttp>(linker, &types::LinkOptions::default(), Guest::http)?;
     linker.allow_shadowing(true);
     bound(linker)?;
     linker.allow_shadowing(false);
-    match door {
-        Door::Open => outgoing_handler::add_to_linker::<_, WasiHttp>(linker, Guest::http),
-        Door::Shut => linker.instance(HANDLER)?.func_wrap_async("handle", |store, (request, options)| {
+    match http {
+        OutgoingHttp::Allowed => outgoing_handler::add_to_linker::<_, WasiHttp>(linker, Guest::http),
+        OutgoingHttp::Refused => linker.instance(HANDLER)?.func_wrap_async("handle", |store, (request, options)| {
             Box::new(async move { Ok((refused(store, request, options).await?,)) })
         }),
     }
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        calls::Nobody,
+        calls::NoRun,
         engine::GuestEngine,
         guest::Waiting,
         world::{GuestClock, World},
@@ -237,7 +237,7 @@ mod tests {
 
     fn guest(limits: &Limits) -> Guest {
         let world = World::new(limits, GuestClock::new(0), [0; 32]);
-        Guest::new(limits, Waiting::ForReadiness, world, Box::new(Nobody), Arc::new(Nobody))
+        Guest::new(limits, Waiting::ForReadiness, world, Box::new(NoRun), Arc::new(NoRun))
     }
 
     fn request(guest: &mut Guest) -> Resource<OutgoingRequest> {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_door_takes_the_request_and_denies_it() {
+    async fn a_refused_interface_takes_the_request_and_denies_it() {
         let limits = Limits { max_live_runs: 2, ..Limits::default() };
         let engine = GuestEngine::new(&limits).unwrap();
         let mut store = crate::run::store(&engine.wasmtime, guest(&limits), &limits);

@@ -2,7 +2,7 @@
 //!
 //! 1. its id, its span and its metrics ([`request_log`]);
 //! 2. under `/api/v1/agent`, the form of refusals ([`errors`]);
-//! 3. its sender ([`door`]);
+//! 3. its sender ([`authentication`]);
 //! 4. the route, whose panic becomes an answer too.
 //!
 //! All that happens before the route answers at once, so the route is called in place: nothing of it is cloned.
@@ -20,7 +20,7 @@ use axum::{
 use futures_util::{FutureExt, future::BoxFuture};
 use tower::{Layer, Service};
 
-use crate::{access::door, agents::profile::errors, app::App, http::Problem, request_log::RequestLog};
+use crate::{access::authentication, agents::profile::errors, app::App, http::Problem, request_log::RequestLog};
 
 /// Makes the layer.
 #[derive(Clone)]
@@ -57,11 +57,11 @@ where
     fn call(&mut self, mut request: Request) -> Self::Future {
         let log = RequestLog::begin(&self.app, &request);
         let instance = errors::instance(&request);
-        let admitted = log.context().enter(|| door::admit(&self.app, &mut request));
+        let admitted = log.context().enter(|| authentication::admit(&self.app, &mut request));
         let admitted = admitted.map(|welcome| (welcome, self.route.call(request)));
         let answering = async move {
             let response = match admitted {
-                Ok((welcome, route)) => door::while_welcome(welcome, answer(route)).await,
+                Ok((welcome, route)) => authentication::while_welcome(welcome, answer(route)).await,
                 Err(problem) => problem.into_response(),
             };
             match instance {

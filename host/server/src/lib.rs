@@ -19,7 +19,7 @@
 //! artifacts  uploads and downloads
 //! agents     threads and runs of AG-UI, their routes, the profile
 //! routes     one module for each resource, and the table
-//! layer      around every route: request log, dialect, door
+//! layer      around every route: request log, dialect, authentication
 //! router     the routes in their layers; server: listen, serve, end
 //! ```
 

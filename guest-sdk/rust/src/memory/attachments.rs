@@ -57,7 +57,7 @@ impl<'a> Toolbox<'a> {
     /// `artifacts` [`Read`](crate::ArtifactOperation::Read); the host checks access to the artifact.
     #[must_use]
     pub fn read_attachments(self, ctx: &'a Context) -> Self {
-        let schema = r#"{"type":"object","properties":{"artifact_id":{"type":"string","description":"The id of the artifact."},"offset":{"type":"integer","minimum":0,"description":"Where to go on; 0 is the start."}},"required":["artifact_id"]}"#;
+        let schema = r#"{"type":"object","properties":{"artifact_id":{"type":"string","description":"The id of the artifact."},"offset":{"type":"integer","minimum":0,"description":"Offset to continue at, in bytes; 0 is the start."}},"required":["artifact_id"]}"#;
         let description = "Reads the text of an attachment or of a large tool result, by the id of the artifact.";
         self.local_json("read_attachment", description, schema, move |parameters| {
             let ReadAttachment { artifact_id, offset } =
@@ -67,7 +67,7 @@ impl<'a> Toolbox<'a> {
                 return Err("this is no text".into());
             }
             if let Some(next) = next {
-                text.push_str(&format!("\n[it goes on at offset {next}]"));
+                text.push_str(&format!("\n[continues at offset {next}]"));
             }
             Ok(text)
         })

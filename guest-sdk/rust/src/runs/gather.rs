@@ -173,7 +173,7 @@ impl ChildGroup {
     /// Best effort: a child that cannot be cancelled here ends with its parent.
     fn cancel_open(&self) {
         for (_, child) in &self.open {
-            if let Err(error) = child.cancel("its parent has no more time for it") {
+            if let Err(error) = child.cancel("its parent has no time left for it") {
                 crate::log::warn!("the run {} was not cancelled: {error}", child.id());
             }
         }

@@ -60,8 +60,8 @@
 
 mod asks;
 mod beyond;
+pub(crate) mod bindings;
 mod children;
-pub(crate) mod door;
 mod permission;
 mod run;
 mod script;

@@ -330,8 +330,8 @@ impl ScriptedHost {
         }
     }
 
-    pub(super) fn tool_call(&mut self, door: &'static str, call: &ToolCall) -> Answer<ToolOutput> {
-        self.pass(door, Permission::Tool(ToolOperation::Call))?;
+    pub(super) fn tool_call(&mut self, function: &'static str, call: &ToolCall) -> Answer<ToolOutput> {
+        self.pass(function, Permission::Tool(ToolOperation::Call))?;
         let parameters = match serde_json::from_str::<Value>(&call.parameters) {
             Ok(parameters) if parameters.is_object() => parameters,
             _ => {

@@ -82,7 +82,7 @@ pub(crate) fn details(action: &Value) -> String {
     let some = |of: &Value| Some(value(of)).filter(|_| !of.is_null());
     also("asked", at(text::member(action, "/requested_at")));
     also("expires", at(text::member(request, "/expires_at")));
-    also("answered by", listed(text::member(request, "/approvers")).map(|names| format!("{names}, and nobody else")));
+    also("answered by", listed(text::member(request, "/approvers")).map(|names| format!("{names} only")));
     also("decisions", listed(text::member(request, "/decisions")).filter(|_| answered.is_null() && resolved.is_null()));
     also("decision", some(text::member(answered, "/decision")));
     also("by", some(text::member(answered, "/by")));

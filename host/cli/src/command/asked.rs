@@ -159,8 +159,7 @@ impl OpenAction {
 
     fn to_nobody(&self) -> String {
         format!(
-            "the run asks: {}\nnobody can answer without a terminal: it is over when it expires, or when the run meets its \
-             deadline (--timeout). What runs of `agent-host serve` ask is answered with `agent-host actions respond`",
+            "the run asks: {}\nno answer is possible without a terminal: the question ends when it expires, or at the deadline of the run (--timeout). Answer questions of runs of `agent-host serve` with `agent-host actions respond`",
             action_text::what(&self.request)
         )
     }

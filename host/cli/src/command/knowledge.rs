@@ -149,12 +149,12 @@ fn add_text(report: &AddReport) -> String {
     let AddReport { added, updated, unchanged, ignored, passages, failed, missing, pruned } = report;
     let mut shown = format!("{added} added, {updated} updated, {unchanged} unchanged, {passages} new passages\n");
     if *ignored > 0 {
-        shown.push_str(&format!("{ignored} of other kinds ignored; name a file to add it all the same\n"));
+        shown.push_str(&format!("{ignored} of other kinds ignored; name a file to add it anyway\n"));
     }
     if *pruned > 0 {
         shown.push_str(&format!("{pruned} removed, whose files have gone\n"));
     } else if !missing.is_empty() {
-        shown.push_str(&format!("{} have no file any more; --prune removes them:\n", missing.len()));
+        shown.push_str(&format!("{} no longer have a file; --prune removes them:\n", missing.len()));
         shown.extend(missing.iter().map(|path| format!("  {path}\n")));
     }
     if !failed.is_empty() {
@@ -277,7 +277,7 @@ mod tests {
         };
         insta::assert_snapshot!(add_text(&report), @r"
         2 added, 0 updated, 1 unchanged, 7 new passages
-        3 of other kinds ignored; name a file to add it all the same
+        3 of other kinds ignored; name a file to add it anyway
         1 have no file any more; --prune removes them:
           old.md
         1 could not be read:

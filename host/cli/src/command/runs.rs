@@ -94,7 +94,7 @@ pub(crate) struct Events {
     /// The run
     #[arg(value_name = "ID")]
     id: RunId,
-    /// Show all, and go on as they come, to the end of the run
+    /// Show all events, then each new one, to the end of the run
     #[arg(long, conflicts_with = "limit")]
     follow: bool,
     /// Events after this cursor

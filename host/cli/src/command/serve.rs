@@ -33,7 +33,7 @@ const SHUTDOWN: Duration = Duration::from_secs(8);
 #[derive(Debug, Args)]
 #[command(
     long_about = "Serve events over HTTP.\n\n\
-        Loads the plugins directory and watches it, opens the ledger, goes on with what was left, and prints one \
+        Loads the plugins directory and watches it, opens the ledger, resumes unfinished runs, and prints one \
         line with its address on standard output once it answers. The log goes to standard error.\n\n\
         SIGINT or SIGTERM ends it within 10 seconds: no new events, active runs get 5 seconds, and a run that is \
         not over then goes on at the next start, as the `durability` of its binding says. A second signal ends the \

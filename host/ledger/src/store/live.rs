@@ -121,7 +121,7 @@ impl Store {
             && self.merger.state() == MergeState::Idle
             && let Err(error) = self.freeze()
         {
-            tracing::error!(%error, "the log cannot go on in its other part; this is tried again");
+            tracing::error!(%error, "the log cannot continue in its other file; the host tries again");
         }
     }
 

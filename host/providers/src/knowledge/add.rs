@@ -347,7 +347,7 @@ fn read(path: &Path) -> Result<(Vec<u8>, u64), String> {
     let file = fs::File::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
-        return Err("it is no file any more".into());
+        return Err("it is no longer a file".into());
     }
     if metadata.len() > MAX_FILE_BYTES {
         return Err(extract::too_large("it", metadata.len(), MAX_FILE_BYTES));

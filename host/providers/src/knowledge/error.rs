@@ -45,7 +45,9 @@ pub enum KnowledgeError {
     #[error(transparent)]
     Index(#[from] SearchError),
     /// The embedding model does not answer. Committed documents stay; a repeated call adds the rest.
-    #[error("the embedding model failed ({source}); {done} of {files} files are done and kept, add again to go on")]
+    #[error(
+        "the embedding model failed ({source}); {done} of {files} files are done and kept; run the command again to continue"
+    )]
     Embedding {
         /// Error of the model.
         source: ApiError,

@@ -117,7 +117,7 @@ impl OpenCalls {
         if open.is_empty() {
             return Vec::new();
         }
-        let why = ApiError::new(ErrorCode::Cancelled, "the run ended, or let go of the call, before it was done");
+        let why = ApiError::new(ErrorCode::Cancelled, "the run ended, or dropped the call, before it was done");
         open.into_values().map(|call| call.unfinished(&why)).collect()
     }
 }

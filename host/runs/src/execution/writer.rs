@@ -319,7 +319,7 @@ impl ExecutionWriter {
     /// Writes what waits for a write to travel with, if it is much.
     pub(crate) async fn flush_if_full(&self) {
         if let Some(limit) = self.journal.just_full() {
-            let effect = Some("the run cannot be resumed any more");
+            let effect = Some("the run can no longer be resumed");
             let fact = Fact::LimitReached(Limit { effect, limit: "journal_bytes", value: limit });
             if let Err(error) = self.record_fact(&fact).await {
                 tracing::error!(run_id = %self.writer.run_id, %error, "a full journal could not be recorded");

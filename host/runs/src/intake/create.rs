@@ -307,7 +307,7 @@ impl Intake {
             terms.grant.component.clone_from(&now.grant.component);
             terms.refusal.clone_from(&now.refusal);
         } else if serving.is_none() {
-            return Err(gone(&format!("no plugin holds {} any more", run.runner_id)));
+            return Err(gone(&format!("no plugin has {} any longer", run.runner_id)));
         }
         let version = serving.as_ref().map(|serving| serving.manifest().version.to_string()).unwrap_or_default();
         let new = new_run(&event, &run.binding_id, &run.runner_id, version, &terms);

@@ -177,7 +177,7 @@ impl Intake {
         kept.retain(|id, _| ids.contains(id.as_str()));
         self.scheduler.problems.lock().retain(|id, _| ids.contains(id.as_str()));
         if let Err(error) = self.forget_others(&ids).await {
-            tracing::warn!(%error, "schedules that are no more cannot be forgotten");
+            tracing::warn!(%error, "removed schedules cannot be forgotten");
         }
         for schedule in &setup.schedules {
             let id = &schedule.config.id;

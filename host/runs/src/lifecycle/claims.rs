@@ -124,7 +124,7 @@ impl Runs {
                     return Err(HostError::Unavailable("the host is bringing the run back: try again in a moment".to_owned()));
                 }
                 Err(HostError::ClaimLost(format!(
-                    "run {run_id} is not held by this claim any more (it is {}): stop working on it",
+                    "this claim no longer holds run {run_id} (the run is {}): stop working on it",
                     run.status
                 )))
             }

@@ -225,7 +225,7 @@ impl RunTask {
         };
         match (&run.runner, run.resumption) {
             (Some(runner), Resumption::New) => Ok(runner.clone()),
-            _ => Err(RunFailure::host(FailureCode::RunnerNotFound, format!("no plugin holds {id} any more: {why}"))),
+            _ => Err(RunFailure::host(FailureCode::RunnerNotFound, format!("no plugin has {id} any longer: {why}"))),
         }
     }
 }

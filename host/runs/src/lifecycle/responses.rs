@@ -87,7 +87,7 @@ impl Runs {
         }
         if record.run.status.is_terminal() {
             return Err(HostError::Conflict(format!(
-                "run {} does not wait for an answer any more: it is {}",
+                "run {} no longer waits for an answer: it is {}",
                 record.run.run_id, record.run.status
             )));
         }
@@ -280,7 +280,7 @@ fn closed(action: &Action) -> Option<HostError> {
     Some(match outcome {
         "expired" => HostError::Expired(format!("action {id} has expired without an answer")),
         outcome => HostError::Answered {
-            message: format!("action {id} takes no answer any more: it is {outcome}"),
+            message: format!("action {id} no longer takes an answer: it is {outcome}"),
             action: Box::new(action.clone()),
         },
     })

@@ -66,7 +66,7 @@ impl RunTask {
             (Resumption::Interrupted, Durability::Retry) => {
                 let attempt = self.run.record.run.attempt;
                 if attempt >= self.run.terms.max_attempts {
-                    let message = format!("the host stopped in each of {attempt} attempts at the run, and it may have no more");
+                    let message = format!("the host stopped in each of {attempt} attempts at the run, which is the limit");
                     return Ok(Err(RunFailure { message, ..host_restarted() }));
                 }
                 self.start_anew(attempt + 1, journals).await.map(Ok)

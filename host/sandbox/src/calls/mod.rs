@@ -23,11 +23,11 @@ use serde_json::Value;
 use crate::handles::{ArtifactReader, ArtifactWriter, ResponseStream};
 
 mod http;
-mod nobody;
+mod no_run;
 mod unparsed;
 
 pub use http::{HttpBody, HttpCalls};
-pub(crate) use nobody::Nobody;
+pub(crate) use no_run::NoRun;
 pub use unparsed::{Batch, ChatMessages, ChatRequest, StartInput};
 
 /// The host calls of one run. A value belongs to one run, so no function has a parameter for the run.
@@ -365,7 +365,7 @@ impl StartRequest {
     }
 }
 
-/// Closed doors.
+/// Answers of interfaces that the run was not granted.
 #[async_trait]
 pub trait Refusals: Send {
     /// A call of an interface that the run was not granted: records and returns the refusal.

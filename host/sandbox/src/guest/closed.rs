@@ -1,4 +1,4 @@
-//! Closed doors: the interfaces that a run was not granted.
+//! Refusals: the interfaces that a run was not granted.
 
 use agent_host_protocol::Interface;
 use wasmtime::component::Resource;

@@ -6,7 +6,7 @@ use agent_host_runs::Host;
 use axum::http::{HeaderName, Method, header};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::door::is_allowed_origin;
+use super::authentication::is_allowed_origin;
 use crate::http::{headers, prefer};
 
 /// Browsers remember for so long what they may send; longer than a few minutes they do not.

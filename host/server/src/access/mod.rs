@@ -1,8 +1,8 @@
 //! The principal of a request and its permissions. No route is known here.
 
+pub(crate) mod authentication;
 pub(crate) mod caller;
 pub(crate) mod cors;
-pub(crate) mod door;
 pub(crate) mod idempotency;
 mod request;
 

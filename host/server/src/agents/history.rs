@@ -67,8 +67,7 @@ pub(crate) fn judge(
             MessageBody::System { .. } | MessageBody::Developer { .. } => {
                 let role = message.body.role();
                 let detail = format!(
-                    "a client may not speak as `{role}`: what an agent is told is the business of its runner and of the \
-                     configuration of its binding; leave the message out, or send it as `context`"
+                    "a client may not speak as `{role}`: the runner and its binding decide what the agent receives; leave the message out, or send it as `context`"
                 );
                 return Err(refused(ProblemCode::RoleForbidden, detail));
             }

@@ -511,7 +511,7 @@ impl Object<'_> {
 /// A member stands there in both forms.
 struct DuplicateMember;
 
-const TWICE: &str = "stands there twice, in camelCase and in snake_case, with different values";
+const TWICE: &str = "is given twice, in camelCase and in snake_case, with different values";
 
 /// Takes a member in either form.
 fn take(members: &mut Map<String, Value>, name: &str) -> Result<Option<Value>, DuplicateMember> {

@@ -11,7 +11,7 @@ use axum::{
 use http_body_util::BodyExt;
 
 use crate::{
-    access::door::is_allowed_origin,
+    access::authentication::is_allowed_origin,
     app::{App, off_thread},
     http::{
         Problem, ProblemCode,

@@ -112,11 +112,11 @@ impl PartialSchema for Problem {
         let retryable = ObjectBuilder::new().schema_type(Type::Boolean);
         let document = ObjectBuilder::new()
             .schema_type(Type::Object)
-            .description(Some("What went wrong (RFC 9457). Programs decide by `code`."))
+            .description(Some("An error (RFC 9457). Programs decide by `code`."))
             .property("type", ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["about:blank"])))
             .property("title", text("The phrase of the status."))
             .property("status", status.description(Some("The status of the answer.")))
-            .property("detail", text("What happened and what to do, for a person."))
+            .property("detail", text("The error and its remedy, for a person."))
             .property("code", Ref::from_schema_name(Code::name()))
             .property("field", text("The parameter, header or member of the body that is wrong, where one is."))
             .property(
@@ -128,7 +128,7 @@ impl PartialSchema for Problem {
             .property("action", Ref::from_schema_name(Action::name()))
             .property(
                 "retryable",
-                retryable.description(Some("What the gate of a run refuses: whether the same may succeed later.")),
+                retryable.description(Some("For refusals of the gate of a run: true if the same request may succeed later.")),
             )
             .property(
                 "details",
@@ -261,13 +261,13 @@ const KEYS: &str = "An API key (`ahk_…`), the credential of an executor (`ahx_
 
 /// The parts of the API, in the order in which they are shown.
 pub(crate) const TAGS: &[(&str, &str)] = &[
-    ("events", "What happened outside, and what answers it."),
+    ("events", "An event from outside, and the run that answers it."),
     ("agents", "Agents that front ends talk to, as AG-UI 1.0 has it."),
     ("agent", "One agent, in the profile that answers with 202."),
     ("chat", "A page for trying an agent."),
     ("runs", "One execution of one runner for one event."),
     ("queue", "Runs that executors outside claim and execute."),
-    ("actions", "What runs ask people for."),
+    ("actions", "Questions and actions of runs, for people."),
     ("artifacts", "Bytes that events, messages and tools refer to."),
     ("deliveries", "Results on their way to webhooks."),
     ("keys", "Security."),

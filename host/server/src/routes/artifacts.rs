@@ -63,7 +63,7 @@ refusals!(UploadRefusals = [WRITE] + [UnsupportedMediaType, PayloadTooLarge, Req
         ("conversation_id" = Option<String>, Query, description = "Runs of this conversation may see it.", max_length = 256),
         ("thread_id" = Option<String>, Query, description = "Of that conversation, runs of this thread may see it.", max_length = 256),
         ("workspace_id" = Option<String>, Query, description = "Runs of this workspace may see it.", max_length = 256),
-        ("expires_in_ms" = Option<u64>, Query, description = "It is gone after so long, whoever refers to it.", minimum = 1),
+        ("expires_in_ms" = Option<u64>, Query, description = "The artifact is removed after this time, even when it is still referenced.", minimum = 1),
     ),
     request_body(content((Option<Upload> = "application/octet-stream")),
         description = "The content, of any media type. The one that is named is held against it; without one the content decides."),
@@ -115,7 +115,7 @@ refusals!(ContentRefusals = [NotFound, RangeNotSatisfiable]);
         ArtifactId,
         ("disposition" = inline(Option<Disposition>), Query, description = "`inline` shows harmless content: some images, and plain text."),
         ("Range" = Option<String>, Header, description = "One range of bytes (RFC 9110); several are answered with everything."),
-        ("If-None-Match" = Option<String>, Header, description = "What the client has."),
+        ("If-None-Match" = Option<String>, Header, description = "The state of the client."),
         ("If-Range" = Option<String>, Header, description = "The range is wanted only of this content."),
     ),
     responses(
@@ -138,7 +138,7 @@ refusals!(HeadRefusals = [NotFound]);
     params(
         ArtifactId,
         ("disposition" = inline(Option<Disposition>), Query, description = "As for the content."),
-        ("If-None-Match" = Option<String>, Header, description = "What the client has."),
+        ("If-None-Match" = Option<String>, Header, description = "The state of the client."),
     ),
     responses(
         (status = 200, description = "The content is there.", content((Bytes = "*/*")),

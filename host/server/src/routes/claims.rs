@@ -192,7 +192,7 @@ pub(crate) struct Append {
 /// grant of the run. Sending the same numbers again is harmless.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/append", tag = "queue", security(("bearer" = [])),
     params(Id<RunId>), request_body = Append,
-    responses((status = 200, description = "What the host has now.", body = Appended), AppendRefusals))]
+    responses((status = 200, description = "The present state of the host.", body = Appended), AppendRefusals))]
 pub(crate) async fn append(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let limit = request.app.host.config().limits.emit_bytes * 2;

@@ -58,7 +58,7 @@ refusals!(AcceptRefusals = [JSON, WRITE] + [NotFound, RunnerNotFound, InvalidCon
             ("Preference-Applied" = String, description = "How long it waits at most."),
             ("Idempotency-Replayed" = String, description = "`true` where the same request was made before."),
         )),
-        (status = 202, description = "Its runs go on, or it has none and nobody waited.", body = Accepted, headers(
+        (status = 202, description = "Its runs continue, or no run was waiting.", body = Accepted, headers(
             ("Location" = String, description = "The run, where there is one."),
             ("Preference-Applied" = String, description = "How long it has waited at most."),
             ("Idempotency-Replayed" = String, description = "`true` where the same request was made before."),

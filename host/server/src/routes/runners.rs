@@ -32,7 +32,7 @@ refusals!(ListRefusals = []);
 ///
 /// Plugins (admitted, or refused and why), runners and bindings.
 #[utoipa::path(get, path = "/api/v1/runners", tag = "host", security(("bearer" = ["runs:read"])),
-    responses((status = 200, description = "What is installed.", body = Runners<'_>), ListRefusals))]
+    responses((status = 200, description = "Installed runners.", body = Runners<'_>), ListRefusals))]
 pub(crate) async fn list(State(app): State<App>, caller: Caller) -> Result<Response, Problem> {
     caller.may(Scope::RunsRead)?;
     let plugins = app.host.plugins();

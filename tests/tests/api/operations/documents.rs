@@ -12,7 +12,7 @@ use agent_host_tests::process;
 use reqwest::Method;
 use serde_json::Value;
 
-use crate::door::support::Guarded;
+use crate::access::support::Guarded;
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))

@@ -63,9 +63,9 @@ async fn of_two_clients_on_one_thread_one_works_and_the_other_is_told() {
 /// `POST /api/v1/events` and an AG-UI run with `busy = "reject"` race for one conversation: the AG-UI run is refused or
 /// runs first. It never waits unseen behind the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_run_that_wants_an_idle_thread_is_refused_or_first_whatever_door_the_other_takes() {
-    let door = "\n[[bindings]]\nid = \"door\"\nrunner = \"plugin:test/stage/default\"\nmatch = { event_type = \"message[.]received\" }\n";
-    let host = Host::told("loopback_without_key = true", &format!("{}{door}", config("busy = \"reject\"", ""))).await;
+async fn a_run_that_wants_an_idle_thread_is_refused_or_first_whatever_endpoint_the_other_uses() {
+    let fixed = "\n[[bindings]]\nid = \"fixed\"\nrunner = \"plugin:test/stage/default\"\nmatch = { event_type = \"message[.]received\" }\n";
+    let host = Host::told("loopback_without_key = true", &format!("{}{fixed}", config("busy = \"reject\"", ""))).await;
     let slow = json!([{ "do": "say", "text": "slowly ".repeat(4), "pieces": 4, "delay_ms": 20 }]);
     let send = async |thread: &str| {
         let conversation = json!({ "conversation_id": thread });

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 6;
 
 /// The ways to come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum Reconnect {
     /// The same run once more.
     Run,
     /// Under another run id.
@@ -32,7 +32,7 @@ enum Door {
     Events,
 }
 
-const DOORS: [Door; 5] = [Door::Run, Door::Connect, Door::Cursor, Door::Agno, Door::Events];
+const RECONNECTS: [Reconnect; 5] = [Reconnect::Run, Reconnect::Connect, Reconnect::Cursor, Reconnect::Agno, Reconnect::Events];
 
 /// The view of a client so far.
 #[derive(Default)]
@@ -46,14 +46,14 @@ struct Seen {
 
 impl Seen {
     /// A view without an interruption.
-    fn of(door: Door, frames: Vec<Frame>) -> Self {
+    fn of(way: Reconnect, frames: Vec<Frame>) -> Self {
         let joined: Vec<Value> = frames.iter().map(|frame| frame.data.clone()).collect();
-        let last = frames.into_iter().rev().find(|frame| door.place(frame).is_some());
+        let last = frames.into_iter().rev().find(|frame| way.place(frame).is_some());
         Self { view: View::of(&joined), joined, last }
     }
 }
 
-impl Door {
+impl Reconnect {
     /// The first request of a client that will reconnect in this way.
     fn prepared(self, mut input: Value) -> Value {
         match self {
@@ -209,22 +209,22 @@ async fn state_that_no_event_tells_of_is_seen_whole_too() {
 /// Cuts a run after each of its events, in each way, and gives how many there are.
 async fn cut_everywhere(host: &Host, script: &Value) -> usize {
     let (count, whole) = calm(host, script).await;
-    let cases: Vec<_> = (1..=count).flat_map(|cut| DOORS.map(|door| (cut, door))).collect();
+    let cases: Vec<_> = (1..=count).flat_map(|cut| RECONNECTS.map(|way| (cut, way))).collect();
     println!("{} cuts", cases.len());
     let faults: Vec<String> = stream::iter(cases)
-        .map(|(cut, door)| {
+        .map(|(cut, way)| {
             let whole = &whole;
             async move {
-                let (thread, run) = (format!("cut-{door:?}-{cut}"), format!("run-{door:?}-{cut}"));
-                let told = door.prepared(input(&thread, &run, script));
-                let mut seen = door.begin(host, &thread, &run, &told, cut).await;
+                let (thread, run) = (format!("cut-{way:?}-{cut}"), format!("run-{way:?}-{cut}"));
+                let told = way.prepared(input(&thread, &run, script));
+                let mut seen = way.begin(host, &thread, &run, &told, cut).await;
                 if cut % 3 > 0 {
                     // Cut once more, soon: in what is said to those who come back.
-                    door.come_back(host, &thread, &run, &told, &mut seen, 1 + cut % 4).await;
+                    way.come_back(host, &thread, &run, &told, &mut seen, 1 + cut % 4).await;
                 }
-                door.come_back(host, &thread, &run, &told, &mut seen, usize::MAX).await;
+                way.come_back(host, &thread, &run, &told, &mut seen, usize::MAX).await;
                 let seen = seen.view.essence();
-                (seen != *whole).then(|| format!("{door:?} after {cut}: {seen}"))
+                (seen != *whole).then(|| format!("{way:?} after {cut}: {seen}"))
             }
         })
         .buffer_unordered(AT_ONCE)
@@ -242,20 +242,20 @@ async fn the_stock_client_that_is_cut_after_each_event_shows_the_whole_answer_on
     let (count, whole) = calm(&host, &script).await;
     let mut told = Vec::new();
     for cut in 1..=count {
-        for door in ["run", "connect", "reload"] {
-            let (thread, run) = (format!("cut-{door}-{cut}"), format!("run-{door}-{cut}"));
+        for way in ["run", "connect", "reload"] {
+            let (thread, run) = (format!("cut-{way}-{cut}"), format!("run-{way}-{cut}"));
             let url = host.url("/agents/stage/run");
             let first = json!({
                 "runId": run, "say": "Do it.", "props": { "script": script }, "headers": { "x-cut-after": cut.to_string() },
             });
-            let second = match door {
+            let second = match way {
                 "run" => json!({ "runId": run, "props": { "script": script } }),
                 "connect" => json!({ "runId": format!("{run}-observed"), "url": host.url("/agents/stage/connect") }),
                 _ => json!({
                     "runId": format!("{run}-observed"), "url": host.url("/agents/stage/connect"), "fresh": true,
                 }),
             };
-            told.push(json!({ "name": format!("{door} {cut}"), "url": url, "threadId": thread, "turns": [first, second] }));
+            told.push(json!({ "name": format!("{way} {cut}"), "url": url, "threadId": thread, "turns": [first, second] }));
         }
     }
     for client in [Client::Today, Client::Old] {
@@ -295,18 +295,18 @@ async fn a_host_that_is_killed_in_the_middle_of_an_answer_goes_on_where_it_was()
     // The beginning, the end, and between: in the reasoning, in the text, between tools, and after them.
     let places: Vec<usize> = [1, 3, 6, 9, 14, 19, 24, count - 4].into_iter().filter(|place| *place < count).collect();
     for (round, place) in places.into_iter().enumerate() {
-        let told = DOORS.map(|door| {
-            let (thread, run) = (format!("kill-{round}-{door:?}"), format!("run-{round}-{door:?}"));
-            (door, door.prepared(input(&thread, &run, &script)), thread, run)
+        let told = RECONNECTS.map(|way| {
+            let (thread, run) = (format!("kill-{round}-{way:?}"), format!("run-{round}-{way:?}"));
+            (way, way.prepared(input(&thread, &run, &script)), thread, run)
         });
         // All at once: the host dies once a round.
-        let began = told.iter().map(|(door, told, thread, run)| door.begin(&host, thread, run, told, place));
+        let began = told.iter().map(|(way, told, thread, run)| way.begin(&host, thread, run, told, place));
         let seen = futures_util::future::join_all(began).await;
         host.kill();
         host.revive();
-        for ((door, told, thread, run), mut seen) in told.iter().zip(seen) {
-            door.come_back(&host, thread, run, told, &mut seen, usize::MAX).await;
-            assert_eq!(seen.view.essence(), whole, "{door:?}, killed after {place}");
+        for ((way, told, thread, run), mut seen) in told.iter().zip(seen) {
+            way.come_back(&host, thread, run, told, &mut seen, usize::MAX).await;
+            assert_eq!(seen.view.essence(), whole, "{way:?}, killed after {place}");
         }
     }
     host.terminate();

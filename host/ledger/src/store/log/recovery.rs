@@ -113,7 +113,7 @@ impl Part {
         let from = if torn { offset + 1 } else { offset };
         if let Some((batch, at)) = self.later(seed, from, known)? {
             let reason = format!(
-                "what stands at byte {offset}, where batch {} or a later one should, cannot be read, but batch {batch} at byte {at} can",
+                "the bytes at {offset}, where batch {} or a later one is expected, cannot be read, but batch {batch} at byte {at} can",
                 known + 1
             );
             return Err(self.damaged(reason));

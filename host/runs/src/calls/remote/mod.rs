@@ -205,7 +205,7 @@ impl ClaimScope {
 
     pub(crate) fn lost(&self) -> HostError {
         HostError::ClaimLost(format!(
-            "run {} is not held by this claim any more: it has ended, or the claim has expired or was given back. Stop working on it",
+            "this claim no longer holds run {}: the run has ended, or the claim has expired or was released. Stop working on the run",
             self.run_id
         ))
     }

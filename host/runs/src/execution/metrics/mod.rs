@@ -412,7 +412,7 @@ impl Page {
         )?;
         let plugins = [row("status", "ready", ready), row("status", "refused", refused)];
         sheet.gauges("plugins", "Files of the plugins directory", plugins)?;
-        sheet.gauges("actions_open", "What people are asked for now", [(Labels::new(), float(actions as u64))])
+        sheet.gauges("actions_open", "Open questions and actions", [(Labels::new(), float(actions as u64))])
     }
 
     fn of_ledger(&self, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -434,7 +434,7 @@ impl Page {
         sheet.counts("ledger_rows", "Rows that group commits have put or deleted", one(rows))?;
         sheet.gauges_of(
             "ledger_log",
-            "What of the log would be read if the host crashed now",
+            "Bytes of the log that a start after a crash would read",
             Some(&Unit::Bytes),
             [(Labels::new(), float(log_bytes))],
         )?;

@@ -109,7 +109,7 @@ impl Intake {
         let key = key(run_id, webhook);
         let missing = || {
             HostError::NotFound(format!(
-                "there is no delivery of run {run_id} to `{webhook}`: what was delivered is listed no more"
+                "there is no delivery of run {run_id} to `{webhook}`: completed deliveries are not listed"
             ))
         };
         let mut row = self.delivery_row(&key)?.ok_or_else(missing)?;

@@ -345,11 +345,11 @@ impl PartialSchema for AgentProblem {
         let params = any().schema_type(Type::Object).additional_properties(Some(AdditionalProperties::FreeForm(true)));
         let document = ObjectBuilder::new()
             .schema_type(Type::Object)
-            .description(Some("What went wrong, in the form of the profile (RFC 7807). Programs decide by `code`."))
+            .description(Some("An error in the form of the profile (RFC 7807). Programs decide by `code`."))
             .property("type", ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["about:blank"])))
             .property("title", text("The phrase of the status."))
             .property("status", status.description(Some("The status of the answer.")))
-            .property("detail", text("What happened and what to do, for a person."))
+            .property("detail", text("The error and its remedy, for a person."))
             .property("code", code)
             .property("params", params.description(Some("The facts of it, such as `field` or `activeRunId`.")))
             .property("instance", text("The path that was asked."));

@@ -8,7 +8,7 @@ use agent_host_tests::world::PATIENCE;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::door::support::{AGENT, Answer, Guarded};
+use crate::access::support::{AGENT, Answer, Guarded};
 
 /// The object that the `{…}` of a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::door::support::{ASKS, Answer, message};
+use crate::access::support::{ASKS, Answer, message};
 
 const HOSTILE: &str = "[[bindings]]\nid = \"hostile\"\nrunner = \"plugin:test/hostile/default\"\n";
 

@@ -6,7 +6,7 @@ use agent_host_tests::{Process, world::PATIENCE};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::door::support::{ASKS, Guarded, cli, is_anywhere, message, run};
+use crate::access::support::{ASKS, Guarded, cli, is_anywhere, message, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_key_lives_from_its_making_to_its_end() {

@@ -1,4 +1,4 @@
-//! The host calls of a component that is only asked who it is: there is no run, so every one is refused.
+//! The host calls of a component that is only asked for its manifests: there is no run, so each call is refused.
 
 use agent_host_protocol::{
     ApiError, Interface, Page, RunEvent, RunId, Timestamp,
@@ -25,7 +25,7 @@ use super::{
 use crate::handles::{ArtifactReader, ArtifactWriter, HttpResponse, ResponseStream};
 
 /// An implementation for a guest that makes no calls.
-pub(crate) struct Nobody;
+pub(crate) struct NoRun;
 
 fn not_a_run() -> ApiError {
     ApiError::unauthorized("there is no run: the component was only asked for its manifests")
@@ -34,7 +34,7 @@ fn not_a_run() -> ApiError {
 macro_rules! refused {
     ($($calls:ident { $($name:ident($($argument:ty),*) -> $answer:ty;)* })*) => {$(
         #[async_trait]
-        impl $calls for Nobody {$(
+        impl $calls for NoRun {$(
             async fn $name(&mut self, $(_: $argument),*) -> Result<$answer, ApiError> {
                 Err(not_a_run())
             }
@@ -103,7 +103,7 @@ refused! {
 }
 
 #[async_trait]
-impl HttpCalls for Nobody {
+impl HttpCalls for NoRun {
     async fn http_send(&mut self, _: HttpRequest) -> Result<Box<dyn HttpResponse>, ApiError> {
         Err(not_a_run())
     }
@@ -114,7 +114,7 @@ impl HttpCalls for Nobody {
 }
 
 #[async_trait]
-impl ToolCalls for Nobody {
+impl ToolCalls for NoRun {
     async fn tool_detail(&mut self, _: String) -> Result<ToolDetail, ApiError> {
         Err(not_a_run())
     }
@@ -129,7 +129,7 @@ impl ToolCalls for Nobody {
 }
 
 #[async_trait]
-impl TimeCalls for Nobody {
+impl TimeCalls for NoRun {
     async fn now(&mut self) -> Timestamp {
         0
     }
@@ -145,12 +145,12 @@ impl TimeCalls for Nobody {
 }
 
 #[async_trait]
-impl Refusals for Nobody {
+impl Refusals for NoRun {
     async fn refuse(&mut self, _: Interface, _: &'static str) -> ApiError {
         not_a_run()
     }
 }
 
-impl RunLog for Nobody {
+impl RunLog for NoRun {
     fn write(&self, _: LogSource, _: &[u8]) {}
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::door::support::Guarded;
+use crate::access::support::Guarded;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_key_answers_under_its_own_name_and_is_no_approver() {

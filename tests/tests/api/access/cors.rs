@@ -4,7 +4,7 @@ use agent_host_tests::Process;
 use reqwest::{Client, Method};
 use serde_json::json;
 
-use crate::door::support::Guarded;
+use crate::access::support::Guarded;
 
 const APP: &str = "https://app.example";
 

@@ -3,7 +3,7 @@
 use agent_host_tests::{Process, process};
 use reqwest::{Client, Method};
 
-use crate::door::support::{Answer, run};
+use crate::access::support::{Answer, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn forwarded_and_foreign_requests_need_a_key() {
