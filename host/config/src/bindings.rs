@@ -13,6 +13,9 @@ use crate::{
     webhooks::ResultHookConfig,
 };
 
+/// Largest `max_cost`. Millionths of it are exact in a floating-point number.
+const MAX_COST: f64 = 1e9;
+
 /// A run may be given a day, for runs that wait for people.
 const MAX_DEADLINE_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -59,6 +62,12 @@ pub struct BindingConfig {
     /// repetition could do harm.
     #[serde(default)]
     pub in_doubt: InDoubt,
+    /// Tokens that the model calls of one run and its children may use, read and written together. Further calls are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Cost of the model calls of one run and its children, in the currency of `models.price`. Further calls are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cost: Option<f64>,
     /// Rules that say which actions are carried out at once, asked of people, or refused. The first rule that fits counts;
     /// where none does, people are asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,6 +78,17 @@ pub struct BindingConfig {
     /// Webhooks that receive the results of its runs, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deliver: Vec<String>,
+}
+
+/// The use of models that a binding allows to one run and its descendants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Budget {
+    /// Tokens, read and written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Cost in millionths of the currency of the prices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cost_micros: Option<u64>,
 }
 
 /// The answer to a call with an effect whose outcome is unknown.
@@ -144,6 +164,12 @@ pub struct Bootstrap {
     pub max_bytes: u32,
 }
 
+/// Millionths of an amount that [`BindingConfig::check`] allows.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 10^15")]
+fn micros(amount: f64) -> u64 {
+    (amount * 1e6).round().max(1.0) as u64
+}
+
 fn default_bootstrap_events() -> u32 {
     20
 }
@@ -170,6 +196,8 @@ impl BindingConfig {
             durability: Durability::default(),
             max_attempts: default_max_attempts(),
             in_doubt: InDoubt::default(),
+            max_tokens: None,
+            max_cost: None,
             approvals: Vec::new(),
             queue: None,
             deliver: Vec::new(),
@@ -178,6 +206,13 @@ impl BindingConfig {
 }
 
 impl BindingConfig {
+    /// The budget of each run, where the binding sets one.
+    #[must_use]
+    pub fn budget(&self) -> Option<Budget> {
+        let budget = Budget { max_tokens: self.max_tokens, max_cost_micros: self.max_cost.map(micros) };
+        (budget != Budget::default()).then_some(budget)
+    }
+
     /// Checks what the shape alone does not say.
     ///
     /// # Errors
@@ -191,6 +226,14 @@ impl BindingConfig {
         }
         if !(1..=100).contains(&self.max_attempts) {
             return Err("`max_attempts` must be between 1 and 100".to_owned());
+        }
+        if self.max_tokens == Some(0) {
+            return Err(
+                "`max_tokens` must be at least 1; to grant no models, set `resources.model_ids` to an empty list".to_owned()
+            );
+        }
+        if self.max_cost.is_some_and(|cost| !(cost > 0.0 && cost <= MAX_COST)) {
+            return Err(format!("`max_cost` must be more than 0 and at most {MAX_COST}"));
         }
         if let Some(queue) = &self.queue {
             queue.check()?;

@@ -31,7 +31,7 @@ mod webhooks;
 pub use self::{
     agui::{AgentApiConfig, AgentProfile, AguiConfig, BusyThread, ForeignHistory, OnDisconnect},
     approval::{ApprovalPolicy, ApprovalRule, ApproverConfig, QUESTION},
-    bindings::{BindingConfig, Bootstrap, DeliveryPolicy, Durability, InDoubt, default_max_attempts},
+    bindings::{BindingConfig, Bootstrap, Budget, DeliveryPolicy, Durability, InDoubt, default_max_attempts},
     egress::{EgressConfig, HttpSecretConfig, network},
     external_runners::ExternalRunnerConfig,
     file::{Config, ConfigError, section_names},

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use agent_host_protocol::model::ModelType;
+use agent_host_protocol::{message::TokenUsage, model::ModelType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use url::Url;
@@ -113,6 +113,9 @@ pub struct ModelConfig {
     /// The file of replies of a scripted model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<PathBuf>,
+    /// Price of its tokens. With it, the host computes the cost of each call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<ModelPrice>,
     /// Extra arguments that a runner may set; others are refused, not dropped.
     #[serde(default = "default_extra_args")]
     pub extra_args: Vec<String>,
@@ -140,6 +143,51 @@ pub struct ModelConfig {
     /// Bytes that all images of one request have together.
     #[serde(default = "max_image_bytes")]
     pub max_image_bytes: usize,
+}
+
+/// The price of a model, for a million tokens, in the one currency of all prices.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelPrice {
+    /// Price of a million tokens read.
+    pub input: f64,
+    /// Price of a million tokens written.
+    #[serde(default)]
+    pub output: f64,
+    /// Price of a million tokens read from a cache. Default: the price of `input`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<f64>,
+}
+
+impl ModelPrice {
+    /// Largest price of a million tokens.
+    const MAX: f64 = 1e6;
+
+    /// The cost of a call, in millionths of the currency, rounded up.
+    #[must_use]
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "prices are not negative, and a sum beyond 2^53 is cut"
+    )]
+    pub fn cost_micros(&self, usage: &TokenUsage) -> u64 {
+        let cached = usage.cached_input.unwrap_or(0).min(usage.input);
+        let cost = (usage.input - cached) as f64 * self.input
+            + cached as f64 * self.cached_input.unwrap_or(self.input)
+            + usage.output as f64 * self.output;
+        // A fraction that comes from the binary form of a price is no cost.
+        (cost - 1e-6).ceil().max(0.0) as u64
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for (name, price) in [("input", Some(self.input)), ("output", Some(self.output)), ("cached_input", self.cached_input)] {
+            if price.is_some_and(|price| !(0.0..=Self::MAX).contains(&price)) {
+                return Err(format!("`price.{name}` must be from 0 to {} for a million tokens", Self::MAX));
+            }
+        }
+        Ok(())
+    }
 }
 
 const fn llm() -> ModelType {
@@ -183,6 +231,7 @@ impl ModelConfig {
             base_url: None,
             api_key: None,
             script: None,
+            price: None,
             extra_args: default_extra_args(),
             defaults: Map::new(),
             tokenizer: None,
@@ -231,6 +280,9 @@ impl ModelConfig {
             return Err(
                 "`api_key` is missing, such as { env = \"OPENAI_API_KEY\" } (a server of your own needs `base_url`)".into()
             );
+        }
+        if let Some(price) = &self.price {
+            price.check()?;
         }
         self.url()?;
         if self.model.as_ref().is_some_and(|model| model.is_empty() || model.len() > 256) {
@@ -306,6 +358,19 @@ mod tests {
     fn config(text: &str) -> Result<ModelConfig, String> {
         let config: ModelConfig = toml::from_str(text).map_err(|error| error.to_string())?;
         config.check().map(|()| config)
+    }
+
+    #[test]
+    fn a_cost_is_exact_to_the_millionth_and_rounded_up() {
+        let price = ModelPrice { input: 2.5, output: 10.0, cached_input: Some(0.1) };
+        let cost =
+            |input, output, cached| price.cost_micros(&TokenUsage { input, output, cached_input: cached, reasoning: None });
+        assert_eq!((cost(1_000_000, 0, None), cost(0, 1_000_000, None)), (2_500_000, 10_000_000));
+        assert_eq!((cost(1, 0, None), cost(2, 1, None), cost(0, 0, None)), (3, 15, 0));
+        assert_eq!((cost(100, 0, Some(100)), cost(100, 0, Some(500))), (10, 10));
+        let mut config = ModelConfig::new("a", ModelType::Embedding, ProviderKind::Scripted);
+        config.price = Some(ModelPrice { input: -1.0, output: 0.0, cached_input: None });
+        assert!(config.check().unwrap_err().contains("`price.input`"));
     }
 
     #[test]

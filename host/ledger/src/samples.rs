@@ -1,6 +1,6 @@
 //! Records for unit tests.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use agent_host_protocol::{Event, EventId, Run, RunId, RunStatus, encoded::JsonText, event::Envelope, run::Execution};
 use serde_json::Map;
@@ -37,6 +37,9 @@ pub(crate) fn run(event_id: EventId) -> Run {
         cancel_reason: None,
         last_sequence: 0,
         usage: None,
+        usage_by_model: BTreeMap::new(),
+        claimed_usage: None,
+        children_usage: None,
         metadata: Map::new(),
     }
 }

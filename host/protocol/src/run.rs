@@ -145,12 +145,78 @@ pub struct RunCompletion {
     /// The final message, where no `message.completed` carried it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
-    /// Usage of the run.
+    /// Usage that the runner reports of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<TokenUsage>,
     /// More of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
+}
+
+/// The use of models, as the host measured it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ModelUsage {
+    /// Number of ended calls, failed ones included. 0 in runs of hosts before 0.2, which stored what the runner reported.
+    #[serde(default)]
+    pub calls: u64,
+    /// Number of calls whose provider reported no tokens; the other fields lack these calls.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub unmeasured_calls: u64,
+    /// Tokens read, cached ones included.
+    pub input: u64,
+    /// Tokens written, reasoning included.
+    pub output: u64,
+    /// Of `input`, how many came from a cache.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub cached_input: u64,
+    /// Of `output`, how many were reasoning.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub reasoning: u64,
+    /// Cost in millionths of the currency of the prices. Absent where no called model has a price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_micros: Option<u64>,
+}
+
+impl ModelUsage {
+    /// Counts one ended call.
+    pub fn count(&mut self, usage: Option<&TokenUsage>, cost_micros: Option<u64>) {
+        let mut call = Self { calls: 1, cost_micros, ..Self::default() };
+        match usage {
+            Some(usage) => {
+                (call.input, call.output) = (usage.input, usage.output);
+                call.cached_input = usage.cached_input.unwrap_or(0);
+                call.reasoning = usage.reasoning.unwrap_or(0);
+            }
+            None => call.unmeasured_calls = 1,
+        }
+        self.add(&call);
+    }
+
+    /// Adds the use of others.
+    pub fn add(&mut self, other: &Self) {
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.calls, other.calls);
+        add(&mut self.unmeasured_calls, other.unmeasured_calls);
+        add(&mut self.input, other.input);
+        add(&mut self.output, other.output);
+        add(&mut self.cached_input, other.cached_input);
+        add(&mut self.reasoning, other.reasoning);
+        self.cost_micros = match (self.cost_micros, other.cost_micros) {
+            (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
+            (one, other) => one.or(other),
+        };
+    }
+
+    /// The tokens, read and written.
+    #[must_use]
+    pub const fn tokens(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The one end of a run.
@@ -335,15 +401,32 @@ pub struct Run {
     pub cancel_reason: Option<String>,
     /// Number of events.
     pub last_sequence: u64,
-    /// Usage of the run.
+    /// Use of models by the run, as the host measured it, all models together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<TokenUsage>,
+    pub usage: Option<ModelUsage>,
+    /// The same by model.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub usage_by_model: BTreeMap<String, ModelUsage>,
+    /// Usage that the runner reported of itself. The host does not check it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_usage: Option<TokenUsage>,
+    /// Use of models by the children of the run and their descendants, as far as their ends are in the record of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children_usage: Option<ModelUsage>,
     /// More of it.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 
 impl Run {
+    /// Use of models by the run and its descendants.
+    #[must_use]
+    pub fn total_usage(&self) -> ModelUsage {
+        let mut total = self.usage.unwrap_or_default();
+        total.add(&self.children_usage.unwrap_or_default());
+        total
+    }
+
     /// The conversation of its event, where that has one.
     #[must_use]
     pub fn conversation_key(&self) -> Option<ConversationKey> {

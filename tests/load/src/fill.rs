@@ -1,6 +1,7 @@
 //! A ledger with many runs: copies of one real echo run, row for row, each with ids and a conversation of its own.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -155,6 +156,9 @@ impl Sample {
             deadline_at: None,
             last_sequence: 0,
             usage: None,
+            usage_by_model: BTreeMap::new(),
+            claimed_usage: None,
+            children_usage: None,
             ..self.run.clone()
         };
         let accept = Accept {

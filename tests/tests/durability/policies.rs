@@ -193,3 +193,27 @@ async fn a_journal_that_is_full_is_known_to_be_so_whatever_filled_it() {
         host.check();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_of_a_live_run_are_in_the_audit_and_survive_a_kill() {
+    let mut host = Host::steps("durability = \"fail\"\n");
+    let run = host.send("say began; await go").await;
+    host.until_step(&run, "say began").await;
+    // No event of the run takes the records along: the run reads state until it is set.
+    let reads = async |host: &Host| {
+        let audit = host.get(&format!("/api/v1/runs/{run}/audit?limit=100")).await;
+        let items = audit["items"].as_array().unwrap();
+        items.iter().filter(|record| record["action"] == "state.get" && record["outcome"] == "ok").count()
+    };
+    let deadline = std::time::Instant::now() + Duration::from_secs(2);
+    let mut seen = 0;
+    while seen < 4 {
+        assert!(std::time::Instant::now() < deadline, "{seen} reads are in the audit of the live run");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        seen = reads(&host).await;
+    }
+    host.kill_and_revive();
+    host.ended(&run).await.failed("host_restarted");
+    assert!(reads(&host).await >= seen);
+    host.check();
+}

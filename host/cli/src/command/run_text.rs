@@ -1,6 +1,6 @@
 //! Runs as people read them.
 
-use agent_host_protocol::{Page, Run, time};
+use agent_host_protocol::{Page, Run, run::ModelUsage, time};
 
 use crate::{table::Table, text};
 
@@ -23,6 +23,19 @@ pub(crate) fn table(page: &Page<Run>) -> String {
         shown.push_str(&format!("more: --cursor {cursor}\n"));
     }
     shown
+}
+
+/// Use of models, such as `120 in, 30 out in 2 calls, cost 0.0123`.
+fn used(usage: &ModelUsage) -> String {
+    let ModelUsage { calls, unmeasured_calls, input, output, .. } = usage;
+    let mut text = format!("{input} in, {output} out in {calls} calls");
+    if *unmeasured_calls > 0 {
+        text.push_str(&format!(" ({unmeasured_calls} without a report of the provider)"));
+    }
+    if let Some(micros) = usage.cost_micros {
+        text.push_str(&format!(", cost {}.{:06}", micros / 1_000_000, micros % 1_000_000));
+    }
+    text
 }
 
 fn took(run: &Run) -> Option<String> {
@@ -52,7 +65,9 @@ pub(crate) fn details(run: &Run) -> String {
     also("failure", run.failure.as_ref().map(|failure| format!("{}: {}", failure.code, failure.message)));
     also("cancel asked", run.cancel_requested_at.map(time::display));
     also("cancel reason", run.cancel_reason.clone());
-    also("tokens", run.usage.map(|usage| format!("{} in, {} out", usage.input, usage.output)));
+    also("tokens", run.usage.map(|usage| used(&usage)));
+    also("children", run.children_usage.map(|usage| used(&usage)));
+    also("claimed", run.claimed_usage.map(|usage| format!("{} in, {} out, as the runner says", usage.input, usage.output)));
     also("attempt", Some(run.attempt).filter(|attempt| *attempt > 1).map(|attempt| attempt.to_string()));
     also("resumed", Some(run.resumes).filter(|resumes| *resumes > 0).map(times));
     also("forked from", forked_from(run));

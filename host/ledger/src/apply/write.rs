@@ -7,7 +7,7 @@ use agent_host_protocol::Run;
 use crate::{
     apply::{Batch, batch::Answer, value::Plan},
     error::LedgerError,
-    operation::{NewPark, ParkChange, ValueRow, WriteOperation, run_change},
+    operation::{Measured, NewPark, ParkChange, ValueRow, WriteOperation, run_change},
     rows::{Rows, Table, number, pair, wait_key},
 };
 
@@ -68,7 +68,7 @@ impl Batch<'_> {
         self.put_park(run_no, run_change::park_change(&write.changes), write.park.take());
         let run = match ended {
             Some(run) => run,
-            None => match self.change_run(run_no, write.changes, write.span) {
+            None => match self.change_run(run_no, write.changes, write.span, write.measured) {
                 Some(run) => run,
                 None => return,
             },
@@ -83,12 +83,13 @@ impl Batch<'_> {
         run_no: u64,
         changes: Vec<crate::record::RunChange>,
         events: Option<run_change::EventSpan>,
+        measured: Vec<Measured>,
     ) -> Option<Arc<Run>> {
         let active = self.memory.active.get_mut(&run_no)?;
         if changes.is_empty() && events.is_none() {
             return Some(Arc::clone(&active.run));
         }
-        run_change::apply(Arc::make_mut(&mut active.run), changes, events);
+        run_change::apply(Arc::make_mut(&mut active.run), changes, events, measured);
         if !active.dirty {
             active.dirty = true;
             self.dirty.push(run_no);

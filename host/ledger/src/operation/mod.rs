@@ -5,6 +5,7 @@ mod accept;
 mod artifact;
 mod conversation;
 mod journal;
+mod measured;
 pub(crate) mod run_change;
 mod value;
 mod write;
@@ -14,6 +15,7 @@ pub(crate) use artifact::{ArtifactOperation, ForgetOperation, NewArtifact, is_id
 pub(crate) use conversation::{ForgetConversationOperation, ItemRow, Piece, RunPart, audit_bytes};
 pub use journal::Pruned;
 pub(crate) use journal::{NewSegment, PrunableRun, PrunableSegment, PruneOperation};
+pub(crate) use measured::Measured;
 pub(crate) use run_change::{NewPark, ParkChange};
 pub(crate) use value::{EntriesOperation, ValueRow, entry_rows};
 pub(crate) use write::WriteOperation;

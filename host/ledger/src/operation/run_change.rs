@@ -8,6 +8,7 @@ use agent_host_protocol::{
 
 use crate::{
     error::LedgerError,
+    operation::measured::Measured,
     record::{Park, RunChange},
     rows::{MAX_KEY_BYTES, encode},
 };
@@ -122,7 +123,10 @@ fn target(change: &RunChange) -> Option<RunStatus> {
 }
 
 /// Makes changes that [`check`] has allowed.
-pub(crate) fn apply(run: &mut Run, changes: Vec<RunChange>, events: Option<EventSpan>) {
+pub(crate) fn apply(run: &mut Run, changes: Vec<RunChange>, events: Option<EventSpan>, measured: Vec<Measured>) {
+    for measured in measured {
+        measured.add_to(run);
+    }
     if let Some(events) = events {
         run.last_sequence = events.last;
         run.updated_at = run.updated_at.max(events.at);
@@ -216,7 +220,7 @@ fn end(run: &mut Run, at: Timestamp, terminal: Terminal) {
     run.failure = terminal.failure();
     run.status_reason = run.failure.as_ref().map(|failure| failure.code.clone());
     match terminal {
-        Terminal::Completed(completion) => run.usage = completion.usage.or(run.usage),
+        Terminal::Completed(completion) => run.claimed_usage = completion.usage,
         Terminal::Cancelled { reason } => run.status_reason = Some(reason),
         Terminal::Failed(_) | Terminal::Timeout { .. } => {}
     }
@@ -276,7 +280,7 @@ mod tests {
     fn after(changes: Vec<RunChange>) -> Run {
         let mut run = run();
         check(&run, false, &changes, None).unwrap();
-        apply(&mut run, changes, None);
+        apply(&mut run, changes, None, Vec::new());
         run
     }
 
@@ -295,7 +299,7 @@ mod tests {
             RunChange::End { at: 6, terminal: completed() },
         ]);
         assert_eq!((run.status, run.started_at, run.finished_at, run.updated_at), (RunStatus::Completed, Some(3), Some(6), 6));
-        assert_eq!((run.deadline_at, run.status_reason, run.usage.unwrap().output), (Some(100), None, 2));
+        assert_eq!((run.deadline_at, run.status_reason, run.claimed_usage.unwrap().output), (Some(100), None, 2));
     }
 
     #[test]

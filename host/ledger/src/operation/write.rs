@@ -10,7 +10,7 @@ use crate::{
     files::Blobs,
     operation::{
         ItemRow, NewArtifact, NewPark, NewSegment, ValueRow, artifact::artifact_bytes, audit_bytes, entry_rows,
-        run_change::EventSpan,
+        measured::Measured, run_change::EventSpan,
     },
     overlay::Admitted,
     record::{NewEvent, RunChange, RunWrite, StateWrite},
@@ -23,6 +23,8 @@ pub(crate) struct WriteOperation {
     pub(crate) span: Option<EventSpan>,
     /// The events of the span.
     pub(crate) events: Vec<Packed>,
+    /// The use of models that the events report.
+    pub(crate) measured: Vec<Measured>,
     pub(crate) context: Option<ContextRow>,
     /// Rows whose keys are known: entries.
     pub(crate) rows: Rows,
@@ -85,6 +87,7 @@ impl WriteOperation {
         } = write;
         let span = span(&changes, &events)?;
         let rows = entry_rows(&entries)?;
+        let measured = events.iter().filter_map(Measured::of).collect();
         let events = pack_events(&events);
         let values = state.iter().map(ValueRow::state).chain(storage.into_iter().map(ValueRow::storage));
         let values = values.collect::<Result<Vec<_>, _>>()?;
@@ -112,6 +115,7 @@ impl WriteOperation {
             changes,
             span,
             events,
+            measured,
             context,
             rows,
             values,

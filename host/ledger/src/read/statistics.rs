@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use agent_host_protocol::{RunStatus, Timestamp, message::TokenUsage};
+use agent_host_protocol::{RunStatus, Timestamp, message::TokenUsage, run::ModelUsage};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -94,8 +94,14 @@ pub struct Group {
     /// From the creation, or from when it was put into its queue, to the first start, of those that have started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_wait_ms: Option<Percentiles>,
-    /// Tokens, as far as reported.
+    /// Tokens of model calls, as the host measured them.
     pub tokens: Tokens,
+    /// Cost of model calls, in millionths of the currency of the prices, where a called model has a price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_micros: Option<u64>,
+    /// Tokens that runners reported of themselves. The host does not check them.
+    #[serde(default)]
+    pub claimed_tokens: Tokens,
 }
 
 /// Tokens that were used.
@@ -156,7 +162,9 @@ struct Counted {
     #[serde(default)]
     finished_at: Option<Timestamp>,
     #[serde(default)]
-    usage: Option<TokenUsage>,
+    usage: Option<ModelUsage>,
+    #[serde(default)]
+    claimed_usage: Option<TokenUsage>,
 }
 
 #[derive(Deserialize)]
@@ -183,7 +191,8 @@ struct Tally {
     by_status: HashMap<RunStatus, u64>,
     durations: Vec<u64>,
     waits: Vec<u64>,
-    tokens: Tokens,
+    used: ModelUsage,
+    claimed: Tokens,
 }
 
 impl Tally {
@@ -196,7 +205,10 @@ impl Tally {
             self.durations.extend(run.finished_at.map(|finished| finished.saturating_sub(started)));
         }
         if let Some(usage) = &run.usage {
-            let Tokens { input, output, cached_input, reasoning } = &mut self.tokens;
+            self.used.add(usage);
+        }
+        if let Some(usage) = &run.claimed_usage {
+            let Tokens { input, output, cached_input, reasoning } = &mut self.claimed;
             *input = input.saturating_add(usage.input);
             *output = output.saturating_add(usage.output);
             *cached_input = cached_input.saturating_add(usage.cached_input.unwrap_or(0));
@@ -215,7 +227,14 @@ impl Tally {
             success_rate: (ended > 0).then(|| completed as f64 / ended as f64),
             duration_ms: Percentiles::of(self.durations),
             queue_wait_ms: Percentiles::of(self.waits),
-            tokens: self.tokens,
+            tokens: Tokens {
+                input: self.used.input,
+                output: self.used.output,
+                cached_input: self.used.cached_input,
+                reasoning: self.used.reasoning,
+            },
+            cost_micros: self.used.cost_micros,
+            claimed_tokens: self.claimed,
         }
     }
 }

@@ -8,7 +8,7 @@
     reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
 )]
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use agent_host_ledger::{
     Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord,
@@ -124,6 +124,9 @@ pub fn run_of(event: &Event) -> Run {
         cancel_reason: None,
         last_sequence: 0,
         usage: None,
+        usage_by_model: BTreeMap::new(),
+        claimed_usage: None,
+        children_usage: None,
         metadata: serde_json::Map::new(),
     }
 }

@@ -11,13 +11,14 @@
 use std::collections::BTreeMap;
 
 use crate::common::*;
-use agent_host_ledger::{Group, GroupBy, Ledger, Percentiles, RunChange, RunWrite, StatisticsQuery, Tokens};
+use agent_host_ledger::{Group, GroupBy, Ledger, NewEvent, Percentiles, RunChange, RunWrite, StatisticsQuery, Tokens};
 use agent_host_protocol::{
     Run, RunStatus,
     message::TokenUsage,
     run::{QueueEntry, RunCompletion, Terminal},
 };
 use proptest::prelude::*;
+use serde_json::json;
 
 #[derive(Debug, Clone)]
 struct Spec {
@@ -100,11 +101,16 @@ async fn build(ledger: &Ledger, specs: &[Spec]) -> Vec<Run> {
             if let Some(lasts) = spec.lasts {
                 let usage =
                     spec.usage.map(|n| TokenUsage { input: n, output: n / 2, cached_input: Some(n / 3), reasoning: None });
+                if let Some(usage) = &usage {
+                    let call = json!({ "model_id": "m", "usage": usage, "cost_micros": usage.input, "operation": "invoke" });
+                    events.push(NewEvent { data: raw(&call), ..new_event(1, "model.call.completed") });
+                }
+                let last = events.len() as u64 + 1;
                 let end = if spec.completes {
-                    events.push(new_event(1, "run.completed"));
+                    events.push(new_event(last, "run.completed"));
                     Terminal::Completed(RunCompletion { finish_reason: "stop".into(), message: None, usage, metadata: None })
                 } else {
-                    events.push(new_event(1, "run.failed"));
+                    events.push(new_event(last, "run.failed"));
                     let RunChange::End { terminal, .. } = failed() else { panic!("not an end") };
                     terminal
                 };
@@ -131,15 +137,21 @@ fn percentiles(times: &[u64]) -> Option<Percentiles> {
 
 fn naive(key: Option<String>, runs: &[&Run]) -> Group {
     let mut by_status = BTreeMap::new();
-    let mut tokens = Tokens::default();
+    let (mut tokens, mut claimed_tokens, mut cost_micros) = (Tokens::default(), Tokens::default(), None);
     let (mut durations, mut waits) = (Vec::new(), Vec::new());
     for run in runs {
         *by_status.entry(run.status.as_str().to_owned()).or_insert(0) += 1;
         if let Some(usage) = &run.usage {
             tokens.input += usage.input;
             tokens.output += usage.output;
-            tokens.cached_input += usage.cached_input.unwrap_or(0);
-            tokens.reasoning += usage.reasoning.unwrap_or(0);
+            tokens.cached_input += usage.cached_input;
+            tokens.reasoning += usage.reasoning;
+            cost_micros = Some(cost_micros.unwrap_or(0) + usage.input);
+        }
+        if let Some(usage) = &run.claimed_usage {
+            claimed_tokens.input += usage.input;
+            claimed_tokens.output += usage.output;
+            claimed_tokens.cached_input += usage.cached_input.unwrap_or(0);
         }
         if let Some(started) = run.started_at {
             let queued_at = run.queue.as_ref().and_then(|queue| queue.queued_at).filter(|at| *at <= started);
@@ -160,6 +172,8 @@ fn naive(key: Option<String>, runs: &[&Run]) -> Group {
         duration_ms: percentiles(&durations),
         queue_wait_ms: percentiles(&waits),
         tokens,
+        cost_micros,
+        claimed_tokens,
     }
 }
 

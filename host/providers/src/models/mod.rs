@@ -88,7 +88,7 @@ mod template;
 mod tokens;
 mod vectors;
 
-pub use agent_host_config::{DEFAULT_EXTRA_ARGS, ModelConfig, ProviderKind};
+pub use agent_host_config::{DEFAULT_EXTRA_ARGS, ModelConfig, ModelPrice, ProviderKind};
 pub use failure::not_ready;
 pub use stream::ModelStream;
 
@@ -228,6 +228,12 @@ impl Model {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.config.id
+    }
+
+    /// The price of its tokens, where the operator set one.
+    #[must_use]
+    pub const fn price(&self) -> Option<ModelPrice> {
+        self.config.price
     }
 
     /// The kind of the model.

@@ -42,6 +42,10 @@ impl RunCalls {
             let message = format!("the model `{id}` is of type `{}`: it has no {}", model.kind().as_str(), operation.as_str());
             return Err(ApiError::invalid_argument(message));
         }
+        // Counting tokens computes on this host.
+        if operation != ModelOperation::CountTokens {
+            self.run.budget.check()?;
+        }
         Ok(model)
     }
 }
@@ -106,7 +110,8 @@ impl ModelCalls for RunCalls {
         let passed = run.pass(call, allowed, effect).await;
         passed.outcome?;
         if let Some(past) = passed.past {
-            let begun = OpenCall::model_before(run, past.number, &model_id, ModelOperation::Stream);
+            let price = self.services.models.get(&model_id).and_then(|model| model.price());
+            let begun = OpenCall::model_before(run, past.number, &model_id, ModelOperation::Stream, price);
             return Ok(responses(request, None, begun));
         }
         let (stream, begun) = opened.ok_or_else(interrupted)?;

@@ -247,6 +247,9 @@ impl Execution {
 impl<K> AdmittedCall<'_, K> {
     /// Ends the call: its span, its metric and its audit record are made of one observation, and its outcome is recorded,
     /// unless its effect has done that.
+    ///
+    /// A refusal, and any call of an executor, is in the audit on disk before its caller gets the answer. The audit record of
+    /// a guest's successful call follows with the next write, at the latest after `AUDIT_DELAY`.
     pub(crate) async fn end<T: Answer>(self, outcome: Result<T, ApiError>) -> Result<T, ApiError> {
         let Self { run, call, open, began, span } = self;
         let observed = Observation { call: &call, took: began.elapsed(), error: outcome.as_ref().err() };
@@ -254,15 +257,27 @@ impl<K> AdmittedCall<'_, K> {
         if let Some(metrics) = &run.metrics {
             observed.count(metrics);
         }
-        if let Some(record) = observed.audit(run) {
+        let audit = observed.audit(run);
+        let is_durable_first = audit.is_some() && (outcome.is_err() || run.is_external());
+        if let Some(record) = audit {
             run.writer.audit(record);
         }
         if !run.journal.is_settled(open.id) {
             let (recorded, blobs) = run.recorded(&outcome).await?;
             run.journal.settle_open(open.id, recorded, blobs);
         }
-        run.writer.flush_if_full().await;
-        outcome
+        if !is_durable_first {
+            run.writer.flush_if_full().await;
+            return outcome;
+        }
+        match (outcome, run.writer.flush().await) {
+            (Ok(_), Err(unwritten)) => Err(unwritten),
+            (outcome, Ok(())) => outcome,
+            (refusal, Err(error)) => {
+                tracing::error!(run_id = %run.run_id, %error, "the audit record of a refused call could not be written");
+                refusal
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod answer;
 pub(crate) mod answers;
 pub(crate) mod background;
+pub(crate) mod budget;
 pub(crate) mod call;
 pub(crate) mod doubt;
 pub(crate) mod family;
@@ -24,12 +25,13 @@ use std::{
 };
 
 use agent_host_ledger::{Ledger, LedgerError};
-use agent_host_protocol::{ApiError, ErrorCode, EventId, Limits, RunId};
+use agent_host_protocol::{ApiError, ErrorCode, EventId, Limits, RunId, run::ModelUsage};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::shared::Shared;
 use self::{
+    budget::RunBudget,
     family::Family,
     gate::Rates,
     metrics::Metrics,
@@ -58,6 +60,7 @@ pub(crate) struct Execution {
     /// Calls of effects that have begun and not ended.
     pub(crate) open: OpenCalls,
     pub(crate) rates: Rates,
+    pub(crate) budget: RunBudget,
     pub(crate) waits: Waits,
     pub(crate) family: Family,
     pub(crate) knowledge: Knowledge,
@@ -109,6 +112,8 @@ pub(crate) struct NewExecution<'a> {
     pub(crate) mail: Arc<Mailbox>,
     /// The claim under which an executor outside of the host executes the run.
     pub(crate) claim: Option<u32>,
+    /// Use of models by earlier executions and ended children.
+    pub(crate) used: ModelUsage,
     /// `None` during offline replay.
     pub(crate) metrics: Option<Metrics>,
 }
@@ -126,7 +131,6 @@ impl Execution {
             run_id,
             run_no,
             attempt,
-            terms,
             ledger: ledger.clone(),
             cancelled,
             deadline,
@@ -134,10 +138,12 @@ impl Execution {
             journal,
             open: OpenCalls::of_attempt(attempt),
             rates: Rates::new(&limits),
+            budget: RunBudget::new(terms.budget.unwrap_or_default(), &parts.used),
             waits: Waits::new(parts.mail),
             family: Family::default(),
             knowledge: Knowledge::default(),
             metrics: parts.metrics,
+            terms,
             limits,
         }
     }

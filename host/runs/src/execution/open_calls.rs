@@ -14,9 +14,13 @@ use agent_host_protocol::{
     ApiError, ErrorCode,
     manifest::ModelOperation,
     message::{TokenUsage, ToolCall},
+    run::ModelUsage,
     time,
 };
-use agent_host_providers::{models::Model, trace::Span};
+use agent_host_providers::{
+    models::{Model, ModelPrice},
+    trace::Span,
+};
 use parking_lot::Mutex;
 
 use super::{
@@ -139,7 +143,7 @@ struct Observer {
 }
 
 enum ObservedSubject {
-    Model(String, ModelOperation),
+    Model(String, ModelOperation, Option<ModelPrice>),
     Tool(String),
 }
 
@@ -152,8 +156,12 @@ impl Observer {
         Self { subject: None, metrics: None, span: Span::nothing(), began: Instant::now() }
     }
 
-    /// The call is over.
-    fn observe(&mut self, outcome: CallOutcome<'_>) {
+    /// The call is over. Returns the use of its model.
+    fn observe(&mut self, outcome: CallOutcome<'_>) -> Option<ModelUsage> {
+        let price = match &self.subject {
+            Some(ObservedSubject::Model(_, _, price)) => Some(*price),
+            _ => None,
+        };
         let (error, usage) = match outcome {
             CallOutcome::Chat(outcome) => {
                 let (reason, usage) = outcome.map_or((None, None), |(reason, usage)| (Some(reason), usage));
@@ -168,7 +176,8 @@ impl Observer {
             CallOutcome::Tool(Ok(output)) => {
                 spans::executed(&self.span, output);
                 if output.is_error {
-                    return self.end("tool_error", Some("tool_error"), None);
+                    self.end("tool_error", Some("tool_error"), None);
+                    return None;
                 }
                 (None, None)
             }
@@ -176,6 +185,9 @@ impl Observer {
             CallOutcome::Action(outcome) => (outcome.err(), None),
         };
         self.end(metrics::outcome(error), error.map(ApiError::category), usage);
+        let mut used = ModelUsage::default();
+        used.count(usage, price?.and_then(|price| Some(price.cost_micros(usage?))));
+        Some(used)
     }
 
     fn end(&mut self, outcome: &str, failure: Option<&str>, usage: Option<&TokenUsage>) {
@@ -185,7 +197,7 @@ impl Observer {
         }
         let Some(metrics) = &self.metrics else { return };
         match subject {
-            ObservedSubject::Model(model, operation) => {
+            ObservedSubject::Model(model, operation, _) => {
                 metrics.model(&model, operation.as_str(), outcome, self.began.elapsed());
                 if let Some(usage) = usage {
                     metrics.tokens(&model, usage);
@@ -214,12 +226,18 @@ impl OpenCall {
         let subject = |number| CallSubject::Model(model_call(number, &model_id, operation));
         let started = |number| Fact::ModelCallStarted(model_call(number, &model_id, operation));
         let open = Self::start(run, ticket, subject, started).await?;
-        Ok(open.observed(ObservedSubject::Model(model_id.clone(), operation), spans::of_model(model, operation)))
+        Ok(open.observed(ObservedSubject::Model(model_id.clone(), operation, model.price()), spans::of_model(model, operation)))
     }
 
     /// A call to a model that an earlier execution has started, and that has no end in the record yet.
-    pub(crate) fn model_before(run: &Arc<Execution>, number: u64, model_id: &str, operation: ModelOperation) -> Self {
-        let subject = ObservedSubject::Model(model_id.to_owned(), operation);
+    pub(crate) fn model_before(
+        run: &Arc<Execution>,
+        number: u64,
+        model_id: &str,
+        operation: ModelOperation,
+        price: Option<ModelPrice>,
+    ) -> Self {
+        let subject = ObservedSubject::Model(model_id.to_owned(), operation, price);
         Self::open(run, number, CallSubject::Model(model_call(number, model_id, operation))).observed(subject, Span::nothing())
     }
 
@@ -324,13 +342,17 @@ impl OpenCall {
 
     /// The call has ended: metric, span and fact are made of its outcome.
     pub(crate) async fn end(mut self, outcome: CallOutcome<'_>) {
-        self.observer.observe(outcome);
+        let used = self.observer.observe(outcome);
         let Some(call) = self.run.open.0.lock().open.remove(&self.number) else { return };
         let fact = call.subject.end(call.began.elapsed(), outcome, self.run.limits.result_bytes / 2);
+        let fact = fact.with_cost(used.and_then(|used| used.cost_micros));
+        let reached = used.and_then(|used| self.run.budget.spend(&used)).map(Fact::LimitReached);
         // The call is done: that its end could not be written must not take the answer from the guest. The ledger that
         // cannot write fails the run by itself.
-        if let Err(error) = self.run.writer.record_fact(&fact).await {
-            tracing::error!(run_id = %self.run.run_id, %error, "the end of a call could not be recorded");
+        for fact in [Some(fact), reached].into_iter().flatten() {
+            if let Err(error) = self.run.writer.record_fact(&fact).await {
+                tracing::error!(run_id = %self.run.run_id, %error, "the end of a call could not be recorded");
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 //!   entries and audit records that wait.
 
 use std::{
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -17,6 +18,7 @@ use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, NewContext, Ru
 use agent_host_protocol::{ApiError, ErrorCode, Run, RunId, run::Terminal, time};
 use parking_lot::Mutex;
 use serde::Serialize;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::record::{
@@ -31,6 +33,8 @@ use crate::record::{
 const STORAGE_PAUSE: Duration = Duration::from_secs(1);
 /// Audit records that wait for a write to travel with; more go by themselves.
 const MAX_AUDIT_WAITING: usize = 64;
+/// Time that an audit record waits for a write to travel with. With the commit it stays below 100 ms.
+const AUDIT_DELAY: Duration = Duration::from_millis(50);
 
 /// The writer of one run.
 #[derive(Clone)]
@@ -178,6 +182,8 @@ pub(crate) struct ExecutionWriter {
     start: Mutex<Option<UnwrittenStart>>,
     /// Audit records that travel with the next write.
     audit: Mutex<Vec<AuditRecord>>,
+    /// Notified when an audit record begins to wait.
+    audit_waits: Notify,
 }
 
 impl ExecutionWriter {
@@ -191,6 +197,7 @@ impl ExecutionWriter {
             turn: tokio::sync::Mutex::default(),
             start: Mutex::new(start),
             audit: Mutex::default(),
+            audit_waits: Notify::new(),
         }
     }
 
@@ -261,7 +268,8 @@ impl ExecutionWriter {
         // A quota that cannot be looked up is left to the ledger's writer as well.
         let in_doubt = self.may_meet_a_quota(&write.state).unwrap_or(true);
         let (journal, taken) = self.journal.take().split();
-        let write = RunWrite { audit: std::mem::take(&mut *self.audit.lock()), journal, ..write };
+        let audit = std::mem::take(&mut *self.audit.lock());
+        let write = RunWrite { audit: audit.clone(), journal, ..write };
         let start = self.start.lock().take();
         let write = match start.clone() {
             Some(start) => start.put_before(write),
@@ -269,6 +277,7 @@ impl ExecutionWriter {
         };
         let put_back = || {
             *self.start.lock() = start;
+            self.audit.lock().splice(..0, audit);
             self.journal.put_back(taken, call);
         };
         let commit = match self.writer.append(write).await {
@@ -336,6 +345,21 @@ impl ExecutionWriter {
     /// Keeps an audit record for the next write.
     pub(crate) fn audit(&self, record: AuditRecord) {
         self.audit.lock().push(record);
+        self.audit_waits.notify_one();
+    }
+
+    /// Writes audit records that no other write has taken along within [`AUDIT_DELAY`], as long as the future is polled.
+    pub(crate) async fn write_waiting_audit(&self) -> Infallible {
+        loop {
+            self.audit_waits.notified().await;
+            tokio::time::sleep(AUDIT_DELAY).await;
+            if self.audit.lock().is_empty() {
+                continue;
+            }
+            if let Err(error) = self.append(|_| Ok(RunWrite::default())).await {
+                tracing::error!(run_id = %self.writer.run_id, %error, "audit records could not be written; the next write tries again");
+            }
+        }
     }
 
     /// Brings the run to its one end: status and terminal event in one commit. `make` is given the terminal and the sequence

@@ -6,7 +6,11 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use agent_host_config::Config;
-use agent_host_protocol::{FailureCode, Limits, ResultKind, RunEvent, context::RunContext, run::RunFailure};
+use agent_host_protocol::{
+    FailureCode, Limits, ResultKind, RunEvent,
+    context::RunContext,
+    run::{ModelUsage, RunFailure},
+};
 use agent_host_sandbox::{Component, Outcome, Sandbox};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -157,6 +161,7 @@ pub async fn replay(
         start: None,
         mail: Mailbox::unreachable(run_id),
         claim: None,
+        used: ModelUsage::default(),
         metrics: None,
     }));
     let log = Arc::new(GuestLog::new(recording.run.run_id, limits, Arc::default()));

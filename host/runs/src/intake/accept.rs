@@ -1,6 +1,6 @@
 //! Accepting an event: which bindings answer it, on what terms, committed before anyone hears of it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use agent_host_config::{BindingConfig, BusyThread, QueuePolicy};
 use agent_host_ledger::{
@@ -461,6 +461,9 @@ pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, run
         cancel_reason: None,
         last_sequence: 0,
         usage: None,
+        usage_by_model: BTreeMap::new(),
+        claimed_usage: None,
+        children_usage: None,
         metadata,
     }
 }

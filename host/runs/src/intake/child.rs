@@ -98,7 +98,7 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
     envelope.check().map_err(ApiError::invalid_argument)?;
     let event = Arc::new(Event { event_id: EventId::new(), received_at: time::now(), envelope });
     let time_left = parent.deadline.saturating_duration_since(Instant::now());
-    let terms = child::terms(&parent.terms, &runner, config, time_left);
+    let terms = child::terms(&parent.terms, &runner, config, time_left, parent.budget.rest());
     let version = runner.manifest.version.to_string();
     let mut run =
         Run { parent_run_id: Some(parent.run_id), ..new_run(&event, &grant.binding_id, &runner.manifest.id, version, &terms) };

@@ -1,5 +1,7 @@
 //! A new run that shares the first calls of another, and is live after them.
 
+use std::collections::BTreeMap;
+
 use agent_host_ledger::{AddRun, JournalSegment, NewContext, NewEvent};
 use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, context::RunContext, encoded::JsonText, hex, time};
 use serde_json::{Map, Value};
@@ -95,6 +97,9 @@ impl Intake {
             cancel_reason: None,
             last_sequence: events.len() as u64,
             usage: None,
+            usage_by_model: BTreeMap::new(),
+            claimed_usage: None,
+            children_usage: None,
             metadata,
             ..record.run
         };

@@ -105,6 +105,7 @@ impl RunTask {
             start: start.unwritten,
             mail: Arc::clone(&self.mail),
             claim,
+            used: self.run.record.run.total_usage(),
             metrics: Some(runs.shared.metrics.clone()),
         }));
         self.inherit(&execution, start.kind).await?;

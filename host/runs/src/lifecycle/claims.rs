@@ -4,6 +4,8 @@
 //! number of the claim: an executor that comes back too late writes nothing.
 
 use std::{
+    collections::VecDeque,
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -12,7 +14,7 @@ use agent_host_ledger::RunChange;
 use agent_host_protocol::{Run, RunId, RunnerId, SentResult, Timestamp, run::Terminal};
 use agent_host_sandbox::Batch;
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::{Runs, queue::waiting::Offer};
@@ -23,6 +25,9 @@ use crate::{
     },
     record::HostError,
 };
+
+/// Results of one claim whose content is compared when they are appended again.
+const KNOWN_RESULTS: usize = 4_096;
 
 /// A run that an executor has claimed.
 #[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
@@ -51,6 +56,44 @@ pub struct Appended {
     pub replayed: bool,
 }
 
+/// The results that an executor has appended in one claim.
+#[derive(Debug, Default)]
+struct AppendedResults {
+    /// Number of the last one.
+    last: u64,
+    /// Hashes of the last ones, at most [`KNOWN_RESULTS`]. Those of an earlier life of the host are not known.
+    hashes: VecDeque<u64>,
+}
+
+impl AppendedResults {
+    /// The number of the first of these results that the host has otherwise. `first` is the number of the first.
+    fn differs(&self, first: u64, hashes: &[u64]) -> Option<u64> {
+        let first_known = self.last + 1 - self.hashes.len() as u64;
+        let known = |number: u64| self.hashes.get(usize::try_from(number.checked_sub(first_known)?).ok()?);
+        let mut numbered = (first..).zip(hashes);
+        numbered.find(|(number, hash)| known(*number).is_some_and(|known| known != *hash)).map(|(number, _)| number)
+    }
+
+    /// Adds new results; `last` is the number of the last of them.
+    fn add(&mut self, last: u64, hashes: &[u64]) {
+        self.last = last;
+        self.hashes.extend(hashes);
+        let surplus = self.hashes.len().saturating_sub(KNOWN_RESULTS);
+        self.hashes.drain(..surplus);
+    }
+}
+
+/// The hash of a result: of its type and its data as a JSON value, however it is written.
+fn hash(result: &SentResult) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    result.kind.hash(&mut hasher);
+    match serde_json::from_str::<Value>(result.data.get()) {
+        Ok(value) => value.to_string().hash(&mut hasher),
+        Err(_) => result.data.get().hash(&mut hasher),
+    }
+    hasher.finish()
+}
+
 /// The channel for the answer to a request.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, HostError>>;
 
@@ -64,8 +107,8 @@ pub(crate) struct ClaimHandle {
     pub(crate) calls: OnceLock<RunCalls>,
     /// The calls that are under way for the claim.
     pub(crate) scope: Arc<ClaimScope>,
-    /// Number of the last result that was appended. Appends come one after the other.
-    appended: Mutex<u64>,
+    /// The results that were appended. Appends come one after the other.
+    appended: Mutex<AppendedResults>,
 }
 
 /// A request about the claim itself. The task of the run carries it out.
@@ -85,7 +128,10 @@ impl ClaimHandle {
             orders,
             calls: OnceLock::new(),
             scope: Arc::new(ClaimScope::new(run.run_id)),
-            appended: Mutex::new(run.queue.as_ref().map_or(0, |queue| queue.appended)),
+            appended: Mutex::new(AppendedResults {
+                last: run.queue.as_ref().map_or(0, |queue| queue.appended),
+                hashes: VecDeque::new(),
+            }),
         }
     }
 
@@ -207,13 +253,14 @@ impl Runs {
     }
 
     /// Appends results to a claimed run. `first` is the number of the first result; the executor counts from 1 in each
-    /// claim. Results that the host already has are not appended again. The results are durable when this function returns.
+    /// claim. Results that the host already has are not appended again; another result under such a number is refused. The
+    /// results are durable when this function returns.
     pub(crate) async fn append(
         &self,
         run_id: RunId,
         token: &str,
         first: u64,
-        results: Vec<SentResult>,
+        mut results: Vec<SentResult>,
     ) -> Result<Appended, HostError> {
         let handle = self.claim_handle(run_id, token)?;
         let mut calls = handle.calls()?;
@@ -224,19 +271,26 @@ impl Runs {
         let run = Arc::clone(&calls.run);
         let mut appended = handle.appended.lock().await;
         let answer = |appended, replayed| Appended { appended, last_sequence: run.writer.last_sequence(), replayed };
-        if through <= *appended {
-            return Ok(answer(*appended, true));
+        if first > appended.last + 1 {
+            return Err(HostError::SequenceGap { expected: appended.last + 1, first });
         }
-        if first != *appended + 1 {
-            return Err(HostError::SequenceGap { expected: *appended + 1, first });
+        let hashes: Vec<u64> = results.iter().map(hash).collect();
+        let known = usize::try_from(appended.last + 1 - first).unwrap_or(usize::MAX).min(results.len());
+        let (repeated, new) = hashes.split_at(known);
+        if let Some(number) = appended.differs(first, repeated) {
+            return Err(HostError::ResultConflict { number });
         }
+        if new.is_empty() {
+            return Ok(answer(appended.last, true));
+        }
+        results.drain(..known);
         let batch = Batch::sent(results);
         let work = async {
             let written = calls.emit_with(batch, vec![RunChange::Append { through }]).await?;
             written.durable().await
         };
         handle.scope.call(work).await?.map_err(HostError::Refused)?;
-        *appended = through;
+        appended.add(through, new);
         Ok(answer(through, false))
     }
 

@@ -50,7 +50,11 @@ impl Runs {
             if !record.run.status.is_terminal() {
                 return;
             }
-            let end = Fact::ChildEnded(ChildEnd { run_id: child, status: record.run.status });
+            let usage = Some(record.run.total_usage()).filter(|usage| usage.calls > 0);
+            if let Some(usage) = &usage {
+                parent.budget.spend(usage);
+            }
+            let end = Fact::ChildEnded(ChildEnd { run_id: child, status: record.run.status, usage });
             if let Err(error) = parent.writer.record_fact(&end).await {
                 tracing::debug!(run_id = %parent.run_id, %child, error = error.message, "the end of a child could not be recorded");
             }

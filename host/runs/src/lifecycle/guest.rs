@@ -1,7 +1,6 @@
 //! The guest body: a run that the host executes in its sandbox.
 
 use std::{
-    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -161,15 +160,17 @@ impl GuestBody {
             Box::new(calls),
             Arc::clone(&running.log) as _,
         );
+        let waiting_writes = async {
+            tokio::time::sleep(UNWRITTEN_START).await;
+            execution.writer.write_start().await;
+            execution.writer.write_waiting_audit().await
+        };
         let executed = async {
-            let mut executed = pin!(executed);
             tokio::select! {
                 biased;
-                outcome = &mut executed => return outcome,
-                () = tokio::time::sleep(UNWRITTEN_START) => {}
+                outcome = executed => outcome,
+                never = waiting_writes => match never {},
             }
-            execution.writer.write_start().await;
-            executed.await
         };
         let cancelled = async {
             task.cancelled.cancelled().await;

@@ -169,6 +169,7 @@ impl Binding {
             durability: self.config.durability,
             max_attempts: self.config.max_attempts,
             in_doubt: self.config.in_doubt,
+            budget: self.config.budget(),
             approvals: self.config.approvals.clone(),
             execution: runner.map(Serving::execution).unwrap_or_default(),
             queue: self.config.queue.clone().map(Box::new),

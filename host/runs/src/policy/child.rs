@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agent_host_config::Budget;
 use agent_host_protocol::{
     Grant,
     manifest::{ArtifactOperation, RunOperation, StateScope},
@@ -12,8 +13,8 @@ use serde_json::{Map, Value};
 
 use crate::record::terms::Terms;
 
-/// The terms of a child of a run with the terms `parent`, which has `time_left` until its deadline.
-pub(crate) fn terms(parent: &Terms, runner: &Runner, config: Map<String, Value>, time_left: Duration) -> Terms {
+/// The terms of a child of a run with the terms `parent`, which has `time_left` until its deadline and `budget` left.
+pub(crate) fn terms(parent: &Terms, runner: &Runner, config: Map<String, Value>, time_left: Duration, budget: Budget) -> Terms {
     let mut delivery = parent.delivery.clone();
     "run".clone_into(&mut delivery.surface);
     delivery.reply_target = None;
@@ -26,6 +27,7 @@ pub(crate) fn terms(parent: &Terms, runner: &Runner, config: Map<String, Value>,
         durability: parent.durability,
         max_attempts: parent.max_attempts,
         in_doubt: parent.in_doubt,
+        budget: parent.budget.map(|_| budget),
         approvals: parent.approvals.clone(),
         execution: Execution::Host,
         queue: None,

@@ -32,6 +32,12 @@ pub enum HostError {
         /// The number that came.
         first: u64,
     },
+    /// Another result was appended under this number.
+    #[error("result {number} of this claim was appended before with another content: number new results from the next one on")]
+    ResultConflict {
+        /// The number of the result.
+        number: u64,
+    },
     /// The gate has refused what an executor does for its run.
     #[error("{}", .0.message)]
     Refused(ApiError),
@@ -110,7 +116,7 @@ impl HostError {
             Self::Expired(_) => "expired",
             Self::Unauthenticated(_) => "unauthenticated",
             Self::Forbidden(_) => "forbidden",
-            Self::IdempotencyConflict => "idempotency_conflict",
+            Self::IdempotencyConflict | Self::ResultConflict { .. } => "idempotency_conflict",
             Self::QueueFull { .. } => "queue_full",
             Self::Busy { .. } => "conflict",
             Self::InsufficientStorage(_) => "insufficient_storage",

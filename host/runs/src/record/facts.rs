@@ -10,6 +10,7 @@ use agent_host_protocol::{
     encoded::{JsonText, json_len},
     manifest::ModelOperation,
     message::{ContentPart, TokenUsage},
+    run::ModelUsage,
     tool::ToolOutput,
 };
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,9 @@ pub(crate) struct ModelCall {
 /// The end of a call to a model.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ModelCallEnd {
+    /// Cost in millionths of the currency of the price, where the model has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost_micros: Option<u64>,
     duration_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Failure>,
@@ -178,6 +182,9 @@ pub(crate) struct ChildStart {
 pub(crate) struct ChildEnd {
     pub(crate) run_id: RunId,
     pub(crate) status: RunStatus,
+    /// Use of models by the child and its descendants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<ModelUsage>,
 }
 
 /// A limit that was met.
@@ -323,6 +330,16 @@ pub(crate) enum CallOutcome<'a> {
     Unfinished(&'a ApiError),
 }
 
+impl Fact {
+    /// The same fact with the cost of the call.
+    pub(crate) fn with_cost(mut self, cost_micros: Option<u64>) -> Self {
+        if let Self::ModelCallCompleted(end) = &mut self {
+            end.cost_micros = cost_micros;
+        }
+        self
+    }
+}
+
 impl CallSubject {
     /// The fact of its end. Results of more than `room` bytes are cut or left out.
     pub(crate) fn end(self, took: Duration, outcome: CallOutcome<'_>, room: usize) -> Fact {
@@ -374,7 +391,7 @@ fn model_end(call: ModelCall, duration_ms: u64, outcome: CallOutcome<'_>) -> Mod
         CallOutcome::Tool(_) | CallOutcome::Action(_) => (None, None, None),
     };
     let usage = usage.map(|usage| usage.cloned().map_or(Usage::Unknown("unknown"), Usage::Known));
-    ModelCallEnd { duration_ms, error, finish_reason, call, usage }
+    ModelCallEnd { cost_micros: None, duration_ms, error, finish_reason, call, usage }
 }
 
 fn tool_end(call: ToolCallName, duration_ms: u64, outcome: CallOutcome<'_>, room: usize) -> ToolCallEnd {

@@ -11,7 +11,7 @@ use agent_host_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use agent_host_config::{ApprovalRule, Bootstrap, Durability, InDoubt, QueuePolicy, default_max_attempts};
+use agent_host_config::{ApprovalRule, Bootstrap, Budget, Durability, InDoubt, QueuePolicy, default_max_attempts};
 
 /// Stored with the run in the same commit, and read by everything that happens to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct Terms {
     /// Handling of effects in doubt.
     #[serde(default)]
     pub in_doubt: InDoubt,
+    /// The tokens and the cost that the run and its descendants may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
     /// The rules for platform actions: execute at once, ask people, or refuse.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<ApprovalRule>,

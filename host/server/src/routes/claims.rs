@@ -30,7 +30,8 @@ const MORE_BYTES: usize = 64 * 1024;
 refusals!(ClaimRefusals = [JSON, WRITE] + [Conflict]);
 refusals!(HeldRefusals = [JSON, WRITE] + [NotFound, ClaimLost, Conflict]);
 refusals!(
-    AppendRefusals = [JSON, WRITE] + [NotFound, ClaimLost, Conflict, SequenceGap, Cancelled, RateLimited, DeadlineExceeded]
+    AppendRefusals = [JSON, WRITE]
+        + [NotFound, ClaimLost, Conflict, SequenceGap, IdempotencyConflict, Cancelled, RateLimited, DeadlineExceeded]
 );
 
 /// The request of a claim.

@@ -68,3 +68,81 @@ async fn runs_are_counted_by_what_became_of_them() {
 fn at(run: &Value, field: &str) -> u64 {
     run[field].as_u64().unwrap_or_else(|| panic!("no {field}: {run}"))
 }
+
+const SCRIPT: &str = "[[reply]]\ntext = \"A model says this.\"\nusage = { input = 11, output = 7, cached_input = 3 }\n";
+
+/// A host with the runner `stage` as two bindings, `free` and `bounded`, and a model with a price.
+fn stage() -> Host {
+    let dir = agent_host_tests::Process::lay_out(&["stage"]);
+    std::fs::write(dir.path().join("script.toml"), SCRIPT).unwrap();
+    let binding = |id: &str, more: &str| {
+        format!(
+            "[[bindings]]\nid = \"{id}\"\nrunner = \"plugin:test/stage/default\"\nmatch = {{ event_type = \"{id}\" }}\n\
+             resources = {{ runs = [\"start\", \"get\", \"events\"] }}\n{more}\n"
+        )
+    };
+    let model =
+        "[[models]]\nid = \"chat\"\nprovider = \"scripted\"\nscript = \"script.toml\"\nprice = { input = 2.0, output = 10.0 }\n";
+    let config = format!("{LIMITS}{model}{}{}", binding("free", ""), binding("bounded", "max_tokens = 30\nmax_cost = 5.0"));
+    Host::of(tokio::task::block_in_place(|| agent_host_tests::Process::start_as(dir, "loopback_without_key = true", &config)))
+}
+
+/// The ended run of a script.
+async fn act(host: &Host, event_type: &str, script: Value) -> Value {
+    let event = json!({ "event_type": event_type, "input": { "text": script.to_string() } });
+    let (_, answer) = host.post("/api/v1/events", &event).await;
+    let id = answer["runs"][0]["run_id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    crate::operations::host::until("it ends", async || host.run(&id).await["finished_at"].is_number()).await;
+    host.run(&id).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn usage_is_what_the_host_measured_and_claims_are_apart() {
+    let host = stage();
+    let model = json!({ "do": "model", "prompt": "Say something." });
+    let once = json!({ "calls": 1, "input": 11, "output": 7, "cached_input": 3, "cost_micros": 92 });
+
+    let failed = act(&host, "free", json!([model, { "do": "fail", "code": "stage.failed", "message": "as asked" }])).await;
+    assert_eq!((&failed["status"], &failed["usage"], &failed["usage_by_model"]["chat"]), (&json!("failed"), &once, &once));
+
+    let usage = json!({ "input": 1_000, "output": 2_000 });
+    let boasts = act(&host, "free", json!([model, { "do": "finish", "text": "done", "usage": usage }])).await;
+    assert_eq!((&boasts["usage"], &boasts["claimed_usage"]), (&once, &usage), "{boasts:#}");
+
+    let silent = act(&host, "free", json!([model, model])).await;
+    assert_eq!((&silent["usage"]["calls"], &silent["usage"]["input"]), (&json!(2), &json!(22)), "{silent:#}");
+
+    let parent = act(&host, "free", json!([{ "do": "child", "script": [model] }])).await;
+    assert_eq!((&parent["children_usage"], parent.get("usage")), (&once, None), "{parent:#}");
+
+    let (_, all) = host.get("/api/v1/statistics").await;
+    let total = &all["total"];
+    assert_eq!((&total["tokens"]["input"], &total["tokens"]["output"]), (&json!(55), &json!(35)), "{total:#}");
+    assert_eq!((&total["cost_micros"], &total["claimed_tokens"]["output"]), (&json!(5 * 92), &json!(2_000)), "{total:#}");
+    let metrics = reqwest::get(host.process.url("/metrics")).await.unwrap().text().await.unwrap();
+    for (direction, tokens) in [("input", 55), ("output", 35)] {
+        let line = metrics.lines().find(|line| line.starts_with("agent_host_model_tokens_total") && line.contains(direction));
+        assert!(line.is_some_and(|line| line.ends_with(&format!(" {tokens}"))), "{direction}: {line:?}");
+    }
+    let shown = host.command(&["runs", "show", failed["run_id"].as_str().unwrap()]);
+    assert!(text(&shown).contains("11 in, 7 out in 1 calls, cost 0.000092"), "{}", text(&shown));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_has_used_its_budget_gets_no_further_model_calls() {
+    let host = stage();
+    let model = json!({ "do": "model", "prompt": "Say something." });
+    // 18 tokens each: the second call reaches the limit, the third is refused.
+    let run = act(&host, "bounded", json!([model, model, model])).await;
+    assert_eq!((&run["status"], &run["usage"]["calls"]), (&json!("failed"), &json!(2)), "{run:#}");
+    assert!(run["failure"]["message"].as_str().unwrap().contains("`max_tokens`"), "{run:#}");
+    let events = host.events(run["run_id"].as_str().unwrap()).await;
+    let reached: Vec<_> = events.iter().filter(|event| event["type"] == "limit.reached").map(|event| &event["data"]).collect();
+    assert_eq!(reached.len(), 1, "{events:#?}");
+    assert_eq!((&reached[0]["limit"], &reached[0]["value"]), (&json!("max_tokens"), &json!(30)));
+
+    // A child has what is left of its parent's budget.
+    let run = act(&host, "bounded", json!([model, { "do": "child", "script": [model, model] }, model])).await;
+    assert_eq!((&run["usage"]["calls"], &run["children_usage"]["calls"]), (&json!(1), &json!(1)), "{run:#}");
+    assert_eq!(run["status"], "failed", "{run:#}");
+}

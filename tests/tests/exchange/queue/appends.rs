@@ -19,10 +19,16 @@ async fn results_are_numbered_without_a_gap_and_repeating_them_is_harmless() {
         assert_eq!((again["appended"].as_u64(), again["replayed"].as_bool()), (Some(2), Some(true)));
         assert_eq!(again["last_sequence"], first["last_sequence"]);
     }
-    held.refused("append", said(2, &["two", "three"]), 409, "sequence_gap").await;
+    // A part is new: only that is appended. The same number with another content is refused, and nothing of its batch is taken.
+    let overlap = held.does("append", said(2, &["two", "three"])).await;
+    assert_eq!((overlap["appended"].as_u64(), overlap["replayed"].as_bool()), (Some(3), Some(false)));
+    for body in [said(1, &["other", "two"]), said(3, &["other", "four"])] {
+        let problem = held.refused("append", body, 422, "idempotency_conflict").await;
+        assert!(problem["detail"].as_str().unwrap().starts_with("result "), "{problem:#}");
+    }
     // Twenty of them at once, each three times: in some order they are refused or taken, and each is there once.
     let mut tasks = Vec::new();
-    for first in 3..23_u64 {
+    for first in 4..24_u64 {
         for _ in 0..3 {
             let held = held.clone();
             tasks.push(tokio::spawn(async move {
@@ -42,7 +48,8 @@ async fn results_are_numbered_without_a_gap_and_repeating_them_is_harmless() {
     }
     held.complete().await;
     let said = texts(&host.events(&run).await);
-    let wanted: Vec<_> = ["one".to_owned(), "two".to_owned()].into_iter().chain((3..23).map(|n| format!("n{n}"))).collect();
+    let wanted = ["one", "two", "three"].map(str::to_owned).into_iter().chain((4..24).map(|n| format!("n{n}")));
+    let wanted: Vec<_> = wanted.collect();
     assert_eq!(said, wanted);
     host.check();
 }
@@ -97,7 +104,7 @@ async fn messages_of_an_executor_join_the_conversation_and_its_runs_wait_in_line
     let done = held
         .does("finalize", json!({ "status": "completed", "finish_reason": "stop", "usage": { "input": 3, "output": 4 } }))
         .await;
-    assert_eq!((done["status"].as_str(), done["usage"]["output"].as_u64()), (Some("completed"), Some(4)), "{done:#}");
+    assert_eq!((done["status"].as_str(), done["claimed_usage"]["output"].as_u64()), (Some("completed"), Some(4)), "{done:#}");
     // The answer may have been lost.
     assert_eq!(held.does("finalize", json!({ "status": "completed" })).await["status"], "completed");
     held.refused("finalize", json!({ "status": "failed", "message": "or not" }), 409, "claim_lost").await;

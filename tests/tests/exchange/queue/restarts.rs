@@ -66,6 +66,27 @@ async fn every_run_goes_on_after_a_kill_whoever_executes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answered_call_of_an_executor_is_in_the_audit_after_a_kill() {
+    let mut host = host("lease_ms = 30000", "");
+    let desk = Desk::of(&host);
+    let executor = desk.executor("audited").await;
+    let run = desk.job("audited", json!({})).await;
+    let held = executor.claim().await;
+    for n in 0..10 {
+        held.does("calls/state.get", json!({ "scope": "runner", "key": format!("k{n}") })).await;
+        held.refused("calls/models.invoke", json!({ "model_id": "none", "request": {} }), 403, "unauthorized").await;
+    }
+    host.kill_and_revive();
+    let audit = host.get(&format!("/api/v1/runs/{run}/audit?limit=100")).await;
+    let count = |action: &str, outcome: &str| {
+        let items = audit["items"].as_array().unwrap();
+        items.iter().filter(|record| record["action"] == action && record["outcome"] == outcome).count()
+    };
+    assert_eq!((count("state.get", "ok"), count("models.invoke", "unauthorized")), (10, 10), "{audit:#}");
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_died_with_the_host_loses_its_claim_a_while_after_the_start() {
     let mut host = host("lease_ms = 1000", "");
     let desk = Desk::of(&host);

@@ -262,7 +262,7 @@ impl Projector {
             return;
         }
         self.close(Closing::Waits);
-        let usage = self.usage.take(None);
+        let usage = self.usage.take();
         let end = match self.asks.pending() {
             Some(pending) => End::Success { result: None, pending, usage },
             None => End::Interrupt { interrupts: self.asks.interrupts(self.ids.run()), usage },
@@ -272,24 +272,25 @@ impl Projector {
 
     fn run_completed(&mut self, completion: Option<RunCompletion>) {
         let mut result = Map::new();
-        let mut used = None;
         if let Some(completion) = completion {
             if let Some(message) = completion.message {
                 self.texts.concluded(&mut self.out, &mut self.ids, message);
             }
             result.insert("finishReason".to_owned(), completion.finish_reason.into());
             result.extend(completion.metadata.map(|metadata| ("metadata".to_owned(), metadata)));
-            used = completion.usage;
+            if let Some(usage) = completion.usage.and_then(|usage| serde_json::to_value(usage).ok()) {
+                result.insert("claimedUsage".to_owned(), usage);
+            }
         }
         self.close(Closing::Completes);
         let result = (!result.is_empty()).then_some(Value::Object(result));
-        let usage = self.usage.take(used);
+        let usage = self.usage.take();
         self.over(End::Success { result, pending: Vec::new(), usage });
     }
 
     fn run_failed(&mut self, failure: Option<RunFailure>) {
         self.close(Closing::Fails);
-        let usage = self.usage.take(None);
+        let usage = self.usage.take();
         self.over(match failure {
             Some(failure) if failure.code == CANCELLED => End::Cancelled { usage },
             // The details may have lines of its log, which are the operator's.

@@ -15,8 +15,6 @@ const MAX_COUNT: u64 = (1 << 53) - 1;
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     by_model: BTreeMap<String, TokenUsage>,
-    /// True if any call of the run reported its usage: the total at the end of the run repeats it.
-    counted: bool,
 }
 
 /// The end of a call to a model.
@@ -31,7 +29,6 @@ pub(super) struct ModelCall {
 impl Tally {
     pub(super) fn count(&mut self, call: ModelCall) {
         let Ok(used) = serde_json::from_value::<TokenUsage>(call.usage) else { return };
-        self.counted = true;
         match self.by_model.get_mut(&call.model_id) {
             Some(sum) => {
                 sum.input = sum.input.saturating_add(used.input);
@@ -43,13 +40,10 @@ impl Tally {
         }
     }
 
-    /// The usage of the segment. `whole` is the total that the run reports at its end.
-    pub(super) fn take(&mut self, whole: Option<TokenUsage>) -> Vec<Usage> {
-        if self.counted {
-            let by_model = std::mem::take(&mut self.by_model);
-            return by_model.into_iter().map(|(model, used)| shown(Some(model), &used)).collect();
-        }
-        whole.map(|used| shown(None, &used)).into_iter().collect()
+    /// The usage of the segment, as the host measured it.
+    pub(super) fn take(&mut self) -> Vec<Usage> {
+        let by_model = std::mem::take(&mut self.by_model);
+        by_model.into_iter().map(|(model, used)| shown(model, &used)).collect()
     }
 }
 
@@ -61,11 +55,11 @@ fn both(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     }
 }
 
-fn shown(model: Option<String>, used: &TokenUsage) -> Usage {
+fn shown(model: String, used: &TokenUsage) -> Usage {
     let count = |tokens: u64| Some(tokens.min(MAX_COUNT));
     Usage {
         provider: None,
-        model,
+        model: Some(model),
         input_tokens: count(used.input),
         output_tokens: count(used.output),
         total_tokens: count(used.input.saturating_add(used.output)),
