@@ -107,9 +107,9 @@ mod outcome;
 
 pub use context::Context;
 pub use contract::{
-    ActionOutcome, ArtifactOperation, ArtifactRef, Capabilities, Chunk, ContentPart, ContextPolicy, ErrorCode, EventOperation,
-    HistoryOperation, KnowledgeOperation, Message, ModelOperation, Permissions, Role, RunOperation, StateScope, StorageArea,
-    ToolCall, ToolOperation,
+    ActionOutcome, ArtifactOperation, ArtifactRef, BootstrapMode, Capabilities, Chunk, ContentPart, ContextOwnership,
+    ContextPolicy, ErrorCode, EventOperation, HistoryOperation, KnowledgeOperation, Message, ModelOperation, Permissions, Role,
+    RunOperation, StateScope, StorageArea, ToolCall, ToolOperation,
 };
 pub use error::ApiError;
 pub use form::FormItem;

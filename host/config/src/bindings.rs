@@ -49,7 +49,8 @@ pub struct BindingConfig {
     /// Deadline of a run. Without it: `limits.run_deadline_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// The part of the transcript in the context of a run. Without it: none.
+    /// The part of the transcript in the context of a run, within what the manifest of the runner allows. Without it: what the
+    /// manifest asks for. A runner that manages its own context (`self_managed`) gets none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
     /// The fate of a run that is active when the host stops.
@@ -154,7 +155,9 @@ impl Default for DeliveryPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bootstrap {
-    /// `recent_tail` brings the newest messages before this event; `none` and `current_event` bring none.
+    /// `recent_tail` brings the newest messages before this event; `summary_tail` brings the summary that the runner keeps in
+    /// state of scope `conversation` under `context.summary`, and the newest messages after it; `none` and `current_event`
+    /// bring none.
     pub mode: BootstrapMode,
     /// At most so many messages, 1 to 100.
     #[serde(default = "default_bootstrap_events")]
@@ -238,13 +241,8 @@ impl BindingConfig {
         if let Some(queue) = &self.queue {
             queue.check()?;
         }
-        if let Some(bootstrap) = &self.bootstrap {
-            if bootstrap.mode == BootstrapMode::SummaryTail {
-                return Err("`bootstrap.mode` cannot be `summary_tail`: the host makes no summaries, runners do".to_owned());
-            }
-            if !(1..=100).contains(&bootstrap.max_events) {
-                return Err("`bootstrap.max_events` must be between 1 and 100".to_owned());
-            }
+        if self.bootstrap.as_ref().is_some_and(|bootstrap| !(1..=100).contains(&bootstrap.max_events)) {
+            return Err("`bootstrap.max_events` must be between 1 and 100".to_owned());
         }
         for (place, rule) in self.approvals.iter().enumerate() {
             rule.check().map_err(|problem| format!("`approvals`, rule {}: {problem}", place + 1))?;

@@ -2,7 +2,7 @@
 
 use agent_host_protocol::{
     RunnerId,
-    manifest::{Capabilities, ContextPolicy, FormItem, Permissions, RunnerManifest},
+    manifest::{Capabilities, ContextOwnership, ContextPolicy, FormItem, Permissions, RunnerManifest},
     message::LocalizedText,
 };
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,8 @@ impl ExternalRunnerConfig {
             description: None,
             capabilities: self.capabilities.clone(),
             permissions: self.permissions.clone(),
-            context: ContextPolicy::default(),
+            // The binding decides on its messages.
+            context: ContextPolicy { ownership: ContextOwnership::Hybrid, ..ContextPolicy::default() },
             config_schema: self.config_schema.clone(),
             metadata: Value::Null,
         }

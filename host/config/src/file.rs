@@ -429,7 +429,6 @@ mod tests {
             (&binding("match = { kind = \"x\" }"), "kind"),
             (&binding("state = { scopes = [\"galaxy\"] }"), "galaxy"),
             (&binding("deadline_ms = 0"), "deadline_ms"),
-            (&binding("bootstrap = { mode = \"summary_tail\" }"), "summary_tail"),
             (&format!("{0}\n{0}", binding("")), "two bindings"),
         ] {
             let error = parse(text).expect_err(text);

@@ -38,7 +38,7 @@ pub use self::{
     knowledge_bases::KnowledgeBaseConfig,
     library::{SkillConfig, StaticRefConfig},
     mcp_servers::{EnvValue, McpServerConfig},
-    models::{DEFAULT_EXTRA_ARGS, ModelConfig, ProviderKind, TOKENIZERS},
+    models::{DEFAULT_EXTRA_ARGS, ModelConfig, ModelPrice, ProviderKind, TOKENIZERS},
     name::is_name,
     pattern::{Match, Pattern, whole},
     queue::{MIN_LEASE_MS, OnLost, QueuePolicy, check_labels, is_queue_name},

@@ -33,8 +33,8 @@ use agent_host_sdk::contract::{
 use agent_host_sdk::results::{emit, message_completed, message_delta, other, reasoning_delta, state_updated};
 use agent_host_sdk::serde_json::{self, Value, json};
 use agent_host_sdk::{
-    ApiError, ArtifactOperation, ArtifactRef, Capabilities, Completion, Context, Failure, HistoryOperation, Manifest,
-    ModelOperation, ModelRequest, RunOperation, Runner, StartRun, StateScope, ToolOperation, timers,
+    ApiError, ArtifactOperation, ArtifactRef, Capabilities, Completion, Context, ContextOwnership, ContextPolicy, Failure,
+    HistoryOperation, Manifest, ModelOperation, ModelRequest, RunOperation, Runner, StartRun, StateScope, ToolOperation, timers,
 };
 use serde::Deserialize;
 
@@ -63,6 +63,7 @@ impl Runner for Stage {
             .runs([RunOperation::Start, RunOperation::Get, RunOperation::Events, RunOperation::Cancel])
             .platform_actions(["message.edit"])
             .interactions()
+            .context(ContextPolicy { ownership: ContextOwnership::Hybrid, ..ContextPolicy::default() })
     }
 
     fn run(ctx: Context) -> Result<Completion, Failure> {

@@ -44,7 +44,7 @@ struct Host {
 
 impl Host {
     fn start() -> Self {
-        Self { process: Process::start(&["echo"], "[limits]\nmax_live_runs = 20\n"), http: Client::new() }
+        Self { process: Process::start(&["echo", "stage"], "[limits]\nmax_live_runs = 20\n"), http: Client::new() }
     }
 
     fn post(&self, body: &Value) -> RequestBuilder {
@@ -137,6 +137,12 @@ async fn a_query_is_an_event_with_a_binding_of_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rounds_are_the_tail_of_the_transcript() {
     let host = Host::start();
+    // A runner that takes messages from the host.
+    let request = |text: &str, rounds: u32| {
+        let mut request = request(text, rounds);
+        request["runner_id"] = "plugin:test/stage/default".into();
+        request
+    };
     for text in ["one", "two", "three"] {
         host.query(&request(text, 1)).await;
     }

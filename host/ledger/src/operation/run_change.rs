@@ -336,7 +336,7 @@ mod tests {
             let (mut run, events) = (waiting.clone(), Some(EventSpan { first: 1, last: 2, at: 9 }));
             check(&run, true, &changes, events).unwrap();
             assert!(ends_waiting(&changes));
-            apply(&mut run, changes, events);
+            apply(&mut run, changes, events, Vec::new());
             run
         };
         for at in [1, 7, 12] {

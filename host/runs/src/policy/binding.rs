@@ -1,6 +1,6 @@
 //! Bindings: which runner answers which event, and what it is granted.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use agent_host_config::{BindingConfig, Pattern};
 use agent_host_protocol::{
@@ -15,7 +15,10 @@ use agent_host_sandbox::Runner;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{policy::services::Services, record::terms::Terms};
+use crate::{
+    policy::{inline, services::Services},
+    record::terms::Terms,
+};
 
 /// A binding, ready to be asked.
 #[derive(Debug)]
@@ -160,12 +163,14 @@ impl Binding {
             Ok((config, runner)) => (config, self.grant(envelope, Some(runner), services, installed), None),
             Err(failure) => (serde_json::Map::new(), self.grant(envelope, None, services, installed), Some(failure)),
         };
+        let inline = runner.map(|runner| inline::terms(&runner.manifest().context, self.config.bootstrap.as_ref()));
         Terms {
             grant,
             config,
             delivery: envelope.delivery.clone().unwrap_or_else(|| self.delivery()),
             deadline_ms: self.config.deadline_ms.unwrap_or(default_deadline_ms),
-            bootstrap: self.config.bootstrap.clone(),
+            inline_reason: inline.as_ref().map(|inline| inline.reason.to_owned()),
+            bootstrap: inline.map(|inline| inline.bootstrap),
             durability: self.config.durability,
             max_attempts: self.config.max_attempts,
             in_doubt: self.config.in_doubt,
@@ -220,7 +225,10 @@ impl Binding {
             http_secrets,
             skills: library.skills,
             skill_files: library.skill_files,
-            static_refs: library.static_refs,
+            static_refs: match runner {
+                Some(runner) if !runner.manifest().context.wants_static_context_refs => BTreeMap::new(),
+                _ => library.static_refs,
+            },
             workspace: envelope.conversation.as_ref().and_then(|conversation| conversation.workspace_id.clone()),
             runner_id: self.config.runner.clone(),
             binding_id: self.config.id.clone(),
@@ -240,7 +248,9 @@ impl Binding {
 
     /// Manifest ∩ binding: the most that a run of it may be granted.
     pub(crate) fn permissions(&self, manifest: &RunnerManifest) -> Permissions {
-        manifest.permissions.intersection(&self.policy)
+        let mut permissions = manifest.permissions.intersection(&self.policy);
+        inline::supported(&manifest.context, &mut permissions);
+        permissions
     }
 
     fn delivery(&self) -> Delivery {

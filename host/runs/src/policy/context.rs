@@ -12,7 +12,7 @@ use agent_host_protocol::{
     message::{Message, Role},
     page::Direction,
 };
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use crate::{
     policy::services::Services,
@@ -142,28 +142,44 @@ fn snapshot(ledger: &Ledger, terms: &Terms, mut bytes: usize) -> Result<StateSna
     Ok(snapshot)
 }
 
-/// The newest messages before this event, where the binding asks for them.
+/// Key of the summary that a runner keeps of a conversation, in state of scope `conversation`: a string, or an object with
+/// `text` and the `transcript_seq` up to which it sums up.
+const SUMMARY_KEY: &str = "context.summary";
+
+/// The messages and the summary that the terms of the run put into its context, and the decision on them.
 fn bootstrap(
     ledger: &Ledger,
     sources: &Sources<'_>,
 ) -> Result<(Option<agent_host_protocol::context::Bootstrap>, InlinePolicy), HostError> {
-    let policy = |mode, delivered_count, source_total_count, reason: &str| InlinePolicy {
+    let terms = sources.terms;
+    let mode = terms.bootstrap.as_ref().map_or(BootstrapMode::CurrentEvent, |bootstrap| bootstrap.mode);
+    let by = terms.inline_reason.as_deref().unwrap_or("the binding asks for no messages");
+    let policy = |mode, delivered_count, source_total_count, reason: String| InlinePolicy {
         mode,
         delivered_count,
         source_total_count,
         messages_complete: source_total_count == Some(delivered_count),
-        reason: Some(reason.to_owned()),
+        reason: Some(reason),
     };
-    let wanted = sources.terms.bootstrap.as_ref().filter(|bootstrap| bootstrap.mode == BootstrapMode::RecentTail);
-    let (Some(wanted), Some(key), Some(seq)) = (wanted, &sources.terms.grant.conversation, sources.transcript_seq) else {
-        return Ok((None, policy(BootstrapMode::CurrentEvent, 0, None, "the binding asks for no history")));
+    let wanted = terms.bootstrap.as_ref().filter(|_| matches!(mode, BootstrapMode::RecentTail | BootstrapMode::SummaryTail));
+    let Some(wanted) = wanted else { return Ok((None, policy(mode, 0, None, by.to_owned()))) };
+    let (Some(key), Some(seq)) = (&terms.grant.conversation, sources.transcript_seq) else {
+        return Ok((None, policy(BootstrapMode::CurrentEvent, 0, None, format!("{by}; the event has no conversation"))));
+    };
+    let mut bytes = wanted.max_bytes as usize;
+    let (summary, summed_up) = match mode {
+        BootstrapMode::SummaryTail => summary(ledger, terms, &mut bytes)?,
+        _ => (None, 0),
     };
     let before = Ledger::transcript_cursor(key, seq);
     let page = ledger.transcript(key, Some(&before), None, wanted.max_events, Direction::Backward)?;
-    let mut bytes = wanted.max_bytes as usize;
     let mut messages = Vec::new();
     let mut cut = page.has_more;
     for item in page.items {
+        if item.seq <= summed_up {
+            cut = false;
+            break;
+        }
         let Some(role) = role(&item.role) else { continue };
         let message = Message { role, content: item.content, name: None, tool_calls: Vec::new(), tool_call_id: None };
         let size = json_len(&message);
@@ -177,10 +193,32 @@ fn bootstrap(
     messages.reverse();
     let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
     let total = u32::try_from(seq.saturating_sub(1)).unwrap_or(u32::MAX);
-    let reason =
-        if cut { "the newest messages, as far as the binding's bounds allow" } else { "every message before this event" };
-    let bootstrap = agent_host_protocol::context::Bootstrap { messages, ..Default::default() };
-    Ok((Some(bootstrap), policy(BootstrapMode::RecentTail, count, Some(total), reason)))
+    let what = match (&summary, cut) {
+        (_, true) => "the newest messages within the bounds",
+        (Some(_), false) => "the summary of the runner and every message after it",
+        (None, false) => "every message before this event",
+    };
+    let bootstrap = agent_host_protocol::context::Bootstrap { messages, summary, ..Default::default() };
+    Ok((Some(bootstrap), policy(mode, count, Some(total), format!("{by}; {what}"))))
+}
+
+/// The summary of the conversation, and the last item of the transcript that it sums up. Without a summary, and without the
+/// permission for state of scope `conversation`, there is none.
+fn summary(ledger: &Ledger, terms: &Terms, bytes: &mut usize) -> Result<(Option<String>, u64), HostError> {
+    let Some(scope_key) = terms.grant.state_key(StateScope::Conversation) else { return Ok((None, 0)) };
+    let (text, summed_up) = match ledger.state_get(&scope_key, SUMMARY_KEY)? {
+        Some(Value::String(text)) => (text, 0),
+        Some(Value::Object(mut summary)) => {
+            let Some(Value::String(text)) = summary.remove("text") else { return Ok((None, 0)) };
+            (text, summary.get("transcript_seq").and_then(Value::as_u64).unwrap_or(0))
+        }
+        _ => return Ok((None, 0)),
+    };
+    if text.len() > *bytes {
+        return Ok((None, 0));
+    }
+    *bytes -= text.len();
+    Ok((Some(text), summed_up))
 }
 
 fn role(name: &str) -> Option<Role> {

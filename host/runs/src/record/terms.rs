@@ -27,6 +27,9 @@ pub struct Terms {
     /// The part of the transcript in the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
+    /// The side that decided on that part: the manifest or the binding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inline_reason: Option<String>,
     /// Behaviour if the host stops while the run is active.
     #[serde(default)]
     pub durability: Durability,
