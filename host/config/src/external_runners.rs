@@ -22,16 +22,30 @@ pub struct ExternalRunnerConfig {
     /// Name to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// Description to show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
     /// Abilities of the runner.
     #[serde(default)]
     pub capabilities: Capabilities,
     /// The most that it can ever use.
     #[serde(default)]
     pub permissions: Permissions,
+    /// The context that it asks for. Default: `ownership` `hybrid`, so that the binding decides on its messages.
+    #[serde(default = "hybrid")]
+    #[schemars(with = "Map<String, Value>")]
+    pub context: ContextPolicy,
     /// The form of a binding's configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Map<String, Value>>")]
     pub config_schema: Vec<FormItem>,
+    /// Facts for display and diagnosis.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
+}
+
+fn hybrid() -> ContextPolicy {
+    ContextPolicy { ownership: ContextOwnership::Hybrid, ..ContextPolicy::default() }
 }
 
 fn first_version() -> semver::Version {
@@ -50,13 +64,12 @@ impl ExternalRunnerConfig {
             plugin: self.id.plugin().to_owned(),
             version: self.version.clone(),
             label: LocalizedText::from_pairs([("en".to_owned(), label)]),
-            description: None,
+            description: self.description.clone().map(|text| LocalizedText::from_pairs([("en".to_owned(), text)])),
             capabilities: self.capabilities.clone(),
             permissions: self.permissions.clone(),
-            // The binding decides on its messages.
-            context: ContextPolicy { ownership: ContextOwnership::Hybrid, ..ContextPolicy::default() },
+            context: self.context.clone(),
             config_schema: self.config_schema.clone(),
-            metadata: Value::Null,
+            metadata: if self.metadata.is_empty() { Value::Null } else { Value::Object(self.metadata.clone()) },
         }
     }
 

@@ -29,6 +29,8 @@ pub struct QueuePolicy {
     pub lease_ms: u64,
     /// A run that was claimed begins within so long, or the claim is lost.
     pub dispatch_timeout_ms: u64,
+    /// Time of an executor to append and finish after its run was cancelled, in ms. The run ends without it after that.
+    pub cancel_grace_ms: u64,
     /// A run that nobody has claimed for so long ends as failed. Without it: it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim_timeout_ms: Option<u64>,
@@ -61,6 +63,7 @@ impl Default for QueuePolicy {
             per_minute: None,
             lease_ms: 60_000,
             dispatch_timeout_ms: 60_000,
+            cancel_grace_ms: 2_000,
             claim_timeout_ms: None,
             backoff_ms: 1_000,
             max_backoff_ms: 60_000,
@@ -119,6 +122,7 @@ impl QueuePolicy {
             ("lease_ms", self.lease_ms, MIN_LEASE_MS),
             ("dispatch_timeout_ms", self.dispatch_timeout_ms, 1),
             ("claim_timeout_ms", self.claim_timeout_ms.unwrap_or(1), 1),
+            ("cancel_grace_ms", self.cancel_grace_ms, 0),
             ("backoff_ms", self.backoff_ms, 0),
             ("max_backoff_ms", self.max_backoff_ms, 0),
         ] {

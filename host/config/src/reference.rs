@@ -185,7 +185,7 @@ mod tests {
         let text = config_reference();
         for expected in [
             "### `[server]`",
-            "| `listen` | string | `\"127.0.0.1:7070\"` | Where HTTP is served. |",
+            "| `listen` | string | `\"127.0.0.1:7070\"` | Address of the HTTP server. |",
             "| `max_live_runs` | integer | `2000` | Guests that are in memory",
             "### `[[bindings]]`",
             "| `id` | string | required | Names the binding;",

@@ -130,7 +130,7 @@ mod tests {
             ("", "1 to"),
             ("{", "no end"),
             ("a {/b", "no end"),
-            ("a } b", "stands alone"),
+            ("a } b", "a single `}`"),
             ("{}", "unknown"),
             ("{repo}", "`{repo}` is unknown"),
             ("{body:/a}", "unknown"),

@@ -3,12 +3,15 @@
 //!
 //! The text is kept as it came until somebody asks for what is in it, so that its size is known before it is parsed.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
     context::Input,
     error::ApiError,
+    id::RunId,
     limits::{MAX_JSON_DEPTH, is_shallow},
     manifest::StateScope,
     message::{ArtifactRef, ContentPart, Message, Role},
@@ -23,9 +26,24 @@ pub struct SentResult {
     /// Such as `message.delta`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// As the type says.
-    #[schema(value_type = Value)]
+    /// As the type says. Without it: an empty object.
+    #[schema(value_type = Value, required = false)]
+    #[serde(default = "no_data")]
     pub data: Box<RawValue>,
+    /// The run, where the whole envelope of the protocol is sent (v1, section 6.1). It must be this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// The number of the result, where the whole envelope is sent. It must be the number that follows from `first`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<u64>,
+    /// Time of the result as the sender has it. The host stores the time at which it accepts the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub timestamp: Option<serde_json::Number>,
+}
+
+fn no_data() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).unwrap_or_default()
 }
 
 impl SentResult {
@@ -35,13 +53,28 @@ impl SentResult {
         self.kind.len() + self.data.get().len()
     }
 
+    /// The same result with this id of its message, where its data has none.
+    ///
+    /// # Errors
+    /// `invalid_argument` if the data is no object.
+    pub fn with_message_id(mut self, id: &str) -> Result<Self, ApiError> {
+        let mut members: BTreeMap<String, Box<RawValue>> = data_of(&self.kind, &self.data)?;
+        if !members.contains_key("message_id") {
+            let id = serde_json::value::to_raw_value(id).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
+            members.insert("message_id".to_owned(), id);
+            self.data =
+                serde_json::value::to_raw_value(&members).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
+        }
+        Ok(self)
+    }
+
     /// The parsed result. A type that only the host writes, and an unknown type, become [`RunResult::Other`], for the
     /// caller to judge.
     ///
     /// # Errors
     /// `invalid_argument`, naming what is malformed.
     pub fn parse(self) -> Result<RunResult, ApiError> {
-        let Self { kind, data } = self;
+        let Self { kind, data, .. } = self;
         Ok(match ResultKind::from_name(&kind) {
             Some(ResultKind::MessageDelta) => {
                 let Delta { message_id, chunk: Chunk { role, content } } = data_of(&kind, &data)?;
@@ -311,7 +344,7 @@ mod tests {
     }
 
     fn sent(kind: &str, data: &Value) -> Result<RunResult, ApiError> {
-        SentResult { kind: kind.to_owned(), data: raw(data) }.parse()
+        SentResult { kind: kind.to_owned(), data: raw(data), run_id: None, sequence: None, timestamp: None }.parse()
     }
 
     /// Every result that a run can emit can be sent by an executor: the data of an event parse back into the result.
@@ -352,6 +385,9 @@ mod tests {
             let sent = SentResult {
                 kind: result.kind().into_owned(),
                 data: serde_json::from_str(result.data().unwrap().get()).unwrap(),
+                run_id: None,
+                sequence: None,
+                timestamp: None,
             };
             let line = serde_json::to_string(&sent).unwrap();
             assert_eq!(serde_json::from_str::<SentResult>(&line).unwrap().parse().unwrap(), result);

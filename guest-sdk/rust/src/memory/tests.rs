@@ -192,7 +192,7 @@ fn images_are_inline_only_for_a_model_that_sees_and_other_files_are_read_on_dema
     };
     let calls = [read(r#"{"artifact_id":"artifact-2"}"#), read(r#"{"artifact_id":"artifact-2","offset":16383}"#), read("{}")];
     let answers = host.with(|ctx| Toolbox::new(ctx).read_attachments(ctx).call_many(&calls)).unwrap();
-    assert!(answers[0].text().ends_with("[it goes on at offset 16384]"));
+    assert!(answers[0].text().ends_with("[continues at offset 16384]"));
     assert!(answers[1].text().contains('ä') && !answers[1].text().contains("goes on"));
     assert!(answers[2].text().contains("artifact_id"), "{}", answers[2].text());
 }

@@ -374,7 +374,7 @@ fn when_the_time_is_over_what_runs_is_cancelled_and_the_rest_not_started() {
     let children = host.host.end_of_children();
     let status: Vec<_> = children.iter().map(|child| child.status.as_str().to_owned()).collect();
     assert_eq!(status, ["completed", "completed", "failed", "cancelled", "cancelled"]);
-    assert!(children[3].cancelled.as_deref().unwrap().contains("no more time"));
+    assert!(children[3].cancelled.as_deref().unwrap().contains("no time left"));
 }
 
 #[test]

@@ -207,7 +207,7 @@ mod tests {
         payload      {"comment":"done"}
         asked        2023-11-14T22:13:20.123Z
         expires      2023-11-14T22:23:20.123Z
-        answered by  alice or bob, and nobody else
+        answered by  alice or bob only
         decision     approve
         by           alice
         at           2023-11-14T22:15:00.000Z

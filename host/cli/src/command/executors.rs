@@ -19,8 +19,10 @@ const WHY: &str = "executors register with a running host";
 #[derive(Debug, Subcommand)]
 pub(crate) enum Executors {
     List(List),
-    Show(Show),
-    Deregister(Show),
+    /// Show one executor
+    Show(Named),
+    /// Deregister an executor: its runs go back to the queue
+    Deregister(Named),
 }
 
 /// List executors, and whether they are there
@@ -30,9 +32,9 @@ pub(crate) struct List {
     server: Server,
 }
 
-/// Show one executor, or deregister it: its runs go back to the queue
+/// One executor.
 #[derive(Debug, Args)]
-pub(crate) struct Show {
+pub(crate) struct Named {
     #[command(flatten)]
     server: Server,
     /// The executor
@@ -54,12 +56,12 @@ impl Executors {
                 let page: Page<Executor> = client.get("api/v1/executors", &[]).await?;
                 output.result(&page, || table(&page.items))?;
             }
-            Self::Show(Show { server, id }) => {
+            Self::Show(Named { server, id }) => {
                 let client = Client::running(config, server.url.as_deref(), WHY).await?;
                 let executor: Executor = client.get(&format!("api/v1/executors/{id}"), &[]).await?;
                 output.result(&executor, || table(std::slice::from_ref(&executor)))?;
             }
-            Self::Deregister(Show { server, id }) => {
+            Self::Deregister(Named { server, id }) => {
                 let client = Client::running(config, server.url.as_deref(), WHY).await?;
                 client.tell(Method::DELETE, &format!("api/v1/executors/{id}")).await?;
                 output.result(&Value::Null, || format!("executor {id} is deregistered; its runs go back to the queue\n"))?;

@@ -278,7 +278,7 @@ mod tests {
         insta::assert_snapshot!(add_text(&report), @r"
         2 added, 0 updated, 1 unchanged, 7 new passages
         3 of other kinds ignored; name a file to add it anyway
-        1 have no file any more; --prune removes them:
+        1 no longer have a file; --prune removes them:
           old.md
         1 could not be read:
           a.pdf: it is corrupt
@@ -298,7 +298,7 @@ mod tests {
         insta::assert_snapshot!(hits_text(&[hit]), @r"
         1. guide/a.md  A > B  (1.500)
            some text
-        found without the embedding model, which failed; the log tells why
+        found without the embedding model, which failed; the log has the reason
         ");
         assert_eq!(hits_text(&[]), "nothing found\n");
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::plugin_text;
-use crate::{client::Client, failure::Failure, output::Output, progress::Progress, settings::code_dir};
+use crate::{client::Client, failure::Failure, output::Output, progress::Progress, settings::code_dir, table::Table};
 
 /// Show what is in the plugins directory, and why a file is refused
 ///
@@ -29,6 +29,9 @@ pub(crate) struct Runners {
 struct Installed {
     plugins: Vec<PluginReport>,
     runners: Vec<RunnerManifest>,
+    /// Runners that executors serve.
+    #[serde(default)]
+    external: Vec<RunnerId>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     bindings: Vec<Value>,
 }
@@ -40,14 +43,27 @@ impl Runners {
             None => inspect_all(config, output).await?,
         };
         output.result(&installed, || {
-            if installed.plugins.is_empty() {
+            let plugins = if installed.plugins.is_empty() {
                 format!("no .wasm file in {}\n", config.plugins_dir.display())
             } else {
                 plugin_text::table(&installed.plugins)
-            }
+            };
+            plugins + &externals(&installed)
         })?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The runners that executors serve, one row each.
+fn externals(installed: &Installed) -> String {
+    if installed.external.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(["RUNNER OF EXECUTORS", "VERSION", "LABEL"]);
+    for runner in installed.runners.iter().filter(|runner| installed.external.contains(&runner.id)) {
+        table.row([runner.id.to_string(), runner.version.to_string(), runner.label.fallback().to_owned()]);
+    }
+    format!("\n{}", table.render())
 }
 
 async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<Installed> {
@@ -65,8 +81,12 @@ async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<Installe
     }
     refuse_duplicates(&mut plugins);
     let ready = plugins.iter().filter(|plugin| plugin.status == PluginStatus::Ready);
-    let runners = ready.flat_map(|plugin| plugin.runners.clone()).collect();
-    Ok(Installed { plugins, runners, bindings: Vec::new() })
+    let mut runners: Vec<RunnerManifest> = ready.flat_map(|plugin| plugin.runners.clone()).collect();
+    let externals: Vec<RunnerManifest> = config.external_runners.iter().map(|runner| runner.manifest()).collect();
+    let external: Vec<RunnerId> = externals.iter().map(|manifest| manifest.id.clone()).collect();
+    runners.retain(|runner| !external.contains(&runner.id));
+    runners.extend(externals);
+    Ok(Installed { plugins, runners, external, bindings: Vec::new() })
 }
 
 /// The files of the plugins directory that the host would load, by name.

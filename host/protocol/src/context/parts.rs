@@ -298,7 +298,9 @@ impl Trigger {
     #[must_use]
     pub fn of(event: &Event) -> Self {
         let envelope = &event.envelope;
-        Self { kind: envelope.event_type.clone(), source: envelope.source.clone(), timestamp: Some(event.received_at) }
+        // `run` is the contract's source of events that runs make; the protocol has no such trigger.
+        let source = if envelope.source == "run" { "system" } else { &envelope.source };
+        Self { kind: envelope.event_type.clone(), source: source.to_owned(), timestamp: Some(event.received_at) }
     }
 }
 

@@ -157,7 +157,7 @@ impl Execution {
             }
             effect.as_mut().await
         };
-        let outcome = self.bounded(paced).await;
+        let outcome = if self.may_finish(&admitted.call.action) { paced.await } else { self.bounded(paced).await };
         PassedCall { outcome: admitted.end(outcome).await, past: None }
     }
 
@@ -177,7 +177,8 @@ impl Execution {
         let span = if TRACED.contains(&&*call.action) { Span::nothing() } else { spans::of_host_call(&call.action) };
         let rate = call.rate;
         let admitted = AdmittedCall { run: self, call, open, began: Instant::now(), span };
-        match self.is_active().and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
+        let is_active = if self.may_finish(&admitted.call.action) { Ok(()) } else { self.is_active() };
+        match is_active.and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
             Ok(()) => EnteredCall::Admitted(admitted, K::ticket(ticket)),
             Err(refusal) => EnteredCall::Over(PassedCall { outcome: admitted.end(Err(refusal)).await, past: None }),
         }
@@ -212,6 +213,12 @@ impl Execution {
             Ok(Ok(())) => Ok(()),
             _ => Err(too_often("results", self.limits.results_per_second, self.limits.results_burst)),
         }
+    }
+
+    /// True for results of an executor whose run is cancelled: it may append what it has until its grace is over
+    /// (`queue.cancel_grace_ms`), when its claim ends.
+    fn may_finish(&self, action: &str) -> bool {
+        action == EMIT && self.is_external() && self.cancelled.is_cancelled()
     }
 
     fn is_active(&self) -> Result<(), ApiError> {

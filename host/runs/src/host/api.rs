@@ -350,14 +350,25 @@ impl Host {
         self.0.cell.runs.finalize(run_id, token, terminal).await
     }
 
-    /// Appends results to a claimed run. `first` is the number of the first result; the executor counts from 1 in each
-    /// claim. Results that the host already has are not appended again. The results are durable when this function returns.
+    /// Appends results to a claimed run, and ends the run where `terminal` says how. `first` is the number of the first result;
+    /// the executor counts from 1 in each claim. Results that the host already has are not appended again. The results are
+    /// durable when this function returns.
     ///
     /// # Errors
     /// Fails if the claim is not valid, the run has not begun, a number is missing, or a result is refused. No result is
     /// appended then.
-    pub async fn append(&self, run_id: RunId, token: &str, first: u64, results: Vec<SentResult>) -> Result<Appended, HostError> {
-        self.0.cell.runs.append(run_id, token, first, results).await
+    pub async fn append(
+        &self,
+        run_id: RunId,
+        token: &str,
+        first: Option<u64>,
+        results: Vec<SentResult>,
+        terminal: Option<Terminal>,
+    ) -> Result<Appended, HostError> {
+        match terminal {
+            None => self.0.cell.runs.append(run_id, token, first, results).await,
+            Some(terminal) => self.0.cell.runs.append_and_finish(run_id, token, first, results, terminal).await,
+        }
     }
 
     /// The host calls of a run, for who shows the token of its claim.

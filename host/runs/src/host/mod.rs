@@ -147,6 +147,12 @@ impl Host {
         self.0.shared.plugins.runner(id).map(|runner| (*runner.manifest).clone())
     }
 
+    /// The manifests of the runners that executors serve (`[[external_runners]]`), by id.
+    #[must_use]
+    pub fn external_runners(&self) -> Vec<RunnerManifest> {
+        self.0.shared.setup().externals()
+    }
+
     /// A report of each binding, in the order of the configuration.
     #[must_use]
     pub fn bindings(&self) -> Vec<BindingReport> {

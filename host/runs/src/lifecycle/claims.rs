@@ -13,7 +13,7 @@ use std::{
 use agent_host_ledger::RunChange;
 use agent_host_protocol::{Run, RunId, RunnerId, SentResult, Timestamp, run::Terminal};
 use agent_host_sandbox::Batch;
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::{Value, value::RawValue};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
@@ -63,9 +63,51 @@ struct AppendedResults {
     last: u64,
     /// Hashes of the last ones, at most [`KNOWN_RESULTS`]. Those of an earlier life of the host are not known.
     hashes: VecDeque<u64>,
+    /// The id of the message whose pieces came without one, until it is completed.
+    open_message: Option<String>,
+}
+
+/// Checks what envelopes of the protocol say of their run and their number.
+fn check_envelopes(run_id: RunId, first: u64, results: &[SentResult]) -> Result<(), HostError> {
+    for (number, result) in (first..).zip(results) {
+        if let Some(sent) = result.run_id.filter(|sent| *sent != run_id) {
+            return Err(HostError::Invalid(format!("result {number} is of run {sent}, and this is run {run_id}")));
+        }
+        if let Some(sequence) = result.sequence.filter(|sequence| *sequence != number) {
+            return Err(HostError::Invalid(format!(
+                "`sequence` of a result is {sequence}, and by its place it is {number}: number the results of one append without a gap"
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl AppendedResults {
+    /// The results with ids for messages that have none: pieces without an id belong to one message, until a
+    /// `message.completed` without an id ends it. Returns the id of a message that stays open. `first` is the number of the
+    /// first result.
+    fn with_message_ids(
+        &self,
+        claim: u32,
+        first: u64,
+        results: Vec<SentResult>,
+    ) -> Result<(Vec<SentResult>, Option<String>), HostError> {
+        let mut open = self.open_message.clone();
+        let mut named = Vec::with_capacity(results.len());
+        for (number, result) in (first..).zip(results) {
+            let is_piece = matches!(result.kind.as_str(), "message.delta" | "reasoning.delta");
+            let is_end = result.kind == "message.completed";
+            if !(is_piece || is_end) || has_message_id(&result) {
+                named.push(result);
+                continue;
+            }
+            let id = open.take().unwrap_or_else(|| format!("m{claim}.{number}"));
+            named.push(result.with_message_id(&id).map_err(HostError::Refused)?);
+            open = is_piece.then_some(id);
+        }
+        Ok((named, open))
+    }
+
     /// The number of the first of these results that the host has otherwise. `first` is the number of the first.
     fn differs(&self, first: u64, hashes: &[u64]) -> Option<u64> {
         let first_known = self.last + 1 - self.hashes.len() as u64;
@@ -81,6 +123,15 @@ impl AppendedResults {
         let surplus = self.hashes.len().saturating_sub(KNOWN_RESULTS);
         self.hashes.drain(..surplus);
     }
+}
+
+fn has_message_id(result: &SentResult) -> bool {
+    #[derive(Deserialize)]
+    struct Named {
+        #[serde(default)]
+        message_id: Option<IgnoredAny>,
+    }
+    serde_json::from_str::<Named>(result.data.get()).is_ok_and(|named| named.message_id.is_some())
 }
 
 /// The hash of a result: of its type and its data as a JSON value, however it is written.
@@ -130,7 +181,7 @@ impl ClaimHandle {
             scope: Arc::new(ClaimScope::new(run.run_id)),
             appended: Mutex::new(AppendedResults {
                 last: run.queue.as_ref().map_or(0, |queue| queue.appended),
-                hashes: VecDeque::new(),
+                ..AppendedResults::default()
             }),
         }
     }
@@ -259,17 +310,19 @@ impl Runs {
         &self,
         run_id: RunId,
         token: &str,
-        first: u64,
+        first: Option<u64>,
         mut results: Vec<SentResult>,
     ) -> Result<Appended, HostError> {
         let handle = self.claim_handle(run_id, token)?;
         let mut calls = handle.calls()?;
+        let mut appended = handle.appended.lock().await;
+        let first = first.unwrap_or(appended.last + 1);
         if first == 0 || results.is_empty() {
             return Err(HostError::Invalid("`first` counts from 1, and `results` has at least one".to_owned()));
         }
+        check_envelopes(run_id, first, &results)?;
         let through = first.saturating_add(results.len() as u64 - 1);
         let run = Arc::clone(&calls.run);
-        let mut appended = handle.appended.lock().await;
         let answer = |appended, replayed| Appended { appended, last_sequence: run.writer.last_sequence(), replayed };
         if first > appended.last + 1 {
             return Err(HostError::SequenceGap { expected: appended.last + 1, first });
@@ -284,6 +337,7 @@ impl Runs {
             return Ok(answer(appended.last, true));
         }
         results.drain(..known);
+        let (results, open_message) = appended.with_message_ids(handle.claim, first + known as u64, results)?;
         let batch = Batch::sent(results);
         let work = async {
             let written = calls.emit_with(batch, vec![RunChange::Append { through }]).await?;
@@ -291,7 +345,34 @@ impl Runs {
         };
         handle.scope.call(work).await?.map_err(HostError::Refused)?;
         appended.add(through, new);
+        appended.open_message = open_message;
         Ok(answer(through, false))
+    }
+
+    /// Appends results to a claimed run and ends the run.
+    pub(crate) async fn append_and_finish(
+        &self,
+        run_id: RunId,
+        token: &str,
+        first: Option<u64>,
+        results: Vec<SentResult>,
+        terminal: Terminal,
+    ) -> Result<Appended, HostError> {
+        let mut appended = match self.claim_handle(run_id, token) {
+            Ok(handle) => handle.appended.lock().await.last,
+            // The answer to the first request may have been lost.
+            Err(HostError::ClaimLost(lost)) => {
+                let run = self.finalized(run_id, token, &terminal).ok_or(HostError::ClaimLost(lost))?;
+                let appended = run.queue.as_ref().map_or(0, |queue| queue.appended);
+                return Ok(Appended { appended, last_sequence: run.last_sequence, replayed: true });
+            }
+            Err(error) => return Err(error),
+        };
+        if !results.is_empty() {
+            appended = self.append(run_id, token, first, results).await?.appended;
+        }
+        let run = self.finalize(run_id, token, terminal).await?;
+        Ok(Appended { appended, last_sequence: run.last_sequence, replayed: false })
     }
 
     /// The host calls of a run that an executor holds.

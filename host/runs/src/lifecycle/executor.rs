@@ -41,8 +41,6 @@ use crate::{
     },
 };
 
-/// After a restart of the host, an executor has so long to be heard of, however little was left of its lease.
-const RECONNECT_MS: u64 = 15_000;
 /// Pause before another claim, where the disk refused the write of one.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 /// Requests about one claim that wait for each other.
@@ -123,27 +121,21 @@ enum Wait {
 
 impl ExecutorBody {
     pub(crate) fn new(task: &RunTask) -> Self {
-        Self {
-            policy: task.run.terms.queue.as_deref().cloned().unwrap_or_default(),
-            kept: kept_claim(task),
-            admission: None,
-            held: None,
-            exit: None,
-            running: None,
-            reply: None,
-        }
+        let policy = task.run.terms.queue.as_deref().cloned().unwrap_or_default();
+        Self { kept: kept_claim(task, &policy), policy, admission: None, held: None, exit: None, running: None, reply: None }
     }
 }
 
 /// The claim under which the run was held when the host stopped.
-fn kept_claim(task: &RunTask) -> Option<Claim> {
+fn kept_claim(task: &RunTask, policy: &QueuePolicy) -> Option<Claim> {
     let run = &task.run.record.run;
     let was_held = task.run.resumption == Resumption::Interrupted && run.status != RunStatus::Queued;
     let queue = run.queue.as_ref().filter(|_| was_held)?;
     Some(Claim {
         number: queue.claims,
         executor_id: queue.executor_id.clone()?,
-        lease_expires_at: queue.lease_expires_at.unwrap_or(0).max(time::now().saturating_add(RECONNECT_MS)),
+        // The executor could not renew its lease while the host was down, so it has a whole one from now on.
+        lease_expires_at: queue.lease_expires_at.unwrap_or(0).max(time::now().saturating_add(lease_of(policy, None))),
         start: false,
         reply: None,
     })
@@ -351,7 +343,6 @@ impl ExecutorBody {
     async fn serve(&mut self, task: &mut RunTask, held: &mut HeldClaim) -> Result<Exit, HostError> {
         let runs = task.runs.clone();
         let (run_id, handle) = (task.run_id(), Arc::clone(&held.listed.handle));
-        let grace = Duration::from_millis(runs.shared.limits().cancel_grace_ms);
         let gone = held.holding.as_ref().map(|holding| holding.gone.clone()).unwrap_or_default();
         // The time at which a cancelled run ends if its executor does not finish it.
         let mut cancel_expires: Option<tokio::time::Instant> = None;
@@ -364,7 +355,9 @@ impl ExecutorBody {
                 biased;
                 () = runs.stopping.cancelled() => return Ok(Exit::Suspend),
                 () = task.cancelled.cancelled(), if cancel_expires.is_none() => {
-                    cancel_expires = Some(tokio::time::Instant::now() + grace);
+                    // A run that has not begun has nothing to finish.
+                    let grace = if self.running.is_some() { self.policy.cancel_grace_ms } else { 0 };
+                    cancel_expires = Some(tokio::time::Instant::now() + Duration::from_millis(grace));
                     if let Terminal::Cancelled { reason } = task.cancelled_terminal()? {
                         runs.executors.tell(&handle.executor_id, ExecutorNews::CancelRequested { run_id, reason });
                     }

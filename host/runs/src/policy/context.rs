@@ -72,7 +72,7 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
                 search: permissions.history.contains(&HistoryOperation::Search),
             },
             platform_actions: permissions.platform_api.clone(),
-            ..Resources::default()
+            platform_capabilities: terms.delivery.platform_capabilities.clone(),
         },
         context: access(sources, inline_policy),
         state: snapshot(ledger, terms, sources.snapshot_bytes)?,

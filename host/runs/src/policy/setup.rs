@@ -55,6 +55,13 @@ impl Setup {
         self.external.get(id).cloned()
     }
 
+    /// The manifests of all such runners, by id.
+    pub(crate) fn externals(&self) -> Vec<RunnerManifest> {
+        let mut manifests: Vec<RunnerManifest> = self.external.values().map(|manifest| (**manifest).clone()).collect();
+        manifests.sort_by(|a, b| a.id.cmp(&b.id));
+        manifests
+    }
+
     /// The binding with this id.
     pub(crate) fn binding(&self, id: &str) -> Option<&Arc<Binding>> {
         self.bindings.iter().find(|binding| binding.config.id == id)

@@ -132,11 +132,12 @@ impl ProblemCode {
 /// An error answer: `application/problem+json` (RFC 9457).
 ///
 /// ```json
-/// {"type":"about:blank","title":"Not Found","status":404,"detail":"there is no run …","code":"not_found"}
+/// {"type":"about:blank","title":"Not Found","status":404,"detail":"there is no run …","code":"not_found",
+///  "message":"there is no run …"}
 /// ```
 ///
 /// `type` is `about:blank`, so `title` is the phrase of the status; `code` is what programs decide by, and
-/// `detail` says what happened and what to do. `field` names the parameter, header or member of the body that
+/// `detail` says what happened and what to do; `message` repeats it for clients of the protocol (v1, section 8). `field` names the parameter, header or member of the body that
 /// is wrong, where one is, `fields` several of a configuration; `action` is what was answered before, where that is the problem. What the gate of a run refuses
 /// also says whether the same may succeed later (`retryable`), and the facts of it (`details`).
 #[derive(Debug, Clone, PartialEq)]
@@ -252,6 +253,8 @@ impl Problem {
             status: u16,
             detail: &'a str,
             code: &'a str,
+            /// The same as `detail`, under the name of the protocol (v1, section 8).
+            message: &'a str,
             #[serde(skip_serializing_if = "Option::is_none")]
             field: Option<&'a str>,
             #[serde(skip_serializing_if = "<[String]>::is_empty")]
@@ -270,6 +273,7 @@ impl Problem {
             status: status.as_u16(),
             detail: &self.detail,
             code: self.code.as_str(),
+            message: &self.detail,
             field: self.field.as_deref(),
             fields: &self.fields,
             action: self.action.as_deref(),

@@ -118,6 +118,7 @@ impl PartialSchema for Problem {
             .property("status", status.description(Some("The status of the answer.")))
             .property("detail", text("The error and its remedy, for a person."))
             .property("code", Ref::from_schema_name(Code::name()))
+            .property("message", text("The same as `detail`, under the name of the protocol."))
             .property("field", text("The parameter, header or member of the body that is wrong, where one is."))
             .property(
                 "fields",

@@ -14,6 +14,7 @@ use axum::{
     response::{Response, sse::Event},
 };
 use futures_util::{StreamExt, stream};
+use serde::Deserialize;
 
 use crate::{
     access::{ApiRequest, caller::bearer},
@@ -91,6 +92,17 @@ refusals!(
         + [NotFound, ClaimLost, Unauthorized, Cancelled, DeadlineExceeded, Conflict, RateLimited, RuntimeError, ShuttingDown]
 );
 
+/// The protocol's name of the route of an artifact's content (v1, section 7.6).
+const OPEN_STREAM: &str = "artifacts.open_stream";
+const MAX_OPEN_BYTES: usize = 4 * 1024;
+
+/// The arguments of [`OPEN_STREAM`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OpenStream {
+    artifact_id: String,
+}
+
 /// Calls a function of the contract for a run that an executor holds
 ///
 /// Such as `models.invoke`, `tools.call` or `state.set`: the arguments are an object, and so is the answer
@@ -112,6 +124,13 @@ pub(crate) async fn call(
     mut request: ApiRequest,
 ) -> Result<Response, Problem> {
     request.query.finish()?;
+    if function == OPEN_STREAM {
+        let OpenStream { artifact_id } = request.json(MAX_OPEN_BYTES).await?;
+        let (mut calls, method) = (calls, Method::GET);
+        let record = answered(&request.app, calls.artifact(&artifact_id)).await?;
+        let whole = |first, end| content(calls, artifact_id, first, end);
+        return download::serve(&record, record.size, &method, &HeaderMap::new(), false, whole);
+    }
     let most = calls.body_bytes(&function)?;
     body::require_json(&request.headers)?;
     let body = body::read(std::mem::take(&mut request.body), most).await?;

@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Value, value::RawValue};
+use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
     access::{ApiRequest, caller::bearer},
@@ -179,12 +179,50 @@ pub(crate) async fn release(Id(id): Id<RunId>, mut request: ApiRequest) -> Resul
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Append {
-    /// The number of the first, as the executor counts them: from 1 in each claim, without a gap.
+    /// The number of the first result, as the executor counts them: from 1 in each claim, without a gap. Default: `sequence`
+    /// of the first result, else the next number; only a request with a number can be repeated without harm.
+    #[serde(default, alias = "sequence")]
     #[schema(minimum = 1)]
-    first: u64,
-    /// Judged together: all are appended, or none.
-    #[schema(min_items = 1, max_items = 64)]
+    first: Option<u64>,
+    /// Judged together: all are appended, or none. A last result `run.completed` or `run.failed` ends the run.
+    #[serde(default)]
+    #[schema(max_items = 64)]
     results: Vec<SentResult>,
+    /// In place of `results`: one result.
+    #[serde(default)]
+    result: Option<SentResult>,
+}
+
+/// The parts of an append.
+struct AppendParts {
+    first: Option<u64>,
+    results: Vec<SentResult>,
+    /// The end of the run, where the last result was one.
+    terminal: Option<Terminal>,
+}
+
+impl Append {
+    /// The results, and the end of the run where the last result is one.
+    fn parts(self) -> Result<AppendParts, Problem> {
+        let Self { first, mut results, result } = self;
+        match (results.is_empty(), result) {
+            (true, Some(result)) => results.push(result),
+            (false, None) => {}
+            _ => return Err(Problem::invalid("results", "an append has either `results` with at least one, or one `result`")),
+        }
+        let first = first.or_else(|| results.first().and_then(|result| result.sequence));
+        let terminal = results.pop_if(|last| matches!(last.kind.as_str(), "run.completed" | "run.failed"));
+        Ok(AppendParts { first, results, terminal: terminal.map(|last| ended(&last)).transpose()? })
+    }
+}
+
+/// The end of a run that was sent as a result.
+fn ended(result: &SentResult) -> Result<Terminal, Problem> {
+    let malformed = |error: serde_json::Error| Problem::invalid("results", format!("the data of `{}`: {error}", result.kind));
+    let mut data: Map<String, Value> = serde_json::from_str(result.data.get()).map_err(malformed)?;
+    let status = if result.kind == "run.completed" { "completed" } else { "failed" };
+    data.insert("status".to_owned(), status.into());
+    terminal(serde_json::from_value(Value::Object(data)).map_err(malformed)?)
 }
 
 /// Appends results to a run that was claimed
@@ -197,8 +235,9 @@ pub(crate) struct Append {
 pub(crate) async fn append(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let limit = request.app.host.config().limits.emit_bytes * 2;
-    let (token, Append { first, results }) = write(&mut request, limit).await?;
-    Ok(json(StatusCode::OK, &request.app.host.append(id, &token, first, results).await?))
+    let (token, append) = write::<Append>(&mut request, limit).await?;
+    let AppendParts { first, results, terminal } = append.parts()?;
+    Ok(json(StatusCode::OK, &request.app.host.append(id, &token, first, results, terminal).await?))
 }
 
 /// The end of a run.

@@ -1,6 +1,6 @@
 //! The installed runners.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use agent_host_protocol::{PluginReport, RunnerId, RunnerManifest, Scope};
 use agent_host_runs::BindingReport;
@@ -20,8 +20,10 @@ use crate::{
 struct Runners<'a> {
     /// Every file of the plugins directory, the refused ones with the reason.
     plugins: &'a [PluginReport],
-    /// The runners that answer events, by id.
+    /// The runners that answer events, by id: those of plugins, and those that executors serve.
     runners: Vec<RunnerManifest>,
+    /// The ids of the runners that executors serve (`[[external_runners]]`).
+    external: Vec<RunnerId>,
     /// Bindings of the configuration.
     bindings: Vec<BindingReport>,
 }
@@ -38,6 +40,12 @@ pub(crate) async fn list(State(app): State<App>, caller: Caller) -> Result<Respo
     let plugins = app.host.plugins();
     // A refused file may name runners that an older version of it still serves: ask which are really there.
     let named: BTreeSet<&RunnerId> = plugins.iter().flat_map(|plugin| &plugin.runners).map(|runner| &runner.id).collect();
-    let runners = named.into_iter().filter_map(|id| app.host.runner(id)).collect();
-    Ok(json(StatusCode::OK, &Runners { plugins: &plugins, runners, bindings: app.host.bindings() }))
+    let mut runners: BTreeMap<RunnerId, RunnerManifest> =
+        named.into_iter().filter_map(|id| Some((id.clone(), app.host.runner(id)?))).collect();
+    let externals = app.host.external_runners();
+    let external = externals.iter().map(|manifest| manifest.id.clone()).collect();
+    // Executors take the runs of a runner that is in both.
+    runners.extend(externals.into_iter().map(|manifest| (manifest.id.clone(), manifest)));
+    let runners = runners.into_values().collect();
+    Ok(json(StatusCode::OK, &Runners { plugins: &plugins, runners, external, bindings: app.host.bindings() }))
 }

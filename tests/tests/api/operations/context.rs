@@ -38,7 +38,7 @@ fn told(context: &Value) -> (Vec<&str>, &Value, &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_context_has_the_messages_that_manifest_and_binding_allow() {
     let host = host();
-    let set = json!([{ "do": "state", "key": "context.summary", "value": { "text": "They greet.", "transcript_seq": 1 }, "set": true }]);
+    let set = json!([{ "do": "state", "key": "context.summary", "value": { "text": "They greet.", "transcript_seq": 2 }, "set": true }]);
     let first = context(&host, "default", "one").await;
     let (texts, mode, reason) = told(&first);
     assert_eq!((texts.len(), mode, reason), (0, &json!("current_event"), "manifest"));

@@ -4,6 +4,7 @@
 use crate::support;
 
 mod outside;
+mod protocol;
 
 mod artifacts;
 mod bodies;

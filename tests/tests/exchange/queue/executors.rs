@@ -22,6 +22,36 @@ fn impatient() -> Host {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runners_of_executors_are_listed_like_others() {
+    let host = host("", "");
+    let runners = host.get("/api/v1/runners").await;
+    let ids: Vec<_> = runners["runners"].as_array().unwrap().iter().map(|runner| runner["id"].as_str().unwrap()).collect();
+    assert!(ids.contains(&"plugin:test/outside/default") && ids.contains(&"plugin:test/steps/default"), "{ids:?}");
+    assert_eq!(runners["external"], json!(["plugin:test/outside/default"]));
+    let listed = runners["runners"].as_array().unwrap().iter().find(|runner| runner["id"] == "plugin:test/outside/default");
+    let listed = listed.unwrap();
+    assert_eq!((&listed["context"]["ownership"], &listed["permissions"]["history"]), (&json!("hybrid"), &json!(["page"])));
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_run_leaves_its_executor_a_grace_to_append_and_finish() {
+    let host = host("cancel_grace_ms = 5000", "");
+    let desk = Desk::of(&host);
+    let executor = desk.executor("polite").await;
+    let run = desk.job("polite", json!({})).await;
+    let held = executor.claim().await;
+    held.does("append", crate::queue::desk::said(1, &["before"])).await;
+    host.cancel(&run).await;
+    held.refused("calls/state.get", json!({ "scope": "runner", "key": "k" }), 409, "cancelled").await;
+    held.does("append", crate::queue::desk::said(2, &["after"])).await;
+    held.does("finalize", json!({ "status": "cancelled", "reason": "stopped by its user" })).await;
+    let ended = host.ended(&run).await.cancelled();
+    assert_eq!(ended.said(), ["before", "after"]);
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_executor_is_online_then_stale_then_gone_and_loses_what_it_holds() {
     let host = impatient();
     let desk = Desk::of(&host);

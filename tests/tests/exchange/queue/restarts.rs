@@ -95,7 +95,7 @@ async fn a_holder_that_died_with_the_host_loses_its_claim_a_while_after_the_star
     let held = executor.claim().await;
     host.cancel(&desk.job("cancelled while down", json!({})).await).await;
     host.kill_and_revive();
-    // The executor has fifteen seconds for its next request.
+    // The executor has a whole lease for its next request.
     let next = executor.claims(json!({ "wait_ms": 30_000, "start": true })).await.unwrap();
     assert_eq!((next.run.as_str(), next.claim), (run.as_str(), held.claim + 1));
     held.refused("append", said(1, &["too late"]), 409, "claim_lost").await;

@@ -224,7 +224,7 @@ mod tests {
                 fs::write(&path, bytes).unwrap();
                 let damaged = starts.iter().rposition(|start| at >= *start).unwrap();
                 let error = recovered(dir.path(), 0).unwrap_err().to_string();
-                let place = format!("at byte {}, where batch {} or", starts[damaged], damaged + 1);
+                let place = format!("the bytes at {}, where batch {} or", starts[damaged], damaged + 1);
                 assert!(error.contains(&place) && error.contains("ledger-1.wal"), "damaged at {at}: {error}");
                 let later = format!("batch {} at byte {}", damaged + 2, starts[damaged + 1]);
                 assert!(error.contains(&later), "damaged at {at}: {error}");

@@ -1,14 +1,16 @@
 //! The arguments of each function. An unknown member is refused, so that a misspelt one is not ignored.
 
+use std::{borrow::Cow, collections::BTreeMap};
+
 use agent_host_protocol::{
-    ApiError,
+    ApiError, RunId,
     ask::QuestionKind,
     manifest::{StateScope, StorageArea},
     page::Direction,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 /// JSON that is parsed behind the gate.
 type Json = Box<RawValue>;
@@ -18,6 +20,18 @@ const PAGE: u32 = 50;
 
 fn page() -> u32 {
     PAGE
+}
+
+/// Passages of a retrieval, hits of a search, and bytes of a range where the request does not say, as the protocol has them
+/// (v1, sections 7.3, 7.4 and 7.6).
+fn passages() -> u32 {
+    5
+}
+fn hits() -> u32 {
+    10
+}
+fn range() -> u32 {
+    65_536
 }
 
 fn backward() -> Direction {
@@ -52,17 +66,37 @@ macro_rules! arguments {
 
 arguments! {
     Nothing {}
-    Model { model_id: String, request: Json }
+    Model {
+        model_id: String,
+        request: Option<Json>,
+        messages: Option<Json>,
+        tools: Option<Json>,
+        extra_args: Option<Json>,
+    }
     Rerank { model_id: String, query: String, documents: Vec<String>, top_k: Option<u32> }
     Embed { model_id: String, texts: Vec<String> }
     Count { model_id: String, messages: Json }
     Detail { tool_name: String }
-    Tool { call_id: String, tool_name: String, parameters: Json }
+    Tool {
+        #[serde(default = "call_id")]
+        call_id: String,
+        tool_name: String,
+        parameters: Json,
+    }
     Tools { calls: Vec<Tool> }
-    Retrieve { kb_id: String, query: String, top_k: u32, filters: Option<Json> }
+    Retrieve {
+        kb_id: String,
+        #[serde(alias = "query_text")]
+        query: String,
+        #[serde(default = "passages")]
+        top_k: u32,
+        filters: Option<Json>,
+    }
     History {
         conversation_id: Option<String>,
+        #[serde(alias = "before_cursor")]
         before: Option<String>,
+        #[serde(alias = "after_cursor")]
         after: Option<String>,
         #[serde(default = "page")]
         limit: u32,
@@ -71,9 +105,15 @@ arguments! {
         #[serde(default)]
         include_artifacts: bool,
     }
-    Search { query: String, filters: Option<Json>, top_k: u32 }
+    Search {
+        query: String,
+        filters: Option<Json>,
+        #[serde(default = "hits")]
+        top_k: u32,
+    }
     Event { event_id: String }
     Events {
+        #[serde(alias = "before_cursor")]
         before: Option<String>,
         #[serde(default)]
         event_types: Vec<String>,
@@ -81,7 +121,13 @@ arguments! {
         limit: u32,
     }
     Artifact { artifact_id: String }
-    Range { artifact_id: String, offset: u64, length: u32 }
+    Range {
+        artifact_id: String,
+        #[serde(default)]
+        offset: u64,
+        #[serde(default = "range")]
+        length: u32,
+    }
     Create { media_type: String, name: Option<String>, content: String }
     State { scope: StateScope, key: String }
     SetState { scope: StateScope, key: String, value: Json }
@@ -147,9 +193,69 @@ arguments! {
     }
 }
 
+/// An id for a tool call that came without one.
+fn call_id() -> String {
+    format!("call_{}", RunId::new())
+}
+
+impl Model {
+    /// The request: a member of its own, or its members beside the model, as the protocol has them (v1, section 7.1).
+    pub(super) fn request(self) -> Result<(String, Json), ApiError> {
+        let Self { model_id, request, messages, tools, extra_args } = self;
+        let request = match (request, messages) {
+            (Some(request), None) if tools.is_none() && extra_args.is_none() => request,
+            (None, Some(messages)) => {
+                let members = [("messages", Some(messages)), ("tools", tools), ("extra_args", extra_args)];
+                let members: BTreeMap<_, _> = members.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+                to_raw_value(&members).map_err(|error| ApiError::invalid_argument(error.to_string()))?
+            }
+            _ => {
+                return Err(ApiError::invalid_argument(
+                    "a model call has either a `request`, or `messages` with `tools` and `extra_args` beside the `model_id`",
+                ));
+            }
+        };
+        Ok((model_id, request))
+    }
+}
+
+/// The arguments without the `run_id` that programs of the protocol send with every call (v1, section 7).
+///
+/// # Errors
+/// `invalid_argument` if it is the id of another run.
+pub(super) fn without_run_id(body: &[u8], run_id: RunId) -> Result<Cow<'_, [u8]>, ApiError> {
+    let Ok(mut members) = serde_json::from_slice::<BTreeMap<String, Json>>(body) else { return Ok(Cow::Borrowed(body)) };
+    let Some(sent) = members.remove("run_id") else { return Ok(Cow::Borrowed(body)) };
+    if serde_json::from_str::<RunId>(sent.get()).ok() != Some(run_id) {
+        return Err(ApiError::invalid_argument(format!("`run_id` is not this run, {run_id}: leave it out, or send that id")));
+    }
+    let rest = serde_json::to_vec(&members).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
+    Ok(Cow::Owned(rest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_of_the_protocol_are_read() {
+        let run = RunId::new();
+        let body = format!(r#"{{"run_id":"{run}","kb_id":"k","query_text":"q"}}"#);
+        let Retrieve { query, top_k, .. } = read("f", &without_run_id(body.as_bytes(), run).unwrap()).unwrap();
+        assert_eq!((query.as_str(), top_k), ("q", 5));
+        assert!(without_run_id(body.as_bytes(), RunId::new()).unwrap_err().message.contains("`run_id`"));
+        let flat: Model = read("f", br#"{"model_id":"m","messages":[],"tools":null,"extra_args":{"seed":1}}"#).unwrap();
+        assert_eq!(flat.request().unwrap().1.get(), r#"{"extra_args":{"seed":1},"messages":[]}"#);
+        for both in [&br#"{"model_id":"m"}"#[..], br#"{"model_id":"m","request":{},"messages":[]}"#] {
+            assert!(read::<Model>("f", both).unwrap().request().is_err());
+        }
+        let Range { offset, length, .. } = read("f", br#"{"artifact_id":"a"}"#).unwrap();
+        assert_eq!((offset, length), (0, 65_536));
+        let History { before, .. } = read("f", br#"{"before_cursor":"c"}"#).unwrap();
+        assert_eq!(before.as_deref(), Some("c"));
+        let [one, other] = [(), ()].map(|()| read::<Tool>("f", br#"{"tool_name":"t","parameters":{}}"#).unwrap().call_id);
+        assert!(one.starts_with("call_") && one != other);
+    }
 
     #[test]
     fn arguments_are_an_object_and_nothing_else() {

@@ -58,13 +58,10 @@ impl RunCalls {
 
     async fn call_model(&mut self, function: Function, body: &[u8]) -> Result<Answer, CallError> {
         match function.name {
-            "invoke" => function!(
-                function,
-                body,
-                get::Model { model_id, request },
-                |response| response,
-                self.model_invoke(model_id, ChatRequest::sent(request)).await
-            ),
+            "invoke" => {
+                let (model_id, request) = get::read::<get::Model>("models.invoke", body)?.request()?;
+                Answer::of(&self.model_invoke(model_id, ChatRequest::sent(request)).await?)
+            }
             "rerank" => function!(
                 function,
                 body,

@@ -4,7 +4,7 @@
 //! The module owns names, shapes and sizes of messages. Grants, size limits and rate limits are checked by the gate, as for
 //! a guest.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use agent_host_ledger::ArtifactRecord;
 use agent_host_protocol::{ApiError, ErrorCode, Interface, Limits, RunId, model::ModelChunk};
@@ -88,6 +88,8 @@ impl Function {
     fn named(text: &str) -> Option<Self> {
         let (interface, name) = text.split_once('.')?;
         let interface = Interface::from_name(interface)?;
+        // The protocol writes `get_detail`, the contract `get-detail`.
+        let name = name.replace('_', "-");
         let found = FUNCTIONS.iter().find(|called| called.0 == interface && called.1 == name && **called != OPEN)?;
         Some(Self { interface, name: found.1 })
     }
@@ -279,11 +281,17 @@ impl Calls {
 
     async fn dispatched(&mut self, function: Function, body: &[u8]) -> Result<Answer, CallError> {
         if (function.interface, function.name) == (Models, "stream") {
-            let arguments::Model { model_id, request } = arguments::read("models.stream", body)?;
+            let body = arguments::without_run_id(body, self.run.run.run_id)?;
+            let (model_id, request) = arguments::read::<arguments::Model>("models.stream", &body)?.request()?;
             let stream = within(&self.scope, self.run.model_stream(model_id, ChatRequest::sent(request))).await??;
             return Ok(Answer::Stream(Chunks { stream, scope: Arc::clone(&self.scope) }));
         }
-        within(&self.scope, self.run.dispatch(function, body)).await?
+        // Calls of `runs` name other runs.
+        let body = match function.interface {
+            Runs => Cow::Borrowed(body),
+            _ => arguments::without_run_id(body, self.run.run.run_id)?,
+        };
+        within(&self.scope, self.run.dispatch(function, &body)).await?
     }
 
     /// Opens an interface. Fails if the run was not granted the interface, as for a guest.

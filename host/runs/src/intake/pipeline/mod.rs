@@ -18,7 +18,7 @@ use agent_host_protocol::{
     message::ContentPart,
 };
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::read::{id, is_secret, object, take, text, texts, without_payload, without_rounds, without_secrets};
 use super::{
@@ -427,7 +427,9 @@ fn input(message: Option<Value>, chain: Option<Value>) -> Result<Input, String> 
     if text.is_none() && contents.is_empty() {
         return Err("`query` has no message: it has neither a `user_message` nor a text in its `message_chain`".to_owned());
     }
-    Ok(Input { text, contents, attachments: Vec::new(), message_chain: chain })
+    // The protocol has an object there (v1, section 4.6); a chain that came as a list is the `root` of one.
+    let message_chain = chain.map(|chain| if chain.is_array() { json!({ "root": chain }) } else { chain });
+    Ok(Input { text, contents, attachments: Vec::new(), message_chain })
 }
 
 fn content_part(place: usize, part: Value) -> Result<ContentPart, String> {

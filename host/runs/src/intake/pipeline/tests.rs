@@ -119,25 +119,27 @@ fn a_query_becomes_an_event() {
             "text": "hi there"
           }
         ],
-        "message_chain": [
-          {
-            "id": 31,
-            "time": 1700000000,
-            "type": "Source"
-          },
-          {
-            "text": "hi ",
-            "type": "Plain"
-          },
-          {
-            "image_id": "i",
-            "type": "Image"
-          },
-          {
-            "text": "there",
-            "type": "Plain"
-          }
-        ]
+        "message_chain": {
+          "root": [
+            {
+              "id": 31,
+              "time": 1700000000,
+              "type": "Source"
+            },
+            {
+              "text": "hi ",
+              "type": "Plain"
+            },
+            {
+              "image_id": "i",
+              "type": "Image"
+            },
+            {
+              "text": "there",
+              "type": "Plain"
+            }
+          ]
+        }
       },
       "delivery": {
         "surface": "platform",
@@ -308,7 +310,7 @@ fn malformed_values_are_named() {
         assert!(error.contains(says), "{pointer}: {error}");
     }
     let error = adapted(&json!({ "message_chain": [] }), &config()).unwrap_err();
-    assert!(error.contains("says nothing"), "{error}");
+    assert!(error.contains("has no message"), "{error}");
     let deep = serde_json::from_str(&format!("{}{}", "[".repeat(100), "]".repeat(100))).unwrap();
     assert!(adapted(&with(query(), "/deep", deep), &config()).unwrap_err().contains("deeper"));
 }
