@@ -3,7 +3,8 @@
 //! 1. its id, its span and its metrics ([`request_log`]);
 //! 2. under `/api/v1/agent`, the form of refusals ([`errors`]);
 //! 3. its sender ([`authentication`]);
-//! 4. the route, whose panic becomes an answer too.
+//! 4. the route, whose panic becomes an answer too;
+//! 5. the audit of the control plane ([`control_audit`](crate::control_audit)).
 //!
 //! All that happens before the route answers at once, so the route is called in place: nothing of it is cloned.
 
@@ -20,7 +21,14 @@ use axum::{
 use futures_util::{FutureExt, future::BoxFuture};
 use tower::{Layer, Service};
 
-use crate::{access::authentication, agents::profile::errors, app::App, http::Problem, request_log::RequestLog};
+use crate::{
+    access::authentication,
+    agents::profile::errors,
+    app::App,
+    control_audit::{self, Audited},
+    http::Problem,
+    request_log::RequestLog,
+};
 
 /// Makes the layer.
 #[derive(Clone)]
@@ -58,12 +66,18 @@ where
         let log = RequestLog::begin(&self.app, &request);
         let instance = errors::instance(&request);
         let admitted = log.context().enter(|| authentication::admit(&self.app, &mut request));
+        // Unknown callers leave no records: what they can write is bounded by nothing else.
+        let audited = admitted.as_ref().ok().and_then(|_| Audited::begin(&request)).map(|audited| (audited, self.app.clone()));
         let admitted = admitted.map(|welcome| (welcome, self.route.call(request)));
         let answering = async move {
             let response = match admitted {
                 Ok((welcome, route)) => authentication::while_welcome(welcome, answer(route)).await,
                 Err(problem) => problem.into_response(),
             };
+            let record = audited.and_then(|(audited, app)| Some((audited.record(&response)?, app)));
+            if let Some((record, app)) = record {
+                control_audit::write(&app, record).await;
+            }
             match instance {
                 Some(instance) => errors::in_dialect(&instance, response).await,
                 None => response,

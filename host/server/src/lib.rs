@@ -19,7 +19,8 @@
 //! artifacts  uploads and downloads
 //! agents     threads and runs of AG-UI, their routes, the profile
 //! routes     one module for each resource, and the table
-//! layer      around every route: request log, dialect, authentication
+//! control_audit  records of requests to the control plane
+//! layer      around every route: request log, dialect, authentication, audit
 //! router     the routes in their layers; server: listen, serve, end
 //! ```
 
@@ -28,6 +29,7 @@ mod agents;
 mod agui;
 mod app;
 mod artifacts;
+mod control_audit;
 mod http;
 mod layer;
 mod openapi;

@@ -97,6 +97,33 @@ impl Records {
         self.0.audit_page(Some(id), cursor, limit)
     }
 
+    /// A page of all audit records, newest first: those that `wanted` accepts. At most `examined` records are read, so a page
+    /// can have fewer items than `limit` and still have more after it.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn audit_of_host(
+        &self,
+        cursor: Option<&str>,
+        limit: u32,
+        examined: u32,
+        wanted: impl Fn(&AuditRecord) -> bool,
+    ) -> Result<Page<AuditRecord>, LedgerError> {
+        let mut found = Page { items: Vec::new(), next_cursor: cursor.map(str::to_owned), prev_cursor: None, has_more: true };
+        let mut left = examined;
+        while found.has_more && left > 0 {
+            let room = limit - u32::try_from(found.items.len()).unwrap_or(limit);
+            if room == 0 {
+                break;
+            }
+            let page = self.0.audit_page(None, found.next_cursor.as_deref(), room)?;
+            left = left.saturating_sub(room);
+            found.items.extend(page.items.into_iter().filter(|record| wanted(record)));
+            (found.next_cursor, found.has_more) = (page.next_cursor, page.has_more);
+        }
+        Ok(found)
+    }
+
     /// True if a run has a journal; `None` if the run does not exist.
     ///
     /// # Errors
@@ -227,6 +254,14 @@ impl RecordWriter {
     /// Fails if the blob is missing, the id is in use, the disk is nearly full, or the ledger is not available.
     pub async fn add_artifact(&self, record: ArtifactRecord) -> Result<(), LedgerError> {
         self.0.add_artifact(record).await
+    }
+
+    /// Adds an audit record. Admitted when this returns, durable with the next group commit.
+    ///
+    /// # Errors
+    /// Fails if the record is too large or the ledger is not available.
+    pub async fn audit(&self, record: AuditRecord) -> Result<(), LedgerError> {
+        self.0.audit(vec![record]).await
     }
 
     /// Puts and deletes entries, all of them or none. Durable when this returns.

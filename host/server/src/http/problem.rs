@@ -292,6 +292,7 @@ impl IntoResponse for Problem {
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         ];
         let mut response = (self.code.status(), headers, self.to_json()).into_response();
+        response.extensions_mut().insert(self.code);
         if self.code == ProblemCode::Unauthenticated {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -2,6 +2,7 @@
 
 mod actions;
 mod artifacts;
+mod audit;
 mod calls;
 mod chat;
 mod claims;
@@ -78,6 +79,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(actions::show))
         .routes(routes!(actions::respond))
         .routes(routes!(statistics::statistics))
+        .routes(routes!(audit::list))
         .routes(routes!(operations::reload))
         .routes(routes!(operations::backup))
         .routes(routes!(artifacts::upload))

@@ -35,6 +35,31 @@ async fn runners_of_executors_are_listed_like_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_to_the_control_plane_are_in_the_audit() {
+    let host = host("", "");
+    let desk = Desk::of(&host);
+    let executor = desk.executor("watched").await;
+    let run = desk.job("watched", json!({})).await;
+    let held = executor.claim().await;
+    held.complete().await;
+    assert_eq!(host.try_cancel(&run).await, 409, "it has ended");
+    let list =
+        async |query: &str| host.get(&format!("/api/v1/audit?limit=50&{query}")).await["items"].as_array().unwrap().clone();
+    let of_run = list(&format!("run_id={run}")).await;
+    let seen: Vec<_> =
+        of_run.iter().map(|record| (record["action"].as_str().unwrap(), record["outcome"].as_str().unwrap())).collect();
+    assert!(seen.contains(&("queue.finalize", "ok")) && seen.contains(&("runs.cancel", "conflict")), "{seen:?}");
+    let registered = list("action=executors.&outcome=ok").await;
+    assert_eq!((registered.len(), registered[0]["action"].as_str()), (1, Some("executors.register")), "{registered:#?}");
+    assert_eq!(registered[0]["details"]["address"], "127.0.0.1");
+    let claims = list(&format!("principal={}", executor.id)).await;
+    assert!(claims.iter().any(|record| record["action"] == "queue.claim" && record["outcome"] == "ok"), "{claims:#?}");
+    assert!(!serde_json::to_string(&list("").await).unwrap().contains("ahx_"), "no credential is recorded");
+    assert_eq!(list("since=99999999999999").await.len(), 0);
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_run_leaves_its_executor_a_grace_to_append_and_finish() {
     let host = host("cancel_grace_ms = 5000", "");
     let desk = Desk::of(&host);

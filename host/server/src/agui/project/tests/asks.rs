@@ -203,9 +203,5 @@ fn each_segment_has_the_usage_of_its_own_calls() {
             json!([{ "model": "a", "inputTokens": 7, "outputTokens": 0, "totalTokens": 7 }]),
         ]
     );
-    assert_eq!(
-        used(&[asked(1), waiting("question"), end]),
-        [json!([]), json!([])],
-        "the claim of a runner is no usage"
-    );
+    assert_eq!(used(&[asked(1), waiting("question"), end]), [json!([]), json!([])], "the claim of a runner is no usage");
 }
