@@ -42,8 +42,8 @@ pub use crate::{
         BackupReport, Host, Readiness, backup_to, inspect,
         recording::{RecordedBlob, RecordedSegment, Recording, journaled_calls},
         records::{
-            ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, RecordWriter,
-            Records, RunFilter, RunRecord, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
+            ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, Percentiles,
+            RecordWriter, Records, RunFilter, RunRecord, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
         },
         reload::{ReloadError, ReloadReport, SectionChange},
         replay::{Ending, Replay, ReplayError, ReplayReport, replay},
@@ -61,7 +61,7 @@ pub use crate::{
     lifecycle::{
         claims::{Appended, ClaimRequest, ClaimedRun as Claimed},
         dead_letters::DeadLetter,
-        executors::{Executor, ExecutorNews, ExecutorState, Registration},
+        executors::{Executor, ExecutorChange, ExecutorNews, ExecutorState, Registration},
     },
     policy::{
         StartError,

@@ -21,9 +21,10 @@ use crate::{
 };
 
 /// The audited routes and their actions.
-const AUDITED: [(Method, &str, &str); 20] = [
+const AUDITED: [(Method, &str, &str); 21] = [
     (Method::POST, "/api/v1/executors", "executors.register"),
     (Method::DELETE, "/api/v1/executors/{id}", "executors.deregister"),
+    (Method::POST, "/api/v1/executors/{id}/heartbeat", "executors.change"),
     (Method::POST, "/api/v1/claims", "queue.claim"),
     (Method::POST, "/api/v1/runs/{id}/start", "queue.start"),
     (Method::POST, "/api/v1/runs/{id}/renew", "queue.renew"),
@@ -43,6 +44,10 @@ const AUDITED: [(Method, &str, &str); 20] = [
     (Method::POST, "/agents/{agent}/threads/{thread}/runs/{run}/cancel", "agents.cancel"),
     (Method::DELETE, "/agents/{agent}/threads/{thread}", "agents.forget"),
 ];
+
+/// Marks the answer to a heartbeat that changed its executor.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Changed;
 
 /// A request to an audited route until it is answered.
 pub(crate) struct Audited {
@@ -66,9 +71,13 @@ impl Audited {
         Some(Self { action, path: path.to_owned(), run_id, principal, peer })
     }
 
-    /// The record of the request. `None` for a claim that found no run.
+    /// The record of the request. `None` for a claim that found no run, and for a heartbeat that changed nothing.
     pub(crate) fn record(self, response: &Response) -> Option<AuditRecord> {
         if response.status() == StatusCode::NO_CONTENT && self.action == "queue.claim" {
+            return None;
+        }
+        let is_changed = response.extensions().get::<Changed>().is_some() || !response.status().is_success();
+        if self.action == "executors.change" && !is_changed {
             return None;
         }
         let Self { action, path, run_id, principal, peer } = self;

@@ -29,7 +29,7 @@ use crate::{
     lifecycle::{
         claims::{Appended, ClaimRequest, ClaimedRun},
         dead_letters::DeadLetter,
-        executors::{Executor, ExecutorNews, Registration},
+        executors::{Executor, ExecutorChange, ExecutorNews, Registration},
     },
     policy::sources::{HookError, HookRequest},
     record::{
@@ -405,12 +405,12 @@ impl Host {
         self.0.cell.runs.executors()
     }
 
-    /// An executor says that it lives.
+    /// Renews the presence of an executor and changes it, durably. Returns true with the executor if something changed.
     ///
     /// # Errors
-    /// Fails if the executor is not registered.
-    pub fn heartbeat(&self, id: &str) -> Result<Executor, HostError> {
-        self.0.cell.runs.heartbeat(id)
+    /// Fails if the executor is not registered, a value is invalid, or the change cannot be written.
+    pub async fn heartbeat(&self, id: &str, change: ExecutorChange) -> Result<(Executor, bool), HostError> {
+        self.0.cell.runs.heartbeat(id, change).await
     }
 
     /// An executor goes: what it holds is taken from it, and its credential is no longer good.

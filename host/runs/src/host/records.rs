@@ -4,8 +4,8 @@
 //! writes of a face that belong to no run.
 
 pub use agent_host_ledger::{
-    ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, RunFilter, RunRecord,
-    Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
+    ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, Percentiles,
+    RunFilter, RunRecord, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
 };
 use agent_host_ledger::{EntryWrite, Ledger};
 use agent_host_protocol::{Event, EventId, Page, Run, RunEvent, RunId, grant::ConversationKey, transcript::TranscriptItem};

@@ -68,6 +68,30 @@ pub struct Registration {
     pub capabilities: Map<String, Value>,
 }
 
+/// The change of an executor by its heartbeat. An absent member stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, utoipa::ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExecutorChange {
+    /// New labels, in place of the old ones.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Runs that it holds at one time, at most. Runs that it already holds stay.
+    pub slots: Option<u32>,
+    /// New capabilities, in place of the old ones.
+    pub capabilities: Option<Map<String, Value>>,
+}
+
+impl ExecutorChange {
+    fn applied(self, kept: &Kept) -> Kept {
+        let Self { labels, slots, capabilities } = self;
+        Kept {
+            labels: labels.unwrap_or_else(|| kept.labels.clone()),
+            slots: slots.unwrap_or(kept.slots),
+            capabilities: capabilities.unwrap_or_else(|| kept.capabilities.clone()),
+            ..kept.clone()
+        }
+    }
+}
+
 const fn one() -> u32 {
     1
 }
@@ -111,7 +135,7 @@ struct Record {
 }
 
 /// A registration, without the refusal of unknown fields that flattening does not allow.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Kept {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -368,10 +392,20 @@ impl Runs {
         all
     }
 
-    /// An executor says that it lives.
-    pub(crate) fn heartbeat(&self, id: &str) -> Result<Executor, HostError> {
+    /// Renews the presence of an executor and changes it, durably. Returns true with the executor if something changed.
+    pub(crate) async fn heartbeat(&self, id: &str, change: ExecutorChange) -> Result<(Executor, bool), HostError> {
         self.executors.seen(id);
-        self.executor(id)
+        let before = self.executors.0.lock().get(id).map(|known| known.record.clone()).ok_or_else(|| no_executor(id))?;
+        let kept = change.applied(&before.registration);
+        if kept == before.registration {
+            return Ok((self.executor(id)?, false));
+        }
+        let Kept { name, version, runner_ids, queues, labels, slots, capabilities } = kept.clone();
+        Registration { name, version, runner_ids, queues, labels, slots, capabilities }.check()?;
+        let record = Record { registration: kept, ..before };
+        self.ledger.put_entries(&[EntryWrite::put(format!("{ENTRIES}{id}"), &record)?]).await?;
+        self.executors.0.lock().get_mut(id).ok_or_else(|| no_executor(id))?.record = record;
+        Ok((self.executor(id)?, true))
     }
 
     /// An executor goes: what it holds is taken from it, and its credential is no longer good.

@@ -1,7 +1,7 @@
 //! Executors: they register, say that they live, and hear what is new.
 
-use agent_host_protocol::{Page, PrincipalKind, Scope};
-use agent_host_runs::{Executor, Registration};
+use agent_host_protocol::{Page, PrincipalKind, Scope, time};
+use agent_host_runs::{Executor, ExecutorChange, ExecutorState, Percentiles, Registration};
 use axum::{
     http::StatusCode,
     response::{IntoResponse, Response, sse::Event},
@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::{
     access::ApiRequest,
+    control_audit::Changed,
     http::{Path, Problem, ProblemCode, json, located, sse, whole_page},
     openapi::refusals,
 };
@@ -20,6 +21,7 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 
 refusals!(RegisterRefusals = [JSON, WRITE] + [Conflict]);
 refusals!(ExecutorRefusals = [NotFound]);
+refusals!(HeartbeatRefusals = [JSON, WRITE] + [NotFound]);
 refusals!(DeregisterRefusals = [WRITE] + [NotFound]);
 
 /// An executor that has registered.
@@ -94,15 +96,66 @@ pub(crate) async fn show(Path(id): Path<String>, request: ApiRequest) -> Result<
     Ok(json(StatusCode::OK, &seen(&request, &id, Scope::RunsRead)?))
 }
 
-/// Says that an executor lives
+/// The executors of a workspace, or of all, counted.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct ExecutorStatistics {
+    /// Number of registered executors.
+    executors: u64,
+    /// Executors that made a request lately.
+    online: u64,
+    /// Executors that have been silent for `limits.executor_stale_ms`.
+    stale: u64,
+    /// Executors that have been silent for `limits.executor_gone_ms`.
+    gone: u64,
+    /// Runs that they hold.
+    held: u64,
+    /// Runs that the online executors can hold at one time.
+    slots: u64,
+    /// Time since the last request of each executor, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heartbeat_age_ms: Option<Percentiles>,
+}
+
+/// Counts executors
 ///
-/// Every request with its credential or with the token of one of its claims says the same.
+/// By state, with their runs and the age of their last requests. A key of a workspace sees the executors of that workspace.
+#[utoipa::path(get, path = "/api/v1/executors/statistics", tag = "queue", security(("bearer" = ["runs:read"])),
+    responses((status = 200, description = "The counts.", body = ExecutorStatistics), ListRefusals))]
+pub(crate) async fn statistics(request: ApiRequest) -> Result<Response, Problem> {
+    request.allow(Scope::RunsRead)?;
+    let mut items = request.app.host.executors();
+    items.retain(|executor| request.caller.0.sees(executor.workspace.as_deref()));
+    let now = time::now();
+    let of = |state: ExecutorState| items.iter().filter(move |executor| executor.state == state);
+    let statistics = ExecutorStatistics {
+        executors: items.len() as u64,
+        online: of(ExecutorState::Online).count() as u64,
+        stale: of(ExecutorState::Stale).count() as u64,
+        gone: of(ExecutorState::Gone).count() as u64,
+        held: items.iter().map(|executor| executor.held.len() as u64).sum(),
+        slots: of(ExecutorState::Online).map(|executor| u64::from(executor.slots)).sum(),
+        heartbeat_age_ms: Percentiles::of(items.iter().map(|executor| now.saturating_sub(executor.last_seen_at)).collect()),
+    };
+    Ok(json(StatusCode::OK, &statistics))
+}
+
+/// Renews the presence of an executor
+///
+/// Every request with its credential or with the token of one of its claims does the same. A body changes labels, slots or
+/// capabilities, durably.
 #[utoipa::path(post, path = "/api/v1/executors/{id}/heartbeat", tag = "queue", security(("bearer" = ["runs:execute"])),
     params(("id" = String, Path, description = "The executor.")),
-    responses((status = 200, description = "The executor, with its runs.", body = Executor), ExecutorRefusals))]
-pub(crate) async fn heartbeat(Path(id): Path<String>, request: ApiRequest) -> Result<Response, Problem> {
+    request_body = Option<ExecutorChange>,
+    responses((status = 200, description = "The executor, with its runs.", body = Executor), HeartbeatRefusals))]
+pub(crate) async fn heartbeat(Path(id): Path<String>, mut request: ApiRequest) -> Result<Response, Problem> {
     seen(&request, &id, Scope::RunsExecute)?;
-    Ok(json(StatusCode::OK, &request.app.host.heartbeat(&id)?))
+    let change: ExecutorChange = request.optional_json(MAX_BODY_BYTES).await?;
+    let (executor, changed) = request.app.host.heartbeat(&id, change).await?;
+    let mut response = json(StatusCode::OK, &executor);
+    if changed {
+        response.extensions_mut().insert(Changed);
+    }
+    Ok(response)
 }
 
 /// Deregisters an executor

@@ -63,6 +63,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(create::requeue))
         .routes(routes!(executors::list, executors::register))
         .routes(routes!(executors::show, executors::deregister))
+        .routes(routes!(executors::statistics))
         .routes(routes!(executors::heartbeat))
         .routes(routes!(executors::news))
         .routes(routes!(claims::claim))

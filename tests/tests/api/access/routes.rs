@@ -44,6 +44,7 @@ const ROUTES: &[Route] = &[
     ("POST", "/api/v1/config/reload", Names::Host, "admin", "", &[]),
     ("POST", "/api/v1/backup", Names::Host, "admin", r#"{"to":"tried"}"#, &[409]),
     ("GET", "/api/v1/statistics", Names::Nothing, "runs:read", "", &[]),
+    ("GET", "/api/v1/executors/statistics", Names::Nothing, "runs:read", "", &[]),
     ("GET", "/api/v1/audit", Names::Host, "admin", "", &[]),
     ("POST", "/api/v1/hooks/{name}", Names::Nothing, "", "{}", &[404]),
     ("GET", "/api/v1/webhook-sources", Names::Nothing, "admin", "", &[]),

@@ -54,6 +54,19 @@ async fn requests_to_the_control_plane_are_in_the_audit() {
     assert_eq!(registered[0]["details"]["address"], "127.0.0.1");
     let claims = list(&format!("principal={}", executor.id)).await;
     assert!(claims.iter().any(|record| record["action"] == "queue.claim" && record["outcome"] == "ok"), "{claims:#?}");
+    let heartbeat = async |body: serde_json::Value| {
+        desk.post(&format!("/api/v1/executors/{}/heartbeat", executor.id), &executor.credential, &body).await
+    };
+    assert_eq!(heartbeat(json!({})).await.0, 200);
+    let (_, changed) = heartbeat(json!({ "slots": 7, "labels": { "gpu": "yes" } })).await;
+    assert_eq!((&changed["slots"], &changed["labels"]["gpu"]), (&json!(7), &json!("yes")), "{changed:#}");
+    assert_eq!(heartbeat(json!({ "slots": 0 })).await.0, 400);
+    let changes = list("action=executors.change").await;
+    let outcomes: Vec<_> = changes.iter().map(|record| record["outcome"].as_str().unwrap()).collect();
+    assert_eq!(outcomes, ["invalid_argument", "ok"], "{changes:#?}");
+    let counts = host.get("/api/v1/executors/statistics").await;
+    assert_eq!((&counts["online"], &counts["slots"], &counts["held"]), (&json!(1), &json!(7), &json!(0)), "{counts:#}");
+    assert_eq!(counts["heartbeat_age_ms"]["count"], 1);
     assert!(!serde_json::to_string(&list("").await).unwrap().contains("ahx_"), "no credential is recorded");
     assert_eq!(list("since=99999999999999").await.len(), 0);
     host.check();
