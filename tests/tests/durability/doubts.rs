@@ -119,7 +119,7 @@ async fn a_person_is_asked_where_the_binding_says_so() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(said.is_some_and(|said| said.contains("the run goes on")));
+    assert!(said.is_some_and(|said| said.contains("the run continues")));
 
     let ended = host.ended(&run).await.completed();
     assert_eq!(count(world.path()), 2, "one was made again, the other was not: {ended}");

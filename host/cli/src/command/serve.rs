@@ -36,7 +36,7 @@ const SHUTDOWN: Duration = Duration::from_secs(8);
         Loads the plugins directory and watches it, opens the ledger, resumes unfinished runs, and prints one \
         line with its address on standard output once it answers. The log goes to standard error.\n\n\
         SIGINT or SIGTERM ends it within 10 seconds: no new events, active runs get 5 seconds, and a run that is \
-        not over then goes on at the next start, as the `durability` of its binding says. A second signal ends the \
+        not over then continues at the next start, as the `durability` of its binding says. A second signal ends the \
         host at once; nothing acknowledged is lost.\n\n\
         SIGHUP reads the configuration again, as `agent-host config reload` does: all of it is taken, or nothing.",
     after_long_help = "Examples:\n  \

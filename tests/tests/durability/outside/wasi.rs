@@ -155,6 +155,8 @@ async fn a_run_is_not_resumed_and_says_why() {
     let mut host = host(&outside, "park_after_ms = 300\n", "");
     let run = host.send(&format!("get {}; rest; get {}", outside.url("ok/before"), outside.url("held/x"))).await;
     outside.until("held/x", 1).await;
+    // A run without a durable write has not begun for the next host.
+    host.until_step(&run, "rest").await;
     host.kill();
     outside.release();
     host.revive();
