@@ -114,7 +114,13 @@ class Run:
 
     def call(self, function, **arguments):
         """A host call, such as `models.invoke`, through the gate of the run."""
-        return patiently("POST", f"{self.path}/calls/{function}", self.token, arguments, timeout=300, tries=3)
+        try:
+            return patiently("POST", f"{self.path}/calls/{function}", self.token, arguments, timeout=300, tries=3)
+        except Problem as problem:
+            if problem.code != "cancelled":
+                raise
+            self.cancelled = True
+            raise ClaimLost(str(problem)) from None
 
     def finish(self, **how):
         self.over.set()
@@ -161,6 +167,11 @@ def execute(claimed):
         print(f"{run.path}: completed", flush=True)
     except ClaimLost as lost:
         print(f"{run.path}: given up: {lost}", flush=True)
+        if run.cancelled:  # the run ends now, and not when its grace (`queue.cancel_grace_ms`) is over
+            try:
+                run.finish(status="cancelled", reason="the executor has stopped")
+            except (ClaimLost, Problem, OSError):
+                pass
     except Exception as error:
         print(f"{run.path}: failed: {error}", file=sys.stderr, flush=True)
         try:

@@ -358,6 +358,8 @@ impl ExecutorBody {
                     // A run that has not begun has nothing to finish.
                     let grace = if self.running.is_some() { self.policy.cancel_grace_ms } else { 0 };
                     cancel_expires = Some(tokio::time::Instant::now() + Duration::from_millis(grace));
+                    // The executor has a slot for the next run, also if it drops this one without a word.
+                    held.holding = None;
                     if let Terminal::Cancelled { reason } = task.cancelled_terminal()? {
                         runs.executors.tell(&handle.executor_id, ExecutorNews::CancelRequested { run_id, reason });
                     }

@@ -31,7 +31,7 @@ refusals!(AuditRefusals = [InvalidCursor]);
         ("until" = Option<Timestamp>, Query, description = "Only records before this time."),
     ),
     responses((status = 200, description = "A page of the audit.", body = Page<AuditRecord>), AuditRefusals))]
-pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
+pub(crate) async fn audit(mut request: ApiRequest) -> Result<Response, Problem> {
     request.caller.may_everywhere(Scope::Admin)?;
     let query = &mut request.query;
     let selection = Selection {

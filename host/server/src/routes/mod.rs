@@ -80,7 +80,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(actions::show))
         .routes(routes!(actions::respond))
         .routes(routes!(statistics::statistics))
-        .routes(routes!(audit::list))
+        .routes(routes!(audit::audit))
         .routes(routes!(operations::reload))
         .routes(routes!(operations::backup))
         .routes(routes!(artifacts::upload))

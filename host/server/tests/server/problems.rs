@@ -161,7 +161,7 @@ async fn a_host_that_lives_and_is_ready_says_so() {
     let health = server.request(Method::GET, "/healthz").send().await.unwrap();
     assert_eq!((health.status(), health.text().await.unwrap().as_str()), (StatusCode::OK, "ok"));
     assert_eq!(server.get("/readyz").await["ready"], true);
-    assert_eq!(server.get("/api/v1/runners").await, json!({ "plugins": [], "runners": [], "bindings": [] }));
+    assert_eq!(server.get("/api/v1/runners").await, json!({ "plugins": [], "runners": [], "external": [], "bindings": [] }));
 }
 
 #[tokio::test]

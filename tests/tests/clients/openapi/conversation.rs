@@ -327,6 +327,7 @@ async fn queue(talk: &Talk) {
         talk.post("/api/v1/executors", bad, 400).await;
     }
     talk.get("/api/v1/executors", 200).await;
+    talk.get("/api/v1/executors/statistics", 200).await;
     talk.get(&path, 200).await;
     talk.get("/api/v1/executors/none", 404).await;
     let by = |token: &str, path: &str, body: &Value| talk.request(Method::POST, path).bearer_auth(token).json(body);
@@ -451,6 +452,8 @@ async fn keys(talk: &Talk) {
 async fn operations(talk: &Talk) {
     talk.get("/api/v1/statistics?group_by=runner", 200).await;
     talk.get("/api/v1/statistics?since=x", 400).await;
+    talk.get("/api/v1/audit?action=runs.&limit=3", 200).await;
+    talk.get("/api/v1/audit?run_id=x", 400).await;
     talk.post("/api/v1/config/reload", json!({}), 200).await;
     talk.post("/api/v1/backup", json!({ "to": "first" }), 201).await;
     talk.post("/api/v1/backup", json!({ "to": "../first" }), 400).await;

@@ -63,7 +63,6 @@ async fn a_batch_is_judged_whole_and_by_the_grant_of_the_run() {
     let one = |kind: &str, data: Value| json!({ "type": kind, "data": data });
     let good = said(1, &["kept?"])["results"][0].clone();
     for (bad, status, code) in [
-        (one("run.completed", json!({ "finish_reason": "stop" })), 400, "invalid_argument"),
         (one("run.status", json!({ "status": "running" })), 400, "invalid_argument"),
         (one("message.delta", json!({ "message_id": 5 })), 400, "invalid_argument"),
         (
@@ -79,6 +78,9 @@ async fn a_batch_is_judged_whole_and_by_the_grant_of_the_run() {
         let (got, problem) = held.post("append", batch).await;
         assert_eq!((got, problem["code"].as_str()), (status, Some(code)), "{problem:#}");
     }
+    // The end of a run is the last result, or none.
+    let early = json!({ "first": 1, "results": [one("run.completed", json!({ "finish_reason": "stop" })), good] });
+    held.refused("append", early, 400, "invalid_argument").await;
     let batch = json!({ "first": 1, "results": [
         good, one("state.updated", json!({ "scope": "runner", "key": "k", "value": { "n": 1 } })), one("acme.progress", json!({ "at": 1 })),
     ] });
