@@ -353,7 +353,7 @@ mod tests {
     fn a_problem_is_a_document_of_rfc_9457() {
         insta::assert_snapshot!(
             Problem::invalid("limit", "`limit` must be a number from 1 to 100").to_json(),
-            @r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"`limit` must be a number from 1 to 100","code":"invalid_argument","field":"limit"}"#
+            @r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"`limit` must be a number from 1 to 100","code":"invalid_argument","message":"`limit` must be a number from 1 to 100","field":"limit"}"#
         );
     }
 
@@ -375,7 +375,7 @@ mod tests {
         }
         insta::assert_snapshot!(
             Problem::from(ApiError { retryable: true, ..ApiError::too_large("a batch", 9, 8) }).to_json(),
-            @r#"{"type":"about:blank","title":"Payload Too Large","status":413,"detail":"a batch has 9 bytes; the limit is 8","code":"payload_too_large","retryable":true,"details":{"limit":8,"size":9}}"#
+            @r#"{"type":"about:blank","title":"Payload Too Large","status":413,"detail":"a batch has 9 bytes; the limit is 8","code":"payload_too_large","message":"a batch has 9 bytes; the limit is 8","retryable":true,"details":{"limit":8,"size":9}}"#
         );
     }
 

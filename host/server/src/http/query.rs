@@ -114,7 +114,7 @@ mod tests {
     fn a_parameter_that_is_unknown_double_or_no_text_is_refused() {
         let mut query = Query::parse(Some("limit=3&statsu=failed")).unwrap();
         assert_eq!(query.limit().unwrap(), 3);
-        insta::assert_snapshot!(refusal(query.finish().unwrap_err()), @r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"`statsu` is not a query parameter here; there are: limit","code":"invalid_argument","field":"statsu"}"#);
+        insta::assert_snapshot!(refusal(query.finish().unwrap_err()), @r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"`statsu` is not a query parameter here; there are: limit","code":"invalid_argument","message":"`statsu` is not a query parameter here; there are: limit","field":"statsu"}"#);
         for query in ["a=1&a=2", "a=%ff", "a=%2", "a=%zz", "%=1"] {
             assert!(Query::parse(Some(query)).is_err(), "{query}");
         }
