@@ -87,7 +87,7 @@ pub struct Config {
     pub skills: Vec<SkillConfig>,
     /// Content that does not change from run to run.
     pub static_refs: Vec<StaticRefConfig>,
-    /// Runners whose runs executors outside take.
+    /// Runners whose runs executors execute.
     pub external_runners: Vec<ExternalRunnerConfig>,
     /// Export of traces and logs.
     pub telemetry: TelemetryConfig,

@@ -1,4 +1,4 @@
-//! `queue` of a binding: how its runs wait for their turn, and for executors outside.
+//! `queue` of a binding: how its runs wait for their turn, and for executors.
 
 use std::collections::BTreeMap;
 

@@ -159,7 +159,7 @@ pub struct Limits {
     pub child_depth: u32,
     /// Inputs that wait for an active run which takes them; more is refused.
     pub steering_queue: usize,
-    /// Runs that wait in one queue for executors outside; more is refused. Each takes some kilobytes of memory.
+    /// Runs that wait in one queue for executors; more is refused. Each takes some kilobytes of memory.
     pub queue_length: usize,
     /// An executor that is silent for so long is shown as stale.
     pub executor_stale_ms: u64,

@@ -260,7 +260,7 @@ pub enum Execution {
     /// The host, as a guest in its sandbox.
     #[default]
     Host,
-    /// An executor outside, which claims it from its queue.
+    /// An executor, which claims it from its queue.
     External,
 }
 

@@ -239,7 +239,7 @@ enum Command {
         #[arg(long)]
         config: PathBuf,
     },
-    /// Runs over HTTP that executors outside, as many as are in flight, take from a queue and bring to their end
+    /// Runs over HTTP that executors, as many as are in flight, take from a queue and bring to their end
     Queue {
         #[command(flatten)]
         target: Target,

@@ -1,4 +1,4 @@
-//! Runs that executors outside take from a queue.
+//! Runs that executors take from a queue.
 
 use std::{
     net::SocketAddr,

@@ -15,7 +15,7 @@ use crate::{client::Client, output::Output, table::Table};
 /// The reason why the command needs a server.
 const WHY: &str = "executors register with a running host";
 
-/// Show the executors outside of the host, and take back the runs that one holds
+/// Show the executors, and take back the runs that one holds
 #[derive(Debug, Subcommand)]
 pub(crate) enum Executors {
     List(List),

@@ -110,7 +110,7 @@ pub(crate) struct NewExecution<'a> {
     /// The start of the run, where it is not written yet.
     pub(crate) start: Option<UnwrittenStart>,
     pub(crate) mail: Arc<Mailbox>,
-    /// The claim under which an executor outside of the host executes the run.
+    /// The claim under which an executor executes the run.
     pub(crate) claim: Option<u32>,
     /// Use of models by earlier executions and ended children.
     pub(crate) used: ModelUsage,

@@ -59,7 +59,7 @@ impl Shared {
     /// The guest or the executors that serve a runner now. External runners of the configuration come before the plugins directory.
     pub(crate) fn serving(&self, id: &RunnerId) -> Option<Serving> {
         match self.setup.load().external(id) {
-            Some(manifest) => Some(Serving::Outside { manifest, component: String::new() }),
+            Some(manifest) => Some(Serving::External { manifest, component: String::new() }),
             None => self.plugins.runner(id).map(Serving::Guest),
         }
     }

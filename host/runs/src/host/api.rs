@@ -375,8 +375,8 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the token does not belong to a claim of this run, the claim is no longer valid, or the run has not begun.
-    pub fn held_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
-        self.0.cell.runs.held_calls(run_id, token)
+    pub fn claim_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
+        self.0.cell.runs.claim_calls(run_id, token)
     }
 
     /// Registers an executor, which sees the runs of this workspace, or of all; gives its credential, once.

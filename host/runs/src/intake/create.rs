@@ -1,5 +1,5 @@
 //! Runs that a platform makes by name: for a binding or a runner, for a new event or one that is there, now, in the queue,
-//! or for an executor outside; and other attempts at runs that have ended.
+//! or for an executor; and other attempts at runs that have ended.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -294,7 +294,7 @@ impl Intake {
         }
         let mut serving = self.shared.serving(&run.runner_id);
         if terms.execution == agent_host_protocol::run::Execution::External {
-            serving = serving.map(Serving::outside);
+            serving = serving.map(Serving::external);
         }
         if !terms.ad_hoc {
             let setup = self.shared.setup();
@@ -441,14 +441,14 @@ fn change_config(
     config.max_attempts = request.max_attempts.unwrap_or(config.max_attempts);
     config.durability = request.durability.unwrap_or(config.durability);
     match (request.start, &serving) {
-        (Some(StartMode::Now | StartMode::Queue), Serving::Outside { .. }) => {
+        (Some(StartMode::Now | StartMode::Queue), Serving::External { .. }) => {
             return Err(invalid(format!(
-                "{} is executed by executors outside: leave `start` out, or say `external`",
+                "{} is executed by executors: leave `start` out, or set it to `external`",
                 config.runner
             )));
         }
         (Some(StartMode::Now), _) => config.queue = None,
-        (Some(StartMode::External), _) => serving = serving.outside(),
+        (Some(StartMode::External), _) => serving = serving.external(),
         _ => {}
     }
     if let Some(queue) = request.queue.take() {

@@ -376,7 +376,7 @@ impl Runs {
     }
 
     /// The host calls of a run that an executor holds.
-    pub(crate) fn held_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
+    pub(crate) fn claim_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
         let handle = self.claim_handle(run_id, token)?;
         Ok(Calls::new(handle.calls()?, Arc::clone(&handle.scope)))
     }

@@ -22,7 +22,7 @@ use super::{
     Runs,
     body::{Body, Exit, Ready, Running, changes, instant_of},
     claims::{ClaimHandle, ClaimedRun, Order, Reply},
-    executors::{ExecutorNews, HeldSlot},
+    executors::{ExecutorNews, ExecutorSlot},
     queue::{
         admission::{Admission, AdmissionPlace},
         waiting::{Kind, Offer},
@@ -53,7 +53,7 @@ pub(crate) struct ExecutorBody {
     kept: Option<Claim>,
     /// Held as long as the run counts as executed.
     admission: Option<Admission>,
-    held: Option<HeldClaim>,
+    held: Option<ActiveClaim>,
     /// Set where the claim has ended before anything else happened.
     exit: Option<Exit>,
     running: Option<Running>,
@@ -73,11 +73,11 @@ struct Claim {
 }
 
 /// A claim that requests can find.
-struct HeldClaim {
+struct ActiveClaim {
     listed: ListedClaim,
     orders: mpsc::Receiver<Order>,
     /// Takes a slot of the executor.
-    holding: Option<HeldSlot>,
+    holding: Option<ExecutorSlot>,
     lease_expires: tokio::time::Instant,
     /// Time at which the claim is lost unless the run has started.
     dispatch_expires: tokio::time::Instant,
@@ -316,7 +316,7 @@ impl ExecutorBody {
             self.running = Some(resume_claimed(task, &handle).await?);
         }
         runs.claims.lock().insert(run_id, Arc::clone(&handle));
-        self.held = Some(HeldClaim {
+        self.held = Some(ActiveClaim {
             listed: ListedClaim { runs: runs.clone(), run_id, handle: Arc::clone(&handle) },
             orders,
             holding: Some(holding),
@@ -340,7 +340,7 @@ impl ExecutorBody {
     }
 
     /// Carries out the requests of the executor until the claim ends.
-    async fn serve(&mut self, task: &mut RunTask, held: &mut HeldClaim) -> Result<Exit, HostError> {
+    async fn serve(&mut self, task: &mut RunTask, held: &mut ActiveClaim) -> Result<Exit, HostError> {
         let runs = task.runs.clone();
         let (run_id, handle) = (task.run_id(), Arc::clone(&held.listed.handle));
         let gone = held.holding.as_ref().map(|holding| holding.gone.clone()).unwrap_or_default();
@@ -392,7 +392,7 @@ impl ExecutorBody {
     }
 
     /// Carries out one request. A request that ends the claim sets [`ExecutorBody::exit`].
-    async fn carry_out(&mut self, task: &mut RunTask, held: &mut HeldClaim, order: Order) {
+    async fn carry_out(&mut self, task: &mut RunTask, held: &mut ActiveClaim, order: Order) {
         let handle = &held.listed.handle;
         match order {
             Order::Start(reply) => {

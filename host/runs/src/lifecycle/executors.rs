@@ -231,7 +231,7 @@ struct Known {
 }
 
 /// As long as this lives, an executor holds a run.
-pub(crate) struct HeldSlot {
+pub(crate) struct ExecutorSlot {
     executors: Executors,
     executor_id: String,
     run_id: RunId,
@@ -239,7 +239,7 @@ pub(crate) struct HeldSlot {
     pub(crate) gone: CancellationToken,
 }
 
-impl Drop for HeldSlot {
+impl Drop for ExecutorSlot {
     fn drop(&mut self) {
         if let Some(known) = self.executors.0.lock().get_mut(&self.executor_id) {
             known.held.remove(&self.run_id);
@@ -275,13 +275,13 @@ impl Executors {
     }
 
     /// Adds a run to an executor. The claim of an executor that is no longer registered ends at once.
-    pub(crate) fn hold(&self, executor_id: &str, run_id: RunId) -> HeldSlot {
+    pub(crate) fn hold(&self, executor_id: &str, run_id: RunId) -> ExecutorSlot {
         let gone = CancellationToken::new();
         match self.0.lock().get_mut(executor_id) {
             Some(known) => drop(known.held.insert(run_id, gone.clone())),
             None => gone.cancel(),
         }
-        HeldSlot { executors: Self(Arc::clone(&self.0)), executor_id: executor_id.to_owned(), run_id, gone }
+        ExecutorSlot { executors: Self(Arc::clone(&self.0)), executor_id: executor_id.to_owned(), run_id, gone }
     }
 }
 

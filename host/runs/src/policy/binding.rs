@@ -34,8 +34,8 @@ pub(crate) struct Binding {
 pub(crate) enum Serving {
     /// A component that the host holds, in its sandbox.
     Guest(Runner),
-    /// An executor outside, that takes the runs of this runner.
-    Outside {
+    /// An executor, that takes the runs of this runner.
+    External {
         manifest: Arc<RunnerManifest>,
         /// The component with this runner, where there is one.
         component: String,
@@ -46,21 +46,21 @@ impl Serving {
     pub(crate) fn manifest(&self) -> &RunnerManifest {
         match self {
             Self::Guest(runner) => &runner.manifest,
-            Self::Outside { manifest, .. } => manifest,
+            Self::External { manifest, .. } => manifest,
         }
     }
 
     fn component(&self) -> &str {
         match self {
             Self::Guest(runner) => runner.component.digest(),
-            Self::Outside { component, .. } => component,
+            Self::External { component, .. } => component,
         }
     }
 
     pub(crate) fn execution(&self) -> Execution {
         match self {
             Self::Guest(_) => Execution::Host,
-            Self::Outside { .. } => Execution::External,
+            Self::External { .. } => Execution::External,
         }
     }
 
@@ -68,15 +68,15 @@ impl Serving {
     pub(crate) fn guest(self) -> Option<Runner> {
         match self {
             Self::Guest(runner) => Some(runner),
-            Self::Outside { .. } => None,
+            Self::External { .. } => None,
         }
     }
 
-    /// The same, executed outside.
-    pub(crate) fn outside(self) -> Self {
+    /// The same runner, executed by executors.
+    pub(crate) fn external(self) -> Self {
         match self {
-            Self::Guest(runner) => Self::Outside { component: runner.component.digest().to_owned(), manifest: runner.manifest },
-            outside => outside,
+            Self::Guest(runner) => Self::External { component: runner.component.digest().to_owned(), manifest: runner.manifest },
+            external => external,
         }
     }
 }
@@ -129,7 +129,7 @@ impl Binding {
     fn no_runner(&self) -> String {
         format!(
             "no plugin holds {}: drop its component into the plugins directory (`agent-host runners` says what is there), or name it in \
-             `[[external_runners]]` where executors outside take its runs",
+             `[[external_runners]]` where executors take its runs",
             self.config.runner
         )
     }

@@ -24,7 +24,7 @@ pub(crate) struct Setup {
     pub(crate) bindings: Vec<Arc<Binding>>,
     /// People who may answer what runs ask.
     pub(crate) approvers: Approvers,
-    /// Runners whose runs executors outside of the host take.
+    /// Runners whose runs executors execute.
     external: HashMap<RunnerId, Arc<RunnerManifest>>,
     pub(crate) schedules: Vec<Arc<Schedule>>,
     /// Systems that send signed requests.
@@ -50,7 +50,7 @@ impl Setup {
         Ok(Self { limits, config: Arc::new(config), services, bindings, approvers, external, schedules, hooks, webhooks })
     }
 
-    /// The manifest of a runner whose runs executors outside of the host take.
+    /// The manifest of a runner whose runs executors execute.
     pub(crate) fn external(&self, id: &RunnerId) -> Option<Arc<RunnerManifest>> {
         self.external.get(id).cloned()
     }

@@ -1,4 +1,4 @@
-//! Arguments that hold JSON of a guest, or of an executor outside: their size is known before anybody parses them.
+//! Arguments that hold JSON of a guest, or of an executor: their size is known before anybody parses them.
 
 use agent_host_protocol::{
     ApiError, ResultKind, SentResult, context::Input, message::Message, model::ModelRequest, result::RunResult, sent,
@@ -16,7 +16,7 @@ use crate::{
 enum Unparsed<G, S> {
     /// A guest, in the types of the contract.
     Guest(G),
-    /// An executor outside, as JSON text.
+    /// An executor, as JSON text.
     Sent(S),
 }
 
@@ -93,7 +93,7 @@ impl ChatRequest {
         Self(Unparsed::Guest(request))
     }
 
-    /// A request that an executor outside has sent.
+    /// A request that an executor has sent.
     #[must_use]
     pub fn sent(request: Box<RawValue>) -> Self {
         Self(Unparsed::Sent(request))
@@ -130,7 +130,7 @@ impl ChatMessages {
         Self(Unparsed::Guest(messages))
     }
 
-    /// Messages that an executor outside has sent.
+    /// Messages that an executor has sent.
     #[must_use]
     pub fn sent(messages: Box<RawValue>) -> Self {
         Self(Unparsed::Sent(messages))
@@ -167,7 +167,7 @@ impl StartInput {
         Self(Unparsed::Guest(input))
     }
 
-    /// An input that an executor outside has sent.
+    /// An input that an executor has sent.
     #[must_use]
     pub fn sent(input: Box<RawValue>) -> Self {
         Self(Unparsed::Sent(input))

@@ -71,7 +71,7 @@ fn calls(app: &App, id: &str, headers: &HeaderMap) -> Result<Calls, Problem> {
         return Err(Problem::new(ProblemCode::Unauthenticated, detail));
     };
     let id: RunId = id.parse().map_err(|error| Problem::not_found(format!("no run: {error}")))?;
-    Ok(app.host.held_calls(id, token)?)
+    Ok(app.host.claim_calls(id, token)?)
 }
 
 /// Waits for an answer, as long as the server is there.

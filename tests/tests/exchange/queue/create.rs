@@ -41,7 +41,7 @@ async fn a_run_is_made_for_a_binding_a_runner_a_message_or_an_event() {
     assert_eq!(named["binding_id"], "ad-hoc");
     host.ended(&id(&named)).await.completed();
 
-    // A runner that the host has may be left to an executor outside.
+    // A runner that the host has may be left to an executor.
     let outside = desk.create(json!({ "binding_id": "steps", "input": { "text": "job" }, "start": "external" })).await;
     assert_eq!(
         (outside["execution"].as_str(), outside["queue"]["name"].as_str()),

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::queue::support::Host;
 
-/// A runner whose runs executors outside take.
+/// A runner whose runs executors take.
 pub const OUTSIDE: &str = r#"
 [[external_runners]]
 id = "plugin:test/outside/default"

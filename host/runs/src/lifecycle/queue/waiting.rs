@@ -1,4 +1,4 @@
-//! Runs that wait for an executor outside, and executors that wait for a run.
+//! Runs that wait for an executor, and executors that wait for a run.
 //!
 //! Assignment happens here, under one lock: a run leaves the queue for one executor, and a waiting executor receives the
 //! first run that matches as soon as the run is there. The run itself writes the claim, before the executor receives an

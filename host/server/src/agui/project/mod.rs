@@ -114,7 +114,7 @@ enum Closing {
 }
 
 impl Projector {
-    /// Of a run of which nothing has been read yet. `outside`: an executor outside executes it.
+    /// Of a run of which nothing has been read yet. `outside`: an executor executes it.
     pub(crate) fn new(run: RunId, outside: bool) -> Self {
         Self {
             outside,
