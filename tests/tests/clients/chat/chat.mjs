@@ -86,6 +86,7 @@ const SCENARIOS = {
       steps.add((await answers()).at(-1) ?? '');
       await page.waitForTimeout(50);
     }
+    await is('idle');
     assert.deepEqual(await answers(), [more.long]);
     const grown = [...steps].filter((text) => text && text !== more.long);
     assert.ok(grown.length >= 5, `it came in ${grown.length} steps`);
