@@ -117,7 +117,7 @@ impl Client {
     }
 
     /// Asks for something to be done that has no answer.
-    pub(crate) async fn tell(&self, method: Method, path: &str) -> Result<(), Failure> {
+    pub(crate) async fn request_without_answer(&self, method: Method, path: &str) -> Result<(), Failure> {
         let request = self.http.request(method, self.at(path, &[])?).timeout(ANSWER);
         self.send(request).await.map(drop)
     }

@@ -35,13 +35,13 @@ pub(crate) struct Answer {
 impl Answer {
     /// Takes the next event of the stream, and prints what is to be seen of it.
     pub(crate) fn add(&mut self, event: &StreamEvent) -> anyhow::Result<()> {
-        let text = self.told(event)?;
+        let text = self.rendered(event)?;
         print!("{text}");
         Ok(io::stdout().flush()?)
     }
 
     /// The text to print for the next event.
-    fn told(&mut self, event: &StreamEvent) -> anyhow::Result<String> {
+    fn rendered(&mut self, event: &StreamEvent) -> anyhow::Result<String> {
         let event_data: Value = serde_json::from_str(&event.data)?;
         let data = event_data.get("data").unwrap_or(&Value::Null);
         let at = event_data.get("timestamp").and_then(Value::as_u64).unwrap_or_default();
@@ -149,7 +149,7 @@ mod tests {
 
     fn tell(answer: &mut Answer, kind: &str, timestamp: u64, data: &Value) -> String {
         let data = json!({ "timestamp": timestamp, "data": data }).to_string();
-        answer.told(&StreamEvent { event: kind.into(), data }).unwrap()
+        answer.rendered(&StreamEvent { event: kind.into(), data }).unwrap()
     }
 
     /// An answer in which one search and one tool ended like this.

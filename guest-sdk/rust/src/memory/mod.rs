@@ -334,7 +334,7 @@ fn summarize(model: Model<'_>, before: Option<&Checkpoint>, units: &[Unit], budg
     material.push_str("The messages after it:\n");
     for unit in units {
         // A single message may exceed the input limit of the model.
-        unit.tell(&mut material, usize::try_from(budget.saturating_mul(3)).unwrap_or(usize::MAX));
+        unit.write_to(&mut material, usize::try_from(budget.saturating_mul(3)).unwrap_or(usize::MAX));
     }
     let request = ModelRequest::new().system(SUMMARIZE).user(material);
     let response = match model.can(ModelOperation::Invoke) {

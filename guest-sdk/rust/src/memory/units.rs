@@ -32,7 +32,7 @@ impl Unit {
     }
 
     /// Appends the unit as text for a summary, at most `max_bytes` of each message.
-    pub(super) fn tell(&self, into: &mut String, max_bytes: usize) {
+    pub(super) fn write_to(&self, into: &mut String, max_bytes: usize) {
         for message in &self.messages {
             into.push_str(match message.role {
                 Role::User => "user: ",

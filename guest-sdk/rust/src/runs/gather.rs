@@ -97,7 +97,7 @@ impl ChildGroup {
             while !self.is_late() {
                 if self.open.len() >= room {
                     match self.wait_for_one()? {
-                        Some(done) => self.tell(done, ended)?,
+                        Some(done) => self.report(done, ended)?,
                         None => break,
                     }
                 } else if self.start(place, &task, ended)? {
@@ -108,7 +108,7 @@ impl ChildGroup {
             }
         }
         while let Some(done) = self.wait_for_one()? {
-            self.tell(done, ended)?;
+            self.report(done, ended)?;
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ impl ChildGroup {
             Err(error) if error.code == ErrorCode::RateLimited && error.retryable && !self.open.is_empty() => return Ok(false),
             Err(error) => {
                 self.set(place, ChildEnd::Refused(own(error)?));
-                self.tell(place, ended)?;
+                self.report(place, ended)?;
             }
         }
         Ok(true)
@@ -166,7 +166,7 @@ impl ChildGroup {
         }
     }
 
-    fn tell(&self, place: usize, ended: &mut impl FnMut(usize, &Gathered) -> Result<(), ApiError>) -> Result<(), ApiError> {
+    fn report(&self, place: usize, ended: &mut impl FnMut(usize, &Gathered) -> Result<(), ApiError>) -> Result<(), ApiError> {
         self.ends.get(place).map_or(Ok(()), |gathered| ended(place, gathered))
     }
 

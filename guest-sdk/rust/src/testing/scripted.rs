@@ -208,7 +208,7 @@ impl ScriptedHost {
         for result in results {
             match result {
                 RunResult::StateUpdated(update) => self.state_write(update.scope, &update.key, &update.value)?,
-                RunResult::MessageCompleted(done) => self.said(&done.message),
+                RunResult::MessageCompleted(done) => self.record_message(&done.message),
                 _ => {}
             }
         }
@@ -217,7 +217,7 @@ impl ScriptedHost {
         Ok(self.results.len() as u64)
     }
 
-    fn said(&mut self, message: &Message) {
+    fn record_message(&mut self, message: &Message) {
         let role = role_name(message);
         let event_id = format!("event-{}", self.run_no);
         self.add_item(role, "message", &message.text(), &event_id);

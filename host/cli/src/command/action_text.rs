@@ -103,7 +103,7 @@ fn status(action: &Value) -> String {
 }
 
 /// The answer of a person, from `action.answered`.
-pub(crate) fn said(answered: &Value) -> String {
+pub(crate) fn answer_text(answered: &Value) -> String {
     let mut shown = string(text::member(answered, "/decision"));
     if let Some(by) = text::member(answered, "/by").as_str() {
         shown.push_str(&format!(" by {by}"));
@@ -117,7 +117,7 @@ pub(crate) fn said(answered: &Value) -> String {
 }
 
 /// The outcome, from `action.resolved`.
-pub(crate) fn came(resolved: &Value) -> String {
+pub(crate) fn outcome_text(resolved: &Value) -> String {
     let mut shown = string(text::member(resolved, "/outcome"));
     for more in [text::member(resolved, "/error/message"), text::member(resolved, "/reason"), text::member(resolved, "/result")] {
         if !more.is_null() {

@@ -37,7 +37,7 @@ impl<'a> ActionDesk<'a> {
     }
 
     /// Takes note of an event of the run.
-    pub(super) fn heard(&mut self, event: &RunEvent) {
+    pub(super) fn on_event(&mut self, event: &RunEvent) {
         let kind = ResultKind::from_name(&event.kind);
         match kind {
             Some(ResultKind::ActionRequested) => {
@@ -93,7 +93,7 @@ impl<'a> ActionDesk<'a> {
     }
 
     /// Takes a line as the answer to what is on the screen.
-    pub(super) async fn said(&mut self, line: Option<String>) {
+    pub(super) async fn on_line(&mut self, line: Option<String>) {
         let Some(line) = line else {
             self.person = None;
             return self.open.drain(..).for_each(|asked| self.output.remark(&asked.to_nobody()));

@@ -35,8 +35,8 @@ fn gist(event: &RunEvent) -> String {
         Some(ResultKind::MessageCompleted) => completed(event).map(|completed| format!("{:?}", completed.message.text())),
         Some(ResultKind::RunFailed) => failure(event).map(|failure| format!("{}: {}", failure.code, failure.message)),
         Some(ResultKind::ActionRequested) => about(event, "action_id", action_text::what),
-        Some(ResultKind::ActionAnswered) => about(event, "action_id", action_text::said),
-        Some(ResultKind::ActionResolved) => about(event, "action_id", action_text::came),
+        Some(ResultKind::ActionAnswered) => about(event, "action_id", action_text::answer_text),
+        Some(ResultKind::ActionResolved) => about(event, "action_id", action_text::outcome_text),
         Some(ResultKind::SteeringReceived) => about(event, "event_id", |data| {
             format!("would have been run {}", text::member(data, "/run_id").as_str().unwrap_or("-"))
         }),

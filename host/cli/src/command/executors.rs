@@ -63,7 +63,7 @@ impl Executors {
             }
             Self::Deregister(Named { server, id }) => {
                 let client = Client::running(config, server.url.as_deref(), WHY).await?;
-                client.tell(Method::DELETE, &format!("api/v1/executors/{id}")).await?;
+                client.request_without_answer(Method::DELETE, &format!("api/v1/executors/{id}")).await?;
                 output.result(&Value::Null, || format!("executor {id} is deregistered; its runs go back to the queue\n"))?;
             }
         }

@@ -195,7 +195,7 @@ async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> 
         let event = tokio::select! {
             event = events.next() => event,
             line = desk.line() => {
-                desk.said(line).await;
+                desk.on_line(line).await;
                 continue;
             }
             () = signals.next() => {
@@ -218,7 +218,7 @@ async fn show(host: &Host, id: RunId, signals: &mut Signals, output: Output) -> 
         } else if let Some(text) = running.add(&event) {
             output.text(&text)?;
         }
-        desk.heard(&event);
+        desk.on_event(&event);
     }
 }
 

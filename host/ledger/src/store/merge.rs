@@ -206,7 +206,7 @@ impl Work {
                 Ok(base) => {
                     self.place.views.merged(base);
                     (self.place.events.merged)(began.elapsed(), job.log_bytes);
-                    self.tell(MergeState::Idle);
+                    self.publish(MergeState::Idle);
                     return Ok(database);
                 }
                 Err(error) => error,
@@ -215,7 +215,7 @@ impl Work {
             if !matches!(error, LedgerError::DiskLow { .. }) {
                 database = self.reopen(database)?;
             }
-            self.tell(MergeState::Failing(reason(&error)));
+            self.publish(MergeState::Failing(reason(&error)));
             if self.is_closing_after(RETRY) {
                 return Ok(database);
             }
@@ -230,7 +230,7 @@ impl Work {
         }
     }
 
-    fn tell(&self, state: MergeState) {
+    fn publish(&self, state: MergeState) {
         match &state {
             MergeState::Failing(reason) => (self.place.events.failing)(Some(reason)),
             _ => (self.place.events.failing)(None),
@@ -268,7 +268,7 @@ impl Work {
             tracing::error!(reason = %reason(&error), "redb cannot be written to");
             let reading = ReadOnlyDatabase::open(&path).map_err(LedgerError::damaged);
             let reading = reading.and_then(|database| Ok((Base::new(&database)?, database)));
-            self.tell(MergeState::Failing(reason(&error)));
+            self.publish(MergeState::Failing(reason(&error)));
             let database = match reading {
                 Ok((base, database)) => {
                     self.place.views.reopened(base);

@@ -161,7 +161,7 @@ impl ProviderMessage {
         }
     }
 
-    fn says(&self, words: &[&str]) -> bool {
+    fn has_words(&self, words: &[&str]) -> bool {
         let message = self.message.to_lowercase();
         words.iter().any(|word| self.kind.contains(word) || message.contains(word))
     }
@@ -189,11 +189,11 @@ impl ProviderMessage {
             413 => {
                 (Category::RequestTooLarge, format!("the request is too large for the provider: {}", self.or("no reason given")))
             }
-            429 if self.says(&["insufficient_quota", "billing"]) => {
+            429 if self.has_words(&["insufficient_quota", "billing"]) => {
                 (Category::QuotaExceeded, format!("the quota at the provider is used up: {}", self.or("no reason given")))
             }
             429 => (Category::RateLimited, format!("the provider limits requests: {}", self.or("no reason given"))),
-            400 | 422 if self.says(&["context_length", "context length", "maximum context", "too many tokens"]) => {
+            400 | 422 if self.has_words(&["context_length", "context length", "maximum context", "too many tokens"]) => {
                 (Category::ContextLength, format!("the conversation is longer than the model can read: {}", self.message))
             }
             408 | 500..=599 => (Category::Unavailable, format!("the provider failed ({status}): {}", self.or("no reason given"))),
@@ -217,13 +217,13 @@ impl ProviderMessage {
         if let Some(status) = status {
             return self.into_error(status, None);
         }
-        if self.says(&["context_length", "maximum context"]) {
+        if self.has_words(&["context_length", "maximum context"]) {
             return self.into_error(400, None);
         }
-        if self.says(&["insufficient_quota", "rate_limit", "rate limit"]) {
+        if self.has_words(&["insufficient_quota", "rate_limit", "rate limit"]) {
             return self.into_error(429, None);
         }
-        let transient = self.says(&["overloaded", "server_error", "internal", "unavailable", "timeout"]);
+        let transient = self.has_words(&["overloaded", "server_error", "internal", "unavailable", "timeout"]);
         let error =
             Category::ProviderError.error(format!("the provider broke off with an error: {}", self.or("no reason given")));
         ApiError { retryable: transient, ..error }

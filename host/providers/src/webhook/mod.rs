@@ -136,7 +136,7 @@ impl Hook {
         let redactor = &self.sender.redactor;
         loop {
             let sent = self.sender.send(message, Some(deadline), MAX_ANSWER).await;
-            let failure = match sent.and_then(|answer| said(&answer)) {
+            let failure = match sent.and_then(|answer| read_answer(&answer)) {
                 Ok(answer) => return Ok(redactor.value(answer)),
                 Err(failure) => failure,
             };
@@ -153,7 +153,7 @@ impl Hook {
 }
 
 /// The answer of the service about an executed action.
-fn said(answer: &Answer) -> Result<Value, Failure> {
+fn read_answer(answer: &Answer) -> Result<Value, Failure> {
     let invalid = |why: &str| Failure::last(error("webhook_invalid_answer", format!("the webhook's answer {why}")));
     if !answer.whole {
         return Err(invalid(&format!("has more than {MAX_ANSWER} bytes")));

@@ -68,7 +68,7 @@ impl ModelCalls for RunCalls {
             spans::asked(begun.span(), &request);
             let outcome = begun.span().within(model.invoke(&request, &self.artifacts(), run.deadline)).await;
             if let Ok(response) = &outcome {
-                spans::said(begun.span(), &response.message);
+                spans::record_answer(begun.span(), &response.message);
             }
             run.settle(ticket, &outcome).await?;
             begun.end(CallOutcome::Chat(of_response(&outcome))).await;
@@ -322,7 +322,7 @@ impl ResponseStream for Responses {
             if let (Some(begun), Ok(chunks)) = (&self.begun, &outcome)
                 && let Some(ModelChunk::Done(response)) = chunks.last()
             {
-                spans::said(begun.span(), &response.message);
+                spans::record_answer(begun.span(), &response.message);
             }
             if let Some((ended, begun)) = ending(&outcome).and_then(|ended| Some((ended, self.begun.take()?))) {
                 begun.end(CallOutcome::Chat(ended)).await;

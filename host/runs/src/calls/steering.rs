@@ -39,13 +39,13 @@ use crate::{
 const MAX_PULL_BYTES: usize = 512 * 1024;
 
 impl RunCalls {
-    /// Takes the waiting inputs durably, together with the journal entry of the answer. `untold` receives the inputs that
+    /// Takes the waiting inputs durably, together with the journal entry of the answer. `undelivered` receives the inputs that
     /// were taken.
     async fn take_inputs(
         &self,
         ticket: &mut Option<WriteTicket>,
         limit: usize,
-        untold: &UndeliveredInputs<'_>,
+        undelivered: &UndeliveredInputs<'_>,
     ) -> Result<Vec<SteeringInput>, ApiError> {
         let run = &self.run;
         let (mut inputs, mut bytes) = (Vec::new(), 0);
@@ -58,7 +58,7 @@ impl RunCalls {
                 run.knowledge.pending_inputs.lock().push_front(event_id);
                 return Ok(inputs);
             }
-            untold.note([event_id]);
+            undelivered.note([event_id]);
             inputs.push(input);
         }
         let Some(key) = &run.terms.grant.conversation else { return Ok(inputs) };
@@ -85,7 +85,7 @@ impl RunCalls {
         }
         if run.is_external() {
             self.receive(taken, facts, events.clone()).await?;
-            untold.note(events);
+            undelivered.note(events);
             return Ok(inputs);
         }
         // A pull that takes something ends with it, so there is one commit at most.
@@ -152,7 +152,7 @@ impl UndeliveredInputs<'_> {
         self.events.lock().extend(events);
     }
 
-    fn told(self) {
+    fn delivered(self) {
         self.events.lock().clear();
     }
 }
@@ -183,7 +183,7 @@ impl SteeringCalls for RunCalls {
             Err(ApiError::invalid_argument(format!("`limit` is between {MIN_PAGE} and {MAX_PAGE}, not {limit}")))
         };
         let asked = run.journal.asked(&(limit, wait_ms));
-        let untold = UndeliveredInputs { run, events: Mutex::default() };
+        let undelivered = UndeliveredInputs { run, events: Mutex::default() };
         let effect = async |ticket: WriteTicket| {
             if wait_ms > 0 {
                 // A later execution of the run reads the start of the wait from the journal.
@@ -195,7 +195,7 @@ impl SteeringCalls for RunCalls {
             let patient_until = Instant::now() + Duration::from_millis(run.limits.park_after_ms);
             loop {
                 let joined = key.and_then(|key| self.neighbours.joined(key));
-                let inputs = self.take_inputs(&mut ticket, limit as usize, &untold).await?;
+                let inputs = self.take_inputs(&mut ticket, limit as usize, &undelivered).await?;
                 let (left, until) = run.time_left(began_us, u64::from(wait_ms));
                 if !inputs.is_empty() || left.is_zero() {
                     return Ok(inputs);
@@ -218,7 +218,7 @@ impl SteeringCalls for RunCalls {
             }
         };
         let inputs = run.pass(Call::write("steering.pull", asked), allowed, effect).await.outcome?;
-        untold.told();
+        undelivered.delivered();
         self.may_read(&inputs);
         Ok(inputs)
     }

@@ -187,7 +187,7 @@ pub(crate) fn asked(span: &Span, request: &ModelRequest) {
 }
 
 /// Adds the answer of a model, if content is captured.
-pub(crate) fn said(span: &Span, message: &Message) {
+pub(crate) fn record_answer(span: &Span, message: &Message) {
     if trace::captures_content() {
         span.set(|| vec![Attribute::new("gen_ai.output.messages", messages(std::slice::from_ref(message)))]);
     }

@@ -20,7 +20,7 @@ pub(crate) fn principal_of(shared: &Shared, cell: &Cell, token: &str) -> Result<
     if token.starts_with(EXECUTOR_PREFIX) {
         return cell.runs.executor_principal(token);
     }
-    let key = if token.starts_with(KEY_PREFIX) { shared.keys.who(token) } else { cell.runs.approver_principal(token) };
+    let key = if token.starts_with(KEY_PREFIX) { shared.keys.principal(token) } else { cell.runs.approver_principal(token) };
     key.ok_or_else(|| {
         HostError::Unauthenticated(
             "no API key, approver or executor has the token of this request: it is wrong, revoked or expired".to_owned(),

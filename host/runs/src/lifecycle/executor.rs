@@ -361,7 +361,7 @@ impl ExecutorBody {
                     // The executor has a slot for the next run, also if it drops this one without a word.
                     held.holding = None;
                     if let Terminal::Cancelled { reason } = task.cancelled_terminal()? {
-                        runs.executors.tell(&handle.executor_id, ExecutorNews::CancelRequested { run_id, reason });
+                        runs.executors.notify(&handle.executor_id, ExecutorNews::CancelRequested { run_id, reason });
                     }
                     continue;
                 }
@@ -447,7 +447,7 @@ impl ExecutorBody {
 
 /// Begins the execution of a claimed run, durably; gives its context.
 async fn start_claimed(task: &mut RunTask, handle: &ClaimHandle) -> Result<(Running, Box<RawValue>), HostError> {
-    let start = task.start_anew(task.run.record.run.attempt, false).await?;
+    let start = task.start_attempt(task.run.record.run.attempt, false).await?;
     let assembled = task.assemble(start, Some(handle.claim)).await?;
     drop(handle.calls.set(assembled.calls));
     let flushed = assembled.running.execution.writer.flush().await;
@@ -522,7 +522,7 @@ impl RunTask {
         }
         if let Some(executor_id) = &requeue.told {
             let news = ExecutorNews::ClaimLost { run_id: self.run_id(), reason: requeue.reason.clone() };
-            self.runs.executors.tell(executor_id, news);
+            self.runs.executors.notify(executor_id, news);
         }
         if self.cancelled.is_cancelled() {
             return self.end_cancelled().await.map(Some);

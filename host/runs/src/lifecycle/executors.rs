@@ -267,7 +267,7 @@ impl Executors {
         }
     }
 
-    pub(crate) fn tell(&self, executor_id: &str, news: ExecutorNews) {
+    pub(crate) fn notify(&self, executor_id: &str, news: ExecutorNews) {
         if let Some(known) = self.0.lock().get(executor_id) {
             // Without a listener, the executor learns the news from its next request.
             drop(known.news.send(news));
@@ -322,7 +322,7 @@ fn digest(credential: &str) -> String {
     URL_SAFE_NO_PAD.encode(Sha256::digest(credential))
 }
 
-fn nobody() -> HostError {
+fn unknown_credential() -> HostError {
     HostError::Unauthenticated(
         "this credential is of no executor that is registered: register with POST /api/v1/executors".to_owned(),
     )
@@ -359,10 +359,10 @@ impl Runs {
         let id = credential.strip_prefix(EXECUTOR_PREFIX).and_then(|rest| rest.split_once('_')).map(|(id, _)| id);
         let wanted = digest(credential);
         let mut all = self.executors.0.lock();
-        let known = id.and_then(|id| all.get_mut(id)).ok_or_else(nobody)?;
+        let known = id.and_then(|id| all.get_mut(id)).ok_or_else(unknown_credential)?;
         let differs = known.record.credential.bytes().zip(wanted.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
         if differs != 0 || known.record.credential.len() != wanted.len() {
-            return Err(nobody());
+            return Err(unknown_credential());
         }
         known.seen = time::now();
         Ok(Principal {
@@ -441,7 +441,7 @@ impl Runs {
     /// The runs that an executor may claim now, restricted to its request.
     pub(crate) fn wanted_by(&self, id: &str, queues: Vec<String>, runner_ids: Vec<RunnerId>) -> Result<ClaimFilter, HostError> {
         let mut all = self.executors.0.lock();
-        let known = all.get_mut(id).ok_or_else(nobody)?;
+        let known = all.get_mut(id).ok_or_else(unknown_credential)?;
         known.seen = time::now();
         let registration = &known.record.registration;
         if known.held.len() >= registration.slots as usize {

@@ -50,7 +50,7 @@ impl Runs {
     /// The approver whose token this is.
     pub(crate) fn approver_principal(&self, token: &str) -> Option<Principal> {
         let setup = self.shared.setup();
-        let id = setup.approvers.who(token)?.to_owned();
+        let id = setup.approvers.approver(token)?.to_owned();
         let scopes = [Scope::ActionsRespond].into();
         Some(Principal { kind: PrincipalKind::Approver(id.clone()), name: id, scopes, workspace: None })
     }

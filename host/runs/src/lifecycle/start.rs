@@ -58,7 +58,7 @@ impl RunTask {
         // Requests of `wasi:http` are in no journal.
         let journals = !runner.component.uses_wasi_http();
         match (self.run.resumption, self.run.terms.durability) {
-            (Resumption::New, _) => self.start_anew(self.run.record.run.attempt, journals).await.map(Ok),
+            (Resumption::New, _) => self.start_attempt(self.run.record.run.attempt, journals).await.map(Ok),
             (Resumption::Interrupted, Durability::Resume) if !journals => Ok(Err(not_journaled())),
             (Resumption::Parked | Resumption::Forked, _) | (Resumption::Interrupted, Durability::Resume) => {
                 Box::pin(self.resume()).await
@@ -69,13 +69,13 @@ impl RunTask {
                     let message = format!("the host stopped in each of {attempt} attempts at the run, which is the limit");
                     return Ok(Err(RunFailure { message, ..host_restarted() }));
                 }
-                self.start_anew(attempt + 1, journals).await.map(Ok)
+                self.start_attempt(attempt + 1, journals).await.map(Ok)
             }
             (Resumption::Interrupted, Durability::Fail) => Ok(Err(host_restarted())),
         }
     }
 
-    pub(crate) async fn start_anew(&self, attempt: u32, journals: bool) -> Result<Start, HostError> {
+    pub(crate) async fn start_attempt(&self, attempt: u32, journals: bool) -> Result<Start, HostError> {
         let runs = &self.runs;
         let setup = runs.shared.setup();
         let limits = &*setup.limits;

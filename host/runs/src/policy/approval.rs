@@ -53,7 +53,7 @@ impl Approvers {
     }
 
     /// Whose token this is.
-    pub(crate) fn who(&self, token: &str) -> Option<&str> {
+    pub(crate) fn approver(&self, token: &str) -> Option<&str> {
         let same = |secret: &Secret| same_text(secret.expose().as_bytes(), token.as_bytes());
         self.0.iter().find(|(_, secret)| secret.as_ref().is_ok_and(same)).map(|(id, _)| id.as_str())
     }

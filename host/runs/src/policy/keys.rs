@@ -263,7 +263,7 @@ impl Keys {
     }
 
     /// Whose key this is.
-    pub(crate) fn who(&self, token: &str) -> Option<Principal> {
+    pub(crate) fn principal(&self, token: &str) -> Option<Principal> {
         let (id, rest) = token.strip_prefix(KEY_PREFIX)?.split_at_checked(ID_LEN)?;
         let secret = rest.strip_prefix('_')?;
         let held = self.all.read().get(id).cloned()?;
@@ -352,7 +352,7 @@ mod tests {
         let keys = Keys::open(&ledger).unwrap();
         let root = Principal::loopback();
         let (key, token) = keys.create(&ledger, &root, wanted(&[Scope::RunsRead], Some("acme"))).await.unwrap();
-        let who = keys.who(&token).unwrap();
+        let who = keys.principal(&token).unwrap();
         assert_eq!((who.kind, who.workspace.as_deref()), (PrincipalKind::Key(key.key_id.clone()), Some("acme")));
         let stored = ledger.entry(&format!("key/{}", key.key_id)).unwrap().unwrap();
         assert!(!stored.get().contains(token.rsplit_once('_').unwrap().1) && !stored.get().contains(&token[21..]));
@@ -360,13 +360,13 @@ mod tests {
         let other = if token.ends_with('A') { 'B' } else { 'A' };
         let cut = &token[..token.len() - 1];
         for bad in ["", "ahk_", cut, &format!("{cut}{other}"), &format!("{token}A"), &token[..20], &token.replacen('_', "-", 2)] {
-            assert!(keys.who(bad).is_none(), "{bad}");
+            assert!(keys.principal(bad).is_none(), "{bad}");
         }
         // Another host on the same ledger knows it, and knows when it is revoked.
         let again = Keys::open(&ledger).unwrap();
-        assert!(again.who(&token).is_some());
+        assert!(again.principal(&token).is_some());
         again.revoke(&ledger, &root, &key.key_id).await.unwrap();
-        assert!(again.who(&token).is_none() && Keys::open(&ledger).unwrap().who(&token).is_none());
+        assert!(again.principal(&token).is_none() && Keys::open(&ledger).unwrap().principal(&token).is_none());
         assert!(again.revoke(&ledger, &root, "nonsense").await.is_err());
     }
 
@@ -377,7 +377,7 @@ mod tests {
         let keys = Keys::open(&ledger).unwrap();
         let root = Principal::loopback();
         let admin = NewKey { expires_in_ms: Some(60_000), ..wanted(&[Scope::Admin], Some("acme")) };
-        let admin = keys.who(&keys.create(&ledger, &root, admin).await.unwrap().1).unwrap();
+        let admin = keys.principal(&keys.create(&ledger, &root, admin).await.unwrap().1).unwrap();
         let (made, _) = keys.create(&ledger, &admin, wanted(&[Scope::RunsRead], None)).await.unwrap();
         assert_eq!(made.workspace.as_deref(), Some("acme"));
         assert!(made.expires_at.is_some(), "it ends with the one that made it");

@@ -50,7 +50,7 @@ const FORWARDED_PREFIX: &str = "x-forwarded-";
 
 /// Finds out who sends a request, and says so to the routes. Gives how long the sender is welcome, where that has an end.
 pub(crate) fn admit(app: &App, request: &mut Request) -> Result<Option<Validity>, Problem> {
-    let principal = match (who(app, request), is_open(request)) {
+    let principal = match (principal_of(app, request), is_open(request)) {
         (Ok(principal), _) => principal,
         (Err(_), true) => return Ok(None),
         (Err(problem), false) => return Err(problem),
@@ -81,7 +81,7 @@ fn is_open(request: &Request) -> bool {
 }
 
 /// The principal of a request: by its token; without a token by its address, if the configuration trusts this machine.
-fn who(app: &App, request: &Request) -> Result<Principal, Problem> {
+fn principal_of(app: &App, request: &Request) -> Result<Principal, Problem> {
     let mut given = request.headers().get_all(header::AUTHORIZATION).iter();
     match (given.next(), given.next()) {
         (Some(value), None) => {

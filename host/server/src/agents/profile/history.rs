@@ -196,12 +196,12 @@ fn read(records: &Records, key: &ConversationKey, before: Option<Day>, most: u64
     let count = usize::try_from(span.end - first).unwrap_or(usize::MAX);
     let items = records.transcript_after(key, first.saturating_sub(1), count)?;
     let has_more = span.first > 1 && one(span.first - 1)?.is_some();
-    let said = said(records, span.day, &items)?;
+    let said = messages_of(records, span.day, &items)?;
     Ok(Read::Day(Found { day: span.day, has_more, said }))
 }
 
 /// The items of a day, and the other output of their runs.
-fn said(records: &Records, day: Day, items: &[TranscriptItem]) -> Result<Vec<Said>, LedgerError> {
+fn messages_of(records: &Records, day: Day, items: &[TranscriptItem]) -> Result<Vec<Said>, LedgerError> {
     let mut spoken = Vec::new();
     let mut seen = HashSet::new();
     let mut users = HashMap::new();
