@@ -156,7 +156,8 @@ pub struct RunCompletion {
 /// The use of models, as the host measured it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ModelUsage {
-    /// Number of ended calls, failed ones included. 0 in runs of hosts before 0.2, which stored what the runner reported.
+    /// Number of ended calls, failed ones included. 0 in runs stored before the host measured: their
+    /// `usage` is what the runner reported.
     #[serde(default)]
     pub calls: u64,
     /// Number of calls whose provider reported no tokens; the other fields lack these calls.

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The audited routes and their actions.
-const AUDITED: [(Method, &str, &str); 21] = [
+pub(crate) const AUDITED: [(Method, &str, &str); 24] = [
     (Method::POST, "/api/v1/executors", "executors.register"),
     (Method::DELETE, "/api/v1/executors/{id}", "executors.deregister"),
     (Method::POST, "/api/v1/executors/{id}/heartbeat", "executors.change"),
@@ -43,6 +43,9 @@ const AUDITED: [(Method, &str, &str); 21] = [
     (Method::POST, "/api/v1/deliveries/{run_id}/{webhook}/retry", "deliveries.retry"),
     (Method::POST, "/agents/{agent}/threads/{thread}/runs/{run}/cancel", "agents.cancel"),
     (Method::DELETE, "/agents/{agent}/threads/{thread}", "agents.forget"),
+    (Method::POST, "/api/v1/agent/runs/{threadId}/cancel", "agents.cancel"),
+    (Method::DELETE, "/api/v1/agent/threads/{threadId}", "agents.forget"),
+    (Method::DELETE, "/api/v1/agent/sessions/{threadId}", "agents.forget"),
 ];
 
 /// Marks the answer to a heartbeat that changed its executor.

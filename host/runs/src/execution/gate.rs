@@ -157,7 +157,7 @@ impl Execution {
             }
             effect.as_mut().await
         };
-        let outcome = if self.may_finish(&admitted.call.action) { paced.await } else { self.bounded(paced).await };
+        let outcome = self.bounded(&admitted.call.action, paced).await;
         PassedCall { outcome: admitted.end(outcome).await, past: None }
     }
 
@@ -177,8 +177,7 @@ impl Execution {
         let span = if TRACED.contains(&&*call.action) { Span::nothing() } else { spans::of_host_call(&call.action) };
         let rate = call.rate;
         let admitted = AdmittedCall { run: self, call, open, began: Instant::now(), span };
-        let is_active = if self.may_finish(&admitted.call.action) { Ok(()) } else { self.is_active() };
-        match is_active.and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
+        match self.is_active(&admitted.call.action).and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
             Ok(()) => EnteredCall::Admitted(admitted, K::ticket(ticket)),
             Err(refusal) => EnteredCall::Over(PassedCall { outcome: admitted.end(Err(refusal)).await, past: None }),
         }
@@ -215,14 +214,13 @@ impl Execution {
         }
     }
 
-    /// True for results of an executor whose run is cancelled: it may append what it has until its grace is over
-    /// (`queue.cancel_grace_ms`), when its claim ends.
-    fn may_finish(&self, action: &str) -> bool {
-        action == EMIT && self.is_external() && self.cancelled.is_cancelled()
+    /// False for results of an executor: it can append them until its claim ends, `queue.cancel_grace_ms` after a cancel.
+    fn stops_on_cancel(&self, action: &str) -> bool {
+        !(action == EMIT && self.is_external())
     }
 
-    fn is_active(&self) -> Result<(), ApiError> {
-        if self.cancelled.is_cancelled() {
+    fn is_active(&self, action: &str) -> Result<(), ApiError> {
+        if self.cancelled.is_cancelled() && self.stops_on_cancel(action) {
             return Err(cancelled());
         }
         if Instant::now() >= self.deadline {
@@ -240,12 +238,12 @@ impl Execution {
     }
 
     /// An effect, as long as there is time left and the run is not cancelled.
-    async fn bounded<T>(&self, effect: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    async fn bounded<T>(&self, action: &str, effect: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
         tokio::select! {
             // An effect that is done counts, even if the end of the run was asked for in the same moment.
             biased;
             outcome = effect => outcome,
-            () = self.cancelled.cancelled() => Err(cancelled()),
+            () = self.cancelled.cancelled(), if self.stops_on_cancel(action) => Err(cancelled()),
             () = tokio::time::sleep_until(self.deadline.into()) => Err(past_deadline()),
         }
     }

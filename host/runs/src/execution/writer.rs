@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::record::{
     HostError,
     facts::{Fact, Limit},
-    journal::{CallId, Effect, Journal, Outcome, Ticket},
+    journal::{CallId, Effect, Journal, Outcome, Refused, Ticket},
     ledger_failed,
     terminal::results_lost,
 };
@@ -169,6 +169,25 @@ impl PendingWrite {
     }
 }
 
+/// The start, the audit records and the journal entries that travel with a write until the ledger has admitted it. They go back
+/// where the write is refused, or where its caller goes away before.
+struct Passengers<'a> {
+    writer: &'a ExecutionWriter,
+    /// The call whose effect the write is.
+    call: Option<CallId>,
+    /// `None` once the write is admitted.
+    parts: Option<(Option<UnwrittenStart>, Vec<AuditRecord>, Refused)>,
+}
+
+impl Drop for Passengers<'_> {
+    fn drop(&mut self) {
+        let Some((start, audit, journal)) = self.parts.take() else { return };
+        *self.writer.start.lock() = start;
+        self.writer.audit.lock().splice(..0, audit);
+        self.writer.journal.put_back(journal, self.call);
+    }
+}
+
 /// The writer of one execution.
 pub(crate) struct ExecutionWriter {
     writer: RunWriter,
@@ -275,18 +294,9 @@ impl ExecutionWriter {
             Some(start) => start.put_before(write),
             None => write,
         };
-        let put_back = || {
-            *self.start.lock() = start;
-            self.audit.lock().splice(..0, audit);
-            self.journal.put_back(taken, call);
-        };
-        let commit = match self.writer.append(write).await {
-            Ok(commit) => commit,
-            Err(error) => {
-                put_back();
-                return Err(ledger_failed(error));
-            }
-        };
+        let mut passengers = Passengers { writer: self, call, parts: Some((start, audit, taken)) };
+        let commit = self.writer.append(write).await.map_err(ledger_failed)?;
+        let parts = passengers.parts.take();
         // No await between the admission and this line, so that a dropped guest leaves no gap.
         self.last_sequence.store(last, Ordering::Release);
         if !in_doubt {
@@ -297,7 +307,7 @@ impl ExecutionWriter {
             Err(error) => {
                 // Other writes of the run wait for the turn, so none has counted on.
                 self.last_sequence.store(first - 1, Ordering::Release);
-                put_back();
+                passengers.parts = parts;
                 Err(ledger_failed(error))
             }
         }

@@ -83,6 +83,11 @@ fn check_envelopes(run_id: RunId, first: u64, results: &[SentResult]) -> Result<
 }
 
 impl AppendedResults {
+    fn check_gap(&self, first: u64) -> Result<(), HostError> {
+        let expected = self.last + 1;
+        if first > expected { Err(HostError::SequenceGap { expected, first }) } else { Ok(()) }
+    }
+
     /// The results with ids for messages that have none: pieces without an id belong to one message, until a
     /// `message.completed` without an id ends it. Returns the id of a message that stays open. `first` is the number of the
     /// first result.
@@ -320,13 +325,12 @@ impl Runs {
         if first == 0 || results.is_empty() {
             return Err(HostError::Invalid("`first` counts from 1, and `results` has at least one".to_owned()));
         }
+        // Before anything counts on from `first`.
+        appended.check_gap(first)?;
         check_envelopes(run_id, first, &results)?;
         let through = first.saturating_add(results.len() as u64 - 1);
         let run = Arc::clone(&calls.run);
         let answer = |appended, replayed| Appended { appended, last_sequence: run.writer.last_sequence(), replayed };
-        if first > appended.last + 1 {
-            return Err(HostError::SequenceGap { expected: appended.last + 1, first });
-        }
         let hashes: Vec<u64> = results.iter().map(hash).collect();
         let known = usize::try_from(appended.last + 1 - first).unwrap_or(usize::MAX).min(results.len());
         let (repeated, new) = hashes.split_at(known);
@@ -358,8 +362,8 @@ impl Runs {
         results: Vec<SentResult>,
         terminal: Terminal,
     ) -> Result<Appended, HostError> {
-        let mut appended = match self.claim_handle(run_id, token) {
-            Ok(handle) => handle.appended.lock().await.last,
+        let handle = match self.claim_handle(run_id, token) {
+            Ok(handle) => handle,
             // The answer to the first request may have been lost.
             Err(HostError::ClaimLost(lost)) => {
                 let run = self.finalized(run_id, token, &terminal).ok_or(HostError::ClaimLost(lost))?;
@@ -368,9 +372,21 @@ impl Runs {
             }
             Err(error) => return Err(error),
         };
+        // The end has the number after the last result.
+        let number = first.map(|first| first.saturating_add(results.len() as u64));
         if !results.is_empty() {
-            appended = self.append(run_id, token, first, results).await?.appended;
+            self.append(run_id, token, first, results).await?;
         }
+        let appended = {
+            let appended = handle.appended.lock().await;
+            if let Some(number) = number {
+                appended.check_gap(number)?;
+                if number <= appended.last {
+                    return Err(HostError::ResultConflict { number });
+                }
+            }
+            appended.last
+        };
         let run = self.finalize(run_id, token, terminal).await?;
         Ok(Appended { appended, last_sequence: run.last_sequence, replayed: false })
     }

@@ -203,7 +203,7 @@ struct AppendParts {
 
 impl Append {
     /// The results, and the end of the run where the last result is one.
-    fn parts(self) -> Result<AppendParts, Problem> {
+    fn parts(self, run_id: RunId) -> Result<AppendParts, Problem> {
         let Self { first, mut results, result } = self;
         match (results.is_empty(), result) {
             (true, Some(result)) => results.push(result),
@@ -212,12 +212,15 @@ impl Append {
         }
         let first = first.or_else(|| results.first().and_then(|result| result.sequence));
         let terminal = results.pop_if(|last| matches!(last.kind.as_str(), "run.completed" | "run.failed"));
-        Ok(AppendParts { first, results, terminal: terminal.map(|last| ended(&last)).transpose()? })
+        Ok(AppendParts { first, results, terminal: terminal.map(|last| ended(run_id, &last)).transpose()? })
     }
 }
 
 /// The end of a run that was sent as a result.
-fn ended(result: &SentResult) -> Result<Terminal, Problem> {
+fn ended(run_id: RunId, result: &SentResult) -> Result<Terminal, Problem> {
+    if let Some(sent) = result.run_id.filter(|sent| *sent != run_id) {
+        return Err(Problem::invalid("results", format!("`{}` is of run {sent}, and this is run {run_id}", result.kind)));
+    }
     let malformed = |error: serde_json::Error| Problem::invalid("results", format!("the data of `{}`: {error}", result.kind));
     let mut data: Map<String, Value> = serde_json::from_str(result.data.get()).map_err(malformed)?;
     let status = if result.kind == "run.completed" { "completed" } else { "failed" };
@@ -236,7 +239,7 @@ pub(crate) async fn append(Id(id): Id<RunId>, mut request: ApiRequest) -> Result
     request.query.finish()?;
     let limit = request.app.host.config().limits.emit_bytes * 2;
     let (token, append) = write::<Append>(&mut request, limit).await?;
-    let AppendParts { first, results, terminal } = append.parts()?;
+    let AppendParts { first, results, terminal } = append.parts(id)?;
     Ok(json(StatusCode::OK, &request.app.host.append(id, &token, first, results, terminal).await?))
 }
 

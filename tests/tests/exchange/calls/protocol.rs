@@ -44,6 +44,18 @@ async fn results_of_the_protocol_are_appended_as_they_stand() {
     }
     let action = append(json!({ "result": example("action.requested"), "sequence": 6 })).await;
     assert_eq!(action.0, 200, "{:#}", action.1);
+    // The end has the next number, and is of this run; what lies far behind is a gap and no accident.
+    let mut stray = example("run.failed");
+    stray["run_id"] = "01890000-0000-7000-8000-000000000000".into();
+    for (wrong, status) in [
+        (json!({ "first": 99, "results": [example("run.failed")] }), 409),
+        (json!({ "first": u64::MAX, "results": [example("message.delta"), example("message.delta")] }), 409),
+        (json!({ "first": 2, "results": [example("run.failed")] }), 422),
+        (json!({ "results": [stray] }), 400),
+    ] {
+        let (got, problem) = append(wrong.clone()).await;
+        assert_eq!(got, status, "{wrong}: {problem:#}");
+    }
     let failed = json!({ "results": [example("run.failed")] });
     for replayed in [false, true] {
         assert_eq!(done(failed.clone()).await["replayed"], replayed);
