@@ -171,7 +171,7 @@ impl PendingWrite {
 
 /// The start, the audit records and the journal entries that travel with a write until the ledger has admitted it. They go back
 /// where the write is refused, or where its caller goes away before.
-struct Passengers<'a> {
+struct UnadmittedParts<'a> {
     writer: &'a ExecutionWriter,
     /// The call whose effect the write is.
     call: Option<CallId>,
@@ -179,7 +179,7 @@ struct Passengers<'a> {
     parts: Option<(Option<UnwrittenStart>, Vec<AuditRecord>, Refused)>,
 }
 
-impl Drop for Passengers<'_> {
+impl Drop for UnadmittedParts<'_> {
     fn drop(&mut self) {
         let Some((start, audit, journal)) = self.parts.take() else { return };
         *self.writer.start.lock() = start;
@@ -294,9 +294,9 @@ impl ExecutionWriter {
             Some(start) => start.put_before(write),
             None => write,
         };
-        let mut passengers = Passengers { writer: self, call, parts: Some((start, audit, taken)) };
+        let mut unadmitted = UnadmittedParts { writer: self, call, parts: Some((start, audit, taken)) };
         let commit = self.writer.append(write).await.map_err(ledger_failed)?;
-        let parts = passengers.parts.take();
+        let parts = unadmitted.parts.take();
         // No await between the admission and this line, so that a dropped guest leaves no gap.
         self.last_sequence.store(last, Ordering::Release);
         if !in_doubt {
@@ -307,7 +307,7 @@ impl ExecutionWriter {
             Err(error) => {
                 // Other writes of the run wait for the turn, so none has counted on.
                 self.last_sequence.store(first - 1, Ordering::Release);
-                passengers.parts = parts;
+                unadmitted.parts = parts;
                 Err(ledger_failed(error))
             }
         }
