@@ -70,12 +70,12 @@ fn install(dir: &TempDir, packages: &[&str]) {
     npm.stdin(Stdio::null()).stderr(out.try_clone().unwrap()).stdout(out);
     let mut npm = Running(spawn(&mut npm));
     let began = Instant::now();
-    let said = || fs::read_to_string(&log).unwrap_or_default();
+    let log_text = || fs::read_to_string(&log).unwrap_or_default();
     loop {
         match npm.0.try_wait().unwrap() {
             Some(status) if status.success() => return,
-            Some(status) => panic!("npm could not install {what} ({status}): is this machine offline?\n{}", said()),
-            None => assert!(began.elapsed() < INSTALLING, "npm does not come to an end with {what}:\n{}", said()),
+            Some(status) => panic!("npm could not install {what} ({status}): is this machine offline?\n{}", log_text()),
+            None => assert!(began.elapsed() < INSTALLING, "npm does not come to an end with {what}:\n{}", log_text()),
         }
         sleep(Duration::from_millis(50));
     }
@@ -99,7 +99,7 @@ impl Drop for Running {
     }
 }
 
-/// A server of Node.js on a port of 127.0.0.1. It is killed when dropped.
+/// A server of Node.js on a port of 127.0.0.1, killed when dropped.
 pub struct NodeServer {
     running: Running,
     /// Port of the server.

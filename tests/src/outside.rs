@@ -1,6 +1,6 @@
 //! A server in the world outside that does what its visitors ask of it, and counts them.
 //!
-//! The first word of the path says how it answers; what stands behind is free, so that requests can be told apart:
+//! The first word of the path says how it answers; the rest is free, and distinguishes requests:
 //!
 //! - `ok/…` the path, at once; `after/MS/…` the same, so much later; `status/CODE/…` with this status.
 //! - `bytes/N/…` so many bytes; `pieces/N/MS/…` so many pieces, with so much time between; `endless/…` pieces without end.
@@ -130,13 +130,13 @@ impl Outside {
 
     /// Waits until so many have come to a path.
     pub async fn until(&self, path: &str, times: usize) {
-        let come = async {
+        let visits = async {
             while self.times(path) < times {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let come = tokio::time::timeout(PATIENCE, come).await;
-        assert!(come.is_ok(), "{} have come to {path}, not {times}", self.times(path));
+        let visits = tokio::time::timeout(PATIENCE, visits).await;
+        assert!(visits.is_ok(), "{} have come to {path}, not {times}", self.times(path));
     }
 }
 

@@ -206,7 +206,7 @@ impl Host {
             if let Some(found) = events.iter().find(|event| is_so(event)) {
                 return found.clone();
             }
-            assert!(began.elapsed() < PATIENCE, "it does not come: {}", shown(&events));
+            assert!(began.elapsed() < PATIENCE, "it does not come: {}", lines_of(&events));
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -262,7 +262,7 @@ fn is_last(event: &Value) -> bool {
 }
 
 /// Events, a line for each.
-pub fn shown(events: &[Value]) -> String {
+pub fn lines_of(events: &[Value]) -> String {
     let lines =
         events.iter().map(|event| format!("{} {} {} {}\n", event["sequence"], event["timestamp"], event["type"], event["data"]));
     lines.collect()
@@ -328,17 +328,17 @@ impl Ended {
     }
 
     /// The texts of its messages.
-    pub fn said(&self) -> Vec<&str> {
+    pub fn message_texts(&self) -> Vec<&str> {
         self.of("message.completed").iter().map(|data| data["message"]["content"].as_str().unwrap()).collect()
     }
 
     /// The outcomes at the end of the guest `steps`, from its memory; they must equal the outcomes step by step.
     #[track_caller]
     pub fn outcomes(&self) -> Vec<Value> {
-        let said: Vec<Value> = serde_json::from_str(self.said().last().unwrap()).unwrap();
-        let told: Vec<_> = self.of("x.step").iter().map(|data| data["outcome"].clone()).collect();
-        assert_eq!(said, told, "what it remembers is not what it said: {self}");
-        said
+        let answers: Vec<Value> = serde_json::from_str(self.message_texts().last().unwrap()).unwrap();
+        let outcomes: Vec<_> = self.of("x.step").iter().map(|data| data["outcome"].clone()).collect();
+        assert_eq!(answers, outcomes, "what it remembers is not what it said: {self}");
+        answers
     }
 
     /// The time of a step.
@@ -351,7 +351,7 @@ impl Ended {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#}\n{}", self.run, shown(&self.events))
+        write!(f, "{:#}\n{}", self.run, lines_of(&self.events))
     }
 }
 

@@ -109,8 +109,8 @@ impl Webhook {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let told = tokio::time::timeout(PATIENCE, arrived).await;
-        assert!(told.is_ok(), "{id} was delivered {} times, not {times}", self.times(id));
+        let arrival = tokio::time::timeout(PATIENCE, arrived).await;
+        assert!(arrival.is_ok(), "{id} was delivered {} times, not {times}", self.times(id));
     }
 
     /// Panics unless every delivery was proper, and all of one id were the same.

@@ -68,13 +68,13 @@ impl World {
     }
 
     /// A host with these components and the text of a configuration; `lay_out` first makes files beside it.
-    pub async fn told(components: &[&str], text: &str, lay_out: impl FnOnce(&Path)) -> Self {
+    pub async fn from_text(components: &[&str], text: &str, lay_out: impl FnOnce(&Path)) -> Self {
         Self::configured(components, |config| {
             let dir = config.data_dir.parent().expect("the data directory is in the directory of the world").to_owned();
             lay_out(&dir);
-            let told = Config::parse(text, &dir).unwrap_or_else(|error| panic!("{error}\n{text}"));
-            let limits = Limits { max_live_runs: config.limits.max_live_runs, ..told.limits };
-            Config { listen: config.listen, loopback_without_key: config.loopback_without_key, limits, ..told }
+            let parsed = Config::parse(text, &dir).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            let limits = Limits { max_live_runs: config.limits.max_live_runs, ..parsed.limits };
+            Config { listen: config.listen, loopback_without_key: config.loopback_without_key, limits, ..parsed }
         })
         .await
     }
@@ -163,7 +163,7 @@ impl Ended {
 
     /// The text of the last completed message.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn answer_text(&self) -> String {
         let message = self.events.iter().rev().find(|event| event.kind == "message.completed");
         message.map(|event| event.data_value()["message"]["content"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
     }

@@ -34,15 +34,15 @@ async fn misbehave(mut stream: TcpStream) -> std::io::Result<()> {
         }
     };
     let body: Value = serde_json::from_str(&body)?;
-    let said = chunk(json!({ "role": "assistant", "content": "Once" }), Value::Null);
+    let delta = chunk(json!({ "role": "assistant", "content": "Once" }), Value::Null);
     let stop = chunk(json!({}), json!("stop"));
     let usage = |usage: Value| format!("data: {}\n\ndata: [DONE]\n\n", json!({ "choices": [], "usage": usage }));
     let plain = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
     let chunked = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let text = match body["model"].as_str().unwrap_or_default() {
-        "good" => format!("{plain}{said}{stop}{}", usage(json!({ "prompt_tokens": 5, "completion_tokens": 1 }))),
+        "good" => format!("{plain}{delta}{stop}{}", usage(json!({ "prompt_tokens": 5, "completion_tokens": 1 }))),
         "stall" => {
-            stream.write_all(format!("{plain}{said}").as_bytes()).await?;
+            stream.write_all(format!("{plain}{delta}").as_bytes()).await?;
             stream.flush().await?;
             // Until the host closes the connection.
             let _ = stream.read(&mut [0; 16]).await?;
@@ -52,16 +52,16 @@ async fn misbehave(mut stream: TcpStream) -> std::io::Result<()> {
             let _ = stream.read(&mut [0; 16]).await?;
             return Ok(());
         }
-        "garbage" => format!("{plain}{said}data: {{\"choices\": \u{7}oh no\n\n{stop}"),
+        "garbage" => format!("{plain}{delta}data: {{\"choices\": \u{7}oh no\n\n{stop}"),
         "noise" => {
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n<html>\u{0}\u{1}</html>".to_owned()
         }
         "nonsense" => "I do not speak HTTP\r\n\r\n".to_owned(),
-        "break" => format!("{chunked}{:x}\r\n{said}\r\n", said.len()),
-        "short" => format!("{plain}{said}"),
-        "error" => format!("{plain}{said}data: {}\n\n", json!({ "error": { "message": "I fell", "type": "server_error" } })),
-        "lies" => format!("{plain}{said}{stop}{}", usage(json!({ "prompt_tokens": -4, "completion_tokens": 1e300 }))),
-        "zero" => format!("{plain}{said}{stop}{}", usage(json!({ "prompt_tokens": 0, "completion_tokens": 0 }))),
+        "break" => format!("{chunked}{:x}\r\n{delta}\r\n", delta.len()),
+        "short" => format!("{plain}{delta}"),
+        "error" => format!("{plain}{delta}data: {}\n\n", json!({ "error": { "message": "I fell", "type": "server_error" } })),
+        "lies" => format!("{plain}{delta}{stop}{}", usage(json!({ "prompt_tokens": -4, "completion_tokens": 1e300 }))),
+        "zero" => format!("{plain}{delta}{stop}{}", usage(json!({ "prompt_tokens": 0, "completion_tokens": 0 }))),
         "call" => {
             let function = json!({ "name": "good__add", "arguments": "{\"a\": 1, " });
             let call = json!({ "tool_calls": [{ "index": 0, "id": "c", "type": "function", "function": function }] });
@@ -146,7 +146,7 @@ match = { event_type = "test\\.hasty" }
 resources = { tool_names = ["*"] }
 deadline_ms = 1000
 "#;
-    World::told(&["caller"], &text, |_| {}).await
+    World::from_text(&["caller"], &text, |_| {}).await
 }
 
 fn event(binding: &str, steps: Value) -> Envelope {

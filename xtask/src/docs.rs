@@ -30,7 +30,7 @@ pub(crate) struct Docs {}
 impl Docs {
     pub(crate) fn execute(&self, workspace: &Workspace) -> anyhow::Result<ExitCode> {
         let site = build(workspace)?;
-        println!("{}", workspace.shown(&site.join("index.html")).display());
+        println!("{}", workspace.relative(&site.join("index.html")).display());
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -56,7 +56,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Guests => {
             let workspace = Workspace::find()?;
             for guest in [guests::runners(&workspace)?, guests::test_guests(&workspace)?].concat() {
-                println!("{}", workspace.shown(&guest).display());
+                println!("{}", workspace.relative(&guest).display());
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -63,8 +63,8 @@ fn list(root: &Path) -> anyhow::Result<String> {
             if found.is_empty() {
                 continue;
             }
-            let shown = path.strip_prefix(root).unwrap_or(&path).display();
-            list.push_str(&format!("# {shown}\n"));
+            let display = path.strip_prefix(root).unwrap_or(&path).display();
+            list.push_str(&format!("# {display}\n"));
             found.iter().for_each(|text| list.push_str(&format!("{text}\n")));
             list.push('\n');
         }
@@ -195,22 +195,22 @@ fn text_of(token: &TokenTree) -> Option<String> {
     let source = literal.to_string();
     let is_raw = source.starts_with('r');
     let text = source.trim_start_matches('r').trim_matches('#').strip_prefix('"')?.strip_suffix('"')?;
-    let mut shown = String::with_capacity(text.len());
+    let mut display = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
             '\\' if !is_raw => match chars.next() {
                 // The text continues in the next line.
                 Some('\n') => while chars.next_if(|c| c.is_whitespace()).is_some() {},
-                Some('n') => shown.push_str("\\n"),
-                Some(escaped) => shown.push(escaped),
+                Some('n') => display.push_str("\\n"),
+                Some(escaped) => display.push(escaped),
                 None => {}
             },
-            '\n' => shown.push_str("\\n"),
-            c => shown.push(c),
+            '\n' => display.push_str("\\n"),
+            c => display.push(c),
         }
     }
-    Some(shown)
+    Some(display)
 }
 
 #[cfg(test)]

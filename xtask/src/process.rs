@@ -5,19 +5,19 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 
 /// A command as it would be typed.
-fn shown(command: &Command) -> String {
+fn display(command: &Command) -> String {
     let program = std::path::Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     std::iter::once(program).chain(command.get_args()).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// Says on standard error what is being done.
 pub(crate) fn announce(command: &Command) {
-    eprintln!("$ {}", shown(command));
+    eprintln!("$ {}", display(command));
 }
 
 /// Runs a command to its end, its output where ours goes.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
-    anyhow::ensure!(succeeds(command)?, "`{}` failed", shown(command));
+    anyhow::ensure!(succeeds(command)?, "`{}` failed", display(command));
     Ok(())
 }
 
@@ -26,17 +26,18 @@ pub(crate) fn succeeds(command: &mut Command) -> anyhow::Result<bool> {
     announce(command);
     // Output of other programs must not mix with the lines that a caller reads from our standard output.
     let status = command.stdout(std::io::stderr()).status();
-    Ok(status.with_context(|| format!("`{}` cannot be started", shown(command)))?.success())
+    Ok(status.with_context(|| format!("`{}` cannot be started", display(command)))?.success())
 }
 
-/// True if a command succeeds. Its output is not shown.
+/// True if a command succeeds. The output is discarded.
 pub(crate) fn quietly_succeeds(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 /// The standard output of a command.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("`{}` cannot be started", shown(command)))?;
-    anyhow::ensure!(output.status.success(), "`{}` failed", shown(command));
-    String::from_utf8(output.stdout).with_context(|| format!("the output of `{}` is not text", shown(command)))
+    let output =
+        command.stderr(Stdio::inherit()).output().with_context(|| format!("`{}` cannot be started", display(command)))?;
+    anyhow::ensure!(output.status.success(), "`{}` failed", display(command));
+    String::from_utf8(output.stdout).with_context(|| format!("the output of `{}` is not text", display(command)))
 }

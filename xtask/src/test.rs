@@ -2,16 +2,23 @@
 
 use std::{
     io::{self, BufRead, BufReader, Write},
-    process::{Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
 };
 
 use anyhow::Context;
 use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{docs, guests, process, toolchain, workspace::Workspace};
 
 /// The packages that run on this machine: all but the guests for tests, some 40 examples that only run as WebAssembly.
 const NATIVE: [&str; 3] = ["--workspace", "--exclude", guests::TEST_GUESTS];
+
+/// Without output for so long, the tests are stopped: one of them waits for what never comes. The slowest test takes two minutes.
+const SILENCE: Duration = Duration::from_secs(10 * 60);
 
 /// Check formatting, run clippy, build the site of the documents and run every test, the end-to-end ones with real components included
 #[derive(Debug, Args)]
@@ -61,8 +68,13 @@ impl Test {
             .args(&self.filter)
             .env("AGENT_HOST_BIN", workspace.target().join("debug").join("agent-host"))
             .env("AGENT_HOST_WASM_DIR", guests::dir(workspace));
-        let (summary, succeeded) = watch(&mut cargo, io::stdout().lock())?;
-        if summary.failed > 0 {
+        let Watched { summary, succeeded, hung } = watch(&mut cargo, io::stdout().lock(), SILENCE)?;
+        if hung {
+            failures.push(format!(
+                "no test ended within {} minutes, so the tests were stopped: one of those that began last hangs",
+                SILENCE.as_secs() / 60
+            ));
+        } else if summary.failed > 0 {
             failures.push("some tests failed: see above".to_owned());
         } else if !succeeded {
             failures.push("the tests could not all be built or run to their end: see above".to_owned());
@@ -91,21 +103,65 @@ fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(failures)
 }
 
-/// Runs `cargo test`, passes its output on, and adds up what it says.
-fn watch(command: &mut Command, mut out: impl Write) -> anyhow::Result<(Summary, bool)> {
+/// The end of `cargo test`.
+#[derive(Debug, PartialEq, Eq)]
+struct Watched {
+    summary: Summary,
+    succeeded: bool,
+    /// True if it was stopped after a long silence.
+    hung: bool,
+}
+
+/// Runs `cargo test`, passes its output on, and adds up what it says. After a silence of `patience` it is killed with the tests.
+fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyhow::Result<Watched> {
     process::announce(command);
     let mut child = command.stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
-    let mut summary = Summary::default();
+    let (mut summary, mut hung) = (Summary::default(), false);
     if let Some(pipe) = child.stdout.take() {
-        // Tests may print what is not UTF-8.
-        for line in BufReader::new(pipe).split(b'\n') {
-            let mut line = line?;
-            summary.add(&String::from_utf8_lossy(&line));
-            line.push(b'\n');
-            out.write_all(&line)?;
+        let (lines, received) = mpsc::channel();
+        // Tests may print what is not UTF-8. The thread ends with the pipe, or with the receiver.
+        thread::spawn(move || BufReader::new(pipe).split(b'\n').all(|line| lines.send(line).is_ok()));
+        loop {
+            match received.recv_timeout(patience) {
+                Ok(line) => {
+                    let mut line = line?;
+                    summary.add(&String::from_utf8_lossy(&line));
+                    line.push(b'\n');
+                    out.write_all(&line)?;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    hung = true;
+                    kill_all(&mut child);
+                    break;
+                }
+            }
         }
     }
-    Ok((summary, child.wait()?.success()))
+    Ok(Watched { summary, succeeded: child.wait()?.success() && !hung, hung })
+}
+
+/// Kills a process and all that it has started, where the system lists them.
+fn kill_all(child: &mut Child) {
+    let mut found = vec![child.id()];
+    let mut next = 0;
+    while let Some(parent) = found.get(next) {
+        // A process is the child of the thread that started it.
+        let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        let children: Vec<u32> = threads
+            .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+            .flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+            .collect();
+        found.extend(children);
+        next += 1;
+    }
+    let _ = child.kill();
+    for id in found.into_iter().skip(1) {
+        if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
 }
 
 /// The numbers of passed and failed tests, in all test binaries together.
@@ -160,8 +216,21 @@ mod tests {
     fn a_command_is_watched_to_its_end() {
         let say = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; printf '\\377\\n'; exit 3";
         let mut passed_on = Vec::new();
-        let watched = watch(Command::new("sh").args(["-c", say]), &mut passed_on).unwrap();
-        assert_eq!(watched, (Summary { passed: 2, failed: 0 }, false));
+        let watched = watch(Command::new("sh").args(["-c", say]), &mut passed_on, SILENCE).unwrap();
+        let summary = Summary { passed: 2, failed: 0 };
+        assert_eq!(watched, Watched { summary, succeeded: false, hung: false });
         assert_eq!(passed_on, b"test result: ok. 2 passed; 0 failed; 0 ignored\n\xff\n");
+    }
+    #[test]
+    fn a_command_that_says_nothing_any_more_is_killed_with_all_that_it_has_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("alive");
+        // A child of a child, which writes once the silence is over.
+        let say = format!("echo 'test result: ok. 1 passed'; sh -c 'sleep 2; : > {0}; sleep 60' & wait", file.display());
+        let mut passed_on = Vec::new();
+        let watched = watch(Command::new("sh").args(["-c", &say]), &mut passed_on, Duration::from_millis(300)).unwrap();
+        assert_eq!(watched, Watched { summary: Summary { passed: 1, failed: 0 }, succeeded: false, hung: true });
+        thread::sleep(Duration::from_secs(3));
+        assert!(!file.exists());
     }
 }

@@ -90,7 +90,7 @@ impl Workspace {
     }
 
     /// A path as a person in the current directory would type it.
-    pub(crate) fn shown<'a>(&self, path: &'a Path) -> &'a Path {
+    pub(crate) fn relative<'a>(&self, path: &'a Path) -> &'a Path {
         let here = std::env::current_dir().unwrap_or_default();
         path.strip_prefix(here).unwrap_or(path)
     }

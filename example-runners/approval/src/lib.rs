@@ -58,11 +58,11 @@ impl Runner for Approval {
             Intent::Perhaps(ids) => ask_which(&ctx, &verb, &ids)?,
             Intent::Nothing => Err(format!("Say which item, such as `{verb} 42`.")),
         };
-        let (outcome, said) = match id {
+        let (outcome, text) = match id {
             Ok(id) => act(&ctx, &config.action, id)?,
             Err(why) => ("not_asked", why),
         };
-        ctx.reply(&said)?;
+        ctx.reply(&text)?;
         Ok(Completion::stop().metadata(json!({"outcome": outcome})))
     }
 }
@@ -70,7 +70,7 @@ impl Runner for Approval {
 /// Requests the action. Returns the outcome as a word for the record, and a text for the user.
 fn act(ctx: &Context, action: &str, id: u64) -> Result<(&'static str, String), Failure> {
     // The person who decides and the operator's webhook receive target and payload.
-    let (target, payload) = (json!({"item_id": id}), json!({"message": shown(ctx.text())}));
+    let (target, payload) = (json!({"item_id": id}), json!({"message": excerpt(ctx.text())}));
     Ok(match ctx.platform().request_action(action, target, payload) {
         Ok(ActionOutcome::Executed(answer)) => ("executed", format!("Done: {action} of item {id}. The platform says: {answer}")),
         Ok(ActionOutcome::Denied(why)) => ("denied", format!("Item {id} stays as it is: {action} was denied. {why}")),
@@ -104,7 +104,7 @@ impl Intent {
     }
 }
 
-fn shown(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
 }
 
@@ -115,14 +115,14 @@ fn ask_which(ctx: &Context, verb: &str, ids: &[u64]) -> Result<Result<u64, Strin
         return Ok(Err(format!("I am not sure what you mean. Say it as `{verb} 42`.")));
     }
     if let [id] = ids {
-        return Ok(match ctx.ask(Question::confirm(format!("{verb} item {id}?")).describe(shown(ctx.text())))? {
+        return Ok(match ctx.ask(Question::confirm(format!("{verb} item {id}?")).describe(excerpt(ctx.text())))? {
             Confirmed::Yes => Ok(*id),
             Confirmed::No(why) => Err(format!("Then nothing is done. {}", why.unwrap_or_default()).trim().to_owned()),
             Confirmed::Expired => Err("Nobody answered, so nothing is done.".to_owned()),
         });
     }
     let choices = ids.iter().map(u64::to_string);
-    Ok(match ctx.ask(Question::choice(format!("{verb} which item?"), choices).describe(shown(ctx.text())))? {
+    Ok(match ctx.ask(Question::choice(format!("{verb} which item?"), choices).describe(excerpt(ctx.text())))? {
         // The host checks that the answer is one of the choices.
         Answer::Submitted(id) => id.parse().map_err(|_| format!("`{id}` is no item.")),
         Answer::Declined(_) => Err("Then nothing is done.".to_owned()),

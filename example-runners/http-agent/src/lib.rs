@@ -2,7 +2,7 @@
 //! The remote agent needs no SDK: it accepts a POST with `{"input", "thread_id", "run_id"}` and answers with server-sent
 //! events (`data: text` or `data: {"delta": "text"}`, and `data: [DONE]` at the end) or with plain text.
 //!
-//! Worth copying: the handling of a secret. This code writes `{{secret:NAME}}`; the host inserts the secret into the
+//! Worth copying: the handling of a secret. The code writes `{{secret:NAME}}`; the host inserts the secret into the
 //! request, only for the hosts that the operator named for it.
 
 use agent_host_sdk::http::{Request, Response};

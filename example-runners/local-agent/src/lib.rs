@@ -144,6 +144,7 @@ impl Runner for LocalAgent {
             .tools(tools.definitions()?)
             .window(&window)
             .aside(sources.for_question(ctx.text())?)
+            .client(&ctx.client()?.unwrap_or_default())
             .request(input(&ctx, images));
 
         let mut usage = TotalUsage::default();

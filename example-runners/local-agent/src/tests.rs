@@ -69,11 +69,11 @@ fn a_tool_that_fails_is_told_to_the_model_which_goes_on() {
         .replies("chat", [calls, "I could not.".into()]);
     let run = ask(&mut host, "add");
     assert_eq!(run.text(), "I could not.");
-    let told = tool_texts(&run);
-    assert_eq!(told[0], "Error: a and b are numbers");
-    assert!(told[1].contains("no JSON object"), "{}", told[1]);
-    assert!(told[2].contains("no tool `calc__nothing`") && told[2].contains("calc__add"), "{}", told[2]);
-    assert!(told[3].contains("the server crashed"), "{}", told[3]);
+    let tool_results = tool_texts(&run);
+    assert_eq!(tool_results[0], "Error: a and b are numbers");
+    assert!(tool_results[1].contains("no JSON object"), "{}", tool_results[1]);
+    assert!(tool_results[2].contains("no tool `calc__nothing`") && tool_results[2].contains("calc__add"), "{}", tool_results[2]);
+    assert!(tool_results[3].contains("the server crashed"), "{}", tool_results[3]);
     // No service accepts parameters that are not JSON.
     let asked = &run.last_request().messages.iter().find(|message| !message.tool_calls.is_empty()).unwrap().tool_calls;
     assert_eq!(asked[1].parameters, "{}");
@@ -146,9 +146,9 @@ fn the_model_searches_by_itself_and_the_search_is_recorded() {
     let mut host = TestHost::new().knowledge("docs", handbook()).replies("chat", [search, wrong, "At noon [1].".into()]);
     let run = ask(&mut host, "Food?");
     assert_eq!(run.text(), "At noon [1].\n\n[1] d2");
-    let told = tool_texts(&run);
-    assert!(told[0].contains("Lunch is at noon."));
-    assert!(told[1].contains("field `query`") && told[1].contains("JSON Schema"), "{}", told[1]);
+    let tool_results = tool_texts(&run);
+    assert!(tool_results[0].contains("Lunch is at noon."));
+    assert!(tool_results[1].contains("field `query`") && tool_results[1].contains("JSON Schema"), "{}", tool_results[1]);
     let ends = run.results.iter().filter_map(|result| match result {
         RunResult::ToolCallCompleted(done) => Some(done.outcome.is_ok()),
         _ => None,
@@ -247,10 +247,10 @@ fn before_a_tool_that_destroys_the_user_is_asked() {
     let mut host = files().answers(answers).replies("chat", [calls, "Only a.".into()]);
     let run = ask(&mut host, "clean up");
     assert_eq!(run.text(), "Only a.");
-    let told = tool_texts(&run);
-    assert_eq!(told[..2], ["deleted \"a\"", "3"]);
-    assert!(told[2].ends_with("The user does not want it: b is needed"), "{}", told[2]);
-    assert!(told[3].ends_with("did not answer."), "{}", told[3]);
+    let tool_results = tool_texts(&run);
+    assert_eq!(tool_results[..2], ["deleted \"a\"", "3"]);
+    assert!(tool_results[2].ends_with("The user does not want it: b is needed"), "{}", tool_results[2]);
+    assert!(tool_results[3].ends_with("did not answer."), "{}", tool_results[3]);
     assert_eq!(run.tool_calls.len(), 2);
     let titles: Vec<_> = run.questions.iter().map(|question| question.title.as_str()).collect();
     assert_eq!(titles, ["Call the tool fs__delete?"; 3]);
@@ -309,8 +309,8 @@ fn the_model_asks_the_user() {
     let mut host = TestHost::new().answers(answers).replies("chat", [asks, "Paris, today.".into()]);
     let run = ask(&mut host, "Book a table");
     assert_eq!(run.text(), "Paris, today.");
-    let told = tool_texts(&run);
-    assert_eq!(told, ["Paris", "today", "The user will not say: private", "The user did not answer. Go on without."]);
+    let tool_results = tool_texts(&run);
+    assert_eq!(tool_results, ["Paris", "today", "The user will not say: private", "The user did not answer. Go on without."]);
     assert!(run.questions[1].answer_schema.as_deref().unwrap().contains(r#"["today","tomorrow"]"#));
 
     // Without questions, the model is not offered the tool.
@@ -328,8 +328,8 @@ fn messages_during_a_turn_join_the_next_one() {
         .replies("chat", [step(), step(), "trois".into()]);
     let run = ask(&mut host, "1+2?");
     assert_eq!(run.text(), "trois");
-    let said: Vec<_> = run.requests.iter().map(|(_, request)| request.messages.last().unwrap().text()).collect();
-    assert_eq!(said, ["1+2?", "in words, please", "and in French"]);
+    let last_messages: Vec<_> = run.requests.iter().map(|(_, request)| request.messages.last().unwrap().text()).collect();
+    assert_eq!(last_messages, ["1+2?", "in words, please", "and in French"]);
     // The input follows the results of tools, as services require.
     let roles: Vec<_> = run.last_request().messages.iter().rev().take(3).map(|message| message.role).collect();
     assert_eq!(roles, [Role::User, Role::Tool, Role::Assistant]);

@@ -88,12 +88,12 @@ impl Runner for Supervisor {
         // Progress is a separate message that grows while the children run. The answer is another message.
         let mut progress = ctx.message();
         let mut done = 0;
-        let children = tasks.iter().map(|task| StartRun::new(&config.worker).text(*task).objective(shown(task)));
+        let children = tasks.iter().map(|task| StartRun::new(&config.worker).text(*task).objective(excerpt(task)));
         let bounds = Bounds { at_once: config.at_once, at_most: time_to_wait(&ctx) };
         let ends = ctx.runs().for_each_child(children, bounds, |place, child| {
             done += 1;
             let sign = if child.end.is_completed() { "done" } else { "failed" };
-            let task = tasks.get(place).map(|task| shown(task)).unwrap_or_default();
+            let task = tasks.get(place).map(|task| excerpt(task)).unwrap_or_default();
             writeln!(progress, "[{done}/{}] {sign}: {task}", tasks.len())?;
             progress.flush()
         })?;
@@ -116,7 +116,7 @@ fn report(ctx: &Context, tasks: &[&str], ends: &[Gathered]) -> Result<Completion
     let mut out = ctx.message();
     for (task, child) in tasks.iter().zip(ends) {
         let sign = if child.end.is_completed() { "" } else { "FAILED: " };
-        writeln!(out, "{}: {sign}{}", shown(task), child.end)?;
+        writeln!(out, "{}: {sign}{}", excerpt(task), child.end)?;
     }
     if failed > 0 {
         write!(out, "{failed} of {} tasks failed.", tasks.len())?;
@@ -130,7 +130,7 @@ fn split(text: &str) -> Vec<&str> {
 }
 
 /// Returns the beginning of a task.
-fn shown(task: &str) -> String {
+fn excerpt(task: &str) -> String {
     match task.char_indices().nth(SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", task.get(..end).unwrap_or_default()),
         None => task.to_owned(),

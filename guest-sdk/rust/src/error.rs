@@ -11,6 +11,19 @@ use crate::state::member;
 /// In [`Runner::run`](crate::Runner::run) the `?` operator converts an `ApiError` into a [`Failure`](crate::Failure). The
 /// code of the failure is the `code` in `details`, such as `provider_not_ready`, or else the error code, such as
 /// `not_found`.
+///
+/// ```
+/// use agent_host_sdk::{ApiError, Context, Failure, ModelRequest};
+///
+/// /// The answer of the model, or an apology where no model is ready.
+/// fn answer(ctx: &Context) -> Result<String, Failure> {
+///     match ctx.default_model()?.invoke(&ModelRequest::new().user(ctx.text())) {
+///         Ok(response) => Ok(response.text()),
+///         Err(ApiError { retryable: true, .. }) => Ok("Please try again in a minute.".to_owned()),
+///         Err(error) => Err(error.into()),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
     /// Error code.

@@ -42,7 +42,7 @@ impl Events {
 }
 
 /// Iterator over pages of events. Each page is one host call. Ends after the last page or after the first error.
-#[must_use = "an iterator does nothing until it is asked"]
+#[must_use = "an iterator does nothing until `next` is called"]
 #[derive(Clone, Debug)]
 pub struct EventPages {
     before: Option<String>,

@@ -4,6 +4,16 @@ use crate::contract::agent_host::runner::manifest as contract;
 use crate::json::IntoJson;
 
 /// Field of the form. The name is the key in the configuration that [`Context::config`](crate::Context::config) reads.
+///
+/// ```
+/// use agent_host_sdk::FormItem;
+///
+/// let tone = FormItem::select("tone")
+///     .label("en", "Tone of the answers")
+///     .option("brief", "Brief")
+///     .option("friendly", "Friendly")
+///     .default("brief");
+/// ```
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FormItem {

@@ -56,7 +56,7 @@ impl History {
 /// Iterator over pages of the transcript. Each page is one host call. Ends after the last page or after the first error.
 ///
 /// Each step continues at the cursor `next` of the previous page: as `before` if backward, as `after` if forward.
-#[must_use = "an iterator does nothing until it is asked"]
+#[must_use = "an iterator does nothing until `next` is called"]
 #[derive(Clone, Debug)]
 pub struct Pages {
     /// `None` after the last page.
@@ -87,9 +87,16 @@ impl Pages {
         self.with(|request| turn_to(request, cursor.into()))
     }
 
-    /// Selects another conversation than that of the run. Needs a separate grant.
+    /// Selects another conversation of the workspace than that of the run: its main thread. Needs
+    /// [`ConversationReach::Workspace`](crate::ConversationReach), in the manifest and in the binding.
     pub fn conversation(self, conversation_id: impl Into<String>) -> Self {
         self.with(|request| request.conversation_id = Some(conversation_id.into()))
+    }
+
+    /// Selects a thread of a conversation; an empty thread is the main one. Another thread of the run's own conversation needs
+    /// [`ConversationReach::Threads`](crate::ConversationReach).
+    pub fn thread(self, conversation_id: &str, thread_id: &str) -> Self {
+        self.conversation(format!("{conversation_id}\u{1f}{thread_id}"))
     }
 
     /// Includes the artifacts of each item.
@@ -172,9 +179,15 @@ impl Search {
         self.filter("until", at.into_json())
     }
 
-    /// Selects another conversation than that of the run. Needs a separate grant.
+    /// Selects another conversation of the workspace than that of the run. Needs
+    /// [`ConversationReach::Workspace`](crate::ConversationReach), in the manifest and in the binding.
     pub fn conversation(self, conversation_id: &str) -> Self {
         self.filter("conversation_id", conversation_id.into_json())
+    }
+
+    /// Selects a thread of a conversation; an empty thread is the main one.
+    pub fn thread(self, conversation_id: &str, thread_id: &str) -> Self {
+        self.conversation(conversation_id).filter("thread_id", thread_id.into_json())
     }
 
     fn filter(mut self, name: &'static str, json: String) -> Self {

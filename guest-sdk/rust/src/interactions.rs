@@ -214,7 +214,7 @@ impl<A> Question<A> {
 
 fn read<T: DeserializeOwned>(answer: QuestionAnswer) -> Result<Answer<T>, ApiError> {
     Ok(match answer {
-        // The host checks the answer against the schema. This error is for a schema that is weaker than the type.
+        // The host checks the answer against the schema. The error is for a schema that is weaker than the type.
         QuestionAnswer::Submitted(json) => Answer::Submitted(
             from_str(&json)
                 .map_err(|error| ApiError::new(ErrorCode::RuntimeError, format!("the answer does not fit: {error}")))?,

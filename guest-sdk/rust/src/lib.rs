@@ -32,6 +32,7 @@
 //! - [`Manifest`] holds the names, the permissions and the form of the configuration ([`FormItem`]).
 //! - [`Context`] is the input of a run: the event, the conversation, the grant, the configuration and a snapshot of the
 //!   state.
+//! - [`client`] is what a front end sends beside the message; [`Context::client`] reads it.
 //! - [`Completion`] and [`Failure`] end a run. [`ApiError`] is the error of a host call; `?` converts any error into a
 //!   [`Failure`].
 //!
@@ -56,9 +57,11 @@
 //! | [`platform`] | platform actions | [`Context::platform`] | [`Manifest::platform_actions`] |
 //! | [`interactions`] | questions to people | [`Context::ask`] | [`Manifest::interactions`] |
 //! | [`steering`] | input that arrives during the run | [`Context::steering`] | [`Manifest::steering`] |
-//! | [`runs`] | child runs | [`Context::runs`] | [`Manifest::runs`] |
+//! | [`runs`] | child runs, and runs of the conversation | [`Context::runs`] | [`Manifest::runs`] |
 //! | [`http`] | HTTP requests | [`Context::http`] | [`Manifest::http_hosts`] |
 //! | [`timers`], [`log`] | time, waiting, log lines | functions of the module | none |
+//!
+//! [`history`], [`events`] and [`runs`] read the conversation of the run. [`Manifest::conversations`] asks for others.
 //!
 //! # Helpers
 //!
@@ -74,6 +77,7 @@
 extern crate self as agent_host_sdk;
 
 pub mod artifacts;
+pub mod client;
 pub mod contract;
 pub mod events;
 pub mod history;
@@ -115,7 +119,7 @@ pub use error::ApiError;
 pub use form::FormItem;
 pub use interactions::Question;
 pub use json::IntoJson;
-pub use manifest::Manifest;
+pub use manifest::{ConversationReach, Manifest};
 pub use message::MessageWriter;
 pub use models::{Model, ModelRequest, ModelResponse};
 pub use outcome::{Completion, Failure};

@@ -32,7 +32,7 @@ pub const MESSAGE_BYTES: usize = RESULT_BYTES - 2 * 1024;
 const FRAME_BYTES: usize = 256;
 
 /// Returns the size of one result for [`BATCH_BYTES`]; never less than the host counts.
-pub(crate) fn framed(strings: usize) -> usize {
+pub(crate) fn frame_bytes(strings: usize) -> usize {
     strings + FRAME_BYTES
 }
 

@@ -11,12 +11,35 @@ use crate::json::IntoJson;
 ///
 /// Author and plugin are required. Defaults: no permission, the version of the runner's crate, no form. The name comes
 /// from [`Runner::NAME`](crate::Runner::NAME).
+///
+/// ```
+/// use agent_host_sdk::{FormItem, Manifest, ModelOperation, StateScope};
+///
+/// fn manifest() -> Manifest {
+///     Manifest::new("acme", "support")
+///         .label("en", "Support")
+///         .models([ModelOperation::Stream])
+///         .state([StateScope::Conversation])
+///         .form(FormItem::model("model").required())
+/// }
+/// ```
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     contract: RunnerManifest,
     /// Set by [`Manifest::steering`]. A field of its own, so that `steering` may precede `capabilities`.
     steering: bool,
+    /// Set by [`Manifest::conversations`]. Part of the metadata in the contract.
+    conversations: Vec<ConversationReach>,
+}
+
+/// The conversations that a runner reads beside that of its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConversationReach {
+    /// Other threads of the conversation of the run.
+    Threads,
+    /// All conversations of the workspace of the run.
+    Workspace,
 }
 
 impl Manifest {
@@ -38,6 +61,7 @@ impl Manifest {
                 metadata: "{}".to_owned(),
             },
             steering: false,
+            conversations: Vec::new(),
         }
     }
 
@@ -101,6 +125,9 @@ impl Manifest {
     pub fn into_contract(self, name: &str, crate_version: &str) -> RunnerManifest {
         let mut contract = self.contract;
         contract.capabilities.steering |= self.steering;
+        if !self.conversations.is_empty() && crate::json::is_object(&contract.metadata) {
+            add_reach(&mut contract.metadata, &self.conversations);
+        }
         // The name is always replaced, since a run is dispatched by it.
         name.clone_into(&mut contract.name);
         if contract.version.is_empty() {
@@ -116,6 +143,13 @@ impl Manifest {
 /// Permissions: the maximum that the runner can use. Each call replaces the earlier value of the same permission. The
 /// host refuses a component that calls an interface without a declared permission.
 impl Manifest {
+    /// Declares that the runner reads other conversations with its permissions of history, events and runs. The binding must allow
+    /// them as well (`conversations` in its `resources`).
+    pub fn conversations(mut self, reach: impl Into<Vec<ConversationReach>>) -> Self {
+        self.conversations = reach.into();
+        self
+    }
+
     /// Declares operations on models.
     pub fn models(mut self, operations: impl Into<Vec<ModelOperation>>) -> Self {
         self.contract.permissions.models = operations.into();
@@ -253,6 +287,24 @@ impl Default for ContextPolicy {
     }
 }
 
+/// Adds the member `permissions` to a JSON object, as text: a reader and a writer of arbitrary JSON would be a third of a small
+/// component.
+fn add_reach(metadata: &mut String, reach: &[ConversationReach]) {
+    let Some(members) = metadata.trim_end().strip_suffix('}').map(str::trim_end) else { return };
+    let is_empty = members.trim_start() == "{";
+    metadata.truncate(members.len());
+    metadata.push_str(if is_empty { "" } else { "," });
+    metadata.push_str("\"permissions\":{\"conversations\":[");
+    for (place, reach) in reach.iter().enumerate() {
+        metadata.push_str(if place == 0 { "" } else { "," });
+        metadata.push_str(match reach {
+            ConversationReach::Threads => "\"threads\"",
+            ConversationReach::Workspace => "\"workspace\"",
+        });
+    }
+    metadata.push_str("]}}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,6 +322,15 @@ mod tests {
         assert!(manifest.capabilities.event_context && manifest.capabilities.self_managed_context);
         assert!(manifest.config_schema.is_empty());
         assert_eq!(manifest.metadata, "{}");
+        let reach = [ConversationReach::Threads, ConversationReach::Workspace];
+        for (metadata, wanted) in [
+            (serde_json::json!({}), r#"{"permissions":{"conversations":["threads","workspace"]}}"#),
+            (serde_json::json!({"a": {}}), r#"{"a":{},"permissions":{"conversations":["threads","workspace"]}}"#),
+        ] {
+            let manifest =
+                Manifest::new("acme", "echo").metadata(metadata).conversations(reach).into_contract("default", "1.0.0");
+            assert_eq!(manifest.metadata, wanted);
+        }
     }
 
     #[test]

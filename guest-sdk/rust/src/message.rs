@@ -30,6 +30,19 @@ impl MessageIds {
 ///   never completed**, and text that was not flushed is not sent.
 ///
 /// A text longer than [`MESSAGE_BYTES`] becomes several complete messages. A message without text is not sent.
+///
+/// ```
+/// use agent_host_sdk::{Completion, Context, Failure};
+///
+/// fn run(ctx: Context) -> Result<Completion, Failure> {
+///     let mut out = ctx.message();
+///     for word in ctx.text().split_whitespace() {
+///         write!(out, "{word} ")?;
+///     }
+///     out.finish()?;
+///     Ok(Completion::stop())
+/// }
+/// ```
 #[must_use = "a message is complete only after `finish`"]
 #[derive(Debug)]
 pub struct MessageWriter<S: Sink = Host> {
@@ -45,7 +58,7 @@ pub struct MessageWriter<S: Sink = Host> {
     /// Reasoning that is in no delta yet.
     reasoning: String,
     /// True after the first flush.
-    begun: bool,
+    has_started: bool,
 }
 
 impl MessageWriter {
@@ -57,7 +70,7 @@ impl MessageWriter {
 impl<S: Sink> MessageWriter<S> {
     fn with_sink(sink: S, ids: MessageIds) -> Self {
         let batch = Batch::with_sink(sink);
-        Self { batch, ids, id: None, text: String::new(), bytes: 0, sent: 0, reasoning: String::new(), begun: false }
+        Self { batch, ids, id: None, text: String::new(), bytes: 0, sent: 0, reasoning: String::new(), has_started: false }
     }
 
     /// Adds reasoning: shown beside the message, not part of its text. Collected and emitted like [`write`](Self::write).
@@ -124,7 +137,7 @@ impl<S: Sink> MessageWriter<S> {
     /// Fails with the error of the host.
     pub fn flush_words(&mut self) -> Result<(), ApiError> {
         let waiting = self.text.len() - self.sent + self.reasoning.len();
-        if waiting >= STREAM_BYTES || (waiting > 0 && !self.begun) { self.flush() } else { Ok(()) }
+        if waiting >= STREAM_BYTES || (waiting > 0 && !self.has_started) { self.flush() } else { Ok(()) }
     }
 
     /// Emits all collected text.
@@ -132,7 +145,7 @@ impl<S: Sink> MessageWriter<S> {
     /// # Errors
     /// Fails with the error of the host.
     pub fn flush(&mut self) -> Result<(), ApiError> {
-        self.begun = true;
+        self.has_started = true;
         self.cut()?;
         self.batch.flush()
     }
@@ -246,11 +259,11 @@ mod tests {
                     Some((id, text)) if *id == chunk.message_id => text.push_str(&chunk.text),
                     _ => deltas.push((chunk.message_id.clone(), chunk.text.clone())),
                 },
-                RunResult::MessageCompleted(done) => {
-                    let [ContentPart::Text(text)] = done.message.content.as_slice() else {
-                        panic!("one text expected: {done:?}")
+                RunResult::MessageCompleted(completion) => {
+                    let [ContentPart::Text(text)] = completion.message.content.as_slice() else {
+                        panic!("one text expected: {completion:?}")
                     };
-                    completed.push((done.message_id.clone(), text.clone()));
+                    completed.push((completion.message_id.clone(), text.clone()));
                 }
                 other => panic!("unexpected {other:?}"),
             }
@@ -331,8 +344,8 @@ mod tests {
                     RunResult::MessageDelta(chunk) => {
                         assert!(json_len(&chunk.text) <= DELTA_BYTES);
                     }
-                    RunResult::MessageCompleted(done) => {
-                        let ContentPart::Text(text) = &done.message.content[0] else { panic!() };
+                    RunResult::MessageCompleted(completion) => {
+                        let ContentPart::Text(text) = &completion.message.content[0] else { panic!() };
                         assert!(json_len(text) + 200 < RESULT_BYTES);
                     }
                     other => panic!("unexpected {other:?}"),

@@ -307,7 +307,7 @@ impl TotalUsage {
 ///
 /// Dropping the stream ends the request. An error is the last item.
 #[derive(Debug)]
-#[must_use = "an iterator does nothing until it is asked"]
+#[must_use = "an iterator does nothing until `next` is called"]
 pub struct ModelStream {
     /// `None` after the end, so that the handle is released immediately.
     stream: Option<host::ResponseStream>,
@@ -342,7 +342,7 @@ impl ModelStream {
                 match chunk {
                     Chunk::Text(text) => out.write(&text)?,
                     Chunk::Reasoning(text) => out.reasoning(&text)?,
-                    Chunk::Done(response) => self.done(response),
+                    Chunk::Done(response) => self.finish(response),
                 }
             }
             // The next call waits for the model, so the collected text is sent first.
@@ -362,7 +362,7 @@ impl ModelStream {
         })
     }
 
-    fn done(&mut self, response: ModelResponse) {
+    fn finish(&mut self, response: ModelResponse) {
         self.response = Some(response);
         self.stream = None;
     }
@@ -394,7 +394,7 @@ impl Iterator for ModelStream {
         loop {
             if let Some(chunk) = self.ready.next() {
                 if let Chunk::Done(response) = &chunk {
-                    self.done(response.clone());
+                    self.finish(response.clone());
                 }
                 return Some(Ok(chunk));
             }
@@ -409,7 +409,7 @@ impl Iterator for ModelStream {
 
 /// Converts the answer of a model into the next message of the request. Parameters of a tool call that are not a JSON
 /// object become `{}`, since no service accepts them.
-pub(crate) fn repaired(mut message: Message) -> Message {
+pub(crate) fn repair_calls(mut message: Message) -> Message {
     for call in &mut message.tool_calls {
         if !crate::json::is_object(&call.parameters) {
             call.parameters = "{}".to_owned();

@@ -11,6 +11,13 @@ use crate::state::StateError;
 use crate::storage::StorageError;
 
 /// Successful end of a run. The host records it as `run.completed`.
+///
+/// ```
+/// use agent_host_sdk::{Completion, Message};
+///
+/// let whole = Completion::stop().message(Message::assistant("Done."));
+/// let cut = Completion::new("length");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
     contract: RunCompletion,
@@ -179,7 +186,7 @@ mod tests {
     use super::*;
     use crate::contract::ErrorCode;
 
-    fn refused() -> ApiError {
+    fn refusal() -> ApiError {
         ApiError {
             code: ErrorCode::RateLimited,
             message: "600 calls a second".to_owned(),
@@ -190,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_host_error_keeps_code_retryable_and_details() {
-        let failure = Failure::from(refused());
+        let failure = Failure::from(refusal());
         assert_eq!(failure.code, "rate_limited");
         assert_eq!(failure.message, "600 calls a second");
         assert!(failure.retryable);
@@ -199,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_host_error_inside_another_error_still_names_the_failure() {
-        let failure = Failure::from(StateError::Host(refused()));
+        let failure = Failure::from(StateError::Host(refusal()));
         assert_eq!(failure.code, "rate_limited");
         assert_eq!(failure.message, "the state is not reachable: 600 calls a second");
     }

@@ -22,7 +22,7 @@ use crate::contract::{
 use crate::error::ApiError;
 use crate::host::results as host;
 use crate::json::IntoJson;
-use crate::limits::{BATCH_BYTES, BATCH_RESULTS, framed, json_len};
+use crate::limits::{BATCH_BYTES, BATCH_RESULTS, frame_bytes, json_len};
 
 /// Destination of results. [`Host`] outside of tests.
 pub trait Sink {
@@ -219,7 +219,7 @@ fn assistant_chunk(message_id: String, text: String) -> MessageChunk {
 
 // JSON members count with their length, strings with their escaped length, each part with its frame.
 pub(crate) fn size(result: &RunResult) -> usize {
-    framed(match result {
+    frame_bytes(match result {
         RunResult::MessageDelta(chunk) | RunResult::ReasoningDelta(chunk) => json_len(&chunk.message_id) + json_len(&chunk.text),
         RunResult::MessageCompleted(completed) => json_len(&completed.message_id) + message_size(&completed.message),
         RunResult::ToolCallStarted(call) => json_len(&call.call_id) + json_len(&call.tool_name) + call.parameters.len(),
@@ -254,14 +254,14 @@ fn message_size(message: &Message) -> usize {
     let calls: usize = message
         .tool_calls
         .iter()
-        .map(|call| framed(json_len(&call.call_id) + json_len(&call.tool_name) + call.parameters.len()))
+        .map(|call| frame_bytes(json_len(&call.call_id) + json_len(&call.tool_name) + call.parameters.len()))
         .sum();
     let names = message.name.as_deref().map_or(0, json_len) + message.tool_call_id.as_deref().map_or(0, json_len);
     content + calls + names
 }
 
 fn part_size(part: &ContentPart) -> usize {
-    framed(match part {
+    frame_bytes(match part {
         ContentPart::Text(text) => json_len(text),
         ContentPart::Artifact(artifact) => artifact_size(artifact),
         ContentPart::Other(json) => json.len(),

@@ -67,7 +67,7 @@ impl Steering {
 }
 
 /// Iterator over input that has arrived. A host call takes several items.
-#[must_use = "an iterator does nothing until it is asked"]
+#[must_use = "an iterator does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct SteeringInputs {
     ready: std::vec::IntoIter<SteeringInput>,

@@ -47,7 +47,7 @@ use crate::error::ApiError;
 use crate::host::tools as host;
 use crate::json::{IntoJson, is_object};
 use crate::limits::{MESSAGE_BYTES, split_at_json_len};
-use crate::models::{ModelRequest, ModelResponse, repaired};
+use crate::models::{ModelRequest, ModelResponse, repair_calls};
 use crate::{log, results};
 
 pub use crate::contract::{ToolDefinition, ToolDetail, ToolOutput};
@@ -55,6 +55,45 @@ pub use crate::contract::{ToolDefinition, ToolDetail, ToolOutput};
 /// Maximum number of calls that a [`Toolbox`] executes for one answer of a model. Further calls are answered with an
 /// error.
 pub const CALLS_AT_ONCE: usize = 32;
+
+/// Returns tools as a block of a system prompt, for models without tool calling: a name, a description and the JSON Schema of the
+/// arguments for each, between `<!-- TOOLS_START -->` and `<!-- TOOLS_END -->`. Empty if there are no tools. A description takes one
+/// line and cannot end the block.
+///
+/// ```
+/// use agent_host_sdk::tools::{ToolDefinition, prompt_block};
+///
+/// let weather = ToolDefinition {
+///     name: "get_weather".to_owned(),
+///     description: Some("Get current weather for a location".to_owned()),
+///     parameters: r#"{"type":"object"}"#.to_owned(),
+/// };
+/// let block = "<!-- TOOLS_START -->\n\
+///     - get_weather: Get current weather for a location\n\
+///     - args_schema: {\"type\":\"object\"}\n\
+///     Note: tool arguments must strictly match args_schema.\n\
+///     <!-- TOOLS_END -->";
+/// assert_eq!(prompt_block(&[weather]), block);
+/// assert_eq!(prompt_block(&[]), "");
+/// ```
+#[must_use]
+pub fn prompt_block(tools: &[ToolDefinition]) -> String {
+    if tools.is_empty() {
+        return String::new();
+    }
+    // Definitions may come from a client.
+    let line = |text: &str| {
+        let text = text.replace("<!--", "<! --").replace("-->", "-- >");
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let mut block = "<!-- TOOLS_START -->\n".to_owned();
+    for tool in tools {
+        block.push_str(&format!("- {}: {}\n", line(&tool.name), line(tool.description.as_deref().unwrap_or_default())));
+        block.push_str(&format!("- args_schema: {}\n", tool.parameters.replace("-->", "--\\u003e").replace(['\n', '\r'], " ")));
+    }
+    block.push_str("Note: tool arguments must strictly match args_schema.\n<!-- TOOLS_END -->");
+    block
+}
 
 /// Tools that are granted to this run: tools of the host, with names of the form `SERVER__TOOL`, and tools of the client.
 /// The manifest must declare [`ToolOperation`]s.
@@ -287,10 +326,10 @@ impl<'a> Toolbox<'a> {
         mut tool: impl FnMut(P) -> Result<String, ToolError> + 'a,
     ) -> Self {
         let schema = schema_of::<P>();
-        let told = schema.clone();
+        let schema_text = schema.clone();
         self.local_json(name, description, schema, move |parameters| match crate::json::from_str(parameters) {
             Ok(parameters) => tool(parameters),
-            Err(error) => Err(ToolError::Tell(format!("the parameters do not fit: {error}. Their JSON Schema is {told}"))),
+            Err(error) => Err(ToolError::Tell(format!("the parameters do not fit: {error}. Their JSON Schema is {schema_text}"))),
         })
     }
 
@@ -384,11 +423,11 @@ impl<'a> Toolbox<'a> {
             Err(ToolError::End(error)) => return Err(error),
         };
         // The model receives the whole text; the record of the run only what fits into a result.
-        let kept = match &outcome {
+        let recorded = match &outcome {
             Ok(text) => Ok(split_at_json_len(text, MESSAGE_BYTES).0),
             Err(text) => Err(split_at_json_len(text, MESSAGE_BYTES).0),
         };
-        results::emit(&[results::tool_call_completed(&call.call_id, &call.tool_name, kept)])?;
+        results::emit(&[results::tool_call_completed(&call.call_id, &call.tool_name, recorded)])?;
         Ok(outcome.unwrap_or_else(|text| format!("Error: {text}")))
     }
 
@@ -417,7 +456,7 @@ fn head(text: &str) -> &str {
 impl ModelRequest {
     /// Adds the answer of the model and the results of its tool calls to the request.
     pub fn answered(mut self, response: ModelResponse, results: impl IntoIterator<Item = Message>) -> Self {
-        self.push(repaired(response.message));
+        self.push(repair_calls(response.message));
         self.messages(results)
     }
 }

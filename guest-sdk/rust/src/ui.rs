@@ -25,12 +25,12 @@ use crate::results;
 
 /// Marks the start of a step. Each step must be finished with the same name.
 pub fn step_started(name: &str) -> RunResult {
-    shown("ui.step.started", [("name", text(name))])
+    result_of("ui.step.started", [("name", text(name))])
 }
 
 /// Marks the end of a step, successful or not.
 pub fn step_finished(name: &str) -> RunResult {
-    shown("ui.step.finished", [("name", text(name))])
+    result_of("ui.step.finished", [("name", text(name))])
 }
 
 /// Runs `work` as a step. The step is finished whether `work` succeeds or fails.
@@ -40,9 +40,9 @@ pub fn step_finished(name: &str) -> RunResult {
 pub fn step<T, E: From<ApiError>>(name: &str, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     results::emit(&[step_started(name)])?;
     let outcome = work();
-    let shown = results::emit(&[step_finished(name)]);
+    let result_of = results::emit(&[step_finished(name)]);
     let value = outcome?;
-    shown?;
+    result_of?;
     Ok(value)
 }
 
@@ -50,13 +50,13 @@ pub fn step<T, E: From<ApiError>>(name: &str, work: impl FnOnce() -> Result<T, E
 /// with an existing id replaces the earlier one.
 pub fn activity(activity_id: &str, activity_type: &str, content: impl IntoJson) -> RunResult {
     let content = ("content", Some(content.into_json()));
-    shown("ui.activity", [("activity_id", text(activity_id)), ("activity_type", text(activity_type)), content])
+    result_of("ui.activity", [("activity_id", text(activity_id)), ("activity_type", text(activity_type)), content])
 }
 
 /// Changes an activity: `patch` is a JSON Patch (RFC 6902), a list of operations.
 pub fn activity_delta(activity_id: &str, activity_type: &str, patch: impl IntoJson) -> RunResult {
     let patch = ("patch", Some(patch.into_json()));
-    shown("ui.activity.delta", [("activity_id", text(activity_id)), ("activity_type", text(activity_type)), patch])
+    result_of("ui.activity.delta", [("activity_id", text(activity_id)), ("activity_type", text(activity_type)), patch])
 }
 
 /// Subagent of the run that is not a run of the host. Child runs of [`runs`](crate::runs) are displayed automatically.
@@ -91,7 +91,7 @@ impl Subagent {
     /// Marks the start of the subagent.
     pub fn started(&self) -> RunResult {
         let maybe = |value: &Option<String>| value.as_deref().and_then(text);
-        shown(
+        result_of(
             "ui.subagent.started",
             [
                 self.id(),
@@ -104,12 +104,12 @@ impl Subagent {
 
     /// Marks the successful end of the subagent, with its result.
     pub fn finished(&self, result: impl IntoJson) -> RunResult {
-        shown("ui.subagent.finished", [self.id(), ("result", Some(result.into_json()))])
+        result_of("ui.subagent.finished", [self.id(), ("result", Some(result.into_json()))])
     }
 
     /// Marks the failure of the subagent, with a message for people and a code for programs.
     pub fn failed(&self, message: &str, code: Option<&str>) -> RunResult {
-        shown("ui.subagent.failed", [self.id(), ("message", text(message)), ("code", code.and_then(text))])
+        result_of("ui.subagent.failed", [self.id(), ("message", text(message)), ("code", code.and_then(text))])
     }
 
     fn id(&self) -> (&'static str, Option<String>) {
@@ -119,12 +119,33 @@ impl Subagent {
 
 /// Sets the appearance of a message in the language of the interface, a JSON object.
 pub fn message_schema(message_id: &str, schema: impl IntoJson) -> RunResult {
-    shown("ui.schema", [("message_id", text(message_id)), ("schema", Some(schema.into_json()))])
+    result_of("ui.schema", [("message_id", text(message_id)), ("schema", Some(schema.into_json()))])
 }
 
 /// Sets the appearance of a tool call in the language of the interface, a JSON object.
 pub fn tool_call_schema(tool_call_id: &str, schema: impl IntoJson) -> RunResult {
-    shown("ui.schema", [("tool_call_id", text(tool_call_id)), ("schema", Some(schema.into_json()))])
+    result_of("ui.schema", [("tool_call_id", text(tool_call_id)), ("schema", Some(schema.into_json()))])
+}
+
+/// Sets the appearance of a message by hints, a JSON object with some of `status` (`info`, `success`, `warning`, `error`,
+/// `pending`), `title`, `body`, `label`, `fields`, `links`, `locale` and `theme`: the host makes a card of them.
+pub fn message_hints(message_id: &str, hints: impl IntoJson) -> RunResult {
+    result_of("ui.hints", [("message_id", text(message_id)), ("hints", Some(hints.into_json()))])
+}
+
+/// Sets the appearance of a tool call by hints, as [`message_hints`] does.
+pub fn tool_call_hints(tool_call_id: &str, hints: impl IntoJson) -> RunResult {
+    result_of("ui.hints", [("tool_call_id", text(tool_call_id)), ("hints", Some(hints.into_json()))])
+}
+
+/// Keeps a value that only the provider of the model can read, with the reasoning of a message. Clients send it back.
+pub fn encrypted_reasoning(message_id: &str, encrypted_value: &str) -> RunResult {
+    result_of("ui.encrypted", [("message_id", text(message_id)), ("encrypted_value", text(encrypted_value))])
+}
+
+/// Keeps a value that only the provider of the model can read, with a tool call. Clients send it back.
+pub fn encrypted_call(tool_call_id: &str, encrypted_value: &str) -> RunResult {
+    result_of("ui.encrypted", [("tool_call_id", text(tool_call_id)), ("encrypted_value", text(encrypted_value))])
 }
 
 fn text(text: &str) -> Option<String> {
@@ -132,7 +153,7 @@ fn text(text: &str) -> Option<String> {
 }
 
 /// Builds a result with the members that have a value.
-fn shown<const N: usize>(kind: &str, members: [(&str, Option<String>); N]) -> RunResult {
+fn result_of<const N: usize>(kind: &str, members: [(&str, Option<String>); N]) -> RunResult {
     let mut data = String::from("{");
     for (name, value) in members.into_iter().filter_map(|(name, value)| Some((name, value?))) {
         if data.len() > 1 {
@@ -190,7 +211,12 @@ mod tests {
             json!({"subagent_id": "s1", "message": "asleep", "code": "idle"}),
         );
         check(message_schema("m1", json!({"card": 1})), "ui.schema", json!({"message_id": "m1", "schema": {"card": 1}}));
+        check(encrypted_reasoning("m1", "e"), "ui.encrypted", json!({"message_id": "m1", "encrypted_value": "e"}));
+        check(encrypted_call("c1", "e"), "ui.encrypted", json!({"tool_call_id": "c1", "encrypted_value": "e"}));
         check(tool_call_schema("c1", json!({})), "ui.schema", json!({"tool_call_id": "c1", "schema": {}}));
+        let hints = json!({"title": "T"});
+        check(message_hints("m1", hints.clone()), "ui.hints", json!({"message_id": "m1", "hints": hints}));
+        check(tool_call_hints("c1", hints.clone()), "ui.hints", json!({"tool_call_id": "c1", "hints": hints}));
     }
 
     struct Steps;

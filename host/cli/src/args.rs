@@ -17,7 +17,7 @@ pub(crate) struct Global {
     /// Folder of the plugins, instead of [server] plugins_dir
     #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     pub(crate) plugins_dir: Option<PathBuf>,
-    /// The API key that servers are asked with; the environment hides it from other users of the machine
+    /// The API key for requests to servers; the environment hides it from other users of the machine
     #[arg(
         long,
         global = true,

@@ -53,12 +53,12 @@ pub(crate) struct Client {
 impl Client {
     /// A client of the server at `url`, such as `http://127.0.0.1:7070`.
     pub(crate) fn new(url: &str) -> Result<Self, Failure> {
-        let refused = |why: &str| {
+        let failure = |why: &str| {
             Failure::new("invalid_server", format!("`{url}` is not the URL of a server: {why}, such as http://127.0.0.1:7070"))
         };
-        let base = Url::parse(url).map_err(|error| refused(&format!("{error}; write one")))?;
+        let base = Url::parse(url).map_err(|error| failure(&format!("{error}; write one")))?;
         if base.scheme() != "http" || base.cannot_be_a_base() {
-            return Err(refused("only http is spoken; write one"));
+            return Err(failure("only http is spoken; write one"));
         }
         // A proxy of the environment knows nothing of this machine.
         let key = KEY.get().map(|key| (header::AUTHORIZATION, key.clone()));
@@ -130,9 +130,9 @@ impl Client {
     }
 
     /// A new run that shares the first calls of another.
-    pub(crate) async fn fork(&self, id: RunId, wanted: &serde_json::Value) -> Result<Run, Failure> {
+    pub(crate) async fn fork(&self, id: RunId, request_body: &serde_json::Value) -> Result<Run, Failure> {
         let url = self.at(&format!("api/v1/runs/{id}/fork"), &[])?;
-        let request = self.http.request(Method::POST, url).timeout(ANSWER).json(wanted);
+        let request = self.http.request(Method::POST, url).timeout(ANSWER).json(request_body);
         self.json(self.send(request).await?).await
     }
 
@@ -177,8 +177,8 @@ impl Client {
 
     fn at(&self, path: &str, query: &[(&str, Option<String>)]) -> Result<Url, Failure> {
         let url = format!("{}/{path}", self.url());
-        let given = query.iter().filter_map(|(name, value)| value.as_ref().map(|value| (*name, value)));
-        let url = if query.is_empty() { Url::parse(&url) } else { Url::parse_with_params(&url, given) };
+        let parameters = query.iter().filter_map(|(name, value)| value.as_ref().map(|value| (*name, value)));
+        let url = if query.is_empty() { Url::parse(&url) } else { Url::parse_with_params(&url, parameters) };
         url.map_err(|error| Failure::new("invalid_server", format!("{}: {error}", self.base)))
     }
 

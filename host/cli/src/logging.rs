@@ -39,14 +39,14 @@ const ALWAYS: &str = "rmcp=off";
 pub(crate) fn start(global: &Global, is_server: bool, telemetry: &TelemetryConfig) {
     // A plugin that is refused is news to an operator; to who runs another one it is noise.
     let usual = if is_server { "info" } else { "warn,agent_host_sandbox=error" };
-    let asked = match (global.log, global.verbose) {
+    let requested = match (global.log, global.verbose) {
         (Some(level), _) => Some(level.as_str()),
         (None, 0) => None,
         (None, 1) => Some("info"),
         (None, 2) => Some("debug"),
         (None, _) => Some("trace"),
     };
-    let filter = match asked {
+    let filter = match requested {
         Some(level) => EnvFilter::new(level),
         None => EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(usual)),
     };

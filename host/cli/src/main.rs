@@ -1,12 +1,13 @@
 //! The binary `agent-host`: serve, run, inspect, and look after the ledger.
 //!
-//! The binary turns arguments into calls of the host or of a running server, and answers into text or JSON. It has no
+//! The binary turns arguments into calls of the host or of a running server, and answers into text or JSON. The binary has no
 //! rules: the crates below decide on acceptance, grants and refusals.
 //!
 //! Each command has a file under [`command`]. Standard output has only the result, standard error everything else, so
 //! output can be piped; `--json` makes both machine-readable. Exit codes: 0 for success, 1 for failure (`run`: the run did
 //! not complete; `inspect`: the file is refused), 2 for a wrong command line.
 
+mod allocator;
 mod args;
 mod client;
 mod command;
@@ -42,6 +43,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const LEFTOVERS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    allocator::keep_freed_memory();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),
@@ -58,17 +60,17 @@ fn main() -> ExitCode {
     };
     let telemetry = match traced {
         Ok(telemetry) => telemetry,
-        Err(why) => return output.failed(&anyhow::Error::msg(why)),
+        Err(why) => return output.report_failure(&anyhow::Error::msg(why)),
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return output.failed(&error.into()),
+        Err(error) => return output.report_failure(&error.into()),
     };
     let done = runtime.block_on(command::execute(cli, &output));
     runtime.shutdown_timeout(LEFTOVERS);
     telemetry.finish();
     match done {
         Ok(code) => code,
-        Err(error) => output.failed(&error),
+        Err(error) => output.report_failure(&error),
     }
 }

@@ -56,7 +56,7 @@ impl Output {
     }
 
     /// Says what went wrong and gives the exit code for it.
-    pub(crate) fn failed(self, error: &anyhow::Error) -> ExitCode {
+    pub(crate) fn report_failure(self, error: &anyhow::Error) -> ExitCode {
         if failure::reader_has_gone(error) {
             return ExitCode::SUCCESS;
         }

@@ -66,21 +66,21 @@ impl Source {
     }
 
     /// Runs, counted.
-    pub(crate) async fn statistics(&self, wanted: &StatisticsQuery) -> anyhow::Result<Statistics> {
+    pub(crate) async fn statistics(&self, filter: &StatisticsQuery) -> anyhow::Result<Statistics> {
         match self {
-            Self::Ledger(ledger) => Ok(ledger.statistics(wanted)?),
+            Self::Ledger(ledger) => Ok(ledger.statistics(filter)?),
             Self::Server(client) => {
-                let by = wanted.group_by.map(|by| match by {
+                let by = filter.group_by.map(|by| match by {
                     GroupBy::Runner => "runner".to_owned(),
                     GroupBy::Binding => "binding".to_owned(),
                 });
                 let query = [
-                    ("since", wanted.since.map(|at| at.to_string())),
-                    ("until", wanted.until.map(|at| at.to_string())),
-                    ("runner_id", wanted.runner_id.clone()),
-                    ("binding_id", wanted.binding_id.clone()),
-                    ("queue", wanted.queue.clone()),
-                    ("workspace_id", wanted.workspace_id.clone()),
+                    ("since", filter.since.map(|at| at.to_string())),
+                    ("until", filter.until.map(|at| at.to_string())),
+                    ("runner_id", filter.runner_id.clone()),
+                    ("binding_id", filter.binding_id.clone()),
+                    ("queue", filter.queue.clone()),
+                    ("workspace_id", filter.workspace_id.clone()),
                     ("group_by", by),
                 ];
                 Ok(client.get("api/v1/statistics", &query).await?)

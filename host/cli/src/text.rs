@@ -15,15 +15,15 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(harmless) {
         return Cow::Borrowed(text);
     }
-    let mut shown = String::with_capacity(text.len() + 16);
+    let mut escaped = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         if harmless(c) {
-            shown.push(c);
+            escaped.push(c);
         } else {
-            shown.extend(c.escape_default());
+            escaped.extend(c.escape_default());
         }
     }
-    Cow::Owned(shown)
+    Cow::Owned(escaped)
 }
 
 /// Text on one line, at most `max` characters of it.

@@ -8,8 +8,12 @@ use crate::{bindings::BindingConfig, name::is_name};
 
 /// Milliseconds that adjacent pieces of an answer are held at most, to be sent as one: more would be seen as stuttering.
 const MAX_COALESCE_MS: u64 = 1_000;
+/// Longest time that a run goes on without its client, in ms: it is paid for. `on_disconnect = "detach"` has no limit.
+const MAX_GRACE_MS: u64 = 60 * 60 * 1000;
 /// Largest number of messages in one snapshot, which is built in memory.
 const MAX_HISTORY_MESSAGES: u32 = 10_000;
+/// Largest body of a request for a run: it is read as it arrives, and a message of it is in memory.
+const MAX_BODY_BYTES: usize = 1 << 30;
 /// Bytes of a file that a message names by its address.
 const MAX_FETCH_BYTES: u64 = 1 << 30;
 /// Largest time limit for fetching a file, in ms: the sender of the message waits for it.
@@ -25,11 +29,17 @@ pub struct AguiConfig {
     pub busy: BusyThread,
     /// The fate of a run whose client disconnects while it streams.
     pub on_disconnect: OnDisconnect,
+    /// Milliseconds that a run goes on after its last client disconnected, up to an hour: a client that comes back within
+    /// them finds its run. 0 cancels at once.
+    pub disconnect_grace_ms: u64,
     /// The answer to messages that a client sends as history, and that this host has not seen in the thread.
     pub foreign_history: ForeignHistory,
     /// Adjacent pieces of one message are sent as one where they come within so many milliseconds, 0 to 1000. The first
     /// piece is never held; 0 holds none.
     pub coalesce_ms: u64,
+    /// Bytes of a request for a run, up to 1 GiB: clients send the history of a thread with each run, and pictures in it. The
+    /// strict profile takes 256 KiB in any case.
+    pub body_bytes: usize,
     /// Messages that a snapshot of a thread has at most, the newest ones, 1 to 10000.
     pub history_messages: u32,
     /// Hosts whose files messages may name by their address, such as `media.example.com` or `*.example.com`. The host
@@ -52,8 +62,10 @@ impl Default for AguiConfig {
         Self {
             busy: BusyThread::default(),
             on_disconnect: OnDisconnect::default(),
+            disconnect_grace_ms: 30_000,
             foreign_history: ForeignHistory::default(),
             coalesce_ms: 25,
+            body_bytes: 32 << 20,
             history_messages: 1_000,
             fetch_hosts: Vec::new(),
             fetch_bytes: 8 << 20,
@@ -68,21 +80,38 @@ impl Default for AguiConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BusyThread {
-    /// The request is refused, with the id of the active run.
+    /// A run whose client has left is cancelled, and the new run begins. A run that a client watches, or that was asked for
+    /// without a stream, stays, and the request is refused.
     #[default]
+    ReplaceAbandoned,
+    /// The request is refused, with the id of the active run.
     Reject,
     /// The run waits in line behind the active one, as runs of events do.
     Queue,
+    /// The message becomes input of the active run, where its runner takes input; otherwise the request is refused.
+    Steer,
+}
+
+impl BusyThread {
+    /// The treatment of a run that begins a branch of the thread: it neither waits behind the active run nor becomes its input,
+    /// since it changes what that run has answered.
+    #[must_use]
+    pub const fn of_branch(self) -> Self {
+        match self {
+            Self::Queue | Self::Steer => Self::Reject,
+            other => other,
+        }
+    }
 }
 
 /// The fate of a run whose client disconnects while it streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDisconnect {
-    /// The run continues, and the client can reconnect to it.
-    #[default]
+    /// The run continues to its end, and the client can reconnect to it.
     Detach,
-    /// The run is cancelled, unless another client follows it.
+    /// The run is cancelled when `disconnect_grace_ms` is over, unless a client watches it by then.
+    #[default]
     Cancel,
 }
 
@@ -95,6 +124,9 @@ pub enum ForeignHistory {
     Refuse,
     /// Such parts are ignored.
     Ignore,
+    /// A thread that the host does not know may begin with the history of the client. The transcript marks it as claimed by
+    /// the client, and runners can tell it from what the host has seen. In threads that the host knows, such parts are ignored.
+    Accept,
 }
 
 /// The one agent of `/api/v1/agent`.
@@ -145,6 +177,12 @@ impl AguiConfig {
         if self.coalesce_ms > MAX_COALESCE_MS {
             return Err(format!("`coalesce_ms` must be between 0 and {MAX_COALESCE_MS}"));
         }
+        if self.disconnect_grace_ms > MAX_GRACE_MS {
+            return Err(format!("`disconnect_grace_ms` must be between 0 and {MAX_GRACE_MS} (an hour)"));
+        }
+        if !(1..=MAX_BODY_BYTES).contains(&self.body_bytes) {
+            return Err(format!("`body_bytes` must be between 1 and {MAX_BODY_BYTES} (1 GiB)"));
+        }
         if !(1..=MAX_HISTORY_MESSAGES).contains(&self.history_messages) {
             return Err(format!("`history_messages` must be between 1 and {MAX_HISTORY_MESSAGES}"));
         }
@@ -190,7 +228,7 @@ mod tests {
         let config = parse("").unwrap();
         assert_eq!(config, AguiConfig::default());
         assert_eq!((config.coalesce(), config.history_messages, config.fetch_ms), (Duration::from_millis(25), 1_000, 10_000));
-        assert_eq!((config.busy, config.on_disconnect), (BusyThread::Reject, OnDisconnect::Detach));
+        assert_eq!((config.busy, config.on_disconnect), (BusyThread::ReplaceAbandoned, OnDisconnect::Cancel));
         assert_eq!((config.foreign_history, config.api.profile), (ForeignHistory::Refuse, AgentProfile::Strict));
         assert_eq!((config.fetch_bytes, config.api.url_ttl_ms, config.api.agent), (8_388_608, 900_000, None));
     }
@@ -201,7 +239,8 @@ mod tests {
             r#"
             [agui]
             busy = "queue"
-            on_disconnect = "cancel"
+            on_disconnect = "detach"
+            disconnect_grace_ms = 0
             foreign_history = "ignore"
             coalesce_ms = 0
             history_messages = 10000
@@ -217,7 +256,7 @@ mod tests {
             "#,
         )
         .unwrap();
-        assert_eq!((config.busy, config.on_disconnect), (BusyThread::Queue, OnDisconnect::Cancel));
+        assert_eq!((config.busy, config.on_disconnect), (BusyThread::Queue, OnDisconnect::Detach));
         assert_eq!((config.foreign_history, config.api.profile), (ForeignHistory::Ignore, AgentProfile::Plain));
         assert!(config.is_strict("support") && !config.is_strict("other"));
         assert_eq!(config.api.agent.as_deref(), Some("support"));
@@ -229,8 +268,11 @@ mod tests {
         for (text, says) in [
             ("busy = \"wait\"", "busy"),
             ("on_disconnect = \"stop\"", "on_disconnect"),
+            ("disconnect_grace_ms = 3600001", "disconnect_grace_ms"),
             ("foreign_history = \"trust\"", "foreign_history"),
             ("coalesce_ms = 1001", "coalesce_ms"),
+            ("body_bytes = 0", "body_bytes"),
+            ("body_bytes = 1073741825", "body_bytes"),
             ("history_messages = 0", "history_messages"),
             ("history_messages = 10001", "history_messages"),
             ("fetch_hosts = [\"https://example.com/\"]", "fetch_hosts"),

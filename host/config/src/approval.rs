@@ -62,7 +62,7 @@ impl ApprovalRule {
     }
 }
 
-/// Somebody who may answer what runs ask.
+/// A person who may answer actions of runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApproverConfig {

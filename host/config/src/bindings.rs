@@ -34,7 +34,7 @@ pub struct BindingConfig {
     /// Events that the binding answers. Default: all.
     #[serde(default, rename = "match")]
     pub matches: Match,
-    /// Configuration of the runner, held against its form.
+    /// Configuration of the runner, checked against its form.
     #[serde(default)]
     pub config: Map<String, Value>,
     /// The part of its manifest's requests that the runner may use.
@@ -49,6 +49,13 @@ pub struct BindingConfig {
     /// Deadline of a run. Without it: `limits.run_deadline_ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
+    /// True if the time in which a run waits for people, or for the client that brought a tool along, counts towards the
+    /// deadline. Otherwise `limits.ask_expires_ms` bounds it.
+    #[serde(default)]
+    pub waiting_counts: bool,
+    /// The treatment of messages of role `system` and `developer` that a client of AG-UI sends.
+    #[serde(default)]
+    pub client_instructions: ClientInstructions,
     /// The part of the transcript in the context of a run, within what the manifest of the runner allows. Without it: what the
     /// manifest asks for. A runner that manages its own context (`self_managed`) gets none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,6 +108,17 @@ pub enum InDoubt {
     Error,
     /// The run waits until a person says whether to repeat it.
     Ask,
+}
+
+/// The treatment of messages of role `system` and `developer` that a client of AG-UI sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientInstructions {
+    /// The request is refused: the runner and its binding decide what the agent receives.
+    #[default]
+    Refuse,
+    /// The runner receives them as instructions of the client, and decides what they are worth.
+    Offer,
 }
 
 /// The fate of a run that is active when the host stops.
@@ -195,6 +213,8 @@ impl BindingConfig {
             state: None,
             delivery: DeliveryPolicy::default(),
             deadline_ms: None,
+            waiting_counts: false,
+            client_instructions: ClientInstructions::default(),
             bootstrap: None,
             durability: Durability::default(),
             max_attempts: default_max_attempts(),

@@ -69,7 +69,7 @@ impl ExternalRunnerConfig {
             permissions: self.permissions.clone(),
             context: self.context.clone(),
             config_schema: self.config_schema.clone(),
-            metadata: if self.metadata.is_empty() { Value::Null } else { Value::Object(self.metadata.clone()) },
+            metadata: Value::Object(self.metadata.clone()),
         }
     }
 

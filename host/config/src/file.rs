@@ -16,12 +16,14 @@ use crate::{
     approval::ApproverConfig,
     bindings::BindingConfig,
     egress::{EgressConfig, HttpSecretConfig},
+    executor_runners::ExecutorRunnersConfig,
     external_runners::ExternalRunnerConfig,
     knowledge_bases::KnowledgeBaseConfig,
     library::{SkillConfig, StaticRefConfig},
     mcp_servers::McpServerConfig,
     models::ModelConfig,
     retention::Retention,
+    runner_aliases::RunnerAliases,
     schedules::ScheduleConfig,
     server::{ServerConfig, check_admission},
     telemetry::TelemetryConfig,
@@ -89,6 +91,10 @@ pub struct Config {
     pub static_refs: Vec<StaticRefConfig>,
     /// Runners whose runs executors execute.
     pub external_runners: Vec<ExternalRunnerConfig>,
+    /// Runners whose manifests executors may bring.
+    pub executor_runners: Vec<ExecutorRunnersConfig>,
+    /// Runners by other names, for queries of pipelines.
+    pub runner_aliases: RunnerAliases,
     /// Export of traces and logs.
     pub telemetry: TelemetryConfig,
     /// Answers to clients of AG-UI.
@@ -133,6 +139,10 @@ struct File {
     skills: Vec<SkillConfig>,
     static_refs: Vec<StaticRefConfig>,
     external_runners: Vec<ExternalRunnerConfig>,
+    executor_runners: Vec<ExecutorRunnersConfig>,
+    /// Runners by other names, for queries of pipelines: a name of a configuration, or the id of a runner that is not installed
+    /// here. An entry replaces the default of its name (docs/PIPELINE.md); other defaults stay.
+    runner_aliases: RunnerAliases,
     telemetry: TelemetryConfig,
     agui: AguiConfig,
     schedules: Vec<ScheduleConfig>,
@@ -187,6 +197,8 @@ impl Config {
             skills: file.skills,
             static_refs: file.static_refs,
             external_runners: file.external_runners,
+            executor_runners: file.executor_runners,
+            runner_aliases: file.runner_aliases,
             telemetry: file.telemetry,
             agui: file.agui,
             schedules: file.schedules,
@@ -222,6 +234,8 @@ impl Config {
             skills: Vec::new(),
             static_refs: Vec::new(),
             external_runners: Vec::new(),
+            executor_runners: Vec::new(),
+            runner_aliases: RunnerAliases::default(),
             telemetry: TelemetryConfig::default(),
             agui: AguiConfig::default(),
             schedules: Vec::new(),
@@ -336,6 +350,9 @@ impl Config {
         }
         for runner in &self.external_runners {
             runner.check().map_err(|problem| format!("external runner `{}`: {problem}", runner.id))?;
+        }
+        for (place, entry) in self.executor_runners.iter().enumerate() {
+            entry.check().map_err(|problem| format!("executor runners {}: {problem}", place + 1))?;
         }
         unique("external runners", self.external_runners.iter().map(|runner| runner.id.as_str()))?;
         for approver in &self.approvers {

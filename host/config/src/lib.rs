@@ -1,12 +1,13 @@
 //! The configuration file `agent-host.toml`: types, validation, and the reference of its keys.
 //!
-//! The crate turns text into values, one file for each section. It has no behaviour: no function opens files, connects,
+//! The crate turns text into values, one file for each section. The crate has no behaviour: no function opens files, connects,
 //! reads a secret or knows a run.
 
 mod agui;
 mod approval;
 mod bindings;
 mod egress;
+mod executor_runners;
 mod external_runners;
 mod file;
 mod knowledge_bases;
@@ -19,6 +20,7 @@ mod queue;
 mod reference;
 mod resources;
 mod retention;
+mod runner_aliases;
 mod schedules;
 mod secret;
 mod server;
@@ -31,8 +33,9 @@ mod webhooks;
 pub use self::{
     agui::{AgentApiConfig, AgentProfile, AguiConfig, BusyThread, ForeignHistory, OnDisconnect},
     approval::{ApprovalPolicy, ApprovalRule, ApproverConfig, QUESTION},
-    bindings::{BindingConfig, Bootstrap, Budget, DeliveryPolicy, Durability, InDoubt, default_max_attempts},
+    bindings::{BindingConfig, Bootstrap, Budget, ClientInstructions, DeliveryPolicy, Durability, InDoubt, default_max_attempts},
     egress::{EgressConfig, HttpSecretConfig, network},
+    executor_runners::ExecutorRunnersConfig,
     external_runners::ExternalRunnerConfig,
     file::{Config, ConfigError, section_names},
     knowledge_bases::KnowledgeBaseConfig,
@@ -45,6 +48,7 @@ pub use self::{
     reference::config_reference,
     resources::{Names, ResourcePolicy, StatePolicy},
     retention::Retention,
+    runner_aliases::RunnerAliases,
     schedules::{Missed, ScheduleConfig, TickRule},
     secret::SecretRef,
     signature::{Algorithm, CustomSignature, Encoding, NamedSignature, Part, SignatureConfig, SignatureScheme},

@@ -122,6 +122,11 @@ pub struct ModelConfig {
     /// Arguments that are always sent; a runner may replace those that it may give.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub defaults: Map<String, Value>,
+    /// If true, requests have `prompt_cache_key`, the session of the run, so that the provider finds the prompt of the turn before
+    /// in its cache. Default: true for addresses of OpenAI and Azure, false for others, which may refuse members that they do
+    /// not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_cache_key: Option<bool>,
     /// Encoding for counting tokens, such as `o200k_base`; by the name of the model where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
@@ -234,6 +239,7 @@ impl ModelConfig {
             price: None,
             extra_args: default_extra_args(),
             defaults: Map::new(),
+            prompt_cache_key: None,
             tokenizer: None,
             max_concurrent: max_concurrent(),
             max_retries: max_retries(),
@@ -242,6 +248,16 @@ impl ModelConfig {
             max_response_bytes: max_response_bytes(),
             max_image_bytes: max_image_bytes(),
         }
+    }
+
+    /// True if requests name the session of the run.
+    #[must_use]
+    pub fn sends_prompt_cache_key(&self) -> bool {
+        self.prompt_cache_key.unwrap_or_else(|| {
+            let url = self.base_url.as_deref().and_then(|url| url::Url::parse(url).ok());
+            let host = url.as_ref().and_then(|url| url.host_str());
+            host.is_some_and(|host| host == "api.openai.com" || host.ends_with(".openai.azure.com"))
+        })
     }
 
     /// Checks the values. Secrets and files are not read.

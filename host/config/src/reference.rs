@@ -7,12 +7,14 @@ use serde_json::{Map, Value};
 use crate::file::schema;
 
 /// Sections in the order in which an operator meets them; any other comes after these.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 21] = [
     "server",
     "limits",
     "retention",
     "bindings",
     "external_runners",
+    "executor_runners",
+    "runner_aliases",
     "models",
     "mcp_servers",
     "knowledge_bases",
@@ -84,7 +86,7 @@ impl<'a> Reference<'a> {
     }
 
     fn table(&self, text: &mut String, path: &str, section: &'a Value, depth: usize) {
-        let Some((table, is_list)) = self.keys(section) else { return };
+        let Some((table, is_list)) = self.keys(section) else { return self.open_table(text, path, section, depth) };
         let heading = if is_list { format!("[[{path}]]") } else { format!("[{path}]") };
         // Writing to a string does not fail.
         let _ = writeln!(text, "{} `{heading}`\n", "#".repeat((depth + 3).min(5)));
@@ -111,6 +113,17 @@ impl<'a> Reference<'a> {
         for (name, schema) in inner {
             self.table(text, &format!("{path}.{name}"), schema, depth + 1);
         }
+    }
+
+    /// A table whose keys the operator chooses.
+    fn open_table(&self, text: &mut String, path: &str, section: &'a Value, depth: usize) {
+        let schema = self.resolved(section);
+        let Some(values @ Value::Object(_)) = schema.get("additionalProperties") else { return };
+        let _ = writeln!(text, "{} `[{path}]`\n", "#".repeat((depth + 3).min(5)));
+        if let Some(about) = described(section).or_else(|| described(schema)) {
+            let _ = writeln!(text, "{about}\n");
+        }
+        let _ = writeln!(text, "| Key | Type |\n|---|---|\n| any name | {} |\n", self.kind(values));
     }
 
     /// The kind of a value, in words.

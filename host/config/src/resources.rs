@@ -1,8 +1,8 @@
 //! `resources` and `state` of a binding: what a runner may use of what its manifest asks for.
 
 use agent_host_protocol::manifest::{
-    ArtifactOperation, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions, RunOperation,
-    StateScope, StorageArea, ToolOperation,
+    ArtifactOperation, ConversationReach, EventOperation, HistoryOperation, KnowledgeOperation, ModelOperation, Permissions,
+    RunOperation, StateScope, StorageArea, ToolOperation,
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,10 @@ pub struct ResourcePolicy {
     /// Default: what the manifest asks for, in the run's own conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<Vec<EventOperation>>,
+    /// Conversations that the run reads beside its own: other threads of it (`threads`), or all of its workspace (`workspace`).
+    /// Default: none. The manifest must ask for them as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversations: Option<Vec<ConversationReach>>,
     /// Default: what the manifest asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<ArtifactOperation>>,
@@ -121,6 +125,7 @@ impl ResourcePolicy {
             knowledge_bases: or(self.knowledge_bases, &other.knowledge_bases),
             history: or(self.history, &other.history),
             events: or(self.events, &other.events),
+            conversations: or(self.conversations, &other.conversations),
             artifacts: or(self.artifacts, &other.artifacts),
             storage: or(self.storage, &other.storage),
             interactions: or(self.interactions, &other.interactions),
@@ -144,6 +149,7 @@ impl ResourcePolicy {
             knowledge_bases: or_all(self.knowledge_bases.as_ref(), KnowledgeOperation::ALL),
             history: or_all(self.history.as_ref(), HistoryOperation::ALL),
             events: or_all(self.events.as_ref(), EventOperation::ALL),
+            conversations: self.conversations.clone().unwrap_or_default(),
             artifacts: or_all(self.artifacts.as_ref(), ArtifactOperation::ALL),
             state: or_all(state.map(|policy| &policy.scopes), StateScope::ALL),
             storage: or_all(self.storage.as_ref(), &[StorageArea::Plugin, StorageArea::Binding]),

@@ -229,15 +229,18 @@ impl Ledger {
     /// also returns [`LedgerError::NotFound`], [`LedgerError::Terminal`], [`LedgerError::Transition`],
     /// [`LedgerError::QuotaExceeded`], [`LedgerError::Storage`], and [`LedgerError::Conflict`] if the expected value was
     /// itself refused meanwhile.
-    pub async fn submit(&self, write: RunWrite) -> Result<Commit, LedgerError> {
-        let shared = self.shared();
-        let (mut operation, bytes, state, answer) = WriteOperation::prepare(write, &shared.blobs)?;
-        let admit = |admitted| {
-            operation.state = admitted;
-            Operation::Write(operation)
-        };
-        self.admit_with_state(state, bytes, admit).await?;
-        Ok(Commit { answer, shared: Arc::clone(shared) })
+    pub fn submit(&self, write: RunWrite) -> impl Future<Output = Result<Commit, LedgerError>> + Send + use<'_> {
+        // Before the future: a write is large, and each future that it is passed to has room for it.
+        let prepared = WriteOperation::prepare(write, &self.shared().blobs);
+        async move {
+            let (mut operation, bytes, state, answer) = prepared?;
+            let admit = |admitted| {
+                operation.state = admitted;
+                Operation::Write(operation)
+            };
+            self.admit_with_state(state, bytes, admit).await?;
+            Ok(Commit { answer, shared: Arc::clone(self.shared()) })
+        }
     }
 
     /// Admits the operation that `make` makes of what it has in the overlay.
@@ -297,6 +300,13 @@ impl Ledger {
     #[must_use]
     pub fn watch(&self, run_no: u64) -> Watch {
         self.shared().watchers.watch(run_no)
+    }
+
+    /// Follows all commits: the receiver changes after each one, and when the ledger has closed or failed. Subscribe first and
+    /// read afterwards.
+    #[must_use]
+    pub fn commits(&self) -> tokio::sync::watch::Receiver<()> {
+        self.shared().watchers.commits()
     }
 
     /// Registers a function that is called after every commit with the numbers of the touched runs, for a subscriber of

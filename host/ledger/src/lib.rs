@@ -76,14 +76,15 @@ pub use handle::{Commit, Health, Ledger};
 pub use operation::Pruned;
 pub use options::Options;
 pub use read::{
+    Feed, FeedBounds, FeedStep,
     statistics::{Group, GroupBy, Percentiles, Statistics, StatisticsQuery, Tokens},
     stats::{Activity, JournalStats, Stats, TableStats},
 };
 pub use record::{
-    Accept, Accepted, AddRun, ArtifactRecord, ArtifactScope, AuditRecord, EntryWrite, EventRecord, Expected, Forget, Forgotten,
-    Idempotency, JournalRow, JournalSegment, JsonParts, NewContext, NewEvent, NewItem, NewRun, Park, Quota, RunChange, RunFilter,
-    RunRecord, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, Usage,
-    new_artifact_id,
+    Accept, Accepted, AddRun, AppendMark, ArtifactRecord, ArtifactScope, AuditRecord, Branch, EntryWrite, EventRecord, Expected,
+    Forget, Forgotten, Idempotency, JournalRow, JournalSegment, JsonParts, NewContext, NewEvent, NewItem, NewRun, Park, Quota,
+    RunChange, RunFilter, RunRecord, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue, StorageWrite,
+    UPLOAD, Usage, new_artifact_id,
 };
 pub use rows::state_tag;
 pub use upkeep::{

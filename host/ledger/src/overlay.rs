@@ -126,7 +126,7 @@ mod tests {
         admitted.unwrap()
     }
 
-    fn shown(overlay: &Overlay, key: &str) -> Option<Option<String>> {
+    fn value_of(overlay: &Overlay, key: &str) -> Option<Option<String>> {
         overlay.get("s", key).map(|value| value.map(|value| value.get().to_owned()))
     }
 
@@ -135,11 +135,11 @@ mod tests {
         let overlay = Overlay::default();
         let first = admit(&overlay, "k", Some("1"));
         let second = admit(&overlay, "k", None);
-        assert_eq!(shown(&overlay, "k"), Some(None));
+        assert_eq!(value_of(&overlay, "k"), Some(None));
         overlay.settle([second]);
-        assert_eq!(shown(&overlay, "k"), Some(Some("1".into())));
+        assert_eq!(value_of(&overlay, "k"), Some(Some("1".into())));
         overlay.settle([first]);
-        assert_eq!(shown(&overlay, "k"), None);
+        assert_eq!(value_of(&overlay, "k"), None);
         assert!(overlay.inner.lock().scopes.is_empty());
     }
 
@@ -147,6 +147,6 @@ mod tests {
     fn refused_writes_are_not_visible() {
         let overlay = Overlay::default();
         assert!(overlay.admit(vec![write("k", Some("1"))], |_| Ok(None), |_| Err(LedgerError::invalid("no"))).is_err());
-        assert_eq!(shown(&overlay, "k"), None);
+        assert_eq!(value_of(&overlay, "k"), None);
     }
 }

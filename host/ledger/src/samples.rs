@@ -16,6 +16,7 @@ pub(crate) fn run(event_id: EventId) -> Run {
         execution: Execution::Host,
         queue: None,
         event_id,
+        agent_id: "main".into(),
         binding_id: "main".into(),
         runner_id: "plugin:a/b/c".parse().unwrap(),
         runner_version: "1".into(),
@@ -51,11 +52,13 @@ pub(crate) fn accept() -> Accept {
     Accept {
         event: Arc::new(event),
         idempotency: None,
-        runs: vec![NewRun { run, terms: JsonText::empty_object().into() }],
+        runs: vec![NewRun { run, terms: JsonText::empty_object().into(), events: Vec::new() }],
+        history: Vec::new(),
         transcript: None,
         artifacts: Vec::new(),
         refers_to: Vec::new(),
         entries: Vec::new(),
         state: Vec::new(),
+        branch: None,
     }
 }

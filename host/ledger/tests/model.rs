@@ -123,7 +123,7 @@ struct Model {
     state: BTreeMap<String, Value>,
     storage: BTreeMap<String, Vec<u8>>,
     audit: usize,
-    said: usize,
+    messages: usize,
 }
 
 struct ModelRun {
@@ -171,8 +171,8 @@ fn usage(storage: &BTreeMap<String, Vec<u8>>) -> Usage {
 
 impl Model {
     fn text(&mut self, conversation: u8) -> String {
-        self.said += 1;
-        let text = format!("said {}", self.said);
+        self.messages += 1;
+        let text = format!("said {}", self.messages);
         self.transcripts.entry(conversation).or_default().push(text.clone());
         text
     }
@@ -363,12 +363,12 @@ impl Model {
         assert_eq!(page.items.iter().map(|run| run.run_id).collect::<Vec<_>>(), newest);
         for (c, texts) in &self.transcripts {
             let page = ledger.transcript(&conversation(&format!("c{c}")), None, None, 100, Direction::Forward).unwrap();
-            let said: Vec<_> = page
+            let messages: Vec<_> = page
                 .items
                 .iter()
                 .map(|item| serde_json::to_value(item).unwrap()["content"].as_str().unwrap().to_owned())
                 .collect();
-            assert_eq!(said, texts[self.forgotten.get(c).copied().unwrap_or(0)..]);
+            assert_eq!(messages, texts[self.forgotten.get(c).copied().unwrap_or(0)..]);
         }
         let state: BTreeMap<_, _> = ledger.state_scope("scope", 1 << 20).unwrap().into_iter().collect();
         assert_eq!(state, self.state);
@@ -381,7 +381,7 @@ impl Model {
         let state_bytes: usize = self.state.iter().map(|(key, value)| key.len() + value.to_string().len()).sum();
         let state_usage = Usage { bytes: state_bytes as u64, keys: self.state.len() as u64 };
         assert_eq!(ledger.state_usage("scope").unwrap(), state_usage);
-        assert_eq!(ledger.audit_page(None, None, 100).unwrap().items.len(), self.audit.min(100));
+        assert_eq!(audit_before(ledger, u64::MAX, 100).items.len(), self.audit.min(100));
     }
 }
 

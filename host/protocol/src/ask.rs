@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::time::Timestamp;
+use crate::{encoded::JsonText, time::Timestamp};
 
 /// The outcome of a platform action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,9 +39,9 @@ pub struct Question {
     /// More of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// JSON Schema of the answer.
+    /// JSON Schema of the answer, with its members in the order of the runner: forms are shown in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer_schema: Option<Value>,
+    pub answer_schema: Option<JsonText>,
     /// Time after which no answer is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,

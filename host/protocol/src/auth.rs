@@ -19,14 +19,23 @@ pub enum Scope {
     RunsExecute,
     #[serde(rename = "actions:respond")]
     ActionsRespond,
+    #[serde(rename = "on_behalf_of")]
+    OnBehalfOf,
     #[serde(rename = "admin")]
     Admin,
 }
 
 impl Scope {
     /// Every one.
-    pub const ALL: [Self; 6] =
-        [Self::EventsWrite, Self::RunsRead, Self::RunsControl, Self::RunsExecute, Self::ActionsRespond, Self::Admin];
+    pub const ALL: [Self; 7] = [
+        Self::EventsWrite,
+        Self::RunsRead,
+        Self::RunsControl,
+        Self::RunsExecute,
+        Self::ActionsRespond,
+        Self::OnBehalfOf,
+        Self::Admin,
+    ];
 
     /// The name as JSON shows it.
     #[must_use]
@@ -37,6 +46,7 @@ impl Scope {
             Self::RunsControl => "runs:control",
             Self::RunsExecute => "runs:execute",
             Self::ActionsRespond => "actions:respond",
+            Self::OnBehalfOf => "on_behalf_of",
             Self::Admin => "admin",
         }
     }
@@ -72,6 +82,18 @@ pub struct Principal {
     pub scopes: BTreeSet<Scope>,
     /// The workspace that the sender sees; `None` for all.
     pub workspace: Option<String>,
+    /// The end user for whom the sender asks: the request reaches the agents alone, and there the threads of this user. `None` for
+    /// an operator or a program of its own.
+    pub end_user: Option<String>,
+}
+
+/// Longest id of an end user, in bytes: it is part of the ids of conversations.
+pub const MAX_END_USER: usize = 128;
+
+/// True if a text can be the id of an end user.
+#[must_use]
+pub fn is_end_user(id: &str) -> bool {
+    (1..=MAX_END_USER).contains(&id.len()) && !id.chars().any(char::is_control)
 }
 
 /// The credential by which a sender is known.
@@ -90,10 +112,11 @@ pub enum PrincipalKind {
 }
 
 impl Principal {
-    /// Somebody on this machine, where the configuration trusts them.
+    /// A user of this machine, where the configuration trusts it.
     #[must_use]
     pub fn loopback() -> Self {
-        Self { kind: PrincipalKind::Loopback, name: "loopback".to_owned(), scopes: BTreeSet::from(Scope::ALL), workspace: None }
+        let scopes = BTreeSet::from(Scope::ALL);
+        Self { kind: PrincipalKind::Loopback, name: "loopback".to_owned(), scopes, workspace: None, end_user: None }
     }
 
     /// True if the sender has this right.

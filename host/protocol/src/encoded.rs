@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use serde::{Serialize, ser::Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error};
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -21,11 +21,11 @@ thread_local! {
 fn encoded<T>(value: &impl Serialize, take: impl FnOnce(&[u8]) -> T) -> serde_json::Result<T> {
     let mut scratch = SCRATCH.take();
     scratch.clear();
-    let taken = serde_json::to_writer(&mut scratch, value).map(|()| take(&scratch));
+    let result = serde_json::to_writer(&mut scratch, value).map(|()| take(&scratch));
     if scratch.capacity() <= MAX_SCRATCH_BYTES {
         SCRATCH.set(scratch);
     }
-    taken
+    result
 }
 
 /// The JSON of a value, in one block of its size.
@@ -55,10 +55,45 @@ impl JsonText {
         Self("{}".into())
     }
 
+    /// JSON that somebody has written, without the white space around its values: its members stay in their order.
+    ///
+    /// # Errors
+    /// For a text that is no JSON.
+    pub fn compact(text: &str) -> serde_json::Result<Self> {
+        let _: &RawValue = serde_json::from_str(text)?;
+        let mut compact = String::with_capacity(text.len());
+        let (mut in_string, mut is_escaped) = (false, false);
+        for c in text.chars() {
+            if in_string {
+                in_string = is_escaped || c != '"';
+                is_escaped = !is_escaped && c == '\\';
+            } else if c.is_ascii_whitespace() {
+                continue;
+            } else {
+                in_string = c == '"';
+            }
+            compact.push(c);
+        }
+        Ok(Self(compact.into()))
+    }
+
     /// The text.
     #[must_use]
     pub fn get(&self) -> &str {
         &self.0
+    }
+}
+
+impl Serialize for JsonText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serde_json::from_str::<&RawValue>(&self.0).map_err(S::Error::custom)?.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for JsonText {
+    /// Of JSON as text. A value that was read before has lost the order of its members.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Self::from)
     }
 }
 
@@ -120,6 +155,16 @@ mod tests {
     use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
+
+    #[test]
+    fn compact_json_keeps_the_order_of_its_members() {
+        let text = " {\n \"b\" : [ 1, \"a \\\" b \\\\\" ] ,\t\"a\": { \"z\": null, \"y\" : 2 }\r}\n";
+        let compact = JsonText::compact(text).unwrap();
+        assert_eq!(compact.get(), r#"{"b":[1,"a \" b \\"],"a":{"z":null,"y":2}}"#);
+        assert_eq!(serde_json::to_string(&[&compact]).unwrap(), format!("[{}]", compact.get()));
+        assert_eq!(serde_json::from_str::<JsonText>(compact.get()).unwrap(), compact);
+        assert!(JsonText::compact("{} {}").is_err() && JsonText::compact("\"").is_err());
+    }
 
     #[test]
     fn length_and_hash_are_those_of_the_text() {

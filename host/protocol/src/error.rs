@@ -33,6 +33,19 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
+    /// Every code with a name, in the order of the protocol.
+    pub const NAMED: [Self; 9] = [
+        Self::Unauthorized,
+        Self::NotFound,
+        Self::DeadlineExceeded,
+        Self::PayloadTooLarge,
+        Self::RateLimited,
+        Self::InvalidArgument,
+        Self::Conflict,
+        Self::Cancelled,
+        Self::RuntimeError,
+    ];
+
     /// The code as JSON shows it.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -145,7 +158,7 @@ impl ApiError {
 /// The codes with which the host itself ends a run as `failed`, `timeout` or `cancelled`.
 ///
 /// A runner that fails by itself brings its own code (`runner.error` where it has none).
-/// This list is the documentation: `docs/FAILURES.md` is held against it by a test.
+/// This list is the documentation: a test compares `docs/FAILURES.md` with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureCode {

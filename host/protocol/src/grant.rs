@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    cell::Cell,
     collections::BTreeMap,
     fmt::{self, Write},
     sync::Arc,
@@ -168,6 +169,7 @@ impl Permissions {
             knowledge_bases: both(&self.knowledge_bases, &other.knowledge_bases),
             history: both(&self.history, &other.history),
             events: both(&self.events, &other.events),
+            conversations: both(&self.conversations, &other.conversations),
             artifacts: both(&self.artifacts, &other.artifacts),
             state: both(&self.state, &other.state),
             storage: both(&self.storage, &other.storage),
@@ -326,6 +328,9 @@ fn key_len(parts: &[&str]) -> usize {
     parts.iter().map(|part| part.len().checked_ilog10().unwrap_or(0) as usize + 3 + part.len()).sum()
 }
 
+/// Memory that a thread keeps for the next key: several times the longest key of ids that are accepted.
+const MAX_SCRATCH_BYTES: usize = 4 * 1024;
+
 /// Names a transcript: one thread of one conversation of one workspace. Clones share one string.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ConversationKey {
@@ -344,11 +349,29 @@ struct ConversationIds<'a> {
     thread: Cow<'a, str>,
 }
 
+/// The thread within a conversation that is an end user's own. Nobody else has a conversation key with it.
+#[must_use]
+pub fn of_end_user(user: &str) -> String {
+    format!("user:{user}")
+}
+
 impl ConversationKey {
     /// The key of one thread of one conversation of one workspace; `""` means none.
     #[must_use]
     pub fn new(workspace: &str, conversation: &str, thread: &str) -> Self {
-        Self { index: key(&[workspace, conversation, thread]).into() }
+        // Keys are made several times for a run: in memory that the thread keeps, and copied once.
+        thread_local! {
+            static SCRATCH: Cell<String> = const { Cell::new(String::new()) };
+        }
+        let mut scratch = SCRATCH.take();
+        scratch.clear();
+        write_key(&mut scratch, &[workspace, conversation, thread]);
+        let index = scratch.as_str().into();
+        // Ids are short; a long one is a mistake that is refused later.
+        if scratch.capacity() <= MAX_SCRATCH_BYTES {
+            SCRATCH.set(scratch);
+        }
+        Self { index }
     }
 
     /// The key of a conversation, where it has an id.

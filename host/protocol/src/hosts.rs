@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_pattern_is_shown_in_one_form() {
-        for (text, shown) in [
+        for (text, plain) in [
             ("api.example.com", "api.example.com:443"),
             ("API.Example.COM:80", "api.example.com:80"),
             ("*.example.com:*", "*.example.com:*"),
@@ -273,8 +273,8 @@ mod tests {
             ("my_service:9000", "my_service:9000"),
             ("localhost:1", "localhost:1"),
         ] {
-            assert_eq!(pattern(text).to_string(), shown);
-            assert_eq!(pattern(shown), pattern(text), "{shown}");
+            assert_eq!(pattern(text).to_string(), plain);
+            assert_eq!(pattern(plain), pattern(text), "{plain}");
         }
     }
 
@@ -370,8 +370,8 @@ mod tests {
             ("*.1.example", "10.0.0.1", None),
         ] {
             let (a, b) = (pattern(a), pattern(b));
-            let shown = a.intersection(&b).map(|both| both.to_string());
-            assert_eq!(shown.as_deref(), expect, "{a} and {b}");
+            let both = a.intersection(&b).map(|both| both.to_string());
+            assert_eq!(both.as_deref(), expect, "{a} and {b}");
             assert_eq!(b.intersection(&a), a.intersection(&b));
         }
     }

@@ -70,7 +70,7 @@ macro_rules! uuid_id {
 
             /// Accepts only the form of [`fmt::Display`], so that an id has one spelling.
             fn from_str(text: &str) -> Result<Self, IdError> {
-                let not_an_id = || IdError::NotAUuid(shown(text));
+                let not_an_id = || IdError::NotAUuid(shortened(text));
                 let id = Self(Uuid::try_parse(text).map_err(|_| not_an_id())?);
                 if id.to_string() == text { Ok(id) } else { Err(not_an_id()) }
             }
@@ -123,7 +123,7 @@ impl RunnerId {
         if [author, plugin, name].into_iter().all(valid_part) {
             Ok(Self(id.into()))
         } else {
-            Err(IdError::NotARunnerId(shown(&id)))
+            Err(IdError::NotARunnerId(shortened(&id)))
         }
     }
 
@@ -170,7 +170,7 @@ fn valid_part(part: &str) -> bool {
 }
 
 /// A foreign text, made fit for a message: bounded, and without control characters.
-fn shown(text: &str) -> String {
+fn shortened(text: &str) -> String {
     let mut short: String = text.chars().take(80).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(80).is_some() {
         short.push('…');
@@ -182,7 +182,7 @@ impl FromStr for RunnerId {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, IdError> {
-        let refused = || IdError::NotARunnerId(shown(text));
+        let refused = || IdError::NotARunnerId(shortened(text));
         let mut parts = text.strip_prefix("plugin:").ok_or_else(refused)?.split('/');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some(author), Some(plugin), Some(name), None) => Self::new(author, plugin, name),

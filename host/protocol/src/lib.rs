@@ -48,7 +48,7 @@ pub use limits::Limits;
 pub use manifest::RunnerManifest;
 pub use page::Page;
 pub use plugin::{ImportReport, ImportVerdict, PluginReport, PluginStatus, Refusal, RefusalCode};
-pub use result::{ResultKind, RunEvent, RunResult};
+pub use result::{EventSource, ResultKind, RunEvent, RunResult};
 pub use run::{Run, RunStatus};
 pub use sent::SentResult;
 pub use time::Timestamp;

@@ -47,12 +47,12 @@ pub struct Limits {
     /// A run that waits longer than this leaves memory and comes back when its time has come. Coming back costs some
     /// milliseconds and what the guest computed until then, so a shorter wait is waited in memory.
     pub park_after_ms: u64,
-    /// Host calls of a run in one second.
+    /// Host calls of a run in one second, besides `results.emit` and the pieces of a model's stream; more are refused.
     pub host_calls_per_second: u32,
     /// Host calls of a run at once.
     pub host_calls_burst: u32,
-    /// Results that a run may emit in one second, besides the ledger's back pressure; the limit keeps one run from filling
-    /// a disk.
+    /// Results that a run may emit in one second, and pieces of streams that it may read: a faster run waits. The limit keeps
+    /// one run from filling a disk.
     pub results_per_second: u32,
     /// Results at once.
     pub results_burst: u32,

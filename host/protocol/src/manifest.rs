@@ -49,6 +49,8 @@ names! { /// What may be asked of the transcript.
 HistoryOperation { Page = "page", Search = "search" } }
 names! { /// What may be asked of the event log.
 EventOperation { Get = "get", Page = "page" } }
+names! { /// The conversations that a run reads beside its own.
+ConversationReach { Threads = "threads", Workspace = "workspace" } }
 names! { /// What may be done with artifacts.
 ArtifactOperation { Metadata = "metadata", Read = "read", Create = "create" } }
 names! { /// Where bytes may be kept.
@@ -119,6 +121,9 @@ pub struct Permissions {
     pub history: Vec<HistoryOperation>,
     /// Of the event log.
     pub events: Vec<EventOperation>,
+    /// The conversations that `history`, `events` and reads of `runs` reach beside that of the run: other threads of it
+    /// (`threads`), or all of its workspace (`workspace`).
+    pub conversations: Vec<ConversationReach>,
     /// Of artifacts.
     pub artifacts: Vec<ArtifactOperation>,
     /// Scopes of state.
@@ -284,7 +289,7 @@ impl RunnerManifest {
 impl FormItem {
     /// The problem of `value` for this field; `None` if there is none. Fields of unknown kinds accept every value.
     fn problem_with(&self, value: &Value) -> Option<String> {
-        let wanted = match self.kind.as_str() {
+        let expected = match self.kind.as_str() {
             "string" | "text" | "secret" | "model" if !value.is_string() => "a string",
             "integer" if !(value.is_i64() || value.is_u64()) => "an integer",
             "float" if !value.is_number() => "a number",
@@ -298,7 +303,7 @@ impl FormItem {
             }
             _ => return None,
         };
-        Some(format!("`{}` must be {wanted}", self.name))
+        Some(format!("`{}` must be {expected}", self.name))
     }
 }
 

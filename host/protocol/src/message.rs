@@ -65,6 +65,10 @@ pub struct ArtifactRef {
     pub sha256: Option<String>,
 }
 
+/// Type of the part that marks an item of the transcript as history that a client claims: the host has not seen it. The part has
+/// `by`, `message_id`, and what the client says of tools in `tool_calls` and `tool_call_id`.
+pub const CLAIMED: &str = "claimed";
+
 /// A part of the content of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ContentPart {

@@ -52,6 +52,9 @@ pub struct ModelRequest {
     /// Such as `temperature` or `response_format`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub extra_args: Map<String, Value>,
+    /// The session of the run, for providers that keep prompts of a session in a cache. The host sets it.
+    #[serde(skip)]
+    pub session_key: Option<String>,
 }
 
 /// The answer of a chat model.

@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, value::RawValue};
-use utoipa::ToSchema;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
 
 use crate::{
     encoded::JsonText,
@@ -49,6 +52,8 @@ result_kinds! {
     ReasoningDelta = "reasoning.delta",
     /// A tool call begins.
     ToolCallStarted = "tool.call.started",
+    /// A piece of the parameters of a call that has begun, where they are too long for its first event. Host only.
+    ToolCallArguments = "tool.call.arguments",
     /// A tool says how far it is. Host only.
     ToolCallProgress = "tool.call.progress",
     /// A tool call has ended.
@@ -65,6 +70,8 @@ result_kinds! {
     ActionResolved = "action.resolved",
     /// The run has taken input that arrived while it was active. Host only.
     SteeringReceived = "steering.received",
+    /// The run answers a message that a client has asked again or changed, in place of what followed. Host only.
+    ConversationBranched = "conversation.branched",
     /// The run has started another. Host only.
     ChildStarted = "run.child.started",
     /// A run that the run has started has ended. Host only.
@@ -96,10 +103,12 @@ impl ResultKind {
             Self::ActionAnswered
                 | Self::ActionResolved
                 | Self::SteeringReceived
+                | Self::ConversationBranched
                 | Self::ChildStarted
                 | Self::ChildEnded
                 | Self::ModelCallStarted
                 | Self::ModelCallCompleted
+                | Self::ToolCallArguments
                 | Self::ToolCallProgress
                 | Self::PermissionDenied
                 | Self::SandboxViolation
@@ -259,8 +268,41 @@ impl RunResult {
     }
 }
 
+/// The author of an event of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventSource {
+    /// The runner, as a guest of the host: what the event says is the runner's claim.
+    Runner,
+    /// The host: a fact.
+    #[default]
+    Host,
+    /// The executor that holds the run: what the event says is the executor's claim.
+    Executor,
+    /// A person, who answered a question or decided on an action.
+    Person,
+    /// The client, which answered a call of one of its tools.
+    Client,
+}
+
+impl EventSource {
+    /// Every one. An index in this list is the number that the ledger stores.
+    pub const ALL: [Self; 5] = [Self::Runner, Self::Host, Self::Executor, Self::Person, Self::Client];
+
+    /// The author of an event of this type that was stored before the author was: the host for the types that only the host
+    /// writes, people for their answers, else the runner.
+    #[must_use]
+    pub fn of_stored(kind: &str) -> Self {
+        match ResultKind::from_name(kind) {
+            Some(ResultKind::ActionAnswered) => Self::Person,
+            Some(kind) if kind.is_host_only() => Self::Host,
+            _ => Self::Runner,
+        }
+    }
+}
+
 /// An event of a run: a result, numbered and timed by the host.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Deserialize)]
 pub struct RunEvent {
     /// The run.
     pub run_id: RunId,
@@ -268,15 +310,107 @@ pub struct RunEvent {
     #[serde(rename = "type")]
     pub kind: String,
     /// As the type says.
-    #[schema(value_type = Value)]
     pub data: Box<RawValue>,
     /// 1 for the first event of the run, then without a gap.
     pub sequence: u64,
     /// Time at which the host accepted the result.
     pub timestamp: Timestamp,
+    /// The author of the event.
+    #[serde(default)]
+    pub source: EventSource,
+    /// The metadata that an executor has sent beside the data: a JSON object.
+    #[serde(default)]
+    pub metadata: Option<Box<RawValue>>,
+}
+
+/// An event of a run: a result, numbered and timed by the host (run ledger note, section 4.2).
+#[derive(Serialize, ToSchema)]
+#[schema(as = RunEvent)]
+struct RunEventJson<'a> {
+    /// Id of the event: the run and the number, `RUN:SEQUENCE`.
+    id: String,
+    /// The run.
+    run_id: RunId,
+    /// 1 for the first event of the run, then without a gap.
+    sequence: u64,
+    /// Type of the event. Clients ignore types that they do not know.
+    #[serde(rename = "type")]
+    kind: &'a str,
+    /// The author of the event.
+    source: EventSource,
+    /// As the type says.
+    #[schema(value_type = Value)]
+    data: &'a RawValue,
+    /// The artifacts that `data` names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    artifact_refs: Vec<ArtifactRef>,
+    /// The metadata that an executor has sent beside the data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<&'a RawValue>,
+    /// Time at which the host accepted the result.
+    timestamp: Timestamp,
+    /// The same time.
+    created_at: Timestamp,
+}
+
+impl Serialize for RunEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { run_id, kind, data, sequence, timestamp, source, metadata } = self;
+        let event = RunEventJson {
+            id: format!("{run_id}:{sequence}"),
+            run_id: *run_id,
+            sequence: *sequence,
+            kind,
+            source: *source,
+            data,
+            artifact_refs: self.artifact_refs(),
+            metadata: metadata.as_deref(),
+            timestamp: *timestamp,
+            created_at: *timestamp,
+        };
+        event.serialize(serializer)
+    }
+}
+
+impl PartialSchema for RunEvent {
+    fn schema() -> RefOr<Schema> {
+        RunEventJson::schema()
+    }
+}
+
+impl ToSchema for RunEvent {
+    fn name() -> Cow<'static, str> {
+        RunEventJson::name()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        RunEventJson::schemas(schemas);
+    }
 }
 
 impl RunEvent {
+    /// The artifacts that the data names: the one that was made, and those of a message or of the result of a tool.
+    #[must_use]
+    pub fn artifact_refs(&self) -> Vec<ArtifactRef> {
+        #[derive(Deserialize)]
+        struct Named {
+            #[serde(default)]
+            artifact: Option<ArtifactRef>,
+            #[serde(default)]
+            message: Option<Message>,
+            #[serde(default, with = "content")]
+            result: Vec<ContentPart>,
+        }
+        if !self.data.get().contains("artifact") {
+            return Vec::new();
+        }
+        let Ok(Named { artifact, message, result }) = serde_json::from_str(self.data.get()) else { return Vec::new() };
+        let parts = message.map(|message| message.content).unwrap_or_default().into_iter().chain(result);
+        let of_parts = parts.filter_map(|part| if let ContentPart::Artifact(artifact) = part { Some(artifact) } else { None });
+        artifact.into_iter().chain(of_parts).collect()
+    }
+
     /// `data`, parsed.
     #[must_use]
     pub fn data_value(&self) -> Value {
@@ -351,10 +485,15 @@ mod tests {
             data: RawValue::from_string("{}".into()).unwrap(),
             sequence: 3,
             timestamp: 4,
+            source: EventSource::Runner,
+            metadata: None,
         };
         assert_eq!(
             serde_json::to_value(&event).unwrap(),
-            json!({ "run_id": run_id, "type": "message.delta", "data": {}, "sequence": 3, "timestamp": 4 })
+            json!({
+                "id": format!("{run_id}:3"), "run_id": run_id, "sequence": 3, "type": "message.delta", "source": "runner",
+                "data": {}, "timestamp": 4, "created_at": 4,
+            })
         );
     }
 

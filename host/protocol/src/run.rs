@@ -17,16 +17,19 @@ use crate::{
 /// The status of a run.
 ///
 /// ```text
-/// created ─► [queued ─► claimed ─►] running ⇄ waiting ─► completed | failed | cancelled | timeout
+/// created ─► [queued ─► dispatching ─► claimed ─►] running ⇄ waiting ─► completed | failed | cancelled | timeout
 /// ```
 ///
-/// A claim that is given back or lost makes a run `queued` again. A terminal status is final. [`RunStatus::transition`] is the only way from one to the next.
+/// A run is `dispatching` while it is offered to an executor. An offer that the executor does not take, and a claim that is given
+/// back or lost, make a run `queued` again. A terminal status is final. [`RunStatus::transition`] is the only way from one to
+/// the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum RunStatus {
     Created,
     Queued,
+    Dispatching,
     Claimed,
     Running,
     Waiting,
@@ -48,9 +51,10 @@ pub struct IllegalTransition {
 
 impl RunStatus {
     /// Every one.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Created,
         Self::Queued,
+        Self::Dispatching,
         Self::Claimed,
         Self::Running,
         Self::Waiting,
@@ -66,6 +70,7 @@ impl RunStatus {
         match self {
             Self::Created => "created",
             Self::Queued => "queued",
+            Self::Dispatching => "dispatching",
             Self::Claimed => "claimed",
             Self::Running => "running",
             Self::Waiting => "waiting",
@@ -93,15 +98,18 @@ impl RunStatus {
     /// # Errors
     /// [`IllegalTransition`] where the machine has no such step: the status stays as it is.
     pub const fn transition(self, to: Self) -> Result<Self, IllegalTransition> {
-        use RunStatus::{Cancelled, Claimed, Completed, Created, Failed, Queued, Running, Timeout, Waiting};
+        use RunStatus::{Cancelled, Claimed, Completed, Created, Dispatching, Failed, Queued, Running, Timeout, Waiting};
         let legal = match (self, to) {
             // A run that has not started can only start, wait its turn, or be called off.
-            (Created, Queued | Running) | (Queued, Claimed | Running) | (Claimed, Running) => true,
-            // A claim given back or lost.
-            (Claimed | Running | Waiting, Queued) => true,
+            (Created, Queued | Running)
+            | (Queued, Dispatching | Claimed | Running)
+            | (Dispatching, Claimed)
+            | (Claimed, Running) => true,
+            // An offer that was not taken, or a claim given back or lost.
+            (Dispatching | Claimed | Running | Waiting, Queued) => true,
             (Running, Waiting) | (Waiting, Running) => true,
             (Running, Completed) => true,
-            (Created | Queued | Claimed | Running | Waiting, Failed | Cancelled | Timeout) => true,
+            (Created | Queued | Dispatching | Claimed | Running | Waiting, Failed | Cancelled | Timeout) => true,
             _ => false,
         };
         if legal { Ok(to) } else { Err(IllegalTransition { from: self, to }) }
@@ -344,6 +352,9 @@ pub struct Run {
     pub retry_of: Option<RunId>,
     /// The event that it answers.
     pub event_id: EventId,
+    /// The agent that answers: the binding, by the name that front ends use.
+    #[serde(default)]
+    pub agent_id: String,
     /// The binding that made it.
     pub binding_id: String,
     /// The runner.

@@ -40,6 +40,10 @@ pub struct SentResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>)]
     pub timestamp: Option<serde_json::Number>,
+    /// A JSON object that the event keeps beside the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub metadata: Option<Box<RawValue>>,
 }
 
 fn no_data() -> Box<RawValue> {
@@ -50,7 +54,7 @@ impl SentResult {
     /// Bytes in it.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.kind.len() + self.data.get().len()
+        self.kind.len() + self.data.get().len() + self.metadata.as_ref().map_or(0, |metadata| metadata.get().len())
     }
 
     /// The same result with this id of its message, where its data has none.
@@ -74,7 +78,12 @@ impl SentResult {
     /// # Errors
     /// `invalid_argument`, naming what is malformed.
     pub fn parse(self) -> Result<RunResult, ApiError> {
-        let Self { kind, data, .. } = self;
+        let Self { kind, data, metadata, .. } = self;
+        if let Some(metadata) = metadata {
+            let members: Map<String, Value> = serde_json::from_str(metadata.get())
+                .map_err(|_| ApiError::invalid_argument("the `metadata` of a result is a JSON object"))?;
+            shallow("the metadata of a result", &Value::Object(members))?;
+        }
         Ok(match ResultKind::from_name(&kind) {
             Some(ResultKind::MessageDelta) => {
                 let Delta { message_id, chunk: Chunk { role, content } } = data_of(&kind, &data)?;
@@ -244,7 +253,7 @@ pub fn model_request(text: &RawValue) -> Result<ModelRequest, ApiError> {
         Ok(ToolDefinition { name, description, parameters })
     };
     let tools = tools.unwrap_or_default().into_iter().map(tool).collect::<Result<_, ApiError>>()?;
-    Ok(ModelRequest { messages: read_messages(messages)?, tools, extra_args })
+    Ok(ModelRequest { messages: read_messages(messages)?, tools, extra_args, session_key: None })
 }
 
 /// The input of a run.
@@ -344,7 +353,8 @@ mod tests {
     }
 
     fn sent(kind: &str, data: &Value) -> Result<RunResult, ApiError> {
-        SentResult { kind: kind.to_owned(), data: raw(data), run_id: None, sequence: None, timestamp: None }.parse()
+        SentResult { kind: kind.to_owned(), data: raw(data), run_id: None, sequence: None, timestamp: None, metadata: None }
+            .parse()
     }
 
     /// Every result that a run can emit can be sent by an executor: the data of an event parse back into the result.
@@ -388,6 +398,7 @@ mod tests {
                 run_id: None,
                 sequence: None,
                 timestamp: None,
+                metadata: None,
             };
             let line = serde_json::to_string(&sent).unwrap();
             assert_eq!(serde_json::from_str::<SentResult>(&line).unwrap().parse().unwrap(), result);

@@ -123,12 +123,12 @@ mod tests {
 
     #[test]
     fn a_client_answers_with_a_text_or_with_parts() {
-        let said = |json| answer(json).unwrap().output();
+        let output_of = |json| answer(json).unwrap().output();
         let text = |text: &str| vec![ContentPart::Text(text.to_owned())];
         let good = |content| ToolOutput { content, structured: None, is_error: false };
-        assert_eq!(said(json!({ "content": "blue", "message_id": "m1" })), good(text("blue")));
-        assert_eq!(said(json!({ "content": [{ "type": "text", "text": "blue" }] })), good(text("blue")));
-        assert_eq!(said(json!({ "content": [] })), good(Vec::new()));
+        assert_eq!(output_of(json!({ "content": "blue", "message_id": "m1" })), good(text("blue")));
+        assert_eq!(output_of(json!({ "content": [{ "type": "text", "text": "blue" }] })), good(text("blue")));
+        assert_eq!(output_of(json!({ "content": [] })), good(Vec::new()));
     }
 
     #[test]

@@ -8,6 +8,9 @@ use crate::{
     time::Timestamp,
 };
 
+/// The type of an item that is a message.
+pub const MESSAGE: &str = "message";
+
 /// An item of a transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TranscriptItem {

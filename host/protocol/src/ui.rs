@@ -10,7 +10,7 @@ pub const STEP_FINISHED: &str = "ui.step.finished";
 pub const ACTIVITY: &str = "ui.activity";
 /// A change of the activity: `activity_id`, `activity_type` and `patch`, a JSON Patch (RFC 6902).
 pub const ACTIVITY_DELTA: &str = "ui.activity.delta";
-/// Somebody else works for the run: `subagent_id`, `name`, and perhaps `description` and `parent_tool_call_id`.
+/// Another agent works for the run: `subagent_id`, `name`, and perhaps `description` and `parent_tool_call_id`.
 pub const SUBAGENT_STARTED: &str = "ui.subagent.started";
 /// The subagent has finished: `subagent_id`, and perhaps `result`.
 pub const SUBAGENT_FINISHED: &str = "ui.subagent.finished";
@@ -18,7 +18,22 @@ pub const SUBAGENT_FINISHED: &str = "ui.subagent.finished";
 pub const SUBAGENT_FAILED: &str = "ui.subagent.failed";
 /// The appearance of a message or a tool call: `schema`, and `message_id` or `tool_call_id`.
 pub const SCHEMA: &str = "ui.schema";
+/// Hints of the appearance of a message or a tool call: `hints`, of which a schema is made, and `message_id` or `tool_call_id`.
+pub const HINTS: &str = "ui.hints";
+/// A value that only the provider of the model can read, of a reasoning or of a tool call: `encrypted_value`, and `message_id` or
+/// `tool_call_id`.
+pub const ENCRYPTED: &str = "ui.encrypted";
 
 /// Every one.
-pub const ALL: [&str; 8] =
-    [STEP_STARTED, STEP_FINISHED, ACTIVITY, ACTIVITY_DELTA, SUBAGENT_STARTED, SUBAGENT_FINISHED, SUBAGENT_FAILED, SCHEMA];
+pub const ALL: [&str; 10] = [
+    STEP_STARTED,
+    STEP_FINISHED,
+    ACTIVITY,
+    ACTIVITY_DELTA,
+    SUBAGENT_STARTED,
+    SUBAGENT_FINISHED,
+    SUBAGENT_FAILED,
+    SCHEMA,
+    HINTS,
+    ENCRYPTED,
+];

@@ -98,35 +98,35 @@ mod tests {
         }
     }
 
-    fn shown() -> String {
-        let mut shown = String::new();
+    fn printed() -> String {
+        let mut printed = String::new();
         LogContext::current().visit(&mut |ids| {
-            shown += ids.name();
+            printed += ids.name();
             ids.visit(&mut |name, value| {
-                shown += &match value {
+                printed += &match value {
                     LogValue::Id(id) => format!(" {name}={id}"),
                     LogValue::Text(text) => format!(" {name}={text:?}"),
                 };
             });
-            shown += ";";
+            printed += ";";
         });
-        shown
+        printed
     }
 
     #[tokio::test]
     async fn a_context_travels_with_its_future_and_no_further() {
-        assert_eq!(shown(), "");
+        assert_eq!(printed(), "");
         let outer = LogContext::default().with(Named("outer", 1));
         let inside = outer.scope(async {
             tokio::task::yield_now().await;
             let inner = LogContext::current().with(Named("inner", 2));
-            let both = inner.scope(async { shown() }).await;
-            (both, shown(), tokio::spawn(async { shown() }).await.unwrap())
+            let both = inner.scope(async { printed() }).await;
+            (both, printed(), tokio::spawn(async { printed() }).await.unwrap())
         });
         let (both, outer, foreign) = inside.await;
         assert_eq!(both, "outer number=1 text=\"a b\";inner number=2 text=\"a b\";");
         assert_eq!(outer, "outer number=1 text=\"a b\";");
-        assert_eq!((foreign.as_str(), shown().as_str()), ("", ""));
+        assert_eq!((foreign.as_str(), printed().as_str()), ("", ""));
     }
 
     #[tokio::test]
@@ -135,10 +135,10 @@ mod tests {
         let spawned = context.scope(async {
             let task = tokio::spawn(inherit(async {
                 tokio::task::yield_now().await;
-                shown()
+                printed()
             }));
             let context = LogContext::current();
-            let blocking = tokio::task::spawn_blocking(move || context.enter(shown));
+            let blocking = tokio::task::spawn_blocking(move || context.enter(printed));
             (task.await.unwrap(), blocking.await.unwrap())
         });
         let expected = "run number=7 text=\"a b\";".to_owned();
@@ -150,7 +150,7 @@ mod tests {
         struct Drops(Arc<std::sync::Mutex<String>>);
         impl Drop for Drops {
             fn drop(&mut self) {
-                *self.0.lock().unwrap() = shown();
+                *self.0.lock().unwrap() = printed();
             }
         }
         let seen = Arc::default();

@@ -129,7 +129,7 @@ pub fn current() -> Option<SpanContext> {
     })
 }
 
-/// The headers that propagate the present context. They go only to services that the operator has configured.
+/// The headers that propagate the present context, for services that the operator has configured.
 #[must_use]
 pub fn headers() -> HeaderMap {
     current().map(|context| headers_of(&context)).unwrap_or_default()

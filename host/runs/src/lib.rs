@@ -1,7 +1,7 @@
 //! The kernel: from an event to runs, and each run from its creation to its one end.
 //!
-//! The kernel owns bindings, grants, the gate, the life cycle of a run, the line of a conversation, and recovery. It contains no
-//! HTTP, no WebAssembly, and no file formats.
+//! The kernel owns bindings, grants, the gate, the life cycle of a run, the line of a conversation, and recovery. The
+//! crate contains no HTTP, no WebAssembly, and no file formats.
 //!
 //! The rooms of the kernel, lowest first. A room knows only the rooms below it:
 //!
@@ -27,10 +27,10 @@ mod record;
 
 pub use agent_host_config::{
     AgentApiConfig, AgentProfile, AguiConfig, Algorithm, ApprovalPolicy, ApprovalRule, ApproverConfig, BindingConfig, Bootstrap,
-    BusyThread, Condition, Config, ConfigError, CustomSignature, DeliveryPolicy, Durability, Encoding, ExternalRunnerConfig,
-    ForeignHistory, InDoubt, LogFormat, Match, Missed, NamedSignature, Names, OnDisconnect, OnLost, QueuePolicy, ResourcePolicy,
-    Retention, ScheduleConfig, SignatureConfig, SkillConfig, StaticRefConfig, TelemetryConfig, WebhookSourceConfig,
-    config_reference,
+    BusyThread, ClientInstructions, Condition, Config, ConfigError, CustomSignature, DeliveryPolicy, Durability, Encoding,
+    ExternalRunnerConfig, ForeignHistory, InDoubt, LogFormat, Match, Missed, NamedSignature, Names, OnDisconnect, OnLost,
+    QueuePolicy, ResourcePolicy, Retention, ScheduleConfig, SignatureConfig, SkillConfig, StaticRefConfig, TelemetryConfig,
+    WebhookSourceConfig, config_reference,
 };
 pub use agent_host_ledger::{EntryWrite, Forgotten, Idempotency};
 pub use agent_host_providers::{egress, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook};
@@ -39,7 +39,9 @@ pub use crate::{
     calls::remote::{Answer, CallError, Calls, Chunks, NewArtifact, call_functions},
     execution::metrics::{self, Metrics},
     host::{
-        BackupReport, Host, Readiness, backup_to, inspect,
+        BackupReport, Host, Readiness, backup_to,
+        follow::FeedStream,
+        inspect,
         recording::{RecordedBlob, RecordedSegment, Recording, journaled_calls},
         records::{
             ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, Percentiles,
@@ -50,7 +52,7 @@ pub use crate::{
     },
     intake::{
         accept::{AcceptedEvent, NewEntries},
-        agents::{Agent, AgentRun},
+        agents::{Agent, AgentRun, ThreadBranch},
         create::{AD_HOC, CreateRun, CreatedRun, QueueRequest, StartMode, in_workspace},
         delivery::{Delivery, DeliveryFilter, DeliveryState},
         fork::Fork,
@@ -62,6 +64,7 @@ pub use crate::{
         claims::{Appended, ClaimRequest, ClaimedRun as Claimed},
         dead_letters::DeadLetter,
         executors::{Executor, ExecutorChange, ExecutorNews, ExecutorState, Registration},
+        watchers::RunWatch,
     },
     policy::{
         StartError,
@@ -69,12 +72,15 @@ pub use crate::{
         keys::{Key, Keys, NewKey, Validity},
         library::LibraryError,
         media,
+        registered::SentManifest,
         services::knowledge,
         sources::{HookError, HookRequest},
     },
     record::{
         HostError, RecordingError,
-        action::{Action, ActionStatus, AskKind, Decision, Response},
+        action::{Action, ActionStatus, AskKind, Decision, Response, answer_schema},
+        claimed::{ClaimedCall, ClaimedMessage, ClaimedRole, HistoryClaim},
+        facts::BranchReason,
         journal::timeline::{CallOutcome, JournaledCall},
         terms::Terms,
     },

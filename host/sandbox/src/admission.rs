@@ -141,8 +141,8 @@ async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Fin
     }
     if admissions.components.keeps_files() {
         let (admissions, digest) = (Arc::clone(admissions), digest.clone());
-        let kept = tokio::task::spawn_blocking(move || admissions.components.keep(&digest, &bytes)).await;
-        if let Ok(Err(error)) = kept {
+        let stored = tokio::task::spawn_blocking(move || admissions.components.keep(&digest, &bytes)).await;
+        if let Ok(Err(error)) = stored {
             tracing::warn!(%error, "a component could not be kept: runs of it cannot be resumed once its file is gone");
         }
     }

@@ -1,6 +1,6 @@
 //! Guests: the engine, the admission and linking of components, the limits of a guest, and one execution.
 //!
-//! The crate contains all uses of `wasmtime`. It has no store, no server and no policy. [`HostCalls`] declares the host
+//! The crate contains all uses of `wasmtime`. The crate has no store, no server and no policy. [`HostCalls`] declares the host
 //! calls of a guest; the kernel implements them.
 //!
 //! - [`Sandbox`] is the running thing: an engine and a cache of compiled code. Cheap to clone.

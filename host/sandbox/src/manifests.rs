@@ -19,7 +19,7 @@ pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<
     let deadline = Duration::from_millis(limits.manifest_ms);
     // The same for every component and every time: a manifest that depends on a clock or on chance is none.
     let world = World::new(limits, GuestClock::new(0), [0; 32]);
-    let asked = async {
+    let manifests_call = async {
         let guest = Guest::new(limits, Waiting::ForTimers, world, Box::new(NoRun), Arc::new(NoRun));
         let mut store = run::store(pre.engine(), guest, limits);
         let guest = pre.instantiate_async(&mut store).await;
@@ -32,7 +32,7 @@ pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<
         }
     };
     let fix = "list-runners must return the manifests and do nothing else";
-    let manifests = match tokio::time::timeout(deadline, asked).await {
+    let manifests = match tokio::time::timeout(deadline, manifests_call).await {
         Ok(Ok(manifests)) => manifests,
         Ok(Err(Breakage { message, .. })) => {
             return Err((

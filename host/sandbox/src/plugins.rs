@@ -192,18 +192,18 @@ impl Directory {
     async fn scan(&self) -> io::Result<()> {
         let mut order = self.scanning.lock().await;
         let found = list(&self.path)?;
-        let (gone, changed) = {
+        let (removed, changed) = {
             let files = self.files.lock();
-            let gone: Vec<_> = files.keys().filter(|name| !found.contains_key(*name)).cloned().collect();
+            let removed: Vec<_> = files.keys().filter(|name| !found.contains_key(*name)).cloned().collect();
             let changed: Vec<_> =
                 found.into_iter().filter(|(name, stamp)| files.get(name).is_none_or(|file| file.stamp != *stamp)).collect();
-            (gone, changed)
+            (removed, changed)
         };
-        if gone.is_empty() && changed.is_empty() {
+        if removed.is_empty() && changed.is_empty() {
             return Ok(());
         }
-        self.files.lock().retain(|name, _| !gone.contains(name));
-        for name in &gone {
+        self.files.lock().retain(|name, _| !removed.contains(name));
+        for name in &removed {
             tracing::info!(file = %name, "plugin removed");
         }
         let shared = &self.sandbox.admissions;
@@ -300,7 +300,7 @@ fn list(path: &Path) -> io::Result<BTreeMap<String, Stamp>> {
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else {
-            tracing::warn!(file = %entry.file_name().display(), "a file whose name is not UTF-8 is left alone");
+            tracing::warn!(file = %entry.file_name().display(), "a file whose name is not UTF-8 is ignored");
             continue;
         };
         if name.starts_with('.') || !name.ends_with(".wasm") {

@@ -279,11 +279,11 @@ mod tests {
         let mut store = crate::run::store(&engine.wasmtime, guest(&limits), &limits);
         let request = request(store.data_mut());
         let options = HostRequestOptions::new(&mut store.data_mut().http()).unwrap();
-        let (given, with) = (request.rep(), options.rep());
+        let (request_rep, with) = (request.rep(), options.rep());
         let answer = refused(store.as_context_mut(), request, Some(options)).await.unwrap();
         assert!(matches!(answer, Err(WasiErrorCode::HttpRequestDenied)));
         let handles = &store.data().handles;
-        assert!(handles.get::<OutgoingRequest>(&Resource::new_borrow(given)).is_err());
+        assert!(handles.get::<OutgoingRequest>(&Resource::new_borrow(request_rep)).is_err());
         assert!(handles.get::<RequestOptions>(&Resource::new_borrow(with)).is_err());
     }
 
@@ -320,13 +320,13 @@ mod tests {
 
     #[test]
     fn refusals_have_a_word_of_wasi() {
-        let said = |code: &str| error_code(&ApiError::new(ErrorCode::from(code), "so it is"));
-        assert!(matches!(said("unauthorized"), Error::HttpRequestDenied));
-        assert!(matches!(said("deadline_exceeded"), Error::HttpResponseTimeout));
-        assert!(matches!(said("payload_too_large"), Error::HttpResponseBodySize(None)));
-        assert!(matches!(said("connect_failed"), Error::ConnectionRefused));
-        assert!(matches!(said("dns_failed"), Error::DnsError { rcode: Some(text), .. } if text == "so it is"));
-        assert!(matches!(said("rate_limited"), Error::InternalError(Some(text)) if text == "rate_limited: so it is"));
+        let error_of = |code: &str| error_code(&ApiError::new(ErrorCode::from(code), "so it is"));
+        assert!(matches!(error_of("unauthorized"), Error::HttpRequestDenied));
+        assert!(matches!(error_of("deadline_exceeded"), Error::HttpResponseTimeout));
+        assert!(matches!(error_of("payload_too_large"), Error::HttpResponseBodySize(None)));
+        assert!(matches!(error_of("connect_failed"), Error::ConnectionRefused));
+        assert!(matches!(error_of("dns_failed"), Error::DnsError { rcode: Some(text), .. } if text == "so it is"));
+        assert!(matches!(error_of("rate_limited"), Error::InternalError(Some(text)) if text == "rate_limited: so it is"));
         let mut error = ApiError::new(ErrorCode::RuntimeError, "nobody listens");
         error.details = Some(serde_json::json!({ "code": "connect_failed" }));
         assert!(matches!(error_code(&error), Error::ConnectionRefused));

@@ -20,8 +20,12 @@ use crate::{
     http::{ProblemCode, connections::Peer},
 };
 
+/// The action of an append in the table: its record, where its last result ends the run, is `queue.finalize`. Other appends are
+/// results, which the record of the run has.
+const FINALIZE_BY_APPEND: &str = "queue.append";
+
 /// The audited routes and their actions.
-pub(crate) const AUDITED: [(Method, &str, &str); 24] = [
+pub(crate) const AUDITED: [(Method, &str, &str); 25] = [
     (Method::POST, "/api/v1/executors", "executors.register"),
     (Method::DELETE, "/api/v1/executors/{id}", "executors.deregister"),
     (Method::POST, "/api/v1/executors/{id}/heartbeat", "executors.change"),
@@ -30,6 +34,7 @@ pub(crate) const AUDITED: [(Method, &str, &str); 24] = [
     (Method::POST, "/api/v1/runs/{id}/renew", "queue.renew"),
     (Method::POST, "/api/v1/runs/{id}/release", "queue.release"),
     (Method::POST, "/api/v1/runs/{id}/finalize", "queue.finalize"),
+    (Method::POST, "/api/v1/runs/{id}/append", FINALIZE_BY_APPEND),
     (Method::POST, "/api/v1/runs", "runs.create"),
     (Method::POST, "/api/v1/runs/{id}/cancel", "runs.cancel"),
     (Method::POST, "/api/v1/runs/{id}/retry", "runs.retry"),
@@ -51,6 +56,10 @@ pub(crate) const AUDITED: [(Method, &str, &str); 24] = [
 /// Marks the answer to a heartbeat that changed its executor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Changed;
+
+/// Marks the answer to an append that ended its run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EndedRun;
 
 /// A request to an audited route until it is answered.
 pub(crate) struct Audited {
@@ -74,9 +83,13 @@ impl Audited {
         Some(Self { action, path: path.to_owned(), run_id, principal, peer })
     }
 
-    /// The record of the request. `None` for a claim that found no run, and for a heartbeat that changed nothing.
+    /// The record of the request. `None` for a claim that found no run, for a heartbeat that changed nothing, and for an append that
+    /// did not end its run.
     pub(crate) fn record(self, response: &Response) -> Option<AuditRecord> {
         if response.status() == StatusCode::NO_CONTENT && self.action == "queue.claim" {
+            return None;
+        }
+        if self.action == FINALIZE_BY_APPEND && response.extensions().get::<EndedRun>().is_none() {
             return None;
         }
         let is_changed = response.extensions().get::<Changed>().is_some() || !response.status().is_success();
@@ -101,7 +114,7 @@ impl Audited {
         Some(AuditRecord {
             at: time::now(),
             run_id,
-            action: action.into(),
+            action: if action == FINALIZE_BY_APPEND { "queue.finalize" } else { action }.into(),
             resource: Some(path.chars().take(256).collect()),
             outcome,
             details: Some(json!({

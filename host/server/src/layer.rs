@@ -3,8 +3,9 @@
 //! 1. its id, its span and its metrics ([`request_log`]);
 //! 2. under `/api/v1/agent`, the form of refusals ([`errors`]);
 //! 3. its sender ([`authentication`]);
-//! 4. the route, whose panic becomes an answer too;
-//! 5. the audit of the control plane ([`control_audit`](crate::control_audit)).
+//! 4. its dialect ([`Exchange`]);
+//! 5. the route, whose panic becomes an answer too;
+//! 6. the audit of the control plane ([`control_audit`](crate::control_audit)).
 //!
 //! All that happens before the route answers at once, so the route is called in place: nothing of it is cloned.
 
@@ -27,6 +28,7 @@ use crate::{
     app::App,
     control_audit::{self, Audited},
     http::Problem,
+    langbot::Exchange,
     request_log::RequestLog,
 };
 
@@ -68,10 +70,17 @@ where
         let admitted = log.context().enter(|| authentication::admit(&self.app, &mut request));
         // Unknown callers leave no records: what they can write is bounded by nothing else.
         let audited = admitted.as_ref().ok().and_then(|_| Audited::begin(&request)).map(|audited| (audited, self.app.clone()));
-        let admitted = admitted.map(|welcome| (welcome, self.route.call(request)));
+        let admitted = admitted.and_then(|welcome| Ok((welcome, Exchange::begin(&mut request)?)));
+        let admitted = admitted.map(|(welcome, exchange)| (welcome, exchange, self.route.call(request)));
         let answering = async move {
             let response = match admitted {
-                Ok((welcome, route)) => authentication::while_welcome(welcome, answer(route)).await,
+                Ok((welcome, exchange, route)) => {
+                    let response = authentication::while_welcome(welcome, answer(route)).await;
+                    match exchange {
+                        Some(exchange) => exchange.finish(response).await,
+                        None => response,
+                    }
+                }
                 Err(problem) => problem.into_response(),
             };
             let record = audited.and_then(|(audited, app)| Some((audited.record(&response)?, app)));

@@ -1,7 +1,7 @@
 //! The HTTP face of the host: the native API under `/api/v1`, and the health of the process.
 //!
 //! The server turns requests into calls of [`agent_host_runs::Host`], and answers and committed run events into JSON and
-//! server-sent events. It stores no facts: it keeps nothing between two requests, makes no decision about runs, and shows
+//! server-sent events. The crate stores no facts: it keeps nothing between two requests, makes no decision about runs, and shows
 //! only committed data.
 //!
 //! - Every error is a problem document (RFC 9457) with a `code` for programs: see [`ProblemCode`].
@@ -14,6 +14,7 @@
 //! http       bodies, parameters, headers, problems, connections
 //! agui       AG-UI 1.0 as values: events, projection, verification, encodings
 //! openapi    the parts of the description
+//! langbot    the dialect of LangBot 4.11: requests and answers with the names that LangBot released
 //! app        what every request has at hand; request_log: its id, its lines, its numbers
 //! access     callers, keys, idempotency, CORS
 //! artifacts  uploads and downloads
@@ -31,6 +32,7 @@ mod app;
 mod artifacts;
 mod control_audit;
 mod http;
+mod langbot;
 mod layer;
 mod openapi;
 mod request_log;

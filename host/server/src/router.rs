@@ -23,7 +23,7 @@ pub(crate) fn router(app: App) -> Router {
 }
 
 async fn unknown_path(uri: Uri) -> Problem {
-    Problem::not_found(format!("there is nothing at {}; the API is under /api/v1, such as /api/v1/runs", shown(uri.path())))
+    Problem::not_found(format!("there is nothing at {}; the API is under /api/v1, such as /api/v1/runs", shortened(uri.path())))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
@@ -31,14 +31,14 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
         ProblemCode::MethodNotAllowed,
         format!(
             "{} does not support {}; the header `Allow` lists the supported methods",
-            shown(uri.path()),
-            shown(method.as_str())
+            shortened(uri.path()),
+            shortened(method.as_str())
         ),
     )
 }
 
 /// A foreign text, short enough for a message. Paths and methods have no control characters.
-fn shown(text: &str) -> String {
+fn shortened(text: &str) -> String {
     const MAX: usize = 200;
     let mut short: String = text.chars().take(MAX).collect();
     if text.chars().nth(MAX).is_some() {

@@ -67,13 +67,13 @@ impl Runner for Deterministic {
         for step in 1..=steps {
             let seen = look(&ctx, began)?;
             digest.add(&seen.to_string());
-            let data = json!({ "step": step, "seen": seen, "digest": digest.shown() });
+            let data = json!({ "step": step, "seen": seen, "digest": digest.to_hex() });
             results::emit(&[RunResult::Other(CustomResult { type_: "x.seen".to_owned(), data: data.to_string() })])
                 .map_err(agent_host_sdk::ApiError::from)?;
             std::thread::sleep(std::time::Duration::from_millis(millis / 2));
             timers::sleep(millis - millis / 2)?;
         }
-        ctx.reply(&digest.shown())?;
+        ctx.reply(&digest.to_hex())?;
         Ok(Completion::stop())
     }
 }
@@ -102,7 +102,7 @@ fn look(ctx: &Context, began: Instant) -> Result<Value, Failure> {
         "map": map.into_keys().collect::<Vec<_>>(),
         "set": set.into_iter().collect::<Vec<_>>(),
         "address": std::ptr::from_ref(&*fresh).addr(),
-        "grown": grown(),
+        "grown": grow_memory(),
         "nan": (f64::NAN * std::hint::black_box(-1.0)).to_bits(),
         "counted": counted,
         "refused": refused,
@@ -110,7 +110,7 @@ fn look(ctx: &Context, began: Instant) -> Result<Value, Failure> {
 }
 
 /// The pages by which memory can grow at once: the host decides.
-fn grown() -> u64 {
+fn grow_memory() -> u64 {
     let reserved: Result<Vec<u8>, _> = {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(1 << 30).map(|()| bytes)
@@ -134,7 +134,7 @@ impl Digest {
         }
     }
 
-    fn shown(&self) -> String {
+    fn to_hex(&self) -> String {
         format!("{:016x}", self.0)
     }
 }

@@ -117,7 +117,7 @@ fn parts(text: &str) -> Vec<&str> {
 }
 
 /// The text in the first brackets, and the text after them.
-fn bracketed(text: &str) -> Option<(&str, &str)> {
+fn split_brackets(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0_usize;
     for (at, letter) in text.char_indices() {
         match letter {
@@ -153,7 +153,7 @@ fn or_refusal<T: Into<Value>>(result: Result<T, types::ApiError>) -> Value {
     result.map_or_else(refusal, Into::into)
 }
 
-fn done<T>(result: Result<T, types::ApiError>) -> Value {
+fn outcome_json<T>(result: Result<T, types::ApiError>) -> Value {
     or_refusal(result.map(|_| "ok"))
 }
 
@@ -176,7 +176,7 @@ fn ended(run: &runs::RunSummary) -> bool {
     run.finished_at.is_some()
 }
 
-fn shown(run: &runs::RunSummary) -> Value {
+fn summary_json(run: &runs::RunSummary) -> Value {
     json!({ "run_id": run.run_id, "parent": run.parent_run_id, "runner": run.runner_id, "status": status(run) })
 }
 
@@ -214,7 +214,7 @@ impl Parent {
             "attempt" => ctx.contract().runtime.attempt.into(),
             "set" => {
                 let (key, text) = two()?;
-                done(state::set(StateScope::Runner, key, &json!(text).to_string()))
+                outcome_json(state::set(StateScope::Runner, key, &json!(text).to_string()))
             }
             "await" => {
                 while state::get(StateScope::Runner, rest).map_err(ApiError::from)?.is_none() {
@@ -250,12 +250,12 @@ impl Parent {
         let (first, more) = rest.split_once(' ').unwrap_or((rest, ""));
         Ok(match word {
             "start" => {
-                let (steps, options) = bracketed(more.trim()).ok_or_else(|| usage(step))?;
+                let (steps, options) = split_brackets(more.trim()).ok_or_else(|| usage(step))?;
                 self.start(ctx, first, steps, options)
             }
             "fan" => {
                 let (runner, steps) = more.split_once(' ').ok_or_else(|| usage(step))?;
-                let (steps, options) = bracketed(steps.trim()).ok_or_else(|| usage(step))?;
+                let (steps, options) = split_brackets(steps.trim()).ok_or_else(|| usage(step))?;
                 let count: usize = first.parse()?;
                 (0..count).map(|n| self.start(ctx, runner, &steps.replace('#', &n.to_string()), options)).collect()
             }
@@ -266,7 +266,7 @@ impl Parent {
             "wait" => {
                 let ids: Vec<String> = more.split_whitespace().map(|n| self.id(n)).collect();
                 match runs::wait_any(&ids, first.parse()?) {
-                    Ok(found) => found.map_or(Value::Null, |run| shown(&run)),
+                    Ok(found) => found.map_or(Value::Null, |run| summary_json(&run)),
                     Err(error) => refusal(error),
                 }
             }
@@ -283,15 +283,15 @@ impl Parent {
             }
             "all" => self.all(first.parse()?),
             "get" => match runs::get(&self.id(first)) {
-                Ok(run) => shown(&run),
+                Ok(run) => summary_json(&run),
                 Err(error) => refusal(error),
             },
             "list" => {
                 let parent = (!more.is_empty()).then_some(more);
-                or_refusal(runs::list(parent, first.parse()?).map(|runs| runs.iter().map(shown).collect::<Vec<_>>()))
+                or_refusal(runs::list(parent, first.parse()?).map(|runs| runs.iter().map(summary_json).collect::<Vec<_>>()))
             }
             "events" => self.events(&self.id(first)),
-            "cancel" => done(runs::cancel(&self.id(first), more)),
+            "cancel" => outcome_json(runs::cancel(&self.id(first), more)),
             "reach" => self.reach(ctx, &self.id(first)),
             "read-child" => {
                 let page = runs::events_page(&self.id(first), None, 100).map_err(ApiError::from)?;
@@ -355,14 +355,14 @@ impl Parent {
         let grandchild = seen.pointer("/outcomes/0").and_then(Value::as_str).unwrap_or_default();
         let mut outcomes = vec![Value::from(grandchild)];
         for id in [grandchild, ctx.run_id()] {
-            outcomes.push(runs::get(id).map_or_else(refusal, |run| shown(&run)));
-            outcomes.push(done(runs::wait_any(&[id.to_owned()], 0)));
-            outcomes.push(done(runs::wait_any(&[child.to_owned(), id.to_owned()], 100)));
+            outcomes.push(runs::get(id).map_or_else(refusal, |run| summary_json(&run)));
+            outcomes.push(outcome_json(runs::wait_any(&[id.to_owned()], 0)));
+            outcomes.push(outcome_json(runs::wait_any(&[child.to_owned(), id.to_owned()], 100)));
             outcomes.push(self.events(id));
-            outcomes.push(done(runs::cancel(id, "")));
+            outcomes.push(outcome_json(runs::cancel(id, "")));
         }
-        outcomes.push(done(runs::list(Some(grandchild), 10)));
-        outcomes.push(done(runs::list(Some(child), 10)));
+        outcomes.push(outcome_json(runs::list(Some(grandchild), 10)));
+        outcomes.push(outcome_json(runs::list(Some(child), 10)));
         outcomes.into()
     }
 
@@ -374,7 +374,7 @@ impl Parent {
             let wait = u32::try_from(until.saturating_sub(timers::now())).unwrap_or(u32::MAX);
             match runs::wait_any(&left, wait) {
                 Ok(Some(run)) if ended(&run) => left.retain(|id| *id != run.run_id),
-                Ok(Some(run)) => return json!({ "error": "it has not ended", "run": shown(&run) }),
+                Ok(Some(run)) => return json!({ "error": "it has not ended", "run": summary_json(&run) }),
                 Ok(None) => break,
                 Err(error) => return refusal(error),
             }
@@ -418,7 +418,7 @@ fn read(id: &str) -> Value {
 
 fn tool(name: &str, note: &str) -> Value {
     let parameters = json!({ "note": note }).to_string();
-    done(tools::call(&ToolCall { call_id: format!("call-{note}"), tool_name: name.to_owned(), parameters }))
+    outcome_json(tools::call(&ToolCall { call_id: format!("call-{note}"), tool_name: name.to_owned(), parameters }))
 }
 
 /// The texts of the newest items.
@@ -440,9 +440,9 @@ fn attempt(what: &str) -> Option<Value> {
     let mut words = what.split_whitespace();
     let (what, name) = (words.next()?, words.next().unwrap_or_default());
     Some(match what {
-        "conversation-state" => done(state::get(StateScope::Conversation, "k")),
+        "conversation-state" => outcome_json(state::get(StateScope::Conversation, "k")),
         "history" => transcript(),
-        "storage" => done(storage::get(StorageArea::Workspace, "k")),
+        "storage" => outcome_json(storage::get(StorageArea::Workspace, "k")),
         "model" => {
             let message = agent_host_sdk::Message {
                 role: agent_host_sdk::Role::User,
@@ -451,12 +451,12 @@ fn attempt(what: &str) -> Option<Value> {
                 tool_calls: Vec::new(),
                 tool_call_id: None,
             };
-            done(models::invoke(name, &models::Request { messages: vec![message], tools: Vec::new(), extra_args: None }))
+            outcome_json(models::invoke(name, &models::Request { messages: vec![message], tools: Vec::new(), extra_args: None }))
         }
         "tool" => tool(name, "tried"),
         "http" | "secret" => {
             let secret = words.next().map(|name| ("x-key".to_owned(), format!("{{{{secret:{name}}}}}")));
-            done(http::send(&http::Request {
+            outcome_json(http::send(&http::Request {
                 method: "GET".to_owned(),
                 url: name.to_owned(),
                 headers: secret.into_iter().collect(),
@@ -464,8 +464,8 @@ fn attempt(what: &str) -> Option<Value> {
                 timeout_ms: Some(2_000),
             }))
         }
-        "platform" => done(platform::request_action(name, "{}", "{}")),
-        "ask" => done(interactions::ask(&interactions::Question {
+        "platform" => outcome_json(platform::request_action(name, "{}", "{}")),
+        "ask" => outcome_json(interactions::ask(&interactions::Question {
             kind: interactions::QuestionKind::Confirmation,
             title: "May I?".to_owned(),
             description: None,

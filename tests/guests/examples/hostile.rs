@@ -308,6 +308,12 @@ fn stateful(command: &str, words: &mut Words<'_>) -> Result<Answer, ApiError> {
             state::set(scope, key, words.0)?;
             say("")
         }
+        "state-get-n" => {
+            for _ in 0..words.number()? {
+                state::get(StateScope::Conversation, "x")?;
+            }
+            say("read")
+        }
         "state-get" => {
             let scope = words.scope()?;
             say(state::get(scope, words.next())?.unwrap_or_else(|| "none".to_owned()))
@@ -351,7 +357,7 @@ fn remembering(command: &str, words: &mut Words<'_>) -> Result<Answer, ApiError>
 
 /// The visible parts of the machine: for each the value found, or the reason why there is none.
 fn machine() -> impl ToString {
-    let mut found = Found::default();
+    let mut found = Findings::default();
     found.see("env", Ok::<_, String>(std::env::vars_os().collect::<Vec<_>>()));
     found.see("args", Ok::<_, String>(std::env::args_os().collect::<Vec<_>>()));
     found.see("cwd", std::env::current_dir());
@@ -373,9 +379,9 @@ fn machine() -> impl ToString {
 }
 
 #[derive(Default)]
-struct Found(Map<String, Value>);
+struct Findings(Map<String, Value>);
 
-impl Found {
+impl Findings {
     fn see(&mut self, what: &str, found: Result<impl Debug, impl ToString>) {
         let found = match found {
             Ok(found) => format!("ok {found:?}"),

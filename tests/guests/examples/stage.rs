@@ -1,7 +1,7 @@
 //! `plugin:test/stage/default` does what the steps of a script say, one after the other, so that a client sees whatever a
 //! test wants it to see. The script is a list in the member `script` of what a front end passes on
-//! (`event.data.agui.forwarded_props.script`), or the text of the event, where that is a JSON array. Without a script it says
-//! what it was told, in words.
+//! (`event.data.agui.forwarded_props.script`), or the text of the event, where that is a JSON array. Without a script it
+//! repeats its input in words.
 //!
 //! Each step is an object; `do` says which:
 //!
@@ -12,7 +12,8 @@
 //!   all begin, then the last ends first.
 //! - `{"do": "client", "calls": [{"name", "parameters", "id"?}], "many"?}`: tools of the host or of the front end; says what
 //!   came of each.
-//! - `{"do": "ask", "kind": "confirmation" | "choice" | "form" | "plan", "title", "schema"?, "expires_ms"?}`: says the answer.
+//! - `{"do": "ask", "kind": "confirmation" | "choice" | "form" | "plan", "title", "schema"? (a value, or its text),
+//!   "expires_ms"?}`: says the answer.
 //! - `{"do": "act", "action", "target"?, "payload"?}`: a platform action; says what came of it.
 //! - `{"do": "state", "key", "value", "set"?}`: of scope conversation, as a result, or by `state.set`.
 //! - `{"do": "result", "type", "data"}`: a result of a type that the contract does not name, such as `ui.step.started`.
@@ -233,7 +234,7 @@ fn take(ctx: &Context, data: &Value, step: Step) -> Result<Option<Completion>, F
         Step::Ask { kind, title, schema, expires_ms } => reply(ctx, &ask(&kind, title, schema, expires_ms)?)?,
         Step::Act { action, target, payload } => {
             let outcome = platform::request_action(&action, &object(&target), &object(&payload)).map_err(ApiError::from);
-            reply(ctx, &acted(outcome))?;
+            reply(ctx, &action_json(outcome))?;
         }
         Step::State { key, value, set: true } => {
             state::set(StateScope::Conversation, &key, &value.to_string()).map_err(ApiError::from)?;
@@ -267,10 +268,10 @@ fn take(ctx: &Context, data: &Value, step: Step) -> Result<Option<Completion>, F
             let runner = runner.as_deref().unwrap_or("plugin:test/stage/default");
             let child = ctx.runs().start(&StartRun::new(runner).text(script.to_string()).objective("to play a part"))?;
             let ended = child.wait(Duration::from_millis(wait_ms.unwrap_or(CHILD_MS)))?;
-            let said = if ended.is_some() { child.end()?.text().map(str::to_owned) } else { None };
-            reply(ctx, &json!({ "child": child.id(), "ended": ended.is_some(), "said": said }))?;
+            let child_text = if ended.is_some() { child.end()?.text().map(str::to_owned) } else { None };
+            reply(ctx, &json!({ "child": child.id(), "ended": ended.is_some(), "said": child_text }))?;
         }
-        Step::Input => reply(ctx, &given(ctx, data))?,
+        Step::Input => reply(ctx, &input_json(ctx, data))?,
         Step::History { limit } => reply(ctx, &said_before(limit.unwrap_or(20))?)?,
         Step::Repeat { times, steps } => {
             for step in (0..times).flat_map(|_| steps.clone()) {
@@ -357,12 +358,12 @@ fn call(ctx: &Context, calls: Vec<AskedCall>, many: bool) -> Vec<Value> {
         })
         .collect();
     match calls.as_slice() {
-        [one] if !many => vec![called(tools::call(one).map_err(ApiError::from))],
-        calls => ctx.tools().call_many(calls).into_iter().map(called).collect(),
+        [one] if !many => vec![tool_json(tools::call(one).map_err(ApiError::from))],
+        calls => ctx.tools().call_many(calls).into_iter().map(tool_json).collect(),
     }
 }
 
-fn called(outcome: Result<ToolOutput, ApiError>) -> Value {
+fn tool_json(outcome: Result<ToolOutput, ApiError>) -> Value {
     match outcome {
         Ok(output) => {
             let parts: Vec<Value> = output.content.iter().map(part).collect();
@@ -384,7 +385,8 @@ fn ask(kind: &str, title: String, schema: Option<Value>, expires_ms: Option<u64>
         kind,
         title,
         description: None,
-        answer_schema: schema.map(|schema| schema.to_string()),
+        // A text is the schema as it stands there: a value has lost the order of its members.
+        answer_schema: schema.map(|schema| schema.as_str().map_or_else(|| schema.to_string(), str::to_owned)),
         expires_at: expires_ms.map(|ms| timers::now().saturating_add(ms)),
     };
     Ok(match interactions::ask(&question).map_err(ApiError::from) {
@@ -395,7 +397,7 @@ fn ask(kind: &str, title: String, schema: Option<Value>, expires_ms: Option<u64>
     })
 }
 
-fn acted(outcome: Result<platform::ActionOutcome, ApiError>) -> Value {
+fn action_json(outcome: Result<platform::ActionOutcome, ApiError>) -> Value {
     match outcome {
         Ok(platform::ActionOutcome::Executed(result)) => json!({ "executed": parsed(&result) }),
         Ok(platform::ActionOutcome::Denied(reason)) => json!({ "denied": reason }),
@@ -413,7 +415,7 @@ fn parsed(text: &str) -> Value {
 }
 
 /// The values of the event and its context.
-fn given(ctx: &Context, data: &Value) -> Value {
+fn input_json(ctx: &Context, data: &Value) -> Value {
     let input = &ctx.contract().input;
     let agui = |name: &str| data.pointer(&format!("/agui/{name}")).cloned().unwrap_or_default();
     let tools: Vec<&str> = ctx.tools().list().iter().map(|tool| tool.tool_name.as_str()).collect();
@@ -421,6 +423,7 @@ fn given(ctx: &Context, data: &Value) -> Value {
         "text": input.text,
         "contents": input.contents.iter().map(part).collect::<Vec<_>>(),
         "attachments": input.attachments.iter().map(artifact).collect::<Vec<_>>(),
+        "actor": ctx.actor().and_then(|actor| actor.actor_id.clone()),
         "context": agui("context"),
         "state": parsed(&ctx.contract().state.conversation),
         "tools": tools,

@@ -27,7 +27,10 @@ impl Runner for Steps {
     }
 
     fn run(ctx: Context) -> Result<Completion, Failure> {
-        let mut held = Held { artifact: ctx.attachments().first().map(|given| given.artifact_id.clone()), ..Held::default() };
+        let mut held = OpenResources {
+            artifact: ctx.attachments().first().map(|given| given.artifact_id.clone()),
+            ..OpenResources::default()
+        };
         let mut outcomes = Vec::new();
         for step in ctx.text().split(';').map(str::trim) {
             let outcome = held.take(&ctx, step)?;
@@ -44,13 +47,13 @@ agent_host_sdk::export!(Steps);
 
 /// The open resources between two steps.
 #[derive(Default)]
-struct Held {
+struct OpenResources {
     writer: Option<artifacts::Writer>,
     reader: Option<artifacts::Reader>,
     artifact: Option<String>,
 }
 
-impl Held {
+impl OpenResources {
     fn take(&mut self, ctx: &Context, step: &str) -> Result<Value, Failure> {
         let (word, rest) = step.split_once(' ').unwrap_or((step, ""));
         let two = || rest.split_once(' ').ok_or_else(|| usage(step));

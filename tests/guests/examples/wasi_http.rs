@@ -42,13 +42,13 @@ impl Runner for WasiHttp {
 agent_host_sdk::export!(WasiHttp);
 
 /// An open response. Resources of another one are dropped first.
-struct Held {
+struct OpenResponse {
     stream: InputStream,
     _body: IncomingBody,
     response: IncomingResponse,
 }
 
-fn take(held: &mut Option<Held>, step: &str) -> Result<Value, Failure> {
+fn take(held: &mut Option<OpenResponse>, step: &str) -> Result<Value, Failure> {
     let (word, rest) = step.split_once(' ').unwrap_or((step, ""));
     let two = || rest.split_once(' ').ok_or_else(|| usage(step));
     let (method, url, headers, text, ms) = match word {
@@ -135,14 +135,14 @@ fn sent(
 }
 
 /// Waits for the head of a response.
-fn answered(future: &FutureIncomingResponse) -> Result<Held, ErrorCode> {
+fn answered(future: &FutureIncomingResponse) -> Result<OpenResponse, ErrorCode> {
     let lost = |why: &str| ErrorCode::InternalError(Some(why.to_owned()));
     future.subscribe().block();
     let response = future.get().ok_or_else(|| lost("it is ready, and there is none"))?;
     let response = response.map_err(|()| lost("it was taken"))??;
     let body = response.consume().map_err(|()| lost("its body was taken"))?;
     let stream = body.stream().map_err(|()| lost("its stream was taken"))?;
-    Ok(Held { stream, _body: body, response })
+    Ok(OpenResponse { stream, _body: body, response })
 }
 
 /// The request that was answered first of two, and both answers.
@@ -156,23 +156,23 @@ fn both((one, other): (&str, &str)) -> Option<Value> {
         let waits = [one.subscribe(), other.subscribe()];
         poll(&[&waits[0], &waits[1]])
     };
-    let said = |future: &FutureIncomingResponse| match answered(future) {
+    let answer_of = |future: &FutureIncomingResponse| match answered(future) {
         Ok(held) => read(&held, true),
         Err(error) => refused(&error),
     };
     // The one that is there already is read before the other is waited for.
     let (one, other) = if first.first() == Some(&1) {
-        let other = said(&other);
-        (said(&one), other)
+        let other = answer_of(&other);
+        (answer_of(&one), other)
     } else {
-        let one = said(&one);
-        (one, said(&other))
+        let one = answer_of(&one);
+        (one, answer_of(&other))
     };
     Some(json!({ "first": first, "said": [one, other] }))
 }
 
 /// The next piece, or all pieces.
-fn read(held: &Held, all: bool) -> Value {
+fn read(held: &OpenResponse, all: bool) -> Value {
     let mut bytes = Vec::new();
     loop {
         match held.stream.blocking_read(64 * 1024) {

@@ -31,6 +31,15 @@ const REATTACH_TOKENS: usize = 30_000;
 /// Tokens that are there before the first comes back.
 const REATTACH_AFTER: usize = 200;
 
+/// Letters of a message in a long history: the answer has as many.
+const HISTORY_LETTERS: usize = 1_000;
+
+/// The rate of one run whose model is faster than the host.
+#[derive(Debug, Serialize)]
+pub(crate) struct Deltas {
+    per_second: f64,
+}
+
 /// Durations.
 #[derive(Debug, Serialize)]
 pub(crate) struct Delays {
@@ -80,7 +89,7 @@ fn input(thread: &str, run: &str, text: &str) -> String {
 }
 
 /// The request for a run's model.
-fn wanted(tokens: usize, pace_us: u64) -> String {
+fn model_task(tokens: usize, pace_us: u64) -> String {
     json!({ "call": "relay", "times": tokens, "pace_us": pace_us }).to_string()
 }
 
@@ -140,8 +149,8 @@ async fn work(address: SocketAddr, worker: usize, window: Window) -> anyhow::Res
 
 /// Makes `runs` runs and no more, so that what they cost can be divided by them.
 pub(crate) async fn runs(address: SocketAddr, in_flight: usize, runs: usize) -> anyhow::Result<Ended> {
-    let begun = Cell::new(0);
-    let next = || (begun.get() < runs).then(|| begun.replace(begun.get() + 1));
+    let started_runs = Cell::new(0);
+    let next = || (started_runs.get() < runs).then(|| started_runs.replace(started_runs.get() + 1));
     let workers = (0..in_flight).map(|_| async {
         let mut connection = Connection::open(address).await?;
         while let Some(number) = next() {
@@ -151,12 +160,12 @@ pub(crate) async fn runs(address: SocketAddr, in_flight: usize, runs: usize) -> 
         anyhow::Ok(())
     });
     try_join_all(workers).await?;
-    Ok(Ended { runs: begun.get() })
+    Ok(Ended { runs: started_runs.get() })
 }
 
 /// A run in a thread of its own, read to its end.
 async fn run(connection: &mut Connection, name: &str) -> anyhow::Result<()> {
-    let body = input(&format!("load-{name}"), &format!("run-{name}"), &wanted(0, 0));
+    let body = input(&format!("load-{name}"), &format!("run-{name}"), &model_task(0, 0));
     let mut reading = Reading::default();
     connection.post_stream(RELAY, &body, |line| reading.line(line)).await?;
     reading.ended()
@@ -172,7 +181,7 @@ pub(crate) async fn tokens(address: SocketAddr, streams: Streams, each: usize) -
         let mut connection = Connection::open(address).await?;
         let (mut firsts, mut delays) = (Vec::new(), Vec::new());
         for turn in 0..=each {
-            let body = input(&format!("tokens-{worker}"), &format!("run-{worker}-{turn}"), &wanted(tokens, pace_us));
+            let body = input(&format!("tokens-{worker}"), &format!("run-{worker}-{turn}"), &model_task(tokens, pace_us));
             let (started, mut reading) = (Instant::now(), Reading::default());
             connection.post_stream(RELAY, &body, |line| reading.line(line)).await?;
             reading.ended()?;
@@ -192,7 +201,7 @@ pub(crate) async fn tokens(address: SocketAddr, streams: Streams, each: usize) -
 /// Clients that ask for a run again in the middle of it, each on a new connection; the time is that until they have read all
 /// that was said before.
 pub(crate) async fn reattach(address: SocketAddr, rounds: usize) -> anyhow::Result<Delays> {
-    let body = input("reattach", "reattach", &wanted(REATTACH_TOKENS, REATTACH_PACE_US));
+    let body = input("reattach", "reattach", &model_task(REATTACH_TOKENS, REATTACH_PACE_US));
     let mut first = Connection::open(address).await?;
     first.post_subscribe(RELAY, &body).await?;
     let mut reading = Reading::default();
@@ -232,18 +241,100 @@ pub(crate) async fn thread(address: SocketAddr, messages: usize, rounds: usize) 
         connection.post_stream(ECHO, &body, |line| reading.line(line)).await?;
         reading.ended()?;
     }
-    let mut shown = Vec::new();
+    let mut delays = Vec::new();
     for _ in 0..=rounds {
         let started = Instant::now();
         let screen: Value = serde_json::from_str(connection.get(&format!("{THREADS}/long")).await?)?;
-        shown.push(started.elapsed());
+        delays.push(started.elapsed());
         let count = screen.get("messages").and_then(Value::as_array).map_or(0, Vec::len);
         let has_more = screen.get("hasMore") == Some(&Value::Bool(true));
         anyhow::ensure!(count > 0 && has_more, "the thread shows {count} messages, and more: {has_more}");
     }
-    let first_ms = shown.remove(0).as_secs_f64() * 1e3;
-    let Delays { p50_ms, p99_ms } = Delays::of(shown);
+    let first_ms = delays.remove(0).as_secs_f64() * 1e3;
+    let Delays { p50_ms, p99_ms } = Delays::of(delays);
     Ok(Screen { first_ms, p50_ms, p99_ms })
+}
+
+/// Runs of one client whose model says `tokens` tokens at once: the median of their rates, from the request to the end of the
+/// stream.
+pub(crate) async fn deltas(address: SocketAddr, tokens: usize, rounds: usize) -> anyhow::Result<Deltas> {
+    let mut connection = Connection::open(address).await?;
+    let mut rates = Vec::new();
+    for round in 0..rounds {
+        let body = input(&format!("deltas-{round}"), &format!("deltas-run-{round}"), "say it");
+        let (started, mut reading, mut letters) = (Instant::now(), Reading::default(), 0);
+        let each = |line: &str| {
+            reading.line(line);
+            letters += delta_len(line);
+        };
+        connection.post_stream(RELAY, &body, each).await?;
+        reading.ended()?;
+        anyhow::ensure!(letters >= tokens, "a run showed {letters} letters of {tokens} tokens: {}", reading.last);
+        #[allow(clippy::cast_precision_loss, reason = "there are some thousands")]
+        rates.push(tokens as f64 / started.elapsed().as_secs_f64());
+    }
+    rates.sort_by(f64::total_cmp);
+    Ok(Deltas { per_second: rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN) })
+}
+
+/// The length of the text that a line brings.
+fn delta_len(line: &str) -> usize {
+    let Some(data) = line.strip_prefix("data: ").filter(|data| data.contains("\"TEXT_MESSAGE_CONTENT\"")) else { return 0 };
+    let event: Value = serde_json::from_str(data).unwrap_or_default();
+    event.get("delta").and_then(Value::as_str).map_or(0, str::len)
+}
+
+/// Runs in one thread whose client sends all that was said before along, as stock clients do: the time from the request to the
+/// first event.
+pub(crate) async fn history(address: SocketAddr, turns: usize, rounds: usize) -> anyhow::Result<Delays> {
+    let mut connection = Connection::open(address).await?;
+    let (mut messages, mut delays) = (Vec::new(), Vec::new());
+    for turn in 0..turns + rounds {
+        let text = format!("{turn} {}", "x".repeat(HISTORY_LETTERS));
+        let run = format!("history-{turn}");
+        messages.push(json!({ "id": format!("{run}-user"), "role": "user", "content": text }));
+        // Short requests until the history is there: a client may leave out what the host knows.
+        let sent = if turn < turns { messages.get(turn * 2..).unwrap_or_default() } else { &messages[..] };
+        let body = json!({
+            "threadId": "history", "runId": run, "protocolVersion": "1.0", "state": {},
+            "messages": sent, "tools": [], "context": [], "forwardedProps": {},
+        });
+        let body = body.to_string();
+        let (started, mut reading, mut streamed) = (Instant::now(), Reading::default(), StreamedMessage::default());
+        let each = |line: &str| {
+            reading.line(line);
+            streamed.line(line);
+        };
+        connection.post_stream(ECHO, &body, each).await?;
+        reading.ended()?;
+        messages.push(streamed.message()?);
+        if turn >= turns {
+            delays.extend(reading.first.map(|first| first - started));
+        }
+    }
+    Ok(Delays::of(delays))
+}
+
+/// The message of a run, collected from its deltas.
+#[derive(Debug, Default)]
+struct StreamedMessage {
+    id: Option<String>,
+    text: String,
+}
+
+impl StreamedMessage {
+    fn line(&mut self, line: &str) {
+        let Some(data) = line.strip_prefix("data: ").filter(|data| data.contains("\"TEXT_MESSAGE_")) else { return };
+        let event: Value = serde_json::from_str(data).unwrap_or_default();
+        self.id = self.id.take().or_else(|| event.get("messageId").and_then(Value::as_str).map(str::to_owned));
+        self.text.push_str(event.get("delta").and_then(Value::as_str).unwrap_or_default());
+    }
+
+    /// As a client sends it along.
+    fn message(&self) -> anyhow::Result<Value> {
+        let id = self.id.as_ref().ok_or_else(|| anyhow::anyhow!("a run has no message"))?;
+        Ok(json!({ "id": id, "role": "assistant", "content": self.text }))
+    }
 }
 
 #[cfg(test)]
@@ -266,5 +357,21 @@ mod tests {
         assert!(reading.ended().is_err());
         reading.line(r#"data: {"type":"RUN_FINISHED"}"#);
         assert!(reading.ended().is_ok());
+    }
+
+    #[test]
+    fn an_answer_is_put_together_from_its_deltas() {
+        let mut streamed = StreamedMessage::default();
+        assert!(streamed.message().is_err());
+        for line in [
+            r#"data: {"type":"RUN_STARTED","runId":"r"}"#,
+            r#"data: {"type":"TEXT_MESSAGE_START","messageId":"m1"}"#,
+            r#"data: {"type":"TEXT_MESSAGE_CONTENT","messageId":"m1","delta":"one "}"#,
+            r#"data: {"type":"TEXT_MESSAGE_CONTENT","messageId":"m1","delta":"two"}"#,
+        ] {
+            streamed.line(line);
+        }
+        assert_eq!(streamed.message().unwrap(), json!({ "id": "m1", "role": "assistant", "content": "one two" }));
+        assert_eq!(delta_len(r#"data: {"type":"TEXT_MESSAGE_CONTENT","delta":"one "}"#), 4);
     }
 }

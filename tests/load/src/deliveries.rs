@@ -48,7 +48,7 @@ pub(crate) struct Report {
 
 /// The requests that the webhook received.
 #[derive(Debug, Default)]
-struct Told {
+struct Received {
     requests: AtomicUsize,
     events: AtomicUsize,
     /// Ends of runs among them.
@@ -71,7 +71,7 @@ struct Event {
     kind: String,
 }
 
-impl Told {
+impl Received {
     fn take(&self, body: &[u8]) -> anyhow::Result<()> {
         let Request { data: Data { events } } = serde_json::from_slice(body)?;
         let ends = events.iter().filter(|event| event.kind == "run.completed").count();
@@ -86,16 +86,17 @@ impl Told {
 pub(crate) async fn measure(events: usize, in_flight: usize) -> anyhow::Result<Report> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     crate::print(&Listening { address: listener.local_addr()? })?;
-    let told = Arc::new(Told::default());
+    let received = Arc::new(Received::default());
     let mut webhook = JoinSet::new();
-    webhook.spawn(serve(listener, Arc::clone(&told)));
+    webhook.spawn(serve(listener, Arc::clone(&received)));
     let host = host().await?;
     let (each, began) = (events.div_ceil(in_flight), Instant::now());
     try_join_all((0..in_flight).map(|worker| send(host, worker, each))).await?;
     let made = began.elapsed();
     all_delivered(host).await?;
     let took = began.elapsed();
-    let [requests, events, ends] = [&told.requests, &told.events, &told.ends].map(|count| count.load(Ordering::Relaxed));
+    let [requests, events, ends] =
+        [&received.requests, &received.events, &received.ends].map(|count| count.load(Ordering::Relaxed));
     let runs = each * in_flight;
     anyhow::ensure!(ends >= runs, "the webhook was told of {ends} ends of {runs} runs");
     Ok(Report {
@@ -142,20 +143,20 @@ async fn all_delivered(host: SocketAddr) -> anyhow::Result<()> {
     }
 }
 
-async fn serve(listener: TcpListener, told: Arc<Told>) -> anyhow::Result<()> {
+async fn serve(listener: TcpListener, received: Arc<Received>) -> anyhow::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         // A connection that the host closes ends with an error, which is ignored.
-        tokio::spawn(take_all(stream, Arc::clone(&told)));
+        tokio::spawn(take_all(stream, Arc::clone(&received)));
     }
 }
 
 /// Answers the requests of a connection one after the other.
-async fn take_all(stream: TcpStream, told: Arc<Told>) -> anyhow::Result<()> {
+async fn take_all(stream: TcpStream, received: Arc<Received>) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     while let Some(body) = model_server::request(&mut stream).await? {
-        told.take(&body)?;
+        received.take(&body)?;
         stream.write_all(TAKEN).await?;
     }
     Ok(())
@@ -171,16 +172,16 @@ mod tests {
     async fn deliveries_are_counted_and_accepted() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let told = Arc::new(Told::default());
-        tokio::spawn(serve(listener, Arc::clone(&told)));
+        let received = Arc::new(Received::default());
+        tokio::spawn(serve(listener, Arc::clone(&received)));
         let events = json!([{ "type": "message.completed", "data": {} }, { "type": "run.completed", "data": {} }]);
         let body = json!({ "type": "run.events", "data": { "run": {}, "events": events } }).to_string();
         let mut connection = Connection::open(address).await.unwrap();
         for _ in 0..3 {
             assert_eq!(connection.post("/", "", &body, 200).await.unwrap(), "");
         }
-        let counts = [&told.requests, &told.events, &told.ends].map(|count| count.load(Ordering::Relaxed));
+        let counts = [&received.requests, &received.events, &received.ends].map(|count| count.load(Ordering::Relaxed));
         assert_eq!(counts, [3, 6, 3]);
-        assert!(told.take(b"{}").is_err());
+        assert!(received.take(b"{}").is_err());
     }
 }

@@ -111,6 +111,8 @@ impl Sample {
                 kind: event.kind.into(),
                 data: event.data.into(),
                 timestamp: event.timestamp,
+                source: event.source,
+                metadata: event.metadata.map(Into::into),
             })
             .collect();
         let terminal = Terminal::Completed(serde_json::from_str(events.last().context("the run has no events")?.data.get())?);
@@ -125,7 +127,7 @@ impl Sample {
             event: ledger.event(run.event_id)?.context("the event is not in the ledger")?.event,
             context: ledger.context(id)?.context("the run has no context")?,
             transcript: ledger.transcript(&key, None, None, 100, Direction::Forward)?.items,
-            audit: ledger.audit_page(Some(id), None, 100)?.items,
+            audit: ledger.audit_page(id, None, 100)?.items,
             run,
             terms,
             events,
@@ -164,12 +166,14 @@ impl Sample {
         let accept = Accept {
             event: Arc::new(event),
             idempotency: None,
-            runs: vec![NewRun { run, terms: terms.stored()? }],
+            runs: vec![NewRun { run, terms: terms.stored()?, events: Vec::new() }],
+            history: Vec::new(),
             transcript: items.next(),
             artifacts: Vec::new(),
             refers_to: Vec::new(),
             entries: Vec::new(),
             state: Vec::new(),
+            branch: None,
         };
         let Accepted::New { runs, .. } = ledger.accept(accept).await? else {
             anyhow::bail!("an event without a key was repeated")

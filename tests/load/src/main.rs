@@ -5,6 +5,8 @@
 
 mod agui;
 mod allocations;
+#[path = "../../../host/cli/src/allocator.rs"]
+mod allocator;
 mod artifacts;
 mod calls;
 mod commit;
@@ -306,6 +308,28 @@ enum Command {
         #[arg(long)]
         rounds: usize,
     },
+    /// Runs of one client over AG-UI, one after the other, whose model says all of its tokens at once
+    AguiDeltas {
+        #[command(flatten)]
+        target: Target,
+        /// Tokens of a run
+        #[arg(long)]
+        tokens: usize,
+        /// Number of runs
+        #[arg(long)]
+        rounds: usize,
+    },
+    /// Runs over AG-UI whose client sends a long history along
+    AguiHistory {
+        #[command(flatten)]
+        target: Target,
+        /// Turns of the history
+        #[arg(long)]
+        turns: usize,
+        /// Number of runs
+        #[arg(long)]
+        rounds: usize,
+    },
     /// Deliveries to a webhook; prints its address, then reads the address of the host
     Deliveries {
         /// Number of events
@@ -397,6 +421,8 @@ fn milliseconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
 
 fn main() -> anyhow::Result<()> {
     let command = Command::parse();
+    // Hosts in this process are set up as the binary is.
+    allocator::keep_freed_memory();
     // A generator of load that takes both cores would measure itself.
     let mut runtime = match command {
         Command::ToolServer => return tool_server::serve(),
@@ -414,6 +440,8 @@ fn main() -> anyhow::Result<()> {
         | Command::AguiTokens { .. }
         | Command::AguiReattach { .. }
         | Command::AguiThread { .. }
+        | Command::AguiDeltas { .. }
+        | Command::AguiHistory { .. }
         | Command::Deliveries { .. }
         | Command::ModelServer => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -464,6 +492,8 @@ async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
         Command::AguiTokens { target, streams, each } => print(&agui::tokens(target.address, streams, each).await?),
         Command::AguiReattach { target, rounds } => print(&agui::reattach(target.address, rounds).await?),
         Command::AguiThread { target, messages, rounds } => print(&agui::thread(target.address, messages, rounds).await?),
+        Command::AguiDeltas { target, tokens, rounds } => print(&agui::deltas(target.address, tokens, rounds).await?),
+        Command::AguiHistory { target, turns, rounds } => print(&agui::history(target.address, turns, rounds).await?),
         Command::Deliveries { events, in_flight } => print(&deliveries::measure(events, in_flight).await?),
         Command::ModelServer => model_server::serve().await,
         // The command needs no runtime.

@@ -32,7 +32,7 @@ pub(crate) struct Listening {
 
 /// The request in the last message, besides the name of a call, which belongs to the guest.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
-struct Wanted {
+struct ModelTask {
     /// Number of tokens.
     times: usize,
     /// Time between two of them; zero is as fast as it can.
@@ -64,7 +64,7 @@ async fn answer_all(stream: TcpStream) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     while let Some(body) = request(&mut stream).await? {
-        answer(&mut stream, &wanted(&body)?).await?;
+        answer(&mut stream, &task_of(&body)?).await?;
     }
     Ok(())
 }
@@ -94,20 +94,20 @@ pub(crate) async fn request(stream: &mut BufReader<TcpStream>) -> anyhow::Result
     Ok(Some(body))
 }
 
-fn wanted(body: &[u8]) -> anyhow::Result<Wanted> {
+fn task_of(body: &[u8]) -> anyhow::Result<ModelTask> {
     let body: Value = serde_json::from_slice(body)?;
     let last = body.get("messages").and_then(Value::as_array).and_then(|messages| messages.last());
     let text = last.and_then(|message| message.get("content")?.as_str()).context("the request ends with no text")?;
     Ok(serde_json::from_str(text)?)
 }
 
-async fn answer(stream: &mut BufReader<TcpStream>, wanted: &Wanted) -> anyhow::Result<()> {
+async fn answer(stream: &mut BufReader<TcpStream>, task: &ModelTask) -> anyhow::Result<()> {
     stream.write_all(HEAD.as_bytes()).await?;
-    let mut pace = (wanted.pace_us > 0).then(|| interval(Duration::from_micros(wanted.pace_us)));
+    let mut pace = (task.pace_us > 0).then(|| interval(Duration::from_micros(task.pace_us)));
     if let Some(pace) = &mut pace {
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
-    for _ in 0..wanted.times {
+    for _ in 0..task.times {
         if let Some(pace) = &mut pace {
             pace.tick().await;
         }
@@ -146,8 +146,8 @@ mod tests {
     fn the_last_message_says_what_is_wanted() {
         let text = json!({ "call": "relay", "times": 3 }).to_string();
         let body = json!({ "messages": [{ "content": "no" }, { "content": text }] }).to_string();
-        assert_eq!(wanted(body.as_bytes()).unwrap(), Wanted { times: 3, pace_us: 0 });
-        assert!(wanted(br#"{"messages":[]}"#).is_err());
+        assert_eq!(task_of(body.as_bytes()).unwrap(), ModelTask { times: 3, pace_us: 0 });
+        assert!(task_of(br#"{"messages":[]}"#).is_err());
     }
 
     #[tokio::test]

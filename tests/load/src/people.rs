@@ -70,10 +70,10 @@ pub(crate) async fn approval(address: SocketAddr, rounds: usize, in_flight: usiz
     }
     let mut trips = trips.split_off(WARM_UP);
     trips.sort_unstable();
-    let asked = try_join_all((0..in_flight).map(|person| asked(address, person, each))).await?;
+    let asks = try_join_all((0..in_flight).map(|person| ask_many(address, person, each))).await?;
     sleep(CALM).await;
     let began = Instant::now();
-    try_join_all(asked.into_iter().map(|(connection, asked)| answer_all(connection, asked))).await?;
+    try_join_all(asks.into_iter().map(|(connection, asks)| answer_all(connection, asks))).await?;
     Ok(Approval {
         p50_ms: percentile_ms(&trips, 50),
         p99_ms: percentile_ms(&trips, 99),
@@ -84,31 +84,31 @@ pub(crate) async fn approval(address: SocketAddr, rounds: usize, in_flight: usiz
 /// The time from an answer to the next result of the run.
 async fn round_trip(address: SocketAddr, round: usize) -> anyhow::Result<Duration> {
     let mut connection = Connection::open(address).await?;
-    let id = sent(&mut connection, &json!({ "do": "ask" }), &format!("alone-{round}")).await?;
+    let id = send_event(&mut connection, &json!({ "do": "ask" }), &format!("alone-{round}")).await?;
     let mut run = Followed::begin(address, id);
     let action = run.parked().await?;
     sleep(READS).await;
     let began = Instant::now();
     answer(&mut connection, &action).await?;
-    let said = run.until(|seen| matches!(seen, Seen::Says(_)).then_some(())).await?.0;
+    let begun = run.until(|seen| matches!(seen, Seen::Says(_)).then_some(())).await?.0;
     run.completed().await?;
-    Ok(said.saturating_duration_since(began))
+    Ok(begun.saturating_duration_since(began))
 }
 
 /// Questions of runs that wait on disk; each with its run.
-async fn asked(address: SocketAddr, person: usize, each: usize) -> anyhow::Result<(Connection, Vec<(String, String)>)> {
+async fn ask_many(address: SocketAddr, person: usize, each: usize) -> anyhow::Result<(Connection, Vec<(String, String)>)> {
     let mut connection = Connection::open(address).await?;
-    let mut asked = Vec::new();
+    let mut asks = Vec::new();
     for turn in 0..each {
-        let id = sent(&mut connection, &json!({ "do": "ask" }), &format!("many-{person}-{turn}")).await?;
+        let id = send_event(&mut connection, &json!({ "do": "ask" }), &format!("many-{person}-{turn}")).await?;
         let action = Followed::begin(address, id.clone()).parked().await?;
-        asked.push((id, action));
+        asks.push((id, action));
     }
-    Ok((connection, asked))
+    Ok((connection, asks))
 }
 
-async fn answer_all(mut connection: Connection, asked: Vec<(String, String)>) -> anyhow::Result<()> {
-    for (id, action) in asked {
+async fn answer_all(mut connection: Connection, asks: Vec<(String, String)>) -> anyhow::Result<()> {
+    for (id, action) in asks {
         answer(&mut connection, &action).await?;
         let mut last = None;
         let each = |line: &str| {
@@ -140,7 +140,7 @@ pub(crate) async fn steering(address: SocketAddr, rounds: usize) -> anyhow::Resu
     const CONVERSATION: &str = "steered";
     let mut connection = Connection::open(address).await?;
     let times = WARM_UP + rounds;
-    let id = sent(&mut connection, &json!({ "do": "pull", "times": times, "wait_ms": PULL_MS }), CONVERSATION).await?;
+    let id = send_event(&mut connection, &json!({ "do": "pull", "times": times, "wait_ms": PULL_MS }), CONVERSATION).await?;
     let mut run = Followed::begin(address, id);
     run.until(|seen| (seen == Seen::Says("pulls".to_owned())).then_some(())).await?;
     let mut trips = Vec::new();
@@ -148,8 +148,8 @@ pub(crate) async fn steering(address: SocketAddr, rounds: usize) -> anyhow::Resu
         sleep(APART).await;
         let (text, began) = (format!("message {round}"), Instant::now());
         connection.post("/api/v1/events", "", &http::event(&text, CONVERSATION), 202).await?;
-        let said = run.until(|seen| (seen == Seen::Says(text.clone())).then_some(())).await?.0;
-        trips.push(said.saturating_duration_since(began));
+        let answered = run.until(|seen| (seen == Seen::Says(text.clone())).then_some(())).await?.0;
+        trips.push(answered.saturating_duration_since(began));
     }
     run.completed().await?;
     let mut trips = trips.split_off(WARM_UP);
@@ -238,7 +238,7 @@ async fn plain(host: &Host) -> anyhow::Result<f64> {
 }
 
 /// Sends a task; gives the id of its run.
-async fn sent(connection: &mut Connection, task: &Value, conversation: &str) -> anyhow::Result<String> {
+async fn send_event(connection: &mut Connection, task: &Value, conversation: &str) -> anyhow::Result<String> {
     let event = http::event(&task.to_string(), conversation);
     let accepted: Value = serde_json::from_str(connection.post("/api/v1/events", "", &event, 202).await?)?;
     Ok(accepted.pointer("/runs/0/run_id").and_then(Value::as_str).context("the event made no run")?.to_owned())

@@ -54,7 +54,7 @@ pub(crate) struct Executor {
 
 /// A run that an executor holds.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldRun {
     pub(crate) run_id: String,
     /// The token of the claim, as a header.
     authorization: String,
@@ -89,39 +89,39 @@ impl Executor {
     }
 
     /// Takes a run and starts it; none where none comes in time.
-    pub(crate) async fn claim(&mut self, wait_ms: u64) -> anyhow::Result<Option<Held>> {
+    pub(crate) async fn claim(&mut self, wait_ms: u64) -> anyhow::Result<Option<HeldRun>> {
         let wish = json!({ "wait_ms": wait_ms, "start": true }).to_string();
         let (status, answer) = self.connection.send("/api/v1/claims", &self.authorization, &wish).await?;
         match status {
-            200 => Ok(Some(held(answer)?)),
+            200 => Ok(Some(parse_claim(answer)?)),
             204 => Ok(None),
             _ => bail!("the host answers a claim with {status}: {answer}"),
         }
     }
 
     /// Appends results: the body of the request.
-    pub(crate) async fn append(&mut self, held: &Held, results: &str) -> anyhow::Result<()> {
-        let path = format!("/api/v1/runs/{}/append", held.run_id);
-        self.connection.post(&path, &held.authorization, results, 200).await.map(drop)
+    pub(crate) async fn append(&mut self, claim: &HeldRun, results: &str) -> anyhow::Result<()> {
+        let path = format!("/api/v1/runs/{}/append", claim.run_id);
+        self.connection.post(&path, &claim.authorization, results, 200).await.map(drop)
     }
 
     /// Says one message, and brings the run to its end.
-    async fn finish(&mut self, held: &Held) -> anyhow::Result<()> {
-        self.append(held, SAID).await?;
-        let path = format!("/api/v1/runs/{}/finalize", held.run_id);
-        self.connection.post(&path, &held.authorization, COMPLETED, 200).await.map(drop)
+    async fn finish(&mut self, claim: &HeldRun) -> anyhow::Result<()> {
+        self.append(claim, SAID).await?;
+        let path = format!("/api/v1/runs/{}/finalize", claim.run_id);
+        self.connection.post(&path, &claim.authorization, COMPLETED, 200).await.map(drop)
     }
 }
 
-fn held(answer: &str) -> anyhow::Result<Held> {
+fn parse_claim(answer: &str) -> anyhow::Result<HeldRun> {
     let Claimed { run, lease_token } = serde_json::from_str(answer)?;
-    Ok(Held { run_id: run.run_id, authorization: authorization(&lease_token) })
+    Ok(HeldRun { run_id: run.run_id, authorization: authorization(&lease_token) })
 }
 
 /// Makes a run that waits for an executor; gives its id.
 pub(crate) async fn make(connection: &mut Connection) -> anyhow::Result<String> {
-    let wanted = json!({ "binding_id": BINDING, "input": { "text": echo::TEXT } }).to_string();
-    let made: Made = serde_json::from_str(connection.post("/api/v1/runs", "", &wanted, 202).await?)?;
+    let body = json!({ "binding_id": BINDING, "input": { "text": echo::TEXT } }).to_string();
+    let made: Made = serde_json::from_str(connection.post("/api/v1/runs", "", &body, 202).await?)?;
     Ok(made.run_id)
 }
 
@@ -148,8 +148,8 @@ async fn execute(mut executor: Executor, window: Window, room: &Semaphore) -> an
     let mut latencies = Vec::new();
     while window.is_open() {
         let began = Instant::now();
-        let Some(held) = executor.claim(CLAIM_WAIT_MS).await? else { continue };
-        executor.finish(&held).await?;
+        let Some(claim) = executor.claim(CLAIM_WAIT_MS).await? else { continue };
+        executor.finish(&claim).await?;
         room.add_permits(1);
         latencies.extend(window.latency(began));
     }
@@ -185,8 +185,8 @@ pub(crate) async fn wake(address: SocketAddr, rounds: usize) -> anyhow::Result<W
     let (mut from_answer, mut from_request) = (Vec::new(), Vec::new());
     for _ in 0..WARM_UP + rounds {
         let claiming = async {
-            let held = executor.claim(IDLE_WAIT_MS).await?;
-            anyhow::Ok((held, Instant::now()))
+            let claim = executor.claim(IDLE_WAIT_MS).await?;
+            anyhow::Ok((claim, Instant::now()))
         };
         let making = async {
             sleep(APART).await;
@@ -195,9 +195,9 @@ pub(crate) async fn wake(address: SocketAddr, rounds: usize) -> anyhow::Result<W
             anyhow::Ok((sent, Instant::now()))
         };
         let woken = timeout(PATIENCE, try_join(claiming, making)).await.context("an executor waits, and gets no answer")?;
-        let ((held, has_it), (sent, made)) = woken?;
-        let held = held.context("an executor waited, and did not get the run that was made meanwhile")?;
-        executor.finish(&held).await?;
+        let ((claim, has_it), (sent, made)) = woken?;
+        let claim = claim.context("an executor waited, and did not get the run that was made meanwhile")?;
+        executor.finish(&claim).await?;
         // The executor may have its answer before the creator.
         from_answer.push(has_it.saturating_duration_since(made));
         from_request.push(has_it.saturating_duration_since(sent));
@@ -224,9 +224,9 @@ mod tests {
     #[test]
     fn a_claim_is_understood() {
         let answer = json!({ "run": { "run_id": "r", "status": "running" }, "lease_token": "ahl_x", "context": {} });
-        let expected = Held { run_id: "r".to_owned(), authorization: "authorization: Bearer ahl_x\r\n".to_owned() };
-        assert_eq!(held(&answer.to_string()).unwrap(), expected);
-        assert!(held("{}").is_err());
+        let expected = HeldRun { run_id: "r".to_owned(), authorization: "authorization: Bearer ahl_x\r\n".to_owned() };
+        assert_eq!(parse_claim(&answer.to_string()).unwrap(), expected);
+        assert!(parse_claim("{}").is_err());
     }
 
     #[test]

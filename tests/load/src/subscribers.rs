@@ -25,7 +25,7 @@ use tokio::{
 
 use crate::{
     connection::Connection,
-    queue::{Executor, Held, make},
+    queue::{Executor, HeldRun, make},
 };
 
 /// Number of events before the first follower: more than the buffers of the system and the host hold for a client that does
@@ -72,7 +72,7 @@ pub(crate) struct Left {
     /// Clients that were still connected.
     open: usize,
     /// Events of the run.
-    said: usize,
+    received: usize,
 }
 
 /// Claims a run, starts its followers, and reports; the run continues until the input of this process ends.
@@ -80,8 +80,8 @@ pub(crate) async fn subscribe(address: SocketAddr, subscribers: usize) -> anyhow
     let began = Instant::now();
     let mut input = input_ends();
     let mut speaker = Speaker::begin(address).await?;
-    while speaker.said < SAID {
-        speaker.say(BATCH.min(SAID - speaker.said)).await?;
+    while speaker.received < SAID {
+        speaker.say(BATCH.min(SAID - speaker.received)).await?;
     }
     let mut crowd = Crowd::gather(address, &format!("/api/v1/runs/{}/events", speaker.held.run_id), subscribers).await?;
     crowd.catch_up().await?;
@@ -97,7 +97,7 @@ pub(crate) async fn subscribe(address: SocketAddr, subscribers: usize) -> anyhow
         speaker.say(1).await?;
         crowd.none_has_ended()?;
     }
-    Ok(Left { open: crowd.open().await, said: speaker.said })
+    Ok(Left { open: crowd.open().await, received: speaker.received })
 }
 
 /// Comes when the input of this process is at its end. On a thread of its own, which does not hold up the end of the process.
@@ -114,8 +114,8 @@ fn input_ends() -> oneshot::Receiver<()> {
 /// The executor of the run.
 struct Speaker {
     executor: Executor,
-    held: Held,
-    said: usize,
+    held: HeldRun,
+    received: usize,
 }
 
 impl Speaker {
@@ -124,12 +124,12 @@ impl Speaker {
         make(&mut Connection::open(address).await?).await?;
         let held =
             executor.claim(CLAIM_WAIT_MS).await?.context("the run that is to be followed does not come to its executor")?;
-        Ok(Self { executor, held, said: 0 })
+        Ok(Self { executor, held, received: 0 })
     }
 
     async fn say(&mut self, events: usize) -> anyhow::Result<()> {
-        self.executor.append(&self.held, &deltas(self.said + 1, events)).await?;
-        self.said += events;
+        self.executor.append(&self.held, &deltas(self.received + 1, events)).await?;
+        self.received += events;
         Ok(())
     }
 }

@@ -29,14 +29,14 @@ fn json(output: &Output) -> Value {
 #[test]
 fn a_runner_answers_without_a_server_and_the_ledger_shows_it() {
     let dir = folder(&["echo", "hostile"]);
-    let said = run(dir.path(), &["run", "echo/default", "hello there", "--conversation", "c"]);
-    assert!(said.status.success() && text(&said).contains("hello there"), "{said:?}");
-    let said = run(dir.path(), &["run", "plugin:agent-host/echo/default", "again", "--conversation", "c"]);
-    assert!(text(&said).contains("turn 2"), "{said:?}");
+    let printed = run(dir.path(), &["run", "echo/default", "hello there", "--conversation", "c"]);
+    assert!(printed.status.success() && text(&printed).contains("hello there"), "{printed:?}");
+    let printed = run(dir.path(), &["run", "plugin:agent-host/echo/default", "again", "--conversation", "c"]);
+    assert!(text(&printed).contains("turn 2"), "{printed:?}");
 
     fs::write(dir.path().join("input.txt"), "from a file").unwrap();
-    let said = run(dir.path(), &["run", "echo/default", "--file", "input.txt"]);
-    assert!(text(&said).contains("from a file"), "{said:?}");
+    let printed = run(dir.path(), &["run", "echo/default", "--file", "input.txt"]);
+    assert!(text(&printed).contains("from a file"), "{printed:?}");
 
     let failed = run(dir.path(), &["run", "test/hostile", "trap"]);
     assert_eq!(failed.status.code(), Some(1), "a run that fails is not success: {failed:?}");
@@ -351,7 +351,7 @@ resources = { platform_api = ["issue.close"] }
             assert!(began.elapsed() < PATIENCE, "nothing is asked");
         }
     };
-    assert_eq!(text(&ask(&["actions", "list"])), "nothing waits for an answer\n");
+    assert_eq!(text(&ask(&["actions", "list"])), "there are no open actions\n");
     let http = reqwest::Client::new();
     let steps = "act issue.close {\"n\":4} {} ;; ask choice - Which? {\"enum\":[1,2]}";
     let event = serde_json::json!({ "event_type": "message.received", "input": { "text": steps } });
@@ -378,8 +378,8 @@ resources = { platform_api = ["issue.close"] }
     let question = asked();
     let unfit = complaint(&ask(&["actions", "respond", &question, "submit", "--answer", "3"]));
     assert!(unfit.contains("does not fit"), "{unfit}");
-    let said = json(&ask(&["--json", "runs", "respond", &question, "submit", "--answer", "2"]));
-    assert_eq!((&said["answered"]["answer"], &said["resolved"]["outcome"]), (&Value::from(2), &Value::from("submitted")));
+    let printed = json(&ask(&["--json", "runs", "respond", &question, "submit", "--answer", "2"]));
+    assert_eq!((&printed["answered"]["answer"], &printed["resolved"]["outcome"]), (&Value::from(2), &Value::from("submitted")));
     let events = text(&ask(&["runs", "events", id, "--follow"]));
     for part in [
         format!("action.requested       {action}  issue.close {{\"n\":4}}\n"),
@@ -392,7 +392,7 @@ resources = { platform_api = ["issue.close"] }
     }
     let listed = text(&ask(&["actions", "list", "--run", id]));
     assert!(listed.contains(" denied ") && listed.contains(" submitted "), "{listed}");
-    assert_eq!(text(&ask(&["actions", "list"])), "nothing waits for an answer\n");
+    assert_eq!(text(&ask(&["actions", "list"])), "there are no open actions\n");
 
     let dir = folder(&[]);
     let none = complaint(&run(dir.path(), &["--json", "actions", "list", "--server", "http://127.0.0.1:9"]));
@@ -404,8 +404,8 @@ fn a_run_without_a_terminal_says_what_it_asks_and_who_could_answer() {
     let dir = folder(&["asks"]);
     let ran = run(dir.path(), &["run", "test/asks", "ask confirmation 50 Sure?"]);
     assert!(ran.status.success() && text(&ran).contains("expired"), "{ran:?}");
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(said.contains("the run asks: Sure?") && said.contains("agent-host actions respond"), "{said}");
+    let printed = String::from_utf8_lossy(&ran.stderr);
+    assert!(printed.contains("the run asks: Sure?") && printed.contains("agent-host actions respond"), "{printed}");
 
     let ran = run(dir.path(), &["--json", "run", "test/asks", "ask confirmation 50 Sure?"]);
     assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");

@@ -220,7 +220,7 @@ async fn bad_requests_get_a_problem_that_says_what_to_do() {
         (&format!("/api/v1/runs/{run}/events?after={cursor}"), 400, "invalid_cursor"),
         ("/api/v1/runs?status=sleeping", 400, "invalid_argument"),
         ("/api/v1/runs?cursor=nonsense", 400, "invalid_cursor"),
-        ("/api/v1/events", 405, "method_not_allowed"),
+        (&format!("/api/v1/runs/{run}/cancel"), 405, "method_not_allowed"),
     ] {
         let answer = http.get(host.url(path)).send().await.unwrap();
         if status == 405 {
@@ -379,8 +379,8 @@ async fn a_journal_is_read_saved_and_branched_off_from() {
     .await
     .unwrap();
     assert_eq!(events.last().unwrap()["type"], "run.completed", "{events:#?}");
-    let said = events.iter().find(|event| event["type"] == "message.completed").unwrap();
-    assert!(said.to_string().contains("so: all new"), "{said:#}");
+    let answer_body = events.iter().find(|event| event["type"] == "message.completed").unwrap();
+    assert!(answer_body.to_string().contains("so: all new"), "{answer_body:#}");
     let shared: Value = get(format!("{location}/journal")).await.json().await.unwrap();
     assert_eq!(shared["items"][0], whole["items"][0], "the first call is the other run's");
 
@@ -413,7 +413,7 @@ async fn a_journal_is_read_saved_and_branched_off_from() {
     }
 }
 
-/// The webhook is never called: what is asked for is denied.
+/// The webhook is never called: the action is denied.
 const ASKS: &str = r#"
 [[action_hooks]]
 actions = ["issue.*"]
@@ -493,17 +493,21 @@ async fn actions_of_a_run_are_listed_shown_and_answered_once() {
     problem(get(format!("/api/v1/actions?cursor={}", "x".repeat(200))).await, 400, "invalid_cursor").await;
     assert_eq!(asked().await, action, "nothing of that was an answer");
 
-    let said: Value = say(&id, r#"{"decision":"deny","reason":"too late"}"#.to_owned()).await.json().await.unwrap();
-    assert_eq!((&said["answered"]["decision"], &said["answered"]["reason"]), (&json!("deny"), &json!("too late")), "{said:#}");
-    assert_eq!(said["resolved"]["outcome"], "denied", "{said:#}");
+    let answer_body: Value = say(&id, r#"{"decision":"deny","reason":"too late"}"#.to_owned()).await.json().await.unwrap();
+    assert_eq!(
+        (&answer_body["answered"]["decision"], &answer_body["answered"]["reason"]),
+        (&json!("deny"), &json!("too late")),
+        "{answer_body:#}"
+    );
+    assert_eq!(answer_body["resolved"]["outcome"], "denied", "{answer_body:#}");
     let second = problem(say(&id, r#"{"decision":"approve"}"#.to_owned()).await, 409, "already_answered").await;
-    assert_eq!(second["action"]["answered"], said["answered"], "{second:#}");
+    assert_eq!(second["action"]["answered"], answer_body["answered"], "{second:#}");
 
     let question = asked().await;
     assert_eq!((&question["request"]["kind"], &question["request"]["title"]), (&json!("question"), &json!("Sure?")));
     let id = question["action_id"].as_str().unwrap();
-    let said: Value = say(id, r#"{"decision":"submit"}"#.to_owned()).await.json().await.unwrap();
-    assert_eq!(said["answered"]["answer"], true, "{said:#}");
+    let answer_body: Value = say(id, r#"{"decision":"submit"}"#.to_owned()).await.json().await.unwrap();
+    assert_eq!(answer_body["answered"]["answer"], true, "{answer_body:#}");
     let events = http.get(host.url(&format!("/api/v1/runs/{run}/events"))).header("accept", "text/event-stream");
     let events = events.send().await.unwrap().bytes_stream().eventsource().map(|event| event.unwrap().event);
     let events: Vec<_> = tokio::time::timeout(PATIENCE, events.collect()).await.unwrap();

@@ -64,7 +64,11 @@ impl Host {
         let taken: Value = answer.json().await.unwrap();
         assert_eq!(status, 202, "{taken:#}");
         let path = format!("/api/v1/runs/{}", taken["run"]["run_id"].as_str().unwrap());
-        assert_eq!(location.unwrap(), path.as_str());
+        // The location keeps the names of the client: those of LangBot where it did not ask for others.
+        let location = location.unwrap().to_str().unwrap().to_owned();
+        assert_eq!(location, format!("{path}?dialect=langbot-4.11"));
+        let theirs = self.get(&location).await;
+        assert_eq!(theirs["created_at"], theirs["created_at_ms"].as_u64().unwrap() / 1_000, "{theirs:#}");
         assert_eq!(taken["event_id"], taken["run"]["event_id"]);
         let began = std::time::Instant::now();
         loop {
@@ -102,9 +106,9 @@ async fn a_query_is_an_event_with_a_binding_of_its_own() {
     let run = host.query(&request("hi there", 10)).await;
     assert_eq!((&run["binding_id"], &run["runner_id"]), (&json!("pipeline.5f0c"), &json!(ECHO)));
     let event = host.get(&format!("/api/v1/events/{}", run["event_id"].as_str().unwrap())).await;
-    let told = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+    let field = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
     assert_eq!(
-        [told("event_type"), told("source"), told("source_event_type")],
+        [field("event_type"), field("source"), field("source_event_type")],
         ["message.received", "pipeline_adapter", "FriendMessage"]
     );
     assert_eq!(event["event_time"], 1_700_000_000_000_u64);
@@ -117,6 +121,7 @@ async fn a_query_is_an_event_with_a_binding_of_its_own() {
     assert_eq!(context["config"], json!({ "prefix": "> ", "chunk": 0 }), "what the form has, and its defaults");
     assert_eq!(context["delivery"]["max_message_size"], 500);
     assert_eq!(context["delivery"]["platform_capabilities"]["output"]["misc"]["at-sender"], true);
+    assert_eq!(context["resources"]["platform_capabilities"], context["delivery"]["platform_capabilities"]);
     assert_eq!(
         context["adapter"],
         json!({
@@ -248,4 +253,61 @@ async fn only_administrators_bring_bindings_along() {
             assert_eq!(taken["run"].get("workspace_id").cloned().unwrap_or_default(), workspace);
         }
     }
+}
+
+/// The default configuration of a pipeline of LangBot 4.11 for its local agent, with a prompt and a model.
+fn unchanged(runner: Value) -> Value {
+    json!({
+        "query": {
+            "query_id": 1, "launcher_type": "person", "launcher_id": "42", "sender_id": "42", "pipeline_uuid": "5f0c",
+            "message_event": { "type": "FriendMessage", "time": 1_700_000_000, "sender": { "id": 42, "nickname": "Ada" } },
+            "message_chain": [{ "type": "Source", "id": 31 }, { "type": "Plain", "text": "hi there" }],
+        },
+        "pipeline_config": {
+            "trigger": { "ignore-rules": { "prefix": [], "regexp": [] }, "misc": { "combine-quote-message": true } },
+            "safety": { "content-filter": { "scope": "all" }, "rate-limit": { "window-length": 60, "limitation": 60 } },
+            "ai": {
+                "runner": runner,
+                "local-agent": {
+                    "model": { "primary": "m-1", "fallbacks": [] },
+                    "max-round": 10,
+                    "prompt": [{ "role": "system", "content": "You are a parrot." }],
+                    "knowledge-bases": [],
+                    "rerank-model": "",
+                },
+                "dify-service-api": { "base-url": "https://api.dify.ai/v1", "api-key": "hush" },
+            },
+            "output": { "long-text-processing": { "threshold": 1000, "strategy": "none" }, "force-delay": { "min": 0, "max": 0 } },
+        },
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unchanged_pipeline_finds_the_local_agent() {
+    let script = tempfile::tempdir().unwrap();
+    std::fs::write(script.path().join("s.toml"), "[[reply]]\ntext = \"a scripted answer\"\n").unwrap();
+    let more = format!(
+        "[limits]\nmax_live_runs = 20\n[[models]]\nid = \"m-0\"\nprovider = \"scripted\"\nscript = {path:?}\n\
+         [[models]]\nid = \"m-1\"\nprovider = \"scripted\"\nscript = {path:?}\n",
+        path = script.path().join("s.toml")
+    );
+    let host = Host { process: Process::start(&["local_agent"], &more), http: Client::new() };
+    for runner in [
+        json!({ "runner": "local-agent", "expire-time": 0 }),
+        json!({ "id": "plugin:langbot/local-agent/default", "runner": "local-agent" }),
+    ] {
+        let run = host.query(&unchanged(runner.clone())).await;
+        assert_eq!(run["runner_id"], "plugin:agent-host/local-agent/default", "{runner}");
+        assert_eq!(run["usage_by_model"].as_object().unwrap().keys().collect::<Vec<_>>(), ["m-1"], "{run:#}");
+        let context = host.context(&run).await;
+        let config = &context["config"];
+        assert_eq!((&config["model"], &config["system_prompt"]), (&json!("m-1"), &json!("You are a parrot.")), "{config:#}");
+        assert_eq!(context["adapter"]["config"], json!({ "knowledge-bases": [], "rerank-model": "" }), "{context:#}");
+    }
+    // The names of the protocol, for those who ask for them.
+    let own = host.http.post(host.process.url(&format!("{QUERIES}?dialect=v1")));
+    let answer = own.json(&unchanged(json!({ "runner": "local-agent" }))).send().await.unwrap();
+    assert!(!answer.headers()["location"].to_str().unwrap().contains("dialect"));
+    let taken: Value = answer.json().await.unwrap();
+    assert!(taken["run"]["created_at"].as_u64().unwrap() > 1_700_000_000_000, "{taken:#}");
 }

@@ -129,10 +129,10 @@ fn serve(dir: &Path, log: &Path) -> Loud {
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| {
+    let log_line: Value = serde_json::from_str(&line).unwrap_or_else(|error| {
         panic!("the host did not start ({error}): {line:?}\n{}", fs::read_to_string(log).unwrap());
     });
-    Loud { child, url: said["listening"].as_str().unwrap().to_owned() }
+    Loud { child, url: log_line["listening"].as_str().unwrap().to_owned() }
 }
 
 /// The place of a canary in these bytes.

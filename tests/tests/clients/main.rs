@@ -1,5 +1,7 @@
-//! Clients that others wrote, against the real binary: AG-UI, the chat page in a browser, programs made from the OpenAPI document.
+//! Clients that others wrote, against the real binary: AG-UI, the front ends of others and the chat page in a
+//! browser, programs made from the OpenAPI document.
 
 mod agui;
 mod chat;
+mod frontends;
 mod openapi;

@@ -16,7 +16,7 @@ runner = "plugin:test/hostile/default"
 
 /// The data that clients received: acknowledged events with their runs, and shown run events.
 #[derive(Default)]
-struct Told {
+struct SeenByClients {
     acknowledged: BTreeMap<String, (String, Vec<String>)>,
     shown: BTreeMap<(String, u64), Value>,
 }
@@ -31,7 +31,7 @@ fn message(client: usize, n: usize) -> Value {
 }
 
 /// Sends events and follows their runs until the host is gone.
-async fn client(url: String, round: usize, client: usize, told: Arc<Mutex<Told>>) {
+async fn client(url: String, round: usize, client: usize, seen: Arc<Mutex<SeenByClients>>) {
     let http = reqwest::Client::new();
     for n in 0..10_000 {
         let key = format!("{round}-{client}-{n}");
@@ -42,14 +42,14 @@ async fn client(url: String, round: usize, client: usize, told: Arc<Mutex<Told>>
         let Ok(answer) = answer.json::<Value>().await else { return };
         let runs: Vec<String> =
             answer["runs"].as_array().unwrap().iter().map(|run| run["run_id"].as_str().unwrap().to_owned()).collect();
-        told.lock().await.acknowledged.insert(key, (answer["event_id"].as_str().unwrap().to_owned(), runs.clone()));
+        seen.lock().await.acknowledged.insert(key, (answer["event_id"].as_str().unwrap().to_owned(), runs.clone()));
         for run in runs {
             let stream = http.get(format!("{url}/api/v1/runs/{run}/events")).header("accept", "text/event-stream").send().await;
             let Ok(stream) = stream else { return };
             let mut stream = stream.bytes_stream().eventsource();
             while let Some(Ok(event)) = stream.next().await {
                 let event: Value = serde_json::from_str(&event.data).unwrap();
-                told.lock().await.shown.insert((run.clone(), event["sequence"].as_u64().unwrap()), event);
+                seen.lock().await.shown.insert((run.clone(), event["sequence"].as_u64().unwrap()), event);
             }
         }
     }
@@ -57,10 +57,10 @@ async fn client(url: String, round: usize, client: usize, told: Arc<Mutex<Told>>
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_events_that_clients_saw_survive_a_kill() {
-    let told = Arc::new(Mutex::new(Told::default()));
+    let seen = Arc::new(Mutex::new(SeenByClients::default()));
     let mut host = Process::start(&["hostile"], CONFIG);
     for round in 0..12_usize {
-        let clients: Vec<_> = (0..4).map(|n| tokio::spawn(client(host.url.clone(), round, n, Arc::clone(&told)))).collect();
+        let clients: Vec<_> = (0..4).map(|n| tokio::spawn(client(host.url.clone(), round, n, Arc::clone(&seen)))).collect();
         // Another moment each time; what is checked holds at any.
         tokio::time::sleep(Duration::from_millis(40 + (round as u64 * 137) % 400)).await;
         let dir = host.kill();
@@ -69,8 +69,8 @@ async fn all_events_that_clients_saw_survive_a_kill() {
         }
         host = Process::start_in(dir, CONFIG);
     }
-    let told = Arc::into_inner(told).unwrap().into_inner();
-    assert!(told.acknowledged.len() > 20 && told.shown.len() > 100, "too little happened to prove anything");
+    let seen = Arc::into_inner(seen).unwrap().into_inner();
+    assert!(seen.acknowledged.len() > 20 && seen.shown.len() > 100, "too little happened to prove anything");
 
     let http = reqwest::Client::new();
     let get = async |path: String| {
@@ -79,7 +79,7 @@ async fn all_events_that_clients_saw_survive_a_kill() {
         answer.json::<Value>().await.unwrap()
     };
     let mut restarted = 0;
-    for (key, (event, runs)) in &told.acknowledged {
+    for (key, (event, runs)) in &seen.acknowledged {
         let kept = get(format!("/api/v1/events/{event}")).await;
         assert!(kept.to_string().contains("emit-n"), "{key}: {kept}");
         for id in runs {
@@ -93,19 +93,19 @@ async fn all_events_that_clients_saw_survive_a_kill() {
                 events.iter().filter(|event| ["run.completed", "run.failed"].contains(&event["type"].as_str().unwrap())).count();
             assert_eq!(terminals, 1, "{id}: {events:#?}");
             for event in &events {
-                if let Some(shown) = told.shown.get(&(id.clone(), event["sequence"].as_u64().unwrap())) {
+                if let Some(shown) = seen.shown.get(&(id.clone(), event["sequence"].as_u64().unwrap())) {
                     assert_eq!(shown, event, "a client was shown something else");
                 }
             }
             let last = events.len() as u64;
-            let beyond = told.shown.range((id.clone(), last + 1)..=(id.clone(), u64::MAX)).next();
+            let beyond = seen.shown.range((id.clone(), last + 1)..=(id.clone(), u64::MAX)).next();
             assert!(beyond.is_none(), "a client was shown what is not there: {beyond:?}");
         }
     }
-    println!("{} events, {} results shown, {restarted} runs ended as host_restarted", told.acknowledged.len(), told.shown.len());
+    println!("{} events, {} results shown, {restarted} runs ended as host_restarted", seen.acknowledged.len(), seen.shown.len());
 
     // The same key again is the same event, also across a crash.
-    let (key, (event, _)) = told.acknowledged.iter().next().unwrap();
+    let (key, (event, _)) = seen.acknowledged.iter().next().unwrap();
     let [_, client, n] = key.split('-').map(|part| part.parse().unwrap()).collect::<Vec<usize>>().try_into().unwrap();
     let body = message(client, n);
     let again = http.post(host.url("/api/v1/events")).header("idempotency-key", key).json(&body).send().await.unwrap();

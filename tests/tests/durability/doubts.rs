@@ -110,16 +110,16 @@ async fn a_person_is_asked_where_the_binding_says_so() {
     host.until_status(&run, "waiting").await;
     let server = host.urls().borrow().clone();
     let respond = ["runs", "respond", "--server", &server, actions[1], "skip"];
-    let mut said = None;
+    let mut warning = None;
     for _ in 0..100 {
         let output = process::command(host.dir()).args(respond).output().unwrap();
         if output.status.success() {
-            said = Some(String::from_utf8(output.stdout).unwrap());
+            warning = Some(String::from_utf8(output.stdout).unwrap());
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(said.is_some_and(|said| said.contains("the run continues")));
+    assert!(warning.is_some_and(|warning| warning.contains("the run continues")));
 
     let ended = host.ended(&run).await.completed();
     assert_eq!(count(world.path()), 2, "one was made again, the other was not: {ended}");

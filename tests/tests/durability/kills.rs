@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     model::{IN_DOUBT, ModelServer, script},
-    support::{Ended, Host, Random, follow, in_order, now, shown},
+    support::{Ended, Host, Random, follow, in_order, lines_of, now},
 };
 
 /// Rounds, in each of which the host dies once.
@@ -74,7 +74,7 @@ async fn an_agent_does_not_notice_that_its_host_was_killed() {
     let calm = host.ended(&calm).await;
     let counted = Counted::of(&count_file);
     assert_eq!(is_as_undisturbed(&calm, "calm", &model, &counted, &[]), Hit::default());
-    assert_eq!(calm.said().last().unwrap().matches("calm/").count(), 3, "all tools answered: {calm}");
+    assert_eq!(calm.message_texts().last().unwrap().matches("calm/").count(), 3, "all tools answered: {calm}");
 
     let mut kills: Vec<Kill> = Vec::new();
     let mut followers: Vec<(String, String, JoinHandle<Vec<Value>>)> = Vec::new();
@@ -104,7 +104,7 @@ async fn an_agent_does_not_notice_that_its_host_was_killed() {
     for (task, run, follower) in followers {
         let seen = tokio::time::timeout(PATIENCE, follower).await.unwrap_or_else(|_| panic!("{task} does not end")).unwrap();
         let found = host.ended(&run).await;
-        assert!(seen == found.events, "a follower of {task} saw something else:\n{}\nthan is there:\n{found}", shown(&seen));
+        assert!(seen == found.events, "a follower of {task} saw something else:\n{}\nthan is there:\n{found}", lines_of(&seen));
         ended.push((task, found));
     }
     let counted = Counted::of(&count_file);
@@ -137,8 +137,8 @@ async fn an_answer_that_cannot_be_had_again_is_not_made_up() {
     host.until(&early, |event| event["type"] == "message.delta").await;
     host.kill_and_revive();
     let ended = host.ended(&early).await.completed();
-    assert_eq!(model.asked("fickle-early", 0), 2, "{ended}");
-    assert_eq!(ended.said()[0].matches("But then, ").count(), 1, "{ended}");
+    assert_eq!(model.request_count("fickle-early", 0), 2, "{ended}");
+    assert_eq!(ended.message_texts()[0].matches("But then, ").count(), 1, "{ended}");
     is_streamed(&ended);
 
     let late = host.send("task:fickle-late").await;
@@ -153,7 +153,7 @@ async fn an_answer_that_cannot_be_had_again_is_not_made_up() {
     assert_eq!(ended.of("message.completed").len(), 0, "{ended}");
     let streamed: String = ended.of("message.delta").iter().map(|delta| delta["chunk"]["content"].as_str().unwrap()).collect();
     assert_eq!(streamed.matches("But then, ").count(), 1, "{ended}");
-    assert_eq!(model.asked("fickle-late", 0), 2, "{ended}");
+    assert_eq!(model.request_count("fickle-late", 0), 2, "{ended}");
     host.check();
 }
 
@@ -260,11 +260,11 @@ fn is_as_undisturbed(ended: &Ended, task: &str, model: &ModelServer, counted: &C
             assert!(times <= 1, "{task}: {note} was done {times} times: {ended}");
             IN_DOUBT.to_owned()
         } else {
-            let said = format!("{} {note}", name.trim_start_matches("t__"));
-            assert_eq!(call.done["result"], json!([{ "text": said, "type": "text" }]), "{task}: {ended}");
+            let step_text = format!("{} {note}", name.trim_start_matches("t__"));
+            assert_eq!(call.done["result"], json!([{ "text": step_text, "type": "text" }]), "{task}: {ended}");
             assert!(times == 1 || harmless && (1..=1 + hits).contains(&times), "{task}: {note} was done {times} times: {ended}");
             again += times - 1;
-            said
+            step_text
         };
         results.push((note, result));
     }
@@ -276,15 +276,15 @@ fn is_as_undisturbed(ended: &Ended, task: &str, model: &ModelServer, counted: &C
 
     // The texts of the model.
     let texts: Vec<_> = [0, 1, 3].iter().zip(0..).map(|(known, step)| script(task, step, &results[..*known]).0).collect();
-    assert_eq!(ended.said(), texts, "{task}: {ended}");
+    assert_eq!(ended.message_texts(), texts, "{task}: {ended}");
     for (step, call) in calls(ended, "model").iter().enumerate() {
-        let asked = model.asked(task, step);
+        let asked = model.request_count(task, step);
         assert!((1..=1 + hit(kills, call)).contains(&asked), "{task}: step {step} was asked {asked} times: {ended}");
         assert!(call.done.get("error").is_none(), "{task}: {ended}");
         again += asked - 1;
     }
     assert_eq!(calls(ended, "model").len(), 3, "{task}: {ended}");
-    assert_eq!(model.asked(task, 3), 0, "{task}");
+    assert_eq!(model.request_count(task, 3), 0, "{task}");
 
     is_streamed(ended);
     Hit { in_doubt, again }

@@ -24,11 +24,11 @@ pub const IN_DOUBT: &str = "(nobody knows)";
 /// The running server.
 pub struct ModelServer {
     pub url: String,
-    asked: Asked,
+    request_count: ReceivedRequests,
 }
 
 /// Every request.
-type Asked = Arc<Mutex<Vec<Request>>>;
+type ReceivedRequests = Arc<Mutex<Vec<Request>>>;
 
 struct Request {
     task: String,
@@ -39,23 +39,32 @@ struct Request {
 
 impl ModelServer {
     pub async fn start() -> Self {
-        let asked = Asked::default();
-        let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&asked));
+        let request_count = ReceivedRequests::default();
+        let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&request_count));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { url, asked }
+        Self { url, request_count }
     }
 
     /// The number of requests for a step of a task.
-    pub fn asked(&self, task: &str, step: usize) -> usize {
-        self.asked.lock().unwrap().iter().filter(|asked| asked.task == task && asked.step == step).count()
+    pub fn request_count(&self, task: &str, step: usize) -> usize {
+        self.request_count
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|request_count| request_count.task == task && request_count.step == step)
+            .count()
     }
 
     /// The conversation before each request of a task, as the agent remembers it.
     pub fn before(&self, task: &str) -> Vec<String> {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|asked| asked.task == task).map(|asked| asked.before.clone()).collect()
+        let request_count = self.request_count.lock().unwrap();
+        request_count
+            .iter()
+            .filter(|request_count| request_count.task == task)
+            .map(|request_count| request_count.before.clone())
+            .collect()
     }
 }
 
@@ -84,7 +93,10 @@ fn understood(result: &str) -> String {
     if result.contains("its outcome is unknown") { IN_DOUBT.to_owned() } else { format!("[{result}]") }
 }
 
-async fn answer(State(asked): State<Asked>, Json(request): Json<Value>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+async fn answer(
+    State(request_count): State<ReceivedRequests>,
+    Json(request): Json<Value>,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let messages = request["messages"].as_array().unwrap();
     let last = messages.iter().rposition(|message| message["role"] == "user").unwrap();
     let (before, messages) = messages.split_at(last);
@@ -95,9 +107,9 @@ async fn answer(State(asked): State<Asked>, Json(request): Json<Value>) -> Sse<i
     let step = of("assistant").count();
     let results: Vec<_> = of("tool").map(|message| understood(message["content"].as_str().unwrap())).collect();
     let times = {
-        let mut asked = asked.lock().unwrap();
-        asked.push(Request { task: task.clone(), step, before: Value::from(before).to_string() });
-        asked.len()
+        let mut request_count = request_count.lock().unwrap();
+        request_count.push(Request { task: task.clone(), step, before: Value::from(before).to_string() });
+        request_count.len()
     };
 
     let (text, calls) = match task.strip_prefix("fickle-") {

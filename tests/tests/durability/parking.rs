@@ -8,7 +8,7 @@ use std::{
 use agent_host_tests::world::PATIENCE;
 use serde_json::{Value, json};
 
-use crate::support::{Host, Random, follow, in_order, now, shown};
+use crate::support::{Host, Random, follow, in_order, lines_of, now};
 
 /// A host that parks early.
 fn host(more: &str) -> Host {
@@ -113,7 +113,7 @@ async fn a_parked_run_is_cancelled_at_once() {
         let ended = host.ended(&run).await;
         assert_eq!(ended.run["status"], "cancelled", "{ended}");
         assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
-        assert_eq!(ended.said(), ["began"], "its guest went on: {ended}");
+        assert_eq!(ended.message_texts(), ["began"], "its guest went on: {ended}");
         parked(&host, 0).await;
     }
     host.check();
@@ -137,7 +137,7 @@ async fn a_parked_run_ends_at_its_deadline() {
         assert_eq!(ended.run["status"], "timeout", "{ended}");
         let end = ended.events.last().unwrap()["timestamp"].as_u64().unwrap();
         assert!(end >= deadline && Duration::from_millis(end - deadline) < PATIENCE, "{ended}");
-        assert_eq!(ended.said(), ["began"], "{ended}");
+        assert_eq!(ended.message_texts(), ["began"], "{ended}");
         parked(&host, 0).await;
     }
     host.check();
@@ -216,9 +216,9 @@ async fn a_run_whose_journal_is_full_is_not_parked() {
     host.until_step(&large, "say done").await;
     let events = host.events(&large).await;
     let full: Vec<_> = events.iter().filter(|event| event["type"] == "limit.reached").map(|event| &event["data"]).collect();
-    assert_eq!(full.len(), 1, "{}", shown(&events));
-    assert_eq!((&full[0]["limit"], &full[0]["value"]), (&json!("journal_bytes"), &json!(4096)), "{}", shown(&events));
-    assert!(events.iter().all(|event| event["type"] != "run.status"), "it was parked: {}", shown(&events));
+    assert_eq!(full.len(), 1, "{}", lines_of(&events));
+    assert_eq!((&full[0]["limit"], &full[0]["value"]), (&json!("journal_bytes"), &json!(4096)), "{}", lines_of(&events));
+    assert!(events.iter().all(|event| event["type"] != "run.status"), "it was parked: {}", lines_of(&events));
     assert_eq!(host.get("/readyz").await["live_runs"], 1);
     host.kill_and_revive();
     let ended = host.ended(&large).await.failed("host_restarted");
@@ -286,8 +286,8 @@ async fn a_host_may_go_at_any_moment_of_parking_and_waking() {
     let mut ended = Vec::new();
     for run in &runs {
         let run = host.ended(run).await.completed();
-        let said: Vec<_> = run.outcomes().into_iter().filter(|outcome| !outcome.is_null()).collect();
-        assert_eq!(said, (0..8).map(|n| json!(n.to_string())).collect::<Vec<_>>(), "{run}");
+        let known_outcomes: Vec<_> = run.outcomes().into_iter().filter(|outcome| !outcome.is_null()).collect();
+        assert_eq!(known_outcomes, (0..8).map(|n| json!(n.to_string())).collect::<Vec<_>>(), "{run}");
         ended.push(run);
     }
     for (first, second) in ended[..ended.len() / 2].iter().zip(&ended[ended.len() / 2..]) {

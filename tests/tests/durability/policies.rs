@@ -21,9 +21,9 @@ async fn a_run_that_is_to_be_retried_begins_anew_and_knows_it() {
     let [retried] = &*ended.statuses("retried") else { panic!("{ended}") };
     assert_eq!((&retried["attempt"], &retried["status"]), (&json!(2), &json!("running")), "{ended}");
     // The output of the first attempt stays, and the second attempt repeats all of it.
-    let told: Vec<_> = ended.of("x.step").iter().map(|data| data["outcome"].clone()).collect();
-    assert_eq!(told, [json!(1), json!("began"), json!(2), json!("began"), json!(null), json!(2)], "{ended}");
-    assert_eq!(*ended.said().last().unwrap(), r#"[2,"began",null,2]"#);
+    let step_outcomes: Vec<_> = ended.of("x.step").iter().map(|data| data["outcome"].clone()).collect();
+    assert_eq!(step_outcomes, [json!(1), json!("began"), json!(2), json!("began"), json!(null), json!(2)], "{ended}");
+    assert_eq!(*ended.message_texts().last().unwrap(), r#"[2,"began",null,2]"#);
     host.check();
 }
 
@@ -215,5 +215,22 @@ async fn calls_of_a_live_run_are_in_the_audit_and_survive_a_kill() {
     host.kill_and_revive();
     host.ended(&run).await.failed("host_restarted");
     assert!(reads(&host).await >= seen);
+    host.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_refusal_is_in_the_audit_before_the_runner_hears_of_it() {
+    let binding = "[[bindings]]\nid = \"stage\"\nrunner = \"plugin:test/stage/default\"\ndurability = \"fail\"\n";
+    let mut host = Host::start(&["stage"], binding);
+    // The binding grants no action. The runner says what came of it, and waits.
+    let script = json!([{ "do": "act", "action": "message.edit" }, { "do": "sleep", "ms": 600_000 }]);
+    let run = host.send(&script.to_string()).await;
+    host.until(&run, |event| event["type"] == "message.completed").await;
+    host.kill_and_revive();
+    host.ended(&run).await.failed("host_restarted");
+    let audit = host.get(&format!("/api/v1/runs/{run}/audit?limit=100")).await;
+    let refused =
+        |record: &&serde_json::Value| record["action"] == "platform.request-action" && record["outcome"] == "unauthorized";
+    assert_eq!(audit["items"].as_array().unwrap().iter().filter(refused).count(), 1, "{audit:#}");
     host.check();
 }

@@ -24,13 +24,13 @@ async fn time_chance_and_the_order_of_hash_maps_are_the_same_when_a_run_comes_ba
 
     let looks = ended.of("x.seen");
     assert_eq!(looks.len(), 12, "{ended}");
-    let mut told = 0xcbf2_9ce4_8422_2325;
+    let mut state = 0xcbf2_9ce4_8422_2325;
     for look in &looks {
         // Made of all that the guest remembers: of every look before, whichever execution it was first seen by.
-        told = digest(told, &look["seen"].to_string());
-        assert_eq!(look["digest"], format!("{told:016x}"), "the guest remembers something else: {ended}");
+        state = digest(state, &look["seen"].to_string());
+        assert_eq!(look["digest"], format!("{state:016x}"), "the guest remembers something else: {ended}");
     }
-    assert_eq!(ended.said(), [format!("{told:016x}")]);
+    assert_eq!(ended.message_texts(), [format!("{state:016x}")]);
 
     // Time and random values differ all the same.
     let all = |field: &str| looks.iter().map(|look| look["seen"][field].clone()).collect::<Vec<_>>();
@@ -210,7 +210,7 @@ async fn a_guest_that_asks_for_something_else_than_before_fails_and_the_differen
     assert_eq!(details["recorded"]["request"].pointer(at), Some(&json!("this")), "{ended}");
     assert_eq!(ended.events.last().unwrap()["data"]["details"], *details, "{ended}");
     // Earlier output stays.
-    assert_eq!(ended.said(), ["hello", "began"], "{ended}");
+    assert_eq!(ended.message_texts(), ["hello", "began"], "{ended}");
 
     // Another function.
     let ended = resumed_with_another_text("get this; say began; await go", "get this", "load this").await;

@@ -21,7 +21,7 @@ async fn a_run_goes_on_with_the_version_that_it_began_with() {
     host.revive();
     // A new run uses the present component.
     let fresh = host.send("set go yes").await;
-    assert_eq!(host.ended(&fresh).await.completed().said(), ["another version"]);
+    assert_eq!(host.ended(&fresh).await.completed().message_texts(), ["another version"]);
     assert_eq!(host.run(&begun).await["status"], "running");
 
     host.kill();
@@ -47,7 +47,7 @@ async fn a_run_goes_on_though_its_plugin_is_gone() {
     fs::remove_file(host.dir().join("plugins").join("steps.wasm")).unwrap();
     host.revive();
     let ended = host.ended(&begun).await.completed();
-    assert_eq!((ended.said().first(), ended.resumes()), (Some(&"one"), 1), "{ended}");
+    assert_eq!((ended.message_texts().first(), ended.resumes()), (Some(&"one"), 1), "{ended}");
     assert_eq!(ended.outcomes().len(), 3);
     let fresh = host.send("say three").await;
     host.ended(&fresh).await.failed("runner_not_found");

@@ -88,3 +88,22 @@ fn a_broken_link_is_found() {
     assert!(wrong(&page, "docs/API.md#problem-codes").is_none() && wrong(&page, "https://example.com").is_none());
     assert_eq!(links("a [b](c.md) and [d](e.md#f)\n```\n[g](h)\n```\n"), ["c.md", "e.md#f"]);
 }
+
+/// Modules of the SDK that are lists: the generated contract, and the sizes.
+const LISTS_OF_THE_SDK: [&str; 2] = ["contract", "limits"];
+
+#[test]
+fn every_module_of_the_sdk_begins_with_an_example() {
+    let source = root().join("guest-sdk/rust/src");
+    let tour = fs::read_to_string(source.join("lib.rs")).unwrap();
+    let modules: Vec<_> = tour.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    assert!(modules.len() > 18, "{modules:?}");
+    for module in modules {
+        assert!(tour.contains(&format!("[`{module}`]")), "the tour lacks {module}");
+        let file =
+            [source.join(format!("{module}.rs")), source.join(module).join("mod.rs")].into_iter().find(|file| file.exists());
+        let text = fs::read_to_string(file.unwrap()).unwrap();
+        let has_example = text.lines().any(|line| line.starts_with("//! ```"));
+        assert!(has_example || LISTS_OF_THE_SDK.contains(&module), "the module {module} of the SDK has no example");
+    }
+}

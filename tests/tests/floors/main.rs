@@ -1,4 +1,4 @@
-//! The floors of the house: no crate depends on a higher one, crates of one floor do not know each other, no crate has an
+//! The floors of the host: no crate depends on a higher one, crates of one floor do not know each other, no crate has an
 //! import cycle between its top-level modules, and the rooms of the kernel import only rooms below them.
 
 mod glossary;

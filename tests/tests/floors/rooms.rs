@@ -52,9 +52,11 @@ fn upward(kernel: &Modules, leaves: &[&str]) -> Vec<String> {
 /// Places below the room `host` that name the facade.
 fn names_of_the_facade(kernel: &Modules) -> Vec<String> {
     let below = kernel.files.iter().filter(|(module, _)| *module != "host").flat_map(|(_, files)| files);
-    // `Execution::Host` is a variant of the protocol: who executes a run.
+    // `Execution::Host` and `EventSource::Host` are variants of the protocol: who executes a run, and the source of an event.
     let is_facade = |code: &[(String, usize)]| match code {
-        [(name, _), (colons, _), (host, _)] => host == "Host" && !(colons == "::" && name == "Execution"),
+        [(name, _), (colons, _), (host, _)] => {
+            host == "Host" && !(colons == "::" && ["Execution", "EventSource"].contains(&name.as_str()))
+        }
         _ => false,
     };
     let named = below.filter_map(|file| {

@@ -4,9 +4,21 @@
 use std::{fs, path::Path};
 
 /// Words with which no paragraph of a doc comment begins.
-const FORBIDDEN: [&str; 15] = [
-    "Who", "Whoever", "What", "Whatever", "Whether", "Where", "Wherever", "How", "Nothing", "Nobody", "It", "Its", "They",
-    "That", "Those",
+const FORBIDDEN: [&str; 16] = [
+    "Who", "Whoever", "What", "Whatever", "Whether", "Where", "Wherever", "How", "Nothing", "Nobody", "Somebody", "It", "Its",
+    "They", "That", "Those",
+];
+/// Pictures of household work in place of the terms of the field.
+const HOUSEHOLD: [&str; 9] = [
+    "held against",
+    "let go of",
+    "in vain",
+    "nobody's",
+    "come to its end",
+    "comes to its end",
+    "came to its end",
+    "put down",
+    "mend it",
 ];
 /// Comments that become part of a JSON Schema, which a model or a person reads as an instruction.
 const INSTRUCTIONS: [&str; 2] = ["example-runners/local-agent/src/lib.rs", "example-runners/local-agent/src/person.rs"];
@@ -33,6 +45,12 @@ fn clauses(text: &str) -> Vec<(usize, String)> {
     found
 }
 
+/// The household words of a text, each with its line.
+fn household(text: &str) -> Vec<(usize, String)> {
+    let lines = text.lines().zip(1..).filter(|(line, _)| HOUSEHOLD.iter().any(|words| line.contains(words)));
+    lines.map(|(line, number)| (number, line.trim().to_owned())).collect()
+}
+
 /// The forbidden beginnings in all source files below `dir`.
 fn look(root: &Path, dir: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -57,6 +75,21 @@ fn doc_comments_name_their_subject() {
         look(&root, &root.join(dir), &mut found);
     }
     assert!(found.is_empty(), "begin with the noun that the sentence is about:\n{}", found.join("\n"));
+}
+
+#[test]
+fn documents_and_messages_have_no_household_words() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize().unwrap();
+    let pages = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let others = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "guest-sdk/README.md", "xtask/messages.txt"];
+    let mut found = Vec::new();
+    for path in pages.chain(others.map(|name| root.join(name))) {
+        let words = household(&fs::read_to_string(&path).unwrap());
+        found.extend(words.into_iter().map(|(line, text)| format!("{}:{line}: {text}", path.display())));
+    }
+    assert!(found.is_empty(), "say it with a term of the field (docs/GLOSSARY.md):\n{}", found.join("\n"));
+    assert_eq!(household("fine\nheld against the schema").len(), 1);
 }
 
 #[test]

@@ -51,11 +51,11 @@ resources = {{ tool_names = ["t__*"] }}
 }
 
 async fn world(script: &str, more: &str) -> World {
-    told(&agent(more), script).await
+    configured_world(&agent(more), script).await
 }
 
-async fn told(config: &str, script: &str) -> World {
-    World::told(&["local_agent"], config, |dir| {
+async fn configured_world(config: &str, script: &str) -> World {
+    World::from_text(&["local_agent"], config, |dir| {
         fs::write(dir.join("script.toml"), script).unwrap();
         fs::write(dir.join("canary"), CANARY).unwrap();
     })
@@ -129,10 +129,10 @@ usage = { input = 12, output = 9 }
     let ended = world.say("Hi").await;
     completed(&ended);
     assert_eq!(
-        ended.said(),
+        ended.answer_text(),
         "Hello, and a very good day to you! It is a pleasure to see you here, as it was the last time and will be the next."
     );
-    assert_eq!(ended.streamed(), ended.said());
+    assert_eq!(ended.streamed(), ended.answer_text());
     let deltas = ended.kinds().iter().filter(|kind| **kind == "message.delta").count();
     assert!(deltas > 1, "it was not streamed: {}", record(&ended));
     assert_eq!(course(&ended), ["model.call.started", "model.call.completed", "run.completed"]);
@@ -170,7 +170,7 @@ usage = { input = 30, output = 4 }
     let ended = world.say("Go").await;
     completed(&ended);
     // In the order of the calls, not of the answers.
-    assert_eq!(ended.said(), "They say: done\n3\nhahaha");
+    assert_eq!(ended.answer_text(), "They say: done\n3\nhahaha");
     let kinds = ended.kinds();
     let first = |kind: &str| kinds.iter().position(|found| *found == kind).unwrap_or_else(|| panic!("{}", record(&ended)));
     let last = |kind: &str| kinds.iter().rposition(|found| *found == kind).unwrap_or_else(|| panic!("{}", record(&ended)));
@@ -210,8 +210,8 @@ usage = { input = 30, output = 4 }
 /// Reports that come too fast for anyone to read may be left out; the last one may not.
 #[track_caller]
 fn reaches_its_end(progress: &[Value]) {
-    let said: Vec<_> = progress.iter().map(|report| report["progress"].as_f64().unwrap()).collect();
-    assert!(said.is_sorted_by(|a, b| a < b) && said.last() == Some(&4.0), "{progress:#?}");
+    let spoken: Vec<_> = progress.iter().map(|report| report["progress"].as_f64().unwrap()).collect();
+    assert!(spoken.is_sorted_by(|a, b| a < b) && spoken.last() == Some(&4.0), "{progress:#?}");
     assert_eq!(progress.last().unwrap()["message"], "step 4");
 }
 
@@ -264,17 +264,17 @@ text = "At noon [1]."
 
     let ended = world.say("When does the office open?").await;
     completed(&ended);
-    let said = ended.said();
-    assert!(said.starts_with("It says “The office opens at nine.” [1].\n\n[1] "), "{report:?}: {said}");
-    assert!(said.contains("[1] Opening hours") || said.contains("hours.md"), "{said}");
-    let audit = world.host.ledger().audit_page(Some(ended.run.run_id), None, 100).unwrap().items;
+    let spoken = ended.answer_text();
+    assert!(spoken.starts_with("It says “The office opens at nine.” [1].\n\n[1] "), "{report:?}: {spoken}");
+    assert!(spoken.contains("[1] Opening hours") || spoken.contains("hours.md"), "{spoken}");
+    let audit = world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap().items;
     let asked = audit.iter().find(|record| record.action == "knowledge.retrieve").unwrap_or_else(|| panic!("{audit:#?}"));
     assert_eq!((asked.resource.as_deref(), &*asked.outcome), (Some("handbook"), "ok"));
 
     // The model searches by itself.
     let ended = world.say("Food?").await;
     completed(&ended);
-    assert!(ended.said().starts_with("At noon [1].\n\n[1] "), "{}", ended.said());
+    assert!(ended.answer_text().starts_with("At noon [1].\n\n[1] "), "{}", ended.answer_text());
     assert_eq!(tool_fact(&ended, "tool.call.started", "search_knowledge")["parameters"]["query"], "lunch");
     tool_fact(&ended, "tool.call.completed", "search_knowledge");
     world.host.shutdown(PATIENCE).await;
@@ -324,7 +324,7 @@ when = "^add$"
 tool_calls = [{ name = "t__add", parameters = { a = "one", b = 2 } }]
 "#;
     let config = agent("").replace("call_timeout_ms = 20000", "call_timeout_ms = 1000");
-    let world = told(&config, script).await;
+    let world = configured_world(&config, script).await;
     for (ask, category, says) in [
         ("fail", "tool_error", "it did not work"),
         ("refuse", "tool_failed", "is not good enough"),
@@ -348,7 +348,7 @@ tool_calls = [{ name = "t__add", parameters = { a = "one", b = 2 } }]
         let done = tool_fact(&ended, "tool.call.completed", &format!("t__{ask}"));
         assert_eq!(done["category"], category, "{done}");
         assert!(done.get("result").is_none() && done["error"].as_str().unwrap().contains(says), "{done}");
-        assert!(ended.said().starts_with("I could not: Error: "), "{ask}: {}", ended.said());
+        assert!(ended.answer_text().starts_with("I could not: Error: "), "{ask}: {}", ended.answer_text());
         assert_eq!(facts(&ended, "model.call.completed").len(), 2);
     }
     world.host.shutdown(PATIENCE).await;
@@ -357,7 +357,7 @@ tool_calls = [{ name = "t__add", parameters = { a = "one", b = 2 } }]
 #[tokio::test]
 async fn without_a_model_the_run_fails_and_says_nothing() {
     let config = "[[bindings]]\nid = \"agent\"\nrunner = \"plugin:agent-host/local-agent/default\"\n";
-    let world = told(config, "").await;
+    let world = configured_world(config, "").await;
     let ended = world.say_in("c", "Hi").await;
     ends_once(&ended);
     assert_eq!((ended.run.status, ended.failure()), (RunStatus::Failed, "provider_not_ready"), "{}", record(&ended));
@@ -392,7 +392,7 @@ runner = "plugin:agent-host/local-agent/default"
 match = { conversation = "chat" }
 config = { model = "chat" }
 "#;
-    let world = told(config, "[[reply]]\ntext = \"Here.\"\n").await;
+    let world = configured_world(config, "[[reply]]\ntext = \"Here.\"\n").await;
     let problems = world.host.readiness().problems;
     assert!(problems.iter().any(|problem| problem.contains("AGENT_HOST_TESTS_NO_SUCH_KEY")), "{problems:?}");
     let ended = world.say_in("keyless", "Hi").await;
@@ -402,7 +402,7 @@ config = { model = "chat" }
     for fact in facts(&ended, "model.call.completed") {
         assert_eq!(fact["error"]["category"], "provider_not_ready", "{fact}");
     }
-    assert_eq!(world.say_in("chat", "Hi").await.said(), "Here.");
+    assert_eq!(world.say_in("chat", "Hi").await.answer_text(), "Here.");
     world.host.shutdown(PATIENCE).await;
 }
 
@@ -499,8 +499,16 @@ impl Recorder {
         let answer = move |headers: HeaderMap, Json(body): Json<Value>| {
             let keep = Arc::clone(&keep);
             async move {
+                let messages = body["messages"].as_array().unwrap();
+                let adds = messages.last().is_some_and(|last| last["role"] == "user" && last["content"] == "add");
+                let number = messages.len();
                 keep.lock().unwrap().push((headers, body));
-                let chunk = json!({ "choices": [{ "index": 0, "delta": { "content": "noted" }, "finish_reason": "stop" }] });
+                let function = json!({ "name": "t__add", "arguments": "{\"a\":2,\"b\":3}" });
+                let call = json!({ "tool_calls": [{ "index": 0, "id": format!("call-{number}"), "type": "function", "function": function }] });
+                let (delta, reason) = if adds { (call, "tool_calls") } else { (json!({ "content": "noted" }), "stop") };
+                let usage =
+                    json!({ "prompt_tokens": 50, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": 40 } });
+                let chunk = json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": reason }], "usage": usage });
                 ([("content-type", "text/event-stream")], format!("data: {chunk}\n\ndata: [DONE]\n\n")).into_response()
             }
         };
@@ -538,20 +546,72 @@ impl Drop for Recorder {
 }
 
 #[tokio::test]
+async fn the_prompt_of_a_turn_begins_with_the_prompt_of_the_turn_before() {
+    let recorder = Recorder::start().await;
+    let config = format!(
+        "{}resources = {{ tool_names = [\"t__*\"] }}\n\n[[mcp_servers]]\nid = \"t\"\ncommand = \"{}\"\n",
+        recorder.agent().replace("api_key =", "prompt_cache_key = true\napi_key ="),
+        env!("CARGO_BIN_EXE_mcp-server"),
+    );
+    let world = configured_world(&config, "").await;
+    for text in ["Good day", "add", "And now?", "add", "Thank you"] {
+        let ended = world.say_in("c", text).await;
+        completed(&ended);
+        let usage = ended.run.usage.unwrap();
+        assert_eq!((usage.input, usage.cached_input), (50 * usage.calls, 40 * usage.calls), "cached tokens are counted");
+    }
+    completed(&world.say_in("other", "Hello").await);
+    let requests = recorder.requests.lock().unwrap();
+    let (of_other, of_c) = requests.split_last().unwrap();
+    // Seven requests: two turns had a tool call, and the request after it.
+    assert_eq!(of_c.len(), 7);
+    for pair in of_c.windows(2) {
+        let [before, after] = [&pair[0].1, &pair[1].1].map(|body| body["messages"].as_array().unwrap());
+        assert!(after.starts_with(before), "{before:#?}\nis not how this begins:\n{after:#?}");
+        assert_eq!(pair[0].1["tools"], pair[1].1["tools"], "unchanged schemas in an unchanged order");
+        assert_eq!(pair[0].1["prompt_cache_key"], pair[1].1["prompt_cache_key"]);
+    }
+    let key = |(_, body): &(HeaderMap, Value)| body["prompt_cache_key"].as_str().unwrap().to_owned();
+    assert!(key(&of_c[0]).starts_with("s_") && key(of_other) != key(&of_c[0]));
+}
+
+#[tokio::test]
+async fn a_context_names_its_session_and_what_does_not_change() {
+    let world = world("[[reply]]\ntext = \"yes\"\n[[reply]]\ntext = \"yes\"\n[[reply]]\ntext = \"yes\"\n", "").await;
+    let mut contexts = Vec::new();
+    for conversation in ["c", "c", "other"] {
+        let ended = world.say_in(conversation, "Hi").await;
+        let context = world.host.records().context(ended.run.run_id).unwrap().unwrap();
+        contexts.push(serde_json::from_str::<Value>(context.get()).unwrap());
+    }
+    let key = |n: usize| contexts[n]["context"]["session_key"].as_str().unwrap();
+    assert!(key(0) == key(1) && key(0) != key(2), "{contexts:#?}");
+    let refs = contexts[0]["runtime"]["static_refs"].as_object().unwrap();
+    for name in ["host.tool_schemas", "host.resource_manifest"] {
+        assert_eq!(refs[name]["sha256"].as_str().unwrap().len(), 64, "{refs:#?}");
+    }
+    assert!(!refs.contains_key("host.platform_policy"), "no approvals and no platform actions: {refs:#?}");
+    for context in &contexts {
+        assert_eq!(context["runtime"]["static_refs"].as_object(), Some(refs), "the same bytes in every run");
+    }
+}
+
+#[tokio::test]
 async fn the_second_turn_of_a_conversation_knows_the_first_and_no_other() {
     let model = Recorder::start().await;
-    let world = told(&model.agent(), "").await;
+    let world = configured_world(&model.agent(), "").await;
     completed(&world.say_in("a", "My name is Ada.").await);
     completed(&world.say_in("b", "My name is Bob.").await);
     let ended = world.say_in("a", "Who am I?").await;
     completed(&ended);
-    assert_eq!(ended.said(), "noted");
-    assert_eq!(facts(&ended, "model.call.completed")[0]["usage"], "unknown", "the server says nothing of it");
+    assert_eq!(ended.answer_text(), "noted");
+    let usage = &facts(&ended, "model.call.completed")[0]["usage"];
+    assert_eq!(usage, &json!({ "input": 50, "output": 2, "cached_input": 40 }), "the server's own numbers");
     let messages = model.last_messages();
-    let said: Vec<_> =
+    let spoken: Vec<_> =
         messages.iter().map(|message| (message["role"].as_str().unwrap(), message["content"].as_str().unwrap())).collect();
     assert_eq!(
-        said,
+        spoken,
         [("system", "You are a helpful assistant."), ("user", "My name is Ada."), ("assistant", "noted"), ("user", "Who am I?"),]
     );
     // Nor does it know anything without a conversation.
@@ -573,7 +633,7 @@ text = "{{tool_results}}"
 "#;
     // Each message has a run of its own: none is taken as input by the run before it.
     let config = agent("").replace("tool_names = [\"t__*\"]", "tool_names = [\"t__*\"], steering = false");
-    let world = told(&config, script).await;
+    let world = configured_world(&config, script).await;
     let mut ids = Vec::new();
     for n in 0..20 {
         ids.push(world.send(in_conversation(&format!("c{}", n % 5), &format!("<{n}>"))).await);
@@ -581,7 +641,7 @@ text = "{{tool_results}}"
     for (n, id) in ids.into_iter().enumerate() {
         let ended = world.ended(id).await;
         completed(&ended);
-        assert_eq!(ended.said(), format!("<{n}><{n}>"));
+        assert_eq!(ended.answer_text(), format!("<{n}><{n}>"));
     }
     world.host.shutdown(PATIENCE).await;
 }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const CANARY: &str = "canary-http-51d0e2";
 
 /// The first action of a run, as soon as it exists.
-async fn asked(world: &World, run: RunId) -> Action {
+async fn await_action(world: &World, run: RunId) -> Action {
     let found = async {
         loop {
             if let Some(action) = world.host.actions(run).unwrap().into_iter().find(|action| action.resolved.is_none()) {
@@ -51,7 +51,7 @@ resources = {{ platform_api = ["item.delete"] }}
 "#,
         webhook.url
     );
-    World::told(&["approval"], &text, |dir| fs::write(dir.join("hook"), "a secret of the platform").unwrap()).await
+    World::from_text(&["approval"], &text, |dir| fs::write(dir.join("hook"), "a secret of the platform").unwrap()).await
 }
 
 #[tokio::test]
@@ -59,20 +59,20 @@ async fn approval_acts_when_it_may_and_goes_on_with_every_other_answer() {
     let webhook = Webhook::start("a secret of the platform").await;
     let world = approval(&webhook).await;
     let run = world.send(in_conversation("c", "delete 42")).await;
-    let action = asked(&world, run).await;
+    let action = await_action(&world, run).await;
     assert_eq!(action.request["target"], json!({ "item_id": 42 }));
     assert!(webhook.seen().is_empty(), "nothing is done before somebody says so");
     world.host.respond(&action.action_id, says(Decision::Approve, None, None), None).await.unwrap();
     let ended = world.ended(run).await;
-    assert!(ended.said().starts_with("Done: item.delete of item 42"), "{}", ended.said());
+    assert!(ended.answer_text().starts_with("Done: item.delete of item 42"), "{}", ended.answer_text());
     assert_eq!(webhook.done(), [action.action_id]);
     webhook.check();
 
     let run = world.send(in_conversation("c", "delete 43")).await;
-    let action = asked(&world, run).await;
+    let action = await_action(&world, run).await;
     world.host.respond(&action.action_id, says(Decision::Deny, Some("It is still needed."), None), None).await.unwrap();
-    let said = world.ended(run).await.said();
-    assert!(said.contains("denied") && said.contains("It is still needed."), "{said}");
+    let spoken = world.ended(run).await.answer_text();
+    assert!(spoken.contains("denied") && spoken.contains("It is still needed."), "{spoken}");
     assert_eq!(webhook.done().len(), 1);
     world.host.shutdown(PATIENCE).await;
 }
@@ -82,18 +82,18 @@ async fn approval_asks_what_was_meant_before_it_asks_whether_it_may() {
     let webhook = Webhook::start("a secret of the platform").await;
     let world = approval(&webhook).await;
     let run = world.send(in_conversation("c", "please delete item 7 or so")).await;
-    let question = asked(&world, run).await;
+    let question = await_action(&world, run).await;
     assert_eq!(question.request["kind"], "question");
     world.host.respond(&question.action_id, says(Decision::Submit, None, None), None).await.unwrap();
     let action = loop {
-        let action = asked(&world, run).await;
+        let action = await_action(&world, run).await;
         if action.action_id != question.action_id {
             break action;
         }
     };
     assert_eq!(action.request["kind"], "platform_action");
     world.host.respond(&action.action_id, says(Decision::Approve, None, None), None).await.unwrap();
-    assert!(world.ended(run).await.said().starts_with("Done"), "it goes on after both");
+    assert!(world.ended(run).await.answer_text().starts_with("Done"), "it goes on after both");
     world.host.shutdown(PATIENCE).await;
 }
 
@@ -106,20 +106,24 @@ runner = "plugin:agent-host/supervisor/default"
 resources = { runs = ["start", "get", "events", "cancel"], runner_ids = ["plugin:agent-host/echo/*", "plugin:test/steps/*"] }
 config = { worker = "plugin:test/steps/default", at_once = 2 }
 "#;
-    let world = World::told(&["supervisor", "echo", "steps"], text, |_| {}).await;
+    let world = World::from_text(&["supervisor", "echo", "steps"], text, |_| {}).await;
     let ended = world.ended(world.send(in_conversation("c", "say one\nfail\nsay three\nsleep 20")).await).await;
     assert_eq!(ended.run.status, RunStatus::Completed, "{ended:#?}");
     let children = ended.events.iter().filter(|event| event.kind == "run.child.started").count();
     assert_eq!(children, 4);
-    assert!(ended.said().contains("one") && ended.said().contains("three") && ended.said().contains("fail"), "{}", ended.said());
+    assert!(
+        ended.answer_text().contains("one") && ended.answer_text().contains("three") && ended.answer_text().contains("fail"),
+        "{}",
+        ended.answer_text()
+    );
     // Messages of a child do not join the conversation.
     let key = agent_host_protocol::grant::ConversationKey::new("", "c", "");
     let transcript =
         world.host.ledger().transcript(&key, None, None, 100, agent_host_protocol::page::Direction::Forward).unwrap();
-    assert!(transcript.items.iter().filter_map(|item| item.run_id).all(|said| said == ended.run.run_id));
+    assert!(transcript.items.iter().filter_map(|item| item.run_id).all(|spoken| spoken == ended.run.run_id));
 
     let ended = world.ended(world.send(in_conversation("c", "fail\nfail")).await).await;
-    assert_eq!(ended.run.status, RunStatus::Failed, "all of them failed: {}", ended.said());
+    assert_eq!(ended.run.status, RunStatus::Failed, "all of them failed: {}", ended.answer_text());
     world.host.shutdown(PATIENCE).await;
 }
 
@@ -133,12 +137,12 @@ async fn elsewhere(seen: Seen) -> String {
         Json(body): Json<Value>,
     ) -> ([(&'static str, &'static str); 1], Body) {
         let token = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
-        let said = body["input"].as_str().unwrap_or_default().to_owned();
+        let spoken = body["input"].as_str().unwrap_or_default().to_owned();
         seen.lock().unwrap().push((headers, body));
         let half = token.len() / 2;
         let pieces = [
             "data: {\"delta\": \"You said: \"}\n\n".to_owned(),
-            format!("data: {{\"delta\": \"{said}. \"}}\n\ndata: {{\"delta\": \"Token: {}", &token[..half]),
+            format!("data: {{\"delta\": \"{spoken}. \"}}\n\ndata: {{\"delta\": \"Token: {}", &token[..half]),
             format!("{}\"}}\n\ndata: [DONE]\n\n", &token[half..]),
         ];
         let stream = futures_util::stream::iter(pieces.map(Ok::<_, std::io::Error>));
@@ -170,7 +174,7 @@ resources = {{ http_hosts = ["{authority}"], http_secrets = {secrets} }}
 config = {{ url = "{url}", secret = "agent" }}
 "#
     );
-    World::told(&["http_agent"], &text, |dir| fs::write(dir.join("canary"), CANARY).unwrap()).await
+    World::from_text(&["http_agent"], &text, |dir| fs::write(dir.join("canary"), CANARY).unwrap()).await
 }
 
 #[tokio::test]
@@ -180,7 +184,7 @@ async fn http_agent_streams_what_another_agent_says_and_never_holds_the_secret()
     let world = http_agent(&url, r#"["127.0.0.1"]"#, r#"["agent"]"#).await;
     let ended = world.ended(world.send(in_conversation("c", "hello")).await).await;
     assert_eq!(ended.run.status, RunStatus::Completed, "{ended:#?}");
-    assert!(ended.said().starts_with("You said: hello. Token: Bearer [secret agent]"), "{}", ended.said());
+    assert!(ended.answer_text().starts_with("You said: hello. Token: Bearer [secret agent]"), "{}", ended.answer_text());
     assert!(ended.kinds().contains(&"message.delta"), "it streams");
     let (headers, body) = seen.lock().unwrap()[0].clone();
     assert_eq!(headers["authorization"], format!("Bearer {CANARY}"), "the host put it in");

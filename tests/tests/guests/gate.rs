@@ -127,15 +127,15 @@ policy = "allow"
         fs::write(dir.join("script.toml"), SCRIPT).unwrap();
         fs::write(dir.join("hook-secret"), "a secret of the platform").unwrap();
     };
-    World::told(&["probe", "steps"], &text, lay_out).await
+    World::from_text(&["probe", "steps"], &text, lay_out).await
 }
 
 fn answers(ended: &Ended) -> BTreeMap<String, String> {
-    serde_json::from_str(&ended.said()).unwrap_or_else(|error| panic!("{error}: {ended:#?}"))
+    serde_json::from_str(&ended.answer_text()).unwrap_or_else(|error| panic!("{error}: {ended:#?}"))
 }
 
 fn audit(world: &World, ended: &Ended) -> Vec<AuditRecord> {
-    world.host.ledger().audit_page(Some(ended.run.run_id), None, 100).unwrap().items
+    world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap().items
 }
 
 async fn probe(world: &World, names: Value) -> (BTreeMap<String, String>, Vec<AuditRecord>) {

@@ -37,7 +37,7 @@ chunk_chars = 7
 delay_ms = 2
 "#;
 
-fn told(binding: &str, runner: &str) -> String {
+fn golden_config(binding: &str, runner: &str) -> String {
     format!(
         r#"
 [[models]]
@@ -65,7 +65,9 @@ storage = ["plugin", "workspace", "binding"]
 }
 
 async fn ran(guest: &str, runner: &str, text: &str) -> (World, Ended) {
-    let world = World::told(&[guest], &told("golden", runner), |dir| fs::write(dir.join("script.toml"), SCRIPT).unwrap()).await;
+    let world =
+        World::from_text(&[guest], &golden_config("golden", runner), |dir| fs::write(dir.join("script.toml"), SCRIPT).unwrap())
+            .await;
     let ended = world.ended(world.send(in_conversation("golden", text)).await).await;
     (world, ended)
 }

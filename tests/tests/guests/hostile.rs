@@ -22,7 +22,7 @@ async fn world_with(limits: Limits, deadline_ms: u64) -> World {
 
 /// The host still answers.
 async fn is_unharmed(world: &World) {
-    assert_eq!(world.say("ok still here").await.said(), "ok still here");
+    assert_eq!(world.say("ok still here").await.answer_text(), "ok still here");
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_run_that_waits_in_line_is_cancelled_without_starting() {
     let ended = world.ended(second).await;
     assert_eq!((ended.run.status, ended.run.started_at, ended.kinds()), (RunStatus::Cancelled, None, vec!["run.failed"]));
     world.host.cancel(first, String::new()).await.unwrap();
-    assert_eq!(world.ended(third).await.said(), "ok third");
+    assert_eq!(world.ended(third).await.answer_text(), "ok third");
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn results_that_break_a_rule_are_refused_whole_and_by_name() {
         ("deep-json 10000", "error invalid_argument"),
     ] {
         let ended = world.say_in("c", does).await;
-        assert!(ended.said().starts_with(code), "{does}: {}", ended.said());
+        assert!(ended.answer_text().starts_with(code), "{does}: {}", ended.answer_text());
         assert_eq!(ended.run.status, RunStatus::Completed, "a refusal is no trap");
         assert_eq!(ended.kinds(), ["message.completed", "run.completed"], "{does} left something behind");
     }
@@ -150,13 +150,29 @@ async fn results_at_the_limit_and_of_unknown_type_are_kept() {
 async fn a_guest_that_calls_too_often_is_told_so() {
     let limits =
         Limits { host_calls_per_second: 10, host_calls_burst: 20, results_per_second: 64, results_burst: 100, ..limits() };
+    let world = World::with(&["hostile"], limits.clone(), vec![bound(HOSTILE)]).await;
+    let ended = world.say_in("c", "state-get-n 100").await;
+    assert!(ended.answer_text().starts_with("error rate_limited"), "{}", ended.answer_text());
+    let audit = world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap();
+    assert!(audit.items.iter().any(|record| record.outcome == "rate_limited" && record.action == "state.get"), "{audit:#?}");
+    // Results have a rate of their own, and none is lost: the guest waits, for 64 a second after the first 100.
+    let began = Instant::now();
+    let ended = world.say("emit-n 150").await;
+    assert_eq!(ended.kinds().iter().filter(|kind| **kind == "message.delta").count(), 150);
+    assert!(began.elapsed() >= Duration::from_millis(750), "{:?}", began.elapsed());
+    assert!(world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap().items.is_empty());
+    // A batch as large as the burst passes at once.
+    let limits = Limits { results_per_second: 64, results_burst: 64, ..limits };
     let world = World::with(&["hostile"], limits, vec![bound(HOSTILE)]).await;
-    // The last message waits for the next second too: the refusal is retryable, and the SDK's reply is one call.
-    let ended = world.say("emit-n 100").await;
-    let deltas = ended.kinds().iter().filter(|kind| **kind == "message.delta").count();
-    assert!((20..100).contains(&deltas), "{deltas} of 100 got through");
-    let audit = world.host.ledger().audit_page(Some(ended.run.run_id), None, 100).unwrap();
-    assert!(audit.items.iter().any(|record| record.outcome == "rate_limited" && record.action == "results.emit"), "{audit:#?}");
+    assert_eq!(world.say("emit-many 64").await.kinds().iter().filter(|kind| **kind == "message.delta").count(), 64);
+}
+
+#[tokio::test]
+async fn thousands_of_quick_results_fail_no_run() {
+    let world = World::with(&["hostile"], Limits::default(), vec![bound(HOSTILE)]).await;
+    let ended = world.say("emit-n 4000").await;
+    assert_eq!(ended.run.status, RunStatus::Completed, "{:?}", ended.run.failure);
+    assert_eq!(ended.kinds().iter().filter(|kind| **kind == "message.delta").count(), 4000);
 }
 
 #[tokio::test]
@@ -179,11 +195,11 @@ async fn state_is_kept_in_its_scope_and_within_its_bounds() {
         ("a", "emit-state actor x 1", "error unauthorized"),
     ] {
         let ended = world.say_in(conversation, does).await;
-        assert!(ended.said().starts_with(says), "{does} in {conversation}: {}", ended.said());
+        assert!(ended.answer_text().starts_with(says), "{does} in {conversation}: {}", ended.answer_text());
     }
     for key in ["x".repeat(257), "tab\tkey".into()] {
         let ended = world.say_in("a", &format!("state-set conversation {key} 1")).await;
-        assert!(ended.said().starts_with("error invalid_argument"), "{key:?}: {}", ended.said());
+        assert!(ended.answer_text().starts_with("error invalid_argument"), "{key:?}: {}", ended.answer_text());
     }
 }
 
@@ -191,7 +207,7 @@ async fn state_is_kept_in_its_scope_and_within_its_bounds() {
 async fn a_guest_reads_its_own_writes_and_the_next_run_does_too() {
     let world = world().await;
     for turn in 1..=20 {
-        assert_eq!(world.say_in("c", "count-state n").await.said(), format!("ok {turn}"));
+        assert_eq!(world.say_in("c", "count-state n").await.answer_text(), format!("ok {turn}"));
     }
 }
 
@@ -213,25 +229,25 @@ async fn history_is_the_own_conversation_by_pages_of_one_to_a_hundred() {
         ("b", "history-page", "ok 1 items, more: false"),
     ] {
         let ended = world.say_in(conversation, does).await;
-        assert!(ended.said().starts_with(says), "{does} in {conversation}: {}", ended.said());
+        assert!(ended.answer_text().starts_with(says), "{does} in {conversation}: {}", ended.answer_text());
     }
     let alone = world.say("history-page").await;
-    assert!(alone.said().starts_with("error unauthorized"), "{}", alone.said());
+    assert!(alone.answer_text().starts_with("error unauthorized"), "{}", alone.answer_text());
 
     // A cursor of one conversation means nothing in another.
     let other = world.say_in("b", "ok").await;
     let context: serde_json::Value =
         serde_json::from_str(world.host.ledger().context(other.run.run_id).unwrap().unwrap().get()).unwrap();
     let cursor = context["context"]["latest_cursor"].as_str().unwrap();
-    assert!(world.say_in("b", &format!("history-cursor {cursor}")).await.said().starts_with("ok"));
-    assert!(world.say_in("a", &format!("history-cursor {cursor}")).await.said().starts_with("error invalid_argument"));
+    assert!(world.say_in("b", &format!("history-cursor {cursor}")).await.answer_text().starts_with("ok"));
+    assert!(world.say_in("a", &format!("history-cursor {cursor}")).await.answer_text().starts_with("error invalid_argument"));
 }
 
 #[tokio::test]
 async fn a_guest_sees_nothing_of_the_machine() {
     let world = world().await;
-    let said = world.say("probe-env").await.said();
-    let found: serde_json::Value = serde_json::from_str(said.strip_prefix("ok ").unwrap()).unwrap();
+    let answer = world.say("probe-env").await.answer_text();
+    let found: serde_json::Value = serde_json::from_str(answer.strip_prefix("ok ").unwrap()).unwrap();
     for (what, result) in found.as_object().unwrap() {
         let result = result.as_str().unwrap();
         let nothing = ["ok []", "ok \"\"", "ok \"/\"", "error "].iter().any(|fine| result.starts_with(fine));
@@ -249,7 +265,7 @@ async fn floods_are_bounded() {
     }
     let greedy = world.say("random 1073741824").await;
     assert_eq!(greedy.run.status, RunStatus::Failed, "{greedy:#?}");
-    assert!(world.say("random 16").await.said().starts_with("ok "));
+    assert!(world.say("random 16").await.answer_text().starts_with("ok "));
     is_unharmed(&world).await;
 }
 

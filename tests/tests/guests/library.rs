@@ -72,7 +72,7 @@ fn lay_out(dir: &Path) {
 }
 
 async fn world() -> World {
-    World::told(&["caller"], CONFIG, lay_out).await
+    World::from_text(&["caller"], CONFIG, lay_out).await
 }
 
 /// Another host on the same directories, with the same configuration.
@@ -135,9 +135,10 @@ async fn a_run_finds_what_it_is_granted_in_its_context_and_reads_it() {
     let world = world().await;
     let seen = context(&world, "all").await;
     let skills = seen["resources"]["skills"].as_array().unwrap();
-    let said = |skill: &Value| (skill["skill_name"].clone(), skill["description"].clone(), skill["content"]["name"].clone());
-    assert_eq!(said(&skills[0]), (json!("pdf"), json!("PDF: how to read one"), json!("pdf/SKILL.md")));
-    assert_eq!(said(&skills[1]), (json!("web"), json!("Looks things up."), json!("web/SKILL.md")));
+    let skill_summary =
+        |skill: &Value| (skill["skill_name"].clone(), skill["description"].clone(), skill["content"]["name"].clone());
+    assert_eq!(skill_summary(&skills[0]), (json!("pdf"), json!("PDF: how to read one"), json!("pdf/SKILL.md")));
+    assert_eq!(skill_summary(&skills[1]), (json!("web"), json!("Looks things up."), json!("web/SKILL.md")));
     assert_eq!(skills.len(), 2);
     let [file] = seen["resources"]["artifacts"].as_array().unwrap().as_slice() else { panic!("{seen:#}") };
     assert_eq!(file["name"], "pdf/scripts/read.py");

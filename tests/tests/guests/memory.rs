@@ -44,7 +44,7 @@ resources = { storage = ["plugin", "workspace", "binding"] }
 "#;
 
 async fn world(limits: &str) -> World {
-    World::told(&["caller", "stranger"], &format!("[limits]\n{limits}\n{BINDINGS}"), |_| {}).await
+    World::from_text(&["caller", "stranger"], &format!("[limits]\n{limits}\n{BINDINGS}"), |_| {}).await
 }
 
 /// An event for the binding with this name: `more` is the rest of the event, `steps` what its run does.
@@ -206,12 +206,12 @@ async fn of_two_runs_that_write_at_once_one_wins_and_the_other_is_told() {
             assert!(slow_did[5].get("error").is_none(), "after reading again: {}", slow_did[5]);
             assert_eq!(slow_did[6], "slow again");
             // A batch is admitted whole, or not at all.
-            let said = slow.events.iter().filter(|event| event.kind == "message.completed").count();
-            assert_eq!(said, usize::from(through_emit));
+            let completed_messages = slow.events.iter().filter(|event| event.kind == "message.completed").count();
+            assert_eq!(completed_messages, usize::from(through_emit));
         }
     }
 
-    // A key that was seen to be absent, and a delete, are held against the same.
+    // A key that was seen to be absent, and a delete, are compared in the same way.
     let slow = json!([
         { "call": "state.get", "scope": "runner", "key": "new" },
         { "call": "state.get", "scope": "runner", "key": "k" },
@@ -297,7 +297,7 @@ async fn a_scope_and_an_area_that_are_full_refuse_more() {
     let steps = json!([{ "call": "emit", "message": "no", "state": updates }, { "call": "emit", "message": "goes on" }]);
     let ended = world.ended(world.send(event("main", in_conversation("full"), steps)).await).await;
     refused(&outcomes(&ended)[0], "payload_too_large");
-    assert_eq!(ended.said(), "goes on", "the run is told, and goes on: {ended:#?}");
+    assert_eq!(ended.answer_text(), "goes on", "the run is told, and goes on: {ended:#?}");
     world.host.shutdown(PATIENCE).await;
 }
 

@@ -158,7 +158,7 @@ async fn a_replaced_file_serves_new_runs_and_the_old_ones_end_on_the_old_code() 
     let new = world.say("ok new").await;
     assert_ne!(digest(new.run.run_id), old);
     let ended = world.ended(running).await;
-    assert!(ended.said().starts_with("ok slept"), "{ended:#?}");
+    assert!(ended.answer_text().starts_with("ok slept"), "{ended:#?}");
     assert_eq!(digest(running), old);
 }
 

@@ -63,8 +63,8 @@ resources = {{ tool_names = ["e__*"] }}
     )
 }
 
-async fn told(config: &str) -> World {
-    World::told(&["local_agent"], config, |_| {}).await
+async fn configured_world(config: &str) -> World {
+    World::from_text(&["local_agent"], config, |_| {}).await
 }
 
 /// The events of a run, one per line.
@@ -103,10 +103,10 @@ async fn a_model_server_of_others_streams_its_answer_and_says_what_it_used() {
         model_server(json!([{ "match": { "userMessage": "hello" }, "response": { "content": long }, "chunkSize": 7 }]), &[])
     })
     .await;
-    let world = told(&agent(&server, "", "")).await;
+    let world = configured_world(&agent(&server, "", "")).await;
     let ended = world.say("hello").await;
     completed(&ended);
-    assert_eq!((ended.said().as_str(), ended.streamed().as_str()), (long, long));
+    assert_eq!((ended.answer_text().as_str(), ended.streamed().as_str()), (long, long));
     let [done] = &*facts(&ended, "model.call.completed") else { panic!("{}", record(&ended)) };
     assert_eq!(done["finish_reason"], "stop");
     assert!(done["usage"]["input"].as_u64() > Some(0) && done["usage"]["output"].as_u64() > Some(0), "{done}");
@@ -137,10 +137,10 @@ async fn an_agent_works_with_a_model_server_and_a_tool_server_of_others() {
         "[[mcp_servers]]\nid = \"e\"\ncommand = \"node\"\nargs = [{:?}, \"stdio\"]\nstart_timeout_ms = 60000\n",
         program.to_str().unwrap()
     );
-    let world = told(&agent(&server, "", &tools)).await;
+    let world = configured_world(&agent(&server, "", &tools)).await;
     let ended = world.say("the sum, please").await;
     completed(&ended);
-    assert_eq!(ended.said(), "The sums are 3 and 42.", "{}", record(&ended));
+    assert_eq!(ended.answer_text(), "The sums are 3 and 42.", "{}", record(&ended));
     let models = facts(&ended, "model.call.completed");
     assert_eq!((&models[0]["finish_reason"], &models[1]["finish_reason"]), (&json!("tool-calls"), &json!("stop")));
     let calls = facts(&ended, "tool.call.completed");
@@ -173,7 +173,7 @@ async fn refusals_of_a_model_server_have_the_documented_category() {
         },
     ]);
     let server = blocking(move || model_server(fixtures, &[])).await;
-    let world = told(&agent(&server, "max_retries = 0", "")).await;
+    let world = configured_world(&agent(&server, "max_retries = 0", "")).await;
     for (ask, code, retryable) in [
         ("key", "provider_unauthorized", false),
         ("long", "context_length_exceeded", false),
@@ -204,11 +204,11 @@ async fn a_model_server_that_fails_once_is_asked_again() {
         { "match": { "userMessage": "again", "sequenceIndex": 1 }, "response": { "content": "Now I can." } },
     ]);
     let server = blocking(move || model_server(fixtures, &[])).await;
-    let world = told(&agent(&server, "", "")).await;
+    let world = configured_world(&agent(&server, "", "")).await;
     let began = Instant::now();
     let ended = world.say("again").await;
     completed(&ended);
-    assert_eq!(ended.said(), "Now I can.");
+    assert_eq!(ended.answer_text(), "Now I can.");
     assert_eq!(facts(&ended, "model.call.completed").len(), 1, "the retry is within the call: {}", record(&ended));
     assert!(began.elapsed() >= Duration::from_secs(1), "`Retry-After: 1` was not respected: {:?}", began.elapsed());
     world.host.shutdown(PATIENCE).await;
@@ -218,7 +218,7 @@ async fn a_model_server_that_fails_once_is_asked_again() {
 async fn a_retry_that_would_be_after_the_deadline_is_not_waited_for() {
     let busy = json!({ "error": { "message": "come back later", "type": "rate_limit_error" }, "status": 429, "retryAfter": 120 });
     let server = blocking(move || model_server(json!([{ "match": { "userMessage": "hello" }, "response": busy }]), &[])).await;
-    let world = told(&format!("{}deadline_ms = 40000\n", agent(&server, "", ""))).await;
+    let world = configured_world(&format!("{}deadline_ms = 40000\n", agent(&server, "", ""))).await;
     let began = Instant::now();
     let ended = world.say("hello").await;
     failed(&ended, "provider_rate_limited");
@@ -232,7 +232,7 @@ async fn a_model_server_that_answers_garbage_or_hangs_up_is_a_failure_with_a_cat
     for (chaos, code) in [("--chaos-malformed", "invalid_response"), ("--chaos-disconnect", "provider_unavailable")] {
         let fixtures = json!([{ "match": { "userMessage": "hello" }, "response": { "content": "never seen" } }]);
         let server = blocking(move || model_server(fixtures, &[chaos, "1"])).await;
-        let world = told(&agent(&server, "max_retries = 1", "")).await;
+        let world = configured_world(&agent(&server, "max_retries = 1", "")).await;
         let ended = world.say("hello").await;
         failed(&ended, code);
         assert_eq!(ended.streamed(), "");
@@ -249,7 +249,7 @@ async fn a_knowledge_base_is_searched_with_embeddings_of_others() {
          [[knowledge_bases]]\nid = \"harbour\"\nembedding_model = \"meaning\"\n",
         server.url("/v1")
     );
-    let world = told(&agent(&server, "", &more)).await;
+    let world = configured_world(&agent(&server, "", &more)).await;
     let docs = world.dir.path().join("docs");
     fs::create_dir(&docs).unwrap();
     fs::write(docs.join("boats.md"), "The last boat leaves at nine.\n").unwrap();
@@ -262,7 +262,7 @@ async fn a_knowledge_base_is_searched_with_embeddings_of_others() {
     drop(knowledge);
     let ended = world.say("When does the boat leave?").await;
     completed(&ended);
-    assert!(ended.said().starts_with("At nine [1].\n\n[1] "), "{}", ended.said());
+    assert!(ended.answer_text().starts_with("At nine [1].\n\n[1] "), "{}", ended.answer_text());
     world.host.shutdown(PATIENCE).await;
 }
 
@@ -317,7 +317,7 @@ runner = "plugin:agent-host/local-agent/default"
 resources = {{ tool_names = ["e__*"] }}
 "#
     );
-    let world = World::told(&["local_agent"], &config, |dir| fs::write(dir.join("script.toml"), SCRIPT).unwrap()).await;
+    let world = World::from_text(&["local_agent"], &config, |dir| fs::write(dir.join("script.toml"), SCRIPT).unwrap()).await;
     // A slow machine may not have started it within the patience of the host.
     let began = Instant::now();
     loop {
@@ -338,19 +338,23 @@ fn over_stdio(program: &std::path::Path) -> String {
 async fn tools_work(world: &World) {
     let ended = world.say("echo").await;
     completed(&ended);
-    assert_eq!(ended.said(), "Echo: Grüße, 世界", "{}", record(&ended));
+    assert_eq!(ended.answer_text(), "Echo: Grüße, 世界", "{}", record(&ended));
 
     let ended = world.say("sum").await;
     completed(&ended);
-    assert_eq!(ended.said(), "The sum of 1 and 2 is 3.", "{}", record(&ended));
+    assert_eq!(ended.answer_text(), "The sum of 1 and 2 is 3.", "{}", record(&ended));
 
     let ended = world.say("long").await;
     completed(&ended);
-    assert!(ended.said().contains("Long running operation completed"), "{}", record(&ended));
+    assert!(ended.answer_text().contains("Long running operation completed"), "{}", record(&ended));
     let progress = facts(&ended, "tool.call.progress");
-    let said: Vec<_> = progress.iter().map(|report| report["progress"].as_f64().unwrap()).collect();
+    let progress_values: Vec<_> = progress.iter().map(|report| report["progress"].as_f64().unwrap()).collect();
     // Four of them half a second apart; a machine that stands still for so long may leave one out, but not the last.
-    assert!(said.len() > 1 && said.is_sorted_by(|a, b| a < b) && said.last() == Some(&4.0), "{}", record(&ended));
+    assert!(
+        progress_values.len() > 1 && progress_values.is_sorted_by(|a, b| a < b) && progress_values.last() == Some(&4.0),
+        "{}",
+        record(&ended)
+    );
     assert!(progress.iter().all(|report| report["total"] == 4.0), "{}", record(&ended));
     assert!(facts(&ended, "tool.call.completed")[0]["duration_ms"].as_u64().unwrap() >= 2000, "{}", record(&ended));
 
@@ -378,7 +382,8 @@ async fn the_protocols_own_server_works_over_stdio_and_sees_nothing_of_the_host(
 
     let ended = world.say("env").await;
     completed(&ended);
-    let sees: Value = serde_json::from_str(&ended.said()).unwrap_or_else(|error| panic!("{error}: {}", ended.said()));
+    let sees: Value =
+        serde_json::from_str(&ended.answer_text()).unwrap_or_else(|error| panic!("{error}: {}", ended.answer_text()));
     let sees = sees.as_object().unwrap();
     assert!(sees.contains_key("PATH"), "{sees:?}");
     let host: Vec<_> = env::vars().filter(|(name, _)| !["PATH", "HOME", "LANG", "TMPDIR"].contains(&name.as_str())).collect();
@@ -408,7 +413,7 @@ async fn the_protocols_own_server_works_over_http_and_comes_back_after_it_was_ki
     let began = Instant::now();
     loop {
         let ended = world.say("sum").await;
-        if ended.said() == "The sum of 1 and 2 is 3." {
+        if ended.answer_text() == "The sum of 1 and 2 is 3." {
             break;
         }
         assert!(began.elapsed() < PATIENCE, "{}", record(&ended));

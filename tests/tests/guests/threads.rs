@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use agent_host_ledger::{EntryWrite, check};
 use agent_host_protocol::{EventId, Principal, RunId, context::Conversation, event::Envelope, grant::ConversationKey};
-use agent_host_runs::{AcceptedEvent, AgentRun, Host, HostError, Idempotency};
+use agent_host_runs::{AcceptedEvent, AgentRun, BusyThread, Host, HostError, Idempotency};
 use agent_host_tests::{
     World,
     world::{PATIENCE, in_conversation},
@@ -43,14 +43,14 @@ resources = { runs = ["start", "get", "list", "events", "cancel"] }
 const SECRET: &str = "thewordthatwassaid";
 
 async fn world() -> World {
-    World::told(&["caller", "family"], BINDINGS, |_| {}).await
+    World::from_text(&["caller", "family"], BINDINGS, |_| {}).await
 }
 
 fn key(thread: &str) -> ConversationKey {
     ConversationKey::new("", thread, "")
 }
 
-fn asked(agent: &str, thread: &str, text: &str, steps: Value) -> AgentRun {
+fn agent_run(agent: &str, thread: &str, text: &str, steps: Value) -> AgentRun {
     let mut envelope = in_conversation(thread, text);
     envelope.data = Map::from_iter([("steps".to_owned(), steps)]);
     AgentRun {
@@ -58,6 +58,11 @@ fn asked(agent: &str, thread: &str, text: &str, steps: Value) -> AgentRun {
         envelope,
         client_tools: Vec::new(),
         state: Map::new(),
+        history: Vec::new(),
+        streamed: false,
+        busy: BusyThread::Queue,
+        replaces: None,
+        branch: None,
         metadata: Map::from_iter([("from".to_owned(), "a client".into())]),
     }
 }
@@ -101,12 +106,12 @@ async fn a_run_of_an_agent_begins_with_its_state_and_entries_in_one_commit() {
     };
     let message = unknown(host.agent("nobody").unwrap_err());
     assert!(message.contains("\"main\"") && message.contains("\"family\"") && !message.contains("gone"), "{message}");
-    let message = unknown(begin(host, asked("gone", "t", "hello", json!([]))).await.unwrap_err());
+    let message = unknown(begin(host, agent_run("gone", "t", "hello", json!([]))).await.unwrap_err());
     assert!(message.contains("plugin:test/stranger/default"), "{message}");
 
     let steps = json!([{ "call": "context" }, { "call": "state.get", "scope": "conversation", "key": "k" }]);
     let state = json!({ "k": { "a": [1] }, "other": null }).as_object().unwrap().clone();
-    let run = AgentRun { state, ..asked("main", "t", "hello", steps.clone()) };
+    let run = AgentRun { state, ..agent_run("main", "t", "hello", steps.clone()) };
     let idempotency = || Some(Idempotency { key: "t r1".into(), body_hash: [1; 32] });
     let entries = |event: EventId, runs: &[RunId]| {
         Ok(vec![EntryWrite::put(format!("test/{}", runs[0]), &json!({ "event_id": event, "runs": runs.len() }))?])
@@ -132,18 +137,18 @@ async fn a_run_of_an_agent_begins_with_its_state_and_entries_in_one_commit() {
 
     // A run that is not granted that state has none of it.
     let state = Map::from_iter([("k".to_owned(), "kept out".into())]);
-    let bare = begin(host, AgentRun { state, ..asked("stateless", "t", "hello", steps) }).await.unwrap();
+    let bare = begin(host, AgentRun { state, ..agent_run("stateless", "t", "hello", steps) }).await.unwrap();
     let outcomes_of = outcomes(&world, bare.runs[0]).await;
     assert_eq!((&outcomes_of[0]["state"]["conversation"], &outcomes_of[1]["error"]), (&json!({}), &json!("unauthorized")));
 
     let before = host.ledger().conversation_runs(&key("t")).unwrap().len();
     for wrong in [json!({ "": 1 }), json!({ "a\u{1}": 1 }), json!({ "k": "x".repeat(300_000) })] {
         let refused =
-            begin(host, AgentRun { state: wrong.as_object().unwrap().clone(), ..asked("main", "t", "x", json!([])) }).await;
+            begin(host, AgentRun { state: wrong.as_object().unwrap().clone(), ..agent_run("main", "t", "x", json!([])) }).await;
         assert!(matches!(refused, Err(HostError::Invalid(_))), "{refused:?}");
     }
     let metadata = Map::from_iter([("m".to_owned(), "x".repeat(20_000).into())]);
-    let refused = begin(host, AgentRun { metadata, ..asked("main", "t", "x", json!([])) }).await;
+    let refused = begin(host, AgentRun { metadata, ..agent_run("main", "t", "x", json!([])) }).await;
     assert!(matches!(refused, Err(HostError::Invalid(_))), "{refused:?}");
     assert_eq!(host.ledger().conversation_runs(&key("t")).unwrap().len(), before);
 
@@ -162,13 +167,13 @@ async fn a_thread_says_who_has_its_turn_and_who_waits_also_where_that_is_parked(
     let host = &world.host;
     let active = || host.active_runs(&key("t")).unwrap().iter().map(|run| run.run_id).collect::<Vec<_>>();
     assert!(active().is_empty());
-    let sleeper = |thread: &str| asked("family", thread, "sleep 600000", json!([]));
+    let sleeper = |thread: &str| agent_run("family", thread, "sleep 600000", json!([]));
     let first = begin(host, sleeper("t")).await.unwrap().runs[0];
     assert_eq!(active(), [first]);
     until("the first is parked", || host.ledger().parked_count() == 1).await;
     assert_eq!(active(), [first]);
-    let second = begin(host, asked("main", "t", "second", json!([]))).await.unwrap().runs[0];
-    let third = begin(host, asked("stateless", "t", "third", json!([]))).await.unwrap().runs[0];
+    let second = begin(host, agent_run("main", "t", "second", json!([]))).await.unwrap().runs[0];
+    let third = begin(host, agent_run("stateless", "t", "third", json!([]))).await.unwrap().runs[0];
     let elsewhere = begin(host, sleeper("u")).await.unwrap().runs[0];
     assert_eq!(active(), [first, second, third]);
     let refused = host.forget_conversation(&key("t")).await;
@@ -179,7 +184,7 @@ async fn a_thread_says_who_has_its_turn_and_who_waits_also_where_that_is_parked(
     assert_eq!(host.active_runs(&key("u")).unwrap()[0].run_id, elsewhere);
 }
 
-fn exported(world: &World) -> String {
+fn export(world: &World) -> String {
     let mut out = Vec::new();
     world.host.ledger().export(&mut out, |_| ()).unwrap();
     String::from_utf8(out).unwrap()
@@ -195,21 +200,21 @@ async fn a_thread_that_is_forgotten_is_found_nowhere() {
         { "call": "history.search", "query": SECRET },
         { "call": "emit", "message": SECRET },
     ]);
-    let first = begin(host, asked("main", "t", SECRET, steps)).await.unwrap().runs[0];
+    let first = begin(host, agent_run("main", "t", SECRET, steps)).await.unwrap().runs[0];
     let found = outcomes(&world, first).await;
     assert!(found[2].to_string().contains(SECRET), "the index has it: {found:?}");
     let parent =
         in_conversation("t", &format!("start default [say {SECRET}] {{\"objective\":\"{SECRET}\"}}; all 60000; say {SECRET}"));
-    let parent = AgentRun { envelope: parent, ..asked("family", "t", "", json!([])) };
+    let parent = AgentRun { envelope: parent, ..agent_run("family", "t", "", json!([])) };
     let parent = begin(host, parent).await.unwrap().runs[0];
     let ended = world.ended(parent).await;
     assert!(ended.kinds().contains(&"run.child.started"), "{ended:#?}");
     host.note_message(in_conversation("t", SECRET), None, &no_entries).await.unwrap();
-    let other = begin(host, asked("main", "u", "elsewhere", json!([]))).await.unwrap().runs[0];
+    let other = begin(host, agent_run("main", "u", "elsewhere", json!([]))).await.unwrap().runs[0];
     world.ended(other).await;
     let texts = async || world.events(other).await.unwrap().iter().map(|event| event.data.get().to_owned()).collect::<Vec<_>>();
     let before = texts().await;
-    assert!(exported(&world).matches(SECRET).count() > 8);
+    assert!(export(&world).matches(SECRET).count() > 8);
 
     let done = host.forget_conversation(&key("t")).await.unwrap();
     assert!(done.items >= 3 && done.values == 1 && done.artifacts == 1, "{done:?}");
@@ -217,7 +222,7 @@ async fn a_thread_that_is_forgotten_is_found_nowhere() {
     let again = host.forget_conversation(&key("t")).await.unwrap();
     assert_eq!((again.items, again.values, again.runs, again.events), (0, 0, 0, 0));
     assert_eq!(host.forget_conversation(&key("never")).await.unwrap(), agent_host_runs::Forgotten::default());
-    let export = exported(&world);
+    let export = export(&world);
     let left: Vec<_> = export.lines().filter(|line| line.contains(SECRET)).collect();
     assert!(left.is_empty(), "{left:#?}");
 
@@ -237,7 +242,7 @@ async fn a_thread_that_is_forgotten_is_found_nowhere() {
         { "call": "history.search", "query": SECRET },
         { "call": "state.get", "scope": "conversation", "key": "k" },
     ]);
-    let anew = begin(host, asked("main", "t", "anew", steps)).await.unwrap().runs[0];
+    let anew = begin(host, agent_run("main", "t", "anew", steps)).await.unwrap().runs[0];
     let seen = outcomes(&world, anew).await;
     assert_eq!(seen[0]["state"]["conversation"], json!({}));
     assert_eq!((&seen[2], &seen[3]), (&json!([]), &Value::Null));

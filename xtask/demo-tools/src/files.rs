@@ -81,8 +81,8 @@ impl Files {
         }
         let text = self.text(file)?;
         let mut page = String::new();
-        let wanted = text.lines().zip(1..).skip(from - 1).take_while(|(_, number)| *number <= to);
-        for (line, number) in wanted.take(MAX_LINES) {
+        let lines = text.lines().zip(1..).skip(from - 1).take_while(|(_, number)| *number <= to);
+        for (line, number) in lines.take(MAX_LINES) {
             let _ = writeln!(page, "{number} {line}");
             if page.len() > MAX_TEXT_BYTES {
                 page.truncate(page.floor_char_boundary(MAX_TEXT_BYTES));

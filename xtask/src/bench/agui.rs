@@ -20,6 +20,13 @@ const LETTERS: usize = 6;
 const PACE_US: &str = "20000";
 /// Clients that come back to one run, one after the other.
 const CLIENTS: &str = "300";
+/// The official agent, the tokens that its model says at once, and how many runs do.
+const LOCAL_AGENT: &str = "plugin:agent-host/local-agent/default";
+const DELTAS: u32 = 20_000;
+const DELTA_RUNS: &str = "5";
+/// The history that a client sends along, and how many runs begin with it.
+const HISTORY_TURNS: &str = "300";
+const HISTORY_RUNS: &str = "20";
 /// A long thread, and how often its first screen is shown.
 const MESSAGES: &str = "10000";
 const SCREENS: &str = "200";
@@ -28,6 +35,8 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     runs(session)?;
     tokens(session)?;
     reattach(session)?;
+    deltas(session)?;
+    history(session)?;
     thread(session)
 }
 
@@ -49,10 +58,16 @@ fn runs(session: &mut Session) -> anyhow::Result<()> {
 /// A site with an agent that passes on what a scripted model says: so many tokens, at once.
 pub(crate) fn scripted(session: &Session, name: &str, tokens: u32) -> anyhow::Result<Site> {
     let model = "[[models]]\nid = \"chat\"\nprovider = \"scripted\"\nscript = \"script.toml\"\n";
-    let site = Site::told(session, name, &session.calls, &config(model))?;
+    let site = Site::configured(session, name, &session.calls, &config(model))?;
+    write_script(&site, tokens)?;
+    Ok(site)
+}
+
+/// The script of a model that says so many tokens.
+fn write_script(site: &Site, tokens: u32) -> anyhow::Result<()> {
     let text: String = std::iter::repeat_n("token ", usize::try_from(tokens)?).collect();
     fs::write(site.file("script.toml"), format!("[[reply]]\ntext = \"{text}\"\nchunk_chars = {LETTERS}\n"))?;
-    Ok(site)
+    Ok(())
 }
 
 /// Runs of a model that takes its time.
@@ -65,7 +80,7 @@ fn tokens(session: &mut Session) -> anyhow::Result<()> {
             continue;
         }
         let models = ModelServer::start(session)?;
-        let site = Site::told(session, &format!("agui-tokens-{connections}"), &session.calls, &config(&models.config()))?;
+        let site = Site::configured(session, &format!("agui-tokens-{connections}"), &session.calls, &config(&models.config()))?;
         let host = site.start(session)?.host;
         let (connections, tokens, each) = (connections.to_string(), TOKENS.to_string(), each.to_string());
         let arguments = ["--in-flight", &connections, "--tokens", &tokens, "--pace-us", PACE_US, "--each", &each];
@@ -88,11 +103,43 @@ fn reattach(session: &mut Session) -> anyhow::Result<()> {
         return Ok(());
     }
     let models = ModelServer::start(session)?;
-    let site = Site::told(session, "agui-reattach", &session.calls, &config(&models.config()))?;
+    let site = Site::configured(session, "agui-reattach", &session.calls, &config(&models.config()))?;
     let host = site.start(session)?.host;
     let report = load(session, &host, "agui-reattach", &["--rounds", CLIENTS]);
     host.kill();
     record(session, &FIGURES, &report?)
+}
+
+/// One run of the official agent with the default limits, whose model is faster than the host.
+fn deltas(session: &mut Session) -> anyhow::Result<()> {
+    const FIGURE: &str = "agui.deltas_per_second";
+    if !session.wants(&[FIGURE]) {
+        return Ok(());
+    }
+    let config = format!(
+        "[[models]]\nid = \"chat\"\nprovider = \"scripted\"\nscript = \"script.toml\"\n\n[[bindings]]\nid = \"bench\"\nrunner = \
+         \"{LOCAL_AGENT}\"\n"
+    );
+    let site = Site::configured(session, "agui-deltas", &session.local_agent, &config)?;
+    write_script(&site, DELTAS)?;
+    let host = site.start(session)?.host;
+    let report = load(session, &host, "agui-deltas", &["--tokens", &DELTAS.to_string(), "--rounds", DELTA_RUNS]);
+    host.kill();
+    session.record(FIGURE, report?.number("per_second")?)
+}
+
+/// A client that sends a long history along.
+fn history(session: &mut Session) -> anyhow::Result<()> {
+    const FIGURE: &str = "agui.history_300.first_event_ms";
+    if !session.wants(&[FIGURE]) {
+        return Ok(());
+    }
+    let config = format!("[[bindings]]\nid = \"echo\"\nrunner = \"{}\"\n", echo::RUNNER);
+    let site = Site::configured(session, "agui-history", &session.echo, &config)?;
+    let host = site.start(session)?.host;
+    let report = load(session, &host, "agui-history", &["--turns", HISTORY_TURNS, "--rounds", HISTORY_RUNS]);
+    host.kill();
+    session.record(FIGURE, report?.number("p50_ms")?)
 }
 
 /// The first screen of a long thread.
@@ -107,7 +154,7 @@ fn thread(session: &mut Session) -> anyhow::Result<()> {
     }
     let runner = echo::RUNNER;
     let config = format!("{UNLIMITED}\n[[bindings]]\nid = \"echo\"\nrunner = \"{runner}\"\n");
-    let site = Site::told(session, "agui-thread", &session.echo, &config)?;
+    let site = Site::configured(session, "agui-thread", &session.echo, &config)?;
     let host = site.start(session)?.host;
     let report = load(session, &host, "agui-thread", &["--messages", MESSAGES, "--rounds", SCREENS]);
     host.kill();

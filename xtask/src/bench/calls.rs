@@ -38,7 +38,7 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     if calls.is_empty() {
         return Ok(());
     }
-    let site = Site::told(session, "calls", &session.calls, &config(session))?;
+    let site = Site::configured(session, "calls", &session.calls, &config(session))?;
     fs::write(site.file("script.toml"), SCRIPT)?;
     let documents = site.file("documents").display().to_string();
     let report = session.load(&[&["calls", "--config", &site.config(), "--documents", &documents], calls.as_slice()].concat())?;

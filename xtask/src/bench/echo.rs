@@ -22,12 +22,12 @@ const DELTAS: &str = "1000";
 pub(crate) fn over_http(session: &mut Session) -> anyhow::Result<()> {
     for in_flight in IN_FLIGHT {
         let rate = format!("echo.http.{in_flight}.runs_per_second");
-        let wanted: &[&str] = match in_flight {
+        let names: &[&str] = match in_flight {
             1 => &[&rate, "echo.unloaded.p50_ms", "echo.unloaded.p99_ms"],
             256 => &[&rate, "echo.cpu_us_per_run"],
             _ => &[&rate],
         };
-        if !session.wants(wanted) {
+        if !session.wants(names) {
             continue;
         }
         let site = site(session, &format!("http-{in_flight}"))?;

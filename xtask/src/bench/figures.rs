@@ -214,12 +214,15 @@ pub(crate) const FIGURES: &[(&str, &str)] = &[
     ("agui.token_delay.200.p99_ms", "ms"),
     ("agui.reattach.p50_ms", "ms"),
     ("agui.reattach.p99_ms", "ms"),
+    ("agui.deltas_per_second", "deltas/s"),
+    ("agui.history_300.first_event_ms", "ms"),
     ("agui.thread_10000.first_ms", "ms"),
     ("agui.thread_10000.p50_ms", "ms"),
     ("agui.thread_10000.p99_ms", "ms"),
     ("ledger.million.ratio", "x"),
     ("ledger.bytes_per_run", "bytes"),
     ("ledger.open.million.ms", "ms"),
+    ("ledger.list.million.ms", "ms"),
 ];
 
 /// True if a figure is a count and not a time: it does not depend on the hour, and has a bound.

@@ -50,14 +50,15 @@ fn runs(session: &mut Session) -> anyhow::Result<()> {
 /// Host calls with a journal and without.
 fn calls(session: &mut Session) -> anyhow::Result<()> {
     let figures = |call: &str| [format!("journal.call.{call}.us"), format!("journal.call.{call}.off.us")];
-    let wanted: Vec<_> = CALLS.into_iter().filter(|call| session.wants(&figures(call).each_ref().map(String::as_str))).collect();
-    if wanted.is_empty() {
+    let measured: Vec<_> =
+        CALLS.into_iter().filter(|call| session.wants(&figures(call).each_ref().map(String::as_str))).collect();
+    if measured.is_empty() {
         return Ok(());
     }
     let calls = session.calls.clone();
     let site = both(session, "journal-calls", &calls, RUNNER, "")?;
-    let report = session.load(&[&["journal-calls", "--config", &site.config()], wanted.as_slice()].concat())?;
-    for call in wanted {
+    let report = session.load(&[&["journal-calls", "--config", &site.config()], measured.as_slice()].concat())?;
+    for call in measured {
         let [with, without] = figures(call);
         session.record(&with, report.number(&format!("{call}.us"))?)?;
         session.record(&without, report.number(&format!("{call}.off_us"))?)?;
@@ -118,5 +119,5 @@ fn both(session: &Session, name: &str, component: &Path, runner: &str, more: &st
         binding("resume"),
         binding("fail")
     );
-    Site::told(session, name, component, &config)
+    Site::configured(session, name, component, &config)
 }

@@ -16,7 +16,7 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     let config = format!(
         "[[knowledge_bases]]\nid = \"bench\"\npassage_chars = 400\noverlap_chars = 0\n\n[[bindings]]\nid = \"bench\"\nrunner = \"{RUNNER}\"\n"
     );
-    let site = Site::told(session, "knowledge", &session.calls, &config)?;
+    let site = Site::configured(session, "knowledge", &session.calls, &config)?;
     let documents = site.file("documents").display().to_string();
     let report = session.load(&["knowledge", "--config", &site.config(), "--documents", &documents, "--passages", PASSAGES])?;
     session.record(ADD, report.number("passages_per_second")?)?;

@@ -11,6 +11,7 @@ use super::{
 const RATIO: &str = "ledger.million.ratio";
 const BYTES: &str = "ledger.bytes_per_run";
 const OPEN: &str = "ledger.open.million.ms";
+const LIST: &str = "ledger.list.million.ms";
 
 /// Pairs of measurements, one of each ledger right after the other, since machines and disks change from minute to
 /// minute. Odd, so that there is a pair in the middle.
@@ -21,7 +22,7 @@ const MEASURE_MS: &str = "3000";
 const WORK: Duration = Duration::from_secs(3);
 
 pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
-    if !session.wants(&[RATIO, BYTES, OPEN]) {
+    if !session.wants(&[RATIO, BYTES, OPEN, LIST]) {
         return Ok(());
     }
     let site = echo::site(session, "million")?;
@@ -31,7 +32,7 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     if session.wants(&[RATIO]) {
         ratio(session, &site)?;
     }
-    if session.wants(&[OPEN]) {
+    if session.wants(&[OPEN, LIST]) {
         open_after_kill(session, &site)?;
     }
     Ok(())
@@ -60,7 +61,7 @@ fn ratio(session: &mut Session, full: &Site) -> anyhow::Result<()> {
     session.record(RATIO, ratios.get(PAIRS / 2).copied().unwrap_or(f64::NAN))
 }
 
-/// The cost of a crash for the next start.
+/// The cost of a crash for the next start, and of a page of runs out of all of them.
 fn open_after_kill(session: &mut Session, site: &Site) -> anyhow::Result<()> {
     let host = site.start(session)?.host;
     let target = target(&host);
@@ -71,5 +72,6 @@ fn open_after_kill(session: &mut Session, site: &Site) -> anyhow::Result<()> {
     // The load generator fails when the host ends.
     load.wait()?;
     let report = session.load(&["open", "--config", &site.config()])?;
-    session.record(OPEN, report.number("open_ms")?)
+    session.record(OPEN, report.number("open_ms")?)?;
+    session.record(LIST, report.number("list_ms")?)
 }

@@ -12,7 +12,7 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&FIGURES.map(|(figure, _)| figure)) {
         return Ok(());
     }
-    let site = Site::told(session, "egress", &session.people, &config())?;
+    let site = Site::configured(session, "egress", &session.people, &config())?;
     let report = session.load(&["egress", "--config", &site.config()])?;
     for (figure, name) in FIGURES {
         session.record(figure, report.number(name)?)?;

@@ -142,7 +142,7 @@ fn site(session: &Session, name: &str, park_after_ms: u64) -> anyhow::Result<Sit
     let config = format!(
         "{UNLIMITED}park_after_ms = {park_after_ms}\n\n[[bindings]]\nid = \"bench\"\nrunner = \"{RUNNER}\"\ndeadline_ms = 14400000\n"
     );
-    Site::told(session, name, &session.calls, &config)
+    Site::configured(session, name, &session.calls, &config)
 }
 
 fn send(client: &Client, conversation: u64, task: &Value) -> anyhow::Result<Value> {
@@ -155,14 +155,14 @@ fn send(client: &Client, conversation: u64, task: &Value) -> anyhow::Result<Valu
 }
 
 /// Waits until the host says that it has so many.
-pub(crate) fn until(client: &Client, what: &str, wanted: u64) -> anyhow::Result<()> {
+pub(crate) fn until(client: &Client, what: &str, expected: u64) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let there = client.get("/readyz")?.get(what).and_then(Value::as_u64);
-        if there == Some(wanted) {
+        if there == Some(expected) {
             return Ok(());
         }
-        anyhow::ensure!(Instant::now() < deadline, "{what} should be {wanted}, the host says {there:?}");
+        anyhow::ensure!(Instant::now() < deadline, "{what} should be {expected}, the host says {there:?}");
         thread::sleep(Duration::from_millis(50));
     }
 }

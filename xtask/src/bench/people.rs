@@ -102,7 +102,7 @@ fn approval(session: &mut Session) -> anyhow::Result<()> {
         return Ok(());
     }
     let config = format!("{UNLIMITED}\n[[bindings]]\nid = \"bench\"\nrunner = \"{RUNNER}\"\n{NIGHT}");
-    let site = Site::told(session, "approval", &session.people, &config)?;
+    let site = Site::configured(session, "approval", &session.people, &config)?;
     let host = site.start(session)?.host;
     let report = load(session, &host, "approval", &["--rounds", ROUNDS, "--in-flight", ANSWERING, "--each", ANSWERS])?;
     host.kill();
@@ -116,7 +116,7 @@ fn steering(session: &mut Session) -> anyhow::Result<()> {
         return Ok(());
     }
     let config = format!("{UNLIMITED}park_after_ms = 3600000\n\n[[bindings]]\nid = \"bench\"\nrunner = \"{RUNNER}\"\n{NIGHT}");
-    let site = Site::told(session, "steering", &session.people, &config)?;
+    let site = Site::configured(session, "steering", &session.people, &config)?;
     let host = site.start(session)?.host;
     let report = load(session, &host, "steering", &["--rounds", MESSAGES])?;
     host.kill();

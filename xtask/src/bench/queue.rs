@@ -100,7 +100,7 @@ fn subscribers(session: &mut Session) -> anyhow::Result<()> {
         return Ok(());
     }
     allow_files(u64::from(SUBSCRIBERS) + OTHER_FILES)?;
-    let site = Site::told(session, "subscribers", &session.echo, &crowded())?;
+    let site = Site::configured(session, "subscribers", &session.echo, &crowded())?;
     let host = site.start(session)?.host;
     let alone = honest(session, &host)?;
     let before = settled(&host)?;
@@ -166,7 +166,7 @@ fn deliveries(session: &mut Session) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut load = Beside::start(session, &["deliveries", "--events", EVENTS, "--in-flight", IN_FLIGHT])?;
-    let site = Site::told(session, "deliveries", &session.echo, &told(&load.line()?.text("address")?))?;
+    let site = Site::configured(session, "deliveries", &session.echo, &configured(&load.line()?.text("address")?))?;
     fs::write(site.file("secret"), SECRET)?;
     let host = site.start(session)?.host;
     load.tell(host.url().trim_start_matches("http://"))?;
@@ -176,7 +176,7 @@ fn deliveries(session: &mut Session) -> anyhow::Result<()> {
 }
 
 /// The configuration of a webhook at this address that receives every run.
-fn told(webhook: &str) -> String {
+fn configured(webhook: &str) -> String {
     let runner = echo::RUNNER;
     format!(
         r#"[[webhooks]]

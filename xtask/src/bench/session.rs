@@ -47,6 +47,8 @@ pub(crate) struct Session {
     /// The release binary `agent-host-load` of this revision, which puts load on hosts of all revisions.
     pub(crate) load_binary: PathBuf,
     pub(crate) echo: PathBuf,
+    /// The official agent.
+    pub(crate) local_agent: PathBuf,
     pub(crate) hostile: PathBuf,
     pub(crate) variant: PathBuf,
     pub(crate) calls: PathBuf,
@@ -83,6 +85,7 @@ impl Session {
             binaries: Binaries { host: release.join(HOST), load: load_binary.clone() },
             load_binary,
             echo: guests::dir(workspace).join("echo_runner.wasm"),
+            local_agent: guests::dir(workspace).join("local_agent_runner.wasm"),
             hostile,
             variant,
             calls,

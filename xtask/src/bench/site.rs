@@ -39,7 +39,7 @@ impl Site {
     }
 
     /// A site with a configuration: `config` has everything but the address of the host.
-    pub(crate) fn told(session: &Session, name: &str, component: &Path, config: &str) -> anyhow::Result<Self> {
+    pub(crate) fn configured(session: &Session, name: &str, component: &Path, config: &str) -> anyhow::Result<Self> {
         Self::holding(session, name, &[component], config)
     }
 

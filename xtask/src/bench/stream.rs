@@ -41,7 +41,7 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
 
 fn stream(session: &Session, name: &str, arguments: &[&str]) -> anyhow::Result<Report> {
     let models = ModelServer::start(session)?;
-    let site = Site::told(session, name, &session.calls, &config(&models))?;
+    let site = Site::configured(session, name, &session.calls, &config(&models))?;
     let host = site.start(session)?.host;
     let target = target(&host);
     let target: Vec<_> = target.iter().map(String::as_str).collect();

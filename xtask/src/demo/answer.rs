@@ -21,7 +21,7 @@ const SERVER: &str = "project__";
 pub(crate) struct Answer {
     deltas: usize,
     /// Tool calls that have begun: their parameters, and when.
-    begun: HashMap<String, (String, u64)>,
+    started: HashMap<String, (String, u64)>,
     /// The answers of tools: name and text.
     tools: Vec<(String, String)>,
     /// Lines that wait for the end of the message that is being printed.
@@ -55,7 +55,7 @@ impl Answer {
             }
             "message.completed" => return Ok(self.end_of_message()),
             "tool.call.started" => {
-                self.begun.insert(field("tool_call_id"), (field("parameters"), at));
+                self.started.insert(field("tool_call_id"), (field("parameters"), at));
             }
             "tool.call.completed" => {
                 let line = self.tool(data, at, &field("tool_call_id"), &field("tool_name"));
@@ -88,19 +88,19 @@ impl Answer {
 
     /// A tool has ended: what it was, how long it took, and the beginning of what it said.
     fn tool(&mut self, data: &Value, at: u64, id: &str, name: &str) -> String {
-        let (parameters, began) = self.begun.remove(id).unwrap_or_default();
+        let (parameters, began) = self.started.remove(id).unwrap_or_default();
         // The host measures its own tools; those of the runner are as long as it says.
         let took = data.get("duration_ms").and_then(Value::as_u64).unwrap_or_else(|| at.saturating_sub(began));
-        let said = match (data.get("error"), data.get("result")) {
+        let outcome = match (data.get("error"), data.get("result")) {
             (None, Some(result)) => {
                 let text = text_of(result);
-                let shown = text.clone();
+                let copied = text.clone();
                 self.tools.push((name.to_owned(), text));
-                shown
+                copied
             }
             (error, _) => format!("failed: {}", error.map(plain).unwrap_or_default()),
         };
-        format!("tool {name} {}, {took} ms: {said}", fitting(&parameters, WIDTH / 2))
+        format!("tool {name} {}, {took} ms: {outcome}", fitting(&parameters, WIDTH / 2))
     }
 
     /// Says how it ended.
@@ -170,14 +170,14 @@ mod tests {
         let delta = |text: &str| json!({ "chunk": { "content": text } });
         let done =
             json!({ "model_id": "chat", "operation": "stream", "duration_ms": 7, "finish_reason": "stop", "usage": "unknown" });
-        let told = [
+        let lines = [
             tell(&mut answer, "message.delta", 1, &delta("one ")),
             tell(&mut answer, "model.call.completed", 2, &done),
             tell(&mut answer, "message.delta", 3, &delta("two\u{1b}")),
             tell(&mut answer, "message.completed", 4, &json!({})),
             tell(&mut answer, "run.completed", 5, &json!({})),
         ];
-        assert_eq!(told.concat(), "one two\u{fffd}\n   · model chat stream, 7 ms: stop, tokens unknown\n");
+        assert_eq!(lines.concat(), "one two\u{fffd}\n   · model chat stream, 7 ms: stop, tokens unknown\n");
         assert_eq!((answer.deltas, answer.end.as_deref()), (2, Some("run.completed")));
     }
 
@@ -198,11 +198,11 @@ mod tests {
 
     #[test]
     fn a_demo_without_tools_or_passages_has_failed() {
-        let (found, said) = (json!({ "result": "[1] README:\nText" }), json!({ "result": [{ "type": "text", "text": "3" }] }));
-        answer(&found, &said).check().unwrap();
+        let (found, outcome) = (json!({ "result": "[1] README:\nText" }), json!({ "result": [{ "type": "text", "text": "3" }] }));
+        answer(&found, &outcome).check().unwrap();
         let problem = |search: &Value, tool: &Value| answer(search, tool).check().unwrap_err().to_string();
-        assert!(problem(&json!({ "result": "Nothing was found." }), &said).contains("found nothing"));
-        assert!(problem(&json!({ "error": "[damaged]" }), &said).contains("found nothing"));
+        assert!(problem(&json!({ "result": "Nothing was found." }), &outcome).contains("found nothing"));
+        assert!(problem(&json!({ "error": "[damaged]" }), &outcome).contains("found nothing"));
         assert!(problem(&found, &json!({ "error": "down" })).contains("no tool"));
         assert!(Answer::default().check().is_err());
     }

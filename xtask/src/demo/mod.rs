@@ -85,7 +85,7 @@ impl Demo {
         })?;
         host.end_on_signals()?;
 
-        show::title(&format!("{} listens at {}", workspace.shown(&binary).display(), host.url()));
+        show::title(&format!("{} listens at {}", workspace.relative(&binary).display(), host.url()));
         let client = Client::new(host.url());
         let (run, answer) = follow(&client, &input)?;
         show::title("The run, as it stands in the ledger");
@@ -180,6 +180,10 @@ loopback_without_key = true       # whoever is on this machine; docs/OPERATIONS.
 data_dir = "data"
 plugins_dir = "plugins"
 
+# Stock front ends bring history and instructions along: docs/AGUI.md.
+[agui]
+foreign_history = "accept"
+
 # A file of replies in place of a model. A real one takes as many lines: docs/MODELS.md.
 [[models]]
 id = "chat"
@@ -200,6 +204,7 @@ runner = "{RUNNER}"
 match = {{ event_type = 'message\..*' }}
 config = {{ system_prompt = "You answer questions about the project Agent Host. Look things up before you answer." }}
 resources = {{ tool_names = ["project__*"] }}
+client_instructions = "offer"
 "#,
         quoted(tool_server)?,
         quoted(root)?

@@ -97,7 +97,7 @@ impl Table {
 
 /// Commands for the next steps, to be copied.
 pub(crate) fn how_to_go_on(workspace: &Workspace, binary: &Path, config: &Path) {
-    let (binary, config) = (workspace.shown(binary).display(), workspace.shown(config).display());
+    let (binary, config) = (workspace.relative(binary).display(), workspace.relative(config).display());
     let root = workspace.root();
     let (guide, models) = (root.join("guest-sdk/README.md"), root.join("docs/MODELS.md"));
     println!(
@@ -115,8 +115,8 @@ Use a real model:      in {config}, instead of the entry of `[[models]]` ({}):
     id = \"gpt-4o-mini\"
     provider = \"openai\"
     api_key = {{ env = \"OPENAI_API_KEY\" }}",
-        workspace.shown(&guide).display(),
-        workspace.shown(&models).display()
+        workspace.relative(&guide).display(),
+        workspace.relative(&models).display()
     );
 }
 
@@ -136,8 +136,8 @@ pub(super) fn fitting(text: &str, width: usize) -> String {
 
 /// Text of others, with control characters shown instead of obeyed.
 pub(super) fn printable(text: &str) -> String {
-    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
-    text.chars().map(shown).collect()
+    let printable = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    text.chars().map(printable).collect()
 }
 
 #[cfg(test)]

@@ -65,11 +65,11 @@ impl Response {
         // Best effort: a body that breaks off does not change the error.
         let body = self.head(ERROR_BYTES);
         let body = String::from_utf8_lossy(&body);
-        let said = split_at_json_len(body.trim(), ERROR_BYTES).0;
-        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        let excerpt = split_at_json_len(body.trim(), ERROR_BYTES).0;
+        let excerpt = if excerpt.is_empty() { String::new() } else { format!(": {excerpt}") };
         Err(ApiError {
             code: ErrorCode::RuntimeError,
-            message: format!("the other side answered {status}{said}"),
+            message: format!("the other side answered {status}{excerpt}"),
             retryable: matches!(status, 408 | 429 | 502 | 503 | 504),
             details: Some(format!(r#"{{"code":"http_status","status":{}}}"#, status.into_json())),
         })
@@ -201,7 +201,7 @@ impl Parts {
 }
 
 /// Lines of a body, without line ends. Invalid UTF-8 becomes U+FFFD. An error is the last item.
-#[must_use = "an iterator does nothing until it is asked"]
+#[must_use = "an iterator does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct Lines {
     bytes: Parts,
@@ -234,7 +234,7 @@ impl Iterator for Lines {
 }
 
 /// Text of a body, in pieces as they arrive. An error is the last item.
-#[must_use = "an iterator does nothing until it is asked"]
+#[must_use = "an iterator does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct Pieces {
     bytes: Parts,
@@ -272,11 +272,11 @@ impl Iterator for Pieces {
 fn whole_characters(bytes: &mut Vec<u8>) -> String {
     // A character has at most 4 bytes, so an incomplete one starts in the last 3 bytes.
     let last = bytes.len().saturating_sub(3);
-    let begun = (last..bytes.len()).find(|at| {
+    let incomplete = (last..bytes.len()).find(|at| {
         let tail = bytes.get(*at..).unwrap_or_default();
         std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
     });
-    let tail = bytes.split_off(begun.unwrap_or(bytes.len()));
+    let tail = bytes.split_off(incomplete.unwrap_or(bytes.len()));
     let whole = std::mem::replace(bytes, tail);
     String::from_utf8_lossy(&whole).into_owned()
 }

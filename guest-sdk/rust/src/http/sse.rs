@@ -21,7 +21,7 @@ pub struct Event {
 }
 
 /// Events of a response. An error is the last item; an event that is incomplete at the end of the stream is dropped.
-#[must_use = "an iterator does nothing until it is asked"]
+#[must_use = "an iterator does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct Events {
     bytes: Parts,
@@ -119,7 +119,7 @@ fn too_long() -> ApiError {
 #[derive(Debug, Default)]
 struct Parser {
     lines: LineSplitter,
-    begun: bool,
+    has_started: bool,
     event: String,
     /// With a line end after each `data` line.
     data: String,
@@ -130,8 +130,8 @@ impl Parser {
     fn next_event(&mut self) -> Result<Option<Event>, ApiError> {
         while let Some(line) = self.lines.next_line()? {
             // A byte order mark may precede the first line.
-            let line = if self.begun { line.as_str() } else { line.strip_prefix('\u{feff}').unwrap_or(&line) };
-            self.begun = true;
+            let line = if self.has_started { line.as_str() } else { line.strip_prefix('\u{feff}').unwrap_or(&line) };
+            self.has_started = true;
             if line.is_empty() {
                 let event = std::mem::take(&mut self.event);
                 let mut data = std::mem::take(&mut self.data);

@@ -28,11 +28,11 @@ pub enum Images {
 #[must_use]
 pub fn input(ctx: &Context, images: Images) -> Message {
     let mut message = Message::user(ctx.text());
-    let mut shown = 0;
+    let mut inlined = 0;
     let mut notes = String::new();
     for attachment in ctx.attachments() {
-        if images == Images::Inline && attachment.media_type.starts_with("image/") && shown < IMAGES {
-            shown += 1;
+        if images == Images::Inline && attachment.media_type.starts_with("image/") && inlined < IMAGES {
+            inlined += 1;
             message.content.push(ContentPart::Artifact(attachment.clone()));
         } else {
             notes.push('\n');

@@ -32,6 +32,7 @@
 //! item is summarized twice; if the checkpoint is lost, only the summary is lost.
 
 mod attachments;
+mod client;
 mod prompt;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ use serde::{Deserialize, Serialize};
 pub use self::attachments::{Images, input};
 pub use self::prompt::Prompt;
 use self::units::{Unit, units};
+use crate::client::HistoryClaim;
 use crate::contract::{ErrorCode, Message, ModelOperation, StateScope, TranscriptItem};
 use crate::error::ApiError;
 use crate::models::{Model, ModelRequest};
@@ -66,6 +68,13 @@ const PAGE_ITEMS: u32 = 50;
 
 /// Maximum size of a summary, in bytes. A model that does not stop must not fill the state.
 const SUMMARY_BYTES: usize = 16 * 1024;
+
+/// Message in front of history that a client claims.
+const CLAIMED_BEGIN: &str =
+    "[The following messages are history that the client of the user claims. Nothing in them is verified.]";
+
+/// Message behind it.
+const CLAIMED_END: &str = "[End of the claimed history. The conversation begins here.]";
 
 /// System prompt for the summary of items that no longer fit.
 const SUMMARIZE: &str = "You keep the memory of a conversation between a user and an assistant. You are given the summary so \
@@ -177,7 +186,7 @@ impl<'a> Memory<'a> {
     fn part_of(&self, units: &[Unit], scale: f64) -> usize {
         let mut tokens = 0;
         let fits = units.iter().take_while(|unit| {
-            tokens += scaled(unit.tokens, scale);
+            tokens += scale_tokens(unit.tokens, scale);
             tokens <= self.budget
         });
         fits.count().max(1)
@@ -227,7 +236,8 @@ impl<'a> Memory<'a> {
                 if item.seq <= seq || tokens > self.budget.saturating_mul(READ_BUDGETS) {
                     break 'pages;
                 }
-                if item.event_id != *now {
+                // A client may claim history together with the message of this event.
+                if item.event_id != *now || HistoryClaim::of(&item).is_some() {
                     tokens += estimate(item.text.as_deref().or(item.content.as_deref()).unwrap_or_default());
                     items.push(item);
                 }
@@ -268,7 +278,17 @@ impl Window {
     #[must_use]
     pub fn messages(&self) -> Vec<Message> {
         let fits = self.units.get(self.from..).unwrap_or_default();
-        fits.iter().flat_map(|unit| unit.messages.iter().cloned()).collect()
+        let claimed = fits.iter().take_while(|unit| unit.claimed).count();
+        let (before, after) = fits.split_at(claimed);
+        let of = |units: &[Unit]| units.iter().flat_map(|unit| unit.messages.clone()).collect::<Vec<_>>();
+        let mut messages = of(before);
+        // A client can claim a history at the beginning of a thread alone.
+        if !messages.is_empty() {
+            messages.insert(0, Message::user(CLAIMED_BEGIN));
+            messages.push(Message::user(CLAIMED_END));
+        }
+        messages.extend(of(after));
+        messages
     }
 
     /// Returns the summary of older messages.
@@ -285,8 +305,9 @@ impl Window {
 
     /// Returns the estimated tokens of the summary and of the units from `from` on.
     fn estimate(&self, from: usize) -> u64 {
-        let units: u64 = self.units.get(from..).unwrap_or_default().iter().map(|unit| scaled(unit.tokens, self.scale)).sum();
-        units + self.summary().map_or(0, |text| scaled(estimate(text), self.scale))
+        let units: u64 =
+            self.units.get(from..).unwrap_or_default().iter().map(|unit| scale_tokens(unit.tokens, self.scale)).sum();
+        units + self.summary().map_or(0, |text| scale_tokens(estimate(text), self.scale))
     }
 
     /// Returns the first unit from which all following units fit into `budget` tokens. A cut window begins with a message
@@ -295,7 +316,7 @@ impl Window {
         let mut left = budget.saturating_sub(self.estimate(usize::MAX));
         let mut from = self.units.len();
         for (place, unit) in self.units.iter().enumerate().rev() {
-            let Some(rest) = left.checked_sub(scaled(unit.tokens, self.scale)) else { break };
+            let Some(rest) = left.checked_sub(scale_tokens(unit.tokens, self.scale)) else { break };
             left = rest;
             from = place;
         }
@@ -310,7 +331,7 @@ impl Window {
     }
 }
 
-fn scaled(tokens: u64, scale: f64) -> u64 {
+fn scale_tokens(tokens: u64, scale: f64) -> u64 {
     (tokens as f64 * scale).ceil() as u64
 }
 

@@ -1,6 +1,7 @@
 //! Builder for a request with a stable prefix.
 
-use super::Window;
+use super::{Window, client};
+use crate::client::ClientInput;
 use crate::contract::{ContentPart, Message, Role, ToolDefinition};
 use crate::models::ModelRequest;
 
@@ -24,6 +25,7 @@ pub struct Prompt {
     summary: Option<String>,
     history: Vec<Message>,
     asides: Vec<String>,
+    client: String,
 }
 
 impl Prompt {
@@ -53,6 +55,14 @@ impl Prompt {
         self
     }
 
+    /// Adds the input of the client: its context, state and properties as data, and its instructions where the binding offers
+    /// them. The request has it in the message of the input, so that the messages before stay as they are; 16 KiB of each kind
+    /// at most, marked as coming from the client.
+    pub fn client(mut self, client: &ClientInput) -> Self {
+        self.client = client::text_of(client);
+        self
+    }
+
     /// Builds the request, which ends with the input.
     pub fn request(self, mut input: Message) -> ModelRequest {
         let mut request = ModelRequest::new().tools(self.tools);
@@ -69,8 +79,9 @@ impl Prompt {
         // A document with the closing tag could otherwise continue as text of the user.
         let material: Vec<_> =
             asides.map(|text| format!("<material>\n{}\n</material>\n\n", text.replace("</material", "< /material"))).collect();
-        if !material.is_empty() {
-            input.content.insert(0, ContentPart::Text(material.concat()));
+        let beside = material.concat() + &self.client;
+        if !beside.is_empty() {
+            input.content.insert(0, ContentPart::Text(beside));
         }
         request.push(input);
         request

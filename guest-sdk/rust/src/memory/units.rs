@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::estimate;
+use crate::client::HistoryClaim;
 use crate::contract::{ArtifactRef, Message, Role, ToolCall, TranscriptItem};
 use crate::json::from_str;
 
@@ -19,6 +20,8 @@ pub(super) struct Unit {
     /// Estimated number of tokens.
     pub(super) tokens: u64,
     pub(super) by_user: bool,
+    /// True if a client claims it, and the host has not seen it.
+    pub(super) claimed: bool,
 }
 
 impl Unit {
@@ -28,12 +31,15 @@ impl Unit {
             estimate(&message.text()) + calls + FRAME_TOKENS
         });
         let by_user = messages.first().is_some_and(|message| message.role == Role::User);
-        Self { tokens: tokens.sum(), messages, seq, by_user }
+        Self { tokens: tokens.sum(), messages, seq, by_user, claimed: false }
     }
 
     /// Appends the unit as text for a summary, at most `max_bytes` of each message.
     pub(super) fn write_to(&self, into: &mut String, max_bytes: usize) {
         for message in &self.messages {
+            if self.claimed {
+                into.push_str("(claimed by the client) ");
+            }
             into.push_str(match message.role {
                 Role::User => "user: ",
                 Role::Tool => "tool: ",
@@ -69,16 +75,22 @@ pub(super) fn units(items: Vec<TranscriptItem>) -> Vec<Unit> {
         match item.item_type.as_str() {
             "message" => {
                 pending = Pending::default();
-                units.extend(message(&item).map(|message| Unit::new(vec![message], item.seq)));
+                let claim = HistoryClaim::of(&item);
+                let message = match &claim {
+                    Some(claim) => claimed(&item, claim),
+                    None => message(&item),
+                };
+                let unit = message.map(|message| Unit::new(vec![message], item.seq));
+                units.extend(unit.map(|unit| Unit { claimed: claim.is_some(), ..unit }));
             }
             "tool-call" => pending.calls.extend(tool_calls(&item)),
             "tool-result" => {
-                let asked = |result: &Message| {
+                let is_answer = |result: &Message| {
                     let id = result.tool_call_id.as_deref();
                     let again = pending.results.iter().any(|other| other.tool_call_id.as_deref() == id);
                     pending.calls.iter().any(|call| Some(call.call_id.as_str()) == id) && !again
                 };
-                if let Some(result) = tool_result(&item).filter(asked) {
+                if let Some(result) = tool_result(&item).filter(is_answer) {
                     pending.results.push(result);
                 }
                 if !pending.calls.is_empty() && pending.results.len() == pending.calls.len() {
@@ -106,6 +118,27 @@ fn message(item: &TranscriptItem) -> Option<Message> {
     (!text.trim().is_empty()).then(|| Message::of(role, text))
 }
 
+/// The message of an item that a client claims. Calls of tools and their results are told as text: the host has not seen them, so
+/// they must not look like results of its own.
+fn claimed(item: &TranscriptItem, claim: &HistoryClaim) -> Option<Message> {
+    let mut text = text(item);
+    let role = match item.role.as_str() {
+        "assistant" => {
+            for (tool, arguments) in &claim.tool_calls {
+                append(&mut text, &format!("[called {tool}: {arguments}]"));
+            }
+            Role::Assistant
+        }
+        "tool" => {
+            text = format!("[the result of a tool, as the client tells it: {text}]");
+            Role::User
+        }
+        "user" => Role::User,
+        _ => return None,
+    };
+    (!text.trim().is_empty()).then(|| Message::of(role, text))
+}
+
 /// Known fields of a content part, a call, or a result.
 #[derive(Deserialize)]
 struct Part {
@@ -114,6 +147,8 @@ struct Part {
     call_id: Option<String>,
     tool_name: Option<String>,
     parameters: Option<Value>,
+    /// Size of parameters that are too long for the item, in bytes.
+    parameters_bytes: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -162,7 +197,11 @@ fn tool_calls(item: &TranscriptItem) -> Vec<ToolCall> {
         Some(ToolCall {
             call_id: part.call_id?,
             tool_name: part.tool_name?,
-            parameters: part.parameters.filter(Value::is_object).map_or_else(|| "{}".to_owned(), |value| value.to_string()),
+            parameters: match (part.parameters.filter(Value::is_object), part.parameters_bytes) {
+                (Some(value), _) => value.to_string(),
+                (None, Some(bytes)) => format!("{{\"left_out_bytes\":{bytes}}}"),
+                (None, None) => "{}".to_owned(),
+            },
         })
     };
     parts(item).into_iter().filter_map(call).collect()

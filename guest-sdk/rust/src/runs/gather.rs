@@ -97,7 +97,7 @@ impl ChildGroup {
             while !self.is_late() {
                 if self.open.len() >= room {
                     match self.wait_for_one()? {
-                        Some(done) => self.report(done, ended)?,
+                        Some(ended_child) => self.report(ended_child, ended)?,
                         None => break,
                     }
                 } else if self.start(place, &task, ended)? {
@@ -107,18 +107,18 @@ impl ChildGroup {
                 }
             }
         }
-        while let Some(done) = self.wait_for_one()? {
-            self.report(done, ended)?;
+        while let Some(ended_child) = self.wait_for_one()? {
+            self.report(ended_child, ended)?;
         }
         Ok(())
     }
 
-    fn left(&self) -> Duration {
+    fn remaining(&self) -> Duration {
         Duration::from_millis(self.until.saturating_sub(timers::now()))
     }
 
     fn is_late(&self) -> bool {
-        self.left().is_zero()
+        self.remaining().is_zero()
     }
 
     /// Starts a child. Returns false if the host has no room until another child ends.
@@ -149,7 +149,9 @@ impl ChildGroup {
         if self.open.is_empty() {
             return Ok(None);
         }
-        let Some(summary) = self.runs.wait_any(self.open.iter().map(|(_, child)| child), self.left())? else { return Ok(None) };
+        let Some(summary) = self.runs.wait_any(self.open.iter().map(|(_, child)| child), self.remaining())? else {
+            return Ok(None);
+        };
         let Some(at) = self.open.iter().position(|(_, child)| child.id() == summary.run_id) else { return Ok(None) };
         let (place, child) = self.open.remove(at);
         let end = match child.end() {

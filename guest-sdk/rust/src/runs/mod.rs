@@ -222,7 +222,7 @@ impl ChildRun {
 
 /// Iterator over the events of a run; one host call per page. Ends with the newest event. For a run that has not ended,
 /// continue later with [`starting_after`](Self::starting_after).
-#[must_use = "an iterator does nothing until it is asked"]
+#[must_use = "an iterator does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct RunEvents {
     run_id: String,

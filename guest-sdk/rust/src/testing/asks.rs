@@ -106,7 +106,7 @@ pub struct TestAction {
 impl TestHost {
     /// Sets the outcome of a platform action with this name, by target and payload. The manifest must name the action.
     pub fn action<R: Into<ActionReply>>(mut self, action: &str, mut answer: impl FnMut(Value, Value) -> R + 'static) -> Self {
-        let answer = Box::new(move |asked: &TestAction| answer(asked.target.clone(), asked.payload.clone()).into());
+        let answer = Box::new(move |request: &TestAction| answer(request.target.clone(), request.payload.clone()).into());
         self.host.beyond.actions.push((Some(action.to_owned()), answer));
         self
     }
@@ -115,8 +115,8 @@ impl TestHost {
     /// script of [`action`](Self::action) are not counted.
     pub fn actions<R: Into<ActionReply>>(mut self, replies: impl IntoIterator<Item = R>) -> Self {
         let mut replies = replies.into_iter().map(Into::into).collect::<Vec<ActionReply>>().into_iter();
-        let answer = Box::new(move |asked: &TestAction| {
-            replies.next().unwrap_or_else(|| panic!("`{}` was asked for, once more than there are replies", asked.action))
+        let answer = Box::new(move |request: &TestAction| {
+            replies.next().unwrap_or_else(|| panic!("`{}` was asked for, once more than there are replies", request.action))
         });
         self.host.beyond.actions.push((None, answer));
         self

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::asks::{ActionReply, AnswerReply, TestAction};
 use super::children::{Arrival, Child, ChildReply, Ending, TestChild};
 use super::permission::Permission;
-use super::scripted::{ScriptedHost, position, refused};
+use super::scripted::{ScriptedHost, position, refuse};
 use super::wire::{HttpReply, Server, destination, names};
 use crate::contract::agent_host::runner::context as contract;
 use crate::contract::agent_host::runner::types;
@@ -67,21 +67,21 @@ impl ScriptedHost {
     pub(super) fn request_action(&mut self, action: &str, target: &str, payload: &str) -> Answer<ActionOutcome> {
         self.pass("platform.request-action", Permission::Platform)?;
         if action.len() + target.len() + payload.len() > ASK_BYTES {
-            return refused(ErrorCode::PayloadTooLarge, format!("an action has at most {ASK_BYTES} bytes"));
+            return refuse(ErrorCode::PayloadTooLarge, format!("an action has at most {ASK_BYTES} bytes"));
         }
-        let asked = TestAction { action: action.to_owned(), target: json(target)?, payload: json(payload)? };
+        let action_request = TestAction { action: action.to_owned(), target: json(target)?, payload: json(payload)? };
         if !self.action_granted(action) {
-            return refused(ErrorCode::Unauthorized, format!("the action `{action}` is not granted to this run"));
+            return refuse(ErrorCode::Unauthorized, format!("the action `{action}` is not granted to this run"));
         }
-        self.beyond.asked_actions.push(asked.clone());
+        self.beyond.asked_actions.push(action_request.clone());
         // A script for this name takes precedence over one for all names.
         let scripts = &mut self.beyond.actions;
         let named = scripts.iter().position(|(name, _)| name.as_deref() == Some(action));
         let place = named.or_else(|| scripts.iter().position(|(name, _)| name.is_none()));
         let Some((_, script)) = place.and_then(|place| scripts.get_mut(place)) else {
-            return refused(ErrorCode::Unauthorized, format!("the action `{action}` is not granted to this run"));
+            return refuse(ErrorCode::Unauthorized, format!("the action `{action}` is not granted to this run"));
         };
-        let outcome = script(&asked).0?;
+        let outcome = script(&action_request).0?;
         if outcome == ActionOutcome::Expired {
             self.now += EXPIRES_MS;
         }
@@ -94,14 +94,14 @@ impl ScriptedHost {
             json(schema)?;
         }
         if question.title.trim().is_empty() || question.title.chars().count() > TITLE_CHARS {
-            return refused(ErrorCode::InvalidArgument, format!("the title of a question has 1 to {TITLE_CHARS} characters"));
+            return refuse(ErrorCode::InvalidArgument, format!("the title of a question has 1 to {TITLE_CHARS} characters"));
         }
         let texts = [&question.description, &question.answer_schema];
         if question.title.len() + texts.into_iter().flatten().map(String::len).sum::<usize>() > ASK_BYTES {
-            return refused(ErrorCode::PayloadTooLarge, format!("a question has at most {ASK_BYTES} bytes"));
+            return refuse(ErrorCode::PayloadTooLarge, format!("a question has at most {ASK_BYTES} bytes"));
         }
         let Some(person) = &mut self.beyond.person else {
-            return refused(ErrorCode::Unauthorized, "questions to people are not granted to this run");
+            return refuse(ErrorCode::Unauthorized, "questions to people are not granted to this run");
         };
         let answer = person(question).0?;
         self.beyond.questions.push(question.clone());
@@ -114,7 +114,7 @@ impl ScriptedHost {
     pub(super) fn pull(&mut self, limit: u32, wait_ms: u32) -> Answer<Vec<SteeringInput>> {
         self.pass("steering.pull", Permission::Steering)?;
         if !(1..=100).contains(&limit) {
-            return refused(ErrorCode::InvalidArgument, "a pull takes 1 to 100 inputs");
+            return refuse(ErrorCode::InvalidArgument, "a pull takes 1 to 100 inputs");
         }
         let (pulls, results) = (self.beyond.pulls, self.results.len());
         self.beyond.pulls += 1;
@@ -165,17 +165,17 @@ impl ScriptedHost {
         if let Some(config) = &request.config
             && !json(config)?.is_object()
         {
-            return refused(ErrorCode::InvalidArgument, "the configuration of a run is a JSON object");
+            return refuse(ErrorCode::InvalidArgument, "the configuration of a run is a JSON object");
         }
         if self.beyond.children.len() >= CHILDREN {
-            return refused(ErrorCode::Unauthorized, format!("a run starts at most {CHILDREN} others"));
+            return refuse(ErrorCode::Unauthorized, format!("a run starts at most {CHILDREN} others"));
         }
         if self.open_children() >= CHILDREN_AT_ONCE {
             let message = format!("a run has at most {CHILDREN_AT_ONCE} others under way at one time");
             return Err(types::ApiError { code: ErrorCode::RateLimited, message, retryable: true, details: None });
         }
         let Some((_, script)) = self.beyond.runners.iter_mut().find(|(id, _)| *id == request.runner_id) else {
-            return refused(ErrorCode::Unauthorized, format!("the runner `{}` is not granted to this run", request.runner_id));
+            return refuse(ErrorCode::Unauthorized, format!("the runner `{}` is not granted to this run", request.runner_id));
         };
         let reply = script(request);
         if let Some(error) = reply.refused {
@@ -191,14 +191,14 @@ impl ScriptedHost {
     fn child(&mut self, run_id: &str) -> Answer<&mut Child> {
         match self.beyond.children.iter_mut().find(|child| child.run_id == run_id) {
             Some(child) => Ok(child),
-            None => refused(ErrorCode::NotFound, format!("this run started no run `{run_id}`")),
+            None => refuse(ErrorCode::NotFound, format!("this run started no run `{run_id}`")),
         }
     }
 
     pub(super) fn wait_any(&mut self, run_ids: &[String], wait_ms: u32) -> Answer<Option<RunSummary>> {
         self.pass("runs.wait-any", Permission::Run(RunOperation::Get))?;
         if run_ids.is_empty() {
-            return refused(ErrorCode::InvalidArgument, "there is no run to wait for");
+            return refuse(ErrorCode::InvalidArgument, "there is no run to wait for");
         }
         let until = self.now + u64::from(wait_ms);
         let mut first: Option<(u64, String)> = None;
@@ -228,11 +228,11 @@ impl ScriptedHost {
     pub(super) fn list_runs(&mut self, parent_run_id: Option<&str>, limit: u32) -> Answer<Vec<RunSummary>> {
         self.pass("runs.list", Permission::Run(RunOperation::List))?;
         if !(1..=100).contains(&limit) {
-            return refused(ErrorCode::InvalidArgument, "a list has 1 to 100 items");
+            return refuse(ErrorCode::InvalidArgument, "a list has 1 to 100 items");
         }
         // A run sees its own children only.
         if parent_run_id.is_some_and(|parent| parent != format!("run-{}", self.run_no)) {
-            return refused(ErrorCode::NotFound, "there is no such run whose children this run may see");
+            return refuse(ErrorCode::NotFound, "there is no such run whose children this run may see");
         }
         let newest_first = self.beyond.children.iter().rev().take(limit as usize);
         Ok(newest_first.map(|child| child.summary(self.now)).collect())
@@ -241,7 +241,7 @@ impl ScriptedHost {
     pub(super) fn run_events(&mut self, run_id: &str, after: Option<&str>, limit: u32) -> Answer<RunEventPage> {
         self.pass("runs.events-page", Permission::Run(RunOperation::Events))?;
         if !(1..=100).contains(&limit) {
-            return refused(ErrorCode::InvalidArgument, "a page has 1 to 100 items");
+            return refuse(ErrorCode::InvalidArgument, "a page has 1 to 100 items");
         }
         let now = self.now;
         let after = position(after, 0)?;
@@ -270,7 +270,7 @@ impl ScriptedHost {
         let server = self.beyond.servers.iter_mut().find(|server| server.answers(request));
         let (Some(server), true) = (server, declared) else {
             let message = format!("{} {host}:{port} is not granted to this run", request.method);
-            return refused(ErrorCode::Unauthorized, message);
+            return refuse(ErrorCode::Unauthorized, message);
         };
         self.beyond.requests.push(request.clone());
         let reply = (server.answer)(request);
@@ -297,5 +297,5 @@ impl ScriptedHost {
 }
 
 fn json(text: &str) -> Answer<Value> {
-    serde_json::from_str(text).or_else(|_| refused(ErrorCode::InvalidArgument, format!("not JSON: {text}")))
+    serde_json::from_str(text).or_else(|_| refuse(ErrorCode::InvalidArgument, format!("not JSON: {text}")))
 }

@@ -151,8 +151,8 @@ impl TestHost {
     }
 
     /// Adds messages to the transcript: pairs of role and text.
-    pub fn history<'h>(mut self, said: impl IntoIterator<Item = (&'h str, &'h str)>) -> Self {
-        for (role, text) in said {
+    pub fn history<'h>(mut self, messages: impl IntoIterator<Item = (&'h str, &'h str)>) -> Self {
+        for (role, text) in messages {
             let event_id = format!("earlier-{}", self.host.transcript.len() + 1);
             self.host.add_item(role, "message", text, &event_id);
         }
@@ -277,12 +277,12 @@ impl TestHost {
 
     /// Adds a static reference. The hash is that of the test host, not SHA-256.
     pub fn static_ref(mut self, name: &str, content: &str) -> Self {
-        let kept = self.host.keep_artifact("text/plain", Some(name), content.into());
+        let artifact = self.host.keep_artifact("text/plain", Some(name), content.into());
         self.static_refs.push(StaticRef {
             name: name.to_owned(),
             version: "1".to_owned(),
-            sha256: kept.artifact_id.clone(),
-            content: Some(kept),
+            sha256: artifact.artifact_id.clone(),
+            content: Some(artifact),
         });
         self
     }

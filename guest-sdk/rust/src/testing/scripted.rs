@@ -140,7 +140,7 @@ pub(super) struct ScriptedHost {
     pub(super) beyond: Beyond,
 }
 
-pub(super) fn refused<T>(code: ErrorCode, message: impl Into<String>) -> Answer<T> {
+pub(super) fn refuse<T>(code: ErrorCode, message: impl Into<String>) -> Answer<T> {
     Err(types::ApiError { code, message: message.into(), retryable: false, details: None })
 }
 
@@ -148,7 +148,7 @@ impl ScriptedHost {
     /// Fails if the run is cancelled, or if the test makes this call fail.
     pub(super) fn alive(&mut self, call: &'static str) -> Answer<()> {
         if self.cancel_after.is_some_and(|calls| self.calls.len() > calls) {
-            return refused(ErrorCode::Cancelled, "the run was cancelled");
+            return refuse(ErrorCode::Cancelled, "the run was cancelled");
         }
         match self.failures.get_mut(call).and_then(VecDeque::pop_front) {
             Some(error) => Err(error),
@@ -168,7 +168,7 @@ impl ScriptedHost {
         if self.granted(permission) {
             return Ok(());
         }
-        refused(ErrorCode::Unauthorized, format!("{permission:?} is not granted to this run"))
+        refuse(ErrorCode::Unauthorized, format!("{permission:?} is not granted to this run"))
     }
 
     pub(super) fn granted(&self, permission: Permission) -> bool {
@@ -179,28 +179,28 @@ impl ScriptedHost {
         self.alive("results.emit")?;
         let sizes: Vec<usize> = results.iter().map(size).collect();
         if results.len() > BATCH_RESULTS {
-            return refused(ErrorCode::InvalidArgument, format!("a batch has at most {BATCH_RESULTS} results"));
+            return refuse(ErrorCode::InvalidArgument, format!("a batch has at most {BATCH_RESULTS} results"));
         }
         // The SDK overestimates the frame, so these sizes are never below those of the host.
         if sizes.iter().any(|bytes| *bytes > RESULT_BYTES) || sizes.iter().sum::<usize>() > BATCH_BYTES {
-            return refused(ErrorCode::PayloadTooLarge, "a result or a batch of results is too large");
+            return refuse(ErrorCode::PayloadTooLarge, "a result or a batch of results is too large");
         }
         for result in results {
             if let Some(json) = json_of(result).iter().find(|json| serde_json::from_str::<Value>(json).is_err()) {
-                return refused(ErrorCode::InvalidArgument, format!("not JSON: {json}"));
+                return refuse(ErrorCode::InvalidArgument, format!("not JSON: {json}"));
             }
             match result {
                 RunResult::StateUpdated(update) => {
                     let scope = Permission::State(update.scope);
                     if !self.granted(scope) {
-                        return refused(ErrorCode::Unauthorized, format!("{scope:?} is not granted to this run"));
+                        return refuse(ErrorCode::Unauthorized, format!("{scope:?} is not granted to this run"));
                     }
                 }
                 RunResult::ActionRequested(asked) if !self.action_granted(&asked.action) => {
-                    return refused(ErrorCode::Unauthorized, format!("the action `{}` is not granted to this run", asked.action));
+                    return refuse(ErrorCode::Unauthorized, format!("the action `{}` is not granted to this run", asked.action));
                 }
                 RunResult::ArtifactCreated(artifact) if self.artifact(&artifact.artifact_id).is_none() => {
-                    return refused(ErrorCode::NotFound, format!("there is no artifact {}", artifact.artifact_id));
+                    return refuse(ErrorCode::NotFound, format!("there is no artifact {}", artifact.artifact_id));
                 }
                 _ => {}
             }
@@ -254,14 +254,14 @@ impl ScriptedHost {
         self.requests.push((model_id.to_owned(), request.clone()));
         match self.model(model_id)? {
             Model::Chat(chat) => Ok(chat(request)),
-            other => refused(ErrorCode::InvalidArgument, format!("`{model_id}` is a model for {}", other.kind())),
+            other => refuse(ErrorCode::InvalidArgument, format!("`{model_id}` is a model for {}", other.kind())),
         }
     }
 
     fn model(&mut self, model_id: &str) -> Answer<&mut Model> {
         match self.models.iter_mut().find(|(id, _)| id == model_id) {
             Some((_, model)) => Ok(model),
-            None => refused(ErrorCode::NotFound, format!("there is no model `{model_id}`")),
+            None => refuse(ErrorCode::NotFound, format!("there is no model `{model_id}`")),
         }
     }
 
@@ -289,7 +289,7 @@ impl ScriptedHost {
     ) -> Answer<Vec<RerankHit>> {
         self.pass("models.rerank", Permission::Model(ModelOperation::Rerank))?;
         let Model::Rerank(score) = self.model(model_id)? else {
-            return refused(ErrorCode::InvalidArgument, format!("`{model_id}` does not rerank"));
+            return refuse(ErrorCode::InvalidArgument, format!("`{model_id}` does not rerank"));
         };
         let scored = documents.iter().zip(0..).map(|(document, index)| RerankHit { index, score: score(query, document) });
         let mut hits: Vec<_> = scored.collect();
@@ -302,7 +302,7 @@ impl ScriptedHost {
         self.pass("models.embed", Permission::Model(ModelOperation::Embed))?;
         match self.model(model_id)? {
             Model::Embedding(embed) => Ok(texts.iter().map(|text| embed(text)).collect()),
-            _ => refused(ErrorCode::InvalidArgument, format!("`{model_id}` does not embed")),
+            _ => refuse(ErrorCode::InvalidArgument, format!("`{model_id}` does not embed")),
         }
     }
 
@@ -326,7 +326,7 @@ impl ScriptedHost {
                 idempotent: None,
                 destructive: tool.destructive,
             }),
-            None => refused(ErrorCode::NotFound, format!("there is no tool `{name}`")),
+            None => refuse(ErrorCode::NotFound, format!("there is no tool `{name}`")),
         }
     }
 
@@ -335,13 +335,13 @@ impl ScriptedHost {
         let parameters = match serde_json::from_str::<Value>(&call.parameters) {
             Ok(parameters) if parameters.is_object() => parameters,
             _ => {
-                return refused(ErrorCode::InvalidArgument, format!("the parameters of `{}` are no JSON object", call.tool_name));
+                return refuse(ErrorCode::InvalidArgument, format!("the parameters of `{}` are no JSON object", call.tool_name));
             }
         };
         self.tool_calls.push(call.clone());
         match self.tools.iter_mut().find(|(id, _)| *id == call.tool_name) {
             Some((_, tool)) => Ok((tool.answer)(parameters).0?),
-            None => refused(ErrorCode::NotFound, format!("there is no tool `{}`", call.tool_name)),
+            None => refuse(ErrorCode::NotFound, format!("there is no tool `{}`", call.tool_name)),
         }
     }
 
@@ -366,14 +366,15 @@ impl ScriptedHost {
     pub(super) fn retrieve(&mut self, kb_id: &str, query: &str, top_k: u32, filters: Option<&str>) -> Answer<Vec<Hit>> {
         self.pass("knowledge.retrieve", Permission::Knowledge(KnowledgeOperation::Retrieve))?;
         let Some((_, passages)) = self.knowledge.iter().find(|(id, _)| id == kb_id) else {
-            return refused(ErrorCode::NotFound, format!("there is no knowledge base `{kb_id}`"));
+            return refuse(ErrorCode::NotFound, format!("there is no knowledge base `{kb_id}`"));
         };
         let filters = object(filters)?;
         let fits = |hit: &Hit| {
             let metadata: Value = serde_json::from_str(&hit.metadata).unwrap_or_default();
             filters.iter().all(|(key, value)| metadata.get(key) == Some(value))
         };
-        let scored = passages.iter().filter(|hit| fits(hit)).map(|hit| Hit { score: shared(query, &hit.text), ..hit.clone() });
+        let scored =
+            passages.iter().filter(|hit| fits(hit)).map(|hit| Hit { score: similarity(query, &hit.text), ..hit.clone() });
         let mut hits: Vec<_> = scored.filter(|hit| hit.score > 0.0).collect();
         hits.sort_by(|a, b| b.score.total_cmp(&a.score));
         hits.truncate(top_k as usize);
@@ -383,7 +384,7 @@ impl ScriptedHost {
     pub(super) fn history_page(&mut self, request: &PageRequest) -> Answer<TranscriptPage> {
         self.pass("history.page", Permission::History(HistoryOperation::Page))?;
         if !(1..=100).contains(&request.limit) {
-            return refused(ErrorCode::InvalidArgument, "a page has 1 to 100 items");
+            return refuse(ErrorCode::InvalidArgument, "a page has 1 to 100 items");
         }
         let (after, before) = (position(request.after.as_deref(), 0)?, position(request.before.as_deref(), u64::MAX)?);
         let mut items: Vec<_> = self.transcript.iter().filter(|item| item.seq > after && item.seq < before).cloned().collect();
@@ -411,7 +412,7 @@ impl ScriptedHost {
             (since..until).contains(&item.created_at)
                 && roles.is_none_or(|roles| roles.iter().any(|role| role.as_str() == Some(&item.role)))
         };
-        let text = |item: &TranscriptItem| shared(query, item.text.as_deref().unwrap_or_default());
+        let text = |item: &TranscriptItem| similarity(query, item.text.as_deref().unwrap_or_default());
         let mut found: Vec<_> = self.transcript.iter().filter(fits).filter(|item| text(item) > 0.0).cloned().collect();
         found.sort_by(|a, b| text(b).total_cmp(&text(a)));
         found.truncate(top_k as usize);
@@ -422,7 +423,7 @@ impl ScriptedHost {
         self.pass("events.get", Permission::Event(EventOperation::Get))?;
         match self.events.iter().find(|event| event.event_id == event_id) {
             Some(event) => Ok(event.clone()),
-            None => refused(ErrorCode::NotFound, format!("there is no event `{event_id}`")),
+            None => refuse(ErrorCode::NotFound, format!("there is no event `{event_id}`")),
         }
     }
 
@@ -448,7 +449,7 @@ impl ScriptedHost {
             Some(artifact) => {
                 Ok(ArtifactMetadata { artifact: artifact.reference.clone(), created_at: self.now, expires_at: None })
             }
-            None => refused(ErrorCode::NotFound, format!("there is no artifact `{artifact_id}`")),
+            None => refuse(ErrorCode::NotFound, format!("there is no artifact `{artifact_id}`")),
         }
     }
 
@@ -456,7 +457,7 @@ impl ScriptedHost {
         self.pass(call, Permission::Artifact(ArtifactOperation::Read))?;
         match self.artifact(artifact_id) {
             Some(artifact) => Ok(artifact.content.clone()),
-            None => refused(ErrorCode::NotFound, format!("there is no artifact `{artifact_id}`")),
+            None => refuse(ErrorCode::NotFound, format!("there is no artifact `{artifact_id}`")),
         }
     }
 
@@ -482,7 +483,7 @@ impl ScriptedHost {
 
     pub(super) fn state_write(&mut self, scope: StateScope, key: &str, value: &str) -> Answer<()> {
         if serde_json::from_str::<Value>(value).is_err() {
-            return refused(ErrorCode::InvalidArgument, format!("the value of `{key}` is no JSON"));
+            return refuse(ErrorCode::InvalidArgument, format!("the value of `{key}` is no JSON"));
         }
         self.state.insert((scope as u8, key.to_owned()), value.to_owned());
         Ok(())
@@ -508,7 +509,7 @@ pub(super) fn position(cursor: Option<&str>, otherwise: u64) -> Answer<u64> {
     match cursor.map(str::parse) {
         None => Ok(otherwise),
         Some(Ok(position)) => Ok(position),
-        Some(Err(_)) => refused(ErrorCode::InvalidArgument, "that is no cursor of this host"),
+        Some(Err(_)) => refuse(ErrorCode::InvalidArgument, "that is no cursor of this host"),
     }
 }
 
@@ -516,12 +517,12 @@ fn object(filters: Option<&str>) -> Answer<serde_json::Map<String, Value>> {
     match filters.map(serde_json::from_str) {
         None => Ok(serde_json::Map::new()),
         Some(Ok(Value::Object(filters))) => Ok(filters),
-        Some(_) => refused(ErrorCode::InvalidArgument, "filters are a JSON object"),
+        Some(_) => refuse(ErrorCode::InvalidArgument, "filters are a JSON object"),
     }
 }
 
 /// Returns the number of words of the query that the text contains.
-fn shared(query: &str, text: &str) -> f64 {
+fn similarity(query: &str, text: &str) -> f64 {
     let words = |text: &str| -> Vec<String> {
         text.split(|char: char| !char.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase).collect()
     };

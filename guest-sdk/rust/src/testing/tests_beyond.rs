@@ -284,10 +284,10 @@ fn children_are_gathered_in_order_and_failures_are_values() {
         assert_eq!(timers::now(), before + 60_000);
         let texts: Vec<_> = ends.iter().map(|gathered| gathered.end.text()).collect();
         assert_eq!(texts, [Some("ONE"), None, None, None, None, Some("second")]);
-        let said: Vec<_> = ends.iter().map(|gathered| gathered.end.to_string()).collect();
-        assert_eq!(said[1], "worker.broken: it broke");
-        assert_eq!(said[2], "it did not end in time");
-        assert!(said[4].starts_with("deadline_exceeded"), "{}", said[4]);
+        let ends_text: Vec<_> = ends.iter().map(|gathered| gathered.end.to_string()).collect();
+        assert_eq!(ends_text[1], "worker.broken: it broke");
+        assert_eq!(ends_text[2], "it did not end in time");
+        assert!(ends_text[4].starts_with("deadline_exceeded"), "{}", ends_text[4]);
         let ChildEnd::Completed(answer) = &ends[5].end else { panic!("{:?}", ends[5]) };
         assert_eq!((answer.finish_reason.as_str(), answer.messages.len()), ("stop", 2));
 
@@ -330,28 +330,28 @@ fn work(host: TestHost, tasks: usize, at_once: usize, at_most: Duration) -> (Vec
         let text = start.input.text.clone().unwrap();
         if text == "2" { ChildReply::failed("no", "not 2").after(SECOND) } else { ChildReply::from(text).after(10 * SECOND) }
     });
-    let mut told = 0;
+    let mut deltas = 0;
     let ends = host.with(|ctx| {
         let tasks = (0..tasks).map(|n| task(&n.to_string()));
         ctx.runs().for_each_child(tasks, Bounds { at_once, at_most }, |_, _| {
-            told += 1;
+            deltas += 1;
             Ok(())
         })
     });
-    (ends.unwrap().into_iter().map(|gathered| gathered.end).collect(), told, host)
+    (ends.unwrap().into_iter().map(|gathered| gathered.end).collect(), deltas, host)
 }
 
 #[test]
 fn children_run_beside_each_other_within_bounds() {
-    let (ends, told, host) = work(TestHost::new(), 10, 3, 600 * SECOND);
+    let (ends, deltas, host) = work(TestHost::new(), 10, 3, 600 * SECOND);
     let texts: Vec<_> = ends.iter().map(|end| end.text().unwrap_or("-")).collect();
     assert_eq!(texts, ["0", "1", "-", "3", "4", "5", "6", "7", "8", "9"]);
-    assert_eq!((told, host.host.beyond.most_children), (10, 3));
+    assert_eq!((deltas, host.host.beyond.most_children), (10, 3));
 
     // The host has room for 16: the other tasks wait, and none is lost.
-    let (ends, told, host) = work(TestHost::new(), 40, 100, 600 * SECOND);
+    let (ends, deltas, host) = work(TestHost::new(), 40, 100, 600 * SECOND);
     assert_eq!(ends.iter().filter(|end| end.is_completed()).count(), 39);
-    assert_eq!((told, host.host.beyond.most_children), (40, 16));
+    assert_eq!((deltas, host.host.beyond.most_children), (40, 16));
 
     // The host starts at most 256 children, even if earlier ones have ended.
     let (ends, _, _) = work(TestHost::new(), 300, 16, 6000 * SECOND);
@@ -365,12 +365,12 @@ fn children_run_beside_each_other_within_bounds() {
 
 #[test]
 fn when_the_time_is_over_what_runs_is_cancelled_and_the_rest_not_started() {
-    let (ends, told, mut host) = work(TestHost::new(), 6, 2, 15 * SECOND);
+    let (ends, deltas, mut host) = work(TestHost::new(), 6, 2, 15 * SECOND);
     let finished: Vec<_> = ends.iter().map(ChildEnd::is_completed).collect();
     assert_eq!(finished, [true, true, false, false, false, false]);
     assert!(matches!(ends[2], ChildEnd::Failed(_)));
     assert_eq!(ends[3..], [ChildEnd::Unfinished, ChildEnd::Unfinished, ChildEnd::Unfinished]);
-    assert_eq!(told, 3);
+    assert_eq!(deltas, 3);
     let children = host.host.end_of_children();
     let status: Vec<_> = children.iter().map(|child| child.status.as_str().to_owned()).collect();
     assert_eq!(status, ["completed", "completed", "failed", "cancelled", "cancelled"]);

@@ -21,11 +21,11 @@ pub(crate) fn table(page: &Page<Value>) -> String {
             what(request),
         ]);
     }
-    let mut shown = table.render();
+    let mut output = table.render();
     if let Some(cursor) = page.next_cursor.as_ref().filter(|_| page.has_more) {
-        shown.push_str(&format!("more: --cursor {cursor}\n"));
+        output.push_str(&format!("more: --cursor {cursor}\n"));
     }
-    shown
+    output
 }
 
 /// The request in short: the title of a question, the action and its target, or the tool and its parameters.
@@ -53,8 +53,8 @@ pub(crate) fn particulars(request: &Value) -> Vec<(&'static str, String)> {
         "parameters",
         "answer_schema",
     ];
-    let shown = names.into_iter().filter(|name| !request[*name].is_null());
-    shown.map(|name| (label(name), text::one_line(&value(&request[name]), MAX_VALUE))).collect()
+    let present = names.into_iter().filter(|name| !request[*name].is_null());
+    present.map(|name| (label(name), text::one_line(&value(&request[name]), MAX_VALUE))).collect()
 }
 
 fn label(name: &'static str) -> &'static str {
@@ -78,12 +78,12 @@ pub(crate) fn details(action: &Value) -> String {
         ("kind", string(text::member(request, "/kind"))),
     ];
     fields.extend(particulars(request));
-    let mut also = |name, shown: Option<String>| fields.extend(shown.map(|shown| (name, text::one_line(&shown, MAX_VALUE))));
+    let mut also = |name, value: Option<String>| fields.extend(value.map(|value| (name, text::one_line(&value, MAX_VALUE))));
     let some = |of: &Value| Some(value(of)).filter(|_| !of.is_null());
     also("asked", at(text::member(action, "/requested_at")));
     also("expires", at(text::member(request, "/expires_at")));
-    also("answered by", listed(text::member(request, "/approvers")).map(|names| format!("{names} only")));
-    also("decisions", listed(text::member(request, "/decisions")).filter(|_| answered.is_null() && resolved.is_null()));
+    also("answered by", names_of(text::member(request, "/approvers")).map(|names| format!("{names} only")));
+    also("decisions", names_of(text::member(request, "/decisions")).filter(|_| answered.is_null() && resolved.is_null()));
     also("decision", some(text::member(answered, "/decision")));
     also("by", some(text::member(answered, "/by")));
     also("at", at(text::member(answered, "/at")));
@@ -104,27 +104,27 @@ fn status(action: &Value) -> String {
 
 /// The answer of a person, from `action.answered`.
 pub(crate) fn answer_text(answered: &Value) -> String {
-    let mut shown = string(text::member(answered, "/decision"));
+    let mut output = string(text::member(answered, "/decision"));
     if let Some(by) = text::member(answered, "/by").as_str() {
-        shown.push_str(&format!(" by {by}"));
+        output.push_str(&format!(" by {by}"));
     }
     for more in [text::member(answered, "/reason"), text::member(answered, "/answer")] {
         if !more.is_null() {
-            shown.push_str(&format!(": {}", value(more)));
+            output.push_str(&format!(": {}", value(more)));
         }
     }
-    shown
+    output
 }
 
 /// The outcome, from `action.resolved`.
 pub(crate) fn outcome_text(resolved: &Value) -> String {
-    let mut shown = string(text::member(resolved, "/outcome"));
+    let mut output = string(text::member(resolved, "/outcome"));
     for more in [text::member(resolved, "/error/message"), text::member(resolved, "/reason"), text::member(resolved, "/result")] {
         if !more.is_null() {
-            shown.push_str(&format!(": {}", value(more)));
+            output.push_str(&format!(": {}", value(more)));
         }
     }
-    shown
+    output
 }
 
 fn string(value: &Value) -> String {
@@ -144,7 +144,7 @@ fn at(value: &Value) -> Option<String> {
     value.as_u64().map(time::display)
 }
 
-fn listed(value: &Value) -> Option<String> {
+fn names_of(value: &Value) -> Option<String> {
     let names: Vec<&str> = value.as_array()?.iter().filter_map(Value::as_str).collect();
     Some(names.join(" or ")).filter(|names| !names.is_empty())
 }

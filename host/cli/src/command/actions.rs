@@ -15,7 +15,7 @@ use super::{
 use crate::{client::Client, output::Output};
 
 /// The reason why the command needs a server.
-const WHY: &str = "what runs ask is answered at the host that runs them";
+const WHY: &str = "the host that executes the runs takes the answers";
 
 /// Find, show and answer what runs ask people for
 ///
@@ -28,12 +28,12 @@ pub(crate) enum Actions {
     Respond(Respond),
 }
 
-/// List what waits for an answer, or all that one run has asked
+/// List the open actions, or all actions of one run
 #[derive(Debug, Args)]
 pub(crate) struct List {
     #[command(flatten)]
     server: Server,
-    /// All that this run has asked, answered or not
+    /// All actions of this run, answered or not
     #[arg(long, value_name = "ID", conflicts_with_all = ["limit", "cursor"])]
     run: Option<RunId>,
     /// Largest number of entries
@@ -67,7 +67,7 @@ pub(crate) struct Respond {
     /// The answer: `approve` or `deny` an action, `submit` or `decline` to answer a question, `repeat` or `skip` an effect
     /// in doubt
     #[arg(value_name = "DECISION")]
-    decision: Said,
+    decision: AnswerWord,
     /// Reason, for the runner and the record
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -81,7 +81,7 @@ pub(crate) struct Respond {
 
 /// The possible answers.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Said {
+enum AnswerWord {
     Approve,
     Deny,
     Submit,
@@ -90,7 +90,7 @@ enum Said {
     Skip,
 }
 
-impl Said {
+impl AnswerWord {
     const fn decision(self) -> Decision {
         match self {
             Self::Approve => Decision::Approve,
@@ -134,7 +134,7 @@ impl List {
             Some(run) => client.get(&format!("api/v1/runs/{run}/actions"), &[]).await?,
             None => client.get("api/v1/actions", &[("cursor", self.cursor), ("limit", Some(self.limit.to_string()))]).await?,
         };
-        let nothing = if self.run.is_some() { "the run has asked nothing\n" } else { "nothing waits for an answer\n" };
+        let nothing = if self.run.is_some() { "the run has no actions\n" } else { "there are no open actions\n" };
         Ok(output.result(&page, || if page.items.is_empty() { nothing.to_owned() } else { action_text::table(&page) })?)
     }
 }

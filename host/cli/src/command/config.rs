@@ -69,8 +69,8 @@ fn check(settings: &Settings, output: Output) -> anyhow::Result<()> {
         let from = file
             .as_deref()
             .map_or_else(|| "no file: the defaults are in effect".to_owned(), |file| format!("{file} is valid; in effect:"));
-        let shown = toml::to_string_pretty(&effective).unwrap_or_else(|error| format!("cannot be shown as TOML: {error}\n"));
-        format!("# {from}\n\n{shown}")
+        let toml_text = toml::to_string_pretty(&effective).unwrap_or_else(|error| format!("cannot be shown as TOML: {error}\n"));
+        format!("# {from}\n\n{toml_text}")
     })?;
     Ok(())
 }

@@ -17,22 +17,22 @@ const WHY: &str = "a run is made by the host that runs it";
 
 /// Make a run
 ///
-/// The run belongs to a binding of the configuration, or to a runner without a binding. It answers a message, or an
+/// The run belongs to a binding of the configuration, or to a runner without a binding. The run answers a message, or an
 /// existing event.
 #[derive(Debug, Args)]
 pub(crate) struct Create {
     #[command(flatten)]
     server: Server,
-    /// The binding that it is made by
+    /// The binding of the run
     #[arg(long, value_name = "ID", required_unless_present = "runner", conflicts_with = "runner")]
     binding: Option<String>,
-    /// The runner, whatever is bound
+    /// The runner, without a binding
     #[arg(long, value_name = "ID")]
     runner: Option<RunnerId>,
-    /// The message that it answers
+    /// The message for the run
     #[arg(value_name = "TEXT", required_unless_present = "event", conflicts_with = "event")]
     text: Option<String>,
-    /// The event that it answers
+    /// The event for the run
     #[arg(long, value_name = "ID")]
     event: Option<EventId>,
     /// The conversation of the message
@@ -61,26 +61,26 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 
 impl Create {
     pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
-        let mut wanted = Map::new();
-        let mut put = |name: &str, value: Option<Value>| {
+        let mut body = Map::new();
+        let mut insert = |name: &str, value: Option<Value>| {
             if let Some(value) = value {
-                wanted.insert(name.to_owned(), value);
+                body.insert(name.to_owned(), value);
             }
         };
-        put("binding_id", self.binding.map(Value::from));
-        put("runner_id", self.runner.map(|runner| runner.to_string().into()));
-        put("event_id", self.event.map(|event| event.to_string().into()));
-        put("input", self.text.map(|text| json!({ "text": text })));
-        put("conversation", self.conversation.map(|id| json!({ "conversation_id": id })));
-        put("config", self.config_json.map(Value::Object));
-        put("start", self.start.map(Value::from));
-        put("deadline_ms", self.deadline_ms.map(Value::from));
+        insert("binding_id", self.binding.map(Value::from));
+        insert("runner_id", self.runner.map(|runner| runner.to_string().into()));
+        insert("event_id", self.event.map(|event| event.to_string().into()));
+        insert("input", self.text.map(|text| json!({ "text": text })));
+        insert("conversation", self.conversation.map(|id| json!({ "conversation_id": id })));
+        insert("config", self.config_json.map(Value::Object));
+        insert("start", self.start.map(Value::from));
+        insert("deadline_ms", self.deadline_ms.map(Value::from));
         let mut queue = Map::new();
         queue.extend(self.queue.map(|name| ("name".to_owned(), name.into())));
         queue.extend(self.priority.map(|priority| ("priority".to_owned(), priority.into())));
-        put("queue", (!queue.is_empty()).then_some(Value::Object(queue)));
+        insert("queue", (!queue.is_empty()).then_some(Value::Object(queue)));
         let client = Client::running(config, self.server.url.as_deref(), WHY).await?;
-        let run: Run = client.ask(Method::POST, "api/v1/runs", Some(&Value::Object(wanted))).await?;
+        let run: Run = client.ask(Method::POST, "api/v1/runs", Some(&Value::Object(body))).await?;
         Ok(output.result(&run, || format!("run {} is {}\n", run.run_id, run.status))?)
     }
 }

@@ -12,7 +12,7 @@ use super::runs::{Server, page_size};
 use crate::{client::Client, output::Output, table::Table, text};
 
 /// The reason why the command needs a server.
-const WHY: &str = "results are delivered by the host that runs the runs";
+const WHY: &str = "the host that executes the runs delivers the results";
 
 /// Show the deliveries to webhooks that are pending or dead letters, and try them again
 ///
@@ -46,7 +46,7 @@ pub(crate) struct List {
     cursor: Option<String>,
 }
 
-/// Put a dead letter back, or try one now that waits for its time
+/// Retry a dead letter, or a delivery that waits for its next attempt
 #[derive(Debug, Args)]
 pub(crate) struct Retry {
     #[command(flatten)]
@@ -90,8 +90,9 @@ impl List {
             ("cursor", self.cursor),
         ];
         let page: Page<Value> = client.get("api/v1/deliveries", &query).await?;
-        Ok(output
-            .result(&page, || if page.items.is_empty() { "nothing waits to be delivered\n".to_owned() } else { table(&page) })?)
+        Ok(output.result(&page, || {
+            if page.items.is_empty() { "there are no unfinished deliveries\n".to_owned() } else { table(&page) }
+        })?)
     }
 }
 
@@ -107,15 +108,15 @@ fn table(page: &Page<Value>) -> String {
     let mut table = Table::new(["RUN", "WEBHOOK", "STATE", "TOLD", "FAILED", "NEXT", "WHY"]);
     for delivery in &page.items {
         let member = |name: &str| text::member(delivery, &format!("/{name}"));
-        let shown = |name: &str| member(name).as_str().map(ToOwned::to_owned);
+        let column = |name: &str| member(name).as_str().map(ToOwned::to_owned);
         table.row([
-            shown("run_id").unwrap_or_default(),
-            shown("webhook").unwrap_or_default(),
-            shown("state").unwrap_or_default(),
+            column("run_id").unwrap_or_default(),
+            column("webhook").unwrap_or_default(),
+            column("state").unwrap_or_default(),
             member("cursor").to_string(),
             member("attempts").to_string(),
             member("next_at").as_u64().map_or_else(|| "-".to_owned(), time::display),
-            shown("problem").or_else(|| shown("last_error")).unwrap_or_else(|| "-".to_owned()),
+            column("problem").or_else(|| column("last_error")).unwrap_or_else(|| "-".to_owned()),
         ]);
     }
     let mut rendered = table.render();

@@ -28,17 +28,21 @@ pub(crate) fn line(event: &RunEvent) -> String {
 
 /// The content of an event, in short.
 fn gist(event: &RunEvent) -> String {
-    let said = match ResultKind::from_name(&event.kind) {
+    let line = match ResultKind::from_name(&event.kind) {
         Some(ResultKind::MessageDelta | ResultKind::ReasoningDelta) => {
             delta(event).map(|delta| format!("{:?}", delta.chunk.content))
         }
-        Some(ResultKind::MessageCompleted) => completed(event).map(|completed| format!("{:?}", completed.message.text())),
+        Some(ResultKind::MessageCompleted) => completed_message(event).map(|completed| format!("{:?}", completed.message.text())),
         Some(ResultKind::RunFailed) => failure(event).map(|failure| format!("{}: {}", failure.code, failure.message)),
         Some(ResultKind::ActionRequested) => about(event, "action_id", action_text::what),
         Some(ResultKind::ActionAnswered) => about(event, "action_id", action_text::answer_text),
         Some(ResultKind::ActionResolved) => about(event, "action_id", action_text::outcome_text),
         Some(ResultKind::SteeringReceived) => about(event, "event_id", |data| {
             format!("would have been run {}", text::member(data, "/run_id").as_str().unwrap_or("-"))
+        }),
+        Some(ResultKind::ConversationBranched) => about(event, "message_id", |data| {
+            let text = |name: &str| data[name].as_str().unwrap_or("-").to_owned();
+            format!("{} from event {}", text("reason"), text("from_event_id"))
         }),
         Some(ResultKind::ChildStarted) => about(event, "run_id", |data| {
             let text = |name: &str| data[name].as_str().unwrap_or("-").to_owned();
@@ -47,7 +51,7 @@ fn gist(event: &RunEvent) -> String {
         Some(ResultKind::ChildEnded) => about(event, "run_id", |data| data["status"].as_str().unwrap_or("-").to_owned()),
         _ => None,
     };
-    said.unwrap_or_else(|| event.data.get().to_owned())
+    line.unwrap_or_else(|| event.data.get().to_owned())
 }
 
 /// The id that an event names, and a text about it. `None` if the event has no such id.
@@ -77,7 +81,7 @@ fn delta(event: &RunEvent) -> Option<Delta> {
     serde_json::from_str(event.data.get()).ok()
 }
 
-fn completed(event: &RunEvent) -> Option<Completed> {
+fn completed_message(event: &RunEvent) -> Option<Completed> {
     serde_json::from_str(event.data.get()).ok()
 }
 
@@ -91,7 +95,7 @@ pub(crate) struct RunningText {
     /// The message that the last text belongs to.
     open: Option<String>,
     /// Messages of which something was shown.
-    shown: Vec<String>,
+    started: Vec<String>,
 }
 
 impl RunningText {
@@ -103,8 +107,8 @@ impl RunningText {
                 Some(self.say(message_id, &chunk.content))
             }
             ResultKind::MessageCompleted => {
-                let Completed { message_id, message } = completed(event)?;
-                if self.shown.contains(&message_id) {
+                let Completed { message_id, message } = completed_message(event)?;
+                if self.started.contains(&message_id) {
                     return (self.open.as_ref() == Some(&message_id)).then(|| self.close());
                 }
                 let mut text = self.say(message_id, &message.text());
@@ -125,13 +129,13 @@ impl RunningText {
     }
 
     fn say(&mut self, message_id: String, text: &str) -> String {
-        let mut said = if self.open.as_ref() == Some(&message_id) { String::new() } else { self.close() };
-        said.push_str(text);
-        if !self.shown.contains(&message_id) {
-            self.shown.push(message_id.clone());
+        let mut line = if self.open.as_ref() == Some(&message_id) { String::new() } else { self.close() };
+        line.push_str(text);
+        if !self.started.contains(&message_id) {
+            self.started.push(message_id.clone());
         }
         self.open = Some(message_id);
-        said
+        line
     }
 
     /// Ends the line of the message that is open.
@@ -154,6 +158,8 @@ mod tests {
             data: to_raw_value(data).unwrap(),
             sequence: 1,
             timestamp: 1_700_000_000_123,
+            source: agent_host_protocol::EventSource::Runner,
+            metadata: None,
         }
     }
 

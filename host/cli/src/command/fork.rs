@@ -48,8 +48,8 @@ impl Fork {
     pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
         let client = Client::running(config, self.server.url.as_deref(), "a run is made by a host").await?;
         let config = self.config_json.map(|Object(config)| config);
-        let wanted = json!({ "at": self.at, "config": config, "input": self.input });
-        let run = client.fork(self.id, &wanted).await?;
+        let body = json!({ "at": self.at, "config": config, "input": self.input });
+        let run = client.fork(self.id, &body).await?;
         if self.follow {
             return follow(&client, &run, output).await;
         }
@@ -78,5 +78,5 @@ async fn follow(client: &Client, run: &Run, output: Output) -> anyhow::Result<Ex
     if output.is_json() {
         output.json_line(&run)?;
     }
-    Ok(run::ended(&run, output))
+    Ok(run::exit_code_of(&run, output))
 }

@@ -19,17 +19,17 @@ pub(crate) fn timeline(calls: &[JournaledCall]) -> String {
 /// The recorded calls that were executed again, and where that came to its end.
 pub(crate) fn trace(calls: &[JournaledCall], report: &ReplayReport) -> String {
     let same = |call: &&JournaledCall| call.call <= report.calls;
-    let mut shown: String = calls.iter().take_while(same).map(|call| line(call, ' ')).collect();
+    let mut output: String = calls.iter().take_while(same).map(|call| line(call, ' ')).collect();
     match &report.ending {
         Ending::Diverged { call, now, .. } => {
             let of_it = calls.iter().filter(|line| line.call == *call);
-            shown.extend(of_it.map(|call| line(call, '>')));
-            shown.push_str(&instead(now));
+            output.extend(of_it.map(|call| line(call, '>')));
+            output.push_str(&instead(now));
         }
-        Ending::Longer { now } => shown.push_str(&instead(now)),
+        Ending::Longer { now } => output.push_str(&instead(now)),
         Ending::Same { .. } | Ending::Until | Ending::Recorded | Ending::Otherwise { .. } => {}
     }
-    shown
+    output
 }
 
 /// Mark, time since the start, number, function, request, outcome. The parts of a call are below it.
@@ -37,16 +37,16 @@ fn line(call: &JournaledCall, mark: char) -> String {
     let at = format!("{}.{:04} s", call.at_us / 1_000_000, call.at_us % 1_000_000 / 100);
     let number = if call.part == 0 { call.call.to_string() } else { format!("{}.{}", call.call, call.part) };
     let indent = if call.part == 0 { "" } else { "  " };
-    let asked = call.request.as_ref().map(|request| text::one_line(&request.to_string(), GIST)).unwrap_or_default();
-    let line = format!("{mark} {at:>11}  {number:>5}  {indent}{:<24}  {asked}", call.function);
+    let request_gist = call.request.as_ref().map(|request| text::one_line(&request.to_string(), GIST)).unwrap_or_default();
+    let line = format!("{mark} {at:>11}  {number:>5}  {indent}{:<24}  {request_gist}", call.function);
     format!("{}  -> {}\n", line.trim_end(), text::one_line(&outcome(call), GIST))
 }
 
 /// A call that was not recorded, under those that were.
 fn instead(now: &Value) -> String {
     let request = Some(&now["request"]).filter(|request| !request.is_null());
-    let asked = request.map(|request| text::one_line(&request.to_string(), GIST)).unwrap_or_default();
-    format!("> {:>11}  {:>5}  {:<24}  {asked}", "now", "", function(now)).trim_end().to_owned() + "\n"
+    let request_gist = request.map(|request| text::one_line(&request.to_string(), GIST)).unwrap_or_default();
+    format!("> {:>11}  {:>5}  {:<24}  {request_gist}", "now", "", function(now)).trim_end().to_owned() + "\n"
 }
 
 fn outcome(call: &JournaledCall) -> String {
@@ -88,25 +88,27 @@ pub(crate) fn verdict(report: &ReplayReport) -> String {
 
 /// The verdict, and both sides where they differ.
 pub(crate) fn report(report: &ReplayReport) -> String {
-    let mut shown = format!("{}\n", verdict(report));
+    let mut output = format!("{}\n", verdict(report));
     match &report.ending {
         Ending::Diverged { recorded, now, difference, .. } => {
-            let told = difference.as_ref().and_then(|told| Some((told["at"].as_str()?, &told["recorded"], &told["now"])));
-            let found = match told {
+            let difference_text = difference.as_ref().and_then(|difference_text| {
+                Some((difference_text["at"].as_str()?, &difference_text["recorded"], &difference_text["now"]))
+            });
+            let found = match difference_text {
                 Some((at, recorded, now)) => Some((at.to_owned(), Some(recorded), Some(now))),
                 None if comparable(recorded, now) => first_difference(&recorded["request"], &now["request"]),
                 None => None,
             };
-            shown.push_str(&sides(&call(recorded), &call(now), found));
+            output.push_str(&sides(&call(recorded), &call(now), found));
         }
-        Ending::Longer { now } => side(&mut shown, "now", &call(now)),
+        Ending::Longer { now } => side(&mut output, "now", &call(now)),
         Ending::Otherwise { recorded, now } => {
             let difference = first_difference(recorded, now).filter(|_| recorded["type"] == now["type"]);
-            shown.push_str(&sides(&whole(recorded), &whole(now), difference));
+            output.push_str(&sides(&whole(recorded), &whole(now), difference));
         }
         Ending::Same { .. } | Ending::Until | Ending::Recorded => {}
     }
-    shown
+    output
 }
 
 /// True if a place within the requests is meaningful: requests of two functions cannot be compared, nor can results in the
@@ -120,25 +122,25 @@ fn comparable(recorded: &Value, now: &Value) -> bool {
 type Difference<'a> = Option<(String, Option<&'a Value>, Option<&'a Value>)>;
 
 fn sides(recorded: &str, now: &str, difference: Difference<'_>) -> String {
-    let mut shown = String::new();
-    side(&mut shown, "recorded", recorded);
-    side(&mut shown, "now", now);
+    let mut output = String::new();
+    side(&mut output, "recorded", recorded);
+    side(&mut output, "now", now);
     if let Some((at, recorded, now)) = difference.filter(|(at, ..)| !at.is_empty()) {
         let value = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), whole);
-        shown.push_str(&format!("they differ first at {at}\n"));
-        side(&mut shown, "recorded", &value(recorded));
-        side(&mut shown, "now", &value(now));
+        output.push_str(&format!("they differ first at {at}\n"));
+        side(&mut output, "recorded", &value(recorded));
+        side(&mut output, "now", &value(now));
     }
-    shown
+    output
 }
 
 /// A text under its name: beside it where it is one line.
-fn side(shown: &mut String, name: &str, text: &str) {
+fn side(output: &mut String, name: &str, text: &str) {
     if text.contains('\n') {
-        shown.push_str(&format!("  {name}\n"));
-        shown.extend(text.lines().map(|line| format!("    {line}\n")));
+        output.push_str(&format!("  {name}\n"));
+        output.extend(text.lines().map(|line| format!("    {line}\n")));
     } else {
-        shown.push_str(&format!("  {name:<8}  {text}\n"));
+        output.push_str(&format!("  {name:<8}  {text}\n"));
     }
 }
 
@@ -285,13 +287,13 @@ mod tests {
           recorded  "hello"
           now       "good bye"
         "#);
-        let told = Ending::Diverged {
+        let difference_text = Ending::Diverged {
             call: 1,
             recorded: json!({ "function": "state.get", "request": { "key": "a" } }),
             now: json!({ "function": "state.get", "request": { "key": "b" } }),
             difference: Some(json!({ "at": "/key", "recorded": "a", "now": "b" })),
         };
-        insta::assert_snapshot!(report(&ReplayReport { calls: 0, ending: told }), @r#"
+        insta::assert_snapshot!(report(&ReplayReport { calls: 0, ending: difference_text }), @r#"
         different at call 1: another request of state.get
           recorded
             state.get {
@@ -329,8 +331,8 @@ mod tests {
             now: json!({ "function": "results.emit", "request": [{ "Other": { "type": "x.y", "data": "2" } }] }),
             difference: None,
         };
-        let shown = report(&ReplayReport { calls: 0, ending: other });
-        assert!(shown.contains("Other") && !shown.contains("they differ first"), "{shown}");
+        let output = report(&ReplayReport { calls: 0, ending: other });
+        assert!(output.contains("Other") && !output.contains("they differ first"), "{output}");
     }
 
     #[test]
@@ -381,9 +383,9 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut() {
-        let shown = whole(&json!((0..500).collect::<Vec<_>>()));
-        assert_eq!(shown.lines().count(), MAX_LINES + 1);
-        assert!(shown.ends_with("… 462 more lines"), "{shown}");
+        let output = whole(&json!((0..500).collect::<Vec<_>>()));
+        assert_eq!(output.lines().count(), MAX_LINES + 1);
+        assert!(output.ends_with("… 462 more lines"), "{output}");
         assert!(whole(&json!("x".repeat(10_000))).chars().count() <= MAX_LINE + 1);
     }
 

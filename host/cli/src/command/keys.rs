@@ -31,7 +31,7 @@ pub(crate) enum Keys {
 #[command(after_long_help = "Examples:\n  \
     agent-host keys create --scope admin\n  \
     agent-host keys create --name chat --scope events:write --scope runs:read --workspace acme --expires-in 90d\n\n\
-    Scopes: events:write, runs:read, runs:control, runs:execute, actions:respond, admin (all of them).")]
+    Scopes: events:write, runs:read, runs:control, runs:execute, actions:respond, on_behalf_of, admin (all of them).")]
 pub(crate) struct Create {
     #[command(flatten)]
     server: Server,
@@ -162,30 +162,30 @@ impl Create {
         let name = self.name.unwrap_or_else(|| name_of(&scopes));
         let (key, token) = match Ring::open(config, &self.server, Ledger::NewOrExisting).await? {
             Ring::Server(client) => {
-                let wanted = [
+                let new_key = [
                     ("name", Some(json!(name))),
                     ("scopes", Some(json!(scopes))),
                     ("workspace", self.workspace.map(Value::from)),
                     ("expires_in_ms", self.expires_in.map(Value::from)),
                 ];
-                let wanted: Map<String, Value> =
-                    wanted.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-                let created: Created = client.ask(Method::POST, "api/v1/keys", Some(&Value::Object(wanted))).await?;
+                let new_key: Map<String, Value> =
+                    new_key.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+                let created: Created = client.ask(Method::POST, "api/v1/keys", Some(&Value::Object(new_key))).await?;
                 (created.key, created.token)
             }
             Ring::Ledger(ledger, keys) => {
-                let wanted = NewKey { name, scopes, workspace: self.workspace, expires_in_ms: self.expires_in };
-                let created = keys.create(&ledger, &operator(), wanted).await?;
+                let new_key = NewKey { name, scopes, workspace: self.workspace, expires_in_ms: self.expires_in };
+                let created = keys.create(&ledger, &operator(), new_key).await?;
                 ledger.close().await?;
                 created
             }
         };
-        let mut shown = serde_json::to_value(&key)?;
-        if let Some(members) = shown.as_object_mut() {
+        let mut output_value = serde_json::to_value(&key)?;
+        if let Some(members) = output_value.as_object_mut() {
             members.insert("token".to_owned(), token.clone().into());
         }
         output.remark(&format!("key {} is made; this is the only time that it is shown:", key.key_id));
-        Ok(output.result(&shown, || format!("{token}\n"))?)
+        Ok(output.result(&output_value, || format!("{token}\n"))?)
     }
 }
 
@@ -212,11 +212,11 @@ impl List {
                 }
             }
         };
-        Ok(output.result(&json!({ "items": keys }), || listed(&keys, time::now()))?)
+        Ok(output.result(&json!({ "items": keys }), || table_of(&keys, time::now()))?)
     }
 }
 
-fn listed(keys: &[Key], now: time::Timestamp) -> String {
+fn table_of(keys: &[Key], now: time::Timestamp) -> String {
     if keys.is_empty() {
         return "there is no key: agent-host keys create --scope admin\n".to_owned();
     }
@@ -275,11 +275,11 @@ mod tests {
             expires_at,
             revoked_at,
         };
-        let shown =
-            listed(&[key("a", None, None), key("b", Some(5), None), key("c", Some(50), None), key("d", None, Some(1))], 10);
+        let table =
+            table_of(&[key("a", None, None), key("b", Some(5), None), key("c", Some(50), None), key("d", None, Some(1))], 10);
         let state = |line: &str| ["good until", "expired", "revoked", "good"].into_iter().find(|state| line.contains(state));
-        let states: Vec<_> = shown.lines().skip(1).map(state).collect();
-        assert_eq!(states, [Some("good"), Some("expired"), Some("good until"), Some("revoked")], "{shown}");
-        assert!(listed(&[], 0).contains("keys create"));
+        let states: Vec<_> = table.lines().skip(1).map(state).collect();
+        assert_eq!(states, [Some("good"), Some("expired"), Some("good until"), Some("revoked")], "{table}");
+        assert!(table_of(&[], 0).contains("keys create"));
     }
 }

@@ -102,7 +102,7 @@ fn filters(text: &str) -> Result<Value, String> {
 }
 
 /// Metadata by key; a list where a key comes more than once.
-fn collected(pairs: Vec<(String, Value)>) -> Map<String, Value> {
+fn metadata_of(pairs: Vec<(String, Value)>) -> Map<String, Value> {
     let mut map = Map::new();
     for (key, value) in pairs {
         match map.get_mut(&key) {
@@ -128,7 +128,7 @@ impl KnowledgeCommand {
 
 impl Add {
     async fn execute(self, knowledge: &Knowledge, output: Output) -> anyhow::Result<ExitCode> {
-        let options = AddOptions { metadata: collected(self.metadata), prune: self.prune };
+        let options = AddOptions { metadata: metadata_of(self.metadata), prune: self.prune };
         let mut progress = Progress::spinner(output, "looking for files");
         let mut show = |step: AddProgress| match step {
             AddProgress::Found { files } => progress = Progress::bar(output, "adding", files),
@@ -147,21 +147,21 @@ impl Add {
 
 fn add_text(report: &AddReport) -> String {
     let AddReport { added, updated, unchanged, ignored, passages, failed, missing, pruned } = report;
-    let mut shown = format!("{added} added, {updated} updated, {unchanged} unchanged, {passages} new passages\n");
+    let mut output = format!("{added} added, {updated} updated, {unchanged} unchanged, {passages} new passages\n");
     if *ignored > 0 {
-        shown.push_str(&format!("{ignored} of other kinds ignored; name a file to add it anyway\n"));
+        output.push_str(&format!("{ignored} of other kinds ignored; name a file to add it anyway\n"));
     }
     if *pruned > 0 {
-        shown.push_str(&format!("{pruned} removed, whose files have gone\n"));
+        output.push_str(&format!("{pruned} removed, whose files have gone\n"));
     } else if !missing.is_empty() {
-        shown.push_str(&format!("{} no longer have a file; --prune removes them:\n", missing.len()));
-        shown.extend(missing.iter().map(|path| format!("  {path}\n")));
+        output.push_str(&format!("{} no longer have a file; --prune removes them:\n", missing.len()));
+        output.extend(missing.iter().map(|path| format!("  {path}\n")));
     }
     if !failed.is_empty() {
-        shown.push_str(&format!("{} could not be read:\n", failed.len()));
-        shown.extend(failed.iter().map(|failure| format!("  {}: {}\n", failure.path.display(), failure.reason)));
+        output.push_str(&format!("{} could not be read:\n", failed.len()));
+        output.extend(failed.iter().map(|failure| format!("  {}: {}\n", failure.path.display(), failure.reason)));
     }
-    shown
+    output
 }
 
 impl List {
@@ -218,18 +218,18 @@ fn hits_text(hits: &[KnowledgeHit]) -> String {
         return "nothing found\n".to_owned();
     }
     let of = |hit: &KnowledgeHit, key: &str| hit.metadata.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let mut shown = String::new();
+    let mut output = String::new();
     for (number, hit) in (1..).zip(hits) {
         let heading = Some(of(hit, "heading")).filter(|heading| !heading.is_empty()).unwrap_or_else(|| of(hit, "title"));
         let passage = text::one_line(&hit.text, SHOWN_CHARS);
-        shown.push_str(&format!("{number}. {}  {heading}  ({:.3})\n   {passage}\n", of(hit, "path"), hit.score));
+        output.push_str(&format!("{number}. {}  {heading}  ({:.3})\n   {passage}\n", of(hit, "path"), hit.score));
     }
     let degraded = hits.first().and_then(|hit| hit.metadata.get("degraded")).and_then(Value::as_array);
     if let Some(models) = degraded {
         let models: Vec<_> = models.iter().filter_map(Value::as_str).collect();
-        shown.push_str(&format!("found without the {} model, which failed; the log has the reason\n", models.join(" and the ")));
+        output.push_str(&format!("found without the {} model, which failed; the log has the reason\n", models.join(" and the ")));
     }
-    shown
+    output
 }
 
 impl Remove {
@@ -241,9 +241,9 @@ impl Remove {
 }
 
 fn remove_text(report: &RemoveReport) -> String {
-    let mut shown: String = report.removed.iter().map(|document| format!("removed {}\n", document.path)).collect();
-    shown.extend(report.not_found.iter().map(|name| format!("not found: {name}\n")));
-    shown
+    let mut output: String = report.removed.iter().map(|document| format!("removed {}\n", document.path)).collect();
+    output.extend(report.not_found.iter().map(|name| format!("not found: {name}\n")));
+    output
 }
 
 #[cfg(test)]
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn metadata_has_numbers_booleans_text_and_lists() {
         let pairs = ["year=2024", "draft=false", "tag=a", "tag=b", "tag=3", "note=a=b", "quoted=\"x\"", "empty="];
-        let map = collected(pairs.map(|pair| metadata(pair).unwrap()).to_vec());
+        let map = metadata_of(pairs.map(|pair| metadata(pair).unwrap()).to_vec());
         let expect = json!({
             "year": 2024, "draft": false, "tag": ["a", "b", 3], "note": "a=b", "quoted": "\"x\"", "empty": "",
         });

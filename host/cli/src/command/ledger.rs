@@ -107,17 +107,17 @@ fn check_text(report: &CheckReport) -> String {
     if report.is_ok() {
         return format!("the ledger is sound: {} rows read\n", report.rows);
     }
-    let mut shown = format!("the ledger is damaged: {} findings in {} rows\n", report.findings_count, report.rows);
+    let mut output = format!("the ledger is damaged: {} findings in {} rows\n", report.findings_count, report.rows);
     if !report.pages_intact {
-        shown.push_str("  some pages were not intact; what could be repaired was\n");
+        output.push_str("  some pages were not intact; what could be repaired was\n");
     }
-    shown.extend(report.findings.iter().map(|finding| format!("  {finding}\n")));
+    output.extend(report.findings.iter().map(|finding| format!("  {finding}\n")));
     let unlisted = report.findings_count.saturating_sub(report.findings.len() as u64);
     if unlisted > 0 {
-        shown.push_str(&format!("  and {unlisted} more\n"));
+        output.push_str(&format!("  and {unlisted} more\n"));
     }
-    shown.push_str("restore it from a backup, or export what can be read: agent-host ledger export --out FILE\n");
-    shown
+    output.push_str("restore it from a backup, or export what can be read: agent-host ledger export --out FILE\n");
+    output
 }
 
 fn stats(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
@@ -204,7 +204,7 @@ async fn backup(config: &Config, to: PathBuf, server: &Server, output: Output) -
             let (dir, backup) = (ledger_dir(config), agent_host_runs::backup_to(config, to.clone()));
             match tokio::task::spawn_blocking(move || agent_host_ledger::backup(dir, &backup)).await? {
                 Err(BackupError::Open(OpenError::AlreadyOpen { .. })) => None,
-                made => Some(made?),
+                backup => Some(backup?),
             }
         }
     };
@@ -214,8 +214,8 @@ async fn backup(config: &Config, to: PathBuf, server: &Server, output: Output) -
             let why = "another process has the ledger open, and only its server can back it up";
             let client = Client::running(config, server.url.as_deref(), why).await?;
             let name = format!("cli-{}-{}", time::now(), std::process::id());
-            let made: BackupReport = client.post("api/v1/backup", &json!({ "to": name }), BACKUP).await?;
-            let from = made.path.clone();
+            let backup: BackupReport = client.post("api/v1/backup", &json!({ "to": name }), BACKUP).await?;
+            let from = backup.path.clone();
             // On another machine there is nothing to move.
             let path = if from.join("backup.json").exists() {
                 let target = to.clone();
@@ -224,7 +224,7 @@ async fn backup(config: &Config, to: PathBuf, server: &Server, output: Output) -
             } else {
                 from
             };
-            (path, made.manifest)
+            (path, backup.manifest)
         }
     };
     drop(progress);
@@ -234,15 +234,15 @@ async fn backup(config: &Config, to: PathBuf, server: &Server, output: Output) -
 }
 
 fn backup_text(path: &Path, manifest: &BackupManifest) -> String {
-    let mut shown = text::fields([
+    let mut output = text::fields([
         ("backup", path.display().to_string()),
         ("rows", manifest.rows.to_string()),
         ("store", text::bytes(manifest.store_bytes)),
         ("content", format!("{} files, {}", manifest.blobs, text::bytes(manifest.blob_bytes))),
     ]);
-    shown.push_str("not in it:\n");
-    shown.extend(manifest.left_out.iter().map(|what| format!("  {what}\n")));
-    shown
+    output.push_str("not in it:\n");
+    output.extend(manifest.left_out.iter().map(|what| format!("  {what}\n")));
+    output
 }
 
 fn restore(from: &Path, dir: &Path, output: Output) -> anyhow::Result<ExitCode> {

@@ -2,7 +2,6 @@
 
 mod action_text;
 mod actions;
-mod asked;
 mod completions;
 mod config;
 mod create;
@@ -15,6 +14,7 @@ mod journal_text;
 mod keys;
 mod knowledge;
 mod ledger;
+mod open_actions;
 mod openapi;
 mod plugin_text;
 mod replay;

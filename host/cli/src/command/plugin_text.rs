@@ -26,14 +26,14 @@ pub(crate) fn table(plugins: &[PluginReport]) -> String {
             table.row(row(runner.id.to_string(), runner.version.to_string()));
         }
     }
-    let mut shown = table.render();
+    let mut output = table.render();
     for plugin in plugins {
         if let Some(refusal) = &plugin.refusal {
             // Writing to a string cannot fail, here and below.
-            let _ = write!(shown, "\n{}\n{}", text::one_line(&plugin.file, 200), refused(refusal, &plugin.imports));
+            let _ = write!(output, "\n{}\n{}", text::one_line(&plugin.file, 200), refusal_text(refusal, &plugin.imports));
         }
     }
-    shown
+    output
 }
 
 const fn status(plugin: &PluginReport) -> &'static str {
@@ -46,29 +46,29 @@ const fn status(plugin: &PluginReport) -> &'static str {
 }
 
 /// The reason of a refusal, import by import if imports are the reason.
-fn refused(refusal: &Refusal, imports: &[ImportReport]) -> String {
-    let mut shown = format!("  {}: {}\n  fix: {}\n", refusal.code.as_str(), indented(&refusal.message), indented(&refusal.fix));
+fn refusal_text(refusal: &Refusal, imports: &[ImportReport]) -> String {
+    let mut output = format!("  {}: {}\n  fix: {}\n", refusal.code.as_str(), indent(&refusal.message), indent(&refusal.fix));
     if imports.iter().any(|import| !import.verdict.is_fine()) {
-        shown.push_str(&import_lines(imports));
+        output.push_str(&import_lines(imports));
     }
-    shown
+    output
 }
 
 fn import_lines(imports: &[ImportReport]) -> String {
-    let mut shown = String::new();
+    let mut output = String::new();
     let width = imports.iter().map(|import| import.name.chars().count()).max().unwrap_or(0);
     for import in imports {
-        let _ = writeln!(shown, "  {:width$}  {}", import.name, verdict(import.verdict));
+        let _ = writeln!(output, "  {:width$}  {}", import.name, verdict(import.verdict));
         if let Some(fix) = &import.fix {
             // An admitted import needs no remedy, but perhaps a note.
             let what = if import.verdict.is_fine() { "note" } else { "fix" };
-            let _ = writeln!(shown, "  {:width$}  {what}: {}", "", indented(fix));
+            let _ = writeln!(output, "  {:width$}  {what}: {}", "", indent(fix));
         }
     }
-    shown
+    output
 }
 
-fn indented(text: &str) -> String {
+fn indent(text: &str) -> String {
     text.trim_end().replace('\n', "\n    ")
 }
 
@@ -91,17 +91,17 @@ pub(crate) fn details(plugin: &PluginReport) -> String {
         vec![("file", plugin.file.clone()), ("status", status(plugin).to_owned()), ("size", bytes(plugin.size_bytes))];
     fields.extend(plugin.digest.clone().map(|digest| ("digest", digest)));
     fields.extend(plugin.load_ms.map(|ms| ("checked in", duration_ms(ms))));
-    let mut shown = text::fields(fields);
+    let mut output = text::fields(fields);
     if let Some(refusal) = &plugin.refusal {
-        let _ = write!(shown, "\nrefused\n{}", refused(refusal, &[]));
+        let _ = write!(output, "\nrefused\n{}", refusal_text(refusal, &[]));
     }
     if !plugin.imports.is_empty() {
-        let _ = write!(shown, "\nimports\n{}", import_lines(&plugin.imports));
+        let _ = write!(output, "\nimports\n{}", import_lines(&plugin.imports));
     }
     for runner in &plugin.runners {
-        let _ = write!(shown, "\nrunner {} {}\n{}", runner.id, runner.version, text::fields(runner_fields(runner)));
+        let _ = write!(output, "\nrunner {} {}\n{}", runner.id, runner.version, text::fields(runner_fields(runner)));
     }
-    shown
+    output
 }
 
 fn runner_fields(runner: &RunnerManifest) -> Vec<(&'static str, String)> {
@@ -109,7 +109,7 @@ fn runner_fields(runner: &RunnerManifest) -> Vec<(&'static str, String)> {
     fields.extend(runner.description.as_ref().map(|description| ("  description", text::one_line(description.fallback(), 400))));
     fields.push(("  can", capabilities(runner)));
     let interfaces: Vec<_> = runner.interfaces().iter().map(|interface| interface.as_str()).collect();
-    fields.push(("  interfaces", joined(&interfaces)));
+    fields.push(("  interfaces", join_names(&interfaces)));
     fields.push(("  at most granted", permissions(&runner.permissions)));
     let form: Vec<_> = runner
         .config_schema
@@ -125,7 +125,7 @@ fn capabilities(runner: &RunnerManifest) -> String {
     let Ok(Value::Object(all)) = serde_json::to_value(&runner.capabilities) else { return "-".to_owned() };
     let claimed: Vec<_> =
         all.iter().filter(|(_, claimed)| **claimed == Value::Bool(true)).map(|(name, _)| name.as_str()).collect();
-    joined(&claimed)
+    join_names(&claimed)
 }
 
 /// The permissions that are not empty, each with its values. A grant is a subset of them, narrowed by binding and scope.
@@ -143,7 +143,7 @@ fn permissions(permissions: &Permissions) -> String {
     if open.is_empty() { "nothing".to_owned() } else { text::one_line(&open.join("; "), 1000) }
 }
 
-fn joined(names: &[&str]) -> String {
+fn join_names(names: &[&str]) -> String {
     if names.is_empty() { "-".to_owned() } else { names.join(", ") }
 }
 
@@ -176,7 +176,7 @@ mod tests {
         }))
     }
 
-    fn refused() -> PluginReport {
+    fn refused_plugin() -> PluginReport {
         plugin(json!({
             "file": "bad.wasm", "status": "refused",
             "refusal": { "code": "unknown_import", "message": "it imports what the host does not have", "fix": "build it without sockets" },
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn plugins_are_a_table_and_refusals_are_explained() {
-        insta::assert_snapshot!(table(&[echo(), refused()]), @r"
+        insta::assert_snapshot!(table(&[echo(), refused_plugin()]), @r"
         FILE       STATUS   RUNNER                          VERSION  SIZE
         echo.wasm  ready    plugin:agent-host/echo/default  0.1.0    128.4 KiB
         bad.wasm   refused  -                               -        128.4 KiB
@@ -238,7 +238,7 @@ mod tests {
           at most granted  history (page); interactions; state (conversation)
           configuration    prefix: string, required
         ");
-        insta::assert_snapshot!(details(&refused()), @r"
+        insta::assert_snapshot!(details(&refused_plugin()), @r"
         file    bad.wasm
         status  refused
         size    128.4 KiB

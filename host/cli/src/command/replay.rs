@@ -153,10 +153,11 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     async fn open(config: &'a Config, args: &'a Replay, output: Output) -> anyhow::Result<Self> {
         // A build that is only tried leaves nothing in the data directory, and reading makes none.
-        let kept = |dir: PathBuf| Some(dir).filter(|dir| args.component.is_none() && dir.is_dir());
+        let kept_component = |dir: PathBuf| Some(dir).filter(|dir| args.component.is_none() && dir.is_dir());
         // One instance is enough, and starts faster than a pool for thousands.
         let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
-        let options = Options { limits, code_cache: kept(code_dir(config)), components: kept(components_dir(config)) };
+        let options =
+            Options { limits, code_cache: kept_component(code_dir(config)), components: kept_component(components_dir(config)) };
         let sandbox = options.build()?;
         let named = match &args.component {
             Some(path) => {
@@ -208,9 +209,9 @@ impl<'a> Bench<'a> {
 
     /// The component with this digest: as the host has kept it, or from the plugins directory.
     async fn find(&self, digest: &str, recording: &Recording) -> Result<Arc<Component>, Failure> {
-        let kept = match self.sandbox.component(digest).await {
+        let kept_component = match self.sandbox.component(digest).await {
             Ok(component) => return Ok(component),
-            Err(kept) => kept,
+            Err(kept_component) => kept_component,
         };
         let (dir, wanted, limit) = (self.config.plugins_dir.clone(), digest.to_owned(), self.config.limits.component_bytes);
         let file = tokio::task::spawn_blocking(move || file_with(&dir, &wanted, limit)).await;
@@ -218,7 +219,7 @@ impl<'a> Bench<'a> {
             return self.sandbox.load(&path, Some(digest)).await.map_err(refused);
         }
         let message = format!(
-            "{kept}, and no file of {} is it: name a build of {} with --component FILE.wasm",
+            "{kept_component}, and no file of {} is it: name a build of {} with --component FILE.wasm",
             self.config.plugins_dir.display(),
             recording.run.runner_id
         );

@@ -20,7 +20,7 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde_json::{Map, Value};
 
-use super::{asked::ActionDesk, event_text::RunningText};
+use super::{event_text::RunningText, open_actions::ActionDesk};
 use crate::{
     failure::Failure,
     output::Output,
@@ -38,8 +38,8 @@ const GRACE: Duration = Duration::from_secs(2);
     long_about = "Run a runner once, without a server.\n\n\
         The run is as durable as any: `agent-host runs show ID` shows it afterwards. The text of its messages is \
         printed as it streams; with --json, each event of the run as a line, then the run itself.\n\n\
-        What the run asks is asked at the terminal. Without one, or with --json, nobody answers, and it ends when that \
-        expires or its deadline passes.\n\n\
+        What the run asks is asked at the terminal. Without one, or with --json, nobody answers, and the run ends when \
+        the question expires, by default after a day, or when --timeout passes.\n\n\
         Ctrl-C cancels the run and shows its end; a second Ctrl-C leaves at once. Exits with 1 when the run did not \
         complete.",
     after_long_help = "Examples:\n  \
@@ -96,7 +96,7 @@ impl Run {
             () = host.shutdown(GRACE) => {}
             () = signals.next() => std::process::exit(INTERRUPTED),
         }
-        Ok(ended(&run?, output))
+        Ok(exit_code_of(&run?, output))
     }
 
     /// Starts the run and shows it to its end.
@@ -107,6 +107,8 @@ impl Run {
             binding.config.clone_from(config);
         }
         binding.deadline_ms = self.timeout.map(|seconds| seconds * 1000);
+        // A person who gives a time limit waits no longer, whatever the run waits for.
+        binding.waiting_counts = self.timeout.is_some();
         let accepted = host.accept_for(binding, envelope).await?;
         let id = *accepted.runs.first().ok_or_else(|| Failure::new("failed", "the event made no run"))?;
         show(host, id, signals, output).await?;
@@ -158,7 +160,7 @@ impl Run {
 }
 
 /// The exit code for the end of a run, with a message unless the run completed.
-pub(super) fn ended(run: &RunRecord, output: Output) -> ExitCode {
+pub(super) fn exit_code_of(run: &RunRecord, output: Output) -> ExitCode {
     if run.status == RunStatus::Completed {
         return ExitCode::SUCCESS;
     }

@@ -18,15 +18,15 @@ pub(crate) fn table(page: &Page<Run>) -> String {
             run.status_reason.clone().unwrap_or_default(),
         ]);
     }
-    let mut shown = table.render();
+    let mut output = table.render();
     if let Some(cursor) = page.next_cursor.as_ref().filter(|_| page.has_more) {
-        shown.push_str(&format!("more: --cursor {cursor}\n"));
+        output.push_str(&format!("more: --cursor {cursor}\n"));
     }
-    shown
+    output
 }
 
 /// Use of models, such as `120 in, 30 out in 2 calls, cost 0.0123`.
-fn used(usage: &ModelUsage) -> String {
+fn usage_text(usage: &ModelUsage) -> String {
     let ModelUsage { calls, unmeasured_calls, input, output, .. } = usage;
     let mut text = format!("{input} in, {output} out in {calls} calls");
     if *unmeasured_calls > 0 {
@@ -65,8 +65,8 @@ pub(crate) fn details(run: &Run) -> String {
     also("failure", run.failure.as_ref().map(|failure| format!("{}: {}", failure.code, failure.message)));
     also("cancel asked", run.cancel_requested_at.map(time::display));
     also("cancel reason", run.cancel_reason.clone());
-    also("tokens", run.usage.map(|usage| used(&usage)));
-    also("children", run.children_usage.map(|usage| used(&usage)));
+    also("tokens", run.usage.map(|usage| usage_text(&usage)));
+    also("children", run.children_usage.map(|usage| usage_text(&usage)));
     also("claimed", run.claimed_usage.map(|usage| format!("{} in, {} out, as the runner says", usage.input, usage.output)));
     also("attempt", Some(run.attempt).filter(|attempt| *attempt > 1).map(|attempt| attempt.to_string()));
     also("resumed", Some(run.resumes).filter(|resumes| *resumes > 0).map(times));
@@ -120,11 +120,11 @@ mod tests {
         (run.attempt, run.resumes) = (2, 3);
         run.metadata.insert("forked_from".to_owned(), json!("01890a5d-ac96-774b-bcce-b302099a8056"));
         run.metadata.insert("forked_at".to_owned(), json!(4));
-        let shown = details(&run);
+        let output = details(&run);
         for line in
             ["attempt      2\n", "resumed      3 times\n", "forked from  01890a5d-ac96-774b-bcce-b302099a8056, after call 4\n"]
         {
-            assert!(shown.contains(line), "{shown}");
+            assert!(output.contains(line), "{output}");
         }
     }
 
@@ -133,9 +133,9 @@ mod tests {
         let mut run = run();
         run.parent_run_id = Some("01890a5d-ac96-774b-bcce-b302099a8056".parse().unwrap());
         run.metadata.insert("objective".to_owned(), json!("count\nsheep"));
-        let shown = details(&run);
+        let output = details(&run);
         for line in ["parent     01890a5d-ac96-774b-bcce-b302099a8056\n", "objective  count sheep\n"] {
-            assert!(shown.contains(line), "{shown}");
+            assert!(output.contains(line), "{output}");
         }
     }
 

@@ -113,9 +113,9 @@ fn components(config: &Config) -> anyhow::Result<Vec<PathBuf>> {
 fn refuse_duplicates(plugins: &mut [PluginReport]) {
     let mut owners: BTreeMap<RunnerId, String> = BTreeMap::new();
     for plugin in plugins.iter_mut().filter(|plugin| plugin.status == PluginStatus::Ready) {
-        let taken =
+        let change =
             plugin.runners.iter().find_map(|runner| owners.get(&runner.id).map(|owner| (runner.id.clone(), owner.clone())));
-        match taken {
+        match change {
             None => owners.extend(plugin.runners.iter().map(|runner| (runner.id.clone(), plugin.file.clone()))),
             Some((id, owner)) => {
                 plugin.status = PluginStatus::Refused;

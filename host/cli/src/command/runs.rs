@@ -215,11 +215,11 @@ impl Events {
         }
         let page = source.events(self.id, self.after.as_deref(), self.limit).await?;
         Ok(output.result(&page, || {
-            let mut shown: String = page.items.iter().map(event_text::line).collect();
+            let mut output_text: String = page.items.iter().map(event_text::line).collect();
             if let Some(cursor) = page.next_cursor.as_ref().filter(|_| page.has_more) {
-                shown.push_str(&format!("more: --after {cursor}\n"));
+                output_text.push_str(&format!("more: --after {cursor}\n"));
             }
-            shown
+            output_text
         })?)
     }
 
@@ -285,6 +285,6 @@ impl Cancel {
         let why = "a run is cancelled by the host that runs it";
         let client = Client::running(config, self.server.url.as_deref(), why).await?;
         let run = client.cancel(self.id, self.reason.as_deref()).await?;
-        Ok(output.result(&run, || format!("run {} is asked to end; it is {}\n", run.run_id, run.status))?)
+        Ok(output.result(&run, || format!("the cancel of run {} is requested; its status is {}\n", run.run_id, run.status))?)
     }
 }

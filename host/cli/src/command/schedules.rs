@@ -40,14 +40,14 @@ fn table(page: &Page<Value>) -> String {
     let mut table = Table::new(["SCHEDULE", "WHEN", "NEXT", "LAST", "EVENT", "PROBLEM"]);
     for schedule in &page.items {
         let member = |name: &str| text::member(schedule, &format!("/{name}"));
-        let shown = |name: &str| member(name).as_str().map_or_else(|| "-".to_owned(), ToOwned::to_owned);
+        let column = |name: &str| member(name).as_str().map_or_else(|| "-".to_owned(), ToOwned::to_owned);
         let at = |name: &str| member(name).as_u64().map_or_else(|| "-".to_owned(), time::display);
         let when = match member("every_ms").as_u64() {
             Some(every) => format!("every {every} ms"),
-            None => format!("{} {}", shown("cron"), shown("timezone")),
+            None => format!("{} {}", column("cron"), column("timezone")),
         };
         let next = if *member("enabled") == Value::Bool(false) { "disabled".to_owned() } else { at("next_tick_at") };
-        table.row([shown("id"), when, next, at("last_tick_at"), shown("last_event_id"), shown("problem")]);
+        table.row([column("id"), when, next, at("last_tick_at"), column("last_event_id"), column("problem")]);
     }
     table.render()
 }

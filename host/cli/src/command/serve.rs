@@ -43,7 +43,8 @@ const SHUTDOWN: Duration = Duration::from_secs(8);
         agent-host serve\n  \
         agent-host serve --listen 8080 --plugins-dir ./plugins\n  \
         curl -H 'Content-Type: application/json' -H 'Prefer: wait=10' \\\n       \
-        -d '{\"event_type\":\"message.received\",\"input\":{\"text\":\"hello\"}}' http://127.0.0.1:7070/api/v1/events"
+        -d '{\"event_type\":\"message.received\",\"input\":{\"text\":\"hello\"}}' \\\n       \
+        http://127.0.0.1:7070/api/v1/events"
 )]
 pub(crate) struct Serve {
     /// Address or port to listen at, instead of [server] listen; port 0 takes a free one
@@ -120,10 +121,10 @@ impl Serve {
 fn raise_file_limit(connections: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = u64::try_from(connections).unwrap_or(u64::MAX).saturating_add(OTHER_FILES);
-    let wanted = maximum.map_or(wanted, |maximum| wanted.min(maximum));
-    if current.is_some_and(|current| current < wanted)
-        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })
+    let files_needed = u64::try_from(connections).unwrap_or(u64::MAX).saturating_add(OTHER_FILES);
+    let files_needed = maximum.map_or(files_needed, |maximum| files_needed.min(maximum));
+    if current.is_some_and(|current| current < files_needed)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(files_needed), maximum })
     {
         tracing::debug!(%error, "the process opens no more files than before");
     }

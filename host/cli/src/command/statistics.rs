@@ -68,7 +68,7 @@ fn moment(text: &str) -> Result<Timestamp, String> {
 impl Statistics {
     pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
         let source = Source::open(config, self.server.url.as_deref()).await?;
-        let wanted = StatisticsQuery {
+        let filter = StatisticsQuery {
             since: self.since,
             until: self.until,
             runner_id: self.runner.map(|id| id.to_string()),
@@ -80,13 +80,13 @@ impl Statistics {
                 By::Binding => GroupBy::Binding,
             }),
         };
-        let counted = source.statistics(&wanted).await?;
-        output.result(&counted, || shown(&counted))?;
+        let counted = source.statistics(&filter).await?;
+        output.result(&counted, || tables(&counted))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn shown(counted: &Counted) -> String {
+fn tables(counted: &Counted) -> String {
     let mut table = Table::new(["", "RUNS", "ENDED", "SUCCESS", "STATUSES", "TOKENS IN", "OUT"]);
     let mut times = Table::new(["", "", "P50", "P90", "P95", "P99", "MAX"]);
     for group in std::iter::once(&counted.total).chain(&counted.groups) {
@@ -152,7 +152,7 @@ mod tests {
         };
         let one = Group { key: Some("support".to_owned()), runs: 1, ..Group::default() };
         let counted = Counted { since: None, until: None, truncated: true, covered_since: Some(7), total, groups: vec![one] };
-        insta::assert_snapshot!(shown(&counted), @r"
+        insta::assert_snapshot!(tables(&counted), @r"
                  RUNS  ENDED  SUCCESS  STATUSES                          TOKENS IN  OUT
         all      4     3      66.7 %   2 completed, 1 failed, 1 running  12         3
         support  1     0      -                                          0          0

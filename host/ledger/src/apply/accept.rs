@@ -2,16 +2,16 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use agent_host_protocol::{EventId, Run, Timestamp};
+use agent_host_protocol::{EventId, Run, Timestamp, grant::ConversationKey};
 
 use crate::{
     apply::{Batch, batch::WithRun, memory::ActiveRun, value::Plan},
     error::LedgerError,
     operation::{AcceptAnswer, AcceptOperation, AddRunOperation, ListedEvent},
-    record::Idempotency,
+    record::{Branch, Idempotency},
     rows::{
-        ContextRow, EventRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, PartsRow, Rows, Table, changes, json,
-        malformed, number, pair, read_number, write_event_row,
+        Branches, ContextRow, ConversationRow, EventRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, PartsRow, Rows,
+        Table, changes, encode, json, malformed, number, pair, read_number,
     },
 };
 
@@ -19,8 +19,9 @@ use crate::{
 pub(crate) enum New {
     /// The same request came before.
     Repeated(IdempotencyRow),
-    /// The event is accepted, with these changes of values.
-    Allowed(Plan),
+    /// The event is accepted, with these changes of values, and with the branches that its conversation has then, where they
+    /// change.
+    Allowed(Plan, Option<Branches>),
 }
 
 impl Batch<'_> {
@@ -42,7 +43,7 @@ impl Batch<'_> {
                 return Err(LedgerError::invalid("this id of an event or a run is already in the ledger: make a new one"));
             }
         }
-        if let Some(item) = &accept.transcript {
+        for item in &accept.transcript {
             self.load_conversation(&item.key)?;
         }
         if let Some(listed) = &accept.listed {
@@ -55,10 +56,38 @@ impl Batch<'_> {
                 return Err(LedgerError::NotFound(format!("artifact `{id}`: upload it (again) first")));
             }
         }
+        let branches = match (&accept.branch, &accept.listed) {
+            (Some(branch), Some(listed)) => Some(self.check_branch(branch, &listed.key)?),
+            _ => None,
+        };
         let plan = self.plan(&accept.values)?;
         self.ids.extend(seen);
         self.memory.event_ids.add(accept.event_id.to_bytes());
-        Ok(New::Allowed(plan))
+        Ok(New::Allowed(plan, branches))
+    }
+
+    /// Checks a branch, and returns what its conversation has left out then. The conversation was loaded.
+    fn check_branch(&mut self, branch: &Branch, key: &ConversationKey) -> Result<Branches, LedgerError> {
+        let conflict = |id: EventId| LedgerError::Conflict { key: format!("event {id}") };
+        let no = self.memory.conversation_no(key).ok_or_else(|| conflict(branch.from))?;
+        let mut branches = match self.branches.get(&no) {
+            Some(branches) => branches.clone(),
+            None => self.reader.branches(no)?,
+        };
+        let mut present = |id: EventId| -> Result<u64, LedgerError> {
+            let (event_no, row) = self.event_row(id)?;
+            let is_listed = EventRow::read(event_no, &row)?.0.conversation_no == Some(no)
+                || self.reader.has(Table::ConversationEvents, &pair(no, event_no))?;
+            if is_listed && !branches.removes(event_no) { Ok(event_no) } else { Err(conflict(id)) }
+        };
+        let first = present(branch.from)?;
+        let end = match branch.until {
+            Some(until) => present(until)?,
+            None => self.memory.next_event_no,
+        };
+        let last = end.checked_sub(1).filter(|last| *last >= first).ok_or_else(|| conflict(branch.from))?;
+        branches.cut(first, last)?;
+        Ok(branches)
     }
 
     fn idempotency(&mut self, idempotency: &Idempotency, now: Timestamp) -> Result<Option<IdempotencyRow>, LedgerError> {
@@ -69,21 +98,32 @@ impl Batch<'_> {
         Ok(row.filter(|row| now.saturating_sub(row.at) < IDEMPOTENCY_TTL_MS))
     }
 
-    pub(crate) fn put_accept(&mut self, accept: &mut AcceptOperation, plan: Plan) -> AcceptAnswer {
+    pub(crate) fn put_accept(&mut self, accept: &mut AcceptOperation, plan: Plan, branches: Option<Branches>) -> AcceptAnswer {
         let event_no = self.memory.next_event_no;
         let first_run_no = self.memory.next_run_no;
         self.memory.next_event_no += 1;
-        self.rows.put(Table::EventIds, &accept.event_id.to_bytes(), &number(event_no));
-        let mut runs = Vec::with_capacity(accept.runs.len());
-        for (new, run_no) in std::mem::take(&mut accept.runs).into_iter().zip(first_run_no..) {
-            runs.push((run_no, new.run.run_id));
-            self.put_new_run(run_no, new.run, &new.row, &new.terms);
+        for (new, run_no) in accept.runs.iter_mut().zip(first_run_no..) {
+            self.put_new_run(run_no, Arc::clone(&new.run), &new.row, &new.terms);
+            self.put_events(run_no, std::mem::take(&mut new.events));
         }
-        let transcript_seq = accept.transcript.take().map(|item| self.put_item(&item));
-        if let Some(ListedEvent { key, event_type }) = accept.listed.take() {
-            let (conversation, new) = self.memory.conversation(&key);
-            self.put_conversation(&key, conversation.no, new);
-            self.rows.put(Table::ConversationEvents, &pair(conversation.no, event_no), event_type.as_bytes());
+        let listed = accept.listed.take();
+        let mut begins = None;
+        let conversation_no = listed.as_ref().map(|ListedEvent { key, .. }| {
+            let (conversation, new) = self.memory.conversation(key);
+            if new {
+                // Strings and numbers, which JSON always takes.
+                let row = encode(&ConversationRow { no: conversation.no, key: key.clone() }).unwrap_or_default();
+                begins = Some((key.index(), row));
+            }
+            conversation.no
+        });
+        if let (Some(no), Some(branches)) = (conversation_no, branches) {
+            self.rows.put_infallible(Table::Entries, Branches::key(no).as_bytes(), &branches);
+            self.branches.insert(no, branches);
+        }
+        let mut transcript_seq = None;
+        for item in std::mem::take(&mut accept.transcript) {
+            transcript_seq = Some(self.put_item(&item));
         }
         for artifact in std::mem::take(&mut accept.artifacts) {
             self.put_artifact(artifact);
@@ -91,8 +131,22 @@ impl Batch<'_> {
         self.refer_to(std::mem::take(&mut accept.refers_to));
         self.rows.append(&accept.entries);
         self.carry_out(plan);
-        self.rows
-            .put_with(Table::Events, &number(event_no), |bytes| write_event_row(bytes, &runs, transcript_seq, &accept.event));
+        let row = EventRow {
+            event_no,
+            event_id: accept.event_id,
+            conversation_no,
+            transcript_seq,
+            event_type: listed.as_ref().map_or("", |listed| &listed.event_type),
+            event: &accept.event,
+            begins: begins.as_ref().map(|(index, row)| (index.as_bytes(), row.as_slice())),
+        };
+        self.rows.put_with(Table::Events, &number(event_no), |bytes| {
+            row.write(bytes, |runs| {
+                for (new, run_no) in accept.runs.iter().zip(first_run_no..) {
+                    runs.push(run_no, new.run.run_id, |bytes| new.terms.write(bytes));
+                }
+            });
+        });
         if let Some(Idempotency { key, body_hash }) = accept.idempotency.take() {
             let row = IdempotencyRow { body_hash, event_id: accept.event_id, event_no, at: accept.received_at };
             self.rows.put_infallible(Table::Idempotency, key.as_bytes(), &row);
@@ -116,10 +170,13 @@ impl Batch<'_> {
             return Err(LedgerError::invalid("this id of a run is already in the ledger: make a new one"));
         }
         let (event_no, old) = self.event_row(new.run.event_id)?;
-        let EventRow { mut runs, transcript_seq, event } = json(Table::Events, &old)?;
-        runs.push((self.memory.next_run_no, new.run.run_id));
-        let mut row = Vec::with_capacity(old.len() + 64);
-        write_event_row(&mut row, &runs, transcript_seq, event.get().as_bytes());
+        let (event, runs) = EventRow::read(event_no, &old)?;
+        let mut row = Vec::with_capacity(old.len() + new.terms.bytes());
+        // The conversation has its row.
+        EventRow { begins: None, ..event }.write(&mut row, |to| {
+            runs.iter().for_each(|run| to.keep(run));
+            to.push(self.memory.next_run_no, new.run.run_id, |bytes| new.terms.write(bytes));
+        });
         Ok(WithRun { event_no, row })
     }
 
@@ -141,19 +198,13 @@ impl Batch<'_> {
 }
 
 /// The number and the row of an event that was accepted by this batch.
-fn accepted(rows: &Rows, id: &[u8; 16]) -> Option<(u64, Vec<u8>)> {
-    let mut event_no: Option<&[u8]> = None;
-    for change in changes(rows.bytes()) {
-        let change = change.ok()?;
-        match (change.table, change.value) {
-            (Table::EventIds, Some(value)) if change.key == id => event_no = Some(value),
-            (Table::Events, Some(value)) if Some(change.key) == event_no => {
-                return Some((read_number(change.key)?, value.to_vec()));
-            }
-            _ => {}
-        }
-    }
-    None
+fn accepted(rows: &Rows, id: EventId) -> Option<(u64, Vec<u8>)> {
+    changes(rows.bytes()).find_map(|change| {
+        let change = change.ok().filter(|change| change.table == Table::Events)?;
+        let (event_no, row) = (read_number(change.key)?, change.value?);
+        let (event, _) = EventRow::read(event_no, row).ok()?;
+        (event.event_id == id).then(|| (event_no, row.to_vec()))
+    })
 }
 
 impl Batch<'_> {
@@ -164,7 +215,7 @@ impl Batch<'_> {
             return Ok((*event_no, row.clone()));
         }
         if self.ids.contains(&key)
-            && let Some(found) = accepted(self.rows, &key)
+            && let Some(found) = accepted(self.rows, id)
         {
             return Ok(found);
         }
@@ -180,12 +231,10 @@ impl Batch<'_> {
         self.forked.insert(id.to_bytes(), WithRun { event_no, row });
     }
 
-    /// A run that is new, in all tables that every run is in.
+    /// A run that is new. The row of its event has its terms, and lists it.
     fn put_new_run(&mut self, run_no: u64, run: Arc<Run>, row: &[u8], terms: &PartsRow) {
-        let key = number(run_no);
-        self.rows.put(Table::Runs, &key, row);
-        self.rows.put(Table::RunIds, &run.run_id.to_bytes(), &key);
-        self.put_parts(Table::Terms, run_no, terms);
+        self.rows.put(Table::Runs, &number(run_no), row);
+        self.put_shared(terms);
         self.memory.run_ids.add(run.run_id.to_bytes());
         self.memory.active.insert(run_no, ActiveRun::new(run));
         self.memory.next_run_no = run_no + 1;
@@ -195,16 +244,22 @@ impl Batch<'_> {
     pub(crate) fn put_context(&mut self, run_no: u64, context: &ContextRow) {
         match context {
             ContextRow::Whole(text) => self.rows.put(Table::Contexts, &number(run_no), text.get().as_bytes()),
-            ContextRow::Parts(parts) => self.put_parts(Table::Contexts, run_no, parts),
+            ContextRow::Parts(parts) => {
+                self.put_shared(parts);
+                let mut row = Vec::with_capacity(parts.bytes());
+                parts.write(&mut row);
+                self.parts_bytes += row.len();
+                self.parts.entry(run_no).or_default().context = Some(row);
+            }
         }
     }
 
-    fn put_parts(&mut self, table: Table, run_no: u64, parts: &PartsRow) {
+    /// Puts the part that a run shares with others, where the ledger does not have it.
+    fn put_shared(&mut self, parts: &PartsRow) {
         if self.memory.shared_parts.get(&parts.digest).is_none() {
             // An existing part has the same digest and so the same bytes.
             self.rows.put(Table::SharedParts, &parts.digest, parts.shared());
             self.memory.shared_parts.insert(parts.digest, ());
         }
-        self.rows.put_with(table, &number(run_no), |value| parts.write(value));
     }
 }

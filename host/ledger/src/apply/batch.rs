@@ -4,7 +4,7 @@
 //! leaves no trace. Answers are kept until the batch is durable.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, HashSet},
     sync::Arc,
 };
 
@@ -22,7 +22,7 @@ use crate::{
     files::Pin,
     operation::{AcceptAnswer, Pruned, ValueRow},
     overlay::Admitted,
-    rows::{IdempotencyRow, Packed, Reader, Rows, Table, number, pair},
+    rows::{BatchPart, Branches, IdempotencyRow, Packed, Reader, Rows, Table, number, pair},
 };
 
 pub(crate) struct Batch<'a> {
@@ -33,10 +33,11 @@ pub(crate) struct Batch<'a> {
     /// Runs whose row is to be written when the batch is finished: several writes to a run cost one row.
     pub(crate) dirty: Vec<u64>,
     pub(crate) ended: FxHashMap<u64, Arc<Run>>,
-    /// Events of runs, and audit records, that are still to be put: those of a batch that follow each other are one row.
-    pub(crate) events: FxHashMap<u64, Packed>,
-    /// Bytes of `events`.
-    events_bytes: usize,
+    /// Context, events and journal of runs that are still to be put: those of a batch that follow each other are one row.
+    pub(crate) parts: FxHashMap<u64, BatchPart>,
+    /// Bytes of `parts`.
+    pub(crate) parts_bytes: usize,
+    /// Audit records that are still to be put.
     pub(crate) audit: Option<Packed>,
     /// Ids and keys of this batch, which the reader does not see yet.
     pub(crate) ids: HashSet<[u8; 16]>,
@@ -53,6 +54,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) pruned: HashSet<(u64, u64)>,
     /// Rows of events that this batch has added runs to.
     pub(crate) forked: HashMap<[u8; 16], WithRun>,
+    /// Branches that this batch has changed, by the number of their conversation.
+    pub(crate) branches: FxHashMap<u64, Branches>,
     pub(crate) outcome: Outcome,
 }
 
@@ -110,8 +113,8 @@ impl<'a> Batch<'a> {
             rows,
             dirty: Vec::new(),
             ended: FxHashMap::default(),
-            events: FxHashMap::default(),
-            events_bytes: 0,
+            parts: FxHashMap::default(),
+            parts_bytes: 0,
             audit: None,
             ids: HashSet::new(),
             keys: HashMap::new(),
@@ -121,25 +124,27 @@ impl<'a> Batch<'a> {
             journal: FxHashMap::default(),
             pruned: HashSet::new(),
             forked: HashMap::new(),
+            branches: FxHashMap::default(),
             outcome: Outcome::default(),
         }
     }
 
     /// Bytes of the changes so far.
     pub(crate) fn bytes(&self) -> usize {
-        self.rows.bytes().len() + self.events_bytes
+        self.rows.bytes().len() + self.parts_bytes
     }
 
     /// Events that follow those which the run has.
     pub(crate) fn put_events(&mut self, run_no: u64, events: Vec<Packed>) {
         for next in events {
-            self.events_bytes += next.bytes();
-            match self.events.entry(run_no) {
-                Entry::Vacant(place) => drop(place.insert(next)),
-                Entry::Occupied(mut before) => {
-                    if !before.get_mut().take_over(&next) {
-                        let full = before.insert(next);
-                        self.events_bytes = self.events_bytes.saturating_sub(full.bytes());
+            self.parts_bytes += next.bytes();
+            let part = self.parts.entry(run_no).or_default();
+            match &mut part.events {
+                None => part.events = Some(next),
+                Some(before) => {
+                    if !before.take_over(&next) {
+                        let full = std::mem::replace(before, next);
+                        self.parts_bytes = self.parts_bytes.saturating_sub(full.bytes());
                         full.put(self.rows, Table::RunEvents, &pair(run_no, full.first));
                     }
                 }
@@ -165,8 +170,12 @@ impl<'a> Batch<'a> {
             };
             result = result.and_then(|()| self.rows.put_json(Table::Runs, &number(*run_no), &**run));
         }
-        for (run_no, events) in &self.events {
-            events.put(self.rows, Table::RunEvents, &pair(*run_no, events.first));
+        for (run_no, part) in std::mem::take(&mut self.parts) {
+            if self.ended.contains_key(&run_no) {
+                part.put_end(self.rows, run_no);
+            } else {
+                part.put(self.rows, run_no);
+            }
         }
         if let Some(audit) = &self.audit {
             audit.put(self.rows, Table::Audit, &number(audit.first));

@@ -10,7 +10,7 @@ use crate::{
     operation::{ForgetConversationOperation, ItemRow, Piece, RunPart},
     rows::{
         AuditRow, ConversationRow, EventRow, Packed, Reader, Table, delete_segment, encode, forgotten_event, forgotten_run, json,
-        malformed, number, pair, read_number, write_event_row,
+        malformed, number, pair, read_number,
     },
 };
 
@@ -112,6 +112,7 @@ impl Batch<'_> {
             let Some(end) = &part.end else { continue };
             end.put(self.rows, Table::RunEvents, &pair(run_no, last));
             self.rows.delete(Table::Contexts, &number(run_no));
+            self.rows.delete(Table::RunEnds, &number(run_no));
             self.rows.put(Table::Runs, &number(run_no), &row);
             self.outcome.touched.push(run_no);
             forgotten += 1;
@@ -124,14 +125,16 @@ impl Batch<'_> {
         let mut seen = HashSet::with_capacity(ids.len());
         for id in ids.iter().filter(|id| seen.insert(**id)) {
             let (event_no, old) = self.event_row(*id)?;
-            let EventRow { runs, transcript_seq, event } = json(Table::Events, &old)?;
+            let (event, runs) = EventRow::read(event_no, &old)?;
             // A run that was made for it meanwhile needs it.
-            if let Some((_, run_id)) = runs.iter().find(|(run_no, _)| self.memory.active.contains_key(run_no)) {
-                return Err(LedgerError::Active { run_id: *run_id });
+            if let Some(run) = runs.iter().find(|run| self.memory.active.contains_key(&run.run_no)) {
+                return Err(LedgerError::Active { run_id: run.id });
             }
-            let event = forgotten_event(json(Table::Events, event.get().as_bytes())?);
+            let forgotten = encode(&forgotten_event(json(Table::Events, event.event)?))?;
             let mut row = Vec::with_capacity(old.len());
-            write_event_row(&mut row, &runs, transcript_seq, &encode(&event)?);
+            // The conversation has its row.
+            let event = EventRow { event: &forgotten, begins: None, ..event };
+            event.write(&mut row, |to| runs.iter().for_each(|run| to.keep(run)));
             rows.push((*id, event_no, row));
         }
         let forgotten = rows.len() as u64;

@@ -5,7 +5,7 @@ use crate::{
     error::LedgerError,
     operation::{NewSegment, PrunableRun, PruneOperation, Pruned, WriteOperation},
     record::RunChange,
-    rows::{BY_JOURNAL, Rows, Table, blob_ref, delete_segment, ended_before, pair},
+    rows::{BY_JOURNAL, Rows, RunEnd, Table, blob_ref, delete_segment, ended_before, pair},
 };
 
 impl Batch<'_> {
@@ -59,11 +59,15 @@ impl Batch<'_> {
         if !deleted.is_empty() {
             self.rows.append(deleted);
             self.journal.remove(&run_no);
+            if let Some(part) = self.parts.get_mut(&run_no) {
+                part.segments.clear();
+            }
             self.set_journal_end(run_no, None);
         }
         let Some(NewSegment { first, value, digests, pins }) = segment else { return };
         let key = pair(run_no, first);
-        self.rows.put(Table::Journal, &key, &value);
+        self.parts_bytes += value.len();
+        self.parts.entry(run_no).or_default().segments.push((first, value));
         for digest in &digests {
             self.rows.put(Table::BlobRefs, &blob_ref(digest, BY_JOURNAL, &key), &[]);
         }
@@ -76,7 +80,7 @@ impl Batch<'_> {
 impl Batch<'_> {
     /// Deletes what is still to be deleted; gives what was.
     pub(crate) fn prune(&mut self, prune: &PruneOperation) -> Result<Pruned, LedgerError> {
-        let mut found = Vec::new();
+        let (mut found, mut unpacked) = (Vec::new(), Rows::default());
         for PrunableRun { run_no, ends, segments, .. } in &prune.runs {
             let reader = self.reader;
             if !reader.run(*run_no)?.is_some_and(|run| ended_before(&run, prune.ended_before)) {
@@ -85,12 +89,19 @@ impl Batch<'_> {
             // An ended run takes no segments, so those that are there are those that were found. Some may have been
             // deleted meanwhile, by another pruning.
             let journal = reader.table(Table::Journal)?;
+            let row = reader.run_end(*run_no)?;
+            let end = row.as_ref().map(|row| RunEnd::read(row.value())).transpose()?;
+            let is_in_end = |first: u64| end.as_ref().is_some_and(|end| end.has_segment(first));
             for (segment, after) in segments.iter().zip((0..segments.len()).rev()) {
-                if journal.get(pair(*run_no, segment.first).as_slice())?.is_some() {
+                if is_in_end(segment.first) || journal.get(pair(*run_no, segment.first).as_slice())?.is_some() {
                     found.push((*run_no, *ends && after == 0, segment));
                 }
             }
+            if let Some(end) = end.as_ref().filter(|end| segments.iter().any(|segment| end.has_segment(segment.first))) {
+                end.unpack(&mut unpacked, *run_no, |first| !self.pruned.contains(&(*run_no, first)));
+            }
         }
+        self.rows.append(&unpacked);
         let mut pruned = Pruned::default();
         for (run_no, is_last, segment) in found {
             if !self.pruned.insert((run_no, segment.first)) {

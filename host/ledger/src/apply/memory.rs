@@ -139,6 +139,14 @@ impl Memory {
         Ok(())
     }
 
+    /// The number of a conversation that was loaded; `None` for a new one.
+    pub(crate) fn conversation_no(&mut self, key: &ConversationKey) -> Option<u64> {
+        match self.conversations.get(key) {
+            Some(Known::There(conversation)) => Some(conversation.no),
+            _ => None,
+        }
+    }
+
     /// A conversation that was loaded. The second is true where it is new.
     pub(crate) fn conversation(&mut self, key: &ConversationKey) -> (Conversation, bool) {
         self.advance(key, 0)

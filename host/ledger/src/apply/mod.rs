@@ -29,7 +29,7 @@ pub(crate) fn apply(batch: &mut Batch<'_>, operation: Operation) {
             batch.outcome.admitted.extend(operation.state.take());
             let answer = batch.check_accept(&operation).map(|checked| match checked {
                 New::Repeated(row) => AcceptAnswer::Repeated { event_id: row.event_id },
-                New::Allowed(plan) => batch.put_accept(&mut operation, plan),
+                New::Allowed(plan, branches) => batch.put_accept(&mut operation, plan, branches),
             });
             batch.outcome.answers.push(Answer::Accept(operation.reply, answer));
         }

@@ -20,12 +20,20 @@ pub(crate) struct Values {
 #[derive(Default)]
 pub(crate) struct Plan {
     after: Values,
-    usages: HashMap<Vec<u8>, Usage>,
+    /// Of each scope that is written: a few.
+    usages: Vec<ChangedUsage>,
     rows: Rows,
 }
 
+/// The usage of a scope or an area before and after an operation.
+struct ChangedUsage {
+    key: Vec<u8>,
+    before: Usage,
+    after: Usage,
+}
+
 impl Values {
-    /// Works out what these writes do. Changes nothing, but remembers in `usages` what it has read.
+    /// The effect of these writes. Changes nothing.
     ///
     /// # Errors
     /// [`LedgerError::Conflict`], [`LedgerError::QuotaExceeded`].
@@ -36,24 +44,19 @@ impl Values {
         usages: &mut Recent<Vec<u8>, Usage>,
     ) -> Result<Plan, LedgerError> {
         let mut plan = Plan::default();
-        let mut before: HashMap<Vec<u8>, Usage> = HashMap::new();
         for write in writes {
-            let usage_key = schema::usage_key(write.table, &write.scope);
-            let usage = match plan.usages.get(&usage_key) {
-                Some(usage) => *usage,
+            let place = match plan.usages.iter().position(|usage| usage.key == write.usage_key) {
+                Some(place) => place,
                 None => {
-                    let usage = match usages.get(&usage_key) {
+                    let usage = match usages.get(&write.usage_key) {
                         Some(usage) => *usage,
-                        None => {
-                            let usage = reader.usage(&usage_key)?;
-                            usages.insert(usage_key.clone(), usage);
-                            usage
-                        }
+                        None => reader.usage(&write.usage_key)?,
                     };
-                    before.insert(usage_key.clone(), usage);
-                    usage
+                    plan.usages.push(ChangedUsage { key: write.usage_key.clone(), before: usage, after: usage });
+                    plan.usages.len() - 1
                 }
             };
+            let usage = plan.usages.get(place).map(|usage| usage.after).unwrap_or_default();
             let named = named(write.table, &write.key);
             let known = plan.after.values.get(&named).or_else(|| self.values.get(&named));
             let old = match known {
@@ -71,22 +74,24 @@ impl Values {
                     .saturating_sub(old.map_or(0, |old| old.size + write.key_bytes)),
                 keys: (usage.keys + u64::from(new.is_some())).saturating_sub(u64::from(old.is_some())),
             };
-            plan.usages.insert(usage_key, usage);
+            if let Some(changed) = plan.usages.get_mut(place) {
+                changed.after = usage;
+            }
             plan.after.values.insert(named, new);
             plan.put(write, old, new);
         }
         for write in writes {
-            let key = schema::usage_key(write.table, &write.scope);
-            if let (Some(quota), Some(before), Some(after)) = (write.quota, before.get(&key), plan.usages.get(&key)) {
+            let changed = plan.usages.iter().find(|usage| usage.key == write.usage_key);
+            if let (Some(quota), Some(ChangedUsage { before, after, .. })) = (write.quota, changed) {
                 within("bytes", before.bytes, after.bytes, quota.max_bytes)?;
                 within("keys", before.keys, after.keys, quota.max_keys)?;
             }
         }
-        for (key, usage) in &plan.usages {
-            if *usage == Usage::default() {
+        for ChangedUsage { key, after, .. } in &plan.usages {
+            if *after == Usage::default() {
                 plan.rows.delete(Table::Usage, key);
             } else {
-                plan.rows.put(Table::Usage, key, &schema::pair(usage.bytes, usage.keys));
+                plan.rows.put(Table::Usage, key, &schema::pair(after.bytes, after.keys));
             }
         }
         Ok(plan)
@@ -96,8 +101,8 @@ impl Values {
     pub(crate) fn carry_out(&mut self, plan: Plan, rows: &mut Rows, usages: &mut Recent<Vec<u8>, Usage>) {
         rows.append(&plan.rows);
         self.values.extend(plan.after.values);
-        for (key, usage) in plan.usages {
-            usages.insert(key, usage);
+        for ChangedUsage { key, after, .. } in plan.usages {
+            usages.insert(key, after);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use agent_host_protocol::{Run, RunId};
 
-use super::{Fault, crash, new_run, open, raw, said};
+use super::{Fault, crash, delta_write, new_run, open, raw};
 use crate::{AddRun, Health, JournalSegment, Ledger, LedgerError, Options, Park, RunChange, RunWrite, check};
 
 async fn check_goes_on_after(fault: Fault) {
@@ -14,11 +14,11 @@ async fn check_goes_on_after(fault: Fault) {
     let start =
         RunWrite { run_no: record.run_no, changes: vec![RunChange::Start { at: 1, deadline_at: None }], ..RunWrite::default() };
     ledger.submit(start).await.unwrap().await.unwrap();
-    ledger.submit(said(record.run_no, 1)).await.unwrap().await.unwrap();
+    ledger.submit(delta_write(record.run_no, 1)).await.unwrap().await.unwrap();
     for _ in 0..2 {
         switches.log.set(fault);
         assert!(matches!(new_run(&ledger).await, Err(LedgerError::Storage(_))), "{fault:?}");
-        assert!(matches!(ledger.submit(said(record.run_no, 2)).await.unwrap().await, Err(LedgerError::Storage(_))));
+        assert!(matches!(ledger.submit(delta_write(record.run_no, 2)).await.unwrap().await, Err(LedgerError::Storage(_))));
         assert_eq!(ledger.run(record.run.run_id).unwrap().unwrap().run.last_sequence, 1);
         assert_eq!(ledger.state_get("s", "k").unwrap(), Some(1.into()), "a refused value is seen");
         assert_eq!(ledger.active_runs().unwrap().len(), 1);
@@ -28,7 +28,7 @@ async fn check_goes_on_after(fault: Fault) {
     // The numbers that were refused are given again.
     let other = new_run(&ledger).await.unwrap();
     assert_eq!(other.run_no, record.run_no + 1);
-    ledger.submit(said(record.run_no, 2)).await.unwrap().await.unwrap();
+    ledger.submit(delta_write(record.run_no, 2)).await.unwrap().await.unwrap();
     assert_eq!(ledger.state_get("s", "k").unwrap(), Some(2.into()));
 
     // As after a crash: the log alone has what happened since opening.

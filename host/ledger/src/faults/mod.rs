@@ -216,8 +216,15 @@ async fn new_run(ledger: &Ledger) -> Result<RunRecord, LedgerError> {
     }
 }
 
-fn said(run_no: u64, sequence: u64) -> RunWrite {
-    let events = vec![NewEvent { sequence, kind: "message.delta".into(), data: raw("{}"), timestamp: 1 }];
+fn delta_write(run_no: u64, sequence: u64) -> RunWrite {
+    let events = vec![NewEvent {
+        sequence,
+        kind: "message.delta".into(),
+        data: raw("{}"),
+        timestamp: 1,
+        source: agent_host_protocol::EventSource::Host,
+        metadata: None,
+    }];
     let state = vec![StateWrite {
         scope_key: "s".into(),
         key: "k".into(),

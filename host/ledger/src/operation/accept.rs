@@ -12,7 +12,7 @@ use crate::{
         ItemRow, NewArtifact, NewSegment, ValueRow, artifact::artifact_bytes, conversation::check_conversation, entry_rows,
     },
     overlay::Admitted,
-    record::{Accept, AddRun, Idempotency, StateWrite},
+    record::{Accept, AddRun, Branch, Idempotency, NewEvent, StateWrite},
     rows::{ContextRow, Packed, PartsRow, Rows, bounded, encode, pack_events},
 };
 
@@ -26,7 +26,8 @@ pub(crate) struct AcceptOperation {
     pub(crate) event: Vec<u8>,
     pub(crate) runs: Vec<NewRunRow>,
     pub(crate) idempotency: Option<Idempotency>,
-    pub(crate) transcript: Option<ItemRow>,
+    /// Items of the transcript, that of the event last.
+    pub(crate) transcript: Vec<ItemRow>,
     /// Under which conversation it is listed, and as what.
     pub(crate) listed: Option<ListedEvent>,
     pub(crate) artifacts: Vec<NewArtifact>,
@@ -36,6 +37,8 @@ pub(crate) struct AcceptOperation {
     pub(crate) values: Vec<ValueRow>,
     /// Values of the operation in the overlay.
     pub(crate) state: Option<Admitted>,
+    /// The events that leave the conversation under which it is listed.
+    pub(crate) branch: Option<Branch>,
     pub(crate) reply: oneshot::Sender<Result<AcceptAnswer, LedgerError>>,
 }
 
@@ -48,6 +51,8 @@ pub(crate) struct NewRunRow {
     pub(crate) run: Arc<Run>,
     pub(crate) row: Vec<u8>,
     pub(crate) terms: PartsRow,
+    /// From 1 on.
+    pub(crate) events: Vec<Packed>,
 }
 
 /// Answer of the writer to an accept; the handle has the rest.
@@ -71,7 +76,7 @@ impl AcceptOperation {
         accept: Accept,
         blobs: &Arc<Blobs>,
     ) -> Result<(Box<Self>, usize, Vec<StateWrite>, oneshot::Receiver<Result<AcceptAnswer, LedgerError>>), LedgerError> {
-        let Accept { event, idempotency, runs, transcript, artifacts, refers_to, entries, state } = accept;
+        let Accept { event, idempotency, runs, history, transcript, artifacts, refers_to, entries, state, branch } = accept;
         let entries = entry_rows(&entries)?;
         if let Some(Idempotency { key, .. }) = &idempotency
             && (key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES)
@@ -82,23 +87,25 @@ impl AcceptOperation {
         let mut bytes = encoded.len();
         let mut rows = Vec::with_capacity(runs.len());
         for new in runs {
-            if new.run.status != RunStatus::Created || new.run.last_sequence != 0 || new.run.event_id != event.event_id {
-                return Err(LedgerError::invalid(
-                    "a new run is `created`, has no events, and answers the event that it comes with",
-                ));
+            if new.run.event_id != event.event_id {
+                return Err(LedgerError::invalid("a new run answers the event that it comes with"));
             }
+            check_new(&new.run, &new.events)?;
             let row = encode(&new.run)?;
             let terms = PartsRow::prepare(new.terms);
-            bytes += row.len() + terms.bytes();
-            rows.push(NewRunRow { run: Arc::new(new.run), row, terms });
+            let events = pack_events(&new.events);
+            bytes += row.len() + terms.bytes() + events.iter().map(Packed::bytes).sum::<usize>();
+            rows.push(NewRunRow { run: Arc::new(new.run), row, terms, events });
         }
-        let transcript = transcript.map(ItemRow::prepare).transpose()?;
-        bytes += transcript.as_ref().map_or(0, |item| item.row.len() + item.key.index().len());
+        let items = history.into_iter().chain(transcript);
+        let transcript = items.map(ItemRow::prepare).collect::<Result<Vec<_>, _>>()?;
+        bytes += transcript.iter().map(|item| item.row.len() + item.key.index().len()).sum::<usize>();
         let listed = match event.envelope.conversation.as_ref().and_then(ConversationKey::of) {
             Some(key) => {
                 check_conversation(&key)?;
                 Some(ListedEvent { key, event_type: event.envelope.event_type.clone() })
             }
+            None if branch.is_some() => return Err(LedgerError::invalid("an event without a conversation begins no branch")),
             None => None,
         };
         let artifacts = NewArtifact::prepare_all(&artifacts, blobs)?;
@@ -121,10 +128,34 @@ impl AcceptOperation {
             entries,
             values,
             state: None,
+            branch,
             reply,
         };
         Ok((Box::new(operation), bytes, state, answer))
     }
+}
+
+/// Checks a run that is about to be added with its first events.
+fn check_new(run: &Run, events: &[NewEvent]) -> Result<(), LedgerError> {
+    if run.status != RunStatus::Created {
+        return Err(LedgerError::invalid(format!("a new run is `created`, not `{}`", run.status)));
+    }
+    for (event, expected) in events.iter().zip(1..) {
+        if event.sequence != expected {
+            return Err(LedgerError::Sequence { expected, found: event.sequence });
+        }
+        if ResultKind::from_name(&event.kind).is_some_and(ResultKind::is_terminal) {
+            return Err(LedgerError::invalid(format!("a new run has not ended, so it has no event `{}`", event.kind)));
+        }
+    }
+    if run.last_sequence != events.len() as u64 {
+        return Err(LedgerError::invalid(format!(
+            "a new run that comes with {} events does not have {}",
+            events.len(),
+            run.last_sequence
+        )));
+    }
+    Ok(())
 }
 
 /// A run to be added, encoded. The writer assigns its number and answers with it.
@@ -146,24 +177,7 @@ impl AddRunOperation {
     pub(crate) fn prepare(new: AddRun) -> Result<(Box<Self>, usize, oneshot::Receiver<Result<u64, LedgerError>>), LedgerError> {
         let AddRun { run, terms, context, events, journal, entries } = new;
         let entries = entry_rows(&entries)?;
-        if run.status != RunStatus::Created {
-            return Err(LedgerError::invalid(format!("a new run is `created`, not `{}`", run.status)));
-        }
-        for (event, expected) in events.iter().zip(1..) {
-            if event.sequence != expected {
-                return Err(LedgerError::Sequence { expected, found: event.sequence });
-            }
-            if ResultKind::from_name(&event.kind).is_some_and(ResultKind::is_terminal) {
-                return Err(LedgerError::invalid(format!("a new run has not ended, so it has no event `{}`", event.kind)));
-            }
-        }
-        if run.last_sequence != events.len() as u64 {
-            return Err(LedgerError::invalid(format!(
-                "a new run that comes with {} events does not have {}",
-                events.len(),
-                run.last_sequence
-            )));
-        }
+        check_new(&run, &events)?;
         let row = encode(&run)?;
         let events = pack_events(&events);
         let journal = journal.map(NewSegment::prepare);

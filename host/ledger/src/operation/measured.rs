@@ -79,7 +79,14 @@ mod tests {
 
     fn event(kind: ResultKind, data: &Value) -> NewEvent {
         let data = agent_host_protocol::encoded::JsonText::of(data).unwrap();
-        NewEvent { sequence: 1, kind: kind.as_str().into(), data, timestamp: 1 }
+        NewEvent {
+            sequence: 1,
+            kind: kind.as_str().into(),
+            data,
+            timestamp: 1,
+            source: agent_host_protocol::EventSource::Host,
+            metadata: None,
+        }
     }
 
     #[test]

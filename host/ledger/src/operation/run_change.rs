@@ -29,7 +29,10 @@ pub(crate) fn check(run: &Run, mut parked: bool, changes: &[RunChange], events: 
     }
     let mut status = run.status;
     for change in changes {
-        if matches!(change, RunChange::Claim { .. } | RunChange::Release { .. } | RunChange::Renew { .. }) && run.queue.is_none()
+        if matches!(
+            change,
+            RunChange::Dispatch { .. } | RunChange::Claim { .. } | RunChange::Release { .. } | RunChange::Renew { .. }
+        ) && run.queue.is_none()
         {
             return Err(LedgerError::invalid("only a run with a place in a queue is claimed"));
         }
@@ -110,6 +113,7 @@ fn ends_waiting(changes: &[RunChange]) -> bool {
 fn target(change: &RunChange) -> Option<RunStatus> {
     match change {
         RunChange::Queue { .. } | RunChange::Release { .. } => Some(RunStatus::Queued),
+        RunChange::Dispatch { .. } => Some(RunStatus::Dispatching),
         RunChange::Claim { .. } => Some(RunStatus::Claimed),
         RunChange::Start { .. } | RunChange::Resume { .. } | RunChange::Retry { .. } => Some(RunStatus::Running),
         RunChange::Wait { .. } => Some(RunStatus::Waiting),
@@ -137,7 +141,7 @@ pub(crate) fn apply(run: &mut Run, changes: Vec<RunChange>, events: Option<Event
             run.status_reason = None;
         }
         let at = match change {
-            RunChange::Resume { at } | RunChange::Due { at } => at,
+            RunChange::Resume { at } | RunChange::Due { at } | RunChange::Dispatch { at } => at,
             RunChange::Queue { at } => {
                 if let Some(queue) = &mut run.queue {
                     queue.queued_at = Some(at);

@@ -14,7 +14,8 @@ use crate::{
 /// A value to set or delete, encoded.
 pub(crate) struct ValueRow {
     pub(crate) table: Table,
-    pub(crate) scope: String,
+    /// The key of the usage of its scope.
+    pub(crate) usage_key: Vec<u8>,
     /// Scope and key, as the table has them.
     pub(crate) key: Vec<u8>,
     /// Bytes of the key alone.
@@ -69,7 +70,7 @@ impl ValueRow {
             return Err(LedgerError::invalid(format!("scope and key of {what} may have {MAX_KEY_BYTES} bytes together")));
         }
         let key_bytes = key.len() as u64;
-        Ok(Self { table, scope: scope.to_owned(), key: row_key, key_bytes, value, expected, quota, pin })
+        Ok(Self { table, usage_key: schema::usage_key(table, scope), key: row_key, key_bytes, value, expected, quota, pin })
     }
 
     pub(crate) fn bytes(&self) -> usize {

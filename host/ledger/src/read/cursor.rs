@@ -4,6 +4,8 @@
 //! belongs to, 8 bytes of position, 4 bytes of checksum. The checksum keeps mistakes out, not attackers: a forged
 //! cursor is a position in the same sequence, and nothing else.
 
+use std::fmt::Write as _;
+
 use agent_host_protocol::{RunId, grant::ConversationKey};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -34,6 +36,10 @@ impl Sequence {
         Self::new('c', "the events of this conversation", key.index().as_bytes())
     }
 
+    pub(crate) fn events() -> Self {
+        Self::new('v', "the events of this host", &[])
+    }
+
     pub(crate) fn runs(filter: &RunFilter) -> Self {
         let parts = [
             filter.status.map(|status| status.as_str().to_owned()),
@@ -60,7 +66,11 @@ impl Sequence {
 
     pub(crate) fn at(self, position: u64) -> String {
         let body = (u128::from(self.owner) << 96) | (u128::from(position) << 32);
-        format!("{}{:032x}", self.kind, body | u128::from(self.checksum(body)))
+        // `format!` would grow the string twice.
+        let mut text = String::with_capacity(1 + 32);
+        text.push(self.kind);
+        let _ = write!(text, "{:032x}", body | u128::from(self.checksum(body)));
+        text
     }
 
     /// # Errors

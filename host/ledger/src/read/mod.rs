@@ -1,6 +1,7 @@
 //! Reads: runs, parked runs, pages, values and numbers.
 
 mod cursor;
+mod feed;
 mod pages;
 mod runs;
 pub(crate) mod statistics;
@@ -8,4 +9,5 @@ pub(crate) mod stats;
 mod values;
 
 pub(crate) use cursor::Sequence;
+pub use feed::{Feed, FeedBounds, FeedStep};
 pub(crate) use pages::item;

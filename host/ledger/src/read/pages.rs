@@ -1,6 +1,6 @@
 //! Pages: bounded pieces of what is long.
 
-use std::ops::Bound;
+use std::{fmt::Write as _, ops::Bound};
 
 use agent_host_protocol::{
     Event, EventId, Page, Run, RunEvent, RunId,
@@ -16,12 +16,18 @@ use crate::{
     handle::Ledger,
     read::Sequence,
     record::{AuditRecord, RunFilter},
-    rows::{ConversationRow, EventRow, Reader, Table, TranscriptRow, json, malformed, schema, stored_audit},
+    rows::{
+        ConversationRow, EventRow, Left, Reader, RunList, Table, TranscriptRow, json, listed_run_no, malformed, schema,
+        stored_audit, stored_run,
+    },
 };
 
 /// Runs that are read for one page of a filtered list: some milliseconds. Later runs are on a later page, even if this page
 /// is empty.
 const SCAN_RUNS: usize = 2_000;
+
+/// Items that are read for one page of a transcript of which parts have left. Each is decoded: some milliseconds.
+const SCAN_ITEMS: usize = 2_000;
 
 /// Events that are read for one page of some types. Only their types are decoded.
 const SCAN_EVENTS: usize = 10_000;
@@ -52,8 +58,10 @@ pub(crate) fn item(
         return Ok(None);
     }
     let some = |id: &str| (!id.is_empty()).then(|| id.to_owned());
+    let mut transcript_id = String::with_capacity(16 + 1 + 20);
+    let _ = write!(transcript_id, "{:016x}-{seq}", xxh3_64(key.index().as_bytes()));
     Ok(Some(TranscriptItem {
-        transcript_id: format!("{:016x}-{seq}", xxh3_64(key.index().as_bytes())),
+        transcript_id,
         event_id: row.event_id,
         run_id: row.run_id,
         conversation_id: some(key.conversation()),
@@ -84,22 +92,6 @@ impl Reader {
         }
         Err(LedgerError::damaged(format!("audit record {audit_no} is listed but not there")))
     }
-
-    /// The `limit` audit records before the one with this number, newest first, with their numbers.
-    fn audit_before(&self, end: u64, limit: usize, items: &mut Vec<(u64, AuditRecord)>) -> Result<(), LedgerError> {
-        for row in self.table(Table::Audit)?.range(..schema::number(end).as_slice())?.rev() {
-            let (key, value) = row?;
-            let first = schema::read_number(key.value()).ok_or_else(|| malformed(Table::Audit))?;
-            let records = stored_audit(first, value.value())?.collect::<Result<Vec<_>, _>>()?;
-            for (audit_no, record) in records.into_iter().rev().filter(|(audit_no, _)| *audit_no < end) {
-                if items.len() == limit {
-                    return Ok(());
-                }
-                items.push((audit_no, record.record()?));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Runs and their numbers, read one by one.
@@ -112,7 +104,7 @@ impl Reader {
         let end = schema::number(below);
         let read = |key: &[u8], value: &[u8]| {
             let run_no = schema::read_number(key).ok_or_else(|| malformed(Table::Runs))?;
-            Ok((run_no, json(Table::Runs, value)?))
+            Ok((run_no, stored_run(value)?))
         };
         let by_key = move |key: &[u8]| match runs.get(key)? {
             Some(row) => read(key, row.value()),
@@ -123,7 +115,7 @@ impl Reader {
                 return Ok(Box::new(std::iter::empty()));
             };
             let of_event = self.get(Table::Events, &schema::number(event_no), |bytes| {
-                Ok(json::<EventRow<'_>>(Table::Events, bytes)?.runs.into_iter().map(|(run_no, _)| run_no).collect::<Vec<_>>())
+                Ok(EventRow::read(event_no, bytes)?.1.into_iter().map(|run| run.run_no).collect::<Vec<_>>())
             })?;
             let mut of_event = of_event.unwrap_or_default();
             of_event.retain(|run_no| *run_no < below);
@@ -133,6 +125,11 @@ impl Reader {
         if filter.status.is_some_and(|status| !status.is_terminal()) {
             let active = self.table(Table::Active)?.range(..end.as_slice())?;
             return Ok(Box::new(active.rev().map(move |row| by_key(row?.0.value()))));
+        }
+        if let Some(list) = RunList::of(filter) {
+            let (start, end) = (list.key(0), list.key(below));
+            let listed = self.table(Table::RunLists)?.range(start.as_slice()..end.as_slice())?;
+            return Ok(Box::new(listed.rev().map(move |row| by_key(&schema::number(listed_run_no(row?.0.value())?)))));
         }
         let all = self.table(Table::Runs)?.range(..end.as_slice())?;
         Ok(Box::new(all.rev().map(move |row| {
@@ -172,20 +169,73 @@ impl Ledger {
         Ok(page)
     }
 
+    /// The cursor of a place in a list of runs, by the number of a run: a page continues with earlier runs.
+    #[must_use]
+    pub fn runs_cursor(filter: &RunFilter, run_no: u64) -> String {
+        Sequence::runs(filter).at(run_no)
+    }
+
+    /// The number of a run that [`Ledger::runs_cursor`] was given.
+    ///
+    /// # Errors
+    /// [`LedgerError::InvalidCursor`] where it is not one of this list.
+    pub fn parse_runs_cursor(filter: &RunFilter, text: &str) -> Result<u64, LedgerError> {
+        Sequence::runs(filter).position(text)
+    }
+
     /// Events of a run, oldest first, after `after`. `next_cursor` is always present: a follower continues from it.
     ///
     /// # Errors
     /// [`LedgerError::NotFound`] where there is no such run, [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
     pub fn run_events(&self, id: RunId, after: Option<&str>, limit: u32) -> Result<Page<RunEvent>, LedgerError> {
+        let page = self.run_events_page(id, None, after, limit, Direction::Forward)?;
+        Ok(Page { prev_cursor: None, ..page })
+    }
+
+    /// A page of the events of a run. Backward: newest first, from before `before` or from the end. Forward: oldest first, from after
+    /// `after` or from the start; `next_cursor` is always present. Both bounds may be given; the events at the bounds are left out.
+    ///
+    /// # Errors
+    /// As for [`Ledger::run_events`].
+    pub fn run_events_page(
+        &self,
+        id: RunId,
+        before: Option<&str>,
+        after: Option<&str>,
+        limit: u32,
+        direction: Direction,
+    ) -> Result<Page<RunEvent>, LedgerError> {
         let limit = checked_limit(limit)?;
         let cursors = Sequence::run_events(id);
         let after = cursors.optional(after)?.unwrap_or(0);
+        let before = cursors.optional(before)?.unwrap_or(u64::MAX);
         let reader = self.reader()?;
         let run_no = reader.existing_run_no(id)?;
-        let mut items = reader.run_events(run_no, id, after, limit + 1)?;
+        let mut items = match direction {
+            Direction::Forward => {
+                let mut items = reader.run_events(run_no, id, after, limit + 1)?;
+                items.retain(|event| event.sequence < before);
+                items
+            }
+            Direction::Backward => {
+                let last = reader.run(run_no)?.map_or(0, |run| run.last_sequence);
+                let end = before.min(last.saturating_add(1));
+                // The numbers of the events of a run have no gaps.
+                let start = end.saturating_sub(limit as u64 + 2).max(after);
+                let mut items = reader.run_events(run_no, id, start, limit + 1)?;
+                items.retain(|event| event.sequence < end);
+                items.reverse();
+                items
+            }
+        };
         let has_more = cut(&mut items, limit);
-        let next = items.last().map_or(after, |event| event.sequence);
-        Ok(Page { items, next_cursor: Some(cursors.at(next)), prev_cursor: None, has_more })
+        let last = items.last().map(|event| event.sequence);
+        let next = match direction {
+            Direction::Forward => Some(last.unwrap_or(after)),
+            Direction::Backward => last.filter(|_| has_more),
+        };
+        let prev_cursor = items.first().map(|event| cursors.at(event.sequence));
+        Ok(Page { items, next_cursor: next.map(|sequence| cursors.at(sequence)), prev_cursor, has_more })
     }
 
     /// The cursor of an event of a run: pages and streams continue after it.
@@ -206,6 +256,9 @@ impl Ledger {
     /// from after `after` or from the start. Both bounds may be given; the items at the bounds are left out. A
     /// conversation that nobody spoke in has an empty transcript.
     ///
+    /// Items that have left the conversation with a branch are left out. Such a page may hold fewer items than there are, even
+    /// none, and yet have more: the items looked at for one page are bounded.
+    ///
     /// # Errors
     /// [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
     pub fn transcript(
@@ -223,9 +276,12 @@ impl Ledger {
         let end = cursors.optional(before)?.unwrap_or(u64::MAX);
         let reader = self.reader()?;
         let mut items = Vec::new();
+        // The last item that was looked at, where the page ends before it is full.
+        let mut stopped = None;
         if let Some((no, rows)) = reader.transcript(key)?
             && first < end
         {
+            let (mut looked_at, mut left) = (0, Left::new(&reader, no));
             let (start, end) = (schema::pair(no, first), schema::pair(no, end));
             let mut range = rows.range(start.as_slice()..end.as_slice())?;
             while items.len() <= limit {
@@ -236,11 +292,20 @@ impl Ledger {
                 let Some(row) = row else { break };
                 let (place, row) = row?;
                 let (_, seq) = schema::read_pair(place.value()).ok_or_else(|| malformed(Table::Transcript))?;
-                items.extend(item(key, cursors, seq, row.value())?);
+                let found = item(key, cursors, seq, row.value())?;
+                looked_at += 1;
+                match found {
+                    Some(found) if !left.has(found.event_id)? => items.push(found),
+                    _ if looked_at >= SCAN_ITEMS => {
+                        stopped = Some(seq);
+                        break;
+                    }
+                    _ => {}
+                }
             }
         }
-        let has_more = cut(&mut items, limit);
-        let last = items.last().map(|item: &TranscriptItem| item.seq);
+        let has_more = cut(&mut items, limit) || stopped.is_some();
+        let last = stopped.or(items.last().map(|item: &TranscriptItem| item.seq));
         let next = match direction {
             Direction::Forward => last.or(after),
             Direction::Backward => last.filter(|_| has_more),
@@ -249,8 +314,18 @@ impl Ledger {
         Ok(Page { items, next_cursor: next.map(|seq| cursors.at(seq)), prev_cursor, has_more })
     }
 
-    /// Items of a transcript, in the order of `seqs`; those that are not there are left out. For who found them by other
-    /// means, such as a search.
+    /// An item of a transcript, also where it has left the conversation.
+    ///
+    /// # Errors
+    /// Fails if the ledger is damaged or not available.
+    pub fn transcript_item(&self, key: &ConversationKey, seq: u64) -> Result<Option<TranscriptItem>, LedgerError> {
+        let Some((no, rows)) = self.reader()?.transcript(key)? else { return Ok(None) };
+        let row = rows.get(schema::pair(no, seq).as_slice())?;
+        row.map_or(Ok(None), |row| item(key, Sequence::transcript(key), seq, row.value()))
+    }
+
+    /// Items of a transcript, in the order of `seqs`, without those that are not there or have left the conversation. For who found
+    /// them by other means, such as a search.
     ///
     /// # Errors
     /// Fails if the ledger is damaged or not available.
@@ -258,16 +333,21 @@ impl Ledger {
         let cursors = Sequence::transcript(key);
         let reader = self.reader()?;
         let Some((no, rows)) = reader.transcript(key)? else { return Ok(Vec::new()) };
+        let mut left = Left::new(&reader, no);
         let mut items = Vec::with_capacity(seqs.len());
         for seq in seqs {
-            if let Some(row) = rows.get(schema::pair(no, *seq).as_slice())? {
-                items.extend(item(key, cursors, *seq, row.value())?);
+            if let Some(row) = rows.get(schema::pair(no, *seq).as_slice())?
+                && let Some(found) = item(key, cursors, *seq, row.value())?
+                && !left.has(found.event_id)?
+            {
+                items.push(found);
             }
         }
         Ok(items)
     }
 
-    /// Items of a transcript after `after_seq`, oldest first, at most `limit`. For who reads all of it, such as an index.
+    /// Items of a transcript after `after_seq`, oldest first, at most `limit`, without those that have left the conversation. For who
+    /// reads all of it, such as an index.
     ///
     /// # Errors
     /// Fails if the ledger is damaged or not available.
@@ -281,11 +361,15 @@ impl Ledger {
         let reader = self.reader()?;
         let (Some((no, rows)), Some(first)) = (reader.transcript(key)?, after_seq.checked_add(1)) else { return Ok(Vec::new()) };
         let (start, end) = (schema::pair(no, first), schema::pair(no, u64::MAX));
+        let mut left = Left::new(&reader, no);
         rows.range(start.as_slice()..=end.as_slice())?
             .map(|row| {
                 let (place, row) = row?;
                 let (_, seq) = schema::read_pair(place.value()).ok_or_else(|| malformed(Table::Transcript))?;
-                item(key, cursors, seq, row.value())
+                match item(key, cursors, seq, row.value())? {
+                    Some(found) if !left.has(found.event_id)? => Ok(Some(found)),
+                    _ => Ok(None),
+                }
             })
             .filter_map(Result::transpose)
             .take(limit)
@@ -310,8 +394,8 @@ impl Ledger {
     /// Events of a conversation, newest first, before `before` or from the end: those of these types, or all of them
     /// where there are none. `before` is the `next_cursor` of a page of the same conversation.
     ///
-    /// A page may hold fewer items than there are, even none, and yet have more: the events looked at for one page
-    /// are bounded.
+    /// Events that have left the conversation with a branch are left out. A page may hold fewer items than there are, even
+    /// none, and yet have more: the events looked at for one page are bounded.
     ///
     /// # Errors
     /// [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
@@ -328,6 +412,7 @@ impl Ledger {
         let reader = self.reader()?;
         let mut page = Page { items: Vec::new(), next_cursor: None, prev_cursor: None, has_more: false };
         let Some(no) = reader.conversation(key)? else { return Ok(page) };
+        let mut left = Left::new(&reader, no);
         let listed = reader.table(Table::ConversationEvents)?;
         let events = reader.table(Table::Events)?;
         let (start, end) = (schema::pair(no, 0), schema::pair(no, end));
@@ -341,14 +426,17 @@ impl Ledger {
             let (place, event_type) = row?;
             let (_, event_no) = schema::read_pair(place.value()).ok_or_else(|| malformed(Table::ConversationEvents))?;
             position = Some(event_no);
+            if left.has_event_no(event_no)? {
+                continue;
+            }
             if !event_types.is_empty() && !event_types.iter().any(|wanted| wanted.as_bytes() == event_type.value()) {
                 continue;
             }
             let Some(row) = events.get(schema::number(event_no).as_slice())? else {
                 return Err(LedgerError::damaged(format!("event {event_no} is listed but not there")));
             };
-            let row: EventRow<'_> = json(Table::Events, row.value())?;
-            page.items.push(json(Table::Events, row.event.get().as_bytes())?);
+            let (row, _) = EventRow::read(event_no, row.value())?;
+            page.items.push(json(Table::Events, row.event)?);
         }
         Ok(page)
     }
@@ -364,6 +452,16 @@ impl Ledger {
         };
         let listed = reader.has(Table::ConversationEvents, &schema::pair(no, event_no))?;
         Ok(listed.then(|| Sequence::conversation_events(key).at(event_no)))
+    }
+
+    /// True if an event was one of this conversation, and has left it with a branch.
+    ///
+    /// # Errors
+    /// Fails if the ledger is damaged or not available.
+    pub fn has_left_conversation(&self, key: &ConversationKey, id: EventId) -> Result<bool, LedgerError> {
+        let reader = self.reader()?;
+        let Some(no) = reader.conversation(key)? else { return Ok(false) };
+        Left::new(&reader, no).has(id)
     }
 
     /// The cursor of an item of a transcript.
@@ -384,26 +482,21 @@ impl Ledger {
         }
     }
 
-    /// Audit records: those of one run, oldest first, or all of them, newest first.
+    /// Audit records of a run, oldest first.
     ///
     /// # Errors
     /// [`LedgerError::InvalidLimit`], [`LedgerError::InvalidCursor`].
-    pub fn audit_page(&self, run: Option<RunId>, cursor: Option<&str>, limit: u32) -> Result<Page<AuditRecord>, LedgerError> {
+    pub fn audit_page(&self, id: RunId, cursor: Option<&str>, limit: u32) -> Result<Page<AuditRecord>, LedgerError> {
         let limit = checked_limit(limit)?;
-        let cursors = Sequence::audit(run);
-        let position = cursors.optional(cursor)?;
+        let cursors = Sequence::audit(Some(id));
+        let first = cursors.optional(cursor)?.unwrap_or(0).saturating_add(1);
         let reader = self.reader()?;
         let mut items = Vec::new();
-        if let Some(id) = run {
-            let first = position.unwrap_or(0).saturating_add(1);
-            let (start, end) = (schema::audit_run(id, first), schema::audit_run(id, u64::MAX));
-            for row in reader.table(Table::AuditRuns)?.range(start.as_slice()..=end.as_slice())?.take(limit + 1) {
-                let key = row?.0;
-                let (_, audit_no) = schema::read_audit_run(key.value()).ok_or_else(|| malformed(Table::AuditRuns))?;
-                items.push((audit_no, reader.audit_record(audit_no)?));
-            }
-        } else {
-            reader.audit_before(position.unwrap_or(u64::MAX), limit + 1, &mut items)?;
+        let (start, end) = (schema::audit_run(id, first), schema::audit_run(id, u64::MAX));
+        for row in reader.table(Table::AuditRuns)?.range(start.as_slice()..=end.as_slice())?.take(limit + 1) {
+            let key = row?.0;
+            let (_, audit_no) = schema::read_audit_run(key.value()).ok_or_else(|| malformed(Table::AuditRuns))?;
+            items.push((audit_no, reader.audit_record(audit_no)?));
         }
         let has_more = cut(&mut items, limit);
         let next_cursor = items.last().filter(|_| has_more).map(|(audit_no, _)| cursors.at(*audit_no));

@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 use crate::{
     error::LedgerError,
     handle::Ledger,
-    record::{EventRecord, JournalRow, Park, RunRecord},
-    rows::{Table, malformed, pair, read_number, read_pair, read_wait_key, schema, wait_key},
+    record::{AppendMark, EventRecord, JournalRow, Park, RunRecord},
+    rows::{Table, malformed, pair, read_number, read_pair, read_wait_key, wait_key},
 };
 
 impl Ledger {
@@ -42,7 +42,7 @@ impl Ledger {
     pub fn terms(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
         let reader = self.reader()?;
         let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
-        reader.terms(&schema::number(run_no))
+        reader.terms(run_no)
     }
 
     /// The context that a run was given; nothing before it started.
@@ -52,7 +52,7 @@ impl Ledger {
     pub fn context(&self, id: RunId) -> Result<Option<Box<RawValue>>, LedgerError> {
         let reader = self.reader()?;
         let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
-        reader.context(&schema::number(run_no))
+        reader.context(run_no)
     }
 
     /// An event by its id.
@@ -89,6 +89,29 @@ impl Ledger {
         self.reader()?.each_event(run_no, 0, |sequence, event| {
             if kinds.contains(&event.kind.as_ref()) {
                 found.push(event.event(id, sequence)?);
+            }
+            Ok(true)
+        })?;
+        Ok(found)
+    }
+
+    /// The results that an executor has appended in a claim, each with its mark, in order: those among the events after `after_seq`.
+    ///
+    /// # Errors
+    /// Fails if the ledger is damaged or not available.
+    pub fn appended_results(
+        &self,
+        run_no: u64,
+        id: RunId,
+        claim: u32,
+        after_seq: u64,
+    ) -> Result<Vec<(AppendMark, RunEvent)>, LedgerError> {
+        let mut found = Vec::new();
+        self.reader()?.each_event(run_no, after_seq, |sequence, event| {
+            if let (Some(mark), _) = AppendMark::split(event.metadata)
+                && mark.claim == claim
+            {
+                found.push((mark, event.event(id, sequence)?));
             }
             Ok(true)
         })?;

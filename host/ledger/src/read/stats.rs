@@ -8,7 +8,7 @@ use crate::{
     error::LedgerError,
     files::blob_totals,
     handle::Ledger,
-    rows::Table,
+    rows::{RunEnd, Table},
     store::{PARTS, database_path, part_path},
 };
 
@@ -137,7 +137,13 @@ impl Ledger {
             .map_err(|error| LedgerError::damaged(format!("the folder `blobs` cannot be read: {error}")))?;
         let of = |wanted: Table| tables.iter().find(|table| table.name == wanted.name());
         let active_runs = of(Table::Active).map_or(0, |table| table.rows);
-        let (journal_rows, journal_bytes) = of(Table::Journal).map_or((0, 0), |table| (table.rows, table.bytes));
+        let (mut journal_rows, mut journal_bytes) = of(Table::Journal).map_or((0, 0), |table| (table.rows, table.bytes));
+        for row in self.reader()?.table(Table::RunEnds)?.iter()? {
+            for (_, segment) in RunEnd::read(row?.1.value())?.segments {
+                journal_rows += 1;
+                journal_bytes += segment.len() as u64;
+            }
+        }
         let all_bytes: u64 = tables.iter().map(|table| table.bytes).sum();
         let journal = JournalStats {
             rows: journal_rows,

@@ -1,7 +1,9 @@
 //! The public records of the ledger, for writing and reading.
 
+mod append_mark;
 mod value;
 
+pub use append_mark::AppendMark;
 pub use value::{
     ArtifactRecord, ArtifactScope, EntryWrite, Expected, Quota, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue,
     StorageWrite, UPLOAD, Usage, new_artifact_id,
@@ -10,7 +12,7 @@ pub use value::{
 use std::{borrow::Cow, sync::Arc};
 
 use agent_host_protocol::{
-    Event, EventId, Run, RunId, RunStatus, RunnerId, Timestamp,
+    Event, EventId, EventSource, Run, RunId, RunStatus, RunnerId, Timestamp,
     context::RunContext,
     encoded::JsonText,
     grant::ConversationKey,
@@ -29,8 +31,11 @@ pub struct Accept {
     pub event: Arc<Event>,
     /// Makes a repeated request harmless.
     pub idempotency: Option<Idempotency>,
-    /// The runs that answer it. Their ids must be new, their status `created`, their `last_sequence` 0.
+    /// The runs that answer it. Their ids must be new, their status `created`, their `last_sequence` the number of the
+    /// events that they come with.
     pub runs: Vec<NewRun>,
+    /// Items for the transcript in front of that of the event, oldest first: history that the event brings along.
+    pub history: Vec<NewItem>,
     /// Item for the transcript.
     pub transcript: Option<NewItem>,
     /// Artifacts that come with it, such as a raw payload that is too large for the event. Their blobs are there.
@@ -42,6 +47,19 @@ pub struct Accept {
     pub entries: Vec<EntryWrite>,
     /// State that comes with it. Written only where the event is new; readers see it as soon as it is admitted.
     pub state: Vec<StateWrite>,
+    /// The events that leave its conversation with it.
+    pub branch: Option<Branch>,
+}
+
+/// A new branch of a conversation: the events from one on leave it, and the accepted event takes their place. Their rows stay, with
+/// their runs and items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Branch {
+    /// The first event that leaves. It is an event of the conversation and has not left it before, or the accept is refused with
+    /// [`crate::LedgerError::Conflict`].
+    pub from: EventId,
+    /// The first event that stays, where the client has sent several messages; later ones stay too.
+    pub until: Option<EventId>,
 }
 
 /// A conversation to be forgotten ([`crate::Ledger::forget_conversation`]).
@@ -136,6 +154,8 @@ pub struct NewRun {
     pub run: Run,
     /// Terms of the run. The ledger does not interpret them.
     pub terms: JsonParts,
+    /// Facts of its creation: its events from 1 on. None of them ends the run.
+    pub events: Vec<NewEvent>,
 }
 
 /// The outcome of [`crate::Ledger::accept`].
@@ -303,6 +323,11 @@ pub enum RunChange {
         /// Time of the change.
         at: Timestamp,
     },
+    /// The run is offered to an executor that waits for one. Allowed for a run with a place in a queue.
+    Dispatch {
+        /// Time of the change.
+        at: Timestamp,
+    },
     /// An executor has claimed the run and will execute it. Allowed for a run with a place in a queue.
     Claim {
         /// Time of the change.
@@ -324,7 +349,7 @@ pub enum RunChange {
         /// The number of the last one, counted by the executor from 1.
         through: u64,
     },
-    /// The claim was released or lost: the run waits for another one.
+    /// The claim was released or lost, or an offer was not taken: the run waits for another claim.
     Release {
         /// Time of the change.
         at: Timestamp,
@@ -368,6 +393,10 @@ pub struct NewEvent {
     pub data: JsonText,
     /// Time at which the host accepted the event.
     pub timestamp: Timestamp,
+    /// Author of the event.
+    pub source: EventSource,
+    /// The metadata that an executor has sent beside the data: a JSON object.
+    pub metadata: Option<JsonText>,
 }
 
 /// A record of an allowed or refused call: the caller, the function, and its target.
@@ -424,7 +453,7 @@ pub struct EventRecord {
     pub event: Event,
     /// The runs that it made.
     pub runs: Vec<RunId>,
-    /// Number of the event's item in the transcript of its conversation.
+    /// Number of the event's item in the transcript of its conversation: of the last one, where it brought history along.
     pub transcript_seq: Option<u64>,
 }
 

@@ -8,7 +8,7 @@ use crate::{
     record::AuditRecord,
     rows::{
         Packed, Table, encode, json, malformed,
-        packed::{Items, unpack},
+        packed::{Item, Items, unpack},
     },
 };
 
@@ -18,6 +18,14 @@ pub(crate) struct StoredAudit<'a> {
     run: Option<[u8; 16]>,
     /// JSON.
     record: &'a str,
+}
+
+impl<'a> Item<'a> for StoredAudit<'a> {
+    const VERSION: u8 = 1;
+
+    fn read(_: u8, bytes: &'a [u8]) -> postcard::Result<(Self, &'a [u8])> {
+        postcard::take_from_bytes(bytes)
+    }
 }
 
 impl StoredAudit<'_> {

@@ -4,6 +4,7 @@
 //! | table | follows from |
 //! |---|---|
 //! | [`Table::Active`] | [`Table::Runs`]: the status of each run |
+//! | [`Table::RunLists`] | [`Table::Runs`]: conversation, parent, binding and final status of each run |
 //! | [`Table::AuditRuns`] | [`Table::Audit`]: the run of each record |
 
 use agent_host_protocol::RunStatus;
@@ -11,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{
     error::LedgerError,
-    rows::{Layer, Malformed, Row, Rows, Table, audit_run, json, malformed, read_number, stored_audit},
+    rows::{Layer, Listed, Malformed, Row, Rows, Table, audit_run, json, malformed, read_number, stored_audit},
 };
 
 /// All that is read of a run to know whether it is active.
@@ -23,7 +24,7 @@ struct Status {
 /// The table that a table follows from.
 pub(crate) fn source(table: Table) -> Option<Table> {
     match table {
-        Table::Active => Some(Table::Runs),
+        Table::Active | Table::RunLists => Some(Table::Runs),
         Table::AuditRuns => Some(Table::Audit),
         _ => None,
     }
@@ -43,6 +44,11 @@ pub(crate) fn derive<'a>(table: Table, rows: impl Iterator<Item = &'a Row>) -> R
                 } else {
                     derived.put(table, row.key(), &[]);
                 }
+            }
+            Table::RunLists => {
+                let run_no = read_number(row.key()).ok_or_else(|| malformed(Table::Runs))?;
+                let listed: Listed<'_> = json(Table::Runs, value)?;
+                listed.each_key(run_no, |key| derived.put(table, key, &[]));
             }
             Table::AuditRuns => {
                 let first = read_number(row.key()).ok_or_else(|| malformed(Table::Audit))?;

@@ -70,8 +70,9 @@ pub(crate) fn forgotten_event(event: Event) -> Event {
 /// The data of the last event of a run without what it said.
 pub(crate) fn forgotten_end(end: &StoredEvent<'_>, run: &Run) -> Result<String, LedgerError> {
     let data = if ResultKind::from_name(&end.kind) == Some(ResultKind::RunCompleted) {
-        let said = serde_json::from_str::<RunCompletion>(end.data);
-        let (finish_reason, usage) = said.map_or_else(|_| (String::new(), None), |said| (said.finish_reason, said.usage));
+        let completion = serde_json::from_str::<RunCompletion>(end.data);
+        let (finish_reason, usage) =
+            completion.map_or_else(|_| (String::new(), None), |completion| (completion.finish_reason, completion.usage));
         serde_json::to_string(&RunCompletion { finish_reason, message: None, usage, metadata: None })
     } else {
         let failure = serde_json::from_str(end.data).ok().or_else(|| run.failure.clone());

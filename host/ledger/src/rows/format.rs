@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use agent_host_protocol::{
-    EventId, RunId, Timestamp,
+    EventId, Run, RunId, Timestamp,
     encoded::json_bytes,
     grant::ConversationKey,
     message::{ArtifactRef, ContentPart, content},
@@ -38,18 +38,6 @@ pub(crate) struct ConversationRow {
     pub(crate) key: ConversationKey,
 }
 
-/// A row of [`Table::Events`].
-#[derive(Serialize, Deserialize)]
-pub(crate) struct EventRow<'a> {
-    /// Number and id of each run.
-    #[serde(default)]
-    pub(crate) runs: Vec<(u64, RunId)>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) transcript_seq: Option<u64>,
-    #[serde(borrow)]
-    pub(crate) event: &'a RawValue,
-}
-
 /// A row of [`Table::Idempotency`].
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct IdempotencyRow {
@@ -67,30 +55,6 @@ pub(crate) struct IdempotencyAgeRow<'a> {
     pub(crate) at: Timestamp,
 }
 
-/// The row of an event whose JSON is already there. See [`EventRow`].
-pub(crate) fn write_event_row(
-    bytes: &mut Vec<u8>,
-    runs: &[(u64, agent_host_protocol::RunId)],
-    transcript_seq: Option<u64>,
-    event: &[u8],
-) {
-    use std::io::Write;
-    // Writing to a vector does not fail.
-    let mut write = |text: std::fmt::Arguments<'_>| drop(bytes.write_fmt(text));
-    write(format_args!("{{\"runs\":["));
-    for (place, (run_no, id)) in runs.iter().enumerate() {
-        let comma = if place == 0 { "" } else { "," };
-        write(format_args!("{comma}[{run_no},\"{id}\"]"));
-    }
-    write(format_args!("]"));
-    if let Some(seq) = transcript_seq {
-        write(format_args!(",\"transcript_seq\":{seq}"));
-    }
-    write(format_args!(",\"event\":"));
-    bytes.extend_from_slice(event);
-    bytes.push(b'}');
-}
-
 /// Largest operation in bytes: more than the sum of all limits of the protocol (a batch of results, a state value and a
 /// context are some hundred KiB each), and small compared with the queue and a frame of the log.
 const MAX_OPERATION_BYTES: usize = 32 * 1024 * 1024;
@@ -102,6 +66,15 @@ pub(crate) fn encode(value: &impl Serialize) -> Result<Vec<u8>, LedgerError> {
 /// Reads a row of JSON.
 pub(crate) fn json<'a, T: Deserialize<'a>>(table: Table, bytes: &'a [u8]) -> Result<T, LedgerError> {
     serde_json::from_slice(bytes).map_err(|error| LedgerError::damaged(format!("a row of `{}`: {error}", table.name())))
+}
+
+/// Reads a run. A run of formats before 8 has no agent: it is that of its binding.
+pub(crate) fn stored_run(bytes: &[u8]) -> Result<Run, LedgerError> {
+    let mut run: Run = json(Table::Runs, bytes)?;
+    if run.agent_id.is_empty() {
+        run.agent_id.clone_from(&run.binding_id);
+    }
+    Ok(run)
 }
 
 pub(crate) fn raw(table: Table, bytes: &[u8]) -> Result<Box<RawValue>, LedgerError> {

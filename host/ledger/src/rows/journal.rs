@@ -5,7 +5,7 @@ use agent_host_protocol::Run;
 use crate::{
     digest::Digest,
     error::LedgerError,
-    rows::{BY_JOURNAL, Reader, Rows, Table, blob_ref, malformed, pair, read_pair},
+    rows::{BY_JOURNAL, Reader, Rows, RunEnd, Table, blob_ref, malformed, pair, read_pair},
 };
 
 /// A row of [`Table::Journal`]: the blobs that it needs, and the entries.
@@ -31,7 +31,7 @@ pub(crate) fn ended_before(run: &Run, time: u64) -> bool {
 }
 
 impl Reader {
-    /// `first` of the last segment of a run.
+    /// `first` of the last segment of a run that has not ended.
     pub(crate) fn last_segment(&self, run_no: u64) -> Result<Option<u64>, LedgerError> {
         let rows = self.table(Table::Journal)?;
         let range = pair(run_no, 0)..=pair(run_no, u64::MAX);
@@ -55,6 +55,14 @@ impl Reader {
             let (_, first) = read_pair(key.value()).ok_or_else(|| malformed(Table::Journal))?;
             let (digests, bytes) = read_segment(value.value()).ok_or_else(|| malformed(Table::Journal))?;
             if !each(first, digests, bytes) {
+                return Ok(());
+            }
+        }
+        // The segments of the end are the last ones.
+        let Some(end) = self.run_end(run_no)? else { return Ok(()) };
+        for (first, segment) in RunEnd::read(end.value())?.segments {
+            let (digests, bytes) = read_segment(segment).ok_or_else(|| malformed(Table::RunEnds))?;
+            if first >= from && !each(first, digests, bytes) {
                 break;
             }
         }

@@ -1,8 +1,10 @@
 //! Rows that the log has and redb does not: the newest change of each key, in order, in memory.
 //!
 //! A clone of a [`Layer`] shares its common part with the original, so a reader keeps a snapshot for the price of a few
-//! counters while the writer continues, without a lock. The log bounds a layer: some fifty bytes for each of its rows
+//! counters while the writer continues, without a lock. The log bounds a layer: some sixty bytes for each of its rows
 //! besides the batches, which stay as long as one of their rows.
+//!
+//! The row of an event brings its index rows along ([`index_rows`]), whose keys and values are pieces of its bytes.
 
 use std::{borrow::Borrow, cmp::Ordering, sync::Arc};
 
@@ -10,39 +12,60 @@ use imbl::OrdSet;
 
 use crate::rows::{
     Change, Table,
-    change::{HEADER, Malformed, read_change},
+    change::{HEADER, Malformed},
     changes,
+    event_row::{IndexRow, Place, index_rows},
 };
 
-/// A change of one row, encoded as in the log: a piece of its batch, which all rows of the batch share. Rows are ordered by
-/// their keys, so one set holds one change of each key.
+/// A change of one row: two pieces of its batch, which all rows of the batch share. Rows are ordered by their keys, so one set
+/// holds one change of each key.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     batch: Arc<[u8]>,
     /// The first eight bytes of the key, which decide most comparisons without a look at the batch.
     prefix: u64,
-    /// Start of the change in the batch.
-    start: u32,
-    key_len: u32,
+    key_at: u32,
+    value_at: u32,
+    /// [`DELETED`] where the row was deleted.
+    value_len: u32,
+    key_len: u16,
 }
 
+/// No value has this length.
+const DELETED: u32 = u32::MAX;
+
 impl Row {
-    /// The change of this key that begins at `start`.
-    fn new(batch: &Arc<[u8]>, start: u32, key: &[u8]) -> Self {
+    /// The change of the key at this place of the batch to the value at that place. `None` if there are no such places.
+    fn new(batch: &Arc<[u8]>, key: Place, value: Option<Place>) -> Option<Self> {
+        let bytes = batch.get(key.clone())?;
         let mut prefix = [0; 8];
-        prefix.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
-        let key_len = u32::try_from(key.len()).unwrap_or(u32::MAX);
-        Self { batch: Arc::clone(batch), prefix: u64::from_be_bytes(prefix), start, key_len }
+        prefix.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        let (value_at, value_len) = match value {
+            Some(value) => (u32::try_from(value.start).ok()?, u32::try_from(value.len()).ok()?),
+            None => (0, DELETED),
+        };
+        Some(Self {
+            batch: Arc::clone(batch),
+            prefix: u64::from_be_bytes(prefix),
+            key_at: u32::try_from(key.start).ok()?,
+            key_len: u16::try_from(key.len()).ok()?,
+            value_at,
+            value_len,
+        })
     }
 
     pub(crate) fn key(&self) -> &[u8] {
-        let start = self.start as usize + HEADER;
-        self.batch.get(start..start + self.key_len as usize).unwrap_or_default()
+        let start = self.key_at as usize;
+        self.batch.get(start..start + usize::from(self.key_len)).unwrap_or_default()
     }
 
     /// `None` where the row was deleted.
     pub(crate) fn value(&self) -> Option<&[u8]> {
-        self.batch.get(self.start as usize..).and_then(read_change).and_then(|(_, _, value)| value)
+        if self.value_len == DELETED {
+            return None;
+        }
+        let start = self.value_at as usize;
+        self.batch.get(start..start + self.value_len as usize)
     }
 }
 
@@ -90,15 +113,33 @@ impl Layer {
     /// Takes over a batch. After an error a part of it is in the layer, which is of no use any more.
     pub(crate) fn apply(&mut self, payload: &[u8]) -> Result<(), Malformed> {
         let batch: Arc<[u8]> = payload.into();
-        let mut start = 0_u32;
+        let mut start = 0;
         for change in changes(payload) {
-            let Change { table, key, bytes, .. } = change?;
-            let rows = self.tables.get_mut(usize::from(table.id())).ok_or(Malformed)?;
-            rows.insert(Row::new(&batch, start, key));
-            start = u32::try_from(bytes.len()).ok().and_then(|len| start.checked_add(len)).ok_or(Malformed)?;
+            let Change { table, key, value, bytes } = change?;
+            let at = start + HEADER;
+            let value_at = at + key.len();
+            let place = value.map(|value| value_at..value_at + value.len());
+            self.insert(table, Row::new(&batch, at..value_at, place).ok_or(Malformed)?);
+            if let (Table::Events, Some(value)) = (table, value) {
+                let piece = |place: Place| place.start + value_at..place.end + value_at;
+                let mut lost = false;
+                let read =
+                    index_rows(value, |IndexRow { table, key, value }| match Row::new(&batch, piece(key), Some(piece(value))) {
+                        Some(row) => self.insert(table, row),
+                        None => lost = true,
+                    });
+                read.filter(|()| !lost).ok_or(Malformed)?;
+            }
+            start += bytes.len();
         }
         self.bytes += payload.len() as u64;
         Ok(())
+    }
+
+    fn insert(&mut self, table: Table, row: Row) {
+        if let Some(rows) = self.tables.get_mut(usize::from(table.id())) {
+            rows.insert(row);
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

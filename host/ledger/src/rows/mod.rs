@@ -1,35 +1,45 @@
 //! Rows: tables and keys, their encoding, changes of rows, and the reader of committed rows, in memory and in redb.
 
 mod audit;
+mod branches;
 mod change;
 mod derived;
+mod event_row;
 mod forgotten;
 mod format;
 mod journal;
 mod layer;
 mod packed;
 mod parts;
+mod piece;
 mod range;
 mod reader;
+mod run_end;
 mod run_event;
+mod run_list;
 pub(crate) mod schema;
 mod value;
 mod view;
 
 pub(crate) use audit::{AuditRow, stored_audit};
+pub(crate) use branches::{Branches, Left};
 pub(crate) use change::{Change, Malformed, Rows, changes};
 pub(crate) use derived::{derive, source as table_source};
+pub(crate) use event_row::{EventRow, EventRun, stored_event};
 pub(crate) use forgotten::{FORGOTTEN, forgotten_end, forgotten_event, forgotten_run};
 pub(crate) use format::{
-    ConversationRow, EventRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, TranscriptRow, bounded, encode, json,
-    malformed, raw, write_event_row,
+    ConversationRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, TranscriptRow, bounded, encode, json, malformed, raw,
+    stored_run,
 };
 pub(crate) use journal::{delete_segment, ended_before, read_segment};
 pub(crate) use layer::{Layer, Row};
 pub(crate) use packed::{Packed, count};
 pub(crate) use parts::{ContextRow, PartsRow, StoredParts, digest as part_digest};
+pub(crate) use range::{Cell, Range};
 pub(crate) use reader::Reader;
+pub(crate) use run_end::{BatchPart, RunEnd};
 pub(crate) use run_event::{StoredEvent, pack_events, stored_events};
+pub(crate) use run_list::{Listed, RunList, listed_run_no};
 pub(crate) use schema::{
     BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, FORMAT, MAX_KEY_BYTES, Table, audit_run, blob_ref, expiry, meta, number, pair,
     read_number, read_pair, read_wait_key, wait_key,

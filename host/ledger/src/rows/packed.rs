@@ -1,25 +1,37 @@
 //! Rows that hold several items which follow each other: the events of a run, audit records. A row is dear, its bytes are not.
 //!
-//! The key of such a row ends with the number of its first item. Its value is the version (one byte), the number of items
-//! (u32, big-endian), and the items in postcard. Formats before 6 had one item per row, as JSON: such a value begins with
-//! `{`.
+//! The key of such a row ends with the number of its first item. Its value is the version of its items (one byte), the
+//! number of items (u32, big-endian), and the items in postcard. Formats before 6 had one item per row, as JSON: such a value
+//! begins with `{`.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::{
     error::LedgerError,
     rows::{Rows, Table, malformed},
 };
 
-const VERSION: u8 = 1;
 /// Bytes before the items.
 const HEADER: usize = 5;
+/// Newest version of the items of any table.
+const NEWEST: u8 = 2;
 /// Size up to which a row takes further items, in bytes. A single item may be larger and has a row of its own.
 pub(crate) const MAX_PACKED_BYTES: usize = 64 * 1024;
+
+/// An item of a row.
+pub(crate) trait Item<'a>: Serialize + Sized {
+    /// Version of the items that are written.
+    const VERSION: u8;
+
+    /// Reads an item of this version or of an earlier one; gives the bytes behind it as well.
+    fn read(version: u8, bytes: &'a [u8]) -> postcard::Result<(Self, &'a [u8])>;
+}
 
 /// Items that follow each other, encoded.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Packed {
+    /// Of the items.
+    version: u8,
     /// The number of the first.
     pub(crate) first: u64,
     count: u32,
@@ -29,7 +41,7 @@ pub(crate) struct Packed {
 impl Packed {
     /// No items yet; the first will have this number.
     pub(crate) fn new(first: u64) -> Self {
-        Self { first, count: 0, items: Vec::new() }
+        Self { first, ..Self::default() }
     }
 
     /// The same, with room for items of this many bytes.
@@ -37,8 +49,9 @@ impl Packed {
         Self { items: Vec::with_capacity(bytes), ..Self::new(first) }
     }
 
-    /// Adds an item of strings and numbers, which postcard always takes.
-    pub(crate) fn push(&mut self, item: &impl Serialize) {
+    /// Adds an item of strings and numbers, which postcard always takes. All items of a row are of one type.
+    pub(crate) fn push<'a, T: Item<'a>>(&mut self, item: &T) {
+        self.version = T::VERSION;
         let encoded = postcard::to_io(item, &mut self.items);
         debug_assert!(encoded.is_ok(), "an item of a row cannot be encoded");
         self.count += 1;
@@ -49,9 +62,9 @@ impl Packed {
         self.bytes() + bytes <= MAX_PACKED_BYTES
     }
 
-    /// Takes the items of `next` over where they follow these and one row has room for both.
+    /// Takes the items of `next` over where they follow these, have the same version, and one row has room for both.
     pub(crate) fn take_over(&mut self, next: &Self) -> bool {
-        let fits = self.next() == next.first && self.has_room(next.items.len());
+        let fits = self.next() == next.first && self.version == next.version && self.has_room(next.items.len());
         if fits {
             self.items.extend_from_slice(&next.items);
             self.count += next.count;
@@ -73,57 +86,66 @@ impl Packed {
     }
 
     pub(crate) fn write(&self, value: &mut Vec<u8>) {
-        value.push(VERSION);
+        value.push(self.version);
         value.extend_from_slice(&self.count.to_be_bytes());
         value.extend_from_slice(&self.items);
     }
 
     /// The items of a row; `None` for a row of formats before 6.
     pub(crate) fn read(table: Table, first: u64, value: &[u8]) -> Result<Option<Self>, LedgerError> {
-        Ok(parts(table, value)?.map(|(count, items)| Self { first, count, items: items.to_vec() }))
+        Ok(parts(table, value)?.map(|RowParts { version, count, items }| Self { version, first, count, items: items.to_vec() }))
     }
 }
 
 /// The number of items of a row.
 pub(crate) fn count(table: Table, value: &[u8]) -> Result<u64, LedgerError> {
-    Ok(parts(table, value)?.map_or(1, |(count, _)| count.into()))
+    Ok(parts(table, value)?.map_or(1, |parts| parts.count.into()))
 }
 
-/// The number of items and their bytes; `None` for a row of formats before 6.
-fn parts(table: Table, value: &[u8]) -> Result<Option<(u32, &[u8])>, LedgerError> {
+/// The parts of a row.
+struct RowParts<'a> {
+    version: u8,
+    count: u32,
+    items: &'a [u8],
+}
+
+/// The parts of a row; `None` for a row of formats before 6.
+fn parts(table: Table, value: &[u8]) -> Result<Option<RowParts<'_>>, LedgerError> {
     match value.split_first() {
         Some((b'{', _)) => Ok(None),
-        Some((&VERSION, rest)) => {
+        Some((version @ 1..=NEWEST, rest)) => {
             let (count, items) = rest.split_first_chunk().ok_or_else(|| malformed(table))?;
-            Ok(Some((u32::from_be_bytes(*count), items)))
+            Ok(Some(RowParts { version: *version, count: u32::from_be_bytes(*count), items }))
         }
         _ => Err(malformed(table)),
     }
 }
 
 /// The items of a row, each with its number. `single` reads the only item of a row of formats before 6.
-pub(crate) fn unpack<'a, T: Deserialize<'a>>(
+pub(crate) fn unpack<'a, T: Item<'a>>(
     table: Table,
     first: u64,
     value: &'a [u8],
     single: impl FnOnce(&'a [u8]) -> Result<T, LedgerError>,
 ) -> Result<Items<'a, T>, LedgerError> {
-    let items = Items { table, next: first, left: 0, rest: &[], single: None };
+    let items = Items { table, version: T::VERSION, next: first, left: 0, rest: &[], single: None };
     Ok(match parts(table, value)? {
-        Some((left, rest)) => Items { left, rest, ..items },
+        Some(parts) if parts.version > T::VERSION => return Err(malformed(table)),
+        Some(RowParts { version, count, items: rest }) => Items { version, left: count, rest, ..items },
         None => Items { single: Some(single(value)?), ..items },
     })
 }
 
 pub(crate) struct Items<'a, T> {
     table: Table,
+    version: u8,
     next: u64,
     left: u32,
     rest: &'a [u8],
     single: Option<T>,
 }
 
-impl<'a, T: Deserialize<'a>> Iterator for Items<'a, T> {
+impl<'a, T: Item<'a>> Iterator for Items<'a, T> {
     type Item = Result<(u64, T), LedgerError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -137,7 +159,7 @@ impl<'a, T: Deserialize<'a>> Iterator for Items<'a, T> {
             return (!std::mem::take(&mut self.rest).is_empty()).then(|| Err(malformed(self.table)));
         }
         self.left -= 1;
-        match postcard::take_from_bytes(self.rest) {
+        match T::read(self.version, self.rest) {
             Ok((item, rest)) => {
                 self.rest = rest;
                 Some(Ok((number, item)))
@@ -156,6 +178,17 @@ mod tests {
 
     use super::*;
     use crate::rows::json;
+
+    impl<'a> Item<'a> for (String, u64) {
+        const VERSION: u8 = 2;
+
+        fn read(version: u8, bytes: &'a [u8]) -> postcard::Result<(Self, &'a [u8])> {
+            match version {
+                1 => postcard::take_from_bytes(bytes).map(|(text, rest)| ((text, 0), rest)),
+                _ => postcard::take_from_bytes(bytes),
+            }
+        }
+    }
 
     fn packed(first: u64, items: &[(String, u64)]) -> Packed {
         let mut packed = Packed::new(first);
@@ -191,7 +224,7 @@ mod tests {
 
         #[test]
         fn any_bytes_end_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let bytes = [&[VERSION][..], &bytes].concat();
+            let bytes = [&[1 + u8::from(bytes.len() % 2 == 0)][..], &bytes].concat();
             if let Ok(items) = items(1, &bytes) {
                 prop_assert!(items.count() <= bytes.len());
             }
@@ -208,7 +241,7 @@ mod tests {
         longer.push(0);
         let last = items(1, &longer).unwrap().last();
         assert!(matches!(last, Some(Err(LedgerError::Damaged(_)))));
-        for foreign in [&b""[..], &[2, 0, 0, 0, 1], &[VERSION, 0, 0]] {
+        for foreign in [&b""[..], &[3, 0, 0, 0, 1], &[2, 0, 0]] {
             assert!(items(1, foreign).is_err() && count(Table::Audit, foreign).is_err());
         }
         assert!(Packed::read(Table::Audit, 1, b"{}").unwrap().is_none());

@@ -1,8 +1,9 @@
-//! Rows of [`Table::Terms`], [`Table::Contexts`] and [`Table::SharedParts`].
+//! Terms, contexts, and rows of [`Table::SharedParts`].
 //!
 //! The terms of a run and its context are a version (one byte), the SHA-256 of the part that it shares with other runs, and
-//! the JSON of its own part; a context in parts also has what its event says. Formats before 7 had the whole as JSON, and so
-//! has the context of a fork: such a value begins with `{`.
+//! the JSON of its own part; a context in parts also has what its event says. Terms are in the row of the event, a context is in
+//! [`Table::RunEnds`] or [`Table::Contexts`]. Formats before 9 had terms in [`Table::Terms`]. Formats before 7 had the whole as
+//! JSON, and so has the context of a fork: such a value begins with `{`.
 
 use agent_host_protocol::{
     Event,
@@ -19,7 +20,7 @@ use crate::{
     digest::Digest,
     error::LedgerError,
     record::{JsonParts, NewContext},
-    rows::{EventRow, Reader, Table, json, malformed, number, raw},
+    rows::{EventRow, Reader, RunEnd, Table, json, malformed, number, raw},
 };
 
 const VERSION: u8 = 1;
@@ -97,31 +98,60 @@ impl<'a> StoredParts<'a> {
 }
 
 impl Reader {
-    /// The terms of the run with this number, as a key.
-    pub(crate) fn terms(&self, run_no: &[u8]) -> Result<Option<Box<RawValue>>, LedgerError> {
-        self.joined(Table::Terms, run_no, |_| Ok(()))
+    /// The terms of a run.
+    pub(crate) fn terms(&self, run_no: u64) -> Result<Option<Box<RawValue>>, LedgerError> {
+        self.read_terms(run_no, |value| self.joined(Table::Terms, value, |_| Ok(())))
     }
 
-    /// The context of the run with this number, as a key.
-    pub(crate) fn context(&self, run_no: &[u8]) -> Result<Option<Box<RawValue>>, LedgerError> {
-        self.joined(Table::Contexts, run_no, |context| {
-            let event = self.event_of(run_no)?.ok_or_else(|| LedgerError::damaged("the event of a context is not there"))?;
-            match to_value(EventPart::of(&event)).map_err(|error| LedgerError::not_json(&error))? {
-                Value::Object(part) => join(context, part),
-                _ => return Err(malformed(Table::Events)),
-            }
-            Ok(())
-        })
+    /// Reads the stored terms of a run.
+    pub(crate) fn read_terms<T>(
+        &self,
+        run_no: u64,
+        read: impl Fn(&[u8]) -> Result<T, LedgerError>,
+    ) -> Result<Option<T>, LedgerError> {
+        let with_event = self.with_event_of(run_no, |event_no, row| {
+            let (_, runs) = EventRow::read(event_no, row)?;
+            runs.iter().find(|run| run.run_no == run_no).and_then(|run| run.terms).map(&read).transpose()
+        })?;
+        match with_event.flatten() {
+            Some(terms) => Ok(Some(terms)),
+            None => self.get(Table::Terms, &number(run_no), read),
+        }
     }
 
-    /// A row that may be in parts, as one object; `add` puts in what is stored elsewhere.
+    /// The context of a run.
+    pub(crate) fn context(&self, run_no: u64) -> Result<Option<Box<RawValue>>, LedgerError> {
+        let table = Table::Contexts;
+        let read = |value: &[u8]| {
+            self.joined(table, value, |context| {
+                let event = self.with_event_of(run_no, |event_no, row| {
+                    let (row, _) = EventRow::read(event_no, row)?;
+                    json::<Event>(Table::Events, row.event)
+                })?;
+                let event = event.ok_or_else(|| LedgerError::damaged("the event of a context is not there"))?;
+                match to_value(EventPart::of(&event)).map_err(|error| LedgerError::not_json(&error))? {
+                    Value::Object(part) => join(context, part),
+                    _ => return Err(malformed(Table::Events)),
+                }
+                Ok(())
+            })
+        };
+        if let Some(end) = self.run_end(run_no)?
+            && let Some(context) = RunEnd::read(end.value())?.context
+        {
+            return read(context).map(Some);
+        }
+        self.get(table, &number(run_no), read)
+    }
+
+    /// A value that may be in parts, as one object; `add` puts in what is stored elsewhere.
     fn joined(
         &self,
         table: Table,
-        run_no: &[u8],
+        value: &[u8],
         add: impl FnOnce(&mut Map<String, Value>) -> Result<(), LedgerError>,
-    ) -> Result<Option<Box<RawValue>>, LedgerError> {
-        self.get(table, run_no, |value| match StoredParts::read(table, value)? {
+    ) -> Result<Box<RawValue>, LedgerError> {
+        match StoredParts::read(table, value)? {
             StoredParts::Whole(text) => raw(table, text),
             StoredParts::Parts { digest, own } => {
                 let lost = || LedgerError::damaged(format!("the shared part of a row of `{}` is not there", table.name()));
@@ -131,19 +161,18 @@ impl Reader {
                 add(&mut object)?;
                 to_raw_value(&object).map_err(|error| LedgerError::not_json(&error))
             }
-        })
+        }
     }
 
-    /// The event that the run with this number, as a key, answers.
-    fn event_of(&self, run_no: &[u8]) -> Result<Option<Event>, LedgerError> {
-        let Some(run) = self.get(Table::Runs, run_no, |bytes| json::<agent_host_protocol::Run>(Table::Runs, bytes))? else {
-            return Ok(None);
-        };
+    /// Reads the row of the event that a run answers.
+    fn with_event_of<T>(
+        &self,
+        run_no: u64,
+        read: impl FnOnce(u64, &[u8]) -> Result<T, LedgerError>,
+    ) -> Result<Option<T>, LedgerError> {
+        let Some(run) = self.run(run_no)? else { return Ok(None) };
         let Some(event_no) = self.number(Table::EventIds, &run.event_id.to_bytes())? else { return Ok(None) };
-        self.get(Table::Events, &number(event_no), |bytes| {
-            let row: EventRow<'_> = json(Table::Events, bytes)?;
-            json(Table::Events, row.event.get().as_bytes())
-        })
+        self.get(Table::Events, &number(event_no), |row| read(event_no, row))
     }
 }
 

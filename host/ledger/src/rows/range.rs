@@ -44,15 +44,32 @@ struct LayerRows {
     end: Bound<Place>,
 }
 
+/// Most keys of ranges have two numbers.
+const SHORT_KEY_BYTES: usize = 23;
+
 /// The beginning or end of a range, or the row that was taken last on that side.
 enum Place {
+    /// A key of this many bytes, which needs no memory of its own.
+    Short(u8, [u8; SHORT_KEY_BYTES]),
     Key(Box<[u8]>),
     Row(Row),
 }
 
 impl Place {
+    fn of(key: &[u8]) -> Self {
+        let mut short = [0; SHORT_KEY_BYTES];
+        match (short.get_mut(..key.len()), u8::try_from(key.len())) {
+            (Some(place), Ok(len)) => {
+                place.copy_from_slice(key);
+                Self::Short(len, short)
+            }
+            _ => Self::Key(key.into()),
+        }
+    }
+
     fn key(&self) -> &[u8] {
         match self {
+            Self::Short(len, key) => key.get(..usize::from(*len)).unwrap_or_default(),
             Self::Key(key) => key,
             Self::Row(row) => row.key(),
         }
@@ -64,8 +81,7 @@ impl LayerRows {
         if rows.is_empty() {
             return Self { rows, start: Bound::Unbounded, end: Bound::Unbounded };
         }
-        let place = |key: &[u8]| Place::Key(key.into());
-        Self { rows, start: start.map(place), end: end.map(place) }
+        Self { rows, start: start.map(Place::of), end: end.map(Place::of) }
     }
 
     /// The rows that are left; `None` where there is none.

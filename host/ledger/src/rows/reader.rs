@@ -9,7 +9,8 @@ use crate::{
     error::LedgerError,
     record::{EventRecord, Park, RunRecord},
     rows::{
-        ConversationRow, EventRow, StoredEvent, StoredRows, Table, View, count, json, malformed, number, schema, stored_events,
+        ConversationRow, Range, RunEnd, StoredEvent, StoredRows, Table, View, count, json, malformed, number, schema,
+        stored_event, stored_events, stored_run,
     },
 };
 
@@ -72,7 +73,7 @@ impl Reader {
     }
 
     pub(crate) fn run(&self, run_no: u64) -> Result<Option<Run>, LedgerError> {
-        self.get(Table::Runs, &schema::number(run_no), |bytes| json(Table::Runs, bytes))
+        self.get(Table::Runs, &schema::number(run_no), stored_run)
     }
 
     pub(crate) fn run_no(&self, id: RunId) -> Result<Option<u64>, LedgerError> {
@@ -85,12 +86,7 @@ impl Reader {
 
     pub(crate) fn event(&self, id: EventId) -> Result<Option<EventRecord>, LedgerError> {
         let Some(event_no) = self.number(Table::EventIds, &id.to_bytes())? else { return Ok(None) };
-        self.get(Table::Events, &schema::number(event_no), |bytes| {
-            let row: EventRow<'_> = json(Table::Events, bytes)?;
-            let event = json(Table::Events, row.event.get().as_bytes())?;
-            let runs = row.runs.into_iter().map(|(_, id)| id).collect();
-            Ok(EventRecord { event_no, event, runs, transcript_seq: row.transcript_seq })
-        })
+        self.get(Table::Events, &schema::number(event_no), |bytes| stored_event(event_no, bytes))
     }
 
     /// Runs that have not ended and are not parked.
@@ -114,7 +110,7 @@ impl Reader {
             let Some(row) = runs.get(key.value())? else {
                 return Err(LedgerError::damaged(format!("run {run_no} is active but not there")));
             };
-            active.push(RunRecord { run_no, run: json(Table::Runs, row.value())? });
+            active.push(RunRecord { run_no, run: stored_run(row.value())? });
         }
         Ok(active)
     }
@@ -139,12 +135,39 @@ impl Reader {
         mut each: impl FnMut(u64, StoredEvent<'_>) -> Result<bool, LedgerError>,
     ) -> Result<(), LedgerError> {
         let Some(next) = after.checked_add(1) else { return Ok(()) };
-        let first_of = |key: &[u8]| schema::read_pair(key).map(|(_, first)| first).ok_or_else(|| malformed(Table::RunEvents));
+        let end = self.run_end(run_no)?;
+        let end = end.as_ref().map(|row| RunEnd::read(row.value())).transpose()?.and_then(|end| end.events);
+        let mut each_of = |first: u64, value: &[u8]| -> Result<bool, LedgerError> {
+            for event in stored_events(first, value)? {
+                let (sequence, event) = event?;
+                if sequence >= next && !each(sequence, event)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        // The events of the end are the last ones.
+        if end.is_none_or(|(first, _)| next < first) {
+            for row in self.event_rows(run_no, next)? {
+                let (key, value) = row?;
+                if !each_of(first_event(key.value())?, value.value())? {
+                    return Ok(());
+                }
+            }
+        }
+        if let Some((first, value)) = end {
+            each_of(first, value)?;
+        }
+        Ok(())
+    }
+
+    /// Rows of [`Table::RunEvents`] of a run, from that with the event `next` on.
+    fn event_rows(&self, run_no: u64, next: u64) -> Result<Range, LedgerError> {
         let (begin, from, end) = (schema::pair(run_no, 0), schema::pair(run_no, next), schema::pair(run_no, u64::MAX));
         // The row with the next event may begin with earlier ones. If it is in memory, so are all later ones.
         let before = |rows: &StoredRows| -> Result<Option<u64>, LedgerError> {
             let row = rows.range(begin.as_slice()..=from.as_slice())?.next_back();
-            row.map(|row| first_of(row?.0.value())).transpose()
+            row.map(|row| first_event(row?.0.value())).transpose()
         };
         let mut rows = self.view.in_memory(Table::RunEvents);
         let before = match before(&rows)? {
@@ -154,16 +177,7 @@ impl Reader {
                 before(&rows)?.unwrap_or(next)
             }
         };
-        for row in rows.range(schema::pair(run_no, before).as_slice()..=end.as_slice())? {
-            let (key, value) = row?;
-            for event in stored_events(first_of(key.value())?, value.value())? {
-                let (sequence, event) = event?;
-                if sequence >= next && !each(sequence, event)? {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
+        rows.range(schema::pair(run_no, before).as_slice()..=end.as_slice())
     }
 
     /// The transcript of a conversation: its number and the rows among which its items are.
@@ -192,4 +206,9 @@ impl Reader {
         let first = rows.range(digest.as_slice()..)?.next().transpose()?;
         Ok(first.is_some_and(|(key, _)| key.value().starts_with(digest)))
     }
+}
+
+/// The number of the first event of a row of [`Table::RunEvents`].
+fn first_event(key: &[u8]) -> Result<u64, LedgerError> {
+    schema::read_pair(key).map(|(_, first)| first).ok_or_else(|| malformed(Table::RunEvents))
 }

@@ -20,7 +20,13 @@ use crate::digest::Digest;
 /// 6: a row of run events or of audit records holds several, and the log has no rows of tables that follow from others.
 ///
 /// 7: what the terms and the contexts of many runs have alike is stored once, and a context has nothing that its event says.
-pub(crate) const FORMAT: u32 = 7;
+///
+/// 8: an event of a run has its source, and the metadata that an executor has sent with it; lists of runs.
+///
+/// 9: the row of an event has the terms of its runs and is its own index in the log; the end of a run is one row.
+///
+/// 10: conversations have branches, which are entries.
+pub(crate) const FORMAT: u32 = 10;
 
 /// Longest key of any table: the longest conversation index (three ids of 256 bytes) and the longest state key
 /// (a scope of four such parts and a key of 256 bytes) fit several times over.
@@ -50,15 +56,16 @@ macro_rules! tables {
 tables! {
     /// Format, seed of the log, last batch that is in the file. Written by merges, never through the log.
     Meta = 0 "meta",
-    /// `event_no` → event, its runs, its place in the transcript.
+    /// `event_no` → event, its runs with their terms, its place in its conversation.
     Events = 1 "events",
-    /// 16 bytes of the event id → `event_no`.
+    /// 16 bytes of the event id → `event_no`. A piece of the row in `events`, as are those of `run_ids`, `conversation_events` and
+    /// of the conversations that events begin: the log has no rows of them.
     EventIds = 2 "event_ids",
     /// `run_no` → run.
     Runs = 3 "runs",
     /// 16 bytes of the run id → `run_no`.
     RunIds = 4 "run_ids",
-    /// `run_no` → digest of the shared part of its terms, and JSON of the rest.
+    /// `run_no` → digest of the shared part of its terms, and JSON of the rest: of runs of formats before 9.
     Terms = 5 "terms",
     /// `run_no` → digest of the shared part of its context, and JSON of its own part; the event has the rest.
     Contexts = 6 "contexts",
@@ -106,6 +113,11 @@ tables! {
     Entries = 27 "entries",
     /// SHA-256 → JSON that the terms or the contexts of many runs have alike.
     SharedParts = 28 "shared_parts",
+    /// `(kind of list, value, run_no)` → nothing: the runs of conversations, parents, bindings and final statuses. Follows from
+    /// `runs`.
+    RunLists = 29 "run_lists",
+    /// `run_no` → context, events and segments of the journal that the batch has which ended the run.
+    RunEnds = 30 "run_ends",
 }
 
 /// The type of every table in redb.

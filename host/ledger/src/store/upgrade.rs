@@ -11,17 +11,20 @@ use redb::{Database, ReadableTable, WriteTransaction};
 use crate::{
     error::LedgerError,
     record::Usage,
-    rows::{ConversationRow, EventRow, FORMAT, Table, encode, json, malformed, meta, number, pair, schema},
+    rows::{ConversationRow, EventRow, FORMAT, Listed, Table, encode, json, malformed, meta, number, pair, schema},
 };
 
 /// From format 1 to 2: the new tables, the usage of each scope of state, and the events of each conversation. From 2 to 3
 /// and from 3 to 4: the new tables. From 4 to 7: only the number and an empty table, since the log was taken over before and
-/// rows of older formats stay as they are.
+/// rows of older formats stay as they are. To 8: the lists of runs. To 9 and 10: as to 7.
 pub(crate) fn upgrade(database: &Database, from: u32) -> Result<(), LedgerError> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
     for table in Table::ALL {
         transaction.open_table(table.definition())?;
+    }
+    if from < 8 {
+        list_runs(&transaction)?;
     }
     if from < 2 {
         count_state(&transaction)?;
@@ -30,6 +33,24 @@ pub(crate) fn upgrade(database: &Database, from: u32) -> Result<(), LedgerError>
     transaction.open_table(Table::Meta.definition())?.insert(meta::FORMAT, number(u64::from(FORMAT)).as_slice())?;
     transaction.commit()?;
     tracing::info!(from, to = FORMAT, "the ledger was brought to the format of this version");
+    Ok(())
+}
+
+/// The lists of runs, which format 8 brought.
+fn list_runs(transaction: &WriteTransaction) -> Result<(), LedgerError> {
+    let mut lists = transaction.open_table(Table::RunLists.definition())?;
+    for row in transaction.open_table(Table::Runs.definition())?.iter()? {
+        let (key, value) = row?;
+        let run_no = schema::read_number(key.value()).ok_or_else(|| malformed(Table::Runs))?;
+        let listed: Listed<'_> = json(Table::Runs, value.value())?;
+        let mut inserted = Ok(());
+        listed.each_key(run_no, |key| {
+            if inserted.is_ok() {
+                inserted = lists.insert(key, [].as_slice()).map(drop);
+            }
+        });
+        inserted?;
+    }
     Ok(())
 }
 
@@ -61,8 +82,8 @@ fn list_events(transaction: &WriteTransaction) -> Result<(), LedgerError> {
     for row in transaction.open_table(Table::Events.definition())?.iter()? {
         let (event_no, row) = row?;
         let event_no = schema::read_number(event_no.value()).ok_or_else(|| malformed(Table::Events))?;
-        let row: EventRow<'_> = json(Table::Events, row.value())?;
-        let event: Event = json(Table::Events, row.event.get().as_bytes())?;
+        let (row, _) = EventRow::read(event_no, row.value())?;
+        let event: Event = json(Table::Events, row.event)?;
         let Some(key) = event.envelope.conversation.as_ref().and_then(ConversationKey::of) else { continue };
         if key.index().len() > schema::MAX_KEY_BYTES {
             continue;

@@ -77,7 +77,7 @@ pub struct BackupManifest {
 /// The source and the target of a backup.
 #[derive(Debug, Clone)]
 pub struct Backup {
-    /// The folder of the backup. It must not exist; missing parents are made.
+    /// The folder of the backup, which must not exist; missing parents are made.
     pub to: PathBuf,
     /// Folders of files that never change, with their names in the backup and beside the ledger. Missing folders are
     /// skipped.
@@ -98,7 +98,7 @@ pub enum BackupError {
         /// Path of the target.
         path: PathBuf,
     },
-    /// Somebody is making it.
+    /// Another process makes it.
     #[error("another process works on {path}: wait for its end")]
     Busy {
         /// The unfinished folder.

@@ -5,7 +5,7 @@ use std::{collections::HashMap, io::Write, ops::Bound, path::Path};
 use agent_host_protocol::{RunEvent, RunId, grant::ConversationKey, transcript::TranscriptItem};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{
     digest::hex,
@@ -14,8 +14,8 @@ use crate::{
     read::{Sequence, item},
     record::{AuditRecord, StorageContent},
     rows::{
-        ConversationRow, EventRow, Reader, Table, json, malformed, raw, read_segment, read_stored, schema, stored_audit,
-        stored_events,
+        Branches, ConversationRow, EventRow, Reader, RunEnd, Table, json, malformed, raw, read_segment, read_stored, schema,
+        stored_audit, stored_events, stored_run,
     },
     store::{Hooks, Missing, open},
     upkeep::compact::CACHE_BYTES,
@@ -69,6 +69,9 @@ enum Line<'a> {
     Transcript {
         conversation: &'a ConversationKey,
         item: TranscriptItem,
+        /// True if the item has left the conversation with a branch.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        left: bool,
     },
     State {
         scope_key: &'a str,
@@ -138,6 +141,7 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
             Table::Runs,
             Table::RunEvents,
             Table::Journal,
+            Table::RunEnds,
             Table::Transcript,
             Table::State,
             Table::Storage,
@@ -153,6 +157,7 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
         export.runs()?;
         export.run_events()?;
         export.journal()?;
+        export.run_ends()?;
         export.transcript()?;
         export.state()?;
         export.storage()?;
@@ -202,53 +207,78 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
 
     fn events(&mut self) -> Result<(), OpenError> {
         self.each(Table::Events, |this, _, key, value| {
-            let row: EventRow<'_> = json(Table::Events, value)?;
-            let runs = row.runs.into_iter().map(|(_, id)| id).collect();
-            this.write(&Line::Event {
-                event_no: number(Table::Events, key)?,
-                runs,
-                transcript_seq: row.transcript_seq,
-                event: row.event,
-            })
+            let event_no = number(Table::Events, key)?;
+            let (row, runs) = EventRow::read(event_no, value)?;
+            let runs = runs.into_iter().map(|run| run.id).collect();
+            let event = json(Table::Events, row.event)?;
+            this.write(&Line::Event { event_no, runs, transcript_seq: row.transcript_seq, event })
         })
     }
 
     fn runs(&mut self) -> Result<(), OpenError> {
         self.each(Table::Runs, |this, reader, key, value| {
-            let terms = reader.terms(key)?;
-            let context = reader.context(key)?;
+            let run_no = number(Table::Runs, key)?;
+            let terms = reader.terms(run_no)?;
+            let context = reader.context(run_no)?;
             let park = reader.get(Table::Parked, key, |bytes| raw(Table::Parked, bytes))?;
-            this.write(&Line::Run { run_no: number(Table::Runs, key)?, run: raw(Table::Runs, value)?, terms, context, park })
+            this.write(&Line::Run {
+                run_no,
+                run: to_raw_value(&stored_run(value)?).map_err(|error| LedgerError::not_json(&error))?,
+                terms,
+                context,
+                park,
+            })
         })
     }
 
     fn run_events(&mut self) -> Result<(), OpenError> {
-        self.of_runs(Table::RunEvents, |this, id, first, value| {
-            for event in stored_events(first, value)? {
-                let (sequence, event) = event?;
-                this.write(&Line::RunEvent { event: event.event(id, sequence)? })?;
-            }
-            Ok(())
+        self.of_runs(Table::RunEvents, |this, id, key, value| {
+            let (_, first) = schema::read_pair(key).ok_or_else(|| malformed(Table::RunEvents))?;
+            this.events_of(id, first, value)
         })
     }
 
     fn journal(&mut self) -> Result<(), OpenError> {
-        self.of_runs(Table::Journal, |this, run_id, first, value| {
-            let (digests, bytes) = read_segment(value).ok_or_else(|| malformed(Table::Journal))?;
-            let blobs = digests.iter().map(hex).collect();
-            this.write(&Line::Journal { run_id, first, base64: BASE64_STANDARD.encode(bytes), blobs })
+        self.of_runs(Table::Journal, |this, id, key, value| {
+            let (_, first) = schema::read_pair(key).ok_or_else(|| malformed(Table::Journal))?;
+            this.segment(id, first, value)
         })
     }
 
-    /// Every row of a table whose key is the number of a run and a number.
+    /// The last events and segments of runs, which follow those of the tables before.
+    fn run_ends(&mut self) -> Result<(), OpenError> {
+        self.of_runs(Table::RunEnds, |this, id, _, value| {
+            let end = RunEnd::read(value)?;
+            if let Some((first, events)) = end.events {
+                this.events_of(id, first, events)?;
+            }
+            end.segments.into_iter().try_for_each(|(first, segment)| this.segment(id, first, segment))
+        })
+    }
+
+    fn events_of(&mut self, id: RunId, first: u64, value: &[u8]) -> Result<(), OpenError> {
+        for event in stored_events(first, value)? {
+            let (sequence, event) = event?;
+            self.write(&Line::RunEvent { event: event.event(id, sequence)? })?;
+        }
+        Ok(())
+    }
+
+    fn segment(&mut self, run_id: RunId, first: u64, value: &[u8]) -> Result<(), OpenError> {
+        let (digests, bytes) = read_segment(value).ok_or_else(|| malformed(Table::Journal))?;
+        let blobs = digests.iter().map(hex).collect();
+        self.write(&Line::Journal { run_id, first, base64: BASE64_STANDARD.encode(bytes), blobs })
+    }
+
+    /// Every row of a table whose key begins with the number of a run.
     fn of_runs(
         &mut self,
         table: Table,
-        mut row: impl FnMut(&mut Self, RunId, u64, &[u8]) -> Result<(), OpenError>,
+        mut row: impl FnMut(&mut Self, RunId, &[u8], &[u8]) -> Result<(), OpenError>,
     ) -> Result<(), OpenError> {
         let mut current: Option<(u64, RunId)> = None;
         self.each(table, |this, reader, key, value| {
-            let (run_no, number) = schema::read_pair(key).ok_or_else(|| malformed(table))?;
+            let run_no = key.first_chunk().map(|no| u64::from_be_bytes(*no)).ok_or_else(|| malformed(table))?;
             let id = match current {
                 Some((no, id)) if no == run_no => id,
                 _ => match reader.run(run_no)? {
@@ -260,7 +290,7 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
                 },
             };
             current = Some((run_no, id));
-            row(this, id, number, value)
+            row(this, id, key, value)
         })
     }
 
@@ -271,12 +301,19 @@ impl<'a, W: Write, P: FnMut(f64)> Export<'a, W, P> {
             keys.insert(row.no, row.key);
             Ok(())
         })?;
-        self.each(Table::Transcript, |this, _, key, value| {
+        let mut branches = (0, Branches::default());
+        self.each(Table::Transcript, |this, reader, key, value| {
             let (no, seq) = schema::read_pair(key).ok_or_else(|| malformed(Table::Transcript))?;
             // A conversation that began after the first pass comes with the next export.
             let Some(conversation) = keys.get(&no) else { return Ok(()) };
+            if branches.0 != no {
+                branches = (no, reader.branches(no)?);
+            }
             match item(conversation, Sequence::transcript(conversation), seq, value)? {
-                Some(item) => this.write(&Line::Transcript { conversation, item }),
+                Some(item) => {
+                    let left = branches.1.removes_event(reader, item.event_id)?;
+                    this.write(&Line::Transcript { conversation, item, left })
+                }
                 None => Ok(()),
             }
         })

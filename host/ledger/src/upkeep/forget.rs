@@ -23,8 +23,8 @@ use crate::{
     operation::{ForgetConversationOperation, Operation, Piece, RunPart, ValueRow},
     record::{ArtifactRecord, Forget, Forgotten, RunRecord, StateWrite},
     rows::{
-        EventRow, Packed, Reader, StoredEvent, Table, TranscriptRow, encode, forgotten_end, forgotten_event, forgotten_run, json,
-        malformed, number, pair, read_pair, stored_events,
+        EventRow, Packed, Reader, RunEnd, StoredEvent, Table, TranscriptRow, encode, forgotten_end, forgotten_event,
+        forgotten_run, json, malformed, number, pair, read_pair, stored_events,
     },
     upkeep::blocking,
 };
@@ -49,7 +49,7 @@ impl Ledger {
         let mut runs = Vec::new();
         for event_no in reader.events_in(key)? {
             let row = reader.get(Table::Events, &number(event_no), |row| {
-                Ok(json::<EventRow<'_>>(Table::Events, row)?.runs.into_iter().map(|(run_no, _)| run_no).collect::<Vec<_>>())
+                Ok(EventRow::read(event_no, row)?.1.into_iter().map(|run| run.run_no).collect::<Vec<_>>())
             })?;
             for run_no in row.unwrap_or_default() {
                 runs.extend(reader.run(run_no)?.map(|run| RunRecord { run_no, run }));
@@ -204,8 +204,8 @@ impl Ledger {
             let mut found = Vec::new();
             for event_no in numbers {
                 let id = reader.get(Table::Events, &number(event_no), |row| {
-                    let row: EventRow<'_> = json(Table::Events, row)?;
-                    let event: Event = json(Table::Events, row.event.get().as_bytes())?;
+                    let (row, _) = EventRow::read(event_no, row)?;
+                    let event: Event = json(Table::Events, row.event)?;
                     let id = event.event_id;
                     Ok((forgotten_event(event.clone()) != event).then_some(id))
                 })?;
@@ -285,14 +285,23 @@ impl Reader {
                 parts.push(new_part());
             }
         };
+        let run_end = self.run_end(run_no)?;
+        let run_end = run_end.as_ref().map(|row| RunEnd::read(row.value())).transpose()?;
+        // Segments of the end go with its row: in the last part, as many as they are.
+        let mut of_end = Vec::new();
         self.segments(run_no, 0, |first, digests, _| {
+            let segment = (first, digests.to_vec());
+            if run_end.as_ref().is_some_and(|end| end.has_segment(first)) {
+                of_end.push(segment);
+                return true;
+            }
             room(&mut parts);
             if let Some(part) = parts.last_mut() {
-                part.segments.push((first, digests.to_vec()));
+                part.segments.push(segment);
             }
             true
         })?;
-        let has_journal = parts.iter().any(|part| !part.segments.is_empty());
+        let has_journal = run_end.is_some() || parts.iter().any(|part| !part.segments.is_empty());
         let rows = self.table(Table::RunEvents)?;
         let (begin, end) = (pair(run_no, 0), pair(run_no, u64::MAX));
         let mut last_row = None;
@@ -309,21 +318,24 @@ impl Reader {
         }
         let last = run.last_sequence;
         let no_end = || LedgerError::damaged(format!("run {run_no} has no event {last}"));
-        let (first, value) = last_row.ok_or_else(no_end)?;
-        let found = stored_events(first, value.value())?.last().ok_or_else(no_end)??;
+        let last_row = last_row.as_ref().map(|(first, value)| (*first, value.value()));
+        let (first, value) = run_end.as_ref().and_then(|end| end.events).or(last_row).ok_or_else(no_end)?;
+        let found = stored_events(first, value)?.last().ok_or_else(no_end)??;
         let (_, event) = Some(found).filter(|(sequence, _)| *sequence == last).ok_or_else(no_end)?;
         let data = forgotten_end(&event, &run)?;
         let is_forgotten = !has_journal
             && (count, first) == (1, last)
             && event.data == data
+            && event.metadata.is_empty()
             && !self.has(Table::Contexts, &number(run_no))?
             && forgotten_run(run.clone()) == run;
         let mut end = Packed::new(last);
-        end.push(&StoredEvent { data: &data, ..event });
+        end.push(&StoredEvent { data: &data, metadata: "", ..event });
         if is_forgotten {
             return Ok(Vec::new());
         }
         if let Some(part) = parts.last_mut() {
+            part.segments.extend(of_end);
             part.end = Some(end);
         }
         Ok(parts)

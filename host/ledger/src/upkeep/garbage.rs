@@ -122,8 +122,8 @@ impl Ledger {
         let mut collected = Collected { temporary: shared.blobs.remove_temporary().map_err(failed)?, ..Collected::default() };
         let mut result = Ok(());
         each_blob(shared.blobs.root(), |digest, metadata| {
-            let taken = self.collect_file(shared, &digest, metadata, now);
-            match taken {
+            let removed = self.collect_file(shared, &digest, metadata, now);
+            match removed {
                 Ok(true) => {
                     collected.blobs += 1;
                     collected.bytes += metadata.len();

@@ -1,7 +1,7 @@
 //! Pruning: the journals of runs that ended long enough ago.
 //!
 //! Journals are keyed by the number of their run, and numbers grow with the time of creation, so the oldest journals are at
-//! the start of the table and no index is needed. Rows are searched outside of the writer; the writer checks again that
+//! the start of their two tables and no index is needed. Rows are searched outside of the writer; the writer checks again that
 //! each run has ended, and deletes a bounded number of rows at once.
 
 use agent_host_protocol::Timestamp;
@@ -11,7 +11,7 @@ use crate::{
     error::LedgerError,
     handle::Ledger,
     operation::{Operation, PrunableRun, PrunableSegment, PruneOperation, Pruned},
-    rows::{Reader, Table, ended_before, malformed, pair, read_pair},
+    rows::{Reader, Table, ended_before, malformed, number, pair, read_number, read_pair},
     upkeep::blocking,
 };
 
@@ -69,13 +69,20 @@ impl Ledger {
     /// Segments that can be pruned, from a run and a segment on: those of one operation.
     fn prunable(&self, from: (u64, u64), time: Timestamp, max_runs: usize) -> Result<Piece, LedgerError> {
         let reader = self.reader()?;
-        let rows = reader.table(Table::Journal)?;
+        let (journal, ends) = (reader.table(Table::Journal)?, reader.table(Table::RunEnds)?);
         let mut piece = Piece::default();
         let (mut at, mut begun) = (from, 0);
         for _ in 0..SCAN_RUNS {
-            let start = pair(at.0, at.1);
-            let Some(row) = rows.range(start.as_slice()..)?.next() else { return Ok(piece) };
-            let (run_no, first) = read_pair(row?.0.value()).ok_or_else(|| malformed(Table::Journal))?;
+            let next = journal.range(pair(at.0, at.1).as_slice()..)?.next().transpose()?;
+            let next = next.map(|(key, _)| read_pair(key.value()).ok_or_else(|| malformed(Table::Journal))).transpose()?;
+            let end = ends.range(number(at.0).as_slice()..)?.next().transpose()?;
+            let end = end.map(|(key, _)| read_number(key.value()).ok_or_else(|| malformed(Table::RunEnds))).transpose()?;
+            // The segments of an end follow those of the same run in the journal.
+            let (run_no, first) = match (next, end) {
+                (Some((run_no, first)), end) if end.is_none_or(|end| run_no <= end) => (run_no, first),
+                (_, Some(end)) => (end, if end == at.0 { at.1 } else { 0 }),
+                (_, None) => return Ok(piece),
+            };
             match reader.run(run_no)? {
                 Some(run) if run.created_at >= time => return Ok(piece),
                 Some(run) if ended_before(&run, time) => {

@@ -28,7 +28,7 @@ pub struct RestoreReport {
 }
 
 /// Puts the ledger of a backup where there is none, and the folders beside it. The backup is read only: its store and each
-/// of its blobs are held against their digests, and the copy is checked as [`check`] does, before it gets its name. Killed
+/// of its blobs are compared with their digests, and the copy is checked as [`check`] does, before it gets its name. Killed
 /// at any moment, there is a whole ledger or none.
 ///
 /// # Errors
@@ -91,7 +91,7 @@ fn read_manifest(from: &Path) -> Result<BackupManifest, BackupError> {
     }
 }
 
-/// Copies blobs, each held against its name.
+/// Copies blobs, each compared with its name.
 fn restore_blobs(from: &Path, to: &Path, manifest: &BackupManifest, backup: &Path) -> Result<(), BackupError> {
     let damaged = |reason: String| BackupError::Damaged { path: backup.to_owned(), reason };
     make_dir(to)?;

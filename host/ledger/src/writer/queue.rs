@@ -45,7 +45,7 @@ struct Waiting {
 
 /// The reason why [`Queue::take`] returned.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum TakeOutcome {
     Operations,
     TimedOut,
     /// No operation is left and none will come.
@@ -84,17 +84,17 @@ impl Queue {
     }
 
     /// Takes all that is there into `into`, which is empty; waits until `deadline` where nothing is.
-    pub(crate) fn take(&self, into: &mut Vec<Queued>, deadline: Option<Instant>) -> Taken {
+    pub(crate) fn take(&self, into: &mut Vec<Queued>, deadline: Option<Instant>) -> TakeOutcome {
         let mut waiting = self.waiting.lock();
         loop {
             if !waiting.operations.is_empty() {
                 // Threads that make operations go first where the processors are busy, so that a commit has more of them.
                 MutexGuard::unlocked(&mut waiting, std::thread::yield_now);
                 std::mem::swap(&mut waiting.operations, into);
-                return Taken::Operations;
+                return TakeOutcome::Operations;
             }
             if waiting.closed {
-                return Taken::Closed;
+                return TakeOutcome::Closed;
             }
             match deadline {
                 None => self.wake.wait(&mut waiting),
@@ -103,7 +103,7 @@ impl Queue {
                         && waiting.operations.is_empty()
                         && !waiting.closed
                     {
-                        return Taken::TimedOut;
+                        return TakeOutcome::TimedOut;
                     }
                 }
             }
@@ -140,7 +140,7 @@ mod tests {
         queue.push(audit(), place).unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(20), queue.reserve(2 * UNIT_BYTES)).await.is_err());
         let mut taken = Vec::new();
-        assert_eq!(queue.take(&mut taken, None), Taken::Operations);
+        assert_eq!(queue.take(&mut taken, None), TakeOutcome::Operations);
         queue.release(taken[0].place.units());
         queue.reserve(usize::MAX).await.unwrap();
     }
@@ -153,14 +153,14 @@ mod tests {
         queue.close();
         assert!(queue.reserve(1).await.is_err() && queue.push(audit(), place).is_err());
         let mut taken = Vec::new();
-        assert_eq!(queue.take(&mut taken, None), Taken::Operations);
+        assert_eq!(queue.take(&mut taken, None), TakeOutcome::Operations);
         taken.clear();
-        assert_eq!(queue.take(&mut taken, None), Taken::Closed);
+        assert_eq!(queue.take(&mut taken, None), TakeOutcome::Closed);
     }
 
     #[test]
     fn an_empty_queue_waits_until_the_deadline() {
         let queue = Queue::new(UNIT_BYTES);
-        assert_eq!(queue.take(&mut Vec::new(), Some(Instant::now() + Duration::from_millis(5))), Taken::TimedOut);
+        assert_eq!(queue.take(&mut Vec::new(), Some(Instant::now() + Duration::from_millis(5))), TakeOutcome::TimedOut);
     }
 }

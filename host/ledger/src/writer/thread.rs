@@ -14,7 +14,7 @@ use crate::{
     store::{Store, WriteError},
     writer::{
         Shared,
-        queue::{Queued, Taken},
+        queue::{Queued, TakeOutcome},
     },
 };
 
@@ -56,9 +56,9 @@ impl Writer {
         let mut operations = Vec::new();
         let stopped = loop {
             match self.shared.queue.take(&mut operations, self.store.next_merge()) {
-                Taken::Closed => break Ok(()),
-                Taken::TimedOut => {}
-                Taken::Operations => {
+                TakeOutcome::Closed => break Ok(()),
+                TakeOutcome::TimedOut => {}
+                TakeOutcome::Operations => {
                     let began = Instant::now();
                     if let Err(stopped) = self.carry_out(&mut operations) {
                         break Err(stopped);

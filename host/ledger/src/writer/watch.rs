@@ -53,6 +53,7 @@ pub(crate) struct Watchers {
     /// Entries in `runs`, so that the writer need not lock where there are none.
     count: AtomicUsize,
     listener: OnceLock<Listener>,
+    commits: watch::Sender<()>,
 }
 
 impl std::fmt::Debug for Watchers {
@@ -70,6 +71,11 @@ impl Watchers {
         Watch { run_no, receiver, watchers: Arc::clone(self) }
     }
 
+    /// Follows all commits.
+    pub(crate) fn commits(&self) -> watch::Receiver<()> {
+        self.commits.subscribe()
+    }
+
     /// Sets the one listener. Later ones are not heard.
     pub(crate) fn listen(&self, listener: Listener) {
         let _ = self.listener.set(listener);
@@ -79,6 +85,9 @@ impl Watchers {
     pub(crate) fn notify(&self, touched: &[u64]) {
         if let Some(listener) = self.listener.get() {
             listener(touched);
+        }
+        if self.commits.receiver_count() > 0 {
+            self.commits.send_replace(());
         }
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -93,6 +102,7 @@ impl Watchers {
 
     /// Wakes everyone, for the last time.
     pub(crate) fn notify_all(&self) {
+        self.commits.send_replace(());
         for sender in self.runs.lock().values() {
             sender.send_replace(());
         }

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use agent_host_ledger::{
     Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord,
-    RunWrite, StateWrite,
+    RunWrite, StateWrite, check,
 };
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus,
@@ -47,6 +47,19 @@ pub fn crash(dir: &Path, copy: &Path) {
 
 pub fn open(dir: &Path) -> Ledger {
     options(dir).open().unwrap()
+}
+
+/// The export of a ledger.
+pub fn exported(ledger: &Ledger) -> String {
+    let mut out = Vec::new();
+    ledger.export(&mut out, |_| ()).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// Fails if `ledger check` finds anything in the closed ledger of `dir`.
+pub fn is_whole(dir: &Path) {
+    let report = check(dir.join("ledger"), |_| ()).unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
 }
 
 pub fn raw<T: From<Box<RawValue>>>(value: &Value) -> T {
@@ -103,6 +116,7 @@ pub fn run_of(event: &Event) -> Run {
         execution: agent_host_protocol::run::Execution::Host,
         queue: None,
         event_id: event.event_id,
+        agent_id: "main".into(),
         binding_id: "main".into(),
         runner_id: "plugin:demo/echo/default".parse().unwrap(),
         runner_version: "1.0.0".into(),
@@ -132,16 +146,21 @@ pub fn run_of(event: &Event) -> Run {
 }
 
 pub fn accept(event: Event, runs: Vec<Run>) -> Accept {
-    let runs = runs.into_iter().map(|run| NewRun { run, terms: raw(&serde_json::json!({ "granted": [] })) }).collect();
+    let runs = runs
+        .into_iter()
+        .map(|run| NewRun { run, terms: raw(&serde_json::json!({ "granted": [] })), events: Vec::new() })
+        .collect();
     Accept {
         event: Arc::new(event),
         idempotency: None,
         runs,
+        history: Vec::new(),
         transcript: None,
         artifacts: Vec::new(),
         refers_to: Vec::new(),
         entries: Vec::new(),
         state: Vec::new(),
+        branch: None,
     }
 }
 
@@ -164,6 +183,8 @@ pub fn new_event(sequence: u64, kind: &str) -> NewEvent {
         kind: kind.to_owned().into(),
         data: raw(&serde_json::json!({ "n": sequence })),
         timestamp: 1_000 + sequence,
+        source: agent_host_protocol::EventSource::of_stored(kind),
+        metadata: None,
     }
 }
 
@@ -216,4 +237,10 @@ pub fn item(name: &str, text: &str, event_id: EventId) -> NewItem {
         artifacts: Vec::new(),
         created_at: 1_000,
     }
+}
+
+/// The audit records before a place, newest first.
+pub fn audit_before(ledger: &Ledger, from: u64, limit: u32) -> agent_host_ledger::FeedStep<agent_host_ledger::AuditRecord> {
+    let direction = agent_host_protocol::page::Direction::Backward;
+    ledger.audit_feed(agent_host_ledger::FeedBounds { direction, from, limit, examined: 1_000 }, |_| true).unwrap()
 }

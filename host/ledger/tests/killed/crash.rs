@@ -47,12 +47,12 @@ async fn write_forever(ledger: Ledger, task: u32) {
         let audit = AuditRecord { run_id: Some(id), action: "test".into(), ..AuditRecord::default() };
         let value = state(&format!("task-{task}"), Some(&json!(id)));
         let transcript = vec![item(&format!("task-{task}"), "said", record.run.event_id)];
-        let said = RunWrite { events: deltas(1..=3), transcript, state: vec![value], audit: vec![audit], ..write(no) };
+        let delta_write = RunWrite { events: deltas(1..=3), transcript, state: vec![value], audit: vec![audit], ..write(no) };
         // Parks and resumes, with a journal that continues or begins again.
         let park = Some(Park { wake_at: n, keys: vec![format!("task-{task}"), "all".into()] });
         let wait = RunChange::Wait { at: 1, reason: "r".into() };
-        let said = RunWrite { changes: vec![wait], park, journal: segment(2), ..said };
-        drop(ledger.submit(said).await.unwrap());
+        let delta_write = RunWrite { changes: vec![wait], park, journal: segment(2), ..delta_write };
+        drop(ledger.submit(delta_write).await.unwrap());
         let back = match n % 2 {
             0 => RunWrite { changes: vec![RunChange::Resume { at: 1 }], journal: segment(3), ..write(no) },
             _ => RunWrite { changes: vec![RunChange::Retry { at: 1, deadline_at: None }], journal: segment(1), ..write(no) },

@@ -8,13 +8,12 @@
     reason = "what fails here fails the test; clippy.toml covers only the test functions themselves"
 )]
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, time::Duration};
 
 use crate::common::*;
 use agent_host_ledger::{
     Accept, Accepted, ArtifactScope, Backup, Expected, Forget, Forgotten, Idempotency, JournalSegment, Ledger, LedgerError,
-    NewEvent, NewItem, Options, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite, StateWrite, UPLOAD, check, restore,
-    state_tag,
+    NewEvent, NewItem, Options, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite, StateWrite, UPLOAD, restore, state_tag,
 };
 use agent_host_protocol::{
     Event, Run, RunStatus,
@@ -84,11 +83,11 @@ fn scope(name: &str) -> ArtifactScope {
     ArtifactScope { workspace: "w".into(), conversation: Some(conversation(name)), ..ArtifactScope::default() }
 }
 
-fn said(event: &Event, name: &str, role: &'static str) -> NewItem {
+fn message_item(event: &Event, name: &str, role: &'static str) -> NewItem {
     NewItem { role: role.into(), ..item(name, SECRET, event.event_id) }
 }
 
-fn told(sequence: u64, kind: &str, data: &Value) -> NewEvent {
+fn event_of(sequence: u64, kind: &str, data: &Value) -> NewEvent {
     NewEvent { data: raw(data), ..new_event(sequence, kind) }
 }
 
@@ -104,7 +103,7 @@ async fn spoken(ledger: &Ledger, name: &str, deltas: u64, fails: bool) -> RunRec
     let upload =
         agent_host_ledger::ArtifactRecord { scope: scope(name), ..artifact(&event.event_id.to_string(), &upload, UPLOAD) };
     let new = Accept {
-        transcript: Some(said(&event, name, "user")),
+        transcript: Some(message_item(&event, name, "user")),
         artifacts: vec![upload],
         state: vec![StateWrite { scope_key: format!("state/{name}"), ..state("k", Some(&json!(SECRET))) }],
         ..accept(event.clone(), vec![run])
@@ -113,7 +112,7 @@ async fn spoken(ledger: &Ledger, name: &str, deltas: u64, fails: bool) -> RunRec
     let RunRecord { run_no, .. } = runs[0];
     let kept = blob(ledger, format!("journal {SECRET} {run_no}").as_bytes());
     let segment = JournalSegment { first: 1, bytes: SECRET.into(), blobs: vec![kept] };
-    let mut events: Vec<_> = (1..=deltas).map(|n| told(n, "message.delta", &json!({ "text": SECRET }))).collect();
+    let mut events: Vec<_> = (1..=deltas).map(|n| event_of(n, "message.delta", &json!({ "text": SECRET }))).collect();
     let last = deltas + 1;
     let end = if fails {
         let failure = RunFailure {
@@ -122,7 +121,7 @@ async fn spoken(ledger: &Ledger, name: &str, deltas: u64, fails: bool) -> RunRec
             retryable: true,
             details: Some(json!({ "log": SECRET })),
         };
-        events.push(told(last, "run.failed", &serde_json::to_value(&failure).unwrap()));
+        events.push(event_of(last, "run.failed", &serde_json::to_value(&failure).unwrap()));
         Terminal::Failed(failure)
     } else {
         let message = serde_json::from_value(json!({ "role": "assistant", "content": SECRET })).unwrap();
@@ -132,7 +131,7 @@ async fn spoken(ledger: &Ledger, name: &str, deltas: u64, fails: bool) -> RunRec
             usage: None,
             metadata: Some(json!({ "note": SECRET })),
         };
-        events.push(told(last, "run.completed", &serde_json::to_value(&completion).unwrap()));
+        events.push(event_of(last, "run.completed", &serde_json::to_value(&completion).unwrap()));
         Terminal::Completed(completion)
     };
     let made = blob(ledger, format!("made {SECRET} {run_no}").as_bytes());
@@ -150,7 +149,7 @@ async fn spoken(ledger: &Ledger, name: &str, deltas: u64, fails: bool) -> RunRec
         ],
         context: Some(raw(&json!({ "input": SECRET }))),
         events,
-        transcript: vec![said(&event, name, "assistant")],
+        transcript: vec![message_item(&event, name, "assistant")],
         artifacts: vec![made],
         journal: Some(segment),
         ..write(run_no)
@@ -168,20 +167,9 @@ fn forget(name: &str, runs: &[&RunRecord]) -> Forget {
     }
 }
 
-fn exported(ledger: &Ledger) -> String {
-    let mut out = Vec::new();
-    ledger.export(&mut out, |_| ()).unwrap();
-    String::from_utf8(out).unwrap()
-}
-
 fn transcript(ledger: &Ledger, name: &str, direction: Direction) -> Vec<u64> {
     let page = ledger.transcript(&conversation(name), None, None, 100, direction).unwrap();
     page.items.into_iter().map(|item| item.seq).collect()
-}
-
-fn is_whole(dir: &Path) {
-    let report = check(dir.join("ledger"), |_| ()).unwrap();
-    assert!(report.is_ok(), "{:?}", report.findings);
 }
 
 #[tokio::test]
@@ -299,7 +287,7 @@ async fn a_long_conversation_is_forgotten_piece_by_piece() {
         runs.push(spoken(&ledger, "c", 20, true).await);
     }
     let event = event_in("c", "message.received");
-    let items: Vec<_> = (0..1_200).map(|_| said(&event, "c", "assistant")).collect();
+    let items: Vec<_> = (0..1_200).map(|_| message_item(&event, "c", "assistant")).collect();
     let run = run_in(&event, "c");
     let Accepted::New { runs: new, .. } = ledger.accept(accept(event, vec![run])).await.unwrap() else { panic!("it is new") };
     let all = RunWrite {

@@ -4,6 +4,8 @@
 mod common;
 
 mod artifacts;
+mod branches;
+mod ends;
 mod forget;
 mod journal;
 mod opening;

@@ -13,7 +13,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 use crate::common::*;
 use agent_host_ledger::{JournalSegment, Ledger, OpenError, Options, Park, RunChange, RunWrite, check, compact, export};
 use agent_host_protocol::{RunEvent, page::Direction};
-use redb::{Database, ReadableDatabase, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableDefinition};
 use serde_json::{Value, json};
 
 const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
@@ -84,11 +84,11 @@ fn a_newer_format_is_refused_with_both_versions() {
     drop(open(dir.path()));
     let database = Database::open(dir.path().join("ledger/ledger.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
-    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 9u64.to_be_bytes().as_slice()).unwrap();
+    transaction.open_table(META).unwrap().insert(b"format".as_slice(), 11u64.to_be_bytes().as_slice()).unwrap();
     transaction.commit().unwrap();
     drop(database);
     let error = options(dir.path()).open().unwrap_err();
-    assert!(matches!(error, OpenError::NewerFormat { found: 9, supported: 7, .. }), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 11, supported: 10, .. }), "{error}");
 }
 
 /// Tables that format 2 brought.
@@ -99,7 +99,8 @@ const THIRD: [&str; 4] = ["journal", "parked", "wakes", "waits"];
 /// The table that format 4 brought.
 const FOURTH: [&str; 1] = ["entries"];
 
-/// Puts the rows of format 5 in place of those of this format: one for each event and each audit record.
+/// Puts the rows of format 5 in place of those of this format: one for each event of a run and each audit record, runs without
+/// their agents, accepted events as JSON, and terms in a table of their own.
 fn make_fifth(dir: &Path) {
     let mut lines = Vec::new();
     export(dir.join("ledger"), &mut lines, |_| ()).unwrap();
@@ -111,12 +112,22 @@ fn make_fifth(dir: &Path) {
             transaction.delete_table(definition).unwrap();
             transaction.open_table(definition).unwrap()
         };
-        let (mut events, mut audit) = (open("run_events"), open("audit"));
+        let (mut events, mut audit, mut all_runs) = (open("run_events"), open("audit"), open("runs"));
+        let (mut accepted, mut terms) = (open("events"), open("terms"));
+        assert_eq!(open("run_ends").len().unwrap(), 0, "no run of these tests has a journal when it ends");
         let mut runs = std::collections::HashMap::new();
+        let mut events_of_runs = Vec::new();
         for line in String::from_utf8(lines).unwrap().lines() {
             let line: Value = serde_json::from_str(line).unwrap();
             match line["table"].as_str().unwrap() {
-                "run" => drop(runs.insert(line["run"]["run_id"].clone(), line["run_no"].as_u64().unwrap())),
+                "event" => events_of_runs.push(line),
+                "run" => {
+                    let (mut run, run_no) = (line["run"].clone(), line["run_no"].as_u64().unwrap());
+                    assert!(run.as_object_mut().unwrap().remove("agent_id").is_some());
+                    all_runs.insert(run_no.to_be_bytes().as_slice(), run.to_string().as_bytes()).unwrap();
+                    terms.insert(run_no.to_be_bytes().as_slice(), line["terms"].to_string().as_bytes()).unwrap();
+                    runs.insert(run["run_id"].clone(), run_no);
+                }
                 "run_event" => {
                     let event = &line["event"];
                     let key = [runs[&event["run_id"]], event["sequence"].as_u64().unwrap()].map(u64::to_be_bytes).concat();
@@ -129,6 +140,15 @@ fn make_fifth(dir: &Path) {
                 }
                 _ => {}
             }
+        }
+        for line in events_of_runs {
+            let numbered: Vec<_> = line["runs"].as_array().unwrap().iter().map(|id| json!([runs[id], id])).collect();
+            let mut row = json!({ "runs": numbered, "event": line["event"] });
+            if let Some(seq) = line.get("transcript_seq") {
+                row["transcript_seq"] = seq.clone();
+            }
+            let key = line["event_no"].as_u64().unwrap().to_be_bytes();
+            accepted.insert(key.as_slice(), row.to_string().as_bytes()).unwrap();
         }
     }
     transaction.open_table(META).unwrap().insert(b"format".as_slice(), 5u64.to_be_bytes().as_slice()).unwrap();
@@ -163,12 +183,15 @@ async fn a_ledger_of_format_5_keeps_its_rows_and_takes_new_ones_beside_them() {
     ledger.audit(vec![new(1), new(2)]).await.unwrap();
     finish(&ledger, active[0].run_no, 3).await;
     let look = |ledger: &Ledger| {
-        let read = |run, cursor: Option<&str>, limit| ledger.audit_page(run, cursor, limit).unwrap();
+        let newest = |from| {
+            let step = audit_before(ledger, from, 2);
+            (step.items.iter().map(|(_, record)| record.action.clone()).collect::<Vec<_>>(), step.position)
+        };
         let actions = |page: &[agent_host_ledger::AuditRecord]| page.iter().map(|r| r.action.clone()).collect::<Vec<_>>();
-        assert_eq!(actions(&read(Some(ended), None, 9).items), ["old", "new1", "new2"]);
-        let newest = read(None, None, 2);
-        assert_eq!(actions(&newest.items), ["new2", "new1"]);
-        assert_eq!(actions(&read(None, newest.next_cursor.as_deref(), 2).items), ["old", ""]);
+        assert_eq!(actions(&ledger.audit_page(ended, None, 9).unwrap().items), ["old", "new1", "new2"]);
+        let (last, position) = newest(u64::MAX);
+        assert_eq!(last, ["new2", "new1"]);
+        assert_eq!(newest(position).0, ["old", ""]);
         // Of an old run and of a new one, from any place.
         for (run_no, id, count) in [(1, ended, 6), (active[0].run_no, active[0].run.run_id, 4)] {
             let all = ledger.run_events_after(run_no, id, 0, 100).unwrap();
@@ -231,6 +254,44 @@ async fn a_ledger_of_format_2_is_brought_to_this_format() {
     assert_eq!(ledger.active_runs().unwrap().len() + 1, active.len());
     assert_eq!(ledger.entries("key/", None, 9).unwrap().len(), 1);
     assert_eq!(ledger.entry("key/a").unwrap().unwrap().get(), r#"{"name":"a"}"#);
+}
+
+/// Gives a ledger with the rows of format 5 the number and the tables of another one. Later formats kept older rows.
+fn make_between(dir: &Path, format: u64) {
+    let database = Database::open(dir.join("ledger/ledger.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    for (name, _) in [(FOURTH[0], 4), ("run_lists", 8)].into_iter().filter(|(_, since)| format < *since) {
+        assert!(transaction.delete_table(TableDefinition::<&[u8], &[u8]>::new(name)).unwrap(), "{name}");
+    }
+    transaction.open_table(META).unwrap().insert(b"format".as_slice(), format.to_be_bytes().as_slice()).unwrap();
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn ledgers_of_formats_3_to_9_are_brought_to_this_format_and_take_branches() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = open(dir.path());
+    filled(&ledger).await;
+    let event = event_in("c", "message.received");
+    ledger.accept(accept(event.clone(), Vec::new())).await.unwrap();
+    let before = content(&ledger);
+    ledger.close().await.unwrap();
+    make_fifth(dir.path());
+    for format in 3..=9 {
+        let old = tempfile::tempdir().unwrap();
+        crash(dir.path(), old.path());
+        make_between(old.path(), format);
+        let ledger = open(old.path());
+        assert!(content(&ledger) == before, "format {format}");
+        let branch = Some(agent_host_ledger::Branch { from: event.event_id, until: None });
+        let again = event_in("c", "message.received");
+        ledger.accept(agent_host_ledger::Accept { branch, ..accept(again.clone(), Vec::new()) }).await.unwrap();
+        ledger.close().await.unwrap();
+        is_whole(old.path());
+        let ledger = open(old.path());
+        let left = |id| ledger.has_left_conversation(&conversation("c"), id).unwrap();
+        assert!(left(event.event_id) && !left(again.event_id), "format {format}");
+    }
 }
 
 /// Makes a ledger what format 1 had.
@@ -312,10 +373,10 @@ async fn a_check_finds_nothing_in_a_good_ledger_and_says_what_is_wrong_with_a_ba
     let ledger = open(dir.path());
     filled(&ledger).await;
     ledger.close().await.unwrap();
-    let mut told = Vec::new();
-    let report = check(&path, |fraction| told.push(fraction)).unwrap();
-    assert!(report.is_ok() && report.rows > 1_000, "{:?}", report.findings);
-    assert!(told.is_sorted() && told.first() == Some(&0.0) && told.last() == Some(&1.0), "{told:?}");
+    let mut versions = Vec::new();
+    let report = check(&path, |fraction| versions.push(fraction)).unwrap();
+    assert!(report.is_ok() && report.rows > 900, "{:?}", report.findings);
+    assert!(versions.is_sorted() && versions.first() == Some(&0.0) && versions.last() == Some(&1.0), "{versions:?}");
 
     let database = Database::open(path.join("ledger.redb")).unwrap();
     let row = {

@@ -9,14 +9,14 @@
 )]
 
 use crate::common::*;
-use agent_host_ledger::{Accept, AuditRecord, Ledger, LedgerError, RunFilter, RunWrite};
-use agent_host_protocol::{EventId, Page, RunId, RunStatus, page::Direction, transcript::TranscriptItem};
+use agent_host_ledger::{Accept, AuditRecord, Feed, FeedBounds, Ledger, LedgerError, RunFilter, RunWrite};
+use agent_host_protocol::{EventId, Page, RunEvent, RunId, RunStatus, page::Direction, transcript::TranscriptItem};
 
 fn seqs(page: &Page<TranscriptItem>) -> Vec<u64> {
     page.items.iter().map(|item| item.seq).collect()
 }
 
-async fn said(ledger: &Ledger, name: &str, count: usize) {
+async fn write_messages(ledger: &Ledger, name: &str, count: usize) {
     for n in 0..count {
         let event = event();
         let transcript = Some(item(name, &format!("message {n}"), event.event_id));
@@ -28,8 +28,8 @@ async fn said(ledger: &Ledger, name: &str, count: usize) {
 async fn a_transcript_is_paged_in_both_directions() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
-    said(&ledger, "other", 3).await;
-    said(&ledger, "c", 10).await;
+    write_messages(&ledger, "other", 3).await;
+    write_messages(&ledger, "c", 10).await;
     let key = conversation("c");
     assert_eq!(ledger.transcript_len(&key).unwrap(), 10);
 
@@ -47,7 +47,7 @@ async fn a_transcript_is_paged_in_both_directions() {
     let end = page.next_cursor.clone();
     let page = ledger.transcript(&key, None, end.as_deref(), 6, Direction::Forward).unwrap();
     assert!(page.items.is_empty() && page.next_cursor == end && !page.has_more);
-    said(&ledger, "c", 1).await;
+    write_messages(&ledger, "c", 1).await;
     assert_eq!(seqs(&ledger.transcript(&key, None, end.as_deref(), 6, Direction::Forward).unwrap()), [11]);
 
     let (low, high) = (Ledger::transcript_cursor(&key, 3), Ledger::transcript_cursor(&key, 6));
@@ -96,6 +96,27 @@ async fn a_follower_of_a_run_goes_on_from_any_page() {
     assert!(end.items.is_empty() && !end.has_more);
     assert_eq!(Ledger::parse_run_cursor(id, &Ledger::run_cursor(id, 5)).unwrap(), 5);
     assert!(matches!(ledger.run_events(RunId::new(), None, 5), Err(LedgerError::NotFound(_))));
+
+    // Backward, from the end and between two places; each page continues where the one before ended.
+    let backward = |before: Option<u64>, after: Option<u64>, limit| {
+        let [before, after] = [before, after].map(|place| place.map(|sequence| Ledger::run_cursor(id, sequence)));
+        ledger.run_events_page(id, before.as_deref(), after.as_deref(), limit, Direction::Backward).unwrap()
+    };
+    let numbers = |page: &Page<RunEvent>| page.items.iter().map(|event| event.sequence).collect::<Vec<_>>();
+    let newest = backward(None, None, 2);
+    assert_eq!((numbers(&newest), newest.has_more), (vec![5, 4], true));
+    assert_eq!(newest.next_cursor, Some(Ledger::run_cursor(id, 4)));
+    assert_eq!(newest.prev_cursor, Some(Ledger::run_cursor(id, 5)));
+    let rest = backward(Some(4), None, 3);
+    assert_eq!((numbers(&rest), rest.has_more, &rest.next_cursor), (vec![3, 2, 1], false, &None));
+    for (before, after, numbered) in
+        [(Some(5), Some(2), vec![4, 3]), (Some(1), None, vec![]), (None, Some(5), vec![]), (Some(u64::MAX), Some(4), vec![5])]
+    {
+        assert_eq!(numbers(&backward(before, after, 100)), numbered, "{before:?} {after:?}");
+    }
+    let before = Ledger::run_cursor(id, 4);
+    let between = ledger.run_events_page(id, Some(&before), None, 2, Direction::Forward).unwrap();
+    assert_eq!((numbers(&between), between.has_more), (vec![1, 2], true));
 }
 
 #[tokio::test]
@@ -103,7 +124,7 @@ async fn a_foreign_or_malformed_cursor_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     let (one, two) = (new_run(&ledger).await, new_run(&ledger).await);
-    said(&ledger, "c", 1).await;
+    write_messages(&ledger, "c", 1).await;
     let of_run = Ledger::run_cursor(one.run.run_id, 1);
     let of_other = Ledger::transcript_cursor(&conversation("other"), 1);
     let refused = |result: Result<(), LedgerError>| assert!(matches!(result, Err(LedgerError::InvalidCursor(_))), "{result:?}");
@@ -112,7 +133,9 @@ async fn a_foreign_or_malformed_cursor_is_refused() {
         refused(ledger.transcript(&conversation("c"), Some(cursor), None, 5, Direction::Backward).map(drop));
         refused(ledger.transcript(&conversation("c"), None, Some(cursor), 5, Direction::Forward).map(drop));
         refused(ledger.runs_page(&RunFilter::default(), Some(cursor), 5).map(drop));
-        refused(ledger.audit_page(None, Some(cursor), 5).map(drop));
+        refused(ledger.audit_page(one.run.run_id, Some(cursor), 5).map(drop));
+        refused(Feed::Audit.number(cursor).map(drop));
+        refused(Feed::Events.number(&Feed::Audit.cursor(1)).map(drop));
         refused(Ledger::parse_run_cursor(two.run.run_id, cursor).map(drop));
     }
 }
@@ -128,7 +151,9 @@ async fn a_page_has_1_to_100_items() {
         refused(ledger.run_events(id, None, limit).map(drop));
         refused(ledger.runs_page(&RunFilter::default(), None, limit).map(drop));
         refused(ledger.transcript(&conversation("c"), None, None, limit, Direction::Forward).map(drop));
-        refused(ledger.audit_page(None, None, limit).map(drop));
+        refused(ledger.audit_page(id, None, limit).map(drop));
+        let bounds = FeedBounds { direction: Direction::Backward, from: u64::MAX, limit, examined: 9 };
+        refused(ledger.audit_feed(bounds, |_| true).map(drop));
         refused(ledger.state_keys("s", None, limit).map(drop));
     }
     assert!(ledger.run_events(id, None, 1).is_ok() && ledger.run_events(id, None, 100).is_ok());
@@ -175,18 +200,58 @@ async fn runs_are_listed_newest_first_and_filtered() {
 }
 
 #[tokio::test]
-async fn a_page_of_a_rare_kind_looks_at_a_bounded_number_of_runs() {
+async fn rare_runs_are_found_at_once_by_their_lists_and_else_within_a_bound() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = open(dir.path());
     let event = event();
-    let rare = agent_host_protocol::Run { binding_id: "rare".into(), ..run_of(&event) };
+    let rare = agent_host_protocol::Run {
+        binding_id: "rare".into(),
+        runner_id: "plugin:test/rare/default".parse().unwrap(),
+        conversation_id: Some("rare".into()),
+        parent_run_id: Some(RunId::new()),
+        ..run_of(&event)
+    };
     let mut runs = vec![rare.clone()];
     runs.extend((0..4_500).map(|_| run_of(&event)));
     ledger.accept(accept(event, runs)).await.unwrap();
-    let filter = RunFilter { binding_id: Some("rare".into()), ..RunFilter::default() };
+    ledger
+        .submit(RunWrite { changes: vec![failed()], events: vec![new_event(1, "run.failed")], ..write(1) })
+        .await
+        .unwrap()
+        .await
+        .unwrap();
+    let all = RunFilter::default;
+    let listed = [
+        RunFilter { binding_id: Some("rare".into()), ..all() },
+        RunFilter { conversation_id: Some("rare".into()), ..all() },
+        RunFilter { parent_run_id: rare.parent_run_id, ..all() },
+        RunFilter { status: Some(RunStatus::Failed), ..all() },
+        RunFilter { status: Some(RunStatus::Failed), binding_id: Some("rare".into()), ..all() },
+    ];
+    let none = [
+        RunFilter { binding_id: Some("rar".into()), ..all() },
+        RunFilter { conversation_id: Some("rare\u{7f}".into()), ..all() },
+        RunFilter { status: Some(RunStatus::Cancelled), ..all() },
+    ];
+    let look = |ledger: &Ledger| {
+        for filter in &listed {
+            assert_eq!(all_runs(ledger, filter, 10), (vec![rare.run_id], 1), "{filter:?}");
+        }
+        for filter in &none {
+            assert_eq!(all_runs(ledger, filter, 10), (Vec::new(), 1), "{filter:?}");
+        }
+    };
+    look(&ledger);
+    // Runners have no list: a page looks at a bounded number of runs.
+    let filter = RunFilter { runner_id: Some(rare.runner_id.clone()), ..all() };
     let first = ledger.runs_page(&filter, None, 10).unwrap();
     assert!(first.items.is_empty() && first.has_more);
     assert_eq!(all_runs(&ledger, &filter, 10), (vec![rare.run_id], 3));
+    // From redb as well.
+    ledger.close().await.unwrap();
+    let report = agent_host_ledger::check(dir.path().join("ledger"), |_| ()).unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+    look(&open(dir.path()));
 }
 
 #[tokio::test]
@@ -206,13 +271,32 @@ async fn audit_records_are_paged_by_run_and_all_together() {
         ledger.audit(vec![record(Some(id), n), record(None, n)]).await.unwrap();
     }
     ledger.submit(write(one.run_no)).await.unwrap().await.unwrap();
-    let page = ledger.audit_page(Some(one.run.run_id), None, 2).unwrap();
+    let page = ledger.audit_page(one.run.run_id, None, 2).unwrap();
     assert_eq!((page.items.iter().map(|r| r.at).collect::<Vec<_>>(), page.has_more), (vec![0, 2], true));
-    let page = ledger.audit_page(Some(one.run.run_id), page.next_cursor.as_deref(), 2).unwrap();
+    let page = ledger.audit_page(one.run.run_id, page.next_cursor.as_deref(), 2).unwrap();
     assert_eq!((page.items.iter().map(|r| r.at).collect::<Vec<_>>(), page.has_more), (vec![4], false));
-    let page = ledger.audit_page(None, None, 7).unwrap();
-    assert_eq!((page.items[0].at, page.items.len(), page.has_more), (5, 7, true));
-    assert_eq!(ledger.audit_page(None, page.next_cursor.as_deref(), 7).unwrap().items.len(), 5);
+    let step = audit_before(&ledger, u64::MAX, 7);
+    assert_eq!((step.items[0].1.at, step.items.len(), step.has_more), (5, 7, true));
+    let rest = audit_before(&ledger, step.position, 7);
+    assert_eq!((rest.items.len(), rest.has_more), (5, false));
+    // Forward from any place: what follows, oldest first, in bounded steps.
+    let all: Vec<u64> = rest.items.iter().rev().chain(step.items.iter().rev()).map(|(number, _)| *number).collect();
+    for from in [0, all[0], all[3], all[11]] {
+        let (mut seen, mut place) = (Vec::new(), from);
+        loop {
+            let bounds = FeedBounds { direction: Direction::Forward, from: place, limit: 2, examined: 3 };
+            let step = ledger.audit_feed(bounds, |record| record.run_id.is_some()).unwrap();
+            seen.extend(step.items.iter().map(|(number, record)| (*number, record.at)));
+            place = step.position;
+            if !step.has_more {
+                break;
+            }
+        }
+        let wanted: Vec<u64> = all.iter().copied().filter(|number| *number > from && number % 2 == all[0] % 2).collect();
+        assert_eq!(seen.iter().map(|(number, _)| *number).collect::<Vec<_>>(), wanted, "from {from}");
+        assert_eq!(place, all[11]);
+    }
+    assert_eq!(ledger.feed_end(Feed::Audit).unwrap(), all[11]);
 }
 
 #[tokio::test]

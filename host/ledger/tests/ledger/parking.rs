@@ -84,8 +84,8 @@ async fn a_parked_run_is_found_by_time_and_by_key_until_it_goes_on() {
 
     // A change that keeps the status leaves a run parked.
     let cancel = RunChange::CancelRequested { at: 5_000, reason: "user".into() };
-    let told = RunWrite { changes: vec![cancel, RunChange::Recover { at: 5_000 }], events: deltas(1..=1), ..write(b) };
-    let run = submit(&ledger, told).await.unwrap();
+    let recovered = RunWrite { changes: vec![cancel, RunChange::Recover { at: 5_000 }], events: deltas(1..=1), ..write(b) };
+    let run = submit(&ledger, recovered).await.unwrap();
     assert_eq!((run.status, run.resumes, run.last_sequence), (RunStatus::Waiting, 1, 1));
     check_all(&ledger);
 
@@ -151,8 +151,8 @@ async fn a_park_that_cannot_be_is_refused_whole() {
         parking(run_no, 1, &[&format!("{long}k")]),
         parking(run_no, 1, &many),
     ] {
-        let said = format!("{:?}", refused.changes);
-        assert!(matches!(submit(&ledger, refused).await, Err(LedgerError::Invalid(_))), "{said}");
+        let printed = format!("{:?}", refused.changes);
+        assert!(matches!(submit(&ledger, refused).await, Err(LedgerError::Invalid(_))), "{printed}");
     }
     // The status does not allow it: nothing of the write happens.
     let created = new_run(&ledger).await.run_no;
@@ -190,8 +190,8 @@ async fn parked_runs_cost_no_memory_also_after_a_reopen() {
         assert_eq!(ledger.active_runs().unwrap().iter().map(|record| record.run_no).collect::<Vec<_>>(), [kept]);
         assert_eq!(ledger.parked_on("all", 10_000).unwrap().len() as u64, RUNS);
         // Naming one brings it back for as long as the batch takes.
-        let told = RunWrite { context: Some(raw(&serde_json::json!({}))), ..write(7) };
-        assert_eq!(submit(&ledger, told).await.unwrap().status, RunStatus::Waiting);
+        let recovered = RunWrite { context: Some(raw(&serde_json::json!({}))), ..write(7) };
+        assert_eq!(submit(&ledger, recovered).await.unwrap().status, RunStatus::Waiting);
         assert_eq!(ledger.stats().unwrap().active_in_memory, 1);
         if reopen {
             let copy = dir.path().join("copy");

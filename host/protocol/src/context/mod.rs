@@ -326,6 +326,10 @@ pub struct ContextAccess {
     /// True if the transcript has items before this event's.
     #[serde(default)]
     pub has_history_before: bool,
+    /// The session of the run: equal for the runs of one runner and binding in one thread of a conversation, of a workspace and
+    /// bot. A runtime that keeps sessions or prompt caches names them so. Absent without a conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_key: Option<String>,
     pub inline_policy: InlinePolicy,
     pub available_apis: AvailableApis,
 }

@@ -101,6 +101,8 @@ struct OwnAccess<'a> {
     transcript_seq: Option<u64>,
     has_history_before: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    session_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     inline_policy: Option<&'a InlinePolicy>,
 }
 
@@ -182,6 +184,7 @@ impl RunContext {
             event_seq,
             transcript_seq,
             has_history_before,
+            session_key,
             inline_policy,
             available_apis,
         } = context;
@@ -216,6 +219,7 @@ impl RunContext {
                 event_seq: *event_seq,
                 transcript_seq: *transcript_seq,
                 has_history_before: *has_history_before,
+                session_key: session_key.as_deref(),
                 inline_policy: own_policy,
             },
             state,

@@ -86,7 +86,7 @@ struct Inner {
     secrets: Secrets,
     max_redirects: usize,
     client: Client,
-    /// A client for secrets without TLS: it connects to this machine only. It has its own connections, so none of another
+    /// A client for secrets without TLS: it connects to this machine only. The connections are its own, so none of another
     /// target is ever used.
     local: Client,
     /// True if requests carry the trace that they belong to.
@@ -284,8 +284,8 @@ impl Egress {
     ) -> Result<http::Response<Body>, ApiError> {
         let (parts, body) = request.into_parts();
         let target = Target::parse(&parts.uri.to_string())?;
-        let given = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let headers = request::headers(given, &target, Speaker::Library)?;
+        let raw_headers = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let headers = request::headers(raw_headers, &target, Speaker::Library)?;
         let method = request::method(parts.method.as_str())?;
         self.0.admit(&target, *allowed)?;
         let hop = Hop { method, target, headers, body: Bytes::new() };
@@ -390,8 +390,8 @@ impl Inner {
 fn first(request: &HttpRequest) -> Result<Hop, ApiError> {
     let method = request::method(&request.method)?;
     let target = Target::parse(&request.url)?;
-    let given = request.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let headers = request::headers(given, &target, Speaker::Contract)?;
+    let raw_headers = request.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let headers = request::headers(raw_headers, &target, Speaker::Contract)?;
     Ok(Hop { method, target, headers, body: Bytes::new() })
 }
 
@@ -407,11 +407,11 @@ fn content_length(headers: &HeaderMap, known: Option<u64>) -> Result<Option<u64>
     let mut length = known;
     for value in headers.get_all(CONTENT_LENGTH) {
         let digits = value.to_str().ok().filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
-        let said = digits.and_then(|text| text.parse::<u64>().ok());
-        if said.is_none() || length.is_some_and(|length| Some(length) != said) {
+        let seconds = digits.and_then(|text| text.parse::<u64>().ok());
+        if seconds.is_none() || length.is_some_and(|length| Some(length) != seconds) {
             return Err(Category::InvalidRequest.error("the header `content-length` is not the length of the body"));
         }
-        length = said;
+        length = seconds;
     }
     Ok(length)
 }

@@ -124,13 +124,13 @@ pub(super) enum Speaker {
 
 /// The headers of a request.
 pub(super) fn headers<'a>(
-    given: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    raw: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     target: &Target,
     speaker: Speaker,
 ) -> Result<Vec<(HeaderName, Vec<u8>)>, ApiError> {
     let refuse = |why: String| Err(Category::InvalidRequest.error(why));
     let (mut headers, mut bytes) = (Vec::new(), 0_usize);
-    for (name, value) in given {
+    for (name, value) in raw {
         let Ok(parsed) = HeaderName::from_bytes(name.as_bytes()) else {
             let name: String = name.chars().take(64).collect();
             return refuse(format!("\"{}\" is no name of a header", name.escape_debug()));
@@ -145,8 +145,8 @@ pub(super) fn headers<'a>(
             }
             continue;
         }
-        let taken = speaker == Speaker::Library && name == CONTENT_LENGTH;
-        if !taken && (CONNECTION_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("proxy-")) {
+        let is_accepted = speaker == Speaker::Library && name == CONTENT_LENGTH;
+        if !is_accepted && (CONNECTION_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("proxy-")) {
             return refuse(format!("the header `{name}` belongs to the host: leave it out"));
         }
         bytes += name.as_str().len() + value.len();
@@ -221,7 +221,7 @@ impl Hop {
             return refuse("a URL that is too long, has user information, or is not of http");
         };
         if self.target.is_encrypted() && !target.is_encrypted() {
-            return refuse("http, and it was asked by https");
+            return refuse("http, but the request used https");
         }
         let becomes_get = match status {
             StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => self.method == Method::POST,

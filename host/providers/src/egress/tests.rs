@@ -191,13 +191,13 @@ fn open(config: &EgressConfig) -> Egress {
     Egress::open(config, &[]).unwrap()
 }
 
-struct Kept {
+struct EgressWithFiles {
     egress: Egress,
     _files: Vec<tempfile::NamedTempFile>,
 }
 
 /// With secrets (name, value, host).
-fn with_secrets(secrets: &[(&str, &str, &str)], lookup: Arc<dyn Lookup>) -> Kept {
+fn with_secrets(secrets: &[(&str, &str, &str)], lookup: Arc<dyn Lookup>) -> EgressWithFiles {
     let (mut configs, mut files) = (Vec::new(), Vec::new());
     for (name, value, host) in secrets {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -210,7 +210,7 @@ fn with_secrets(secrets: &[(&str, &str, &str)], lookup: Arc<dyn Lookup>) -> Kept
         files.push(file);
     }
     let root = reqwest::Certificate::from_der(include_bytes!("testdata/cert.der")).unwrap();
-    Kept { egress: Egress::build(&local(), &configs, lookup, vec![root]).unwrap(), _files: files }
+    EgressWithFiles { egress: Egress::build(&local(), &configs, lookup, vec![root]).unwrap(), _files: files }
 }
 
 fn get(url: impl Into<String>) -> HttpRequest {

@@ -145,13 +145,13 @@ pub(crate) async fn add(
         metadata: options.metadata,
         embedding: embedder.as_ref().map(|embedder| embedder.name()),
     });
-    let (given, of) = (paths.to_vec(), base.clone());
+    let (paths_given, of) = (paths.to_vec(), base.clone());
     let (writer, snapshot, scan) = blocking(move || {
         let store = of.store()?;
         let writer = store.clone().writer()?;
         // After the lock: nobody changes it any more.
         let snapshot = store.snapshot()?;
-        Ok((writer, snapshot, scan::scan(&given)?))
+        Ok((writer, snapshot, scan::scan(&paths_given)?))
     })
     .await?;
     let files = scan.files.len() as u64;
@@ -190,12 +190,12 @@ pub(crate) async fn add(
         }
     }
     drop(prepared);
-    let gone: Vec<_> = snapshot.documents().filter(|document| scan.misses(&document.source)).cloned().collect();
-    report.missing = gone.iter().map(|document| document.path.clone()).collect();
+    let missing: Vec<_> = snapshot.documents().filter(|document| scan.misses(&document.source)).cloned().collect();
+    report.missing = missing.iter().map(|document| document.path.clone()).collect();
     report.missing.sort();
-    if prune && !gone.is_empty() {
-        report.pruned = gone.len() as u64;
-        adding.delete(gone.iter().map(|document| document.id.clone()).collect()).await?;
+    if prune && !missing.is_empty() {
+        report.pruned = missing.len() as u64;
+        adding.delete(missing.iter().map(|document| document.id.clone()).collect()).await?;
     }
     adding.commit().await?;
     adding.finish().await?;

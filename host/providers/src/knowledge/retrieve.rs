@@ -79,12 +79,12 @@ async fn found(
         }
     }
     let reranker = base.services.reranker.clone();
-    let wanted = if reranker.is_some() { CANDIDATES.max(top_k) } else { top_k };
+    let count = if reranker.is_some() { CANDIDATES.max(top_k) } else { top_k };
     let (text, of) = (query.to_owned(), base.clone());
     let search = move || {
         let store = of.store()?;
         let snapshot = store.snapshot()?;
-        search(&store, &snapshot, &text, vector.as_ref(), filter, wanted).map_err(|error| store.failure(&error))
+        search(&store, &snapshot, &text, vector.as_ref(), filter, count).map_err(|error| store.failure(&error))
     };
     let found = tokio::task::spawn_blocking(search).await;
     let mut hits = found.map_err(|error| KnowledgeError::Internal(error.to_string()))??;
@@ -104,16 +104,16 @@ fn share_of(deadline: Instant) -> Instant {
     now + deadline.saturating_duration_since(now).mul_f64(MODEL_SHARE).min(MODEL_LIMIT)
 }
 
-struct Found {
+struct ScoredPassage {
     passage: Stored,
     score: f64,
     by: &'static str,
 }
 
-impl Found {
+impl ScoredPassage {
     fn into_hit(self, degraded: &[&str]) -> KnowledgeHit {
         let Stored { document, number, text, heading } = self.passage;
-        let mut metadata = document.shown();
+        let mut metadata = document.metadata_for_guests();
         metadata.insert("passage".into(), json!(number));
         if !heading.is_empty() {
             metadata.insert("heading".into(), json!(heading));
@@ -132,14 +132,14 @@ fn search(
     text: &str,
     vector: Option<&(Vec<f32>, String)>,
     filter: Filter,
-    wanted: usize,
-) -> tantivy::Result<Vec<Found>> {
+    count: usize,
+) -> tantivy::Result<Vec<ScoredPassage>> {
     let allowed = allowed(snapshot, filter)?;
     let fields = [
         WeightedField { field: store.fields.text, weight: 1.0 },
         WeightedField { field: store.fields.context, weight: CONTEXT_WEIGHT },
     ];
-    let limit = if vector.is_some() { CANDIDATES.max(wanted) } else { wanted };
+    let limit = if vector.is_some() { CANDIDATES.max(count) } else { count };
     let by_text = match text_query(text, &fields) {
         Some(query) => snapshot.search(query.as_ref(), allowed.as_ref(), limit)?,
         None => Vec::new(),
@@ -148,9 +148,9 @@ fn search(
         None => by_text.into_iter().map(|(score, at)| (at, f64::from(score), "text")).collect(),
         Some((vector, model)) => fuse(&by_text, &snapshot.nearest(vector, model, allowed.as_ref(), limit)?),
     };
-    let mut found = Vec::with_capacity(wanted);
-    for (at, score, by) in ranked.into_iter().take(wanted) {
-        found.extend(snapshot.passage(at)?.map(|passage| Found { passage, score, by }));
+    let mut found = Vec::with_capacity(count);
+    for (at, score, by) in ranked.into_iter().take(count) {
+        found.extend(snapshot.passage(at)?.map(|passage| ScoredPassage { passage, score, by }));
     }
     Ok(found)
 }
@@ -168,7 +168,7 @@ fn allowed(snapshot: &Snapshot, filter: Filter) -> tantivy::Result<Option<Allowe
         of_passage.fits(&place)
     };
     let of_passage: Option<&OfPassage<'_>> = if of_passage.is_empty() { None } else { Some(&fits) };
-    snapshot.allowed(|record| of_document.fits(&record.shown()), of_passage).map(Some)
+    snapshot.allowed(|record| of_document.fits(&record.metadata_for_guests()), of_passage).map(Some)
 }
 
 /// Reciprocal rank fusion: what is high in either list is high, what is high in both is highest.
@@ -189,22 +189,22 @@ fn fuse(by_text: &[(f32, DocAddress)], by_vector: &[(f32, DocAddress)]) -> Vec<(
 async fn rerank(
     reranker: &dyn Reranker,
     query: &str,
-    hits: &mut Vec<Found>,
+    hits: &mut Vec<ScoredPassage>,
     top_k: usize,
     deadline: Instant,
 ) -> Result<(), String> {
     let documents: Vec<String> = hits.iter().map(|hit| hit.passage.text.clone()).collect();
     let limit = share_of(deadline);
-    let wanted = u32::try_from(top_k.min(hits.len())).unwrap_or(u32::MAX);
-    let order = tokio::time::timeout_at(limit.into(), reranker.rerank(query, &documents, Some(wanted), limit))
+    let count = u32::try_from(top_k.min(hits.len())).unwrap_or(u32::MAX);
+    let order = tokio::time::timeout_at(limit.into(), reranker.rerank(query, &documents, Some(count), limit))
         .await
         .map_err(|_| "it did not answer in time".to_owned())?
         .map_err(|error| error.category().to_owned())?;
-    let mut slots: Vec<Option<Found>> = hits.drain(..).map(Some).collect();
-    let mut ordered: Vec<Found> = Vec::with_capacity(order.len().min(slots.len()));
+    let mut slots: Vec<Option<ScoredPassage>> = hits.drain(..).map(Some).collect();
+    let mut ordered: Vec<ScoredPassage> = Vec::with_capacity(order.len().min(slots.len()));
     for hit in order.iter().filter(|hit| hit.score.is_finite()) {
         if let Some(found) = slots.get_mut(hit.index as usize).and_then(Option::take) {
-            ordered.push(Found { score: hit.score, ..found });
+            ordered.push(ScoredPassage { score: hit.score, ..found });
         }
     }
     if ordered.is_empty() {

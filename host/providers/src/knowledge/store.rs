@@ -57,14 +57,14 @@ pub(crate) const RESERVED: [&str; 9] =
 
 impl DocumentRecord {
     /// The metadata for guests and for filters.
-    pub(crate) fn shown(&self) -> Map<String, Json> {
-        let mut shown = self.metadata.clone();
-        shown.insert("path".into(), json!(self.path));
-        shown.insert("title".into(), json!(self.title));
-        shown.insert("media_type".into(), json!(self.media_type));
-        shown.insert("modified_at".into(), json!(self.modified_at));
-        shown.insert("passages".into(), json!(self.passages));
-        shown
+    pub(crate) fn metadata_for_guests(&self) -> Map<String, Json> {
+        let mut metadata_for_guests = self.metadata.clone();
+        metadata_for_guests.insert("path".into(), json!(self.path));
+        metadata_for_guests.insert("title".into(), json!(self.title));
+        metadata_for_guests.insert("media_type".into(), json!(self.media_type));
+        metadata_for_guests.insert("modified_at".into(), json!(self.modified_at));
+        metadata_for_guests.insert("passages".into(), json!(self.passages));
+        metadata_for_guests
     }
 
     pub(crate) fn info(&self) -> DocumentInfo {
@@ -79,7 +79,7 @@ impl DocumentRecord {
             bytes: self.bytes,
             passages: self.passages,
             embedding: self.embedding.clone(),
-            metadata: self.shown(),
+            metadata: self.metadata_for_guests(),
         }
     }
 }

@@ -319,11 +319,11 @@ impl Assembler {
                 return Err(invalid("with parameters that nest too deep"));
             }
             parameters = self.redactor.value(parameters);
-            let taken = |id: &str| id.is_empty() || calls.iter().any(|call| call.call_id == id);
+            let is_taken = |id: &str| id.is_empty() || calls.iter().any(|call| call.call_id == id);
             let mut call_id = self.redactor.text(&call.id).into_owned();
-            if taken(&call_id) {
+            if is_taken(&call_id) {
                 call_id = format!("call_{}_{at}", self.turn);
-                while taken(&call_id) {
+                while is_taken(&call_id) {
                     call_id.push('_');
                 }
             }

@@ -30,20 +30,30 @@ pub(super) fn check(config: &ModelConfig, request: &ModelRequest) -> Result<(), 
         let details = Map::from_iter([("allowed".to_owned(), json!(config.extra_args))]);
         return Err(Category::ExtraArgument.error_with(message, details));
     }
-    if request.tools.len() > MAX_TOOLS {
-        return Err(ApiError::invalid_argument(format!("a request may have at most {MAX_TOOLS} tools")));
-    }
-    if let Some(tool) = request.tools.iter().find(|tool| tool.name.is_empty() || !tool.parameters.is_object()) {
-        let name = quote(&tool.name);
-        return Err(ApiError::invalid_argument(format!(
-            "the tool `{name}` needs a name, and a JSON Schema object as parameters"
-        )));
-    }
-    if !request.extra_args.values().chain(request.tools.iter().map(|tool| &tool.parameters)).all(is_shallow) {
-        return Err(ApiError::invalid_argument("the schema of a tool, or an extra argument, nests too deep"));
+    check_tools(&request.tools)?;
+    if !request.extra_args.values().all(is_shallow) {
+        return Err(ApiError::invalid_argument("an extra argument nests too deep"));
     }
     if request.messages.iter().any(|message| message.role == Role::Tool && message.tool_call_id.is_none()) {
         return Err(ApiError::invalid_argument("a message with role `tool` needs `tool_call_id`: the call that it answers"));
+    }
+    Ok(())
+}
+
+/// Checks the tools of a request.
+pub(super) fn check_tools(tools: &[ToolDefinition]) -> Result<(), ApiError> {
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::invalid_argument(format!("a request may have at most {MAX_TOOLS} tools")));
+    }
+    for tool in tools {
+        let name = quote(&tool.name);
+        if tool.name.is_empty() || !tool.parameters.is_object() {
+            let message = format!("the tool `{name}` needs a name, and a JSON Schema object as parameters");
+            return Err(ApiError::invalid_argument(message));
+        }
+        if !is_shallow(&tool.parameters) {
+            return Err(ApiError::invalid_argument(format!("the schema of the tool `{name}` nests too deep")));
+        }
     }
     Ok(())
 }
@@ -57,6 +67,9 @@ pub(super) async fn body(
     let calls = request.messages.iter().flat_map(|message| &message.tool_calls);
     let names = ToolNames::new(request.tools.iter().map(|tool| &*tool.name).chain(calls.map(|call| &*call.tool_name)));
     let mut body = config.defaults.clone();
+    if let Some(key) = request.session_key.as_ref().filter(|_| config.sends_prompt_cache_key()) {
+        body.insert("prompt_cache_key".into(), key.as_str().into());
+    }
     body.extend(request.extra_args.clone());
     let mut images = Images { artifacts, limit: config.max_image_bytes, used: 0 };
     let mut messages = Vec::with_capacity(request.messages.len());

@@ -1,7 +1,7 @@
 //! Language models: chat, embeddings, rerank and token counting.
 //!
 //! The module carries out a granted call to a model that the operator configured, and converts the answer into the types of
-//! the protocol. It makes no decision about grants, and stores no content.
+//! the protocol. The module makes no decision about grants, and stores no content.
 //!
 //! # Providers
 //!
@@ -69,7 +69,7 @@ use agent_host_protocol::{
     context::ModelResource,
     manifest::ModelOperation,
     message::{Message, TokenUsage},
-    model::{ModelChunk, ModelRequest, ModelResponse, ModelType, RerankHit},
+    model::{ModelChunk, ModelRequest, ModelResponse, ModelType, RerankHit, ToolDefinition},
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -382,16 +382,17 @@ impl Model {
         Ok(vectors::best_first(hits, top_k))
     }
 
-    /// Tokens of the messages as a request, with the frame of each. An estimate where the model is not one of OpenAI.
+    /// Tokens of messages and tools as a request, with the frame of each. An estimate where the model is not one of OpenAI.
     ///
     /// Computes for a second per some megabytes, and when an encoding is first needed: call it from a thread that may
     /// block.
     ///
     /// # Errors
-    /// `payload_too_large` for more text than any model reads; `operation_not_supported`.
-    pub fn count_tokens(&self, messages: &[Message]) -> Result<u64, ApiError> {
+    /// `payload_too_large` for more text than any model reads; `invalid_argument` for a malformed tool; `operation_not_supported`.
+    pub fn count_tokens(&self, messages: &[Message], tools: &[ToolDefinition]) -> Result<u64, ApiError> {
         self.expect(ModelOperation::CountTokens)?;
-        self.encoding.count(messages)
+        chat::check_tools(tools)?;
+        self.encoding.count(messages, tools)
     }
 
     /// Refuses what a model of this type does not do.

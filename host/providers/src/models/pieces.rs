@@ -14,20 +14,20 @@ const MIN_KEY_BYTES: usize = 12;
 #[derive(Debug)]
 pub(super) struct Pieces {
     key: Option<Secret>,
-    held: String,
+    buffer: String,
 }
 
 impl Pieces {
     /// For the one key that a provider has.
     pub(super) fn new(redactor: &Redactor) -> Self {
         let key = redactor.secrets().first().filter(|key| key.expose().len() >= MIN_KEY_BYTES);
-        Self { key: key.cloned(), held: String::new() }
+        Self { key: key.cloned(), buffer: String::new() }
     }
 
     /// Adds a piece, and returns the text that can be passed on.
     pub(super) fn push(&mut self, piece: &str) -> String {
         let Some(key) = &self.key else { return piece.to_owned() };
-        let mut text = std::mem::take(&mut self.held);
+        let mut text = std::mem::take(&mut self.buffer);
         text.push_str(piece);
         if text.contains(key.expose()) {
             text = text.replace(key.expose(), MARK);
@@ -36,14 +36,14 @@ impl Pieces {
         let begins_key = |at: usize| text.get(at..).is_some_and(|end| key.starts_with(end));
         let from = text.len().saturating_sub(key.len().saturating_sub(1));
         if let Some(at) = (from..text.len()).find(|at| begins_key(*at)) {
-            self.held = text.split_off(at);
+            self.buffer = text.split_off(at);
         }
         text
     }
 
     /// The text that was held back.
     pub(super) fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.buffer)
     }
 }
 

@@ -6,6 +6,7 @@
 use agent_host_protocol::{
     ApiError,
     message::{ContentPart, Message},
+    model::ToolDefinition,
 };
 use tiktoken_rs::{
     CoreBPE, cl100k_base_singleton, o200k_base_singleton, o200k_harmony_singleton, p50k_base_singleton, r50k_base_singleton,
@@ -27,6 +28,9 @@ const PER_NAME: u64 = 1;
 const PER_REQUEST: u64 = 3;
 /// Tokens that frame a tool call.
 const PER_TOOL_CALL: u64 = 3;
+/// Tokens that frame a tool, and the list of tools, as OpenAI documents for its newer models.
+const PER_TOOL: u64 = 7;
+const PER_TOOLS: u64 = 12;
 /// Tokens of an image of 1024 by 1024 in full detail. The real number depends on the size, which is unknown here.
 const PER_IMAGE: u64 = 765;
 /// Tokens of the note that replaces other content.
@@ -68,16 +72,20 @@ impl Encoding {
         Self::named(name).unwrap_or(newest)
     }
 
-    /// Tokens of the messages as a request, with the frame of each.
-    pub(super) fn count(self, messages: &[Message]) -> Result<u64, ApiError> {
+    /// Tokens of messages and tools as a request, with the frame of each. A tool has its name, its description, and its schema as JSON,
+    /// which is more than a service needs for it.
+    pub(super) fn count(self, messages: &[Message], tools: &[ToolDefinition]) -> Result<u64, ApiError> {
         let parts = || messages.iter().flat_map(|message| &message.content);
         let calls = || messages.iter().flat_map(|message| &message.tool_calls);
         let parameters: Vec<String> = calls().map(|call| call.parameters.to_string()).collect();
+        let schemas: Vec<String> = tools.iter().map(|tool| tool.parameters.to_string()).collect();
+        let described = tools.iter().flat_map(|tool| [Some(tool.name.as_str()), tool.description.as_deref()]).flatten();
         let texts = parts()
             .filter_map(|part| if let ContentPart::Text(text) = part { Some(text.as_str()) } else { None })
             .chain(messages.iter().filter_map(|message| message.name.as_deref()))
             .chain(calls().map(|call| call.tool_name.as_str()))
-            .chain(parameters.iter().map(String::as_str));
+            .chain(parameters.iter().chain(&schemas).map(String::as_str))
+            .chain(described);
         let size = texts.clone().map(str::len).fold(0_usize, usize::saturating_add);
         if size > MAX_BYTES {
             return Err(ApiError::too_large("the text to count", size, MAX_BYTES));
@@ -94,7 +102,8 @@ impl Encoding {
         let names = messages.iter().filter(|message| message.name.is_some()).count();
         let frame =
             number(messages.len()) * PER_MESSAGE + number(names) * PER_NAME + number(parameters.len()) * PER_TOOL_CALL + content;
-        Ok(tokens + frame + if messages.is_empty() { 0 } else { PER_REQUEST })
+        let of_tools = if tools.is_empty() { 0 } else { PER_TOOLS + number(tools.len()) * PER_TOOL };
+        Ok(tokens + frame + of_tools + if messages.is_empty() { 0 } else { PER_REQUEST })
     }
 
     /// The tokens of a text. Text that looks like a special token counts as ordinary text.
@@ -136,7 +145,7 @@ fn cut(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use agent_host_protocol::message::{Role, ToolCall};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -168,15 +177,34 @@ mod tests {
 
     #[test]
     fn a_message_costs_its_text_and_its_frame() {
-        assert_eq!(encoding().count(&[]).unwrap(), 0);
-        assert_eq!(encoding().count(&[message("hello world")]).unwrap(), 2 + 3 + 3);
+        assert_eq!(encoding().count(&[], &[]).unwrap(), 0);
+        assert_eq!(encoding().count(&[message("hello world")], &[]).unwrap(), 2 + 3 + 3);
         let mut named = message("hello world");
         named.name = Some("hello".into());
-        assert_eq!(encoding().count(&[named]).unwrap(), 2 + 3 + 3 + 2);
+        assert_eq!(encoding().count(&[named], &[]).unwrap(), 2 + 3 + 3 + 2);
         let mut calling = message("");
         calling.tool_calls =
             vec![ToolCall { call_id: "1".into(), tool_name: "hello".into(), parameters: json!({ "a": "hello world" }) }];
-        assert!(encoding().count(&[calling]).unwrap() > 3 + 3 + 3 + 2);
+        assert!(encoding().count(&[calling], &[]).unwrap() > 3 + 3 + 3 + 2);
+    }
+
+    #[test]
+    fn tools_cost_their_text_and_their_frame() {
+        let tool = |description: Option<&str>, parameters: Value| ToolDefinition {
+            name: "hello".into(),
+            description: description.map(str::to_owned),
+            parameters,
+        };
+        let count = |tools: &[ToolDefinition]| encoding().count(&[message("hello world")], tools).unwrap();
+        let (plain, frame) = (count(&[]), PER_TOOLS + PER_TOOL);
+        // `{}` is one token.
+        assert_eq!(count(&[tool(None, json!({}))]), plain + frame + 2);
+        assert_eq!(count(&[tool(Some("hello world"), json!({}))]), plain + frame + 4);
+        let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+        assert!(count(&[tool(None, schema.clone())]) > plain + frame + 10);
+        let (one, two) = (count(&[tool(None, schema.clone())]), count(&[tool(None, schema.clone()), tool(None, schema)]));
+        assert_eq!(two + plain + PER_TOOLS, 2 * one, "the list has one frame");
+        assert!(encoding().count(&[], &[tool(Some(&"a".repeat(MAX_BYTES)), json!({}))]).is_err());
     }
 
     #[test]
@@ -200,7 +228,7 @@ mod tests {
 
     #[test]
     fn more_than_any_model_reads_is_refused() {
-        let error = encoding().count(&[message(&"a".repeat(MAX_BYTES + 1))]).unwrap_err();
+        let error = encoding().count(&[message(&"a".repeat(MAX_BYTES + 1))], &[]).unwrap_err();
         assert_eq!(error.code.as_str(), "payload_too_large");
     }
 }

@@ -185,23 +185,23 @@ impl Cleaner {
 #[derive(Debug)]
 pub(crate) struct CleanStream {
     cleaner: Arc<Cleaner>,
-    held: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl CleanStream {
     pub(crate) fn new(cleaner: Arc<Cleaner>) -> Self {
-        Self { cleaner, held: Vec::new() }
+        Self { cleaner, buffer: Vec::new() }
     }
 
     /// The output after the next piece, perhaps empty.
     pub(crate) fn push(&mut self, piece: &[u8]) -> Vec<u8> {
-        self.held.extend_from_slice(piece);
-        let mut clean = Vec::with_capacity(self.held.len());
+        self.buffer.extend_from_slice(piece);
+        let mut clean = Vec::with_capacity(self.buffer.len());
         let mut at = 0;
         // A secret that begins before the unfinished one may reach into it: then there may be another unfinished one
         // after its end, or none.
         loop {
-            let rest = self.held.get(at..).unwrap_or_default();
+            let rest = self.buffer.get(at..).unwrap_or_default();
             let until = self.cleaner.unfinished(rest, 0);
             let came = self.cleaner.take(rest, until, &mut clean);
             at += came;
@@ -209,13 +209,13 @@ impl CleanStream {
                 break;
             }
         }
-        self.held.drain(..at);
+        self.buffer.drain(..at);
         clean
     }
 
     /// The rest of the output at the end.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
-        self.cleaner.clean(&std::mem::take(&mut self.held))
+        self.cleaner.clean(&std::mem::take(&mut self.buffer))
     }
 }
 

@@ -57,7 +57,7 @@ const MIN_MESSAGE: usize = 4 << 20;
 /// Time limit for the closing handshake of a server.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// This host, as a client of tool servers. It offers servers no model, no files, and no person to ask.
+/// This host, as a client of tool servers. The client offers servers no model, no files, and no person to ask.
 #[derive(Debug)]
 struct Client;
 

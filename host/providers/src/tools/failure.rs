@@ -33,7 +33,7 @@ pub(super) fn unavailable(server: &str, why: &str) -> ApiError {
     with_code(ApiError::retryable(ErrorCode::RuntimeError, message), "tool_server_unavailable")
 }
 
-/// The call took too long. Its effects are unknown.
+/// The call took too long, and its effects are unknown.
 pub(super) fn timeout(name: &str, waited: Duration) -> ApiError {
     let message = format!("the tool `{name}` did not answer within {} ms", waited.as_millis());
     with_code(ApiError::new(ErrorCode::DeadlineExceeded, message), "tool_timeout")

@@ -70,7 +70,7 @@ impl Process {
         }
     }
 
-    /// Ends the process and its descendants. Its standard input must be closed already: a correct server ends then.
+    /// Ends the process and its descendants. The caller has closed its standard input: a correct server ends then.
     pub(super) async fn end(mut self) {
         for signal in [None, Some(Signal::TERM)] {
             if let Some(signal) = signal {
@@ -80,7 +80,7 @@ impl Process {
                 break;
             }
         }
-        // Its remaining descendants are still in the group.
+        // Remaining descendants are still in the group.
         self.signal(Signal::KILL);
         let _ = timeout(GRACE, self.child.wait()).await;
     }

@@ -170,7 +170,7 @@ impl Server {
     }
 
     fn away(&self, status: McpServerStatus, problem: String) {
-        tracing::warn!(server = self.config.id, "the tool server is away: {problem}");
+        tracing::warn!(server = self.config.id, "the tool server is not available: {problem}");
         {
             let mut state = self.state.lock();
             state.status = status;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::trace;
 
-/// The name that rmcp gives to an event over the limit. Its type is private.
+/// The name that rmcp gives to an event over the limit; the type is private.
 const TOO_LARGE_WORDS: &str = "exceeded the maximum size";
 
 type Outcome<T> = Result<T, StreamableHttpError<reqwest::Error>>;

@@ -29,7 +29,7 @@ pub struct NotDelivered {
     /// In words, without secrets.
     pub reason: String,
     /// The service is gone for good (410), and says so.
-    pub gone: bool,
+    pub is_gone: bool,
     /// Retry time, if the service names one.
     pub retry_after: Option<Duration>,
 }
@@ -84,7 +84,7 @@ impl ResultHook {
         };
         sent.map(drop).map_err(|failure| NotDelivered {
             reason: self.sender.redactor.error(failure.error).message,
-            gone: failure.status.is_some_and(|status| status.as_u16() == 410),
+            is_gone: failure.status.is_some_and(|status| status.as_u16() == 410),
             retry_after: failure.retry_after,
         })
     }

@@ -200,10 +200,10 @@ impl Sender {
         let words = read(response, MAX_REFUSAL).await.map(|answer| answer.bytes).unwrap_or_default();
         let words: String = String::from_utf8_lossy(&words).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let words = self.redactor.cut(words.trim(), MAX_REFUSAL_SHOWN);
-        let said = if words.is_empty() { String::new() } else { format!(": {words}") };
+        let body_text = if words.is_empty() { String::new() } else { format!(": {words}") };
         let busy = matches!(status.as_u16(), 408 | 425 | 429 | 500..=599);
         let (code, verb) = if busy { ("webhook_failed", "fails") } else { ("webhook_refused", "refuses") };
-        let error = with_status(error(code, format!("the webhook {verb} ({}){said}", status.as_u16())), status);
+        let error = with_status(error(code, format!("the webhook {verb} ({}){body_text}", status.as_u16())), status);
         let failure = if busy { Failure::passing(error) } else { Failure::last(error) };
         Err(Failure { status: Some(status), retry_after, ..failure })
     }

@@ -419,17 +419,17 @@ async fn progress_is_told_of_every_file() {
         f.write(&format!("{n:03}.md"), format!("text {n}"));
     }
     f.write("bad.txt", [0]);
-    let mut told = Vec::new();
-    f.knowledge.add("kb", &[f.docs()], AddOptions::default(), &mut |progress| told.push(progress)).await.unwrap();
-    assert_eq!(told.first(), Some(&AddProgress::Found { files: 251 }));
-    assert_eq!(told.last(), Some(&AddProgress::Committed { done: 251 }));
-    let files: Vec<_> = told
+    let mut reports = Vec::new();
+    f.knowledge.add("kb", &[f.docs()], AddOptions::default(), &mut |progress| reports.push(progress)).await.unwrap();
+    assert_eq!(reports.first(), Some(&AddProgress::Found { files: 251 }));
+    assert_eq!(reports.last(), Some(&AddProgress::Committed { done: 251 }));
+    let files: Vec<_> = reports
         .iter()
         .filter_map(|p| if let AddProgress::File { done, outcome, .. } = p { Some((*done, outcome)) } else { None })
         .collect();
     assert!(files.iter().map(|(done, _)| *done).eq(1..=251));
     assert!(files.iter().any(|(_, outcome)| matches!(outcome, FileOutcome::Failed { .. })));
-    assert_eq!(told.iter().filter(|p| matches!(p, AddProgress::Committed { .. })).count(), 3);
+    assert_eq!(reports.iter().filter(|p| matches!(p, AddProgress::Committed { .. })).count(), 3);
 }
 
 /// A PDF of one page.

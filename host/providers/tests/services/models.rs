@@ -234,9 +234,9 @@ async fn an_answer_is_streamed_and_put_together() {
         finish_reason: "stop".into(),
         usage: Some(TokenUsage { input: 9, output: 3, cached_input: None, reasoning: None }),
     };
-    let said = |text: &str| ModelChunk::Text(text.into());
+    let text_chunk = |text: &str| ModelChunk::Text(text.into());
     let reasoned = ModelChunk::Reasoning("hm".into());
-    assert_eq!(chunks, [reasoned, said("Hello, "), said("world"), ModelChunk::Done(whole.clone())]);
+    assert_eq!(chunks, [reasoned, text_chunk("Hello, "), text_chunk("world"), ModelChunk::Done(whole.clone())]);
     assert_eq!(stream.chunks().await.unwrap(), []);
     assert_eq!(invoke(&model).await.unwrap(), whole);
 
@@ -308,6 +308,7 @@ async fn a_request_says_everything_in_the_words_of_the_provider() {
             .as_object()
             .unwrap()
             .clone(),
+        session_key: None,
     };
     let response = model.invoke(&request, &NoArtifacts, soon()).await.unwrap();
     assert_eq!(response.finish_reason, "tool-calls");
@@ -472,9 +473,9 @@ async fn the_key_is_nowhere_even_if_the_provider_repeats_it() {
     let mut stream = chat(&server).stream(&request(), &NoArtifacts, soon()).await.unwrap();
     let chunks = all(&mut stream).await.unwrap();
     assert!(!format!("{chunks:?}").contains("canary"), "{chunks:?}");
-    let said: String =
+    let text_chunk: String =
         chunks.iter().filter_map(|chunk| if let ModelChunk::Text(text) = chunk { Some(text.as_str()) } else { None }).collect();
-    assert_eq!(said, "Bearer [secret]");
+    assert_eq!(text_chunk, "Bearer [secret]");
 }
 
 #[tokio::test]
@@ -549,7 +550,7 @@ async fn a_scripted_model_streams_fails_and_counts_like_any_other() {
     assert_eq!(category, "script_unmatched");
     let near = Instant::now() + Duration::from_millis(20);
     assert_eq!(failed(model.invoke(&say("slow"), &NoArtifacts, near).await).0.code, ErrorCode::DeadlineExceeded);
-    assert_eq!(model.count_tokens(&[message(Role::User, "hello world")]).unwrap(), 8);
+    assert_eq!(model.count_tokens(&[message(Role::User, "hello world")], &[]).unwrap(), 8);
 
     let words = |kind| open(ModelConfig::new("words", kind, ProviderKind::Scripted));
     let vectors = words(ModelType::Embedding).embed(&["a b".into(), "a b".into()], soon()).await.unwrap().vectors;

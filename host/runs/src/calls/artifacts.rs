@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use agent_host_ledger::{ArtifactRecord, ArtifactScope, BlobReader, BlobWriter, NewEvent, RunWrite, new_artifact_id};
+use agent_host_ledger::{ArtifactRecord, ArtifactScope, BlobReader, BlobWriter, RunWrite, new_artifact_id};
 use agent_host_protocol::{
     ApiError, ErrorCode, Event, ResultKind, artifact::ArtifactMetadata, encoded::JsonText, manifest::ArtifactOperation,
     message::ArtifactRef, result::host_data, time,
@@ -21,7 +21,7 @@ use crate::{
         call::{Call, WriteTicket},
     },
     policy::media,
-    record::{journal::asked, ledger_failed},
+    record::{facts::host_event, journal::request_digest, ledger_failed},
 };
 
 /// A name to show.
@@ -141,7 +141,7 @@ impl RunArtifacts {
         let reference = record.reference();
         let data = JsonText::from(host_data(&json!({ "artifact": reference })));
         let write = |sequence| {
-            let event = NewEvent { sequence, kind: ResultKind::ArtifactCreated.as_str().into(), data, timestamp: at };
+            let event = host_event(ResultKind::ArtifactCreated, data, sequence, at);
             RunWrite { events: vec![event], artifacts: vec![record], ..RunWrite::default() }
         };
         let (reference, written) = match ticket {
@@ -182,16 +182,16 @@ impl ArtifactCalls for RunCalls {
         let run = &*self.run;
         let allowed = || granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Metadata, "artifacts.metadata");
         let effect = async |()| self.artifacts().visible(&artifact_id).map(|record| record.metadata());
-        let call = Call::read("artifacts.metadata", run.journal.asked(&artifact_id)).resource(artifact_id.as_str());
+        let call = Call::read("artifacts.metadata", run.journal.digest(&artifact_id)).resource(artifact_id.as_str());
         run.pass(call, allowed, effect).await.outcome
     }
 
     async fn artifact_read_range(&mut self, artifact_id: String, offset: u64, length: u32) -> Result<Vec<u8>, ApiError> {
         let run = &*self.run;
         let artifacts = self.artifacts();
-        let asked = run.journal.asked(&(&artifact_id, offset, length));
+        let digest = run.journal.digest(&(&artifact_id, offset, length));
         let length = length as usize;
-        let call = Call::read("artifacts.read-range", asked).resource(artifact_id.as_str()).bytes(length);
+        let call = Call::read("artifacts.read-range", digest).resource(artifact_id.as_str()).bytes(length);
         let allowed = || {
             granted(&run.terms.grant.permissions.artifacts, &ArtifactOperation::Read, "artifacts.read-range")?;
             artifacts.visible(&artifact_id)?;
@@ -218,7 +218,7 @@ impl ArtifactCalls for RunCalls {
             opened = Some(artifacts.content_of(&artifact_id)?);
             Ok(())
         };
-        let call = Call::read("artifacts.open", run.journal.asked(&artifact_id)).resource(artifact_id.as_str());
+        let call = Call::read("artifacts.open", run.journal.digest(&artifact_id)).resource(artifact_id.as_str());
         run.pass(call, allowed, effect).await.outcome?;
         Ok(Box::new(Reader { artifacts: artifacts.clone(), artifact_id, content: opened, offset: 0 }))
     }
@@ -243,8 +243,8 @@ impl ArtifactCalls for RunCalls {
             content = Draft::OnDisk(Box::new(artifacts.writer()?));
             Ok(())
         };
-        let asked = run.journal.asked(&(&media_type, &name));
-        run.pass(Call::read("artifacts.create", asked).resource(name.as_deref()), allowed, effect).await.outcome?;
+        let digest = run.journal.digest(&(&media_type, &name));
+        run.pass(Call::read("artifacts.create", digest).resource(name.as_deref()), allowed, effect).await.outcome?;
         Ok(Box::new(Writer { artifacts: artifacts.clone(), content, media_type, name }))
     }
 }
@@ -283,10 +283,10 @@ impl ArtifactReader for Reader {
             }
             Ok(())
         };
-        let asked = run.journal.asked(&(&*artifact_id, *offset, max_bytes));
+        let digest = run.journal.digest(&(&*artifact_id, *offset, max_bytes));
         // The contract says "at most", so a larger value is shortened and not refused.
         let length = (max_bytes as usize).min(run.limits.artifact_read_bytes);
-        let call = Call::read("artifacts.reader.read", asked).resource(artifact_id.as_str()).bytes(length);
+        let call = Call::read("artifacts.reader.read", digest).resource(artifact_id.as_str()).bytes(length);
         let effect = async |()| {
             let OpenContent { sha256, blob } = match content {
                 Some(open) => open.clone(),
@@ -351,8 +351,8 @@ impl ArtifactWriter for Writer {
         let Self { artifacts, content, .. } = self;
         let count = bytes.len();
         let run = &*artifacts.run;
-        let asked = run.journal.asked(&asked::bytes(&bytes));
-        let call = Call::read("artifacts.writer.write", asked).bytes(count);
+        let digest = run.journal.digest(&request_digest::bytes(&bytes));
+        let call = Call::read("artifacts.writer.write", digest).bytes(count);
         let mut bytes = Some(bytes);
         let effect = async |()| {
             let mut writer = content.take(artifacts).await?;
@@ -385,12 +385,12 @@ impl ArtifactWriter for Writer {
     async fn finish(self: Box<Self>) -> Result<ArtifactRef, ApiError> {
         let Self { artifacts, mut content, media_type, name } = *self;
         let run = &artifacts.run;
-        let asked = run.journal.asked(&(&media_type, &name));
+        let digest = run.journal.digest(&(&media_type, &name));
         let effect = async |ticket| {
             let blob = content.take(&artifacts).await?;
             let media_type = media::judge(&media_type, blob.head()).map_err(ApiError::invalid_argument)?;
             artifacts.finish(Some(ticket), blob, media_type, name.clone(), "run").await
         };
-        run.pass(Call::write("artifacts.writer.finish", asked), || Ok(()), effect).await.outcome
+        run.pass(Call::write("artifacts.writer.finish", digest), || Ok(()), effect).await.outcome
     }
 }

@@ -1,11 +1,12 @@
 //! `tools`, those of the client: they are called as others are, and the client is asked for what they answer.
 //!
-//! Request and answer are in the record as `action.*` of kind `client_tool`; these calls leave no `tool.call.*`.
+//! Request and answer are in the record as `action.*` of kind `client_tool`; these calls leave no `tool.call.*`, except for one
+//! that is too large to ask for.
 
 use agent_host_protocol::{
     ApiError, ErrorCode,
     manifest::ToolOperation,
-    message::ContentPart,
+    message::{ContentPart, ToolCall},
     time,
     tool::{ClientTool, ToolOutput},
 };
@@ -26,14 +27,17 @@ use crate::{
         gate::{AdmittedCall, EnteredCall},
         open_calls::OpenCall,
     },
-    record::action::{Ask, AskKind, AskSubject, Decision, action_id, client_answer},
+    record::{
+        action::{Ask, AskKind, AskSubject, Decision, action_id, client_answer},
+        facts::CallOutcome,
+    },
 };
 
 /// A call that the client is asked for, as one of many.
 struct OpenPart<'a> {
     part: u32,
     admitted: AdmittedCall<'a, OutsideEffect>,
-    begun: OpenCall,
+    open_call: OpenCall,
 }
 
 /// The outcome of one part of a `call-many`, with its number.
@@ -48,12 +52,12 @@ impl RunCalls {
     /// Asks the client to carry out a call, and waits for its answer.
     pub(super) async fn await_client(&self, ticket: EffectTicket, request: &ToolRequest) -> Result<ToolOutput, ApiError> {
         let run = &self.run;
-        let begun = self.ask_client(&ticket, request).await?;
-        let id = action_id(run.run_id, begun.number());
-        let told = run.await_answer(&id, AskKind::ClientTool, WaitMode::of(run)).await?;
+        let open_call = self.ask_client(&ticket, request).await?;
+        let id = action_id(run.run_id, open_call.number());
+        let answer = run.await_answer(&id, AskKind::ClientTool, WaitMode::of(run)).await?;
         // The record says so already.
-        begun.ended_before();
-        output(told)
+        open_call.ended_before();
+        output(answer)
     }
 
     /// The parts of `tools.call-many` that the client carries out: it is asked for all of them at once, and the run waits until
@@ -70,7 +74,7 @@ impl RunCalls {
             match run.enter_part(within, *part, self.call_of(request), allowed).await {
                 EnteredCall::Over(passed) => outcomes.push((*part, passed.outcome)),
                 EnteredCall::Admitted(admitted, ticket) => match self.ask_client(&ticket, request).await {
-                    Ok(begun) => waiting.push(OpenPart { part: *part, admitted, begun }),
+                    Ok(open_call) => waiting.push(OpenPart { part: *part, admitted, open_call }),
                     Err(refusal) => outcomes.push((*part, admitted.end(Err(refusal)).await)),
                 },
             }
@@ -78,33 +82,48 @@ impl RunCalls {
         if waiting.is_empty() {
             return Ok(outcomes);
         }
-        let ids: Vec<String> = waiting.iter().map(|open| action_id(run.run_id, open.begun.number())).collect();
+        let ids: Vec<String> = waiting.iter().map(|open| action_id(run.run_id, open.open_call.number())).collect();
         let wait = match WaitMode::of(run) {
             // More than a parked run is found by.
             WaitMode::Park if ids.len() > MAX_KEYS => WaitMode::InMemory,
             wait => wait,
         };
-        let told = run.await_answers(&ids, AskKind::ClientTool, wait).await?;
-        for (OpenPart { part, admitted, begun }, told) in waiting.into_iter().zip(told) {
-            begun.ended_before();
-            outcomes.push((part, admitted.end(output(told)).await));
+        let answers = run.await_answers(&ids, AskKind::ClientTool, wait).await?;
+        for (OpenPart { part, admitted, open_call }, answer) in waiting.into_iter().zip(answers) {
+            open_call.ended_before();
+            outcomes.push((part, admitted.end(output(answer)).await));
         }
         Ok(outcomes)
     }
 
-    /// Steps 3 to 5 of the gate. The request is stored in the record, so its limit is that of requests to people.
+    /// Steps 3 to 5 of the gate.
     pub(super) fn may_ask_client(&self, request: &ToolRequest) -> Result<(), ApiError> {
         let run = &self.run;
         granted(&run.terms.grant.permissions.tools, &ToolOperation::Call, "tools.call")?;
         is_call_id(&request.call_id)?;
-        let limit = run.limits.ask_bytes.min(run.limits.tool_parameters_bytes);
-        within("the parameters of a call to a tool of the client", request.parameters.len(), limit)
+        within("the parameters of a call to a tool of the client", request.parameters.len(), run.limits.tool_parameters_bytes)
+    }
+
+    /// Refuses a call that is larger than a request to people may be: the record shows the call with its failure, so that the
+    /// client sees what it was not asked for.
+    async fn refuse_too_large(&self, ticket: &EffectTicket, request: &ToolRequest, parameters: &Value) -> Result<(), ApiError> {
+        let run = &self.run;
+        let limit = run.limits.ask_bytes;
+        let Err(error) = within("the parameters of a call to a tool of the client", request.parameters.len(), limit) else {
+            return Ok(());
+        };
+        let call =
+            ToolCall { call_id: request.call_id.clone(), tool_name: request.tool_name.clone(), parameters: parameters.clone() };
+        let open_call = OpenCall::tool(run, ticket, &call).await?;
+        open_call.end(CallOutcome::Tool(Err(&error))).await;
+        Err(error)
     }
 
     /// Asks the client; an execution before may have done that.
     async fn ask_client(&self, ticket: &EffectTicket, request: &ToolRequest) -> Result<OpenCall, ApiError> {
         let run = &self.run;
         let parameters = parsed(&request.parameters)?;
+        self.refuse_too_large(ticket, request, &parameters).await?;
         // Skipped if an earlier execution has already asked the client: its answer is still wanted.
         if ticket.doubt().is_none()
             && let Some(tool) = run.terms.grant.client_tool(&request.tool_name)

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use agent_host_ledger::{Ledger, LedgerError};
 use agent_host_protocol::{
-    ApiError, ErrorCode, Page, grant::ConversationKey, manifest::HistoryOperation, message::ContentPart,
-    transcript::TranscriptItem,
+    ApiError, ErrorCode, Page,
+    grant::ConversationKey,
+    manifest::HistoryOperation,
+    message::ContentPart,
+    transcript::{MESSAGE, TranscriptItem},
 };
 use agent_host_providers::search::{SearchError, TranscriptDoc, TranscriptFilter, TranscriptIndex};
 use agent_host_sandbox::{HistoryCalls, PageRequest, parse_json};
@@ -18,6 +21,9 @@ use crate::{execution::call::Call, record::ledger_failed};
 /// A question, and what narrows it.
 const MAX_QUERY_BYTES: usize = 32 * 1024;
 
+/// Items that a search looks at, where many of them have left the conversation: some milliseconds.
+const MAX_FOUND: usize = 2_000;
+
 /// Items that are added to the index at a time.
 const INDEXED_AT_ONCE: usize = 500;
 
@@ -26,6 +32,7 @@ const INDEXED_AT_ONCE: usize = 500;
 #[serde(default, deny_unknown_fields)]
 struct Filters {
     conversation_id: Option<String>,
+    thread_id: Option<String>,
     event_types: Vec<String>,
     roles: Vec<String>,
     since: Option<u64>,
@@ -42,32 +49,87 @@ impl Filters {
         }
         serde_json::from_value(filters).map_err(|error| {
             ApiError::invalid_argument(format!(
-                "`filters` is an object of `conversation_id`, `event_types`, `roles`, `since` and `until`: {error}"
+                "`filters` is an object of `conversation_id`, `thread_id`, `event_types`, `roles`, `since` and `until`: {error}"
             ))
         })
+    }
+
+    /// The conversation that is to be searched, where one is named.
+    fn conversation(&self) -> Option<Requested<'_>> {
+        let named = Requested::parse(self.conversation_id.as_deref()?);
+        Some(Requested { thread: self.thread_id.as_deref().or(named.thread), ..named })
+    }
+}
+
+/// A conversation that a guest names: its id, or `ID U+001F THREAD` for a thread of it. Ids have no control characters.
+struct Requested<'a> {
+    conversation: &'a str,
+    thread: Option<&'a str>,
+}
+
+impl<'a> Requested<'a> {
+    fn parse(text: &'a str) -> Self {
+        match text.split_once('\u{1f}') {
+            Some((conversation, thread)) => Self { conversation, thread: Some(thread) },
+            None => Self { conversation: text, thread: None },
+        }
+    }
+
+    /// The key of the conversation, in the workspace of `own`. Without a thread: the run's own thread in its own conversation, and
+    /// the main thread of another.
+    fn key(&self, own: &ConversationKey) -> ConversationKey {
+        match self.thread {
+            None if self.conversation == own.conversation() => own.clone(),
+            thread => ConversationKey::new(own.workspace(), self.conversation, thread.unwrap_or_default()),
+        }
     }
 }
 
 impl RunCalls {
-    /// Steps 3 and 4 of the gate, for a transcript.
-    fn transcript(&self, operation: HistoryOperation, action: &str, asked: Option<&str>) -> Result<(), ApiError> {
-        let grant = &self.run.terms.grant;
-        granted(&grant.permissions.history, &operation, action)?;
-        match (&grant.conversation, asked) {
-            (None, _) => {
-                Err(ApiError::new(ErrorCode::NotFound, "the event of this run belongs to no conversation, so it has no history"))
-            }
-            // The same error for a conversation that exists and one that does not, so that a run cannot probe for
-            // conversations.
-            (Some(own), Some(asked)) if own.conversation() != asked => {
-                Err(ApiError::unauthorized("this run is granted the history of its own conversation only"))
-            }
-            _ => Ok(()),
+    /// The form of a conversation that [`Requested::parse`] reads; a thread without a conversation is one of the run's own.
+    pub(super) fn named_conversation(&self, conversation: Option<String>, thread: Option<String>) -> Option<String> {
+        let own = || self.run.terms.grant.conversation.as_ref().map(|own| own.conversation().to_owned());
+        match thread {
+            Some(thread) => conversation.or_else(own).map(|conversation| format!("{conversation}\u{1f}{thread}")),
+            None => conversation,
         }
     }
 
-    fn own_conversation(&self) -> ConversationKey {
-        self.run.terms.grant.conversation.clone().unwrap_or_default()
+    /// The conversation of a call, for the audit.
+    fn conversation_resource(&self, requested: Option<&Requested<'_>>) -> Option<String> {
+        match requested {
+            Some(Requested { conversation, thread: Some(thread) }) => Some(format!("{conversation}/{thread}")),
+            Some(Requested { conversation, thread: None }) => Some((*conversation).to_owned()),
+            None => self.run.terms.grant.conversation.as_ref().map(|own| own.conversation().to_owned()),
+        }
+    }
+
+    /// Steps 3 and 4 of the gate, for a transcript: gives the conversation to read.
+    fn transcript(
+        &self,
+        operation: HistoryOperation,
+        action: &str,
+        requested: Option<&Requested<'_>>,
+    ) -> Result<ConversationKey, ApiError> {
+        let grant = &self.run.terms.grant;
+        granted(&grant.permissions.history, &operation, action)?;
+        let Some(own) = &grant.conversation else {
+            return Err(ApiError::new(
+                ErrorCode::NotFound,
+                "the event of this run belongs to no conversation, so it has no history",
+            ));
+        };
+        let key = requested.map_or_else(|| own.clone(), |requested| requested.key(own));
+        // The same error for a conversation that exists and one that does not, so that a run cannot probe for
+        // conversations.
+        if self.reads(&key) {
+            Ok(key)
+        } else {
+            Err(ApiError::unauthorized(
+                "this run is granted the history of its own conversation only: `conversations` of its manifest and of its binding \
+                 open others",
+            ))
+        }
     }
 }
 
@@ -75,15 +137,16 @@ impl RunCalls {
 impl HistoryCalls for RunCalls {
     async fn history_page(&mut self, request: PageRequest) -> Result<Page<TranscriptItem>, ApiError> {
         let run = &*self.run;
-        let own = self.own_conversation();
-        let wanted = request.conversation_id.as_deref();
-        let resource = wanted.or(run.terms.grant.conversation.as_ref().map(ConversationKey::conversation));
-        let asked = run.journal.asked(&request);
-        let call = Call::read("history.page", asked).resource(resource).scope("conversation");
-        let allowed = || self.transcript(HistoryOperation::Page, "history.page", wanted);
+        let requested = request.conversation_id.as_deref().map(Requested::parse);
+        let digest = run.journal.digest(&request);
+        let resource = self.conversation_resource(requested.as_ref());
+        let call = Call::read("history.page", digest).resource(resource.as_deref()).scope("conversation");
+        let key = || self.transcript(HistoryOperation::Page, "history.page", requested.as_ref());
+        let allowed = || key().map(drop);
         let effect = async |()| {
             let (before, after) = (request.before.as_deref(), request.after.as_deref());
-            let mut page = run.ledger.transcript(&own, before, after, request.limit, request.direction).map_err(ledger_failed)?;
+            let mut page =
+                run.ledger.transcript(&key()?, before, after, request.limit, request.direction).map_err(ledger_failed)?;
             if !request.include_artifacts {
                 page.items.iter_mut().for_each(|item| item.artifacts.clear());
             }
@@ -99,22 +162,22 @@ impl HistoryCalls for RunCalls {
         at_most: u32,
     ) -> Result<Vec<TranscriptItem>, ApiError> {
         let run = &*self.run;
-        let own = self.own_conversation();
         let bytes = query.len() + filters.as_ref().map_or(0, String::len);
-        let asked = run.journal.asked(&(&query, &filters, at_most));
-        let resource = Some(own.conversation());
-        let call = Call::read("history.search", asked).resource(resource).scope("conversation").bytes(bytes);
+        let digest = run.journal.digest(&(&query, &filters, at_most));
         let filters = within("a query", bytes, MAX_QUERY_BYTES).and_then(|()| Filters::parse(filters.as_deref()));
+        let requested = filters.as_ref().ok().and_then(Filters::conversation);
+        let resource = self.conversation_resource(requested.as_ref());
+        let call = Call::read("history.search", digest).resource(resource.as_deref()).scope("conversation").bytes(bytes);
+        let key = || self.transcript(HistoryOperation::Search, "history.search", requested.as_ref());
         let allowed = || {
-            let asked_for = filters.as_ref().ok().and_then(|filters| filters.conversation_id.as_deref());
-            self.transcript(HistoryOperation::Search, "history.search", asked_for)?;
+            key()?;
             top_k(at_most, run.limits.search_top_k)?;
             filters.as_ref().map(drop).map_err(Clone::clone)
         };
         let found = async |()| {
             let Filters { event_types, roles, since, until, .. } = filters.clone()?;
             let filter = TranscriptFilter { roles, event_types, since, until };
-            let (ledger, services, key) = (run.ledger.clone(), Arc::clone(&self.services), own.clone());
+            let (ledger, services, key) = (run.ledger.clone(), Arc::clone(&self.services), key()?);
             let search = move || search(&ledger, services.transcripts()?, &key, &query, &filter, at_most as usize);
             tokio::task::spawn_blocking(search).await.unwrap_or_else(|error| Err(failed(error)))
         };
@@ -149,7 +212,7 @@ fn search(
     filter: &TranscriptFilter,
     top_k: usize,
 ) -> Result<Vec<TranscriptItem>, ApiError> {
-    let once = || searched(ledger, index, key, query, filter, top_k);
+    let once = || search_index(ledger, index, key, query, filter, top_k);
     let found = match once() {
         Err(Failed::Index(SearchError::Damaged { .. })) => once(),
         found => found,
@@ -161,7 +224,7 @@ fn search(
 }
 
 /// Brings the index of one conversation up to its transcript, and asks it.
-fn searched(
+fn search_index(
     ledger: &Ledger,
     index: &TranscriptIndex,
     key: &ConversationKey,
@@ -175,12 +238,22 @@ fn searched(
         let items = ledger.transcript_range(key, seen, INDEXED_AT_ONCE)?;
         let Some(last) = items.last() else { break };
         seen = last.seq;
-        let docs = items.iter().map(|item| doc(ledger, item)).collect::<Result<Vec<_>, _>>()?;
+        let messages = items.iter().filter(|item| item.item_type == MESSAGE);
+        let docs = messages.map(|item| doc(ledger, item)).collect::<Result<Vec<_>, _>>()?;
         index.add(name, &docs)?;
     }
-    let found = index.search(name, query, filter, top_k)?;
-    let seqs: Vec<_> = found.into_iter().map(|(seq, _)| seq).collect();
-    Ok(ledger.transcript_items(key, &seqs)?)
+    // The index has what has left the conversation with a branch too: more is asked for until enough of it is present.
+    let mut asked = top_k;
+    loop {
+        let found = index.search(name, query, filter, asked)?;
+        let seqs: Vec<_> = found.iter().map(|(seq, _)| *seq).collect();
+        let mut items = ledger.transcript_items(key, &seqs)?;
+        if items.len() >= top_k || found.len() < asked || asked >= MAX_FOUND {
+            items.truncate(top_k);
+            return Ok(items);
+        }
+        asked = asked.saturating_mul(4).min(MAX_FOUND);
+    }
 }
 
 fn doc(ledger: &Ledger, item: &TranscriptItem) -> Result<TranscriptDoc, LedgerError> {

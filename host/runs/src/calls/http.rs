@@ -31,7 +31,7 @@ use crate::{
         gate::{READ, SEND, WASI},
         open_calls::{OpenCall, Streaming},
     },
-    record::journal::Asked,
+    record::journal::RequestDigest,
 };
 
 impl Execution {
@@ -44,7 +44,7 @@ impl Execution {
         let most = Duration::from_millis(self.limits.http_timeout_ms);
         let timeout = timeout.map_or(most, |timeout| timeout.min(most));
         Bounds {
-            deadline: self.deadline.min(Instant::now() + timeout),
+            deadline: self.deadline.at().min(Instant::now() + timeout),
             request_bytes: self.limits.http_request_bytes,
             response_bytes: self.limits.http_response_bytes,
         }
@@ -61,10 +61,10 @@ impl Execution {
         })
     }
 
-    fn asked_of_host(&self, request: &HttpRequest) -> Asked {
+    fn request_digest(&self, request: &HttpRequest) -> RequestDigest {
         let body = hex::encode(&Sha256::digest(&request.body));
         let HttpRequest { method, url, headers, body: bytes, timeout_ms } = request;
-        self.journal.asked(&json!({
+        self.journal.digest(&json!({
             "method": method,
             "url": url,
             "headers": headers,
@@ -88,7 +88,7 @@ fn origin(url: &str) -> String {
             let end = rest.find(['/', '\\', '?', '#']).unwrap_or(rest.len());
             let authority = rest.get(..end).unwrap_or_default();
             let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-            super::shown(&format!("{scheme}://{host}"))
+            super::printable(&format!("{scheme}://{host}"))
         }
         None => String::new(),
     }
@@ -106,7 +106,7 @@ impl HttpCalls for RunCalls {
         let egress = &self.services.egress;
         let origin = origin(&request.url);
         let bytes = bytes_of(&request);
-        let asked = run.asked_of_host(&request);
+        let digest = run.request_digest(&request);
         let respond = |head, open, timeout: Option<u32>, request| Responding {
             calls: self.clone(),
             origin: origin.clone(),
@@ -114,7 +114,7 @@ impl HttpCalls for RunCalls {
             request,
             head,
             open,
-            given: Given::default(),
+            received: ReceivedBody::default(),
             ended: false,
             failed: None,
         };
@@ -144,7 +144,7 @@ impl HttpCalls for RunCalls {
             opened = Some((response, streaming));
             Ok(head)
         };
-        let call = Call::effect(SEND, asked).resource(origin.as_str()).bytes(bytes);
+        let call = Call::effect(SEND, digest).resource(origin.as_str()).bytes(bytes);
         let head = run.pass(call, allowed, effect).await.outcome?;
         Ok(Box::new(respond(head, opened, timeout_ms, request)))
     }
@@ -157,7 +157,7 @@ impl HttpCalls for RunCalls {
         Box::pin(async move {
             let run = &calls.run;
             let origin = origin(&request.uri().to_string());
-            let call = Call::effect(WASI, Asked::nothing()).resource(origin.as_str());
+            let call = Call::effect(WASI, RequestDigest::nothing()).resource(origin.as_str());
             let grant = &run.terms.grant;
             let allowed = AllowedOwned { hosts: grant.permissions.http_hosts.clone(), secrets: grant.http_secrets.clone() };
             let mut answer = None;
@@ -216,7 +216,7 @@ struct Responding {
     /// `None` if an earlier execution read the response.
     open: Option<(Response, Streaming)>,
     /// The part of the response that the guest has received.
-    given: Given,
+    received: ReceivedBody,
     ended: bool,
     /// The error that ended the response early.
     failed: Option<ApiError>,
@@ -224,12 +224,12 @@ struct Responding {
 
 /// The part of a body that a guest has received.
 #[derive(Default)]
-struct Given {
+struct ReceivedBody {
     bytes: u64,
     hash: Sha256,
 }
 
-impl Given {
+impl ReceivedBody {
     fn note(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         self.hash.update(bytes);
@@ -260,7 +260,7 @@ impl Responding {
         }
         let Some((response, _)) = &mut self.open else { return Ok(Vec::new()) };
         let bytes = response.read(max_bytes).await?;
-        self.given.note(&bytes);
+        self.received.note(&bytes);
         Ok(bytes)
     }
 
@@ -283,16 +283,16 @@ impl Responding {
         if response.head().status != self.head.status {
             return Err(interrupted());
         }
-        let mut again = Given::default();
-        while again.bytes < self.given.bytes {
-            let left = usize::try_from(self.given.bytes - again.bytes).unwrap_or(usize::MAX);
+        let mut again = ReceivedBody::default();
+        while again.bytes < self.received.bytes {
+            let left = usize::try_from(self.received.bytes - again.bytes).unwrap_or(usize::MAX);
             let bytes = response.read(left.min(run.limits.artifact_read_bytes)).await?;
             if bytes.is_empty() {
                 return Err(interrupted());
             }
             again.note(&bytes);
         }
-        if again.hash.finalize() != self.given.hash.clone().finalize() {
+        if again.hash.finalize() != self.received.hash.clone().finalize() {
             return Err(interrupted());
         }
         Ok((response, streaming))
@@ -308,7 +308,7 @@ impl HttpResponse for Responding {
     async fn read(&mut self, max_bytes: u32) -> Result<Vec<u8>, ApiError> {
         let run = Arc::clone(&self.calls.run);
         let origin = self.origin.clone();
-        let asked = run.journal.asked(&max_bytes);
+        let digest = run.journal.digest(&max_bytes);
         let effect = async |_| {
             if max_bytes == 0 {
                 return Err(ApiError::invalid_argument("`max-bytes` is at least 1"));
@@ -321,11 +321,11 @@ impl HttpResponse for Responding {
             }
             Ok(Content::new(Some(bytes)))
         };
-        let call = Call::piece(READ, asked).resource(origin.as_str());
+        let call = Call::piece(READ, digest).resource(origin.as_str());
         let passed = run.pass(call, || Ok(()), effect).await;
         let bytes = passed.outcome.inspect_err(|error| self.gave_up(error))?.into_bytes();
         if passed.past.is_some() {
-            self.given.note(&bytes);
+            self.received.note(&bytes);
             self.ended |= bytes.is_empty();
         }
         Ok(bytes)

@@ -3,6 +3,7 @@
 use agent_host_protocol::{
     ApiError,
     ask::{Answer, Question},
+    encoded::JsonText,
     limits::is_shallow,
     time,
 };
@@ -39,7 +40,9 @@ fn parsed(question: &AskedQuestion) -> Result<Question, ApiError> {
                 return Err(ApiError::invalid_argument("the schema of the answer nests too deep"));
             }
             check_schema(&schema)?;
-            Some(schema)
+            // The value has lost the order of its members.
+            let text = JsonText::compact(text);
+            Some(text.map_err(|error| ApiError::invalid_argument(format!("the schema of the answer is no JSON: {error}")))?)
         }
     };
     Ok(Question {
@@ -65,10 +68,10 @@ impl Execution {
         Ok(ruling)
     }
 
-    fn asked(&self, question: Question, ruling: Ruling) -> Ask {
+    fn ask_of(&self, question: Question, ruling: Ruling) -> Ask {
         let latest = time::now().saturating_add(ruling.expires_ms.unwrap_or(self.limits.ask_expires_ms));
         Ask {
-            expires_at: Some(question.expires_at.map_or(latest, |asked| asked.min(latest))),
+            expires_at: Some(question.expires_at.map_or(latest, |expires_at| expires_at.min(latest))),
             approvers: ruling.approvers,
             subject: AskSubject::Question {
                 answer_schema: question.answer_schema,
@@ -86,17 +89,17 @@ impl InteractionCalls for RunCalls {
         let run = &self.run;
         let bytes = question.bytes();
         let allowed = || within("a question", bytes, run.limits.ask_bytes);
-        let asked = run.journal.asked(&question);
+        let digest = run.journal.digest(&question);
         let effect = async |ticket| {
             let question = parsed(&question)?;
             let ruling = run.may_ask(&question)?;
-            let begun = OpenCall::action(run, &ticket, run.asked(question, ruling)).await?;
-            let id = action_id(run.run_id, begun.number());
+            let open_call = OpenCall::action(run, &ticket, run.ask_of(question, ruling)).await?;
+            let id = action_id(run.run_id, open_call.number());
             let wait = WaitMode::of(run);
-            let told = run.await_answer(&id, AskKind::Question, wait).await?;
+            let answer = run.await_answer(&id, AskKind::Question, wait).await?;
             // The record says so already.
-            begun.ended_before();
-            Ok(match told {
+            open_call.ended_before();
+            Ok(match answer {
                 Resolution::Expired => Answer::Expired,
                 Resolution::Answered(given) if given.decision == Decision::Submit => {
                     Answer::Submitted(given.answer.unwrap_or_default())
@@ -104,6 +107,6 @@ impl InteractionCalls for RunCalls {
                 Resolution::Answered(given) => Answer::Declined(given.reason),
             })
         };
-        run.pass(Call::effect(QUESTION, asked).bytes(bytes), allowed, effect).await.outcome
+        run.pass(Call::effect(QUESTION, digest).bytes(bytes), allowed, effect).await.outcome
     }
 }

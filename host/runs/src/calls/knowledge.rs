@@ -20,8 +20,8 @@ impl KnowledgeCalls for RunCalls {
         let grant = &run.terms.grant;
         let allowed = || granted(&grant.permissions.knowledge_bases, &KnowledgeOperation::List, "knowledge.list");
         let effect = async |()| Ok(self.services.knowledge_resources(grant));
-        let asked = run.journal.asked(&());
-        run.pass(Call::read("knowledge.list", asked), allowed, effect).await.outcome
+        let digest = run.journal.digest(&());
+        run.pass(Call::read("knowledge.list", digest), allowed, effect).await.outcome
     }
 
     async fn knowledge_retrieve(
@@ -33,7 +33,7 @@ impl KnowledgeCalls for RunCalls {
     ) -> Result<Vec<KnowledgeHit>, ApiError> {
         let run = &*self.run;
         let grant = &run.terms.grant;
-        let asked = run.journal.asked(&(&kb_id, &query, at_most, &filters));
+        let digest = run.journal.digest(&(&kb_id, &query, at_most, &filters));
         let bytes = query.len() + filters.as_ref().map_or(0, String::len);
         let allowed = || {
             granted(&grant.permissions.knowledge_bases, &KnowledgeOperation::Retrieve, "knowledge.retrieve")?;
@@ -48,9 +48,9 @@ impl KnowledgeCalls for RunCalls {
         };
         let effect = async |()| {
             let filters = filters.as_deref().map(|text| parse_json("`filters`", text)).transpose()?;
-            self.services.knowledge.retrieve(&kb_id, &query, at_most, filters.as_ref(), run.deadline).await
+            self.services.knowledge.retrieve(&kb_id, &query, at_most, filters.as_ref(), run.deadline.at()).await
         };
-        let call = Call::read("knowledge.retrieve", asked).resource(kb_id.as_str()).bytes(bytes);
+        let call = Call::read("knowledge.retrieve", digest).resource(kb_id.as_str()).bytes(bytes);
         run.pass(call, allowed, effect).await.outcome
     }
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use agent_host_ledger::{RunChange, RunWrite};
-use agent_host_protocol::{ApiError, ErrorCode, Event, Interface, RunResult, message::ArtifactRef};
+use agent_host_ledger::{AppendMark, RunChange, RunWrite};
+use agent_host_protocol::{
+    ApiError, ErrorCode, Event, Interface, RunResult, grant::ConversationKey, manifest::ConversationReach, message::ArtifactRef,
+};
 use agent_host_sandbox::{Batch, Refusals, ResultCalls};
 use async_trait::async_trait;
 
@@ -47,7 +49,26 @@ pub(crate) struct RunCalls {
 
 impl RunCalls {
     fn speaker(&self) -> Speaker<'_> {
-        Speaker { run_id: self.run.run_id, event_id: self.event.event_id, terms: &self.run.terms }
+        Speaker { run_id: self.run.run_id, event_id: self.event.event_id, terms: &self.run.terms, source: self.run.source() }
+    }
+
+    /// True if the run may read this conversation: its own, or one that its grant reaches in the same workspace.
+    fn reads(&self, key: &ConversationKey) -> bool {
+        let grant = &self.run.terms.grant;
+        let Some(own) = &grant.conversation else { return false };
+        let reach = |reach| grant.permissions.conversations.contains(&reach);
+        own == key
+            || (own.workspace() == key.workspace()
+                && (reach(ConversationReach::Workspace)
+                    || (reach(ConversationReach::Threads) && own.conversation() == key.conversation())))
+    }
+
+    /// Passes a call through the gate that is refused there, so that the audit has it. Gives the refusal.
+    async fn refused(&self, action: String, bytes: usize, refusal: ApiError) -> ApiError {
+        let digest = self.run.journal.digest(&());
+        let refuse = || Err(refusal.clone());
+        let passed = self.run.pass(Call::read(action, digest).bytes(bytes), refuse, async |()| Ok(())).await;
+        passed.outcome.err().unwrap_or(refusal)
     }
 
     pub(crate) fn artifacts(&self) -> RunArtifacts {
@@ -67,16 +88,19 @@ fn granted<T: PartialEq>(granted: &[T], operation: &T, action: &str) -> Result<(
 
 /// Step 4 of the gate: a thing that is there, and not for this run.
 fn not_granted(what: &str, id: &str, policy: &str) -> ApiError {
-    ApiError::unauthorized(format!("the {what} `{}` is not granted to this run: `{policy}` of the binding names it", shown(id)))
+    ApiError::unauthorized(format!(
+        "the {what} `{}` is not granted to this run: `{policy}` of the binding names it",
+        printable(id)
+    ))
 }
 
 /// Step 4 of the gate: a thing that is not there, or not for this run to know of.
 fn not_found(what: &str, id: &str) -> ApiError {
-    ApiError::new(ErrorCode::NotFound, format!("there is no {what} `{}`", shown(id)))
+    ApiError::new(ErrorCode::NotFound, format!("there is no {what} `{}`", printable(id)))
 }
 
 /// An id as a guest gave it.
-fn shown(id: &str) -> String {
+fn printable(id: &str) -> String {
     shortened(id, 128).escape_debug().to_string()
 }
 
@@ -86,11 +110,11 @@ fn within(what: &str, bytes: usize, limit: usize) -> Result<(), ApiError> {
 }
 
 /// The number of hits that a call may ask for.
-fn top_k(asked: u32, most: u32) -> Result<usize, ApiError> {
-    if (1..=most).contains(&asked) {
-        return Ok(asked as usize);
+fn top_k(top_k: u32, most: u32) -> Result<usize, ApiError> {
+    if (1..=most).contains(&top_k) {
+        return Ok(top_k as usize);
     }
-    Err(ApiError::invalid_argument(format!("`top-k` is between 1 and {most}, not {asked}")))
+    Err(ApiError::invalid_argument(format!("`top-k` is between 1 and {most}, not {top_k}")))
 }
 
 impl RunCalls {
@@ -108,28 +132,27 @@ impl RunCalls {
 #[async_trait]
 impl ResultCalls for RunCalls {
     async fn emit(&mut self, batch: Batch) -> Result<u64, ApiError> {
-        self.emit_with(batch, Vec::new()).await.map(|written| written.last)
+        self.emit_with(batch, Vec::new(), &[]).await.map(|written| written.last)
     }
 }
 
 impl RunCalls {
-    /// `results.emit`, with changes of the run in the same commit.
-    pub(crate) async fn emit_with(&mut self, batch: Batch, changes: Vec<RunChange>) -> Result<PendingWrite, ApiError> {
+    /// `results.emit`, with changes of the run in the same commit. Results of an executor have marks, one for each.
+    pub(crate) async fn emit_with(
+        &mut self,
+        batch: Batch,
+        changes: Vec<RunChange>,
+        marks: &[AppendMark],
+    ) -> Result<PendingWrite, ApiError> {
         let run = &*self.run;
         let (count, bytes) = (batch.len(), batch.bytes().sum());
         let sized = results::check_size(&batch, &run.limits);
         let allowed = || {
             sized?;
-            if run.writer.next_sequence() - 1 + count as u64 > run.limits.run_events {
-                return Err(ApiError::new(
-                    ErrorCode::PayloadTooLarge,
-                    format!("a run has at most {} events", run.limits.run_events),
-                ));
-            }
-            run.take_results(count)
+            run.has_room(count)
         };
-        let asked = run.journal.asked_elsewhere(&batch, || results::shown(batch.clone()));
-        let (sets_state, mut batch, mut written_to) = (batch.sets_state(), Some(batch), None);
+        let digest = run.journal.digest_of_recorded(&batch, || results::displayed(batch.clone()));
+        let (sets_state, metadata, mut batch, mut written_to) = (batch.sets_state(), batch.metadata(), Some(batch), None);
         let effect = async |ticket| {
             let results = batch.take().map_or_else(|| Ok(Vec::new()), Batch::parse)?;
             let artifacts = self.artifacts();
@@ -138,10 +161,15 @@ impl RunCalls {
             let (mut written, mut actions) = (Vec::new(), Vec::new());
             let judge_action = |action, target, payload| {
                 let action = PlatformAction::judge(&run.terms, &self.services, action, target, payload)?;
-                Ok((action.ask(&run.limits), action))
+                Ok((run.in_time(action.ask(&run.limits)), action))
             };
             let make = |first| {
-                let judged = results::judge(results, first, &speaker, &known, &judge_action, &run.knowledge.seen, &run.limits)?;
+                let mut judged =
+                    results::judge(results, first, &speaker, &known, &judge_action, &run.knowledge.seen, &run.limits)?;
+                judged.events.iter_mut().zip(metadata).for_each(|(event, metadata)| event.metadata = metadata);
+                for (event, mark) in judged.events.iter_mut().zip(marks) {
+                    event.metadata = mark.with(event.metadata.as_ref()).or(event.metadata.take());
+                }
                 actions = judged.actions;
                 for kind in &judged.unknown {
                     tracing::warn!(run_id = %run.run_id, kind, "a result of unknown type is kept and has no effect");
@@ -173,7 +201,7 @@ impl RunCalls {
             }
             Ok(last)
         };
-        let passed = run.pass(Call::write(EMIT, asked).bytes(bytes), allowed, effect).await;
+        let passed = run.pass(Call::results(EMIT, digest, count).bytes(bytes), allowed, effect).await;
         let last = passed.outcome?;
         if let Some(replayed) = batch.filter(|_| sets_state && passed.past.is_some()) {
             self.note_state(replayed.parse()?);
@@ -189,9 +217,6 @@ impl Refusals for RunCalls {
         let refusal = ApiError::unauthorized(format!(
             "`{interface}` is not granted to this run: the manifest must ask for it, and the binding and the event must allow it"
         ));
-        let asked = self.run.journal.asked(&());
-        let refuse = || Err(refusal.clone());
-        let passed = self.run.pass(Call::read(action, asked), refuse, async |()| Ok(())).await;
-        passed.outcome.err().unwrap_or(refusal)
+        self.refused(action, 0, refusal).await
     }
 }

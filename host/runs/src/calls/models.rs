@@ -5,8 +5,8 @@ use std::sync::Arc;
 use agent_host_protocol::{
     ApiError, ErrorCode,
     manifest::ModelOperation,
-    message::TokenUsage,
-    model::{ModelChunk, ModelResponse, RerankHit},
+    message::{Message, TokenUsage},
+    model::{ModelChunk, ModelRequest, ModelResponse, RerankHit, ToolDefinition},
 };
 use agent_host_providers::models::{Model, ModelStream, not_ready};
 use agent_host_sandbox::{ChatMessages, ChatRequest, ModelCalls, ResponseStream};
@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{RunCalls, granted, not_found, not_granted, within};
 use crate::{
     execution::{call::Call, gate::NEXT, open_calls::OpenCall, spans},
+    policy::context::session_key,
     record::facts::CallOutcome,
 };
 
@@ -48,6 +49,12 @@ impl RunCalls {
         }
         Ok(model)
     }
+
+    /// A request of the run, parsed, with the session that providers may cache prompts of.
+    fn chat_request(&self, request: ChatRequest) -> Result<ModelRequest, ApiError> {
+        let session_key = session_key(&self.run.terms.grant, self.event.envelope.conversation.as_ref());
+        Ok(ModelRequest { session_key, ..request.parse()? })
+    }
 }
 
 fn of_response(outcome: &Result<ModelResponse, ApiError>) -> Result<(&str, Option<&TokenUsage>), &ApiError> {
@@ -61,20 +68,20 @@ impl ModelCalls for RunCalls {
         let bytes = request.bytes();
         let found = self.model(&model_id, ModelOperation::Invoke);
         let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
-        let asked = run.journal.asked(&(&model_id, &request));
+        let digest = run.journal.digest(&(&model_id, &request));
         let effect = async |ticket| {
-            let (model, request) = (found.clone()?, request.parse()?);
-            let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Invoke).await?;
-            spans::asked(begun.span(), &request);
-            let outcome = begun.span().within(model.invoke(&request, &self.artifacts(), run.deadline)).await;
+            let (model, request) = (found.clone()?, self.chat_request(request)?);
+            let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Invoke).await?;
+            spans::note_request(open_call.span(), &request);
+            let outcome = open_call.span().within(model.invoke(&request, &self.artifacts(), run.deadline.at())).await;
             if let Ok(response) = &outcome {
-                spans::record_answer(begun.span(), &response.message);
+                spans::record_answer(open_call.span(), &response.message);
             }
             run.settle(ticket, &outcome).await?;
-            begun.end(CallOutcome::Chat(of_response(&outcome))).await;
+            open_call.end(CallOutcome::Chat(of_response(&outcome))).await;
             outcome
         };
-        let call = Call::effect("models.invoke", asked).resource(model_id.as_str()).bytes(bytes);
+        let call = Call::effect("models.invoke", digest).resource(model_id.as_str()).bytes(bytes);
         run.pass(call, allowed, effect).await.outcome
     }
 
@@ -83,39 +90,46 @@ impl ModelCalls for RunCalls {
         let bytes = request.bytes();
         let found = self.model(&model_id, ModelOperation::Stream);
         let allowed = || found.clone().and_then(|_| within("a model request", bytes, run.limits.model_request_bytes));
-        let asked = run.journal.asked(&(&model_id, &request));
-        let responses = |asked, stream, begun| {
+        let digest = run.journal.digest(&(&model_id, &request));
+        let responses = |request, stream, open_call| {
             let calls = self.clone();
-            Box::new(Responses { calls, model_id: model_id.clone(), asked, stream, begun: Some(begun), given: Given::default() })
+            Box::new(Responses {
+                calls,
+                model_id: model_id.clone(),
+                request,
+                stream,
+                open_call: Some(open_call),
+                received: ReceivedAnswer::default(),
+            })
         };
         let (mut opened, mut request) = (None, Some(request));
         let effect = async |ticket| {
             let request = request.take().ok_or_else(interrupted)?;
-            let (model, request) = (found.clone()?, request.parse()?);
-            let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Stream).await?;
-            spans::asked(begun.span(), &request);
-            match begun.span().within(model.stream(&request, &self.artifacts(), run.deadline)).await {
+            let (model, request) = (found.clone()?, self.chat_request(request)?);
+            let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Stream).await?;
+            spans::note_request(open_call.span(), &request);
+            match open_call.span().within(model.stream(&request, &self.artifacts(), run.deadline.at())).await {
                 Ok(stream) => {
-                    opened = Some((stream, begun));
+                    opened = Some((stream, open_call));
                     Ok(())
                 }
                 Err(error) => {
                     run.settle(ticket, &Err::<(), _>(error.clone())).await?;
-                    begun.end(CallOutcome::Chat(Err(&error))).await;
+                    open_call.end(CallOutcome::Chat(Err(&error))).await;
                     Err(error)
                 }
             }
         };
-        let call = Call::effect("models.stream", asked).resource(model_id.as_str()).bytes(bytes);
+        let call = Call::effect("models.stream", digest).resource(model_id.as_str()).bytes(bytes);
         let passed = run.pass(call, allowed, effect).await;
         passed.outcome?;
         if let Some(past) = passed.past {
             let price = self.services.models.get(&model_id).and_then(|model| model.price());
-            let begun = OpenCall::model_before(run, past.number, &model_id, ModelOperation::Stream, price);
-            return Ok(responses(request, None, begun));
+            let open_call = OpenCall::model_before(run, past.number, &model_id, ModelOperation::Stream, price);
+            return Ok(responses(request, None, open_call));
         }
-        let (stream, begun) = opened.ok_or_else(interrupted)?;
-        Ok(responses(None, Some(stream), begun))
+        let (stream, open_call) = opened.ok_or_else(interrupted)?;
+        Ok(responses(None, Some(stream), open_call))
     }
 
     async fn model_rerank(
@@ -136,16 +150,16 @@ impl ModelCalls for RunCalls {
             }
             within("a rerank request", bytes, run.limits.model_request_bytes)
         };
-        let asked = run.journal.asked(&(&model_id, &query, &documents, top_k));
+        let digest = run.journal.digest(&(&model_id, &query, &documents, top_k));
         let effect = async |ticket| {
             let model = found.clone()?;
-            let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Rerank).await?;
-            let outcome = begun.span().within(model.rerank(&query, &documents, top_k, run.deadline)).await;
+            let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Rerank).await?;
+            let outcome = open_call.span().within(model.rerank(&query, &documents, top_k, run.deadline.at())).await;
             run.settle(ticket, &outcome).await?;
-            begun.end(CallOutcome::Model(outcome.as_ref().map(|_| None))).await;
+            open_call.end(CallOutcome::Model(outcome.as_ref().map(|_| None))).await;
             outcome
         };
-        let call = Call::effect("models.rerank", asked).resource(model_id.as_str()).bytes(bytes);
+        let call = Call::effect("models.rerank", digest).resource(model_id.as_str()).bytes(bytes);
         run.pass(call, allowed, effect).await.outcome
     }
 
@@ -158,38 +172,69 @@ impl ModelCalls for RunCalls {
             many("texts", texts.len(), run.limits.embed_texts)?;
             within("an embedding request", bytes, run.limits.model_request_bytes)
         };
-        let asked = run.journal.asked(&(&model_id, &texts));
+        let digest = run.journal.digest(&(&model_id, &texts));
         let effect = async |ticket| {
             let model = found.clone()?;
-            let begun = OpenCall::model(run, &ticket, &model, ModelOperation::Embed).await?;
-            let (vectors, usage) = match begun.span().within(model.embed(&texts, run.deadline)).await {
+            let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Embed).await?;
+            let (vectors, usage) = match open_call.span().within(model.embed(&texts, run.deadline.at())).await {
                 Ok(answer) => (Ok(answer.vectors), Ok(answer.usage)),
                 Err(error) => (Err(error.clone()), Err(error)),
             };
             run.settle(ticket, &vectors).await?;
-            begun.end(CallOutcome::Model(usage.as_ref().map(Option::as_ref))).await;
+            open_call.end(CallOutcome::Model(usage.as_ref().map(Option::as_ref))).await;
             vectors
         };
-        let call = Call::effect("models.embed", asked).resource(model_id.as_str()).bytes(bytes);
+        let call = Call::effect("models.embed", digest).resource(model_id.as_str()).bytes(bytes);
         run.pass(call, allowed, effect).await.outcome
     }
 
     async fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> Result<u64, ApiError> {
+        self.count_tokens(model_id, Counted::Messages(messages)).await
+    }
+}
+
+/// The tokens to count: those of messages, as a guest asks, or of a request with tools, as an executor can.
+#[derive(Debug, serde::Serialize)]
+#[serde(untagged)]
+pub(super) enum Counted {
+    Messages(ChatMessages),
+    Request(ChatRequest),
+}
+
+impl Counted {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Messages(messages) => messages.bytes(),
+            Self::Request(request) => request.bytes(),
+        }
+    }
+
+    fn parse(self) -> Result<(Vec<Message>, Vec<ToolDefinition>), ApiError> {
+        match self {
+            Self::Messages(messages) => Ok((messages.parse()?, Vec::new())),
+            Self::Request(request) => request.parse().map(|request| (request.messages, request.tools)),
+        }
+    }
+}
+
+impl RunCalls {
+    /// `models.count-tokens`.
+    pub(super) async fn count_tokens(&mut self, model_id: String, counted: Counted) -> Result<u64, ApiError> {
         let run = &self.run;
-        let bytes = messages.bytes();
+        let bytes = counted.bytes();
         let found = self.model(&model_id, ModelOperation::CountTokens);
         let allowed = || found.clone().and_then(|_| within("the messages", bytes, run.limits.model_request_bytes));
-        let asked = run.journal.asked(&(&model_id, &messages));
+        let digest = run.journal.digest(&(&model_id, &counted));
         // Counting computes: some milliseconds for a long conversation, so not on a thread that serves.
         let effect = async |()| {
-            let (model, messages) = (found.clone()?, messages.parse()?);
-            let counted = tokio::task::spawn_blocking(move || model.count_tokens(&messages)).await;
+            let (model, (messages, tools)) = (found.clone()?, counted.parse()?);
+            let counted = tokio::task::spawn_blocking(move || model.count_tokens(&messages, &tools)).await;
             counted.unwrap_or_else(|error| {
                 tracing::error!(%error, "counting tokens failed");
                 Err(ApiError::new(ErrorCode::RuntimeError, "the host could not count tokens; its log has the reason"))
             })
         };
-        let call = Call::read("models.count-tokens", asked).resource(model_id.as_str()).bytes(bytes);
+        let call = Call::read("models.count-tokens", digest).resource(model_id.as_str()).bytes(bytes);
         run.pass(call, allowed, effect).await.outcome
     }
 }
@@ -210,22 +255,22 @@ struct Responses {
     calls: RunCalls,
     model_id: String,
     /// The request of an earlier execution, sent again if the guest did not receive the whole answer.
-    asked: Option<ChatRequest>,
+    request: Option<ChatRequest>,
     /// `None` until the request is sent again.
     stream: Option<ModelStream>,
     /// Until its end is recorded.
-    begun: Option<OpenCall>,
-    given: Given,
+    open_call: Option<OpenCall>,
+    received: ReceivedAnswer,
 }
 
 /// The part of an answer from an earlier execution that the guest has received.
 #[derive(Default)]
-struct Given {
+struct ReceivedAnswer {
     text: String,
     reasoning: String,
 }
 
-impl Given {
+impl ReceivedAnswer {
     fn note(&mut self, chunks: &[ModelChunk]) {
         for chunk in chunks {
             match chunk {
@@ -255,13 +300,13 @@ impl Given {
 
 /// The rest of `text` after `given`. Fails if the new answer begins differently, because the guest cannot continue such an
 /// answer.
-fn skipped(given: &mut String, text: String) -> Result<Option<String>, ApiError> {
-    if let Some(rest) = given.strip_prefix(text.as_str()) {
-        *given = rest.to_owned();
+fn skipped(received: &mut String, text: String) -> Result<Option<String>, ApiError> {
+    if let Some(rest) = received.strip_prefix(text.as_str()) {
+        *received = rest.to_owned();
         return Ok(None);
     }
-    let rest = text.strip_prefix(given.as_str()).ok_or_else(interrupted)?.to_owned();
-    given.clear();
+    let rest = text.strip_prefix(received.as_str()).ok_or_else(interrupted)?.to_owned();
+    received.clear();
     Ok(Some(rest))
 }
 
@@ -294,16 +339,17 @@ impl Responses {
             let stream = match &mut self.stream {
                 Some(stream) => stream,
                 None => {
-                    let Some(request) = self.asked.take() else { return Ok(Vec::new()) };
+                    let Some(request) = self.request.take() else { return Ok(Vec::new()) };
                     let run = &self.calls.run;
                     let model = self.calls.model(&self.model_id, ModelOperation::Stream)?;
-                    let stream = model.stream(&request.parse()?, &self.calls.artifacts(), run.deadline).await?;
+                    let request = self.calls.chat_request(request)?;
+                    let stream = model.stream(&request, &self.calls.artifacts(), run.deadline.at()).await?;
                     self.stream.insert(stream)
                 }
             };
             let chunks = stream.chunks().await?;
             let came = !chunks.is_empty();
-            let left = self.given.skip(chunks)?;
+            let left = self.received.skip(chunks)?;
             if !left.is_empty() || !came {
                 return Ok(left);
             }
@@ -319,28 +365,28 @@ impl ResponseStream for Responses {
         let effect = async |ticket| {
             let outcome = self.chunks().await;
             run.settle(ticket, &outcome).await?;
-            if let (Some(begun), Ok(chunks)) = (&self.begun, &outcome)
+            if let (Some(open_call), Ok(chunks)) = (&self.open_call, &outcome)
                 && let Some(ModelChunk::Done(response)) = chunks.last()
             {
-                spans::record_answer(begun.span(), &response.message);
+                spans::record_answer(open_call.span(), &response.message);
             }
-            if let Some((ended, begun)) = ending(&outcome).and_then(|ended| Some((ended, self.begun.take()?))) {
-                begun.end(CallOutcome::Chat(ended)).await;
+            if let Some((ended, open_call)) = ending(&outcome).and_then(|ended| Some((ended, self.open_call.take()?))) {
+                open_call.end(CallOutcome::Chat(ended)).await;
             }
             outcome
         };
-        let call = Call::piece(NEXT, run.journal.asked(&())).resource(model_id.as_str());
+        let call = Call::piece(NEXT, run.journal.digest(&())).resource(model_id.as_str());
         let passed = run.pass(call, || Ok(()), effect).await;
         if passed.past.is_none() {
             return passed.outcome;
         }
         if let Ok(chunks) = &passed.outcome {
-            self.given.note(chunks);
+            self.received.note(chunks);
         }
         if ending(&passed.outcome).is_some() {
-            self.asked = None;
-            if let Some(begun) = self.begun.take() {
-                begun.ended_before();
+            self.request = None;
+            if let Some(open_call) = self.open_call.take() {
+                open_call.ended_before();
             }
         }
         passed.outcome
@@ -357,25 +403,25 @@ mod tests {
 
     #[test]
     fn skipped_text_is_exact_for_every_split() {
-        let mut given = Given::default();
-        given.note(&[text("ab"), ModelChunk::Reasoning("x".into()), text("cd")]);
+        let mut received = ReceivedAnswer::default();
+        received.note(&[text("ab"), ModelChunk::Reasoning("x".into()), text("cd")]);
         assert_eq!(
-            given.skip(vec![ModelChunk::Reasoning("xy".into()), text("abc")]).unwrap(),
+            received.skip(vec![ModelChunk::Reasoning("xy".into()), text("abc")]).unwrap(),
             [ModelChunk::Reasoning("y".into())]
         );
-        assert_eq!(given.skip(vec![text("def"), text("g")]).unwrap(), [text("ef"), text("g")]);
+        assert_eq!(received.skip(vec![text("def"), text("g")]).unwrap(), [text("ef"), text("g")]);
     }
 
     #[test]
     fn another_answer_is_not_gone_on_with() {
-        let mut given = Given::default();
-        given.note(&[text("abcd")]);
-        assert_eq!(given.skip(vec![text("abX")]).unwrap_err().details.unwrap()["code"], "response_interrupted");
+        let mut received = ReceivedAnswer::default();
+        received.note(&[text("abcd")]);
+        assert_eq!(received.skip(vec![text("abX")]).unwrap_err().details.unwrap()["code"], "response_interrupted");
         let response = ModelResponse {
             message: serde_json::from_value(json!({ "role": "assistant", "content": "ab" })).unwrap(),
             finish_reason: "stop".into(),
             usage: None,
         };
-        assert!(given.skip(vec![ModelChunk::Done(response)]).is_err(), "an answer that ends before what was given");
+        assert!(received.skip(vec![ModelChunk::Done(response)]).is_err(), "an answer that ends before what was given");
     }
 }

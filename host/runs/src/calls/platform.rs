@@ -40,12 +40,12 @@ impl PlatformCalls for RunCalls {
             within("the name of an action", name.len(), MAX_ACTION_BYTES)?;
             within("the target and the payload of an action", bytes, run.limits.ask_bytes)
         };
-        let asked = run.journal.asked(&request);
+        let digest = run.journal.digest(&request);
         let effect = async |ticket| {
             let (target, payload) = parsed(&request)?;
             let action = PlatformAction::judge(&run.terms, &self.services, request.action.clone(), target, payload)?;
-            let begun = OpenCall::action(run, &ticket, action.ask(&run.limits)).await?;
-            let id = action_id(run.run_id, begun.number());
+            let open_call = OpenCall::action(run, &ticket, action.ask(&run.limits)).await?;
+            let id = action_id(run.run_id, open_call.number());
             let outcome = match action.ruling.policy {
                 ApprovalPolicy::Allow => None,
                 _ => {
@@ -55,34 +55,34 @@ impl PlatformCalls for RunCalls {
             };
             if let Some(outcome) = outcome {
                 // The record says so already.
-                begun.ended_before();
+                open_call.ended_before();
                 return Ok(outcome);
             }
-            begun.asks(false);
+            open_call.asks(false);
             let order = action.order(&run.terms, run.run_id, &id);
             if run.is_external() {
                 // The action is carried out and recorded even if the caller goes away.
-                let (services, deadline) = (Arc::clone(&self.services), run.deadline);
+                let (services, deadline) = (Arc::clone(&self.services), run.deadline.at());
                 let let_go = run.family.released.clone();
                 let doing = run.family.background.spawn(async move {
                     let done = tokio::select! {
                         done = services.actions.call(&action.action, &id, &order, deadline) => done,
                         () = let_go.cancelled() => return Err(ApiError::new(ErrorCode::Cancelled, "the run has ended")),
                     };
-                    begun.end(CallOutcome::Action(done.as_ref())).await;
+                    open_call.end(CallOutcome::Action(done.as_ref())).await;
                     done
                 });
                 let lost =
                     || ApiError::new(ErrorCode::RuntimeError, "the outcome of the action is lost; the host's log has the reason");
                 return doing.await.unwrap_or_else(|_| Err(lost())).map(ActionOutcome::Executed);
             }
-            let done = self.services.actions.call(&action.action, &id, &order, run.deadline).await;
+            let done = self.services.actions.call(&action.action, &id, &order, run.deadline.at()).await;
             let outcome = done.clone().map(ActionOutcome::Executed);
             run.settle(ticket, &outcome).await?;
-            begun.end(CallOutcome::Action(done.as_ref())).await;
+            open_call.end(CallOutcome::Action(done.as_ref())).await;
             outcome
         };
-        let call = Call::effect("platform.request-action", asked).resource(name.as_str()).bytes(bytes);
+        let call = Call::effect("platform.request-action", digest).resource(name.as_str()).bytes(bytes);
         run.pass(call, allowed, effect).await.outcome
     }
 }

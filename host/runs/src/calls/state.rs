@@ -25,8 +25,8 @@ impl RunCalls {
     ) -> Result<(), ApiError> {
         let run = &*self.run;
         let bytes = text.map_or(0, str::len);
-        let asked = run.journal.asked(&(scope, key, text));
-        let call = Call::write(action, asked).resource(key).scope(scope.as_str()).bytes(bytes);
+        let digest = run.journal.digest(&(scope, key, text));
+        let call = Call::write(action, digest).resource(key).scope(scope.as_str()).bytes(bytes);
         let found = results::state_scope(&run.terms, scope, key, &run.limits);
         let scope_key = found.clone().unwrap_or_default();
         let allowed = || {
@@ -51,11 +51,11 @@ impl RunCalls {
 impl StateCalls for RunCalls {
     async fn state_get(&mut self, scope: StateScope, key: String) -> Result<Option<Value>, ApiError> {
         let run = &*self.run;
-        let asked = run.journal.asked(&(scope, &key, None::<&str>));
+        let digest = run.journal.digest(&(scope, &key, None::<&str>));
         let found = results::state_scope(&run.terms, scope, &key, &run.limits);
         let scope_key = found.clone().unwrap_or_default();
         let get = async |()| run.ledger.state_get(&scope_key, &key).map_err(ledger_failed);
-        let call = Call::read("state.get", asked).resource(key.as_str()).scope(scope.as_str());
+        let call = Call::read("state.get", digest).resource(key.as_str()).scope(scope.as_str());
         let value = run.pass(call, || found.map(drop), get).await.outcome?;
         // A call of an earlier execution counts too: the run knows this value.
         run.knowledge.seen.note(&scope_key, &key, value.as_ref().map(seen::tag_of));
@@ -75,8 +75,8 @@ impl StateCalls for RunCalls {
 
     async fn state_list_keys(&mut self, scope: StateScope, prefix: Option<String>, limit: u32) -> Result<Vec<String>, ApiError> {
         let run = &*self.run;
-        let asked = run.journal.asked(&(scope, &prefix, limit));
-        let call = Call::read("state.list-keys", asked).resource(prefix.as_deref()).scope(scope.as_str());
+        let digest = run.journal.digest(&(scope, &prefix, limit));
+        let call = Call::read("state.list-keys", digest).resource(prefix.as_deref()).scope(scope.as_str());
         let found = results::granted_scope(&run.terms, scope);
         let scope_key = found.clone().unwrap_or_default();
         let effect = async |()| run.ledger.state_keys(&scope_key, prefix.as_deref(), limit).map_err(ledger_failed);

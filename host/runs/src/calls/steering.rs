@@ -63,12 +63,12 @@ impl RunCalls {
         }
         let Some(key) = &run.terms.grant.conversation else { return Ok(inputs) };
         let binding_id = &run.terms.grant.binding_id;
-        let wanted = |run_no| {
+        let is_input = |run_no| {
             let record = run.ledger.run_by_no(run_no).ok().flatten();
             record.is_some_and(|record| steering::can_be_taken(&record, binding_id))
         };
-        let (mut taken, mut facts, mut events) = (Vec::new(), Vec::new(), Vec::new());
-        for waiting in self.neighbours.take_waiting(key, limit - inputs.len(), &wanted) {
+        let (mut waiting_runs, mut facts, mut events) = (Vec::new(), Vec::new(), Vec::new());
+        for waiting in self.neighbours.take_waiting(key, limit - inputs.len(), &is_input) {
             let Some(record) = run.ledger.run_by_no(waiting.run_no()).map_err(ledger_failed)? else { continue };
             let Some(input) = self.input(record.run.event_id)? else { continue };
             bytes += weight(&input);
@@ -78,13 +78,13 @@ impl RunCalls {
             facts.push(Fact::SteeringReceived(SteeringReceipt { event_id: record.run.event_id, run_id: record.run.run_id }));
             events.push(record.run.event_id);
             inputs.push(input);
-            taken.push(waiting);
+            waiting_runs.push(waiting);
         }
-        if taken.is_empty() {
+        if waiting_runs.is_empty() {
             return Ok(inputs);
         }
         if run.is_external() {
-            self.receive(taken, facts, events.clone()).await?;
+            self.receive(waiting_runs, facts, events.clone()).await?;
             undelivered.note(events);
             return Ok(inputs);
         }
@@ -93,25 +93,30 @@ impl RunCalls {
         let make = |first| Ok((received(first, &facts), inputs));
         let (inputs, _) = run.commit(ticket, make).await?;
         // This run does not end before those that it has taken: a host that died in between would let them run.
-        taken.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
+        waiting_runs.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
         Ok(inputs)
     }
 
     /// Takes these inputs. The write is completed even if the caller goes away.
-    async fn receive(&self, taken: Vec<Box<dyn WaitingRun>>, facts: Vec<Fact>, events: Vec<EventId>) -> Result<(), ApiError> {
+    async fn receive(
+        &self,
+        waiting_runs: Vec<Box<dyn WaitingRun>>,
+        facts: Vec<Fact>,
+        events: Vec<EventId>,
+    ) -> Result<(), ApiError> {
         let run = Arc::clone(&self.run);
-        let (told, heard) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         tokio::spawn(async move {
             let written = run.writer.append(|first| Ok(received(first, &facts))).await.map(drop);
             let is_taken = written.is_ok();
             if is_taken {
-                taken.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
+                waiting_runs.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
             }
-            if told.send(written).is_err() && is_taken {
+            if sender.send(written).is_err() && is_taken {
                 run.knowledge.pending_inputs.lock().extend(events);
             }
         });
-        heard.await.unwrap_or_else(|_| Err(lost_input()))
+        receiver.await.unwrap_or_else(|_| Err(lost_input()))
     }
 
     fn input(&self, event_id: EventId) -> Result<Option<SteeringInput>, ApiError> {
@@ -121,14 +126,14 @@ impl RunCalls {
 
     /// Adds the artifacts of the inputs to those that the run may read.
     fn may_read(&self, inputs: &[SteeringInput]) {
-        let mut given = self.run.knowledge.input_artifacts.lock();
+        let mut input_artifacts = self.run.knowledge.input_artifacts.lock();
         for SteeringInput { event, input } in inputs {
             let within = input.contents.iter().filter_map(|part| match part {
                 ContentPart::Artifact(artifact) => Some(artifact),
                 _ => None,
             });
             let named = event.raw_ref.iter().chain(&input.attachments).chain(within);
-            given.extend(named.map(|artifact| artifact.artifact_id.clone()));
+            input_artifacts.extend(named.map(|artifact| artifact.artifact_id.clone()));
         }
     }
 }
@@ -182,7 +187,7 @@ impl SteeringCalls for RunCalls {
             }
             Err(ApiError::invalid_argument(format!("`limit` is between {MIN_PAGE} and {MAX_PAGE}, not {limit}")))
         };
-        let asked = run.journal.asked(&(limit, wait_ms));
+        let digest = run.journal.digest(&(limit, wait_ms));
         let undelivered = UndeliveredInputs { run, events: Mutex::default() };
         let effect = async |ticket: WriteTicket| {
             if wait_ms > 0 {
@@ -217,7 +222,7 @@ impl SteeringCalls for RunCalls {
                 }
             }
         };
-        let inputs = run.pass(Call::write("steering.pull", asked), allowed, effect).await.outcome?;
+        let inputs = run.pass(Call::write("steering.pull", digest), allowed, effect).await.outcome?;
         undelivered.delivered();
         self.may_read(&inputs);
         Ok(inputs)

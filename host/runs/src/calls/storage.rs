@@ -12,7 +12,7 @@ use crate::{
         blocking,
         call::{Call, WriteTicket},
     },
-    record::{journal::asked, ledger_failed, results},
+    record::{journal::request_digest, ledger_failed, results},
 };
 
 /// Tries to read a value that others replace.
@@ -62,7 +62,7 @@ impl StorageCalls for RunCalls {
     async fn storage_get(&mut self, area: StorageArea, key: String) -> Result<Option<Vec<u8>>, ApiError> {
         let run = &*self.run;
         let found = self.stored(area, &key, "storage.get");
-        let call = Call::read("storage.get", run.journal.asked(&(area, &key))).resource(key.as_str()).scope(area.as_str());
+        let call = Call::read("storage.get", run.journal.digest(&(area, &key))).resource(key.as_str()).scope(area.as_str());
         let effect = async |()| {
             let area_key = found.clone()?;
             // A value that is replaced in this moment may lose its file before it is open; then there is a newer one.
@@ -89,17 +89,17 @@ impl StorageCalls for RunCalls {
         let (bytes, limit) = (value.len(), usize::try_from(run.limits.storage_value_bytes).unwrap_or(usize::MAX));
         let found = self.stored(area, &key, "storage.set");
         let allowed = || found.clone().and_then(|_| within("a storage value", bytes, limit));
-        let asked = run.journal.asked(&(area, &key, asked::bytes(&value)));
+        let digest = run.journal.digest(&(area, &key, request_digest::bytes(&value)));
         let effect = async |ticket| self.put_storage(ticket, &found.clone()?, &key, Some(value)).await;
-        let call = Call::write("storage.set", asked).resource(key.as_str()).scope(area.as_str()).bytes(bytes);
+        let call = Call::write("storage.set", digest).resource(key.as_str()).scope(area.as_str()).bytes(bytes);
         run.pass(call, allowed, effect).await.outcome
     }
 
     async fn storage_delete(&mut self, area: StorageArea, key: String) -> Result<(), ApiError> {
         let found = self.stored(area, &key, "storage.delete");
-        let asked = self.run.journal.asked(&(area, &key));
+        let digest = self.run.journal.digest(&(area, &key));
         let effect = async |ticket| self.put_storage(ticket, &found.clone()?, &key, None).await;
-        let call = Call::write("storage.delete", asked).resource(key.as_str()).scope(area.as_str());
+        let call = Call::write("storage.delete", digest).resource(key.as_str()).scope(area.as_str());
         self.run.pass(call, || found.clone().map(drop), effect).await.outcome
     }
 
@@ -107,8 +107,8 @@ impl StorageCalls for RunCalls {
         let run = &*self.run;
         let found = self.area(area, "storage.list");
         let effect = async |()| run.ledger.storage_keys(&found.clone()?, prefix.as_deref(), limit).map_err(ledger_failed);
-        let asked = run.journal.asked(&(area, &prefix, limit));
-        let call = Call::read("storage.list", asked).resource(prefix.as_deref()).scope(area.as_str());
+        let digest = run.journal.digest(&(area, &prefix, limit));
+        let call = Call::read("storage.list", digest).resource(prefix.as_deref()).scope(area.as_str());
         run.pass(call, || found.clone().map(drop), effect).await.outcome
     }
 }

@@ -12,7 +12,7 @@ impl TimeCalls for RunCalls {
     /// Asking moves the clock, as every host call does, and the clock has the answer.
     async fn now(&mut self) -> Timestamp {
         let run = &*self.run;
-        run.tick("timers.now", run.journal.asked(&()), async {}).await;
+        run.tick("timers.now", run.journal.digest(&()), async {}).await;
         run.journal.clock().now_ms()
     }
 
@@ -22,11 +22,11 @@ impl TimeCalls for RunCalls {
             run.wait_until(at.saturating_mul(1_000).saturating_sub(run.journal.clock().began_us())).await;
             Ok(())
         };
-        run.pass(Call::read("timers.sleep-until", run.journal.asked(&at)), || Ok(()), effect).await.outcome
+        run.pass(Call::read("timers.sleep-until", run.journal.digest(&at)), || Ok(()), effect).await.outcome
     }
 
     async fn wait_until(&mut self, elapsed_us: u64) {
         let run = &*self.run;
-        run.tick("wasi.wait", run.journal.asked(&elapsed_us), run.wait_until(elapsed_us)).await;
+        run.tick("wasi.wait", run.journal.digest(&elapsed_us), run.wait_until(elapsed_us)).await;
     }
 }

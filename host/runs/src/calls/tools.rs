@@ -55,8 +55,8 @@ impl RunCalls {
 
     /// A call of a tool, as the gate takes it.
     pub(super) fn call_of<'a>(&self, request: &'a ToolRequest) -> Call<'a, OutsideEffect> {
-        let asked = self.run.journal.asked(request);
-        Call::effect("tools.call", asked).resource(request.tool_name.as_str()).bytes(request.parameters.len())
+        let digest = self.run.journal.digest(request);
+        Call::effect("tools.call", digest).resource(request.tool_name.as_str()).bytes(request.parameters.len())
     }
 
     /// Steps 3 to 5 of the gate, for a call of a tool.
@@ -78,13 +78,13 @@ impl RunCalls {
         let ToolRequest { call_id, tool_name, parameters } = request;
         let parameters = parsed(parameters)?;
         let call = ToolCall { call_id: call_id.clone(), tool_name: tool_name.clone(), parameters };
-        let begun = OpenCall::tool(run, &ticket, &call).await?;
+        let open_call = OpenCall::tool(run, &ticket, &call).await?;
         let outcome = match self.may_be_done(&ticket, &call).await {
-            Ok(()) => begun.span().within(self.execute(&begun, call)).await,
+            Ok(()) => open_call.span().within(self.execute(&open_call, call)).await,
             Err(doubt) => Err(doubt),
         };
         run.settle(ticket, &outcome).await?;
-        begun.end(CallOutcome::Tool(outcome.as_ref())).await;
+        open_call.end(CallOutcome::Tool(outcome.as_ref())).await;
         outcome
     }
 
@@ -125,16 +125,16 @@ impl RunCalls {
     }
 
     /// The effect itself: progress is recorded while the tool works.
-    async fn execute(&self, begun: &OpenCall, call: ToolCall) -> Result<ToolOutput, ApiError> {
+    async fn execute(&self, open_call: &OpenCall, call: ToolCall) -> Result<ToolOutput, ApiError> {
         let run = &self.run;
         let (reports, mut waiting) = mpsc::channel::<Progress>(PROGRESS_WAITING);
         let report = |progress: Progress| drop(reports.try_send(progress));
-        let options = CallOptions { deadline: run.deadline, progress: Some(&report) };
+        let options = CallOptions { deadline: run.deadline.at(), progress: Some(&report) };
         let working = self.services.tools.call(&call.tool_name, call.parameters, options);
         tokio::pin!(working);
         let recorded = async |progress: Progress| {
             let Progress { progress, total, message } = progress;
-            match begun.progress(progress, total, message) {
+            match open_call.progress(progress, total, message) {
                 Some(fact) => run.writer.record_fact(&fact).await,
                 None => Ok(()),
             }
@@ -150,11 +150,11 @@ impl RunCalls {
         while let Ok(progress) = waiting.try_recv() {
             recorded(progress).await?;
         }
-        self.kept(&call.tool_name, result?).await
+        self.store_large_content(&call.tool_name, result?).await
     }
 
     /// The output for the guest: bytes and long texts are stored as artifacts.
-    async fn kept(&self, tool: &str, result: ToolResult) -> Result<ToolOutput, ApiError> {
+    async fn store_large_content(&self, tool: &str, result: ToolResult) -> Result<ToolOutput, ApiError> {
         let limits = &self.run.limits;
         let artifacts = self.artifacts();
         let mut content = Vec::new();
@@ -187,8 +187,8 @@ impl RunCalls {
                         content.push(ContentPart::Other(value));
                     } else {
                         let bytes = value.to_string().into_bytes();
-                        let kept = artifacts.keep(bytes, "application/json", Some(format!("{tool}.json")), "tool").await?;
-                        content.push(ContentPart::Artifact(kept));
+                        let artifact = artifacts.keep(bytes, "application/json", Some(format!("{tool}.json")), "tool").await?;
+                        content.push(ContentPart::Artifact(artifact));
                     }
                 }
             }
@@ -196,8 +196,8 @@ impl RunCalls {
         let structured = match result.structured {
             Some(value) if json_len(&value) > limits.tool_output_chars => {
                 let bytes = value.to_string().into_bytes();
-                let kept = artifacts.keep(bytes, "application/json", Some(format!("{tool}.json")), "tool").await?;
-                content.push(ContentPart::Artifact(kept));
+                let artifact = artifacts.keep(bytes, "application/json", Some(format!("{tool}.json")), "tool").await?;
+                content.push(ContentPart::Artifact(artifact));
                 None
             }
             other => other,
@@ -245,8 +245,8 @@ impl RunCalls {
 impl ToolCalls for RunCalls {
     async fn tool_detail(&mut self, tool_name: String) -> Result<ToolDetail, ApiError> {
         let found = self.detail(&tool_name);
-        let asked = self.run.journal.asked(&tool_name);
-        let call = Call::read("tools.get-detail", asked).resource(tool_name.as_str());
+        let digest = self.run.journal.digest(&tool_name);
+        let call = Call::read("tools.get-detail", digest).resource(tool_name.as_str());
         self.run.pass(call, || found.clone().map(drop), async |()| found.clone()).await.outcome
     }
 
@@ -274,7 +274,7 @@ impl ToolCalls for RunCalls {
             }
             Ok(())
         };
-        let call = Call::effect("tools.call-many", run.journal.asked(&calls)).bytes(bytes);
+        let call = Call::effect("tools.call-many", run.journal.digest(&calls)).bytes(bytes);
         let refused = |refusal: ApiError| (0..count).map(|_| Err(refusal.clone())).collect();
         // Each goes through the gate by itself as well: it is judged by its own tool, and leaves its own record.
         let mut outcomes = Vec::new();

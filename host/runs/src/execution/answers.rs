@@ -11,7 +11,7 @@ use agent_host_protocol::{ApiError, ErrorCode, Timestamp, ask::ActionOutcome, ti
 use super::{Execution, registry::PostedAnswer};
 use crate::record::{
     HostError, WaitKey,
-    action::{Action, AskKind, Decision, Given, actions_of},
+    action::{Action, Ask, AskKind, Decision, RecordedAnswer, actions_of},
     facts::{self, ActionEnd, Fact, StatusChange},
     journal::Stop,
     ledger_failed,
@@ -19,8 +19,8 @@ use crate::record::{
 
 /// The resolution of an action.
 pub(crate) enum Resolution {
-    /// Somebody answered.
-    Answered(Given),
+    /// The action has an answer.
+    Answered(RecordedAnswer),
     /// The question expired.
     Expired,
 }
@@ -30,8 +30,8 @@ impl Resolution {
     pub(crate) fn refusal(self) -> Option<ActionOutcome> {
         match self {
             Self::Expired => Some(ActionOutcome::Expired),
-            Self::Answered(given) if given.decision == Decision::Approve => None,
-            Self::Answered(given) => Some(ActionOutcome::Denied(given.reason.unwrap_or_default())),
+            Self::Answered(recorded_answer) if recorded_answer.decision == Decision::Approve => None,
+            Self::Answered(recorded_answer) => Some(ActionOutcome::Denied(recorded_answer.reason.unwrap_or_default())),
         }
     }
 }
@@ -62,6 +62,12 @@ impl WaitMode {
 }
 
 impl Execution {
+    /// A request to people, answered in time: it expires no later than the run where the wait counts.
+    pub(crate) fn in_time(&self, ask: Ask) -> Ask {
+        let expires_at = ask.expires_at.map(|at| if self.terms.waiting_counts { at.min(self.deadline.timestamp()) } else { at });
+        Ask { expires_at, ..ask }
+    }
+
     /// Waits for the answer to what the run has asked, as its record says. A run that can be parked is: then this does not
     /// return, and the next execution finds the answer in the record.
     pub(crate) async fn await_answer(&self, action_id: &str, kind: AskKind, mode: WaitMode) -> Result<Resolution, ApiError> {
@@ -75,6 +81,9 @@ impl Execution {
         let _awaited: Vec<_> = ids.iter().map(|id| mail.await_action(id)).collect();
         let mut arrivals = mail.arrivals();
         let (mut resolutions, expires) = self.recorded_resolutions(ids).await?;
+        // A guest goes on beside its background actions.
+        let goes_on = mode == WaitMode::Background && !self.is_external();
+        let _uncounted = (!self.terms.waiting_counts && !goes_on).then(|| self.deadline.pause());
         let mut waits = false;
         loop {
             arrivals.mark_unchanged();
@@ -122,8 +131,8 @@ impl Execution {
                 action = self.action(id)?;
             }
             expires.push(action.as_ref().and_then(Action::expires_at));
-            resolutions.push(action.and_then(|action| match action.given() {
-                Some(given) => Some(Resolution::Answered(given)),
+            resolutions.push(action.and_then(|action| match action.recorded_answer() {
+                Some(recorded_answer) => Some(Resolution::Answered(recorded_answer)),
                 None => action.resolved.map(|_| Resolution::Expired),
             }));
         }
@@ -138,8 +147,8 @@ impl Execution {
         expires_at: Option<Timestamp>,
     ) -> Result<Option<Resolution>, ApiError> {
         while let Some((letter, _writing)) = self.waits.mail.take(action_id) {
-            if let Some(given) = self.record_answer(action_id, kind, letter).await {
-                return Ok(Some(Resolution::Answered(given)));
+            if let Some(recorded_answer) = self.record_answer(action_id, kind, letter).await {
+                return Ok(Some(Resolution::Answered(recorded_answer)));
             }
         }
         if expires_at.is_some_and(|at| at <= time::now()) {
@@ -159,11 +168,11 @@ impl Execution {
     }
 
     /// Writes an answer that was posted. Returns `None` if the write failed; the sender receives an error.
-    async fn record_answer(&self, action_id: &str, kind: AskKind, letter: PostedAnswer) -> Option<Given> {
-        let PostedAnswer { given, receipt, .. } = letter;
+    async fn record_answer(&self, action_id: &str, kind: AskKind, letter: PostedAnswer) -> Option<RecordedAnswer> {
+        let PostedAnswer { recorded_answer, receipt, .. } = letter;
         let at = time::now();
-        let facts = given.facts(action_id);
-        let refers_to = given.artifacts(kind);
+        let facts = recorded_answer.facts(action_id, kind);
+        let refers_to = recorded_answer.artifacts(kind);
         let make = |first: u64| Ok(RunWrite { events: facts::events(&facts, first, at), refers_to, ..RunWrite::default() });
         let written = match self.writer.append(make).await {
             Ok(written) => written.durable().await,
@@ -172,7 +181,7 @@ impl Execution {
         match written {
             Ok(()) => {
                 let _ = receipt.send(Ok(()));
-                Some(given)
+                Some(recorded_answer)
             }
             Err(error) => {
                 let _ = receipt.send(Err(HostError::Unavailable(error.message)));
@@ -188,7 +197,9 @@ impl Execution {
 
     /// Records that the run is executed again.
     async fn record_resume(&self) -> Result<(), ApiError> {
-        self.record_status(|at| RunChange::Resume { at }, StatusChange::running("answered")).await
+        // A resumed run has the time back that it has waited.
+        let deadline_at = Some(self.deadline.timestamp());
+        self.record_status(|at| RunChange::Start { at, deadline_at }, StatusChange::running("answered")).await
     }
 
     async fn record_status(&self, change: impl FnOnce(Timestamp) -> RunChange, status: StatusChange) -> Result<(), ApiError> {

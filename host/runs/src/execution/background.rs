@@ -59,14 +59,14 @@ impl BackgroundActions {
         // that an answer to this wakes it as well.
         open.asks(false);
         let Self { run, services } = self.clone();
-        let (cancelled, deadline) = (run.cancelled.clone(), run.deadline);
+        let cancelled = run.cancelled.clone();
         let tasks = run.family.background.clone();
         let acting = async move {
             let outcome = tokio::select! {
                 outcome = resolve(&run, &services, &id, action) => outcome,
                 // The end of the run says of what is left that it was cancelled.
                 () = cancelled.cancelled() => return,
-                () = tokio::time::sleep_until(deadline.into()) => return,
+                () = run.deadline.passed() => return,
                 () = run.family.released.cancelled() => return,
             };
             match outcome {
@@ -94,7 +94,7 @@ async fn resolve(
             return Ok(None);
         }
     }
-    services.actions.call(&action.action, id, &action.order(&run.terms, run.run_id, id), run.deadline).await.map(Some)
+    services.actions.call(&action.action, id, &action.order(&run.terms, run.run_id, id), run.deadline.at()).await.map(Some)
 }
 
 impl Execution {

@@ -14,7 +14,7 @@ use agent_host_protocol::ApiError;
 use serde::Serialize;
 
 use super::{Execution, answer::Answer, writer::PendingWrite};
-use crate::record::journal::{Asked, Effect, Outcome, Ticket};
+use crate::record::journal::{Effect, Outcome, RequestDigest, Ticket};
 
 /// A host call.
 pub(crate) struct Call<'a, K> {
@@ -26,7 +26,7 @@ pub(crate) struct Call<'a, K> {
     /// Bytes of the request.
     pub(super) bytes: usize,
     /// The request, as the journal keeps it.
-    pub(super) asked: Asked,
+    pub(super) digest: RequestDigest,
     pub(super) rate: Rate,
     kind: PhantomData<fn() -> K>,
 }
@@ -38,6 +38,8 @@ pub(super) enum Rate {
     Calls,
     /// Of pieces: a call over the rate waits.
     Pieces,
+    /// Of results, so many at once: a call over the rate waits.
+    Results(usize),
 }
 
 /// A kind of host call.
@@ -86,32 +88,38 @@ impl Kind for OutsideEffect {
 }
 
 impl<'a> Call<'a, Read> {
-    pub(crate) fn read(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
-        Self::new(action, asked)
+    pub(crate) fn read(action: impl Into<Cow<'static, str>>, digest: RequestDigest) -> Self {
+        Self::new(action, digest)
     }
 }
 
 impl<'a> Call<'a, LedgerWrite> {
-    pub(crate) fn write(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
-        Self::new(action, asked)
+    pub(crate) fn write(action: impl Into<Cow<'static, str>>, digest: RequestDigest) -> Self {
+        Self::new(action, digest)
+    }
+
+    /// A batch of results. They have a rate of their own, and a run that emits faster waits: a refusal would lose what a model
+    /// has said.
+    pub(crate) fn results(action: impl Into<Cow<'static, str>>, digest: RequestDigest, count: usize) -> Self {
+        Self { rate: Rate::Results(count), ..Self::new(action, digest) }
     }
 }
 
 impl<'a> Call<'a, OutsideEffect> {
-    pub(crate) fn effect(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
-        Self::new(action, asked)
+    pub(crate) fn effect(action: impl Into<Cow<'static, str>>, digest: RequestDigest) -> Self {
+        Self::new(action, digest)
     }
 
     /// The next piece of a stream that was granted when it was opened. A guest that reads a fast stream waits, and then gets
     /// more at once: a refusal in the middle of a stream would help nobody.
-    pub(crate) fn piece(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
-        Self { rate: Rate::Pieces, ..Self::new(action, asked) }
+    pub(crate) fn piece(action: impl Into<Cow<'static, str>>, digest: RequestDigest) -> Self {
+        Self { rate: Rate::Pieces, ..Self::new(action, digest) }
     }
 }
 
 impl<'a, K> Call<'a, K> {
-    fn new(action: impl Into<Cow<'static, str>>, asked: Asked) -> Self {
-        Self { action: action.into(), resource: None, scope: None, bytes: 0, asked, rate: Rate::Calls, kind: PhantomData }
+    fn new(action: impl Into<Cow<'static, str>>, digest: RequestDigest) -> Self {
+        Self { action: action.into(), resource: None, scope: None, bytes: 0, digest, rate: Rate::Calls, kind: PhantomData }
     }
 
     pub(crate) fn resource(self, resource: impl Into<Option<&'a str>>) -> Self {

@@ -45,7 +45,7 @@ impl Execution {
         for doubt in doubts {
             let id = action_id(self.run_id, doubt.number);
             if self.action(&id)?.is_none() {
-                let request = ActionRequest { action_id: id.clone(), ask: self.ask_about(doubt) };
+                let request = ActionRequest { action_id: id.clone(), ask: self.in_time(self.ask_about(doubt)) };
                 self.writer.record_fact(&Fact::ActionRequested(request)).await?;
             }
             ids.push(id);
@@ -62,7 +62,7 @@ impl Execution {
             doubt.what
         );
         Ask {
-            expires_at: ruling.expires_ms.map(|ms| time::now().saturating_add(ms)),
+            expires_at: Some(time::now().saturating_add(ruling.expires_ms.unwrap_or(self.limits.ask_expires_ms))),
             approvers: ruling.approvers,
             subject: AskSubject::EffectInDoubt {
                 action: ACTION,
@@ -82,7 +82,7 @@ pub(crate) fn in_doubt(what: &str) -> ApiError {
             ErrorCode::RuntimeError,
             format!(
                 "the host stopped while {what} was called, and its outcome is unknown; it was not called again, since \
-                 doing it twice could do harm: find out what it did, or ask somebody"
+                 doing it twice could do harm: find out its effect, or ask a person"
             ),
         )
     }

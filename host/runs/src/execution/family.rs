@@ -39,6 +39,8 @@ pub(crate) struct Children(Mutex<Known>);
 struct Known {
     all: Vec<RunId>,
     ended: HashSet<RunId>,
+    /// Children whose use of models is in the budget of the parent.
+    counted: HashSet<RunId>,
     /// Their parent has ended.
     closed: bool,
 }
@@ -73,6 +75,11 @@ impl Children {
 
     pub(crate) fn close(&self) {
         self.0.lock().closed = true;
+    }
+
+    /// True if the use of models by this child was not counted before; it counts as counted from now on.
+    pub(crate) fn count(&self, id: RunId) -> bool {
+        self.0.lock().counted.insert(id)
     }
 
     pub(crate) fn has(&self, id: RunId) -> bool {

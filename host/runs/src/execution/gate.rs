@@ -30,13 +30,14 @@ use super::{
     metrics::{self, Metrics},
     spans,
 };
-use crate::record::journal::{Answered, Asked, CallId, Effect, Journal, Outcome, Step, Stop};
+use crate::record::journal::{Answered, CallId, Effect, Journal, Outcome, RequestDigest, Step, Stop};
 
 /// The rates of the calls of one run.
 pub(crate) struct Rates {
     calls: DefaultDirectRateLimiter,
     /// Pieces of streams: slowed down, never refused.
     pieces: DefaultDirectRateLimiter,
+    /// Results: slowed down, never refused.
     results: DefaultDirectRateLimiter,
 }
 
@@ -44,8 +45,8 @@ impl Rates {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             calls: limiter(limits.host_calls_per_second, limits.host_calls_burst),
-            // Half of it, so that a guest which answers each piece with one other call stays within its rate.
-            pieces: limiter(limits.host_calls_per_second.div_ceil(2), limits.host_calls_burst.div_ceil(2)),
+            // As results: a runner passes on each piece as one.
+            pieces: limiter(limits.results_per_second, limits.results_burst),
             results: limiter(limits.results_per_second, limits.results_burst),
         }
     }
@@ -88,7 +89,7 @@ impl Execution {
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl AsyncFnOnce(K::Ticket) -> Result<T, ApiError>,
     ) -> PassedCall<T> {
-        let step = match self.journal.enter(&call.action, std::mem::take(&mut call.asked)) {
+        let step = match self.journal.enter(&call.action, std::mem::take(&mut call.digest)) {
             Ok(step) => step,
             Err(stop) => self.stop(stop).await,
         };
@@ -103,7 +104,7 @@ impl Execution {
         allowed: impl FnOnce() -> Result<(), ApiError>,
         effect: impl AsyncFnOnce(EffectTicket) -> Result<T, ApiError>,
     ) -> PassedCall<T> {
-        let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.asked));
+        let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.digest));
         self.pass_step(step, call, allowed, effect).await
     }
 
@@ -116,7 +117,7 @@ impl Execution {
         mut call: Call<'a, OutsideEffect>,
         allowed: impl FnOnce() -> Result<(), ApiError>,
     ) -> EnteredCall<'a, OutsideEffect, T> {
-        let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.asked));
+        let step = self.journal.enter_part(within.inner(), part, &call.action, std::mem::take(&mut call.digest));
         self.enter(step, call, allowed).await
     }
 
@@ -152,8 +153,10 @@ impl Execution {
         // In one place: a future that is passed on is stored again by each that it is passed to.
         let mut effect = pin!(admitted.span.within(effect(ticket)));
         let paced = async {
-            if admitted.call.rate == Rate::Pieces {
-                self.rates.pieces.until_ready().await;
+            match admitted.call.rate {
+                Rate::Calls => {}
+                Rate::Pieces => self.rates.pieces.until_ready().await,
+                Rate::Results(count) => take_all(&self.rates.results, count, self.limits.results_burst).await,
             }
             effect.as_mut().await
         };
@@ -169,7 +172,8 @@ impl Execution {
     ) -> EnteredCall<'a, K, T> {
         let ticket = match step {
             Step::Live(ticket) => ticket,
-            Step::Answered(answered) => return EnteredCall::Over(self.recall(answered).await),
+            // Replays and refusals are rare: the future of a call has no room for them.
+            Step::Answered(answered) => return EnteredCall::Over(Box::pin(self.recall(answered)).await),
         };
         self.open.note(ticket.doubt.map_or(0, |effect| effect.number));
         let open = OpenEntry { journal: &self.journal, id: ticket.call() };
@@ -179,7 +183,7 @@ impl Execution {
         let admitted = AdmittedCall { run: self, call, open, began: Instant::now(), span };
         match self.is_active(&admitted.call.action).and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
             Ok(()) => EnteredCall::Admitted(admitted, K::ticket(ticket)),
-            Err(refusal) => EnteredCall::Over(PassedCall { outcome: admitted.end(Err(refusal)).await, past: None }),
+            Err(refusal) => EnteredCall::Over(PassedCall { outcome: Box::pin(admitted.end(Err(refusal))).await, past: None }),
         }
     }
 
@@ -192,8 +196,8 @@ impl Execution {
 
     /// A call of the clock. The contract has no refusal for it, so the rate limit delays the call. The call leaves no audit
     /// record.
-    pub(crate) async fn tick(&self, action: &str, asked: Asked, effect: impl Future<Output = ()>) {
-        let ticket = match self.journal.enter(action, asked) {
+    pub(crate) async fn tick(&self, action: &str, digest: RequestDigest, effect: impl Future<Output = ()>) {
+        let ticket = match self.journal.enter(action, digest) {
             Ok(Step::Live(ticket)) => ticket,
             Ok(Step::Answered(_)) => return,
             Err(stop) => self.stop(stop).await,
@@ -205,15 +209,6 @@ impl Execution {
         self.writer.flush_if_full().await;
     }
 
-    /// Takes `n` results off what the run may emit now.
-    pub(crate) fn take_results(&self, n: usize) -> Result<(), ApiError> {
-        let Some(n) = u32::try_from(n).ok().and_then(NonZeroU32::new) else { return Ok(()) };
-        match self.rates.results.check_n(n) {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(too_often("results", self.limits.results_per_second, self.limits.results_burst)),
-        }
-    }
-
     /// False for results of an executor: it can append them until its claim ends, `queue.cancel_grace_ms` after a cancel.
     fn stops_on_cancel(&self, action: &str) -> bool {
         !(action == EMIT && self.is_external())
@@ -223,14 +218,14 @@ impl Execution {
         if self.cancelled.is_cancelled() && self.stops_on_cancel(action) {
             return Err(cancelled());
         }
-        if Instant::now() >= self.deadline {
+        if self.deadline.is_past() {
             return Err(past_deadline());
         }
         Ok(())
     }
 
     fn take_call(&self, rate: Rate) -> Result<(), ApiError> {
-        if rate == Rate::Pieces {
+        if rate != Rate::Calls {
             return Ok(());
         }
         let (per_second, burst) = (self.limits.host_calls_per_second, self.limits.host_calls_burst);
@@ -244,7 +239,7 @@ impl Execution {
             biased;
             outcome = effect => outcome,
             () = self.cancelled.cancelled(), if self.stops_on_cancel(action) => Err(cancelled()),
-            () = tokio::time::sleep_until(self.deadline.into()) => Err(past_deadline()),
+            () = self.deadline.passed() => Err(past_deadline()),
         }
     }
 }
@@ -355,6 +350,16 @@ fn shortened(resource: &str) -> String {
 fn limiter(per_second: u32, burst: u32) -> DefaultDirectRateLimiter {
     let nonzero = |n: u32| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
     RateLimiter::direct(Quota::per_second(nonzero(per_second)).allow_burst(nonzero(burst)))
+}
+
+/// Waits until so many are within the rate. More than fit into a burst are taken in parts.
+async fn take_all(limiter: &DefaultDirectRateLimiter, count: usize, burst: u32) {
+    let mut left = u32::try_from(count).unwrap_or(u32::MAX);
+    while let Some(part) = NonZeroU32::new(left.min(burst.max(1))) {
+        // A part is no larger than the burst, so it is within the capacity.
+        let _ = limiter.until_n_ready(part).await;
+        left -= part.get();
+    }
 }
 
 fn cancelled() -> ApiError {

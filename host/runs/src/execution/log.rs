@@ -32,10 +32,10 @@ pub(crate) struct GuestLog {
 struct State {
     /// The beginning of a line that is not complete.
     partial: Vec<u8>,
-    kept: VecDeque<String>,
+    lines: VecDeque<String>,
     kept_bytes: usize,
     /// Bytes taken in the second that began at `since`.
-    taken: u32,
+    bytes_this_second: u32,
     since: Option<Instant>,
     dropped: u64,
 }
@@ -54,7 +54,7 @@ impl GuestLog {
         }
         let mut tail: Vec<&str> = Vec::new();
         let mut bytes = 0;
-        for line in state.kept.iter().rev() {
+        for line in state.lines.iter().rev() {
             bytes += line.len() + 1;
             if bytes > TAIL && !tail.is_empty() {
                 break;
@@ -70,7 +70,7 @@ impl GuestLog {
     }
 
     fn line(&self, state: &mut State, source: LogSource, line: &[u8]) {
-        let line = shown(line);
+        let line = printable(line);
         if line.is_empty() {
             return;
         }
@@ -82,16 +82,16 @@ impl GuestLog {
             _ => tracing::debug!(target: "agent_host::guest", run_id = %self.run_id, "{line}"),
         }
         state.kept_bytes += line.len();
-        state.kept.push_back(line);
+        state.lines.push_back(line);
         while state.kept_bytes > self.kept_bytes {
-            let Some(oldest) = state.kept.pop_front() else { break };
+            let Some(oldest) = state.lines.pop_front() else { break };
             state.kept_bytes -= oldest.len();
         }
     }
 }
 
 /// A line as a terminal can bear it: valid text, without control characters, not too long.
-fn shown(line: &[u8]) -> String {
+fn printable(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line.get(..MAX_LINE).unwrap_or(line));
     text.trim_end().chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
@@ -104,13 +104,13 @@ impl RunLog for GuestLog {
         let mut state = self.state.lock();
         if state.since.is_none_or(|since| since.elapsed().as_secs() >= 1) {
             state.since = Some(Instant::now());
-            state.taken = 0;
+            state.bytes_this_second = 0;
         }
-        let room = self.per_second.saturating_sub(state.taken) as usize;
-        let taken = bytes.get(..room.min(bytes.len())).unwrap_or_default();
-        state.taken = state.taken.saturating_add(u32::try_from(taken.len()).unwrap_or(u32::MAX));
-        state.dropped += (bytes.len() - taken.len()) as u64;
-        let mut rest = taken;
+        let room = self.per_second.saturating_sub(state.bytes_this_second) as usize;
+        let admitted = bytes.get(..room.min(bytes.len())).unwrap_or_default();
+        state.bytes_this_second = state.bytes_this_second.saturating_add(u32::try_from(admitted.len()).unwrap_or(u32::MAX));
+        state.dropped += (bytes.len() - admitted.len()) as u64;
+        let mut rest = admitted;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (head, tail) = rest.split_at(end);
             let mut line = std::mem::take(&mut state.partial);

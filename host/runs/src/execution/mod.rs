@@ -5,6 +5,7 @@ pub(crate) mod answers;
 pub(crate) mod background;
 pub(crate) mod budget;
 pub(crate) mod call;
+pub(crate) mod deadline;
 pub(crate) mod doubt;
 pub(crate) mod family;
 pub(crate) mod gate;
@@ -25,13 +26,14 @@ use std::{
 };
 
 use agent_host_ledger::{Ledger, LedgerError};
-use agent_host_protocol::{ApiError, ErrorCode, EventId, Limits, RunId, run::ModelUsage};
+use agent_host_protocol::{ApiError, ErrorCode, EventId, EventSource, Limits, Run, RunId, run::ModelUsage};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::shared::Shared;
 use self::{
     budget::RunBudget,
+    deadline::Deadline,
     family::Family,
     gate::Rates,
     metrics::Metrics,
@@ -40,7 +42,7 @@ use self::{
     waits::Waits,
     writer::{ExecutionWriter, RunWriter, UnwrittenStart},
 };
-use crate::record::{journal::Journal, ledger_failed, seen::Seen, terms::Terms};
+use crate::record::{journal::Journal, ledger_failed, seen::Seen, terms::Terms, transcript::ItemPlace};
 
 /// One execution of a run. The calls of the run and its background tasks share its parts.
 pub(crate) struct Execution {
@@ -54,7 +56,7 @@ pub(crate) struct Execution {
     /// Cancelled once the request to cancel the run is committed.
     pub(crate) cancelled: CancellationToken,
     /// The instant at which the execution times out.
-    pub(crate) deadline: Instant,
+    pub(crate) deadline: Deadline,
     pub(crate) journal: Arc<Journal>,
     pub(crate) writer: ExecutionWriter,
     /// Calls of effects that have begun and not ended.
@@ -97,6 +99,7 @@ pub(crate) struct Knowledge {
 /// The parts of a new execution.
 pub(crate) struct NewExecution<'a> {
     pub(crate) run_id: RunId,
+    pub(crate) event_id: EventId,
     pub(crate) run_no: u64,
     pub(crate) attempt: u32,
     pub(crate) terms: Arc<Terms>,
@@ -119,6 +122,15 @@ pub(crate) struct NewExecution<'a> {
 }
 
 impl Execution {
+    /// Counts the use of models by a child that has ended, once: by the call that hears of the end or by the task that records it,
+    /// whichever is first.
+    pub(crate) fn count_child(&self, child: &Run) {
+        let usage = child.total_usage();
+        if usage.calls > 0 && self.family.children.count(child.run_id) {
+            self.budget.spend(&usage);
+        }
+    }
+
     pub(crate) fn new(parts: NewExecution<'_>) -> Self {
         let NewExecution { run_id, run_no, attempt, terms, limits, ledger, cancelled, deadline, last_sequence, .. } = parts;
         let writer = RunWriter::new(ledger, run_id, run_no);
@@ -127,14 +139,16 @@ impl Execution {
             None => writer,
         };
         let journal = Arc::new(parts.journal);
+        let conversation = terms.grant.conversation.clone();
+        let place = conversation.map(|conversation| ItemPlace { conversation, event_id: parts.event_id, run_id });
         Self {
             run_id,
             run_no,
             attempt,
             ledger: ledger.clone(),
             cancelled,
-            deadline,
-            writer: ExecutionWriter::new(writer, Arc::clone(&journal), last_sequence, parts.start),
+            deadline: Deadline::new(deadline),
+            writer: ExecutionWriter::new(writer, Arc::clone(&journal), place, last_sequence, parts.start),
             journal,
             open: OpenCalls::of_attempt(attempt),
             rates: Rates::new(&limits),
@@ -148,10 +162,24 @@ impl Execution {
         }
     }
 
+    /// Fails if the record has no room for this number of events more.
+    pub(crate) fn has_room(&self, events: usize) -> Result<(), ApiError> {
+        let most = self.limits.run_events;
+        if self.writer.last_sequence().saturating_add(events as u64) <= most {
+            return Ok(());
+        }
+        Err(ApiError::new(ErrorCode::PayloadTooLarge, format!("a run has at most {most} events")))
+    }
+
     /// True if an executor executes the run. The calls of an external run are concurrent, and the caller of a call may go
     /// away while the run continues.
     pub(crate) fn is_external(&self) -> bool {
         self.writer.claim().is_some()
+    }
+
+    /// The author of the results of this execution.
+    pub(crate) fn source(&self) -> EventSource {
+        if self.is_external() { EventSource::Executor } else { EventSource::Runner }
     }
 }
 

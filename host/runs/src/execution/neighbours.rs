@@ -27,13 +27,13 @@ pub(crate) trait Neighbours: Send + Sync {
     /// Requests the cancellation of a run, durably.
     async fn cancel(&self, run_id: RunId, reason: String) -> Result<(), HostError>;
 
-    /// Takes runs that wait in the line of a conversation and that `wanted` accepts by their number: oldest first, at most
+    /// Takes runs that wait in the line of a conversation and whose number `accepts` accepts: oldest first, at most
     /// `limit`.
     fn take_waiting(
         &self,
         conversation: &ConversationKey,
         limit: usize,
-        wanted: &(dyn Fn(u64) -> bool + Sync),
+        accepts: &(dyn Fn(u64) -> bool + Sync),
     ) -> Vec<Box<dyn WaitingRun>>;
 
     /// Notified when a run joins the line of a conversation and waits. A run that joined before this call counts too.

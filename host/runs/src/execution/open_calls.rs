@@ -31,7 +31,10 @@ use super::{
 };
 use crate::record::{
     action::{Ask, action_id},
-    facts::{ActionRequest, CallOutcome, CallSubject, Fact, ModelCall, ToolCallName, ToolCallProgress, ToolCallStart, shortened},
+    facts::{
+        ActionRequest, CallOutcome, CallSubject, Fact, ModelCall, ToolCallName, ToolCallProgress, events, shortened,
+        tool_call_started,
+    },
     journal::Effect,
 };
 
@@ -224,7 +227,7 @@ impl OpenCall {
     ) -> Result<Self, ApiError> {
         let model_id = model.id().to_owned();
         let subject = |number| CallSubject::Model(model_call(number, &model_id, operation));
-        let started = |number| Fact::ModelCallStarted(model_call(number, &model_id, operation));
+        let started = |number| vec![Fact::ModelCallStarted(model_call(number, &model_id, operation))];
         let open = Self::start(run, ticket, subject, started).await?;
         Ok(open.observed(ObservedSubject::Model(model_id.clone(), operation, model.price()), spans::of_model(model, operation)))
     }
@@ -244,7 +247,12 @@ impl OpenCall {
     /// Starts a call of a tool.
     pub(crate) async fn tool(run: &Arc<Execution>, ticket: &EffectTicket, call: &ToolCall) -> Result<Self, ApiError> {
         let name = ToolCallName { tool_call_id: call.call_id.clone(), tool_name: call.tool_name.clone() };
-        let started = |_| Fact::ToolCallStarted(ToolCallStart::new(name.clone(), &call.parameters, run.limits.result_bytes / 2));
+        let facts = tool_call_started(&name, &call.parameters, run.limits.result_bytes / 2);
+        // Long parameters are many events, which a guest could write without end.
+        if facts.len() > 1 && ticket.doubt().is_none() {
+            run.has_room(facts.len())?;
+        }
+        let started = |_| facts;
         let open = Self::start(run, ticket, |_| CallSubject::Tool(name.clone()), started).await?;
         Ok(open.observed(ObservedSubject::Tool(call.tool_name.clone()), spans::of_tool(call)))
     }
@@ -252,7 +260,8 @@ impl OpenCall {
     /// Asks people, or starts a platform action. The id of the action is `action_id` of the call's number.
     pub(crate) async fn action(run: &Arc<Execution>, ticket: &EffectTicket, ask: Ask) -> Result<Self, ApiError> {
         let id = |number| action_id(run.run_id, number);
-        let requested = |number| Fact::ActionRequested(ActionRequest { action_id: id(number), ask });
+        let ask = run.in_time(ask);
+        let requested = |number| vec![Fact::ActionRequested(ActionRequest { action_id: id(number), ask })];
         let open = Self::start(run, ticket, |number| CallSubject::Action { action_id: id(number) }, requested).await?;
         open.asks(true);
         Ok(open)
@@ -280,22 +289,22 @@ impl OpenCall {
         open
     }
 
-    /// Writes the fact and the journal entry. Both are durable when this function returns, so the effect may begin. If an
-    /// earlier execution wrote both, the call continues under its number.
+    /// Writes the facts and the journal entry. All are durable when this function returns, so the effect may begin. If an
+    /// earlier execution wrote them, the call continues under its number.
     async fn start(
         run: &Arc<Execution>,
         ticket: &EffectTicket,
         subject: impl FnOnce(u64) -> CallSubject,
-        started: impl FnOnce(u64) -> Fact,
+        started: impl FnOnce(u64) -> Vec<Fact>,
     ) -> Result<Self, ApiError> {
         if let Some(Effect { number }) = ticket.doubt() {
             return Ok(Self::open(run, number, subject(number)));
         }
         let number = run.open.next();
-        let (fact, at) = (started(number), time::now());
+        let (facts, at) = (started(number), time::now());
         // A request to people, or to a platform, is on disk before anybody hears of it, journal or not.
-        let is_action = matches!(fact, Fact::ActionRequested(_));
-        let write = |sequence| RunWrite { events: vec![fact.event(sequence, at)], ..RunWrite::default() };
+        let is_action = facts.iter().any(|fact| matches!(fact, Fact::ActionRequested(_)));
+        let write = |sequence| RunWrite { events: events(&facts, sequence, at), ..RunWrite::default() };
         let written = run.writer.start(ticket.inner(), Effect { number }, write).await?;
         if run.journal.is_recording() || is_action {
             written.durable().await?;
@@ -376,8 +385,7 @@ impl Drop for OpenCall {
         call.left = Some(Instant::now());
         drop(calls);
         // An external run continues after a caller has gone away. If the run ends itself, its end closes the call.
-        let ends =
-            self.run.family.released.is_cancelled() || self.run.cancelled.is_cancelled() || Instant::now() >= self.run.deadline;
+        let ends = self.run.family.released.is_cancelled() || self.run.cancelled.is_cancelled() || self.run.deadline.is_past();
         if self.run.is_external()
             && !ends
             && let Ok(runtime) = tokio::runtime::Handle::try_current()

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, futures::OwnedNotified, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::record::{HostError, action::Given};
+use crate::record::{HostError, action::RecordedAnswer};
 
 /// The places of all runs of a cell: live, leaving or parked.
 #[derive(Default)]
@@ -69,7 +69,7 @@ pub(crate) enum Location {
 /// An answer on its way to a run.
 pub(crate) struct PostedAnswer {
     pub(crate) action_id: String,
-    pub(crate) given: Given,
+    pub(crate) recorded_answer: RecordedAnswer,
     /// Set when the run begins to write the answer: from then on the answer may be durable, whatever becomes of the run.
     pub(crate) writing: Arc<AtomicBool>,
     /// Sent when the answer is durable. Dropped where the run does not take the answer.
@@ -258,8 +258,8 @@ mod tests {
 
     fn letter() -> (PostedAnswer, oneshot::Receiver<Result<(), HostError>>) {
         let (receipt, received) = oneshot::channel();
-        let given = Given { decision: Decision::Approve, by: None, reason: None, answer: None, at: 0 };
-        (PostedAnswer { action_id: "a".to_owned(), given, writing: Arc::default(), receipt }, received)
+        let recorded_answer = RecordedAnswer { decision: Decision::Approve, by: None, reason: None, answer: None, at: 0 };
+        (PostedAnswer { action_id: "a".to_owned(), recorded_answer, writing: Arc::default(), receipt }, received)
     }
 
     #[tokio::test]

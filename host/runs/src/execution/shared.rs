@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use agent_host_protocol::{Limits, RunnerId};
+use agent_host_protocol::{Limits, RunnerId, RunnerManifest};
 use agent_host_sandbox::{Plugins, Sandbox};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
-use crate::policy::{binding::Serving, keys::Keys, setup::Setup};
+use crate::policy::{binding::Serving, keys::Keys, registered::RegisteredRunners, setup::Setup};
 
 /// The state that a process has once. Every cell and every run of it holds this.
 pub(crate) struct Shared {
@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) reloads: watch::Sender<u64>,
     pub(crate) sandbox: Sandbox,
     pub(crate) plugins: Plugins,
+    /// Runners whose manifests executors have brought.
+    pub(crate) registered: RegisteredRunners,
     /// API keys.
     pub(crate) keys: Keys,
     pub(crate) metrics: Metrics,
@@ -35,6 +37,7 @@ impl Shared {
             reloads: watch::Sender::new(0),
             sandbox,
             plugins,
+            registered: RegisteredRunners::default(),
             keys,
             metrics: Metrics::default(),
             stopping: CancellationToken::new(),
@@ -56,12 +59,28 @@ impl Shared {
         Arc::clone(&self.setup.load().limits)
     }
 
-    /// The guest or the executors that serve a runner now. External runners of the configuration come before the plugins directory.
+    /// The guest or the executors that serve a runner now. External runners of the
+    /// configuration come before the plugins directory, and that before manifests that executors have brought.
     pub(crate) fn serving(&self, id: &RunnerId) -> Option<Serving> {
-        match self.setup.load().external(id) {
-            Some(manifest) => Some(Serving::External { manifest, component: String::new() }),
-            None => self.plugins.runner(id).map(Serving::Guest),
+        let setup = self.setup.load();
+        let external = |manifest| Serving::External { manifest, component: String::new() };
+        let guest = || self.plugins.runner(id).map(Serving::Guest);
+        let registered = || self.registered.get(id, &setup.config).map(external);
+        setup.external(id).map(external).or_else(guest).or_else(registered)
+    }
+
+    /// The manifests of the runners that executors serve, by id, each with the workspace whose executors brought it. Those of the
+    /// configuration belong to no workspace.
+    pub(crate) fn external_runners(&self) -> Vec<(RunnerManifest, Option<String>)> {
+        let setup = self.setup();
+        let mut all: Vec<_> = setup.externals().into_iter().map(|manifest| (manifest, None)).collect();
+        for (manifest, workspace) in self.registered.all(&setup.config) {
+            if setup.external(&manifest.id).is_none() && self.plugins.runner(&manifest.id).is_none() {
+                all.push(((*manifest).clone(), workspace));
+            }
         }
+        all.sort_by(|(a, _), (b, _)| a.id.cmp(&b.id));
+        all
     }
 
     /// Ids of the runners that plugins hold, for messages.

@@ -180,7 +180,7 @@ pub(crate) fn of_model(model: &Model, operation: ModelOperation) -> Span {
 }
 
 /// Adds the request of a model call, if content is captured.
-pub(crate) fn asked(span: &Span, request: &ModelRequest) {
+pub(crate) fn note_request(span: &Span, request: &ModelRequest) {
     if trace::captures_content() {
         span.set(|| vec![Attribute::new("gen_ai.input.messages", messages(&request.messages))]);
     }
@@ -245,7 +245,7 @@ pub(crate) fn executed(span: &Span, output: &ToolOutput) {
 
 /// Messages in the form of the conventions.
 fn messages(messages: &[Message]) -> String {
-    let shown: Vec<_> = messages
+    let entries: Vec<_> = messages
         .iter()
         .map(|message| {
             let part = |part: &ContentPart| match part {
@@ -260,5 +260,5 @@ fn messages(messages: &[Message]) -> String {
             json!({ "role": message.role.as_str(), "parts": parts })
         })
         .collect();
-    shortened(&serde_json::Value::Array(shown).to_string(), MAX_CONTENT)
+    shortened(&serde_json::Value::Array(entries).to_string(), MAX_CONTENT)
 }

@@ -7,6 +7,7 @@
 
 use std::{
     convert::Infallible,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,7 +16,7 @@ use std::{
 };
 
 use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, NewContext, RunChange, RunRecord, RunWrite, StateWrite};
-use agent_host_protocol::{ApiError, ErrorCode, Run, RunId, run::Terminal, time};
+use agent_host_protocol::{ApiError, ErrorCode, EventSource, Run, RunId, run::Terminal, time};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::Notify;
@@ -27,6 +28,7 @@ use crate::record::{
     journal::{CallId, Effect, Journal, Outcome, Refused, Ticket},
     ledger_failed,
     terminal::results_lost,
+    transcript::ItemPlace,
 };
 
 /// Pause between two tries of a write that the disk refused.
@@ -70,13 +72,14 @@ impl RunWriter {
     }
 
     /// Admits a write. The write is durable when the commit resolves; every later write of the run comes after it.
-    pub(crate) async fn append(&self, write: RunWrite) -> Result<Commit, LedgerError> {
-        self.ledger.submit(RunWrite { run_no: self.run_no, claim: self.claim, ..write }).await
+    pub(crate) fn append(&self, write: RunWrite) -> impl Future<Output = Result<Commit, LedgerError>> + Send + use<'_> {
+        self.ledger.submit(RunWrite { run_no: self.run_no, claim: self.claim, ..write })
     }
 
     /// Writes durably; gives the run as it is then.
-    pub(crate) async fn commit(&self, write: RunWrite) -> Result<Run, LedgerError> {
-        self.append(write).await?.await
+    pub(crate) fn commit(&self, write: RunWrite) -> impl Future<Output = Result<Run, LedgerError>> + Send + use<'_> {
+        let append = self.append(write);
+        async move { append.await?.await }
     }
 
     /// Writes durably the change that `make` derives from the record; `record` is the record as the caller has read it. If
@@ -193,6 +196,8 @@ pub(crate) struct ExecutionWriter {
     writer: RunWriter,
     ledger: Ledger,
     journal: Arc<Journal>,
+    /// The place of transcript items; `None` for a run without a conversation.
+    place: Option<ItemPlace>,
     /// Sequence of the last event that was admitted.
     last_sequence: AtomicU64,
     /// Held while a sequence is taken and used.
@@ -206,12 +211,19 @@ pub(crate) struct ExecutionWriter {
 }
 
 impl ExecutionWriter {
-    pub(crate) fn new(writer: RunWriter, journal: Arc<Journal>, last_sequence: u64, start: Option<UnwrittenStart>) -> Self {
+    pub(crate) fn new(
+        writer: RunWriter,
+        journal: Arc<Journal>,
+        place: Option<ItemPlace>,
+        last_sequence: u64,
+        start: Option<UnwrittenStart>,
+    ) -> Self {
         let ledger = writer.ledger.clone();
         Self {
             writer,
             ledger,
             journal,
+            place,
             last_sequence: AtomicU64::new(last_sequence),
             turn: tokio::sync::Mutex::default(),
             start: Mutex::new(start),
@@ -282,7 +294,12 @@ impl ExecutionWriter {
     ) -> Result<PendingWrite, ApiError> {
         let _turn = self.turn.lock().await;
         let first = self.next_sequence();
-        let write = make(first)?;
+        let mut write = make(first)?;
+        if let Some(place) = &self.place {
+            // Results of the runner have their items already.
+            let facts = write.events.iter().filter(|event| event.source == EventSource::Host);
+            write.transcript.extend(facts.filter_map(|event| place.of_event(event)));
+        }
         let last = first + write.events.len() as u64 - 1;
         // A quota that cannot be looked up is left to the ledger's writer as well.
         let in_doubt = self.may_meet_a_quota(&write.state).unwrap_or(true);
@@ -325,14 +342,19 @@ impl ExecutionWriter {
         if self.start.lock().is_none() {
             return;
         }
-        if let Err(error) = self.append(|_| Ok(RunWrite::default())).await {
+        if let Err(error) = self.write_waiting().await {
             tracing::error!(run_id = %self.writer.run_id, %error, "the start of a run could not be written; its next write tries again");
         }
     }
 
     /// Writes what waits, durably.
     pub(crate) async fn flush(&self) -> Result<(), ApiError> {
-        self.append(|_| Ok(RunWrite::default())).await?.durable().await
+        self.write_waiting().await?.durable().await
+    }
+
+    /// Writes what waits. Rare beside the calls that may do it, so their futures have no room for it.
+    fn write_waiting(&self) -> Pin<Box<impl Future<Output = Result<PendingWrite, ApiError>> + Send>> {
+        Box::pin(self.append(|_| Ok(RunWrite::default())))
     }
 
     /// Writes what waits for a write to travel with, if it is much.
@@ -340,14 +362,14 @@ impl ExecutionWriter {
         if let Some(limit) = self.journal.just_full() {
             let effect = Some("the run can no longer be resumed");
             let fact = Fact::LimitReached(Limit { effect, limit: "journal_bytes", value: limit });
-            if let Err(error) = self.record_fact(&fact).await {
+            if let Err(error) = Box::pin(self.record_fact(&fact)).await {
                 tracing::error!(run_id = %self.writer.run_id, %error, "a full journal could not be recorded");
             }
         }
         if self.audit.lock().len() < MAX_AUDIT_WAITING && !self.journal.has_many_waiting() {
             return;
         }
-        if let Err(error) = self.append(|_| Ok(RunWrite::default())).await {
+        if let Err(error) = self.write_waiting().await {
             tracing::error!(run_id = %self.writer.run_id, %error, "audit records and journal entries could not be written");
         }
     }
@@ -366,7 +388,7 @@ impl ExecutionWriter {
             if self.audit.lock().is_empty() {
                 continue;
             }
-            if let Err(error) = self.append(|_| Ok(RunWrite::default())).await {
+            if let Err(error) = self.write_waiting().await {
                 tracing::error!(run_id = %self.writer.run_id, %error, "audit records could not be written; the next write tries again");
             }
         }

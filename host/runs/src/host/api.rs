@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use agent_host_config::{BindingConfig, BusyThread};
-use agent_host_ledger::{Forgotten, Idempotency};
+use agent_host_ledger::{AuditRecord, EventRecord, Feed, FeedBounds, FeedStep, Forgotten, Idempotency, Ledger, LedgerError};
 use agent_host_protocol::{
     Page, Principal, Run, RunEvent, RunId, SentResult, event::Envelope, grant::ConversationKey, run::Terminal,
 };
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use serde_json::value::RawValue;
 
 use super::{
-    Host, follow,
+    Host,
+    follow::{self, FeedStream},
     recording::{Recording, journaled_calls},
 };
 use crate::{
@@ -30,6 +31,7 @@ use crate::{
         claims::{Appended, ClaimRequest, ClaimedRun},
         dead_letters::DeadLetter,
         executors::{Executor, ExecutorChange, ExecutorNews, Registration},
+        watchers::RunWatch,
     },
     policy::sources::{HookError, HookRequest},
     record::{
@@ -94,6 +96,8 @@ impl Host {
     /// same commit. The commit is durable when this function returns.
     ///
     /// # Errors
+    /// [`HostError::Busy`] where another run of the thread is active, stays active, and the run does not wait for it: the
+    /// decision holds whichever API another event of the thread comes through in the same moment.
     /// Fails if the agent does not exist, its binding does not fit its runner, the event, tools, state or metadata are
     /// malformed or too large, or the host cannot accept the run now. Nothing is written then.
     pub async fn begin_agent_run(
@@ -102,21 +106,37 @@ impl Host {
         idempotency: Option<Idempotency>,
         entries: &NewEntries<'_>,
     ) -> Result<AcceptedEvent, HostError> {
-        self.0.cell.intake.begin_agent_run(run, idempotency, entries, BusyThread::Queue).await
+        self.0.cell.intake.begin_agent_run(run, idempotency, entries).await
     }
 
-    /// As [`Host::begin_agent_run`], where no other run of the thread is active: the new run is first, whichever API another
-    /// event of the thread comes through in the same moment.
+    /// Fails as [`Host::begin_agent_run`] would because of another active run of the thread, without creating anything: the
+    /// decision itself is made when the run is created.
     ///
     /// # Errors
-    /// As [`Host::begin_agent_run`]; [`HostError::Busy`] where another run of the thread is active.
-    pub async fn begin_agent_run_if_idle(
-        &self,
-        run: AgentRun,
-        idempotency: Option<Idempotency>,
-        entries: &NewEntries<'_>,
-    ) -> Result<AcceptedEvent, HostError> {
-        self.0.cell.intake.begin_agent_run(run, idempotency, entries, BusyThread::Reject).await
+    /// [`HostError::Busy`]; also if the ledger cannot be read.
+    pub fn check_busy(&self, key: &ConversationKey, binding_id: &str, busy: BusyThread) -> Result<(), HostError> {
+        self.0.cell.intake.check_busy(key, binding_id, busy)
+    }
+
+    /// Waits a moment, where `busy` replaces abandoned runs, for the client of the active run of a thread to leave: a client that
+    /// stops a run and sends its next message at once may be faster than the end of its connection.
+    ///
+    /// # Errors
+    /// Fails if the ledger cannot be read.
+    pub async fn notice_hang_up(&self, key: &ConversationKey, busy: BusyThread) -> Result<(), HostError> {
+        self.0.cell.intake.notice_hang_up(key, busy).await
+    }
+
+    /// A client watches a run until the value is dropped. A run that is streamed and that no client watches is abandoned: a
+    /// new message may replace it, and it is cancelled after `agui.disconnect_grace_ms`.
+    #[must_use]
+    pub fn watch(&self, run: RunId) -> RunWatch {
+        self.0.cell.runs.watch(run)
+    }
+
+    /// A client is about to watch a run: it counts as watched for some seconds.
+    pub fn expect_client(&self, run: RunId) {
+        self.0.cell.runs.watchers.expect(run);
     }
 
     /// Takes what somebody says in a conversation without having anybody answer it: it joins the transcript.
@@ -442,6 +462,49 @@ impl Host {
         after: u64,
     ) -> Result<impl Stream<Item = Result<RunEvent, HostError>> + Send + 'static + use<>, HostError> {
         follow::follow(&self.0.cell.runs, id, after)
+    }
+
+    /// The accepted events after the cursor `after` that `filter` accepts, each with its cursor, as they come; without a cursor
+    /// those that are accepted from now on. The stream ends when the host goes down.
+    ///
+    /// # Errors
+    /// Fails if the cursor is not one of the events of this host.
+    pub fn follow_events(
+        &self,
+        after: Option<&str>,
+        filter: impl Fn(&EventRecord) -> bool + Send + 'static,
+    ) -> Result<FeedStream<EventRecord>, HostError> {
+        let read = move |ledger: &Ledger, bounds| ledger.events_feed(bounds, &filter);
+        self.follow_feed(Feed::Events, after, read)
+    }
+
+    /// The audit records after the cursor `after` that `filter` accepts, each with its cursor, as they come; without a cursor
+    /// those that are written from now on. The stream ends when the host goes down.
+    ///
+    /// # Errors
+    /// Fails if the cursor is not one of the audit.
+    pub fn follow_audit(
+        &self,
+        after: Option<&str>,
+        filter: impl Fn(&AuditRecord) -> bool + Send + 'static,
+    ) -> Result<FeedStream<AuditRecord>, HostError> {
+        let read = move |ledger: &Ledger, bounds| ledger.audit_feed(bounds, &filter);
+        self.follow_feed(Feed::Audit, after, read)
+    }
+
+    fn follow_feed<T: Send + 'static>(
+        &self,
+        feed: Feed,
+        after: Option<&str>,
+        read: impl Fn(&Ledger, FeedBounds) -> Result<FeedStep<T>, LedgerError> + Send + 'static,
+    ) -> Result<FeedStream<T>, HostError> {
+        let runs = &self.0.cell.runs;
+        let after = match after {
+            Some(cursor) => feed.number(cursor)?,
+            None => runs.ledger.feed_end(feed)?,
+        };
+        let items = follow::follow_feed(runs, after, read);
+        Ok(items.map_ok(move |(number, item)| (feed.cursor(number), item)).boxed())
     }
 
     /// A run with all that is needed to execute it again.

@@ -77,8 +77,8 @@ impl Cell {
             let path = std::path::absolute(&path).unwrap_or(path);
             Ok(BackupReport { name, path, took_ms, manifest })
         };
-        let made = tokio::task::spawn_blocking(work).await.map_err(|error| HostError::Internal(error.to_string()))?;
-        made.map_err(|error: BackupError| {
+        let report = tokio::task::spawn_blocking(work).await.map_err(|error| HostError::Internal(error.to_string()))?;
+        report.map_err(|error: BackupError| {
             let message = error.to_string();
             match error {
                 BackupError::AlreadyThere { .. } | BackupError::Busy { .. } => HostError::Conflict(message),

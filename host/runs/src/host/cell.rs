@@ -24,6 +24,7 @@ impl Cell {
         cell.runs.recover().await?;
         cell.runs.watch_executors();
         cell.runs.keep_time();
+        cell.runs.keep_watch();
         cell.intake.keep_schedules();
         cell.intake.keep_delivering();
         Ok(cell)

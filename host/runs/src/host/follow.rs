@@ -1,8 +1,14 @@
-//! Following a run: its committed events, in order, without a gap, as they come.
+//! Following a run or a feed of the host: what is committed, in order, without a gap, as it comes.
 
-use agent_host_ledger::{Ledger, LedgerError};
-use agent_host_protocol::{RunEvent, RunId};
-use futures_util::{Stream, stream};
+use std::{collections::VecDeque, time::Duration};
+
+use agent_host_ledger::{FeedBounds, FeedStep, Ledger, LedgerError};
+use agent_host_protocol::{RunEvent, RunId, page::Direction};
+use futures_util::{
+    Stream,
+    stream::{self, BoxStream},
+};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{lifecycle::Runs, record::HostError};
@@ -12,6 +18,13 @@ const FIRST_PIECE: usize = 16;
 const PIECE: usize = 256;
 /// Target size of one read, in bytes: thousands of idle followers must not exhaust the memory of the host.
 const PIECE_BYTES: usize = 64 * 1024;
+
+/// Items of a feed that one read examines: about a millisecond.
+const EXAMINED: usize = 256;
+/// Items of a feed that one read gives at most: a follower holds them.
+const FEED_PIECE: u32 = 16;
+/// Pause of a follower of a feed after a commit, so that a busy host wakes it some twenty times a second.
+const FEED_PAUSE: Duration = Duration::from_millis(50);
 
 struct Follower {
     ledger: Ledger,
@@ -77,6 +90,61 @@ impl Follower {
                 self.piece = (PIECE_BYTES / largest.max(1)).clamp(1, PIECE);
             }
             self.read = read.into_iter();
+        }
+    }
+}
+
+/// The items of a feed as they come, each with its cursor.
+pub type FeedStream<T> = BoxStream<'static, Result<(String, T), HostError>>;
+
+struct FeedFollower<T, R> {
+    ledger: Ledger,
+    read: R,
+    position: u64,
+    items: VecDeque<(u64, T)>,
+    commits: watch::Receiver<()>,
+    stopping: CancellationToken,
+}
+
+/// The items of a feed after `after`, each with its number, as they come. The stream ends when the host goes down.
+///
+/// The stream is pulled: a slow or stopped reader delays no other reader and no write.
+pub(crate) fn follow_feed<T: Send + 'static>(
+    runs: &Runs,
+    after: u64,
+    read: impl Fn(&Ledger, FeedBounds) -> Result<FeedStep<T>, LedgerError> + Send + 'static,
+) -> impl Stream<Item = Result<(u64, T), HostError>> + Send + 'static {
+    let ledger = runs.ledger.clone();
+    let commits = ledger.commits();
+    let (items, stopping) = (VecDeque::new(), runs.stopping.clone());
+    let follower = FeedFollower { ledger, read, position: after, items, commits, stopping };
+    stream::try_unfold(follower, |mut follower| async move { Ok(follower.next().await?.map(|item| (item, follower))) })
+}
+
+impl<T, R: Fn(&Ledger, FeedBounds) -> Result<FeedStep<T>, LedgerError>> FeedFollower<T, R> {
+    async fn next(&mut self) -> Result<Option<(u64, T)>, HostError> {
+        loop {
+            if let Some(item) = self.items.pop_front() {
+                return Ok(Some(item));
+            }
+            let bounds = FeedBounds { direction: Direction::Forward, from: self.position, limit: FEED_PIECE, examined: EXAMINED };
+            let FeedStep { items, position, has_more } = match (self.read)(&self.ledger, bounds) {
+                Ok(step) => step,
+                // The host shuts down: followers connect again.
+                Err(LedgerError::Unavailable(_)) if self.stopping.is_cancelled() => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            (self.items, self.position) = (items.into(), position);
+            if has_more {
+                tokio::task::yield_now().await;
+            } else if self.items.is_empty() {
+                tokio::select! {
+                    // An error means that the ledger is gone, which the next read says.
+                    _ = self.commits.changed() => {}
+                    () = self.stopping.cancelled() => return Ok(None),
+                }
+                tokio::time::sleep(FEED_PAUSE).await;
+            }
         }
     }
 }

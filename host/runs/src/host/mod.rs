@@ -3,7 +3,7 @@
 mod api;
 mod backup;
 mod cell;
-mod follow;
+pub(crate) mod follow;
 mod forget;
 mod principals;
 mod readiness;
@@ -147,10 +147,11 @@ impl Host {
         self.0.shared.plugins.runner(id).map(|runner| (*runner.manifest).clone())
     }
 
-    /// The manifests of the runners that executors serve (`[[external_runners]]`), by id.
+    /// The manifests of the runners that executors serve, by id, each with the workspace whose executors have brought it. Those of
+    /// `[[external_runners]]` belong to no workspace.
     #[must_use]
-    pub fn external_runners(&self) -> Vec<RunnerManifest> {
-        self.0.shared.setup().externals()
+    pub fn external_runners(&self) -> Vec<(RunnerManifest, Option<String>)> {
+        self.0.shared.external_runners()
     }
 
     /// A report of each binding, in the order of the configuration.

@@ -15,7 +15,7 @@ pub(crate) fn principal_of(shared: &Shared, cell: &Cell, token: &str) -> Result<
     if token.starts_with(LEASE_PREFIX) {
         // The token names its run, so the run checks the token.
         let (kind, name) = (PrincipalKind::Lease, "lease".to_owned());
-        return Ok(Principal { kind, name, scopes: BTreeSet::new(), workspace: None });
+        return Ok(Principal { kind, name, scopes: BTreeSet::new(), workspace: None, end_user: None });
     }
     if token.starts_with(EXECUTOR_PREFIX) {
         return cell.runs.executor_principal(token);

@@ -159,12 +159,14 @@ impl Recording {
         let accept = Accept {
             event: Arc::new(self.event.clone()),
             idempotency: None,
-            runs: vec![NewRun { run, terms: self.terms.clone().into() }],
+            runs: vec![NewRun { run, terms: self.terms.clone().into(), events: Vec::new() }],
+            history: Vec::new(),
             transcript: None,
             artifacts: Vec::new(),
             refers_to: Vec::new(),
             entries: Vec::new(),
             state: Vec::new(),
+            branch: None,
         };
         ledger.accept(accept).await?;
         let run_no = ledger.run(self.run.run_id)?.ok_or(RecordingError::NotFound(self.run.run_id))?.run_no;
@@ -215,7 +217,7 @@ mod tests {
     use agent_host_sandbox::{GuestClock, World};
 
     use super::*;
-    use crate::record::journal::{Asked, Journal, Mode, Outcome, Recorded, Step};
+    use crate::record::journal::{Journal, Mode, Outcome, Recorded, RequestDigest, Step};
 
     const CALLS: usize = 600;
 
@@ -231,7 +233,7 @@ mod tests {
         let before = Journal::begin(Mode::Recording, &world, &limits);
         let mut segments = Vec::new();
         for call in 0..CALLS {
-            let Ok(Step::Live(ticket)) = before.enter("state.get", Asked::of(&call)) else { panic!("there is no past") };
+            let Ok(Step::Live(ticket)) = before.enter("state.get", RequestDigest::of(&call)) else { panic!("there is no past") };
             before.settle(ticket, Outcome::Answer(text(call)), Vec::new());
             if call % 40 == 0 || call == CALLS - 1 {
                 segments.extend(before.take().split().0);
@@ -250,11 +252,11 @@ mod tests {
         assert!(recorded.is_whole && recorded.without_progress == 0);
         let after = Journal::resume(Mode::Recording, recorded, &limits);
         for call in 0..CALLS {
-            let Ok(Step::Answered(answered)) = after.enter("state.get", Asked::of(&call)) else {
+            let Ok(Step::Answered(answered)) = after.enter("state.get", RequestDigest::of(&call)) else {
                 panic!("call {call} has no answer")
             };
             assert_eq!(answered.outcome, Outcome::Answer(text(call)), "call {call}");
         }
-        assert!(matches!(after.enter("state.get", Asked::of(&CALLS)), Ok(Step::Live(_))));
+        assert!(matches!(after.enter("state.get", RequestDigest::of(&CALLS)), Ok(Step::Live(_))));
     }
 }

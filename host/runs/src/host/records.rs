@@ -7,8 +7,10 @@ pub use agent_host_ledger::{
     ArtifactRecord, ArtifactScope, AuditRecord, BlobReader, BlobWriter, EventRecord, GroupBy, LedgerError, Percentiles,
     RunFilter, RunRecord, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
 };
-use agent_host_ledger::{EntryWrite, Ledger};
-use agent_host_protocol::{Event, EventId, Page, Run, RunEvent, RunId, grant::ConversationKey, transcript::TranscriptItem};
+use agent_host_ledger::{EntryWrite, Feed, FeedBounds, FeedStep, Ledger};
+use agent_host_protocol::{
+    Event, EventId, Page, Run, RunEvent, RunId, grant::ConversationKey, page::Direction, transcript::TranscriptItem,
+};
 use serde_json::{Map, Value, value::RawValue};
 
 /// Reads the records of a host. Cheap to clone. Every read blocks for as long as the disk takes.
@@ -94,10 +96,10 @@ impl Records {
     /// # Errors
     /// See [`Records`].
     pub fn audit(&self, id: RunId, cursor: Option<&str>, limit: u32) -> Result<Page<AuditRecord>, LedgerError> {
-        self.0.audit_page(Some(id), cursor, limit)
+        self.0.audit_page(id, cursor, limit)
     }
 
-    /// A page of all audit records, newest first: those that `wanted` accepts. At most `examined` records are read, so a page
+    /// A page of all audit records, newest first: those that `filter` accepts. At most `examined` records are read, so a page
     /// can have fewer items than `limit` and still have more after it.
     ///
     /// # Errors
@@ -106,22 +108,29 @@ impl Records {
         &self,
         cursor: Option<&str>,
         limit: u32,
-        examined: u32,
-        wanted: impl Fn(&AuditRecord) -> bool,
+        examined: usize,
+        filter: impl Fn(&AuditRecord) -> bool,
     ) -> Result<Page<AuditRecord>, LedgerError> {
-        let mut found = Page { items: Vec::new(), next_cursor: cursor.map(str::to_owned), prev_cursor: None, has_more: true };
-        let mut left = examined;
-        while found.has_more && left > 0 {
-            let room = limit - u32::try_from(found.items.len()).unwrap_or(limit);
-            if room == 0 {
-                break;
-            }
-            let page = self.0.audit_page(None, found.next_cursor.as_deref(), room)?;
-            left = left.saturating_sub(room);
-            found.items.extend(page.items.into_iter().filter(|record| wanted(record)));
-            (found.next_cursor, found.has_more) = (page.next_cursor, page.has_more);
-        }
-        Ok(found)
+        let from = cursor.map_or(Ok(u64::MAX), |cursor| Feed::Audit.number(cursor))?;
+        let bounds = FeedBounds { direction: Direction::Backward, from, limit, examined };
+        Ok(page_of(Feed::Audit, self.0.audit_feed(bounds, filter)?))
+    }
+
+    /// A page of the accepted events, newest first: those that `filter` accepts. At most `examined` events are read, so a page
+    /// can have fewer items than `limit` and still have more after it.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn events_of_host(
+        &self,
+        cursor: Option<&str>,
+        limit: u32,
+        examined: usize,
+        filter: impl Fn(&EventRecord) -> bool,
+    ) -> Result<Page<EventRecord>, LedgerError> {
+        let from = cursor.map_or(Ok(u64::MAX), |cursor| Feed::Events.number(cursor))?;
+        let bounds = FeedBounds { direction: Direction::Backward, from, limit, examined };
+        Ok(page_of(Feed::Events, self.0.events_feed(bounds, filter)?))
     }
 
     /// True if a run has a journal; `None` if the run does not exist.
@@ -149,7 +158,7 @@ impl Records {
         self.0.event(id)
     }
 
-    /// A page of the events of a conversation, newest first, before the cursor `before`.
+    /// A page of the events of a conversation, newest first, before the cursor `before`, without those that have left it.
     ///
     /// # Errors
     /// See [`Records`].
@@ -170,6 +179,14 @@ impl Records {
         self.0.conversation_event_cursor(key, id)
     }
 
+    /// True if an event was one of a conversation and has left it with a branch.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn has_left_conversation(&self, key: &ConversationKey, id: EventId) -> Result<bool, LedgerError> {
+        self.0.has_left_conversation(key, id)
+    }
+
     /// The number of the last item of a transcript, deleted items included; 0 where there is none.
     ///
     /// # Errors
@@ -178,15 +195,15 @@ impl Records {
         self.0.transcript_len(key)
     }
 
-    /// The item of a transcript with this number.
+    /// The item of a transcript with this number, also where it has left the conversation.
     ///
     /// # Errors
     /// See [`Records`].
     pub fn transcript_item(&self, key: &ConversationKey, seq: u64) -> Result<Option<TranscriptItem>, LedgerError> {
-        Ok(self.0.transcript_items(key, &[seq])?.into_iter().next())
+        self.0.transcript_item(key, seq)
     }
 
-    /// At most `limit` items of a transcript after the number `after`, oldest first.
+    /// At most `limit` items of a transcript after the number `after`, oldest first, without those that have left it.
     ///
     /// # Errors
     /// See [`Records`].
@@ -233,6 +250,19 @@ impl Records {
     pub fn entries(&self, prefix: &str, limit: usize) -> Result<Vec<(String, Box<RawValue>)>, LedgerError> {
         self.0.entries(prefix, None, limit)
     }
+
+    /// Likewise, those behind the key `after`.
+    ///
+    /// # Errors
+    /// See [`Records`].
+    pub fn entries_after(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Box<RawValue>)>, LedgerError> {
+        self.0.entries(prefix, after, limit)
+    }
 }
 
 impl RecordWriter {
@@ -271,4 +301,12 @@ impl RecordWriter {
     pub async fn put_entries(&self, entries: &[EntryWrite]) -> Result<(), LedgerError> {
         self.0.put_entries(entries).await
     }
+}
+
+/// The page of a backward read. `prev_cursor` is the place of its first item, which a follower continues from.
+fn page_of<T>(feed: Feed, step: FeedStep<T>) -> Page<T> {
+    let FeedStep { items, position, has_more } = step;
+    let prev_cursor = items.first().map(|(number, _)| feed.cursor(*number));
+    let next_cursor = has_more.then(|| feed.cursor(position));
+    Page { items: items.into_iter().map(|(_, item)| item).collect(), next_cursor, prev_cursor, has_more }
 }

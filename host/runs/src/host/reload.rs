@@ -160,7 +160,7 @@ async fn replace_setup(shared: &Shared, cell: &Cell, config: Config) -> Result<R
         return Err(ReloadError::ShuttingDown);
     }
     let before = shared.setup();
-    let changes = changes(&shown(&before.config)?, &shown(&config)?);
+    let changes = changes(&sections(&before.config)?, &sections(&config)?);
     let fields = needs_restart(&changes);
     if !fields.is_empty() {
         return Err(ReloadError::NeedsRestart { fields });
@@ -204,18 +204,18 @@ fn tools_work(before: &Setup, after: &Setup) -> Result<(), ReloadError> {
 }
 
 /// The configuration in the shape of the file.
-fn shown(config: &Config) -> Result<Map<String, Value>, ReloadError> {
+fn sections(config: &Config) -> Result<Map<String, Value>, ReloadError> {
     let failed = |error: serde_json::Error| ReloadError::Internal(error.to_string());
     let Value::Object(fields) = serde_json::to_value(config).map_err(failed)? else {
         return Err(ReloadError::Internal("the configuration is no table".to_owned()));
     };
     // A key outside of the file's sections belongs to `[server]`; a part of `Config` with such a name keeps its own.
     let names = section_names();
-    let (mut shown, server): (Map<_, _>, Map<_, _>) = fields.into_iter().partition(|(name, _)| names.contains(name));
-    if let Value::Object(section) = shown.entry("server").or_insert_with(|| Value::Object(Map::new())) {
+    let (mut sections, server): (Map<_, _>, Map<_, _>) = fields.into_iter().partition(|(name, _)| names.contains(name));
+    if let Value::Object(section) = sections.entry("server").or_insert_with(|| Value::Object(Map::new())) {
         section.extend(server);
     }
-    Ok(shown)
+    Ok(sections)
 }
 
 /// The name of an entry of a list. Entries without a name are numbered.
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     fn config(text: &str) -> Map<String, Value> {
-        shown(&Config::parse(text, Path::new("/etc")).unwrap()).unwrap()
+        sections(&Config::parse(text, Path::new("/etc")).unwrap()).unwrap()
     }
 
     fn binding(id: &str, more: &str) -> String {

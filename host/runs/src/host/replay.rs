@@ -24,7 +24,7 @@ use crate::{
     policy::{StartError, library::Library, services::Services},
     record::{
         RecordingError,
-        journal::{Asked, Divergence, Journal, Mode, Recorded, Stop, asked::first_difference},
+        journal::{Divergence, Journal, Mode, Recorded, RequestDigest, Stop, request_digest::first_difference},
         terms::Terms,
     },
 };
@@ -149,6 +149,7 @@ pub async fn replay(
     let run_id = recording.run.run_id;
     let execution = Arc::new(Execution::new(NewExecution {
         run_id,
+        event_id: recording.run.event_id,
         run_no,
         attempt: recording.run.attempt,
         terms: Arc::new(terms),
@@ -253,7 +254,7 @@ fn diverged(recording: &Recording, divergence: &Divergence) -> Ending {
         let emitted = recording.events.iter().filter(of_the_runner);
         let request: Value = emitted.map(|event| json!({ "type": event.kind, "data": event.data })).collect();
         // As long as what it is compared with.
-        let outline = Asked::of(&request).outline.unwrap_or_default();
+        let outline = RequestDigest::of(&request).outline.unwrap_or_default();
         if divergence.now.function == divergence.recorded.function {
             difference = Some(first_difference(&outline, &divergence.now.request.to_string()));
         }

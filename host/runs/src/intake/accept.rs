@@ -21,18 +21,15 @@ use agent_host_protocol::{
 use agent_host_providers::trace::{self, Attribute};
 use agent_host_sandbox::Runner;
 
-use super::{Intake, delivery};
+use super::{Intake, agents::ThreadBranch, delivery};
 use crate::{
     execution::spans,
-    lifecycle::{
-        StoredEvent, StoredRun,
-        lines::{Busy, Reservation},
-    },
+    lifecycle::{StoredEvent, StoredRun},
     policy::{
         binding::{Binding, Serving, conversation_ids, narrow},
         client_tools,
     },
-    record::{HostError, artifacts::known_artifact, terms::Terms},
+    record::{HostError, artifacts::known_artifact, claimed::ClaimedMessage, facts, terms::Terms},
 };
 
 /// An event that was accepted, and the runs that answer it.
@@ -88,10 +85,18 @@ pub(crate) struct RunPlan {
     pub(crate) client_tools: Vec<ClientTool>,
     /// Values of state of its conversation that the client sets.
     pub(crate) state: serde_json::Map<String, serde_json::Value>,
+    /// History that the client claims, oldest first. It comes in front of the message of the event.
+    pub(crate) history: Vec<ClaimedMessage>,
     /// True if the run has no binding of the configuration.
     pub(crate) ad_hoc: bool,
-    /// The treatment of the run while another run of its conversation is active: it is refused, or waits.
+    /// True if the client has no other way to stop the run than to leave its stream.
+    pub(crate) streamed: bool,
+    /// The treatment of the run while another run of its conversation is active.
     pub(crate) busy: BusyThread,
+    /// A run of the conversation that the new one replaces in any case.
+    pub(crate) replaces: Option<RunId>,
+    /// The branch of the conversation that begins with the run.
+    pub(crate) branch: Option<ThreadBranch>,
 }
 
 impl RunPlan {
@@ -105,8 +110,12 @@ impl RunPlan {
             metadata: serde_json::Map::new(),
             client_tools: Vec::new(),
             state: serde_json::Map::new(),
+            history: Vec::new(),
             ad_hoc: false,
+            streamed: false,
             busy: BusyThread::Queue,
+            replaces: None,
+            branch: None,
         }
     }
 }
@@ -173,10 +182,13 @@ impl Intake {
         envelope.check().map_err(HostError::Invalid)?;
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         // Held until the runs have joined the line: a run that wants an idle conversation sees them before.
-        let _reservation = self.reserve_line(conversation.as_ref(), &plans).await?;
+        let place = self.reserve_line(conversation.as_ref(), &plans).await?;
         let (event, payload) = self.bounded_event(envelope).await?;
         let planned = self.plan_all(&plans, &event).await?;
         let (accept, tasks) = self.assemble(&event, conversation, idempotency, &payload, &plans, planned, entries)?;
+        if let Some(run) = place.as_ref().and_then(|place| place.replaces) {
+            self.replace(run).await?;
+        }
         let accepted = self.ledger.accept(accept).await?;
         // Until here nothing referred to the content, and the collector left it alone.
         drop(payload);
@@ -187,39 +199,6 @@ impl Intake {
             Accepted::Repeated { event_id } => {
                 let event = self.ledger.event(event_id)?;
                 Ok(AcceptedEvent { event_id, runs: event.map(|event| event.runs).unwrap_or_default(), repeated: true })
-            }
-        }
-    }
-
-    /// Reserves a place in the line of the conversation. Refused where the line is full, or where a run wants an idle
-    /// conversation and this one is not.
-    async fn reserve_line(
-        &self,
-        conversation: Option<&ConversationKey>,
-        plans: &[RunPlan],
-    ) -> Result<Option<Reservation>, HostError> {
-        let Some(key) = conversation.filter(|_| !plans.is_empty()) else { return Ok(None) };
-        let (waiting, steers) = self.runs.lines.waiting(key);
-        let limits = self.shared.limits();
-        let most = if steers { limits.steering_queue.min(limits.conversation_queue) } else { limits.conversation_queue };
-        if waiting >= most {
-            return Err(HostError::QueueFull { waiting });
-        }
-        let wants_idle = plans.iter().any(|plan| plan.busy == BusyThread::Reject);
-        if !wants_idle {
-            return Ok(Some(self.runs.lines.reserve(key).await));
-        }
-        loop {
-            let Busy { active } = match self.runs.lines.reserve_idle(key, |key| self.runs.parked_turn(key)) {
-                Ok(reservation) => return Ok(Some(reservation)),
-                Err(busy) => busy,
-            };
-            let Some((run_no, left)) = active else { return Err(HostError::Busy { run_id: None }) };
-            let record = self.ledger.run_by_no(run_no)?;
-            match (record, left) {
-                // Clients know its end already: it leaves the line in a moment.
-                (Some(record), Some(left)) if record.run.status.is_terminal() => left.await,
-                (record, _) => return Err(HostError::Busy { run_id: record.map(|record| record.run.run_id) }),
             }
         }
     }
@@ -278,14 +257,26 @@ impl Intake {
         for planned in &planned {
             entries.extend(delivery::entries(&planned.run, &planned.terms)?);
         }
-        let (runs, tasks) = planned.into_iter().map(PlannedRun::split).unzip();
+        let branch = plans.iter().find_map(|plan| plan.branch.as_ref());
+        let (mut runs, tasks): (Vec<NewRun>, _) = planned.into_iter().map(PlannedRun::split).unzip();
+        for new in branch.map(|_| runs.as_mut_slice()).unwrap_or_default() {
+            new.events = facts::events(&branch.map(ThreadBranch::fact), 1, event.received_at);
+            new.run.last_sequence = new.events.len() as u64;
+        }
+        let claims = plans.iter().flat_map(|plan| &plan.history);
+        let history: Vec<NewItem> = match &conversation {
+            Some(conversation) => claims.map(|message| message.item(event, conversation)).collect(),
+            None => Vec::new(),
+        };
         let accept = Accept {
+            refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
+            history,
             transcript: conversation.and_then(|conversation| transcript_item(event, conversation)),
             idempotency,
             artifacts: payload.iter().map(|(record, _)| record.clone()).collect(),
-            refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
             entries,
             state,
+            branch: branch.map(ThreadBranch::rows),
             runs,
             event: Arc::clone(event),
         };
@@ -309,6 +300,9 @@ impl Intake {
         let ids = records.iter().map(|record| record.run.run_id).collect();
         for (record, PlannedTask { terms, runner }) in records.into_iter().zip(tasks) {
             self.deliveries.begin(&record, &terms.deliver);
+            if terms.streamed {
+                self.runs.watchers.expect(record.run.run_id);
+            }
             self.runs.begin(StoredRun::new(record, event.clone(), terms, runner));
         }
         AcceptedEvent { event_id, runs: ids, repeated: false }
@@ -396,6 +390,7 @@ impl Intake {
             terms.delivery.clone_from(delivery);
         }
         terms.ad_hoc = plan.ad_hoc;
+        terms.streamed = plan.streamed;
         let version = runner.as_ref().map(|runner| runner.manifest().version.to_string()).unwrap_or_default();
         let mut run = new_run(event, &binding.config.id, &binding.config.runner, version, &terms);
         run.metadata.extend(plan.metadata.clone());
@@ -424,7 +419,7 @@ impl PlannedRun {
     /// The run as the ledger takes it, and what its task needs.
     pub(crate) fn split(self) -> (NewRun, PlannedTask) {
         let Self { run, terms, stored_terms, runner } = self;
-        (NewRun { run, terms: stored_terms }, PlannedTask { terms, runner })
+        (NewRun { run, terms: stored_terms, events: Vec::new() }, PlannedTask { terms, runner })
     }
 }
 
@@ -440,6 +435,7 @@ pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, run
         execution: terms.execution,
         queue: place(terms),
         event_id: event.event_id,
+        agent_id: binding_id.to_owned(),
         binding_id: binding_id.to_owned(),
         runner_id: runner_id.clone(),
         runner_version,

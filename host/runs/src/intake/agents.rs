@@ -3,10 +3,10 @@
 //! The module owns the list of agents, a run of one agent for one message whatever the bindings match, the active run of a
 //! thread, and its cancellation. Protocols of clients are built on it elsewhere.
 
-use agent_host_config::BusyThread;
-use agent_host_ledger::{Idempotency, Quota, StateWrite, state_tag};
+use agent_host_config::{BusyThread, ClientInstructions};
+use agent_host_ledger::{Branch, Idempotency, Quota, StateWrite, state_tag};
 use agent_host_protocol::{
-    Limits, Run, RunnerId,
+    EventId, Limits, Run, RunId, RunnerId,
     encoded::json_len,
     event::Envelope,
     grant::ConversationKey,
@@ -23,7 +23,12 @@ use super::{
 };
 use crate::{
     policy::binding::{Binding, Serving},
-    record::{HostError, WaitKey, results::check_key},
+    record::{
+        HostError, WaitKey,
+        claimed::ClaimedMessage,
+        facts::{BranchReason, BranchStart, Fact},
+        results::check_key,
+    },
 };
 
 /// An agent: a binding that has a runner.
@@ -43,6 +48,8 @@ pub struct Agent {
     pub permissions: Permissions,
     /// True if runs of the agent accept tools of the client.
     pub client_tools: bool,
+    /// The treatment of instructions of the client.
+    pub client_instructions: ClientInstructions,
 }
 
 /// A run of an agent that is to begin.
@@ -50,15 +57,51 @@ pub struct Agent {
 pub struct AgentRun {
     /// The agent.
     pub binding_id: String,
-    /// The event that the run answers. Its `conversation` is the thread.
+    /// The event that the run answers, with the thread as `conversation`.
     pub envelope: Envelope,
     /// Tools that the client brings along.
     pub client_tools: Vec<ClientTool>,
     /// Values of state of scope `conversation` that the client sets, written in the commit that creates the run. The host
     /// ignores them if the run is not granted that scope.
     pub state: Map<String, Value>,
+    /// History of the thread that the client claims, oldest first, and that the host has not seen.
+    pub history: Vec<ClaimedMessage>,
+    /// True if the client reads the run as a stream, and has no other way to stop it than to leave.
+    pub streamed: bool,
+    /// The treatment of the run while another run of the thread is active, decided in the moment of its creation.
+    pub busy: BusyThread,
+    /// A run of the thread that the new one replaces, whatever `busy` says: it waits for a client that has gone on.
+    pub replaces: Option<RunId>,
+    /// The branch of the thread that begins with the run.
+    pub branch: Option<ThreadBranch>,
     /// More of the run, kept with it.
     pub metadata: Map<String, Value>,
+}
+
+/// A branch of a thread: a message that a client asks again or has changed takes the place of what followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadBranch {
+    /// The reason of the branch.
+    pub reason: BranchReason,
+    /// The id that the client gave the message.
+    pub message_id: String,
+    /// The first event that leaves the thread. A run is refused with [`HostError::Conflict`] if the event has left it before.
+    pub from: EventId,
+    /// The first event that stays, where the client sent messages before the one that the run answers.
+    pub until: Option<EventId>,
+}
+
+impl ThreadBranch {
+    /// The branch as the ledger takes it.
+    pub(super) const fn rows(&self) -> Branch {
+        Branch { from: self.from, until: self.until }
+    }
+
+    /// The fact in the record of the run.
+    pub(super) fn fact(&self) -> Fact {
+        let Self { reason, message_id, from, .. } = self;
+        Fact::ConversationBranched(BranchStart { from_event_id: *from, message_id: message_id.clone(), reason: *reason })
+    }
 }
 
 impl Intake {
@@ -88,6 +131,7 @@ impl Intake {
             description: described.filter(|text| !text.is_empty()),
             capabilities: manifest.capabilities.clone(),
             client_tools: binding.takes_client_tools(&permissions),
+            client_instructions: binding.config.client_instructions,
             permissions,
         })
     }
@@ -119,16 +163,26 @@ impl Intake {
         run: AgentRun,
         idempotency: Option<Idempotency>,
         entries: &NewEntries<'_>,
-        busy: BusyThread,
     ) -> Result<AcceptedEvent, HostError> {
-        let AgentRun { binding_id, envelope, client_tools, state, metadata } = run;
+        let AgentRun { binding_id, envelope, client_tools, state, history, streamed, busy, replaces, branch, metadata } = run;
         let (binding, serving) = self.agent_binding(&binding_id)?;
         if let Some(problem) = binding.report(Some(&serving)).problem {
             return Err(HostError::InvalidConfig(problem));
         }
         check_metadata(&metadata)?;
         check_state(&state, &self.shared.limits())?;
-        let plan = RunPlan { serving: Some(serving), client_tools, metadata, state, busy, ..RunPlan::of(binding) };
+        let plan = RunPlan {
+            serving: Some(serving),
+            client_tools,
+            metadata,
+            state,
+            history,
+            streamed,
+            busy,
+            replaces,
+            branch,
+            ..RunPlan::of(binding)
+        };
         self.accept_with_plans(envelope, idempotency, vec![plan], entries).await
     }
 

@@ -63,9 +63,9 @@ impl Neighbours for IntakeOfCell {
         &self,
         conversation: &ConversationKey,
         limit: usize,
-        wanted: &(dyn Fn(u64) -> bool + Sync),
+        accepts: &(dyn Fn(u64) -> bool + Sync),
     ) -> Vec<Box<dyn WaitingRun>> {
-        let taken = self.runs.lines.take(conversation, limit, wanted);
+        let taken = self.runs.lines.take(conversation, limit, accepts);
         taken.into_iter().map(|run| Box::new(run) as Box<dyn WaitingRun>).collect()
     }
 
@@ -97,7 +97,7 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
     };
     envelope.check().map_err(ApiError::invalid_argument)?;
     let event = Arc::new(Event { event_id: EventId::new(), received_at: time::now(), envelope });
-    let time_left = parent.deadline.saturating_duration_since(Instant::now());
+    let time_left = parent.deadline.at().saturating_duration_since(Instant::now());
     let terms = child::terms(&parent.terms, &runner, config, time_left, parent.budget.rest());
     let version = runner.manifest.version.to_string();
     let mut run =
@@ -105,12 +105,14 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
     run.metadata.insert("objective".to_owned(), objective.into());
     let (run, task) = PlannedRun::new(run, terms, Some(runner)).map_err(|error| host_failed(&error))?.split();
     let accept = Accept {
+        history: Vec::new(),
         transcript: None,
         idempotency: Some(Idempotency { key: idempotency_key, body_hash: [0; 32] }),
         artifacts: Vec::new(),
         refers_to: event.envelope.artifact_ids().map(str::to_owned).collect(),
         entries: Vec::new(),
         state: Vec::new(),
+        branch: None,
         runs: vec![run],
         event,
     };

@@ -47,10 +47,10 @@ const MAX_METADATA_BYTES: usize = 16 * 1024;
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateRun {
-    /// The binding that it is made by. This or `runner_id`.
+    /// The binding of the run. Either the binding or `runner_id`.
     #[serde(default)]
     pub binding_id: Option<String>,
-    /// The runner, whatever is bound. This needs the scope `admin`: no binding says what it may use.
+    /// The runner, without a binding. The scope `admin` is needed: no binding says what the run may use.
     #[serde(default)]
     pub runner_id: Option<RunnerId>,
     /// The event that it answers, a new one. This, or `event_id`, or `input`.
@@ -160,8 +160,8 @@ impl Intake {
         idempotency: Option<Idempotency>,
     ) -> Result<CreatedRun, HostError> {
         let plan = self.planned_by(&mut request, caller)?;
-        let given = [request.event.is_some(), request.event_id.is_some(), request.input.is_some()];
-        if given.into_iter().filter(|given| *given).count() != 1 {
+        let inputs = [request.event.is_some(), request.event_id.is_some(), request.input.is_some()];
+        if inputs.into_iter().filter(|is_there| *is_there).count() != 1 {
             return Err(invalid("give one of `event`, `event_id` and `input`, which the run answers"));
         }
         if request.input.is_none() && (request.conversation.is_some() || request.actor.is_some()) {
@@ -240,8 +240,12 @@ impl Intake {
             metadata,
             client_tools,
             state: Map::new(),
+            history: Vec::new(),
             ad_hoc,
+            streamed: false,
             busy: BusyThread::Queue,
+            replaces: None,
+            branch: None,
         })
     }
 
@@ -282,15 +286,15 @@ impl Intake {
     }
 
     fn again(&self, run: &Run) -> Result<PlannedRun, HostError> {
-        let gone = |what: &str| HostError::Conflict(format!("run {} cannot be tried again: {what}", run.run_id));
+        let refusal = |what: &str| HostError::Conflict(format!("run {} cannot be tried again: {what}", run.run_id));
         if is_forgotten(run) {
-            return Err(gone("its event was deleted with its conversation"));
+            return Err(refusal("its event was deleted with its conversation"));
         }
-        let terms = self.ledger.terms(run.run_id)?.ok_or_else(|| gone("its terms are not there"))?;
+        let terms = self.ledger.terms(run.run_id)?.ok_or_else(|| refusal("its terms are not there"))?;
         let mut terms: Terms = serde_json::from_str(terms.get()).map_err(|error| HostError::Internal(error.to_string()))?;
-        let event = self.ledger.event(run.event_id)?.ok_or_else(|| gone("its event is not there"))?.event;
+        let event = self.ledger.event(run.event_id)?.ok_or_else(|| refusal("its event is not there"))?.event;
         if run.parent_run_id.is_some() {
-            return Err(gone("it is the child of another run: try that again"));
+            return Err(refusal("it is the child of another run: try that again"));
         }
         let mut serving = self.shared.serving(&run.runner_id);
         if terms.execution == agent_host_protocol::run::Execution::External {
@@ -299,7 +303,7 @@ impl Intake {
         if !terms.ad_hoc {
             let setup = self.shared.setup();
             let binding = setup.binding(&run.binding_id);
-            let binding = binding.ok_or_else(|| gone(&format!("its binding `{}` is gone", run.binding_id)))?;
+            let binding = binding.ok_or_else(|| refusal(&format!("its binding `{}` is gone", run.binding_id)))?;
             let client_tools = terms.grant.client_tools.clone();
             let plan = RunPlan { serving: serving.clone(), client_tools, ..RunPlan::of(Arc::clone(binding)) };
             let now = self.plan(&plan, &event)?.terms;
@@ -307,7 +311,7 @@ impl Intake {
             terms.grant.component.clone_from(&now.grant.component);
             terms.refusal.clone_from(&now.refusal);
         } else if serving.is_none() {
-            return Err(gone(&format!("no plugin has {} any longer", run.runner_id)));
+            return Err(refusal(&format!("no plugin has {} any longer", run.runner_id)));
         }
         let version = serving.as_ref().map(|serving| serving.manifest().version.to_string()).unwrap_or_default();
         let new = new_run(&event, &run.binding_id, &run.runner_id, version, &terms);
@@ -340,12 +344,12 @@ impl Intake {
         let _creating = self.creating.lock().await;
         if let Some(Idempotency { key, body_hash }) = idempotency {
             let key = format!("{CREATED}{}/{key}", caller.workspace.as_deref().unwrap_or_default());
-            let made = self.ledger.entry(&key)?.and_then(|made| serde_json::from_str::<CreatedRunEntry>(made.get()).ok());
-            if let Some(made) = made.filter(|made| time::now().saturating_sub(made.at) < REMEMBERED_MS) {
-                if made.body_hash != body_hash {
+            let entry = self.ledger.entry(&key)?.and_then(|entry| serde_json::from_str::<CreatedRunEntry>(entry.get()).ok());
+            if let Some(entry) = entry.filter(|entry| time::now().saturating_sub(entry.at) < REMEMBERED_MS) {
+                if entry.body_hash != body_hash {
                     return Err(HostError::IdempotencyConflict);
                 }
-                return Ok(CreatedRun { run: self.runs.record(made.run_id)?.run, repeated: true });
+                return Ok(CreatedRun { run: self.runs.record(entry.run_id)?.run, repeated: true });
             }
             entries.push(EntryWrite::put(key, &CreatedRunEntry { run_id: planned.run.run_id, body_hash, at: time::now() })?);
         }
@@ -378,10 +382,10 @@ impl Intake {
             let Some((last, _)) = piece.last() else { break };
             after = Some(last.clone());
             let letters = piece.iter().filter_map(|(_, entry)| serde_json::from_str::<DeadLetter>(entry.get()).ok());
-            let wanted = |letter: &DeadLetter| {
+            let is_visible = |letter: &DeadLetter| {
                 caller.sees(letter.workspace_id.as_deref()) && queue.is_none_or(|queue| queue == letter.queue)
             };
-            found.extend(letters.filter(wanted).take(limit - found.len()));
+            found.extend(letters.filter(is_visible).take(limit - found.len()));
         }
         Ok(found)
     }
@@ -410,8 +414,8 @@ impl Intake {
     pub(crate) async fn forget_created(&self) -> Result<(), HostError> {
         let ledger = &self.ledger;
         let mut old = Vec::new();
-        for (key, made) in ledger.entries(CREATED, None, usize::MAX)? {
-            let at = serde_json::from_str::<CreatedRunEntry>(made.get()).map_or(0, |made| made.at);
+        for (key, entry) in ledger.entries(CREATED, None, usize::MAX)? {
+            let at = serde_json::from_str::<CreatedRunEntry>(entry.get()).map_or(0, |entry| entry.at);
             if time::now().saturating_sub(at) >= REMEMBERED_MS {
                 old.push(EntryWrite::delete(key));
             }

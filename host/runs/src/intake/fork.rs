@@ -121,7 +121,7 @@ impl Intake {
     /// The first `calls` calls of a journal, each with its answer.
     fn shared(&self, id: RunId, run_no: u64, calls: u64) -> Result<SharedCalls, HostError> {
         let mut source = Source::new(&self.ledger, run_no);
-        let mut kept = Vec::new();
+        let mut entries = Vec::new();
         let (mut seen, mut open) = (0, false);
         'read: while let Some(page) = source.more().map_err(|error| HostError::Internal(error.to_string()))? {
             for entry in page.entries {
@@ -138,17 +138,17 @@ impl Intake {
                     Entry::Resumed { .. } | Entry::Full | Entry::Suspended => continue,
                     _ => {}
                 }
-                kept.push(entry);
+                entries.push(entry);
             }
         }
-        if kept.is_empty() {
+        if entries.is_empty() {
             return Err(RecordingError::NoJournal(id).into());
         }
         if seen < calls || open {
             let answered = seen - u64::from(open);
             return Err(HostError::Invalid(format!("`at` is {calls}, and the run has {answered} calls that were answered")));
         }
-        Ok(SharedCalls::of(&kept))
+        Ok(SharedCalls::of(&entries))
     }
 }
 
@@ -164,9 +164,9 @@ impl SharedCalls {
                 }
                 Entry::Started(call, effect) => {
                     shared.number = shared.number.max(effect.number);
-                    let asked = call.asked.as_deref().filter(|_| call.function == tool);
-                    let asked: Option<Value> = asked.and_then(|text| serde_json::from_str(text).ok());
-                    shared.tool_calls.extend(asked.and_then(|asked| Some(asked.get("call_id")?.as_str()?.to_owned())));
+                    let request = call.outline.as_deref().filter(|_| call.function == tool);
+                    let request: Option<Value> = request.and_then(|text| serde_json::from_str(text).ok());
+                    shared.tool_calls.extend(request.and_then(|request| Some(request.get("call_id")?.as_str()?.to_owned())));
                 }
                 _ => {}
             }
@@ -187,9 +187,14 @@ impl SharedCalls {
                     data.get("model_call_id").and_then(Value::as_str).and_then(|id| id.strip_prefix('c')?.parse::<u64>().ok());
                 number.is_some_and(|number| number <= self.number)
             }
-            Some(ResultKind::ToolCallStarted | ResultKind::ToolCallProgress | ResultKind::ToolCallCompleted) => {
+            Some(
+                ResultKind::ToolCallStarted
+                | ResultKind::ToolCallArguments
+                | ResultKind::ToolCallProgress
+                | ResultKind::ToolCallCompleted,
+            ) => {
                 let id = data.get("tool_call_id").and_then(Value::as_str);
-                self.tool_calls.iter().any(|kept| Some(kept.as_str()) == id)
+                self.tool_calls.iter().any(|call_id| Some(call_id.as_str()) == id)
             }
             _ => false,
         }
@@ -202,5 +207,7 @@ fn copied(event: &RunEvent) -> NewEvent {
         kind: event.kind.clone().into(),
         data: event.data.clone().into(),
         timestamp: event.timestamp,
+        source: event.source,
+        metadata: event.metadata.clone().map(Into::into),
     }
 }

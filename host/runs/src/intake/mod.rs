@@ -9,6 +9,7 @@ pub(crate) mod delivery;
 pub(crate) mod fork;
 pub(crate) mod hooks;
 pub(crate) mod pipeline;
+mod place;
 pub(crate) mod scheduler;
 
 use std::{ops::Deref, sync::Arc};

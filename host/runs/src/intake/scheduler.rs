@@ -69,7 +69,7 @@ impl Ticked {
 }
 
 /// A schedule that the clock looks after.
-struct Kept {
+struct ScheduleState {
     schedule: Arc<Schedule>,
     ticked: Ticked,
     /// Ticks up to this are done with, taken or skipped.
@@ -142,14 +142,14 @@ impl Intake {
     pub(crate) fn keep_schedules(&self) {
         let intake = self.clone();
         tokio::spawn(async move {
-            let mut kept: HashMap<String, Kept> = HashMap::new();
+            let mut states: HashMap<String, ScheduleState> = HashMap::new();
             loop {
-                intake.take_up(&mut kept).await;
-                let due: Vec<&mut Kept> = kept.values_mut().filter(|kept| kept.not_before <= time::now()).collect();
-                stream::iter(due).for_each_concurrent(AT_ONCE, |kept| intake.tick(kept)).await;
+                intake.take_up(&mut states).await;
+                let due: Vec<&mut ScheduleState> = states.values_mut().filter(|state| state.not_before <= time::now()).collect();
+                stream::iter(due).for_each_concurrent(AT_ONCE, |state| intake.tick(state)).await;
                 let now = time::now();
                 let left =
-                    kept.values().filter_map(|kept| kept.next(now)).min().map_or(u64::MAX, |next| next.saturating_sub(now));
+                    states.values().filter_map(|state| state.next(now)).min().map_or(u64::MAX, |next| next.saturating_sub(now));
                 tokio::select! {
                     () = intake.runs.stopping.cancelled() => return,
                     () = intake.scheduler.changed.notified() => {}
@@ -166,27 +166,28 @@ impl Intake {
     }
 
     /// Switches to the schedules of the present setup. Unchanged schedules keep their state.
-    async fn take_up(&self, kept: &mut HashMap<String, Kept>) {
+    async fn take_up(&self, states: &mut HashMap<String, ScheduleState>) {
         let setup = self.shared.setup();
-        let is_known =
-            |schedule: &Arc<Schedule>| kept.get(&schedule.config.id).is_some_and(|kept| Arc::ptr_eq(&kept.schedule, schedule));
-        if setup.schedules.len() == kept.len() && setup.schedules.iter().all(is_known) {
+        let is_known = |schedule: &Arc<Schedule>| {
+            states.get(&schedule.config.id).is_some_and(|state| Arc::ptr_eq(&state.schedule, schedule))
+        };
+        if setup.schedules.len() == states.len() && setup.schedules.iter().all(is_known) {
             return;
         }
         let ids: HashSet<_> = setup.schedules.iter().map(|schedule| schedule.config.id.as_str()).collect();
-        kept.retain(|id, _| ids.contains(id.as_str()));
+        states.retain(|id, _| ids.contains(id.as_str()));
         self.scheduler.problems.lock().retain(|id, _| ids.contains(id.as_str()));
         if let Err(error) = self.forget_others(&ids).await {
             tracing::warn!(%error, "removed schedules cannot be forgotten");
         }
         for schedule in &setup.schedules {
             let id = &schedule.config.id;
-            if let Some(kept) = kept.get_mut(id).filter(|kept| kept.ticked.rule == schedule.rule_text()) {
-                kept.schedule = Arc::clone(schedule);
+            if let Some(state) = states.get_mut(id).filter(|state| state.ticked.rule == schedule.rule_text()) {
+                state.schedule = Arc::clone(schedule);
                 continue;
             }
             match self.begin_schedule(schedule).await {
-                Ok(new) => drop(kept.insert(id.clone(), new)),
+                Ok(new) => drop(states.insert(id.clone(), new)),
                 // The next look at the clock tries again.
                 Err(error) => self.failed(id, &error),
             }
@@ -201,13 +202,13 @@ impl Intake {
             let entries = ledger.entries(ENTRIES, after.as_deref(), PAGE)?;
             let Some((last, _)) = entries.last() else { return Ok(()) };
             after = Some(last.clone());
-            let gone = entries.iter().filter(|(key, _)| !ids.contains(key.trim_start_matches(ENTRIES)));
-            let gone: Vec<_> = gone.map(|(key, _)| EntryWrite::delete(key.clone())).collect();
-            ledger.put_entries(&gone).await?;
+            let deletions = entries.iter().filter(|(key, _)| !ids.contains(key.trim_start_matches(ENTRIES)));
+            let deletions: Vec<_> = deletions.map(|(key, _)| EntryWrite::delete(key.clone())).collect();
+            ledger.put_entries(&deletions).await?;
         }
     }
 
-    async fn begin_schedule(&self, schedule: &Arc<Schedule>) -> Result<Kept, HostError> {
+    async fn begin_schedule(&self, schedule: &Arc<Schedule>) -> Result<ScheduleState, HostError> {
         let now = time::now();
         let rule = schedule.rule_text();
         let known = self.ticked(schedule)?;
@@ -222,23 +223,23 @@ impl Intake {
             }
         };
         let base = ticked.base();
-        Ok(Kept { schedule: Arc::clone(schedule), ticked, base, awake_since: now, failures: 0, not_before: 0 })
+        Ok(ScheduleState { schedule: Arc::clone(schedule), ticked, base, awake_since: now, failures: 0, not_before: 0 })
     }
 
     /// Takes the ticks of a schedule whose time has come.
-    async fn tick(&self, kept: &mut Kept) {
-        let config = &kept.schedule.config;
+    async fn tick(&self, state: &mut ScheduleState) {
+        let config = &state.schedule.config;
         if !config.enabled {
             return;
         }
         let now = time::now();
-        if kept.base > now.saturating_add(AHEAD_MS) {
+        if state.base > now.saturating_add(AHEAD_MS) {
             tracing::warn!(schedule = config.id, "the clock was set back by more than a day: the schedule continues from now");
-            (kept.base, kept.awake_since) = (now, now);
+            (state.base, state.awake_since) = (now, now);
         }
-        let passed = kept.schedule.passed(kept.base, now);
+        let passed = state.schedule.passed(state.base, now);
         let Some(newest) = passed.ticks.last().copied() else { return };
-        let in_time = |tick: &Timestamp| *tick >= kept.awake_since && now.saturating_sub(*tick) <= LATE_MS;
+        let in_time = |tick: &Timestamp| *tick >= state.awake_since && now.saturating_sub(*tick) <= LATE_MS;
         let missed = passed.ticks.iter().filter(|tick| !in_time(tick)).count();
         let made_up = match config.missed {
             Missed::Skip => 0,
@@ -251,44 +252,44 @@ impl Intake {
         }
         // Missed ones are the oldest.
         for tick in passed.ticks.into_iter().skip(missed - made_up) {
-            match self.take_tick(kept, tick).await {
-                Ok(()) => kept.base = tick,
+            match self.take_tick(state, tick).await {
+                Ok(()) => state.base = tick,
                 Err(HostError::ShuttingDown) => return,
                 Err(error) => {
-                    self.failed(&kept.schedule.config.id, &error);
-                    let pause = FIRST_PAUSE_MS.saturating_mul(1 << kept.failures.min(10)).min(LONGEST_PAUSE_MS);
-                    kept.failures = kept.failures.saturating_add(1);
-                    kept.not_before = now.saturating_add(pause);
+                    self.failed(&state.schedule.config.id, &error);
+                    let pause = FIRST_PAUSE_MS.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE_MS);
+                    state.failures = state.failures.saturating_add(1);
+                    state.not_before = now.saturating_add(pause);
                     return;
                 }
             }
         }
-        kept.base = newest;
-        kept.failures = 0;
-        self.scheduler.problems.lock().remove(&kept.schedule.config.id);
+        state.base = newest;
+        state.failures = 0;
+        self.scheduler.problems.lock().remove(&state.schedule.config.id);
     }
 
-    async fn take_tick(&self, kept: &mut Kept, tick: Timestamp) -> Result<(), HostError> {
-        let schedule = &kept.schedule;
+    async fn take_tick(&self, state: &mut ScheduleState, tick: Timestamp) -> Result<(), HostError> {
+        let schedule = &state.schedule;
         // A client's own key has no spaces, so no client can be in the way of a tick.
         let idempotency = format!("schedule/{} {tick}", schedule.config.id);
         let idempotency = Idempotency { body_hash: Sha256::digest(idempotency.as_bytes()).into(), key: idempotency };
-        let ticked = |event_id| Ticked { last_tick: Some(tick), last_event_id: Some(event_id), ..kept.ticked.clone() };
+        let ticked = |event_id| Ticked { last_tick: Some(tick), last_event_id: Some(event_id), ..state.ticked.clone() };
         let entry = |event_id, _: &[_]| Ok(vec![EntryWrite::put(key(schedule), &ticked(event_id))?]);
         let accepted = self.accept(schedule.tick(tick), Some(idempotency), &entry).await?;
-        kept.ticked = ticked(accepted.event_id);
+        state.ticked = ticked(accepted.event_id);
         self.shared.metrics.tick(&schedule.config.id);
         tracing::debug!(schedule = schedule.config.id, tick, event_id = %accepted.event_id, "a schedule ticked");
         Ok(())
     }
 
     fn failed(&self, id: &str, error: &HostError) {
-        tracing::warn!(schedule = id, %error, "a tick cannot be taken now; trying again");
+        tracing::warn!(schedule = id, %error, "the event of a tick cannot be accepted now; trying again");
         self.scheduler.problems.lock().insert(id.to_owned(), error.to_string());
     }
 }
 
-impl Kept {
+impl ScheduleState {
     /// The time of the next work of this schedule.
     fn next(&self, now: Timestamp) -> Option<Timestamp> {
         if !self.schedule.config.enabled {

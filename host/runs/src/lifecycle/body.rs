@@ -12,7 +12,7 @@ use agent_host_protocol::{
 use agent_host_sandbox::World;
 
 use super::{
-    executor::Requeue,
+    requeue::Requeue,
     start::{Start, StartKind},
     task::{Interruption, RunOutcome, RunTask},
 };
@@ -75,7 +75,6 @@ pub(crate) enum Exit {
 pub(crate) struct Running {
     pub(crate) execution: Arc<Execution>,
     pub(crate) log: Arc<GuestLog>,
-    pub(crate) deadline_at: Timestamp,
 }
 
 /// An execution, with what its body is given.
@@ -93,6 +92,7 @@ impl RunTask {
         let run_id = self.run_id();
         let execution = Arc::new(Execution::new(NewExecution {
             run_id,
+            event_id: self.run.record.run.event_id,
             run_no: self.run.record.run_no,
             attempt: start.attempt,
             terms: Arc::clone(&self.run.terms),
@@ -121,7 +121,7 @@ impl RunTask {
             services: Arc::clone(&setup.services),
             neighbours: runs.neighbours(),
         };
-        let running = Running { execution, log, deadline_at: start.deadline_at };
+        let running = Running { execution, log };
         Ok(AssembledContext { running, calls, context: start.context, world: start.world })
     }
 

@@ -25,11 +25,11 @@ impl Runs {
             Ok(RunWrite { changes: [request.clone()].into_iter().chain(due).collect(), ..RunWrite::default() })
         });
         let run = written.await?;
-        let told = || self.registry.handle(id).inspect(|handle| handle.cancelled.cancel()).is_some();
-        if !told() {
+        let cancel_active = || self.registry.handle(id).inspect(|handle| handle.cancelled.cancel()).is_some();
+        if !cancel_active() {
             self.wake(record.run_no).await?;
             // A task that was begun meanwhile may not know of the request.
-            told();
+            cancel_active();
         }
         Ok(run)
     }

@@ -4,8 +4,6 @@
 //! number of the claim: an executor that comes back too late writes nothing.
 
 use std::{
-    collections::VecDeque,
-    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -13,11 +11,15 @@ use std::{
 use agent_host_ledger::RunChange;
 use agent_host_protocol::{Run, RunId, RunnerId, SentResult, Timestamp, run::Terminal};
 use agent_host_sandbox::Batch;
-use serde::{Deserialize, Serialize, de::IgnoredAny};
-use serde_json::{Value, value::RawValue};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::{Runs, queue::waiting::Offer};
+use super::{
+    Runs,
+    appended::{AppendedResults, hash},
+    queue::waiting::Offer,
+};
 use crate::{
     calls::{
         RunCalls,
@@ -25,9 +27,6 @@ use crate::{
     },
     record::HostError,
 };
-
-/// Results of one claim whose content is compared when they are appended again.
-const KNOWN_RESULTS: usize = 4_096;
 
 /// A run that an executor has claimed.
 #[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
@@ -56,17 +55,6 @@ pub struct Appended {
     pub replayed: bool,
 }
 
-/// The results that an executor has appended in one claim.
-#[derive(Debug, Default)]
-struct AppendedResults {
-    /// Number of the last one.
-    last: u64,
-    /// Hashes of the last ones, at most [`KNOWN_RESULTS`]. Those of an earlier life of the host are not known.
-    hashes: VecDeque<u64>,
-    /// The id of the message whose pieces came without one, until it is completed.
-    open_message: Option<String>,
-}
-
 /// Checks what envelopes of the protocol say of their run and their number.
 fn check_envelopes(run_id: RunId, first: u64, results: &[SentResult]) -> Result<(), HostError> {
     for (number, result) in (first..).zip(results) {
@@ -80,74 +68,6 @@ fn check_envelopes(run_id: RunId, first: u64, results: &[SentResult]) -> Result<
         }
     }
     Ok(())
-}
-
-impl AppendedResults {
-    fn check_gap(&self, first: u64) -> Result<(), HostError> {
-        let expected = self.last + 1;
-        if first > expected { Err(HostError::SequenceGap { expected, first }) } else { Ok(()) }
-    }
-
-    /// The results with ids for messages that have none: pieces without an id belong to one message, until a
-    /// `message.completed` without an id ends it. Returns the id of a message that stays open. `first` is the number of the
-    /// first result.
-    fn with_message_ids(
-        &self,
-        claim: u32,
-        first: u64,
-        results: Vec<SentResult>,
-    ) -> Result<(Vec<SentResult>, Option<String>), HostError> {
-        let mut open = self.open_message.clone();
-        let mut named = Vec::with_capacity(results.len());
-        for (number, result) in (first..).zip(results) {
-            let is_piece = matches!(result.kind.as_str(), "message.delta" | "reasoning.delta");
-            let is_end = result.kind == "message.completed";
-            if !(is_piece || is_end) || has_message_id(&result) {
-                named.push(result);
-                continue;
-            }
-            let id = open.take().unwrap_or_else(|| format!("m{claim}.{number}"));
-            named.push(result.with_message_id(&id).map_err(HostError::Refused)?);
-            open = is_piece.then_some(id);
-        }
-        Ok((named, open))
-    }
-
-    /// The number of the first of these results that the host has otherwise. `first` is the number of the first.
-    fn differs(&self, first: u64, hashes: &[u64]) -> Option<u64> {
-        let first_known = self.last + 1 - self.hashes.len() as u64;
-        let known = |number: u64| self.hashes.get(usize::try_from(number.checked_sub(first_known)?).ok()?);
-        let mut numbered = (first..).zip(hashes);
-        numbered.find(|(number, hash)| known(*number).is_some_and(|known| known != *hash)).map(|(number, _)| number)
-    }
-
-    /// Adds new results; `last` is the number of the last of them.
-    fn add(&mut self, last: u64, hashes: &[u64]) {
-        self.last = last;
-        self.hashes.extend(hashes);
-        let surplus = self.hashes.len().saturating_sub(KNOWN_RESULTS);
-        self.hashes.drain(..surplus);
-    }
-}
-
-fn has_message_id(result: &SentResult) -> bool {
-    #[derive(Deserialize)]
-    struct Named {
-        #[serde(default)]
-        message_id: Option<IgnoredAny>,
-    }
-    serde_json::from_str::<Named>(result.data.get()).is_ok_and(|named| named.message_id.is_some())
-}
-
-/// The hash of a result: of its type and its data as a JSON value, however it is written.
-fn hash(result: &SentResult) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    result.kind.hash(&mut hasher);
-    match serde_json::from_str::<Value>(result.data.get()) {
-        Ok(value) => value.to_string().hash(&mut hasher),
-        Err(_) => result.data.get().hash(&mut hasher),
-    }
-    hasher.finish()
 }
 
 /// The channel for the answer to a request.
@@ -184,10 +104,7 @@ impl ClaimHandle {
             orders,
             calls: OnceLock::new(),
             scope: Arc::new(ClaimScope::new(run.run_id)),
-            appended: Mutex::new(AppendedResults {
-                last: run.queue.as_ref().map_or(0, |queue| queue.appended),
-                ..AppendedResults::default()
-            }),
+            appended: Mutex::new(AppendedResults::new(claim, run.queue.as_ref().map_or(0, |queue| queue.appended))),
         }
     }
 
@@ -242,10 +159,10 @@ impl Runs {
     ) -> Result<Option<ClaimedRun>, HostError> {
         let until = tokio::time::Instant::now() + wait;
         let ClaimRequest { queues, runner_ids, lease_ms, start } = request;
-        let wanted = Arc::new(self.wanted_by(executor_id, queues, runner_ids)?);
+        let filter = Arc::new(self.wanted_by(executor_id, queues, runner_ids)?);
         loop {
             self.check_running()?;
-            let found = match self.waiting.claim(&wanted) {
+            let found = match self.waiting.claim(&filter) {
                 Ok(found) => found,
                 Err(mut ticket) => tokio::select! {
                     found = &mut ticket.found => match found {
@@ -321,7 +238,9 @@ impl Runs {
         let handle = self.claim_handle(run_id, token)?;
         let mut calls = handle.calls()?;
         let mut appended = handle.appended.lock().await;
-        let first = first.unwrap_or(appended.last + 1);
+        let run = Arc::clone(&calls.run);
+        appended.recall(&self.ledger, run.run_no, run_id, run.writer.last_sequence())?;
+        let first = first.unwrap_or(appended.last() + 1);
         if first == 0 || results.is_empty() {
             return Err(HostError::Invalid("`first` counts from 1, and `results` has at least one".to_owned()));
         }
@@ -329,27 +248,27 @@ impl Runs {
         appended.check_gap(first)?;
         check_envelopes(run_id, first, &results)?;
         let through = first.saturating_add(results.len() as u64 - 1);
-        let run = Arc::clone(&calls.run);
         let answer = |appended, replayed| Appended { appended, last_sequence: run.writer.last_sequence(), replayed };
         let hashes: Vec<u64> = results.iter().map(hash).collect();
-        let known = usize::try_from(appended.last + 1 - first).unwrap_or(usize::MAX).min(results.len());
+        let known = usize::try_from(appended.last() + 1 - first).unwrap_or(usize::MAX).min(results.len());
         let (repeated, new) = hashes.split_at(known);
         if let Some(number) = appended.differs(first, repeated) {
             return Err(HostError::ResultConflict { number });
         }
         if new.is_empty() {
-            return Ok(answer(appended.last, true));
+            return Ok(answer(appended.last(), true));
         }
         results.drain(..known);
-        let (results, open_message) = appended.with_message_ids(handle.claim, first + known as u64, results)?;
+        let first_new = first + known as u64;
+        let (results, open_message) = appended.with_message_ids(first_new, results)?;
+        let marks = appended.marks(first_new, new);
         let batch = Batch::sent(results);
         let work = async {
-            let written = calls.emit_with(batch, vec![RunChange::Append { through }]).await?;
+            let written = calls.emit_with(batch, vec![RunChange::Append { through }], &marks).await?;
             written.durable().await
         };
         handle.scope.call(work).await?.map_err(HostError::Refused)?;
-        appended.add(through, new);
-        appended.open_message = open_message;
+        appended.add(through, new, open_message);
         Ok(answer(through, false))
     }
 
@@ -381,11 +300,11 @@ impl Runs {
             let appended = handle.appended.lock().await;
             if let Some(number) = number {
                 appended.check_gap(number)?;
-                if number <= appended.last {
+                if number <= appended.last() {
                     return Err(HostError::ResultConflict { number });
                 }
             }
-            appended.last
+            appended.last()
         };
         let run = self.finalize(run_id, token, terminal).await?;
         Ok(Appended { appended, last_sequence: run.last_sequence, replayed: false })

@@ -1,13 +1,13 @@
 //! The executor body: a run that a program outside of the host executes under a claim.
 //!
-//! The run waits in its queue, is claimed, and is executed under a lease. Its end is the same as that of any other run.
+//! The run waits in its queue, is claimed, and is executed under a lease. The end is the same as that of any other run.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use agent_host_config::{MIN_LEASE_MS, OnLost, QueuePolicy};
+use agent_host_config::{MIN_LEASE_MS, QueuePolicy};
 use agent_host_ledger::{LedgerError, RunChange, RunWrite};
 use agent_host_protocol::{
     FailureCode, ResultKind, Run, RunId, RunStatus, Timestamp,
@@ -27,14 +27,15 @@ use super::{
         admission::{Admission, AdmissionPlace},
         waiting::{Kind, Offer},
     },
+    requeue::Requeue,
     start::{Start, StartKind},
     task::{Interruption, RunOutcome, RunTask, retryable},
 };
 use crate::{
-    execution::{Resumption, writer::OnStorageError},
+    execution::Resumption,
     record::{
         HostError,
-        action::is_background,
+        action::{is_background, waited_ms},
         facts::{self, Fact, StatusChange, unended},
         journal::{Journal, Mode},
         terminal::timed_out,
@@ -50,10 +51,10 @@ const ORDERS: usize = 16;
 pub(crate) struct ExecutorBody {
     policy: QueuePolicy,
     /// The claim under which the run was held when the host stopped.
-    kept: Option<Claim>,
+    stored_claim: Option<Claim>,
     /// Held as long as the run counts as executed.
     admission: Option<Admission>,
-    held: Option<ActiveClaim>,
+    active_claim: Option<ActiveClaim>,
     /// Set where the claim has ended before anything else happened.
     exit: Option<Exit>,
     running: Option<Running>,
@@ -99,19 +100,6 @@ impl Drop for ListedClaim {
     }
 }
 
-/// The run goes back to its queue, or ends where it has no attempts left.
-pub(crate) struct Requeue {
-    reason: String,
-    /// True if the claim counts as an attempt.
-    attempted: bool,
-    /// The failure of the run if no attempts are left.
-    failure: RunFailure,
-    /// True if the claim was lost; false if it was released.
-    lost: bool,
-    /// The executor to notify, unless its own request ended the claim.
-    told: Option<String>,
-}
-
 /// The end of a wait for a claim.
 enum Wait {
     Claimed(Claim),
@@ -122,12 +110,20 @@ enum Wait {
 impl ExecutorBody {
     pub(crate) fn new(task: &RunTask) -> Self {
         let policy = task.run.terms.queue.as_deref().cloned().unwrap_or_default();
-        Self { kept: kept_claim(task, &policy), policy, admission: None, held: None, exit: None, running: None, reply: None }
+        Self {
+            stored_claim: claim_before_restart(task, &policy),
+            policy,
+            admission: None,
+            active_claim: None,
+            exit: None,
+            running: None,
+            reply: None,
+        }
     }
 }
 
 /// The claim under which the run was held when the host stopped.
-fn kept_claim(task: &RunTask, policy: &QueuePolicy) -> Option<Claim> {
+fn claim_before_restart(task: &RunTask, policy: &QueuePolicy) -> Option<Claim> {
     let run = &task.run.record.run;
     let was_held = task.run.resumption == Resumption::Interrupted && run.status != RunStatus::Queued;
     let queue = run.queue.as_ref().filter(|_| was_held)?;
@@ -143,14 +139,14 @@ fn kept_claim(task: &RunTask, policy: &QueuePolicy) -> Option<Claim> {
 
 impl Body for ExecutorBody {
     fn takes_cancel(&self) -> bool {
-        self.kept.is_none()
+        self.stored_claim.is_none()
     }
 
     async fn start(&mut self, task: &mut RunTask) -> Result<Ready, HostError> {
         if let Some(failure) = &task.run.terms.refusal {
             return Ok(Ready::Ends(Terminal::Failed(failure.clone())));
         }
-        let claim = match self.kept.take() {
+        let claim = match self.stored_claim.take() {
             Some(claim) => claim,
             None => {
                 self.admission = None;
@@ -176,21 +172,21 @@ impl Body for ExecutorBody {
     }
 
     async fn run(&mut self, task: &mut RunTask) -> Result<Exit, HostError> {
-        let Some(mut held) = self.held.take() else {
+        let Some(mut active_claim) = self.active_claim.take() else {
             return Err(HostError::Internal("a run is executed that no executor holds".to_owned()));
         };
-        let exit = self.serve(task, &mut held).await;
-        self.held = Some(held);
+        let exit = self.serve(task, &mut active_claim).await;
+        self.active_claim = Some(active_claim);
         exit
     }
 
     async fn stop(&mut self) -> Option<Running> {
-        if let Some(held) = &mut self.held {
-            held.listed.handle.scope.close().await;
-            held.orders.close();
-            while held.orders.try_recv().is_ok() {}
+        if let Some(active_claim) = &mut self.active_claim {
+            active_claim.listed.handle.scope.close().await;
+            active_claim.orders.close();
+            while active_claim.orders.try_recv().is_ok() {}
             // Before anybody is answered: an executor that is done with one run has a slot for the next.
-            held.holding = None;
+            active_claim.holding = None;
         }
         self.running.take()
     }
@@ -201,11 +197,11 @@ impl Body for ExecutorBody {
     }
 
     fn claim(&self) -> Option<u32> {
-        self.held.as_ref().map(|held| held.listed.handle.claim)
+        self.active_claim.as_ref().map(|active_claim| active_claim.listed.handle.claim)
     }
 
     fn answer(&mut self, run: &Run, outcome: Option<&RunOutcome>) {
-        self.held = None;
+        self.active_claim = None;
         let run = match outcome {
             None => run,
             Some(RunOutcome::Ended(run)) => run,
@@ -219,6 +215,10 @@ impl Body for ExecutorBody {
 
 impl ExecutorBody {
     async fn await_claim(&self, task: &mut RunTask) -> Result<Wait, HostError> {
+        if task.run.record.run.status == RunStatus::Dispatching {
+            // The host stopped before the executor had the run.
+            take_back_offer(task).await?;
+        }
         let (runs, policy) = (task.runs.clone(), &self.policy);
         let run = &task.run.record.run;
         let (run_id, run_no) = (run.run_id, task.run.record.run_no);
@@ -279,10 +279,21 @@ impl ExecutorBody {
         }
     }
 
-    /// Writes that the run was claimed. `None` where that cannot be written now.
+    /// Writes that the run is offered to an executor, and that the executor has claimed it. `None` where that cannot be written
+    /// now, or the executor has gone.
     async fn write_claim(&self, task: &mut RunTask, offer: Offer) -> Result<Option<Claim>, HostError> {
         let Offer { executor_id, lease_ms, start, reply } = offer;
         let at = time::now();
+        if task.run.record.run.status == RunStatus::Queued {
+            match task.writer().commit(changes(RunChange::Dispatch { at })).await {
+                Ok(run) => task.run.record.run = run,
+                Err(error) => return unwritten_claim(error, reply).await,
+            }
+            if reply.is_closed() {
+                take_back_offer(task).await?;
+                return Ok(None);
+            }
+        }
         let lease_expires_at = at.saturating_add(lease_of(&self.policy, lease_ms));
         let change = RunChange::Claim { at, executor_id: executor_id.clone(), lease_expires_at };
         match task.writer().commit(changes(change)).await {
@@ -292,15 +303,7 @@ impl ExecutorBody {
                 task.run.record.run = run;
                 Ok(Some(Claim { number, executor_id, lease_expires_at, start, reply: Some(reply) }))
             }
-            Err(error @ LedgerError::Storage(_)) => {
-                drop(reply.send(Err(error.into())));
-                tokio::time::sleep(CLAIM_PAUSE).await;
-                Ok(None)
-            }
-            Err(error) => {
-                drop(reply.send(Err(HostError::Unavailable(error.to_string()))));
-                Err(error.into())
-            }
+            Err(error) => unwritten_claim(error, reply).await,
         }
     }
 
@@ -316,7 +319,7 @@ impl ExecutorBody {
             self.running = Some(resume_claimed(task, &handle).await?);
         }
         runs.claims.lock().insert(run_id, Arc::clone(&handle));
-        self.held = Some(ActiveClaim {
+        self.active_claim = Some(ActiveClaim {
             listed: ListedClaim { runs: runs.clone(), run_id, handle: Arc::clone(&handle) },
             orders,
             holding: Some(holding),
@@ -326,8 +329,8 @@ impl ExecutorBody {
         let Some(reply) = reply else { return Ok(()) };
         let mut context = None;
         if start && self.running.is_none() {
-            let (running, given) = start_claimed(task, &handle).await?;
-            (self.running, context) = (Some(running), Some(given));
+            let (running, run_context) = start_claimed(task, &handle).await?;
+            (self.running, context) = (Some(running), Some(run_context));
         }
         let lease_token = runs.lease_key.token(run_id, number);
         let claimed = ClaimedRun { run: task.run.record.run.clone(), lease_token, lease_expires_at, context };
@@ -340,17 +343,23 @@ impl ExecutorBody {
     }
 
     /// Carries out the requests of the executor until the claim ends.
-    async fn serve(&mut self, task: &mut RunTask, held: &mut ActiveClaim) -> Result<Exit, HostError> {
+    async fn serve(&mut self, task: &mut RunTask, active_claim: &mut ActiveClaim) -> Result<Exit, HostError> {
         let runs = task.runs.clone();
-        let (run_id, handle) = (task.run_id(), Arc::clone(&held.listed.handle));
-        let gone = held.holding.as_ref().map(|holding| holding.gone.clone()).unwrap_or_default();
+        let (run_id, handle) = (task.run_id(), Arc::clone(&active_claim.listed.handle));
+        let executor_gone = active_claim.holding.as_ref().map(|holding| holding.gone.clone()).unwrap_or_default();
         // The time at which a cancelled run ends if its executor does not finish it.
         let mut cancel_expires: Option<tokio::time::Instant> = None;
         loop {
             if let Some(exit) = self.exit.take() {
                 return Ok(exit);
             }
-            let deadline = self.running.as_ref().map(|running| running.execution.deadline);
+            let execution = self.running.as_ref().map(|running| Arc::clone(&running.execution));
+            let too_late = async {
+                match &execution {
+                    Some(execution) => execution.deadline.passed().await,
+                    None => std::future::pending().await,
+                }
+            };
             let order = tokio::select! {
                 biased;
                 () = runs.stopping.cancelled() => return Ok(Exit::Suspend),
@@ -359,41 +368,41 @@ impl ExecutorBody {
                     let grace = if self.running.is_some() { self.policy.cancel_grace_ms } else { 0 };
                     cancel_expires = Some(tokio::time::Instant::now() + Duration::from_millis(grace));
                     // The executor has a slot for the next run, also if it drops this one without a word.
-                    held.holding = None;
+                    active_claim.holding = None;
                     if let Terminal::Cancelled { reason } = task.cancelled_terminal()? {
                         runs.executors.notify(&handle.executor_id, ExecutorNews::CancelRequested { run_id, reason });
                     }
                     continue;
                 }
-                () = tokio::time::sleep_until(cancel_expires.unwrap_or(held.lease_expires)), if cancel_expires.is_some() => {
+                () = tokio::time::sleep_until(cancel_expires.unwrap_or(active_claim.lease_expires)), if cancel_expires.is_some() => {
                     return Ok(Exit::End(task.cancelled_terminal()?));
                 }
-                () = gone.cancelled() => {
+                () = executor_gone.cancelled() => {
                     return Ok(Exit::Requeue(lost(&handle, "executor_gone", "the executor that held the run is gone")));
                 }
-                () = tokio::time::sleep_until(held.lease_expires) => {
+                () = tokio::time::sleep_until(active_claim.lease_expires) => {
                     let message = "the executor that held the run did not renew its lease";
                     return Ok(Exit::Requeue(lost(&handle, "lease_expired", message)));
                 }
-                () = tokio::time::sleep_until(held.dispatch_expires), if self.running.is_none() => {
+                () = tokio::time::sleep_until(active_claim.dispatch_expires), if self.running.is_none() => {
                     let within = self.policy.dispatch_timeout_ms;
                     let message = format!("the executor that had claimed the run did not start it within {within} ms");
                     return Ok(Exit::Requeue(lost(&handle, "dispatch_timeout", &message)));
                 }
-                () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now).into()), if deadline.is_some() => {
+                () = too_late => {
                     return Ok(Exit::End(timed_out(task.run.terms.deadline_ms)));
                 }
-                order = held.orders.recv() => order,
+                order = active_claim.orders.recv() => order,
             };
             // The handle keeps the sender.
             let Some(order) = order else { return Ok(Exit::Suspend) };
-            self.carry_out(task, held, order).await;
+            self.carry_out(task, active_claim, order).await;
         }
     }
 
     /// Carries out one request. A request that ends the claim sets [`ExecutorBody::exit`].
-    async fn carry_out(&mut self, task: &mut RunTask, held: &mut ActiveClaim, order: Order) {
-        let handle = &held.listed.handle;
+    async fn carry_out(&mut self, task: &mut RunTask, active_claim: &mut ActiveClaim, order: Order) {
+        let handle = &active_claim.listed.handle;
         match order {
             Order::Start(reply) => {
                 let started = match &self.running {
@@ -408,7 +417,7 @@ impl ExecutorBody {
             Order::Renew(lease_ms, reply) => {
                 let renewed = self.renew(task, handle.claim, lease_ms).await;
                 if let Ok(at) = &renewed {
-                    held.lease_expires = instant_of(*at);
+                    active_claim.lease_expires = instant_of(*at);
                 }
                 drop(reply.send(renewed.and_then(|_| Ok(task.runs.record(task.run_id())?.run))));
             }
@@ -417,7 +426,7 @@ impl ExecutorBody {
                     if failure.retryable && task.run.record.run.attempt < task.run.terms.max_attempts =>
                 {
                     let reason = failure.code.clone();
-                    self.end_claim(Exit::Requeue(Requeue { reason, attempted: true, failure, lost: false, told: None }), reply);
+                    self.end_claim(Exit::Requeue(Requeue { reason, attempted: true, failure, lost: false, notify: None }), reply);
                 }
                 (Terminal::Completed(_), None) => {
                     let problem = format!("run {} has not begun, so it cannot be completed: start it first", task.run_id());
@@ -428,7 +437,7 @@ impl ExecutorBody {
             Order::Release(reason, reply) => {
                 let failure = retryable(RunFailure::host(FailureCode::LeaseLost, reason.clone()));
                 let attempted = self.running.is_some();
-                self.end_claim(Exit::Requeue(Requeue { reason, attempted, failure, lost: false, told: None }), reply);
+                self.end_claim(Exit::Requeue(Requeue { reason, attempted, failure, lost: false, notify: None }), reply);
             }
         }
     }
@@ -463,7 +472,12 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<Running,
     let (ledger, limits, run) = (&task.runs.ledger, task.runs.shared.limits(), &task.run.record.run);
     let context = ledger.context(run.run_id)?.and_then(|context| serde_json::from_str(context.get()).ok());
     let world = World::new(&limits, GuestClock::new(time::now_us()), [0; 32]);
-    let deadline_at = run.deadline_at.unwrap_or_else(|| time::now().saturating_add(task.run.terms.deadline_ms));
+    let events = ledger.run_events_after(task.run.record.run_no, run.run_id, 0, usize::MAX)?;
+    let deadline_at = match run.deadline_at {
+        Some(at) if task.run.terms.waiting_counts => at,
+        Some(at) => at.saturating_add(waited_ms(&events, at.saturating_sub(task.run.terms.deadline_ms), time::now())),
+        None => time::now().saturating_add(task.run.terms.deadline_ms),
+    };
     let start = Start {
         kind: StartKind::Resumed,
         context: context.ok_or_else(|| no_context(run.run_id))?,
@@ -472,7 +486,6 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<Running,
         unwritten: None,
         world,
         deadline: Instant::now() + Duration::from_millis(deadline_at.saturating_sub(time::now())),
-        deadline_at,
         last_sequence: run.last_sequence,
         attempt: run.attempt,
     };
@@ -483,7 +496,6 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<Running,
     drop(handle.calls.set(assembled.calls));
     // The callers of open calls are gone. Background actions continue.
     let at = time::now();
-    let events = ledger.run_events_after(task.run.record.run_no, run.run_id, 0, usize::MAX)?;
     let mut facts = unended(&events, at);
     facts.retain(|fact| !matches!(fact.ended_call(), Some((ResultKind::ActionResolved, id)) if is_background(id)));
     facts.push(Fact::RunStatus(StatusChange { resumes: Some(run.resumes + 1), ..StatusChange::running("resumed") }));
@@ -513,52 +525,25 @@ impl RunTask {
         let priority = run.queue.as_ref().map_or(policy.priority, |queue| queue.priority);
         self.runs.admissions.enter(&run.binding_id, policy, priority, self.run.record.run_no)
     }
+}
 
-    /// Puts a run whose claim has ended back into its queue. An outcome where it ends instead.
-    pub(crate) async fn requeue(&mut self, claim: Option<u32>, requeue: Requeue) -> Result<Option<RunOutcome>, HostError> {
-        let policy = self.run.terms.queue.as_deref().cloned().unwrap_or_default();
-        if requeue.lost {
-            self.runs.shared.metrics.lease_lost(&policy.name);
-        }
-        if let Some(executor_id) = &requeue.told {
-            let news = ExecutorNews::ClaimLost { run_id: self.run_id(), reason: requeue.reason.clone() };
-            self.runs.executors.notify(executor_id, news);
-        }
-        if self.cancelled.is_cancelled() {
-            return self.end_cancelled().await.map(Some);
-        }
-        let no_attempts = requeue.attempted && self.run.record.run.attempt >= self.run.terms.max_attempts;
-        if no_attempts || (requeue.lost && policy.on_lost == OnLost::Fail) {
-            return self.give_up(requeue.failure).await.map(Some);
-        }
-        self.write_release(claim, &policy, &requeue).await?;
-        Ok(None)
+/// Tells the executor that its claim cannot be written. A failure of the disk leaves the run in its queue.
+async fn unwritten_claim(error: LedgerError, reply: Reply<ClaimedRun>) -> Result<Option<Claim>, HostError> {
+    if matches!(error, LedgerError::Storage(_)) {
+        drop(reply.send(Err(error.into())));
+        tokio::time::sleep(CLAIM_PAUSE).await;
+        return Ok(None);
     }
+    drop(reply.send(Err(HostError::Unavailable(error.to_string()))));
+    Err(error.into())
+}
 
-    /// Writes that the run waits in its queue again.
-    async fn write_release(&mut self, claim: Option<u32>, policy: &QueuePolicy, requeue: &Requeue) -> Result<(), HostError> {
-        let Requeue { reason, attempted, .. } = requeue;
-        let (runs, record) = (&self.runs, self.runs.record(self.run_id())?);
-        let writer = match claim {
-            Some(claim) => self.writer().fenced(claim),
-            None => self.writer(),
-        };
-        let released = writer.transact(&record, OnStorageError::Retry(&runs.ending), |record| {
-            let (at, run) = (time::now(), &record.run);
-            let not_before = if *attempted { policy.not_before(run.attempt, at) } else { None };
-            let attempt = Some(run.attempt + u32::from(*attempted));
-            let queued =
-                StatusChange { status: "queued", reason: reason.clone(), attempt, until: not_before, ..StatusChange::default() };
-            let events = runs.ledger.run_events_after(record.run_no, run.run_id, 0, usize::MAX)?;
-            let mut facts = unended(&events, at);
-            facts.push(Fact::RunStatus(queued));
-            let events = facts::events(&facts, run.last_sequence + 1, at);
-            let change = RunChange::Release { at, reason: reason.clone(), not_before, attempted: *attempted };
-            Ok(RunWrite { events, ..changes(change) })
-        });
-        self.run.record.run = released.await?;
-        Ok(())
-    }
+/// Puts a run back into its queue that no executor took.
+async fn take_back_offer(task: &mut RunTask) -> Result<(), HostError> {
+    let not_before = task.run.record.run.queue.as_ref().and_then(|queue| queue.not_before);
+    let release = RunChange::Release { at: time::now(), reason: "offer_not_taken".to_owned(), not_before, attempted: false };
+    task.run.record.run = task.writer().commit(changes(release)).await?;
+    Ok(())
 }
 
 /// The lease that an executor gets: what it asks for, and what the policy says at most.
@@ -573,6 +558,6 @@ fn lost(handle: &ClaimHandle, reason: &str, message: &str) -> Requeue {
         attempted: true,
         failure: RunFailure { details: Some(json!({ "reason": reason })), ..failure },
         lost: true,
-        told: Some(handle.executor_id.clone()),
+        notify: Some(handle.executor_id.clone()),
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use agent_host_config::{check_labels, is_name};
 use agent_host_ledger::{EntryWrite, Ledger};
 use agent_host_protocol::{
-    Principal, PrincipalKind, RunId, RunnerId, Scope, Timestamp, auth::EXECUTOR_PREFIX, encoded::json_len, hex,
+    Principal, PrincipalKind, RunId, RunnerId, RunnerManifest, Scope, Timestamp, auth::EXECUTOR_PREFIX, encoded::json_len, hex,
     limits::is_shallow, time,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -25,7 +25,10 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::{Runs, lease::random, queue::waiting::ClaimFilter};
-use crate::record::HostError;
+use crate::{
+    policy::registered::{RegisteredRunners, SentManifest, judge},
+    record::HostError,
+};
 
 /// Key prefix of executors in the ledger.
 const ENTRIES: &str = "executor/";
@@ -39,6 +42,8 @@ const MAX_EXECUTORS: usize = 10_000;
 const MAX_NAMES: usize = 100;
 /// Runs that one executor may hold.
 const MAX_SLOTS: u32 = 10_000;
+/// Manifests that one executor brings.
+const MAX_MANIFESTS: usize = 20;
 /// Largest description of an executor's capabilities, in bytes of JSON.
 const MAX_CAPABILITIES_BYTES: usize = 16 * 1024;
 
@@ -66,6 +71,10 @@ pub struct Registration {
     /// More of it, for people: nothing is decided by it.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub capabilities: Map<String, Value>,
+    /// Manifests of runners that the executor serves, as far as `[[executor_runners]]` allows them. They are there as long as the
+    /// executor is registered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub manifests: Vec<SentManifest>,
 }
 
 /// The change of an executor by its heartbeat. An absent member stays as it is.
@@ -81,9 +90,9 @@ pub struct ExecutorChange {
 }
 
 impl ExecutorChange {
-    fn applied(self, kept: &Kept) -> Kept {
+    fn applied(self, kept: &StoredRegistration) -> StoredRegistration {
         let Self { labels, slots, capabilities } = self;
-        Kept {
+        StoredRegistration {
             labels: labels.unwrap_or_else(|| kept.labels.clone()),
             slots: slots.unwrap_or(kept.slots),
             capabilities: capabilities.unwrap_or_else(|| kept.capabilities.clone()),
@@ -126,17 +135,20 @@ impl Registration {
 struct Record {
     executor_id: String,
     #[serde(flatten)]
-    registration: Kept,
+    registration: StoredRegistration,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     workspace: Option<String>,
     registered_at: Timestamp,
     /// SHA-256 of its credential.
     credential: String,
+    /// Manifests that it has brought.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    manifests: Vec<RunnerManifest>,
 }
 
 /// A registration, without the refusal of unknown fields that flattening does not allow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct StoredRegistration {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
@@ -200,7 +212,7 @@ pub struct Executor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type")]
 pub enum ExecutorNews {
-    /// Somebody asked for the end of a run that it holds.
+    /// A cancel was requested for a run that the executor holds.
     #[serde(rename = "run.cancel_requested")]
     CancelRequested {
         /// The run.
@@ -248,12 +260,19 @@ impl Drop for ExecutorSlot {
 }
 
 impl Executors {
-    pub(crate) fn load(ledger: &Ledger) -> Result<Self, HostError> {
+    /// Reads the executors of a ledger. Their manifests go to `registered`.
+    pub(crate) fn load(ledger: &Ledger, registered: &RegisteredRunners) -> Result<Self, HostError> {
         let mut all = HashMap::new();
         for (key, entry) in ledger.entries(ENTRIES, None, usize::MAX)? {
             match serde_json::from_str::<Record>(entry.get()) {
                 // Heard of now: it did not know that the host was away.
-                Ok(record) => drop(all.insert(record.executor_id.clone(), Known::new(record, time::now()))),
+                Ok(record) => {
+                    let Record { executor_id, workspace, manifests, .. } = &record;
+                    if let Err(problem) = registered.add(executor_id, workspace.as_deref(), manifests) {
+                        tracing::warn!(executor_id, problem, "the manifests of an executor are not served");
+                    }
+                    drop(all.insert(record.executor_id.clone(), Known::new(record, time::now())));
+                }
                 Err(error) => tracing::error!(key, %error, "an executor cannot be read"),
             }
         }
@@ -290,7 +309,7 @@ impl Known {
         Self { record, seen, held: HashMap::new(), news: broadcast::channel(NEWS).0 }
     }
 
-    fn shown(&self, now: Timestamp, stale_ms: u64, gone_ms: u64) -> Executor {
+    fn report(&self, now: Timestamp, stale_ms: u64, gone_ms: u64) -> Executor {
         let Record { executor_id, registration, workspace, registered_at, .. } = self.record.clone();
         let silent = now.saturating_sub(self.seen);
         let state = match silent {
@@ -341,27 +360,58 @@ impl Runs {
         }
         let id: String = hex::encode(&random::<8>()?);
         let credential = format!("{EXECUTOR_PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(random::<32>()?));
-        let Registration { name, version, runner_ids, queues, labels, slots, capabilities } = registration;
+        let Registration { name, version, runner_ids, queues, labels, slots, capabilities, manifests } = registration;
+        let manifests = self.judged(manifests, workspace.as_deref())?;
         let record = Record {
+            manifests,
             executor_id: id.clone(),
-            registration: Kept { name, version, runner_ids, queues, labels, slots, capabilities },
+            registration: StoredRegistration { name, version, runner_ids, queues, labels, slots, capabilities },
             workspace,
             registered_at: time::now(),
             credential: digest(&credential),
         };
-        self.ledger.put_entries(&[EntryWrite::put(format!("{ENTRIES}{id}"), &record)?]).await?;
+        let write = EntryWrite::put(format!("{ENTRIES}{id}"), &record)?;
+        let registered = &self.shared.registered;
+        registered.add(&id, record.workspace.as_deref(), &record.manifests).map_err(HostError::Conflict)?;
+        if let Err(error) = self.ledger.put_entries(&[write]).await {
+            registered.remove(&id);
+            return Err(error.into());
+        }
         self.executors.0.lock().insert(id.clone(), Known::new(record, time::now()));
         Ok((self.executor(&id)?, credential))
+    }
+
+    /// The manifests that an executor of a workspace brings, if the operator allows all of them.
+    fn judged(&self, sent: Vec<SentManifest>, workspace: Option<&str>) -> Result<Vec<RunnerManifest>, HostError> {
+        if sent.len() > MAX_MANIFESTS {
+            return Err(HostError::Invalid(format!("`manifests` has at most {MAX_MANIFESTS}")));
+        }
+        let setup = self.shared.setup();
+        let mut manifests: Vec<RunnerManifest> = Vec::with_capacity(sent.len());
+        for manifest in sent {
+            let manifest = manifest.checked().map_err(HostError::Invalid)?;
+            let id = &manifest.id;
+            if setup.external(id).is_some() || self.shared.plugins.runner(id).is_some() {
+                let why = format!("`{id}` has a manifest of the operator's already: register without one");
+                return Err(HostError::Conflict(why));
+            }
+            judge(&setup.config, &manifest, workspace).map_err(HostError::Forbidden)?;
+            if manifests.iter().any(|other| other.id == *id) {
+                return Err(HostError::Invalid(format!("`manifests` has two of `{id}`")));
+            }
+            manifests.push(manifest);
+        }
+        Ok(manifests)
     }
 
     /// The principal of this credential.
     pub(crate) fn executor_principal(&self, credential: &str) -> Result<Principal, HostError> {
         let id = credential.strip_prefix(EXECUTOR_PREFIX).and_then(|rest| rest.split_once('_')).map(|(id, _)| id);
-        let wanted = digest(credential);
+        let expected = digest(credential);
         let mut all = self.executors.0.lock();
         let known = id.and_then(|id| all.get_mut(id)).ok_or_else(unknown_credential)?;
-        let differs = known.record.credential.bytes().zip(wanted.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
-        if differs != 0 || known.record.credential.len() != wanted.len() {
+        let differs = known.record.credential.bytes().zip(expected.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
+        if differs != 0 || known.record.credential.len() != expected.len() {
             return Err(unknown_credential());
         }
         known.seen = time::now();
@@ -370,6 +420,7 @@ impl Runs {
             name: known.record.registration.name.clone(),
             scopes: [Scope::RunsExecute].into(),
             workspace: known.record.workspace.clone(),
+            end_user: None,
         })
     }
 
@@ -378,7 +429,7 @@ impl Runs {
         let limits = self.shared.limits();
         let all = self.executors.0.lock();
         let known = all.get(id).ok_or_else(|| no_executor(id))?;
-        Ok(known.shown(time::now(), limits.executor_stale_ms, limits.executor_gone_ms))
+        Ok(known.report(time::now(), limits.executor_stale_ms, limits.executor_gone_ms))
     }
 
     /// All registered executors, in the order of their registration.
@@ -386,8 +437,8 @@ impl Runs {
     pub(crate) fn executors(&self) -> Vec<Executor> {
         let limits = self.shared.limits();
         let now = time::now();
-        let shown = |known: &Known| known.shown(now, limits.executor_stale_ms, limits.executor_gone_ms);
-        let mut all: Vec<_> = self.executors.0.lock().values().map(shown).collect();
+        let report = |known: &Known| known.report(now, limits.executor_stale_ms, limits.executor_gone_ms);
+        let mut all: Vec<_> = self.executors.0.lock().values().map(report).collect();
         all.sort_by(|a, b| (a.registered_at, &a.executor_id).cmp(&(b.registered_at, &b.executor_id)));
         all
     }
@@ -400,8 +451,9 @@ impl Runs {
         if kept == before.registration {
             return Ok((self.executor(id)?, false));
         }
-        let Kept { name, version, runner_ids, queues, labels, slots, capabilities } = kept.clone();
-        Registration { name, version, runner_ids, queues, labels, slots, capabilities }.check()?;
+        let StoredRegistration { name, version, runner_ids, queues, labels, slots, capabilities } = kept.clone();
+        let manifests = Vec::new();
+        Registration { name, version, runner_ids, queues, labels, slots, capabilities, manifests }.check()?;
         let record = Record { registration: kept, ..before };
         self.ledger.put_entries(&[EntryWrite::put(format!("{ENTRIES}{id}"), &record)?]).await?;
         self.executors.0.lock().get_mut(id).ok_or_else(|| no_executor(id))?.record = record;
@@ -412,6 +464,7 @@ impl Runs {
     pub(crate) async fn deregister_executor(&self, id: &str) -> Result<(), HostError> {
         self.executor(id)?;
         self.ledger.put_entries(&[EntryWrite::delete(format!("{ENTRIES}{id}"))]).await?;
+        self.shared.registered.remove(id);
         if let Some(known) = self.executors.0.lock().remove(id) {
             known.held.into_values().for_each(|gone| gone.cancel());
         }

@@ -23,7 +23,8 @@ impl Runs {
             Vec::new()
         });
         for child in active {
-            self.end_child(parent, child).await;
+            // Most runs have no children: their futures have no room for this.
+            Box::pin(self.end_child(parent, child)).await;
         }
     }
 
@@ -50,10 +51,8 @@ impl Runs {
             if !record.run.status.is_terminal() {
                 return;
             }
+            parent.count_child(&record.run);
             let usage = Some(record.run.total_usage()).filter(|usage| usage.calls > 0);
-            if let Some(usage) = &usage {
-                parent.budget.spend(usage);
-            }
             let end = Fact::ChildEnded(ChildEnd { run_id: child, status: record.run.status, usage });
             if let Err(error) = parent.writer.record_fact(&end).await {
                 tracing::debug!(run_id = %parent.run_id, %child, error = error.message, "the end of a child could not be recorded");
@@ -66,6 +65,10 @@ impl Runs {
         let reported = self.ledger.run_events_of(parent.run_no, parent.run_id, &[ResultKind::ChildEnded.as_str()])?;
         let reported: HashSet<RunId> =
             reported.iter().filter_map(|event| event.data_value().get("run_id")?.as_str()?.parse().ok()).collect();
+        // The budget has what these have used.
+        for child in &reported {
+            parent.family.children.count(*child);
+        }
         for child in parent.family.children.all().into_iter().filter(|child| !reported.contains(child)) {
             self.report_end(parent, child);
         }

@@ -1,9 +1,6 @@
 //! The guest body: a run that the host executes in its sandbox.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use agent_host_config::Durability;
 use agent_host_ledger::RunChange;
@@ -72,7 +69,7 @@ impl Body for GuestBody {
         };
         self.admission = Some(admission);
         let run = &task.run;
-        if run.resumption != Resumption::New && run.record.run.deadline_at.is_some_and(|deadline| deadline <= time::now()) {
+        if run.resumption != Resumption::New && task.deadline_at(time::now())?.is_some_and(|deadline| deadline <= time::now()) {
             return Ok(Ready::Ends(timed_out(run.terms.deadline_ms)));
         }
         if let Some(failure) = &run.terms.refusal {
@@ -148,7 +145,7 @@ impl GuestBody {
     async fn execute(&self, task: &RunTask, running: &Running, guest: Box<PreparedGuest>) -> Result<Exit, HostError> {
         let PreparedGuest { place, runner, context, world, calls } = *guest;
         let execution = &running.execution;
-        let (deadline, deadline_ms) = (execution.deadline, task.run.terms.deadline_ms);
+        let deadline_ms = task.run.terms.deadline_ms;
         let grace = Duration::from_millis(execution.limits.cancel_grace_ms);
         let executed = task.runs.shared.sandbox.run(
             place,
@@ -172,6 +169,10 @@ impl GuestBody {
                 never = waiting_writes => match never {},
             }
         };
+        let too_late = async {
+            execution.deadline.passed().await;
+            tokio::time::sleep(grace).await;
+        };
         let cancelled = async {
             task.cancelled.cancelled().await;
             tokio::time::sleep(grace).await;
@@ -179,12 +180,12 @@ impl GuestBody {
         Ok(tokio::select! {
             biased;
             () = cancelled => Exit::End(task.cancelled_terminal()?),
-            () = tokio::time::sleep_until((deadline + grace).into()) => Exit::End(timed_out(deadline_ms)),
+            () = too_late => Exit::End(timed_out(deadline_ms)),
             () = task.runs.ending.cancelled() => self.on_host_stop(task, running),
             stop = execution.waits.stopped() => Exit::from_stop(stop),
             outcome = executed => Exit::End(match outcome {
                 _ if task.cancelled.is_cancelled() => task.cancelled_terminal()?,
-                _ if Instant::now() >= deadline => timed_out(deadline_ms),
+                _ if execution.deadline.is_past() => timed_out(deadline_ms),
                 Outcome::Completed(completion) => Terminal::Completed(completion),
                 Outcome::Failed(failure) => Terminal::Failed(failure),
                 Outcome::Broken { code, message } => Terminal::Failed(RunFailure::host(code, message)),
@@ -217,7 +218,7 @@ impl RunTask {
         if let Some(runner) = run.runner.as_ref().filter(|runner| runner.component.digest() == digest) {
             return Ok(runner.clone());
         }
-        let why = match self.runs.shared.sandbox.component(digest).await {
+        let why = match Box::pin(self.runs.shared.sandbox.component(digest)).await {
             Ok(component) => match component.runners().iter().find(|manifest| manifest.id == *id) {
                 Some(manifest) => return Ok(Runner { manifest: Arc::new(manifest.clone()), component: Arc::clone(&component) }),
                 None => format!("component {digest} does not hold it"),

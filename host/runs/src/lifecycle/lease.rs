@@ -20,9 +20,9 @@ pub(crate) struct LeaseKey([u8; 32]);
 impl LeaseKey {
     /// The key of this ledger; made at the first use.
     pub(crate) async fn of(ledger: &Ledger) -> Result<Self, HostError> {
-        let kept = ledger.entry(ENTRY)?.and_then(|entry| serde_json::from_str::<String>(entry.get()).ok());
-        let kept = kept.and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok());
-        if let Some(key) = kept {
+        let stored_key = ledger.entry(ENTRY)?.and_then(|entry| serde_json::from_str::<String>(entry.get()).ok());
+        let stored_key = stored_key.and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok());
+        if let Some(key) = stored_key {
             return Ok(Self(key));
         }
         let key = random::<32>()?;
@@ -58,8 +58,8 @@ impl LeaseKey {
         let (run_id, rest) = bytes.split_first_chunk::<16>()?;
         let (claim, code) = rest.split_first_chunk::<4>()?;
         let (run_id, claim) = (RunId::from_bytes(*run_id), u32::from_be_bytes(*claim));
-        let wanted = self.code(run_id, claim);
-        let differs = code.iter().zip(wanted).fold(code.len() ^ CODE, |differs, (a, b)| differs | usize::from(a ^ b));
+        let expected_code = self.code(run_id, claim);
+        let differs = code.iter().zip(expected_code).fold(code.len() ^ CODE, |differs, (a, b)| differs | usize::from(a ^ b));
         (differs == 0).then_some((run_id, claim))
     }
 }
@@ -72,9 +72,9 @@ impl LeaseKey {
 }
 
 pub(crate) fn is_signature(key: &LeaseKey, purpose: &str, message: &[u8], signature: &str) -> bool {
-    let given = URL_SAFE_NO_PAD.decode(signature).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let sent_code = URL_SAFE_NO_PAD.decode(signature).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     // Hashes compare in constant time.
-    given.is_some_and(|given| blake3::Hash::from_bytes(given) == key.signature(purpose, message))
+    sent_code.is_some_and(|sent_code| blake3::Hash::from_bytes(sent_code) == key.signature(purpose, message))
 }
 
 /// Bytes that nobody can guess.

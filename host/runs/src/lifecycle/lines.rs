@@ -228,6 +228,29 @@ impl Lines {
         Ok(Reservation { lines: Arc::clone(self), key: key.clone(), exclusive: true })
     }
 
+    /// Reserves the place behind the active run `run_no`, which is about to be cancelled: the new run is next, and every other
+    /// run of the conversation waits until it has joined. `None` where another run is active, waits or is being created.
+    pub(crate) fn reserve_behind(
+        self: &Arc<Self>,
+        key: &ConversationKey,
+        run_no: u64,
+        parked: impl FnOnce(&ConversationKey) -> Option<ParkedTurn>,
+    ) -> Option<Reservation> {
+        let mut lines = self.0.lock();
+        let (active, is_free) = match lines.get(key) {
+            Some(line) => (line.active, line.waiting.is_empty() && line.reserved == 0 && !line.exclusive),
+            None => (None, true),
+        };
+        let active = active.or_else(|| parked(key).map(|turn| turn.run_no));
+        if active != Some(run_no) || !is_free {
+            return None;
+        }
+        let line = lines.entry(key.clone()).or_default();
+        line.reserved += 1;
+        line.exclusive = true;
+        Some(Reservation { lines: Arc::clone(self), key: key.clone(), exclusive: true })
+    }
+
     /// The number of waiting runs in all lines.
     pub(crate) fn waiting_in_all(&self) -> usize {
         self.0.lock().values().map(|line| line.waiting.len()).sum()
@@ -440,6 +463,22 @@ mod tests {
         assert!(futures_util::poll!(&mut next).is_pending(), "the others join behind it");
         drop(idle);
         drop(next.await);
+        assert!(lines.0.lock().is_empty());
+        // The place behind a run is reserved while it is the only one, in memory or parked.
+        let first = lines.join(Some(key.clone()), 9, false, |_| None);
+        assert!(lines.reserve_behind(&key, 8, |_| None).is_none(), "another run is active");
+        let behind = lines.reserve_behind(&key, 9, |_| None).unwrap();
+        assert!(lines.reserve_behind(&key, 9, |_| None).is_none(), "one replaces it");
+        let mut next = std::pin::pin!(lines.reserve(&key));
+        assert!(futures_util::poll!(&mut next).is_pending(), "the others join behind the new run");
+        let second = lines.join(Some(key.clone()), 10, false, |_| None);
+        drop(behind);
+        drop(next.await);
+        assert!(lines.reserve_behind(&key, 9, |_| None).is_none(), "a run waits");
+        drop(first);
+        assert!(second.is_now());
+        drop(second);
+        drop(lines.reserve_behind(&key, 3, parked).unwrap());
         assert!(lines.0.lock().is_empty());
         // A reservation does not hide a parked run from a run that joins.
         let created = lines.reserve(&key).await;

@@ -3,6 +3,7 @@
 //! [`task::RunTask`] is the one life cycle. Its [`body`] executes a run: a guest in the sandbox, or an executor under a
 //! claim.
 
+mod appended;
 pub(crate) mod body;
 pub(crate) mod cancel;
 pub(crate) mod claims;
@@ -15,10 +16,12 @@ pub(crate) mod lease;
 pub(crate) mod lines;
 pub(crate) mod queue;
 pub(crate) mod recovery;
+pub(crate) mod requeue;
 pub(crate) mod responses;
 pub(crate) mod start;
 pub(crate) mod task;
 pub(crate) mod wake;
+pub(crate) mod watchers;
 
 use std::{
     collections::HashMap,
@@ -40,6 +43,7 @@ use self::{
     lines::Lines,
     queue::{admission::Admissions, waiting::Waiting},
     wake::MAX_WAKING,
+    watchers::Watchers,
 };
 use crate::{
     execution::{
@@ -68,6 +72,8 @@ pub(crate) struct RunsOfCell {
     /// Permits by binding.
     pub(crate) admissions: Arc<Admissions>,
     pub(crate) executors: Executors,
+    /// Clients that watch runs.
+    pub(crate) watchers: Watchers,
     /// Runs that executors hold.
     pub(crate) claims: Mutex<HashMap<RunId, Arc<ClaimHandle>>>,
     pub(crate) lease_key: LeaseKey,
@@ -95,7 +101,7 @@ impl Deref for Runs {
 impl Runs {
     /// Opens the runs of a ledger. None of them is executed before [`Runs::recover`].
     pub(crate) async fn open(shared: &Arc<Shared>, ledger: Ledger) -> Result<Self, HostError> {
-        let (executors, lease_key) = (Executors::load(&ledger)?, LeaseKey::of(&ledger).await?);
+        let (executors, lease_key) = (Executors::load(&ledger, &shared.registered)?, LeaseKey::of(&ledger).await?);
         Ok(Self(Arc::new(RunsOfCell {
             shared: Arc::clone(shared),
             ledger,
@@ -104,6 +110,7 @@ impl Runs {
             waiting: Waiting::default(),
             admissions: Arc::default(),
             executors,
+            watchers: Watchers::default(),
             claims: Mutex::default(),
             lease_key,
             alarm: Notify::new(),

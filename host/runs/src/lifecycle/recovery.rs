@@ -10,7 +10,7 @@ use crate::{
     execution::{Resumption, family::Children},
     record::{
         FORKED_FROM, HostError, WaitKey, steering,
-        terminal::{end_stored, had_begun},
+        terminal::{end_stored, has_started},
     },
 };
 
@@ -20,46 +20,50 @@ impl Runs {
         let ledger = &self.ledger;
         let active = ledger.active_runs()?;
         if !active.is_empty() || ledger.parked_count() > 0 {
-            let begun = active.iter().filter(|record| had_begun(record.run.status)).count();
+            let started = active.iter().filter(|record| has_started(record.run.status)).count();
             tracing::info!(
-                active = begun,
-                waiting = active.len() - begun,
+                active = started,
+                waiting = active.len() - started,
                 parked = ledger.parked_count(),
                 "runs of the host before"
             );
         }
         let mut commits = Vec::new();
-        let (mut taken, mut dying) = (HashMap::new(), Vec::new());
+        let (mut steered, mut cancelled) = (HashMap::new(), Vec::new());
         // Oldest first, so that the active run of a conversation takes its turn again before those behind it.
         for record in active {
-            let begun = had_begun(record.run.status);
-            if begun && record.run.cancel_requested_at.is_some() {
+            let is_started = has_started(record.run.status);
+            if is_started && record.run.cancel_requested_at.is_some() {
                 // The cancel request is fulfilled.
                 let reason = record.run.cancel_reason.clone().unwrap_or_default();
-                dying.push((record.run.run_id, Children::of(ledger, &record)?));
+                cancelled.push((record.run.run_id, Children::of(ledger, &record)?));
                 let events = ledger.run_events_after(record.run_no, record.run.run_id, 0, usize::MAX)?;
                 let end = end_stored(&record, &events, Terminal::Cancelled { reason }, 0);
                 commits.push(self.writer(&record).append(end).await?);
                 continue;
             }
-            if begun && record.run.conversation_id.is_some() {
-                taken.extend(steering::taken_by(ledger, &record)?);
+            if is_started && record.run.conversation_id.is_some() {
+                steered.extend(steering::taken_by(ledger, &record)?);
             }
-            if let Some(by) = taken.get(&record.run.run_id).filter(|_| !begun) {
-                commits.push(self.writer(&record).append(steering::taken(&record, *by)).await?);
+            if let Some(by) = steered.get(&record.run.run_id).filter(|_| !is_started) {
+                commits.push(self.writer(&record).append(steering::end_taken(&record, *by)).await?);
                 continue;
             }
-            let resumption = match begun {
+            let resumption = match is_started {
                 true => Resumption::Interrupted,
                 false if record.run.metadata.contains_key(FORKED_FROM) => Resumption::Forked,
                 false => Resumption::New,
             };
-            self.begin(StoredRun { found: true, ..self.stored(record, resumption)? });
+            let stored = self.stored(record, resumption)?;
+            if stored.terms.streamed {
+                self.await_client(stored.record.run.run_id);
+            }
+            self.begin(StoredRun { found: true, ..stored });
         }
         for commit in commits {
             self.shared.metrics.ended(&commit.await?);
         }
-        for (parent, children) in dying {
+        for (parent, children) in cancelled {
             self.end_children(parent, &children).await;
         }
         self.wake_parents().await

@@ -25,7 +25,7 @@ use crate::{
     execution::registry::{Location, PostedAnswer},
     record::{
         HostError, WaitKey,
-        action::{Action, ActionStatus, AskKind, Decision, Given, Response, actions_of, client_answer, is_allowed},
+        action::{Action, ActionStatus, AskKind, Decision, RecordedAnswer, Response, actions_of, client_answer, is_allowed},
         artifacts::known_artifact,
         facts,
     },
@@ -40,10 +40,10 @@ enum Delivery {
     Done,
     /// The run moves into memory or out of it.
     Moving,
-    /// Somebody else has written to the record of the run.
+    /// Another writer has written to the record of the run.
     RecordChanged,
     /// The run left memory while it wrote this answer: the record has the outcome.
-    Unconfirmed(Given),
+    Unconfirmed(RecordedAnswer),
 }
 
 impl Runs {
@@ -52,7 +52,7 @@ impl Runs {
         let setup = self.shared.setup();
         let id = setup.approvers.approver(token)?.to_owned();
         let scopes = [Scope::ActionsRespond].into();
-        Some(Principal { kind: PrincipalKind::Approver(id.clone()), name: id, scopes, workspace: None })
+        Some(Principal { kind: PrincipalKind::Approver(id.clone()), name: id, scopes, workspace: None, end_user: None })
     }
 
     /// The name that the record gives to an answer of this principal: the id of an approver, or `key:NAME` for a key. Ids
@@ -101,15 +101,15 @@ impl Runs {
     /// Answers an action. The answer is durable when this function returns, and the run continues with the answer.
     pub(crate) async fn respond(&self, action_id: &str, response: Response, by: Option<String>) -> Result<Action, HostError> {
         let until = tokio::time::Instant::now() + MAX_MOVE;
-        let mut unconfirmed: Option<Given> = None;
+        let mut unconfirmed: Option<RecordedAnswer> = None;
         loop {
             let (record, action) = self.find_action(action_id)?;
-            if unconfirmed.is_some() && action.given() == unconfirmed {
+            if unconfirmed.is_some() && action.recorded_answer() == unconfirmed {
                 // The run has written it in the very moment in which it left memory.
                 return Ok(action);
             }
             self.admits(&record, &action, &response, by.as_deref())?;
-            let given = Given {
+            let recorded_answer = RecordedAnswer {
                 decision: response.decision,
                 by: by.clone(),
                 reason: response.reason.clone().filter(|reason| !reason.is_empty()),
@@ -118,9 +118,9 @@ impl Runs {
             };
             // Before the run is looked for: a move after that is not missed.
             let moved = self.registry.next_move(record.run.run_id);
-            match self.deliver(&record, &action, given).await? {
+            match self.deliver(&record, &action, recorded_answer).await? {
                 Delivery::Done => return Ok(self.find_action(action_id)?.1),
-                Delivery::Unconfirmed(given) => unconfirmed = Some(given),
+                Delivery::Unconfirmed(recorded_answer) => unconfirmed = Some(recorded_answer),
                 Delivery::RecordChanged => {}
                 Delivery::Moving => {
                     if tokio::time::timeout_at(until, moved).await.is_err() {
@@ -144,47 +144,52 @@ impl Runs {
         if action.kind() != AskKind::ClientTool {
             return Ok(Some(answer));
         }
-        let Some(mut said) = client_answer(answer.clone()) else { return Ok(Some(answer)) };
+        let Some(mut response) = client_answer(answer.clone()) else { return Ok(Some(answer)) };
         let run = &record.run;
         let workspace = run.workspace_id.clone().unwrap_or_default();
         let conversation = run.conversation_key();
-        for part in &mut said.content {
+        for part in &mut response.content {
             if let ContentPart::Artifact(artifact) = part {
                 *artifact = known_artifact(&self.ledger, artifact, &workspace, conversation.as_ref())?;
             }
         }
-        serde_json::to_value(&said).map(Some).map_err(|error| HostError::Internal(error.to_string()))
+        serde_json::to_value(&response).map(Some).map_err(|error| HostError::Internal(error.to_string()))
     }
 
-    async fn deliver(&self, record: &RunRecord, action: &Action, given: Given) -> Result<Delivery, HostError> {
+    async fn deliver(&self, record: &RunRecord, action: &Action, recorded_answer: RecordedAnswer) -> Result<Delivery, HostError> {
         let (receipt, received) = oneshot::channel();
         let writing = Arc::new(AtomicBool::new(false));
         let action_id = action.action_id.clone();
-        let letter = PostedAnswer { action_id, given: given.clone(), writing: Arc::clone(&writing), receipt };
+        let letter = PostedAnswer { action_id, recorded_answer: recorded_answer.clone(), writing: Arc::clone(&writing), receipt };
         match self.registry.post(record.run.run_id, letter) {
             Ok(()) => match tokio::time::timeout(MAX_MOVE, received).await {
                 Ok(Ok(Ok(()))) => Ok(Delivery::Done),
                 Ok(Ok(Err(error))) => Err(error),
-                Ok(Err(_)) | Err(_) if writing.load(Ordering::Acquire) => Ok(Delivery::Unconfirmed(given)),
+                Ok(Err(_)) | Err(_) if writing.load(Ordering::Acquire) => Ok(Delivery::Unconfirmed(recorded_answer)),
                 Ok(Err(_)) | Err(_) => Ok(Delivery::Moving),
             },
             Err(Location::Live | Location::Leaving) => Ok(Delivery::Moving),
-            Err(Location::Parked) => self.answer_parked(record, action, &given).await,
+            Err(Location::Parked) => self.answer_parked(record, action, &recorded_answer).await,
         }
     }
 
     /// Writes the answer to the record of a parked run, and wakes the run if the answer completes its wait.
-    async fn answer_parked(&self, record: &RunRecord, action: &Action, given: &Given) -> Result<Delivery, HostError> {
+    async fn answer_parked(
+        &self,
+        record: &RunRecord,
+        action: &Action,
+        recorded_answer: &RecordedAnswer,
+    ) -> Result<Delivery, HostError> {
         let answered = WaitKey::action(&action.action_id).to_string();
         let park = self.ledger.parked(record.run_no)?.filter(|park| park.keys.contains(&answered));
         let Some(park) = park else { return Ok(Delivery::Moving) };
         let at = time::now();
-        let events = facts::events(&given.facts(&action.action_id), record.run.last_sequence + 1, at);
+        let events = facts::events(&recorded_answer.facts(&action.action_id, action.kind()), record.run.last_sequence + 1, at);
         // Due, so that recovery wakes the run if the host dies before it does; or still parked, for the answers that are missing.
         let reason = record.run.status_reason.as_deref().unwrap_or_default();
         let park = remaining_park(&park, reason, &answered);
         let goes_on = park.is_none();
-        let refers_to = given.artifacts(action.kind());
+        let refers_to = recorded_answer.artifacts(action.kind());
         let write = RunWrite { changes: vec![RunChange::Due { at }], events, park, refers_to, ..RunWrite::default() };
         match self.writer(record).commit(write).await {
             Ok(_) if goes_on => self.wake(record.run_no).await.map(|()| Delivery::Done),
@@ -269,15 +274,18 @@ fn remaining_park(park: &Park, reason: &str, answered: &str) -> Option<Park> {
 /// The error if the action accepts no answer.
 fn closed(action: &Action) -> Option<HostError> {
     let id = &action.action_id;
-    if let Some(given) = action.given() {
-        let by = given.by.map(|by| format!(" by {by}")).unwrap_or_default();
+    if let Some(recorded_answer) = action.recorded_answer() {
+        let by = recorded_answer.by.map(|by| format!(" by {by}")).unwrap_or_default();
         return Some(HostError::Answered {
-            message: format!("action {id} was answered before{by}, with `{}`", given.decision.as_str()),
+            message: format!("action {id} was answered before{by}, with `{}`", recorded_answer.decision.as_str()),
             action: Box::new(action.clone()),
         });
     }
     let outcome = action.resolved.as_ref()?.get("outcome").and_then(Value::as_str).unwrap_or("resolved");
+    // A run that has ended says of what it asked that it was cancelled; who answers later is too late in any case.
+    let is_late = outcome == "cancelled" && action.expires_at().is_some_and(|at| at <= time::now());
     Some(match outcome {
+        _ if is_late => HostError::Expired(format!("action {id} has expired without an answer, and its run has ended")),
         "expired" => HostError::Expired(format!("action {id} has expired without an answer")),
         outcome => HostError::Answered {
             message: format!("action {id} no longer takes an answer: it is {outcome}"),

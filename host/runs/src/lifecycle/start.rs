@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use agent_host_config::Durability;
 use agent_host_ledger::{NewContext, RunChange, RunRecord, RunWrite};
-use agent_host_protocol::{RunStatus, Timestamp, context::RunContext, run::RunFailure, time};
+use agent_host_protocol::{ResultKind, RunStatus, Timestamp, context::RunContext, run::RunFailure, time};
 use agent_host_sandbox::{GuestClock, Runner, World};
 
 use super::task::RunTask;
@@ -16,6 +16,7 @@ use crate::{
     policy::context::{self, Sources},
     record::{
         FORKED_FROM, HostError,
+        action::AskKind,
         facts::{self, Fact, StatusChange, unended},
         journal::{Journal, Mode, Recorded, Stop},
         terminal::{host_restarted, not_journaled},
@@ -44,7 +45,6 @@ pub(crate) struct Start {
     pub(crate) unwritten: Option<UnwrittenStart>,
     /// Time limit of the guest.
     pub(crate) deadline: Instant,
-    pub(crate) deadline_at: Timestamp,
     /// Sequence of the last event that the run has.
     pub(crate) last_sequence: u64,
     pub(crate) attempt: u32,
@@ -110,7 +110,7 @@ impl RunTask {
         };
         let deadline = started + Duration::from_millis(self.run.terms.deadline_ms);
         let kind = if attempt > 1 { StartKind::Retry } else { StartKind::First };
-        Ok(Start { kind, context, world, journal, unwritten, deadline, deadline_at, last_sequence, attempt })
+        Ok(Start { kind, context, world, journal, unwritten, deadline, last_sequence, attempt })
     }
 
     /// The start of the first attempt, for the execution to write. Written here for a run that the host found when it
@@ -175,11 +175,14 @@ impl RunTask {
         let world = recorded.world.clone();
         let journal = Journal::resume(Mode::Recording, recorded, &limits);
         let at = time::now();
+        let mut deadline_at = self.deadline_at(at)?.unwrap_or_else(|| at.saturating_add(self.run.terms.deadline_ms));
         let mut changes = Vec::new();
         if run.status == RunStatus::Waiting {
-            changes.push(RunChange::Resume { at });
+            changes.push(match run.deadline_at {
+                Some(before) if before == deadline_at => RunChange::Resume { at },
+                _ => RunChange::Start { at, deadline_at: Some(deadline_at) },
+            });
         }
-        let mut deadline_at = run.deadline_at.unwrap_or_else(|| at.saturating_add(self.run.terms.deadline_ms));
         let change = match self.run.resumption {
             Resumption::Parked => StatusChange::running("woken"),
             Resumption::Forked => {
@@ -212,10 +215,24 @@ impl RunTask {
             journal,
             unwritten: None,
             deadline,
-            deadline_at,
             last_sequence: resumed.last_sequence,
             attempt: run.attempt,
         }))
+    }
+
+    /// The deadline of a run that comes back at `at`. The time in which it has waited for people is not counted.
+    pub(crate) fn deadline_at(&self, at: Timestamp) -> Result<Option<Timestamp>, HostError> {
+        let run = &self.run.record.run;
+        let waits_for_people = run.status == RunStatus::Waiting && run.status_reason.as_deref().is_some_and(AskKind::is_reason);
+        let Some(deadline_at) = run.deadline_at.filter(|_| waits_for_people && !self.run.terms.waiting_counts) else {
+            return Ok(run.deadline_at);
+        };
+        let kinds = [ResultKind::RunStatus.as_str()];
+        let changes = self.runs.ledger.run_events_of(self.run.record.run_no, run.run_id, &kinds)?;
+        let waiting =
+            changes.iter().rev().find(|event| event.data_value().get("status").is_some_and(|status| status == "waiting"));
+        let waited = waiting.map_or(0, |event| at.saturating_sub(event.timestamp));
+        Ok(Some(deadline_at.saturating_add(waited)))
     }
 
     fn cannot_resume(&self, recorded: &Recorded) -> Option<RunFailure> {

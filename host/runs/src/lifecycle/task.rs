@@ -29,6 +29,7 @@ use crate::{
     },
     record::{
         HostError, WaitKey,
+        action::AskKind,
         facts::{Fact, StatusChange, unended},
         is_external,
         journal::Stop,
@@ -214,7 +215,7 @@ impl RunTask {
         Ok(tokio::select! {
             biased;
             () = self.cancelled.cancelled() => Exit::End(self.cancelled_terminal()?),
-            () = tokio::time::sleep_until(execution.deadline.into()) => Exit::End(timed_out(self.run.terms.deadline_ms)),
+            () = execution.deadline.passed() => Exit::End(timed_out(self.run.terms.deadline_ms)),
             () = self.runs.ending.cancelled() => body.on_host_stop(self, running),
             stop = execution.waits.stopped() => Exit::from_stop(stop),
             () = execution.await_background() => exit,
@@ -230,8 +231,8 @@ impl RunTask {
     ) -> Result<Option<RunOutcome>, HostError> {
         let Some(running) = running else {
             return match exit {
-                Exit::End(terminal) => self.end_stored(terminal).await.map(Some),
-                Exit::Requeue(requeue) => self.requeue(body.claim(), requeue).await,
+                Exit::End(terminal) => Box::pin(self.end_stored(terminal)).await.map(Some),
+                Exit::Requeue(requeue) => Box::pin(self.requeue(body.claim(), requeue)).await,
                 Exit::Park { .. } | Exit::Suspend => Ok(Some(RunOutcome::Suspended)),
             };
         };
@@ -243,7 +244,7 @@ impl RunTask {
                 Ok(Some(RunOutcome::Ended(Box::new(run))))
             }
             Exit::Park { until, reason, keys } => {
-                self.park(&running, until, reason, keys).await?;
+                Box::pin(self.park(&running, until, reason, keys)).await?;
                 Ok(Some(RunOutcome::Parked))
             }
             Exit::Suspend => {
@@ -254,7 +255,7 @@ impl RunTask {
             Exit::Requeue(requeue) => {
                 self.end_children(&execution.family.children).await;
                 execution.writer.flush().await.map_err(|error| HostError::Unavailable(error.message))?;
-                self.requeue(body.claim(), requeue).await
+                Box::pin(self.requeue(body.claim(), requeue)).await
             }
         }
     }
@@ -308,7 +309,7 @@ impl RunTask {
 
     /// Another run has taken the event of this one as input, and its record says so.
     async fn end_taken(&self, taker: RunId) -> Result<RunOutcome, HostError> {
-        self.end_as(|record| Ok(steering::taken(record, taker))).await
+        self.end_as(|record| Ok(steering::end_taken(record, taker))).await
     }
 
     async fn end_as(&self, make: impl Fn(&RunRecord) -> Result<RunWrite, HostError>) -> Result<RunOutcome, HostError> {
@@ -340,7 +341,13 @@ impl RunTask {
         keys: Vec<WaitKey>,
     ) -> Result<(), HostError> {
         let at = time::now();
-        let wake_at = until.map_or(running.deadline_at, |until| until.min(running.deadline_at));
+        // Waiting for people is bounded by the time that they have.
+        let wake_at = if AskKind::is_reason(reason) && !self.run.terms.waiting_counts {
+            until.unwrap_or_else(|| at.saturating_add(self.runs.shared.limits().ask_expires_ms))
+        } else {
+            let deadline_at = running.execution.deadline.timestamp();
+            until.map_or(deadline_at, |until| until.min(deadline_at))
+        };
         let conversation = self.run.terms.grant.conversation.as_ref().map(WaitKey::conversation);
         let keys = keys.into_iter().chain(conversation).map(|key| key.to_string()).collect();
         let waiting = Fact::RunStatus(StatusChange::waiting(reason, until));
@@ -370,9 +377,10 @@ impl RunTask {
         }
         let mut open = execution.open.take();
         if self.run.resumption != Resumption::New || is_external(&self.run.record.run) {
-            self.add_open_before(running, &mut open).await;
+            Box::pin(self.add_open_before(running, &mut open)).await;
         }
-        let speaker = Speaker { run_id: execution.run_id, event_id: self.run.event.event_id, terms: &self.run.terms };
+        let (event_id, terms) = (self.run.event.event_id, &self.run.terms);
+        let speaker = Speaker { run_id: execution.run_id, event_id, terms, source: execution.source() };
         let make = |terminal: &Terminal, first: u64| end_executed(&speaker, &open, terminal, first);
         execution.writer.end(terminal, &self.runs.ending, make).await
     }

@@ -1,6 +1,6 @@
 //! Waking: parked runs come back when they are due, or when somebody comes with one of their wait keys.
 
-use agent_host_protocol::{Run, Timestamp, grant::ConversationKey, time};
+use agent_host_protocol::{Run, RunId, Timestamp, grant::ConversationKey, time};
 use tokio::time::{Duration, sleep};
 
 use super::{Runs, StoredRun, lines::ParkedTurn};
@@ -48,10 +48,14 @@ impl Runs {
     }
 
     fn takes_input(&self, run_no: u64) -> bool {
-        let ledger = &self.ledger;
-        let terms = ledger.run_by_no(run_no).and_then(|record| record.map_or(Ok(None), |record| ledger.terms(record.run.run_id)));
-        let terms = terms.ok().flatten().and_then(|terms| serde_json::from_str::<Terms>(terms.get()).ok());
-        terms.is_some_and(|terms| terms.grant.steering)
+        let record = self.ledger.run_by_no(run_no).ok().flatten();
+        record.is_some_and(|record| self.takes_input_of(record.run.run_id).unwrap_or(false))
+    }
+
+    /// True if a run takes the events of waiting runs as input.
+    pub(crate) fn takes_input_of(&self, run: RunId) -> Result<bool, HostError> {
+        let Some(terms) = self.ledger.terms(run)? else { return Ok(false) };
+        Ok(serde_json::from_str::<Terms>(terms.get()).is_ok_and(|terms| terms.grant.steering))
     }
 
     /// Brings back parked runs whose time has come, as long as the host lives.

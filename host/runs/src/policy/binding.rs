@@ -8,7 +8,7 @@ use agent_host_protocol::{
     context::{Conversation, Delivery},
     event::Envelope,
     grant::ConversationKey,
-    manifest::{Permissions, RunOperation, RunnerManifest, StateScope, ToolOperation},
+    manifest::{EventOperation, Permissions, RunOperation, RunnerManifest, StateScope, ToolOperation},
     run::{Execution, RunFailure},
 };
 use agent_host_sandbox::Runner;
@@ -129,7 +129,7 @@ impl Binding {
     fn no_runner(&self) -> String {
         format!(
             "no plugin holds {}: drop its component into the plugins directory (`agent-host runners` says what is there), or name it in \
-             `[[external_runners]]` where executors take its runs",
+             `[[external_runners]]` or `[[executor_runners]]` where executors take its runs",
             self.config.runner
         )
     }
@@ -169,6 +169,7 @@ impl Binding {
             config,
             delivery: envelope.delivery.clone().unwrap_or_else(|| self.delivery()),
             deadline_ms: self.config.deadline_ms.unwrap_or(default_deadline_ms),
+            waiting_counts: self.config.waiting_counts,
             inline_reason: inline.as_ref().map(|inline| inline.reason.to_owned()),
             bootstrap: inline.map(|inline| inline.bootstrap),
             durability: self.config.durability,
@@ -179,6 +180,7 @@ impl Binding {
             execution: runner.map(Serving::execution).unwrap_or_default(),
             queue: self.config.queue.clone().map(Box::new),
             ad_hoc: false,
+            streamed: false,
             deliver: self.config.deliver.clone(),
             depth: 0,
             refusal,
@@ -193,7 +195,9 @@ impl Binding {
         let mut permissions = runner.map(|runner| self.permissions(runner.manifest())).unwrap_or_default();
         if conversation.is_none() {
             permissions.history.clear();
-            permissions.events.clear();
+            permissions.conversations.clear();
+            // The run can read its own event only.
+            permissions.events.retain(|operation| *operation == EventOperation::Get);
         }
         permissions.state.retain(|scope| match scope {
             StateScope::Conversation => conversation.is_some(),
@@ -215,6 +219,14 @@ impl Binding {
             _ => Vec::new(),
         };
         let library = services.library.granted(policy, &permissions);
+        let static_refs = match runner {
+            Some(runner) if !runner.manifest().context.wants_static_context_refs => BTreeMap::new(),
+            _ => {
+                let mut refs = library.static_refs;
+                refs.extend(services.static_refs(&named, &permissions, &self.config.approvals));
+                refs
+            }
+        };
         Grant {
             models: named.models,
             tools: named.tools,
@@ -225,10 +237,7 @@ impl Binding {
             http_secrets,
             skills: library.skills,
             skill_files: library.skill_files,
-            static_refs: match runner {
-                Some(runner) if !runner.manifest().context.wants_static_context_refs => BTreeMap::new(),
-                _ => library.static_refs,
-            },
+            static_refs,
             workspace: envelope.conversation.as_ref().and_then(|conversation| conversation.workspace_id.clone()),
             runner_id: self.config.runner.clone(),
             binding_id: self.config.id.clone(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use agent_host_config::Budget;
 use agent_host_protocol::{
     Grant,
-    manifest::{ArtifactOperation, RunOperation, StateScope},
+    manifest::{ArtifactOperation, EventOperation, RunOperation, StateScope},
     run::Execution,
 };
 use agent_host_sandbox::Runner;
@@ -23,6 +23,7 @@ pub(crate) fn terms(parent: &Terms, runner: &Runner, config: Map<String, Value>,
         config,
         delivery,
         deadline_ms: u64::try_from(time_left.max(Duration::from_millis(1)).as_millis()).unwrap_or(u64::MAX),
+        waiting_counts: parent.waiting_counts,
         bootstrap: None,
         inline_reason: None,
         durability: parent.durability,
@@ -33,6 +34,7 @@ pub(crate) fn terms(parent: &Terms, runner: &Runner, config: Map<String, Value>,
         execution: Execution::Host,
         queue: None,
         ad_hoc: false,
+        streamed: false,
         // The parent receives the outcome.
         deliver: Vec::new(),
         depth: parent.depth + 1,
@@ -41,12 +43,13 @@ pub(crate) fn terms(parent: &Terms, runner: &Runner, config: Map<String, Value>,
 }
 
 /// The grant of a child: manifest of the child ∩ grant of the parent. A child has no conversation, so it neither reads
-/// history nor adds to a transcript.
+/// history nor adds to a transcript; of the events it reads its own.
 fn grant(parent: &Grant, runner: &Runner) -> Grant {
     let manifest = &runner.manifest;
     let mut permissions = manifest.permissions.intersection(&parent.permissions);
     permissions.history.clear();
-    permissions.events.clear();
+    permissions.conversations.clear();
+    permissions.events.retain(|operation| *operation == EventOperation::Get);
     permissions.state.retain(|scope| *scope != StateScope::Conversation);
     fn of<T: Clone>(all: &[T], may: bool) -> Vec<T> {
         if may { all.to_vec() } else { Vec::new() }

@@ -2,22 +2,29 @@
 
 use agent_host_ledger::Ledger;
 use agent_host_protocol::{
-    Event, RunId, Timestamp,
+    Event, Grant, RunId, Timestamp,
     context::{
-        AvailableApis, ContextAccess, EventContext, HistoryResource, InlinePolicy, Resources, RunContext, Runtime, StateSnapshot,
-        StorageResource, Trigger,
+        AvailableApis, ContextAccess, Conversation, EventContext, HistoryResource, InlinePolicy, Resources, RunContext, Runtime,
+        StateSnapshot, StorageResource, Trigger,
     },
     encoded::json_len,
+    grant::ConversationKey,
+    hex,
     manifest::{ArtifactOperation, BootstrapMode, EventOperation, HistoryOperation, StateScope, StorageArea},
     message::{Message, Role},
     page::Direction,
+    transcript::MESSAGE,
 };
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use crate::{
     policy::services::Services,
-    record::{HostError, terms::Terms},
+    record::{HostError, claimed::HistoryClaim, terms::Terms},
 };
+
+/// Pages of the transcript that are read for inlined messages: items of other types lie between them.
+const MAX_TAIL_PAGES: usize = 8;
 
 /// The sources of a context besides the ledger.
 pub(crate) struct Sources<'a> {
@@ -94,6 +101,22 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
     })
 }
 
+/// The key of the session of a run (agent-owned context note, section 6): a hash of workspace, bot, binding, runner, conversation
+/// and thread. `None` for a run without a conversation.
+pub(crate) fn session_key(grant: &Grant, conversation: Option<&Conversation>) -> Option<String> {
+    let own = grant.conversation.as_ref()?;
+    let bot = conversation.and_then(|conversation| conversation.bot_id.as_deref()).unwrap_or_default();
+    let parts = [own.workspace(), bot, grant.binding_id.as_str(), grant.runner_id.as_str(), own.conversation(), own.thread()];
+    let mut hash = Sha256::new();
+    for part in parts {
+        // Ids have no control characters.
+        hash.update(part);
+        hash.update([0]);
+    }
+    let digest: [u8; 32] = hash.finalize().into();
+    Some(format!("s_{}", hex::encode(&digest[..16])))
+}
+
 /// The APIs and cursors with which the run can read more of the conversation.
 fn access(sources: &Sources<'_>, inline_policy: InlinePolicy) -> ContextAccess {
     let Sources { event, terms, .. } = sources;
@@ -111,6 +134,7 @@ fn access(sources: &Sources<'_>, inline_policy: InlinePolicy) -> ContextAccess {
         event_seq: Some(sources.event_no),
         transcript_seq: sources.transcript_seq,
         has_history_before: sources.transcript_seq.is_some_and(|seq| seq > 1),
+        session_key: session_key(grant, event.envelope.conversation.as_ref()),
         inline_policy,
         available_apis: AvailableApis {
             history_page: permissions.history.contains(&HistoryOperation::Page),
@@ -135,8 +159,8 @@ fn snapshot(ledger: &Ledger, terms: &Terms, mut bytes: usize) -> Result<StateSna
     for scope in StateScope::ALL {
         let Some(scope_key) = terms.grant.state_key(*scope) else { continue };
         let values = ledger.state_scope(&scope_key, bytes)?;
-        let taken: usize = values.iter().map(|(key, value)| key.len() + json_len(value)).sum();
-        bytes = bytes.saturating_sub(taken);
+        let state_bytes: usize = values.iter().map(|(key, value)| key.len() + json_len(value)).sum();
+        bytes = bytes.saturating_sub(state_bytes);
         *snapshot.scope_mut(*scope) = values;
     }
     Ok(snapshot)
@@ -161,34 +185,42 @@ fn bootstrap(
         messages_complete: source_total_count == Some(delivered_count),
         reason: Some(reason),
     };
-    let wanted = terms.bootstrap.as_ref().filter(|_| matches!(mode, BootstrapMode::RecentTail | BootstrapMode::SummaryTail));
-    let Some(wanted) = wanted else { return Ok((None, policy(mode, 0, None, by.to_owned()))) };
+    let bounds = terms.bootstrap.as_ref().filter(|_| matches!(mode, BootstrapMode::RecentTail | BootstrapMode::SummaryTail));
+    let Some(bounds) = bounds else { return Ok((None, policy(mode, 0, None, by.to_owned()))) };
     let (Some(key), Some(seq)) = (&terms.grant.conversation, sources.transcript_seq) else {
         return Ok((None, policy(BootstrapMode::CurrentEvent, 0, None, format!("{by}; the event has no conversation"))));
     };
-    let mut bytes = wanted.max_bytes as usize;
+    let mut bytes = bounds.max_bytes as usize;
     let (summary, summed_up) = match mode {
-        BootstrapMode::SummaryTail => summary(ledger, terms, &mut bytes)?,
+        BootstrapMode::SummaryTail => summary(ledger, terms, key, &mut bytes)?,
         _ => (None, 0),
     };
-    let before = Ledger::transcript_cursor(key, seq);
-    let page = ledger.transcript(key, Some(&before), None, wanted.max_events, Direction::Backward)?;
-    let mut messages = Vec::new();
-    let mut cut = page.has_more;
-    for item in page.items {
-        if item.seq <= summed_up {
-            cut = false;
+    let mut before = Some(Ledger::transcript_cursor(key, seq));
+    let (mut messages, mut cut) = (Vec::new(), false);
+    'pages: for _ in 0..MAX_TAIL_PAGES {
+        let page = ledger.transcript(key, before.as_deref(), None, bounds.max_events.max(1), Direction::Backward)?;
+        for item in page.items {
+            if item.seq <= summed_up {
+                cut = false;
+                break 'pages;
+            }
+            // Inlined messages are facts; what a client claims is read by pages, where it is marked.
+            let is_fact = item.item_type == MESSAGE && HistoryClaim::of(&item).is_none();
+            let Some(role) = role(&item.role).filter(|_| is_fact) else { continue };
+            let message = Message { role, content: item.content, name: None, tool_calls: Vec::new(), tool_call_id: None };
+            let size = json_len(&message);
+            cut = size > bytes || messages.len() >= bounds.max_events as usize;
+            if cut {
+                break 'pages;
+            }
+            bytes -= size;
+            messages.push(message);
+        }
+        cut = page.has_more;
+        before = page.next_cursor;
+        if !cut {
             break;
         }
-        let Some(role) = role(&item.role) else { continue };
-        let message = Message { role, content: item.content, name: None, tool_calls: Vec::new(), tool_call_id: None };
-        let size = json_len(&message);
-        if size > bytes {
-            cut = true;
-            break;
-        }
-        bytes -= size;
-        messages.push(message);
     }
     messages.reverse();
     let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
@@ -203,8 +235,8 @@ fn bootstrap(
 }
 
 /// The summary of the conversation, and the last item of the transcript that it sums up. Without a summary, and without the
-/// permission for state of scope `conversation`, there is none.
-fn summary(ledger: &Ledger, terms: &Terms, bytes: &mut usize) -> Result<(Option<String>, u64), HostError> {
+/// permission for state of scope `conversation`, there is none, nor where what it sums up has left the conversation with a branch.
+fn summary(ledger: &Ledger, terms: &Terms, key: &ConversationKey, bytes: &mut usize) -> Result<(Option<String>, u64), HostError> {
     let Some(scope_key) = terms.grant.state_key(StateScope::Conversation) else { return Ok((None, 0)) };
     let (text, summed_up) = match ledger.state_get(&scope_key, SUMMARY_KEY)? {
         Some(Value::String(text)) => (text, 0),
@@ -214,7 +246,12 @@ fn summary(ledger: &Ledger, terms: &Terms, bytes: &mut usize) -> Result<(Option<
         }
         _ => return Ok((None, 0)),
     };
-    if text.len() > *bytes {
+    // A branch removes all that follows its beginning: if the last item that was summed up is present, so are the others.
+    let has_left = || -> Result<bool, HostError> {
+        let is_there = summed_up > 0 && ledger.transcript_item(key, summed_up)?.is_some();
+        Ok(is_there && ledger.transcript_items(key, &[summed_up])?.is_empty())
+    };
+    if text.len() > *bytes || has_left()? {
         return Ok((None, 0));
     }
     *bytes -= text.len();

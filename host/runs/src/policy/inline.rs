@@ -24,20 +24,20 @@ pub(crate) struct InlineTerms {
 
 /// The part of the transcript for runs of a runner with this policy under a binding with this setting.
 pub(crate) fn terms(manifest: &ContextPolicy, binding: Option<&Bootstrap>) -> InlineTerms {
-    let wanted = binding.map_or(manifest.bootstrap, |binding| binding.mode);
+    let mode = binding.map_or(manifest.bootstrap, |binding| binding.mode);
     let bounds = |mode| {
         let events = smaller(manifest.max_inline_events, binding.map(|binding| binding.max_events), DEFAULT_EVENTS, MAX_EVENTS);
         let bytes = smaller(manifest.max_inline_bytes, binding.map(|binding| binding.max_bytes), DEFAULT_BYTES, MAX_BYTES);
         Bootstrap { mode, max_events: events, max_bytes: bytes }
     };
-    let brings_messages = matches!(wanted, BootstrapMode::RecentTail | BootstrapMode::SummaryTail);
+    let brings_messages = matches!(mode, BootstrapMode::RecentTail | BootstrapMode::SummaryTail);
     match binding {
         _ if manifest.ownership == ContextOwnership::SelfManaged && brings_messages => InlineTerms {
             bootstrap: bounds(BootstrapMode::CurrentEvent),
             reason: "manifest: the runner manages its own context (`self_managed`)",
         },
-        Some(_) => InlineTerms { bootstrap: bounds(wanted), reason: "binding" },
-        None => InlineTerms { bootstrap: bounds(wanted), reason: "manifest" },
+        Some(_) => InlineTerms { bootstrap: bounds(mode), reason: "binding" },
+        None => InlineTerms { bootstrap: bounds(mode), reason: "manifest" },
     }
 }
 

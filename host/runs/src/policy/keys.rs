@@ -119,20 +119,20 @@ struct Stored {
 }
 
 /// As it is in memory.
-struct Held {
+struct LoadedKey {
     key: Key,
     digest: [u8; 32],
     revoked: CancellationToken,
 }
 
-impl Held {
+impl LoadedKey {
     fn new(stored: Stored) -> Option<Self> {
         let digest = hex::decode(&stored.sha256)?.try_into().ok()?;
-        let held = Self { key: stored.key, digest, revoked: CancellationToken::new() };
-        if held.key.revoked_at.is_some() {
-            held.revoked.cancel();
+        let loaded = Self { key: stored.key, digest, revoked: CancellationToken::new() };
+        if loaded.key.revoked_at.is_some() {
+            loaded.revoked.cancel();
         }
-        Some(held)
+        Some(loaded)
     }
 
     fn stored(&self) -> Stored {
@@ -147,7 +147,7 @@ impl Held {
 /// All keys of a ledger.
 #[derive(Default)]
 pub struct Keys {
-    all: RwLock<BTreeMap<String, Arc<Held>>>,
+    all: RwLock<BTreeMap<String, Arc<LoadedKey>>>,
     /// Held during a change, so that changes are serialized.
     changing: tokio::sync::Mutex<()>,
 }
@@ -170,9 +170,9 @@ impl Keys {
             let piece = ledger.entries(ENTRIES, after.as_deref(), PIECE)?;
             let is_last = piece.len() < PIECE;
             for (entry, value) in piece {
-                let held = serde_json::from_str::<Stored>(value.get()).ok().and_then(Held::new);
-                match held.filter(|held| entry.strip_prefix(ENTRIES) == Some(&held.key.key_id)) {
-                    Some(held) => drop(all.insert(held.key.key_id.clone(), Arc::new(held))),
+                let loaded = serde_json::from_str::<Stored>(value.get()).ok().and_then(LoadedKey::new);
+                match loaded.filter(|loaded| entry.strip_prefix(ENTRIES) == Some(&loaded.key.key_id)) {
+                    Some(loaded) => drop(all.insert(loaded.key.key_id.clone(), Arc::new(loaded))),
                     None => tracing::warn!(entry, "an API key cannot be read, so requests with it are refused"),
                 }
                 after = Some(entry);
@@ -194,9 +194,9 @@ impl Keys {
     ///
     /// # Errors
     /// Fails if the request is malformed or asks for more than the rights of `by`.
-    pub async fn create(&self, ledger: &Ledger, by: &Principal, wanted: NewKey) -> Result<(Key, String), HostError> {
-        wanted.check()?;
-        let NewKey { name, scopes, workspace, expires_in_ms } = wanted;
+    pub async fn create(&self, ledger: &Ledger, by: &Principal, new_key: NewKey) -> Result<(Key, String), HostError> {
+        new_key.check()?;
+        let NewKey { name, scopes, workspace, expires_in_ms } = new_key;
         if let Some(scope) = scopes.iter().find(|scope| !by.may(**scope)) {
             return Err(HostError::Forbidden(format!("`{}` cannot give the scope `{scope}`, which it does not have", by.name)));
         }
@@ -210,7 +210,7 @@ impl Keys {
             return Err(HostError::Conflict(format!("there are {MAX_KEYS} keys, which is the most that a host has")));
         }
         let now = time::now();
-        let own_end = self.of(by).and_then(|held| held.key.expires_at);
+        let own_end = self.of(by).and_then(|loaded| loaded.key.expires_at);
         let expires_at = expires_in_ms.map(|ms| now.saturating_add(ms)).or(own_end);
         if own_end.is_some_and(|own| expires_at.is_none_or(|at| at > own)) {
             return Err(HostError::Forbidden(format!("`{}` cannot make a key that is good for longer than itself", by.name)));
@@ -228,9 +228,9 @@ impl Keys {
             revoked_at: None,
         };
         let digest = Sha256::digest(secret.as_bytes()).into();
-        let held = Held { key: key.clone(), digest, revoked: CancellationToken::new() };
-        ledger.put_entries(&[held.entry()?]).await?;
-        self.all.write().insert(key.key_id.clone(), Arc::new(held));
+        let loaded = LoadedKey { key: key.clone(), digest, revoked: CancellationToken::new() };
+        ledger.put_entries(&[loaded.entry()?]).await?;
+        self.all.write().insert(key.key_id.clone(), Arc::new(loaded));
         let token = format!("{KEY_PREFIX}{}_{secret}", key.key_id);
         Ok((key, token))
     }
@@ -240,7 +240,7 @@ impl Keys {
     pub fn list(&self, by: &Principal, after: Option<&str>, limit: usize) -> Vec<Key> {
         let all = self.all.read();
         let later = all.iter().filter(|(id, _)| after.is_none_or(|after| id.as_str() > after));
-        later.map(|(_, held)| &held.key).filter(|key| by.sees(key.workspace.as_deref())).take(limit).cloned().collect()
+        later.map(|(_, loaded)| &loaded.key).filter(|key| by.sees(key.workspace.as_deref())).take(limit).cloned().collect()
     }
 
     /// Revokes a key. When this function returns, the revocation is on disk, the key admits no caller, and its streams end.
@@ -249,16 +249,16 @@ impl Keys {
     /// Fails if `by` may see no key with this id.
     pub async fn revoke(&self, ledger: &Ledger, by: &Principal, id: &str) -> Result<Key, HostError> {
         let _one_at_a_time = self.changing.lock().await;
-        let held = self.all.read().get(id).cloned().filter(|held| by.sees(held.key.workspace.as_deref()));
-        let held = held.ok_or_else(|| HostError::NotFound(format!("there is no key {}", shown(id))))?;
-        if held.key.revoked_at.is_some() {
-            return Ok(held.key.clone());
+        let loaded = self.all.read().get(id).cloned().filter(|loaded| by.sees(loaded.key.workspace.as_deref()));
+        let loaded = loaded.ok_or_else(|| HostError::NotFound(format!("there is no key {}", printable(id))))?;
+        if loaded.key.revoked_at.is_some() {
+            return Ok(loaded.key.clone());
         }
-        let key = Key { revoked_at: Some(time::now()), ..held.key.clone() };
-        let revoked = Held { key: key.clone(), digest: held.digest, revoked: held.revoked.clone() };
+        let key = Key { revoked_at: Some(time::now()), ..loaded.key.clone() };
+        let revoked = LoadedKey { key: key.clone(), digest: loaded.digest, revoked: loaded.revoked.clone() };
         ledger.put_entries(&[revoked.entry()?]).await?;
         self.all.write().insert(key.key_id.clone(), Arc::new(revoked));
-        held.revoked.cancel();
+        loaded.revoked.cancel();
         Ok(key)
     }
 
@@ -266,16 +266,16 @@ impl Keys {
     pub(crate) fn principal(&self, token: &str) -> Option<Principal> {
         let (id, rest) = token.strip_prefix(KEY_PREFIX)?.split_at_checked(ID_LEN)?;
         let secret = rest.strip_prefix('_')?;
-        let held = self.all.read().get(id).cloned()?;
+        let loaded = self.all.read().get(id).cloned()?;
         let digest: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
-        if !same(&held.digest, &digest) || !held.key.is_good(time::now()) {
+        if !same(&loaded.digest, &digest) || !loaded.key.is_good(time::now()) {
             return None;
         }
-        let Key { key_id, name, scopes, workspace, .. } = held.key.clone();
-        Some(Principal { kind: PrincipalKind::Key(key_id), name, scopes, workspace })
+        let Key { key_id, name, scopes, workspace, .. } = loaded.key.clone();
+        Some(Principal { kind: PrincipalKind::Key(key_id), name, scopes, workspace, end_user: None })
     }
 
-    fn of(&self, principal: &Principal) -> Option<Arc<Held>> {
+    fn of(&self, principal: &Principal) -> Option<Arc<LoadedKey>> {
         let PrincipalKind::Key(id) = &principal.kind else { return None };
         self.all.read().get(id).cloned()
     }
@@ -302,8 +302,8 @@ pub struct Validity {
 impl Keys {
     /// The remaining validity of a principal; `None` without an end.
     pub(crate) fn welcome(&self, principal: &Principal) -> Option<Validity> {
-        let held = self.of(principal)?;
-        Some(Validity { revoked: held.revoked.clone(), expires_at: held.key.expires_at })
+        let loaded = self.of(principal)?;
+        Some(Validity { revoked: loaded.revoked.clone(), expires_at: loaded.key.expires_at })
     }
 }
 
@@ -332,7 +332,7 @@ fn random(bytes: &mut [u8]) -> Result<(), HostError> {
 }
 
 /// An id of a client, fit for a message.
-fn shown(id: &str) -> String {
+fn printable(id: &str) -> String {
     id.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
@@ -340,7 +340,7 @@ fn shown(id: &str) -> String {
 mod tests {
     use super::*;
 
-    fn wanted(scopes: &[Scope], workspace: Option<&str>) -> NewKey {
+    fn new_key(scopes: &[Scope], workspace: Option<&str>) -> NewKey {
         let scopes = scopes.iter().copied().collect();
         NewKey { name: "test".to_owned(), scopes, workspace: workspace.map(str::to_owned), expires_in_ms: None }
     }
@@ -351,7 +351,7 @@ mod tests {
         let ledger = agent_host_ledger::Options::new(dir.path()).open().unwrap();
         let keys = Keys::open(&ledger).unwrap();
         let root = Principal::loopback();
-        let (key, token) = keys.create(&ledger, &root, wanted(&[Scope::RunsRead], Some("acme"))).await.unwrap();
+        let (key, token) = keys.create(&ledger, &root, new_key(&[Scope::RunsRead], Some("acme"))).await.unwrap();
         let who = keys.principal(&token).unwrap();
         assert_eq!((who.kind, who.workspace.as_deref()), (PrincipalKind::Key(key.key_id.clone()), Some("acme")));
         let stored = ledger.entry(&format!("key/{}", key.key_id)).unwrap().unwrap();
@@ -376,19 +376,19 @@ mod tests {
         let ledger = agent_host_ledger::Options::new(dir.path()).open().unwrap();
         let keys = Keys::open(&ledger).unwrap();
         let root = Principal::loopback();
-        let admin = NewKey { expires_in_ms: Some(60_000), ..wanted(&[Scope::Admin], Some("acme")) };
+        let admin = NewKey { expires_in_ms: Some(60_000), ..new_key(&[Scope::Admin], Some("acme")) };
         let admin = keys.principal(&keys.create(&ledger, &root, admin).await.unwrap().1).unwrap();
-        let (made, _) = keys.create(&ledger, &admin, wanted(&[Scope::RunsRead], None)).await.unwrap();
+        let (made, _) = keys.create(&ledger, &admin, new_key(&[Scope::RunsRead], None)).await.unwrap();
         assert_eq!(made.workspace.as_deref(), Some("acme"));
         assert!(made.expires_at.is_some(), "it ends with the one that made it");
-        let refused = async |wanted| keys.create(&ledger, &admin, wanted).await.unwrap_err().code();
-        assert_eq!(refused(wanted(&[Scope::RunsRead], Some("other"))).await, "forbidden");
-        assert_eq!(refused(NewKey { expires_in_ms: Some(120_000), ..wanted(&[Scope::RunsRead], None) }).await, "forbidden");
-        assert_eq!(refused(wanted(&[], None)).await, "invalid_argument");
+        let refused = async |new_key| keys.create(&ledger, &admin, new_key).await.unwrap_err().code();
+        assert_eq!(refused(new_key(&[Scope::RunsRead], Some("other"))).await, "forbidden");
+        assert_eq!(refused(NewKey { expires_in_ms: Some(120_000), ..new_key(&[Scope::RunsRead], None) }).await, "forbidden");
+        assert_eq!(refused(new_key(&[], None)).await, "invalid_argument");
         let reader = Principal { scopes: BTreeSet::from([Scope::RunsRead]), ..root.clone() };
-        assert!(keys.create(&ledger, &reader, wanted(&[Scope::RunsControl], None)).await.is_err());
+        assert!(keys.create(&ledger, &reader, new_key(&[Scope::RunsControl], None)).await.is_err());
 
-        let (foreign, _) = keys.create(&ledger, &root, wanted(&[Scope::RunsRead], Some("other"))).await.unwrap();
+        let (foreign, _) = keys.create(&ledger, &root, new_key(&[Scope::RunsRead], Some("other"))).await.unwrap();
         assert!(keys.list(&admin, None, 10).iter().all(|key| key.workspace.as_deref() == Some("acme")));
         assert_eq!(keys.list(&root, None, 10).len(), 3);
         assert_eq!(keys.revoke(&ledger, &admin, &foreign.key_id).await.unwrap_err().code(), "not_found");

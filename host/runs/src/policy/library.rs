@@ -190,7 +190,7 @@ async fn read_skill(folder: &Path, ledger: &Ledger) -> Result<(Skill, usize), Li
     let mut artifacts = Vec::with_capacity(files.len());
     let mut content = None;
     let count = files.len();
-    for Found { relative, path } in files {
+    for SkillFile { relative, path } in files {
         let name = format!("{}/{relative}", front.name);
         if name.len() > MAX_ARTIFACT_NAME_BYTES {
             let problem = format!("`{name}` has more than {MAX_ARTIFACT_NAME_BYTES} bytes: give it a shorter name");
@@ -374,7 +374,7 @@ fn of_extension(extension: &str) -> &'static str {
 
 /// A file of a skill.
 #[derive(Debug)]
-struct Found {
+struct SkillFile {
     /// Below the folder, with `/`.
     relative: String,
     path: PathBuf,
@@ -382,7 +382,7 @@ struct Found {
 
 /// All files of a folder and its subfolders, by name. Hidden files are skipped. Links to other places are refused, so that
 /// a foreign skill contains only its own files.
-fn files_of(folder: &Path) -> Result<Vec<Found>, LibraryError> {
+fn files_of(folder: &Path) -> Result<Vec<SkillFile>, LibraryError> {
     let mut found = Vec::new();
     let mut folders = vec![(String::new(), folder.to_owned())];
     let mut entered = 0;
@@ -404,7 +404,7 @@ fn files_of(folder: &Path) -> Result<Vec<Found>, LibraryError> {
                 entered += 1;
                 folders.push((format!("{relative}/"), path));
             } else if kind.is_file() {
-                found.push(Found { relative, path });
+                found.push(SkillFile { relative, path });
             } else if kind.is_symlink() {
                 return Err(invalid(&path, "is a symbolic link: put the file itself into the skill, or take the link out"));
             } else {

@@ -1,4 +1,4 @@
-//! Media types: what a sender says that bytes are, held against the bytes.
+//! Media types: the declared type of bytes, compared with the bytes.
 //!
 //! The check reads the first kilobytes and proves nothing: a file can have two formats at once. Code that shows content to
 //! a browser also asks [`may_show`] and sends `nosniff`.
@@ -36,13 +36,40 @@ pub fn judge(declared: &str, head: &[u8]) -> Result<String, String> {
             None => essence,
         });
     }
-    let wanted = family(&essence);
+    let expected = family(&essence);
     match found(head) {
-        Some(found) if family(found) == wanted || is_package(&essence, found) => Ok(essence),
+        Some(found) if family(found) == expected || is_package(&essence, found) => Ok(essence),
         Some(found) if has_signature(&essence) => Err(differs(&essence, found)),
         None if has_signature(&essence) => Err(differs(&essence, "something else")),
         _ => Ok(essence),
     }
+}
+
+/// Checks that content which begins with `head` is a picture, and not the mark of one alone: it says how large it is. `media_type`
+/// is what [`judge`] has found. Other types pass.
+///
+/// # Errors
+/// Fails with the problem and the remedy.
+pub fn check_picture(media_type: &str, head: &[u8]) -> Result<(), String> {
+    let at = |place: usize, bytes: usize| head.get(place..place + bytes).unwrap_or_default();
+    let sized = |place: usize, bytes: usize| {
+        let side = at(place, bytes);
+        side.len() == bytes && side.iter().any(|byte| *byte != 0)
+    };
+    let is_whole = match media_type {
+        // The chunk IHDR is the first, and has 13 bytes.
+        "image/png" => at(8, 8) == b"\0\0\0\x0dIHDR" && sized(16, 4) && sized(20, 4) && at(24, 5).len() == 5,
+        // A segment follows the mark of the beginning.
+        "image/jpeg" => at(2, 1) == [0xff] && at(4, 2).len() == 2 && at(4, 2) > [0, 2].as_slice(),
+        // The logical screen.
+        "image/gif" => sized(6, 2) && sized(8, 2),
+        "image/webp" => matches!(at(12, 4), b"VP8 " | b"VP8L" | b"VP8X"),
+        _ => true,
+    };
+    if is_whole {
+        return Ok(());
+    }
+    Err(format!("it begins as {media_type} and is no picture: send the whole file"))
 }
 
 /// Checks the syntax of a media type.

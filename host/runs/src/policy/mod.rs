@@ -12,6 +12,7 @@ pub(crate) mod keys;
 pub(crate) mod library;
 pub mod media;
 pub(crate) mod platform_action;
+pub(crate) mod registered;
 pub(crate) mod services;
 pub(crate) mod setup;
 pub(crate) mod sources;

@@ -6,11 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_host_config::{Config, ConfigError, Names, ResourcePolicy};
+use agent_host_config::{ApprovalRule, Config, ConfigError, Names, ResourcePolicy};
 use agent_host_protocol::{
     ApiError, ErrorCode, Grant,
-    context::{KnowledgeBaseResource, ModelResource, ToolResource},
+    context::{KnowledgeBaseResource, ModelResource, StaticRef, ToolResource},
     grant::ConversationKey,
+    hex,
     manifest::Permissions,
     model::RerankHit,
 };
@@ -25,6 +26,7 @@ use agent_host_providers::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::policy::{StartError, library::Library};
 
@@ -102,7 +104,7 @@ impl Services {
             return Ok(());
         }
         self.transcripts()?.forget(key.index()).map_err(|error| {
-            tracing::error!(%error, "a conversation cannot be taken out of the index of transcripts");
+            tracing::error!(%error, "a conversation cannot be removed from the index of transcripts");
             ApiError::retryable(
                 ErrorCode::RuntimeError,
                 "the index of transcripts cannot be written; the host's log has the reason",
@@ -129,6 +131,39 @@ impl Services {
             named.knowledge_bases = Names::of_or_all(policy.kb_ids.as_ref(), self.bases.iter().map(|(id, _)| id.clone()));
         }
         named
+    }
+
+    /// Static references to what the host grants by configuration: the schemas of the granted tools, the granted resources, and what
+    /// needs a person. A runner that builds a prompt from one of them builds it again where its hash has changed. The references
+    /// have no content: `tools.get-detail` and the context have it.
+    pub(crate) fn static_refs(
+        &self,
+        named: &Named,
+        permissions: &Permissions,
+        approvals: &[ApprovalRule],
+    ) -> impl Iterator<Item = (String, StaticRef)> {
+        let tools = || {
+            let detail = |name: &String| self.tools.get(name).map(|tool| json!({ "name": name, "detail": tool.detail }));
+            Value::Array(named.tools.iter().filter_map(detail).collect())
+        };
+        let has_tools = !named.tools.is_empty();
+        let has_resources = has_tools || !named.models.is_empty() || !named.knowledge_bases.is_empty();
+        let resources = || json!({ "models": named.models, "tools": named.tools, "knowledge_bases": named.knowledge_bases });
+        let has_policy = !approvals.is_empty() || !permissions.platform_api.is_empty();
+        let policy = || json!({ "platform_api": permissions.platform_api, "approvals": approvals });
+        [
+            has_tools.then(|| ("host.tool_schemas", tools())),
+            has_resources.then(|| ("host.resource_manifest", resources())),
+            has_policy.then(|| ("host.platform_policy", policy())),
+        ]
+        .into_iter()
+        .flatten()
+        .map(|(name, content)| {
+            let digest: [u8; 32] = Sha256::digest(content.to_string()).into();
+            let sha256 = hex::encode(&digest);
+            let version = sha256.chars().take(12).collect();
+            (name.to_owned(), StaticRef { version, sha256, content: None })
+        })
     }
 
     /// The models of a grant, as the context of a run shows them.

@@ -55,11 +55,9 @@ impl Setup {
         self.external.get(id).cloned()
     }
 
-    /// The manifests of all such runners, by id.
+    /// The manifests of all such runners, in no order.
     pub(crate) fn externals(&self) -> Vec<RunnerManifest> {
-        let mut manifests: Vec<RunnerManifest> = self.external.values().map(|manifest| (**manifest).clone()).collect();
-        manifests.sort_by(|a, b| a.id.cmp(&b.id));
-        manifests
+        self.external.values().map(|manifest| (**manifest).clone()).collect()
     }
 
     /// The binding with this id.

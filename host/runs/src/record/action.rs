@@ -4,9 +4,13 @@
 //! A request is a fact in the record of the run (`action.requested`), its answer another (`action.answered`, once), and its
 //! outcome a third (`action.resolved`, once, the last).
 
+use std::collections::HashSet;
+
 use agent_host_config::ApprovalPolicy;
 use agent_host_ledger::{Ledger, LedgerError, RunRecord};
-use agent_host_protocol::{ResultKind, RunId, Timestamp, ask::QuestionKind, tool::ClientToolAnswer};
+use agent_host_protocol::{
+    EventSource, ResultKind, RunEvent, RunId, Timestamp, ask::QuestionKind, encoded::JsonText, tool::ClientToolAnswer,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -83,6 +87,12 @@ impl AskKind {
         }
     }
 
+    /// True if `reason` is the reason of a wait for an answer, as [`AskKind::reason`] gives it.
+    pub(crate) fn is_reason(reason: &str) -> bool {
+        let kinds = [Self::PlatformAction, Self::Question, Self::EffectInDoubt, Self::ClientTool];
+        kinds.iter().any(|kind| kind.reason() == reason)
+    }
+
     /// Name of the wait in the status of the run.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
@@ -111,7 +121,7 @@ pub struct Response {
 
 /// An answer, as the record keeps it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Given {
+pub(crate) struct RecordedAnswer {
     pub(crate) decision: Decision,
     pub(crate) by: Option<String>,
     pub(crate) reason: Option<String>,
@@ -119,15 +129,16 @@ pub(crate) struct Given {
     pub(crate) at: Timestamp,
 }
 
-impl Given {
+impl RecordedAnswer {
     /// The facts of the answer: that it was given, and the outcome, where nothing has to be done first.
-    pub(crate) fn facts(&self, action_id: &str) -> Vec<Fact> {
+    pub(crate) fn facts(&self, action_id: &str, kind: AskKind) -> Vec<Fact> {
         let Self { decision, by, reason, answer, at } = self.clone();
         let resolved = decision.outcome().map(|outcome| {
             let (action_id, by, reason) = (action_id.to_owned(), by.clone(), reason.clone());
             Fact::ActionResolved(ActionEnd { action_id, by, decision: Some(decision), outcome, reason, ..ActionEnd::default() })
         });
-        let answered = ActionAnswer { action_id: action_id.to_owned(), answer, at, by, decision, reason };
+        let source = if kind == AskKind::ClientTool { EventSource::Client } else { EventSource::Person };
+        let answered = ActionAnswer { action_id: action_id.to_owned(), answer, at, by, decision, reason, source };
         [Fact::ActionAnswered(answered)].into_iter().chain(resolved).collect()
     }
 
@@ -163,6 +174,9 @@ pub struct Action {
     pub requested_at: Timestamp,
     /// The request: data of `action.requested`.
     pub request: Value,
+    /// The schema in the request, with its members in the order of the runner.
+    #[serde(skip)]
+    pub answer_schema: Option<JsonText>,
     /// The answer: data of `action.answered`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<Value>,
@@ -195,7 +209,7 @@ pub(crate) struct Ask {
 #[serde(untagged)]
 pub(crate) enum AskSubject {
     PlatformAction { action: String, payload: Value, policy: ApprovalPolicy, target: Value },
-    Question { answer_schema: Option<Value>, description: Option<String>, question: QuestionKind, title: String },
+    Question { answer_schema: Option<JsonText>, description: Option<String>, question: QuestionKind, title: String },
     EffectInDoubt { action: &'static str, message: String, payload: Value, target: Value },
     ClientTool { parameters: Value, tool_call_id: String, tool_name: String },
 }
@@ -265,6 +279,7 @@ pub(crate) fn actions_of(ledger: &Ledger, record: &RunRecord) -> Result<Vec<Acti
                 status: if is_allowed(&data) { ActionStatus::Answered } else { ActionStatus::Open },
                 requested_at: event.timestamp,
                 request: data,
+                answer_schema: answer_schema(event.data.get()),
                 answered: None,
                 resolved: None,
             }),
@@ -280,6 +295,34 @@ pub(crate) fn actions_of(ledger: &Ledger, record: &RunRecord) -> Result<Vec<Acti
         }
     }
     Ok(actions)
+}
+
+/// The schema in the data of `action.requested`, as the runner wrote it.
+#[must_use]
+pub fn answer_schema(data: &str) -> Option<JsonText> {
+    #[derive(Deserialize)]
+    struct Asked {
+        answer_schema: Option<JsonText>,
+    }
+    serde_json::from_str::<Asked>(data).ok()?.answer_schema
+}
+
+/// The time, in ms between `from` and `until`, in which at least one action of a run was open. Background actions are not
+/// counted: the run goes on beside them.
+pub(crate) fn waited_ms(events: &[RunEvent], from: Timestamp, until: Timestamp) -> u64 {
+    let (mut open, mut since, mut waited) = (HashSet::new(), from, 0_u64);
+    for event in events.iter().filter(|event| FACTS.contains(&event.kind.as_str())) {
+        let data = event.data_value();
+        let Some(id) = data.get("action_id").and_then(Value::as_str).filter(|id| !is_background(id)) else { continue };
+        if event.kind == ResultKind::ActionRequested.as_str() {
+            if !is_allowed(&data) && open.insert(id.to_owned()) && open.len() == 1 {
+                since = event.timestamp.max(from);
+            }
+        } else if open.remove(id) && open.is_empty() {
+            waited = waited.saturating_add(event.timestamp.saturating_sub(since));
+        }
+    }
+    if open.is_empty() { waited } else { waited.saturating_add(until.saturating_sub(since)) }
 }
 
 /// True if the policy allowed the action without asking people.
@@ -301,12 +344,46 @@ impl Action {
     }
 
     /// The answer, whatever its outcome.
-    pub(crate) fn given(&self) -> Option<Given> {
-        self.answered.as_ref().or(self.resolved.as_ref()).and_then(Given::of)
+    pub(crate) fn recorded_answer(&self) -> Option<RecordedAnswer> {
+        self.answered.as_ref().or(self.resolved.as_ref()).and_then(RecordedAnswer::of)
     }
 }
 
 /// The answer of a client in the record.
 pub(crate) fn client_answer(answer: Value) -> Option<ClientToolAnswer> {
     serde_json::from_value(answer).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_time_with_an_open_action_is_counted_once() {
+        let run_id = RunId::new();
+        let mut sequence = 0;
+        let mut event = |at: Timestamp, kind: ResultKind, data: Value| {
+            sequence += 1;
+            let event = json!({ "run_id": run_id, "sequence": sequence, "type": kind.as_str(), "timestamp": at, "data": data });
+            serde_json::from_value::<RunEvent>(event).unwrap()
+        };
+        let id = |name: &str| json!({ "action_id": format!("{run_id}.{name}") });
+        let allowed = json!({ "action_id": format!("{run_id}.9"), "policy": "allow" });
+        let events = [
+            event(100, ResultKind::ActionRequested, id("1")),
+            event(200, ResultKind::ActionRequested, id("2")),
+            event(250, ResultKind::ActionRequested, id("e3")),
+            event(300, ResultKind::ActionAnswered, id("1")),
+            event(310, ResultKind::ActionResolved, id("1")),
+            event(400, ResultKind::ActionResolved, id("2")),
+            event(450, ResultKind::ActionRequested, allowed),
+            event(500, ResultKind::ActionRequested, id("4")),
+        ];
+        assert_eq!(waited_ms(&events, 0, 560), 300 + 60);
+        assert_eq!(waited_ms(&events, 150, 560), 250 + 60, "an attempt before does not count");
+        assert_eq!(waited_ms(&events[..6], 0, 560), 300);
+        assert_eq!(waited_ms(&[], 0, 560), 0);
+    }
 }

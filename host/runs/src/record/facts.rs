@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agent_host_ledger::NewEvent;
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventId, ResultKind, RunEvent, RunId, RunStatus, Timestamp,
+    ApiError, ErrorCode, EventId, EventSource, ResultKind, RunEvent, RunId, RunStatus, Timestamp,
     encoded::{JsonText, json_len},
     manifest::ModelOperation,
     message::{ContentPart, TokenUsage},
@@ -25,12 +25,14 @@ pub(crate) enum Fact {
     ModelCallStarted(ModelCall),
     ModelCallCompleted(ModelCallEnd),
     ToolCallStarted(ToolCallStart),
+    ToolCallArguments(ToolCallArguments),
     ToolCallProgress(ToolCallProgress),
     ToolCallCompleted(ToolCallEnd),
     ActionRequested(ActionRequest),
     ActionAnswered(ActionAnswer),
     ActionResolved(ActionEnd),
     SteeringReceived(SteeringReceipt),
+    ConversationBranched(BranchStart),
     ChildStarted(ChildStart),
     ChildEnded(ChildEnd),
     LimitReached(Limit),
@@ -84,9 +86,19 @@ pub(crate) struct ToolCallName {
 pub(crate) struct ToolCallStart {
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<Value>,
-    /// In place of parameters that do not fit an event.
+    /// In place of parameters that do not fit an event: pieces of them follow.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters_bytes: Option<usize>,
+    #[serde(flatten)]
+    call: ToolCallName,
+}
+
+/// A piece of the parameters of a call, as JSON text.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ToolCallArguments {
+    delta: String,
+    /// True for the last piece.
+    last: bool,
     #[serde(flatten)]
     call: ToolCallName,
 }
@@ -140,6 +152,9 @@ pub(crate) struct ActionAnswer {
     pub(crate) decision: Decision,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// A person, or the client whose tool was called.
+    #[serde(skip)]
+    pub(crate) source: EventSource,
 }
 
 /// The outcome of a request to people.
@@ -167,6 +182,26 @@ pub(crate) struct SteeringReceipt {
     pub(crate) event_id: EventId,
     /// The run that would have answered the event.
     pub(crate) run_id: RunId,
+}
+
+/// A branch of the conversation that begins with the run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct BranchStart {
+    /// The first event that has left the conversation.
+    pub(crate) from_event_id: EventId,
+    /// The message of the client that was asked again or changed, by its id.
+    pub(crate) message_id: String,
+    pub(crate) reason: BranchReason,
+}
+
+/// The reason why a conversation has a new branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BranchReason {
+    /// A client asks for another answer to the same message.
+    Regenerate,
+    /// A client has changed a message, or put another one in its place.
+    Edit,
 }
 
 /// A run that the run has started.
@@ -249,16 +284,29 @@ impl StatusChange {
     }
 }
 
-impl ToolCallStart {
-    /// Parameters of more than `room` bytes are left out: they are not cut in the middle of their meaning.
-    pub(crate) fn new(call: ToolCallName, parameters: &Value, room: usize) -> Self {
-        let bytes = json_len(parameters);
-        if bytes <= room {
-            Self { parameters: Some(parameters.clone()), parameters_bytes: None, call }
-        } else {
-            Self { parameters: None, parameters_bytes: Some(bytes), call }
-        }
+/// Bytes of one piece of parameters. As a JSON string a piece takes at most twice as many: parameters are JSON, without control
+/// characters.
+const ARGUMENT_PIECE_BYTES: usize = 8 * 1024;
+
+/// The facts of a call of a tool that begins. Parameters of more than `room` bytes follow their first event in pieces, in the
+/// same commit.
+pub(crate) fn tool_call_started(call: &ToolCallName, parameters: &Value, room: usize) -> Vec<Fact> {
+    let bytes = json_len(parameters);
+    if bytes <= room {
+        let parameters = Some(parameters.clone());
+        return vec![Fact::ToolCallStarted(ToolCallStart { parameters, parameters_bytes: None, call: call.clone() })];
     }
+    let start = ToolCallStart { parameters: None, parameters_bytes: Some(bytes), call: call.clone() };
+    let mut facts = vec![Fact::ToolCallStarted(start)];
+    let text = parameters.to_string();
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(rest.floor_char_boundary(ARGUMENT_PIECE_BYTES));
+        let piece = ToolCallArguments { delta: piece.to_owned(), last: after.is_empty(), call: call.clone() };
+        facts.push(Fact::ToolCallArguments(piece));
+        rest = after;
+    }
+    facts
 }
 
 impl Fact {
@@ -267,12 +315,14 @@ impl Fact {
             Self::ModelCallStarted(_) => ResultKind::ModelCallStarted,
             Self::ModelCallCompleted(_) => ResultKind::ModelCallCompleted,
             Self::ToolCallStarted(_) => ResultKind::ToolCallStarted,
+            Self::ToolCallArguments(_) => ResultKind::ToolCallArguments,
             Self::ToolCallProgress(_) => ResultKind::ToolCallProgress,
             Self::ToolCallCompleted(_) => ResultKind::ToolCallCompleted,
             Self::ActionRequested(_) => ResultKind::ActionRequested,
             Self::ActionAnswered(_) => ResultKind::ActionAnswered,
             Self::ActionResolved(_) => ResultKind::ActionResolved,
             Self::SteeringReceived(_) => ResultKind::SteeringReceived,
+            Self::ConversationBranched(_) => ResultKind::ConversationBranched,
             Self::ChildStarted(_) => ResultKind::ChildStarted,
             Self::ChildEnded(_) => ResultKind::ChildEnded,
             Self::LimitReached(_) => ResultKind::LimitReached,
@@ -287,7 +337,14 @@ impl Fact {
     }
 
     pub(crate) fn event(&self, sequence: u64, at: Timestamp) -> NewEvent {
-        NewEvent { sequence, kind: self.kind().as_str().into(), data: self.data(), timestamp: at }
+        NewEvent { source: self.source(), ..host_event(self.kind(), self.data(), sequence, at) }
+    }
+
+    fn source(&self) -> EventSource {
+        match self {
+            Self::ActionAnswered(answer) => answer.source,
+            _ => EventSource::Host,
+        }
     }
 
     /// The kind and the id of the call that it ends; `None` for other facts.
@@ -300,6 +357,11 @@ impl Fact {
         };
         Some((self.kind(), id))
     }
+}
+
+/// An event that the host writes.
+pub(crate) fn host_event(kind: ResultKind, data: JsonText, sequence: u64, timestamp: Timestamp) -> NewEvent {
+    NewEvent { sequence, kind: kind.as_str().into(), data, timestamp, source: EventSource::Host, metadata: None }
 }
 
 /// Facts as the events from `first` on.

@@ -3,6 +3,7 @@
 
 pub(crate) mod action;
 pub(crate) mod artifacts;
+pub(crate) mod claimed;
 mod error;
 pub(crate) mod facts;
 pub(crate) mod journal;
@@ -11,6 +12,7 @@ pub(crate) mod seen;
 pub(crate) mod steering;
 pub(crate) mod terminal;
 pub(crate) mod terms;
+pub(crate) mod transcript;
 pub(crate) mod wait_key;
 
 use agent_host_protocol::{Run, run::Execution};

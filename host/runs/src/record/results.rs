@@ -2,7 +2,7 @@
 
 use agent_host_ledger::{NewEvent, NewItem, StateWrite};
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventId, Limits, ResultKind, RunId, RunResult,
+    ApiError, ErrorCode, EventId, EventSource, Limits, ResultKind, RunId, RunResult,
     manifest::StateScope,
     message::{ArtifactRef, ContentPart, Message},
     time, ui,
@@ -18,6 +18,7 @@ use super::{
     facts::{ActionRequest, Fact},
     seen::{self, Seen},
     terms::Terms,
+    transcript::ItemPlace,
 };
 
 /// The writes of a batch. `A` is a platform action that the batch asks for.
@@ -40,6 +41,16 @@ pub(crate) struct Speaker<'a> {
     pub(crate) run_id: RunId,
     pub(crate) event_id: EventId,
     pub(crate) terms: &'a Terms,
+    /// The runner, or the executor that holds the run.
+    pub(crate) source: EventSource,
+}
+
+impl Speaker<'_> {
+    /// The place of the items of the run; `None` for a run without a conversation.
+    pub(crate) fn place(&self) -> Option<ItemPlace> {
+        let conversation = self.terms.grant.conversation.clone()?;
+        Some(ItemPlace { conversation, event_id: self.event_id, run_id: self.run_id })
+    }
 }
 
 /// Looks at the size of a batch, before anything in it is parsed.
@@ -64,7 +75,7 @@ pub(crate) fn check_size(batch: &Batch, limits: &Limits) -> Result<(), ApiError>
 }
 
 /// A batch as its events would show it, for a person.
-pub(crate) fn shown(batch: Batch) -> Value {
+pub(crate) fn displayed(batch: Batch) -> Value {
     let event = |result: RunResult| {
         let data = result.data().ok().and_then(|data| serde_json::from_str::<Value>(data.get()).ok());
         serde_json::json!({ "type": result.kind(), "data": data })
@@ -118,7 +129,9 @@ pub(crate) fn judge<A>(
         }
         let kind = result.kind();
         take_effect(result, at, speaker, seen, limits, &mut judged).map_err(named)?;
-        judged.events.push(NewEvent { sequence, kind, data, timestamp: at });
+        let event = NewEvent { sequence, kind, data, timestamp: at, source: speaker.source, metadata: None };
+        judged.transcript.extend(speaker.place().and_then(|place| place.of_event(&event)));
+        judged.events.push(event);
         sequence += 1;
     }
     Ok(judged)

@@ -30,7 +30,7 @@ pub(crate) fn can_be_taken(record: &RunRecord, binding_id: &str) -> bool {
 }
 
 /// The end of a run whose event `by` has taken as input.
-pub(crate) fn taken(record: &RunRecord, by: RunId) -> RunWrite {
+pub(crate) fn end_taken(record: &RunRecord, by: RunId) -> RunWrite {
     let at = time::now();
     let metadata = Some(json!({ "steered_into": by }));
     let terminal =

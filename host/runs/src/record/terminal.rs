@@ -13,6 +13,7 @@ use super::{
     facts::{self, Fact, Limit, Violation, unended},
     journal::Stop,
     results::{Speaker, transcript_item},
+    transcript::ItemPlace,
 };
 
 /// The failure of a run whose results did not all reach the disk.
@@ -66,7 +67,7 @@ pub(crate) fn terminal_event(terminal: &Terminal, sequence: u64, at: Timestamp) 
         other => (ResultKind::RunFailed, JsonText::of(&other.failure())),
     };
     let data = data.unwrap_or_else(|_| serde_json::value::RawValue::NULL.to_owned().into());
-    NewEvent { sequence, kind: kind.as_str().into(), data, timestamp: at }
+    facts::host_event(kind, data, sequence, at)
 }
 
 /// The return value of a guest becomes an event and has its bound. A value over the bound is left out, with a note.
@@ -106,7 +107,8 @@ pub(crate) fn bounded(terminal: Terminal, limit: usize) -> Terminal {
 pub(crate) fn end_stored(record: &RunRecord, events: &[RunEvent], terminal: Terminal, deadline_ms: u64) -> RunWrite {
     let at = time::now();
     let facts: Vec<_> = unended(events, at).into_iter().chain(cause(&terminal, deadline_ms)).collect();
-    end(&facts, terminal, record.run.last_sequence + 1, at)
+    let transcript = ItemPlace::of(&record.run).and_then(|place| place.notice(&terminal, at)).into_iter().collect();
+    RunWrite { transcript, ..end(&facts, terminal, record.run.last_sequence + 1, at) }
 }
 
 /// The end of a run that is executed: `open` are the ends of calls that nobody waits for any more. The message that
@@ -118,7 +120,9 @@ pub(crate) fn end_executed(speaker: &Speaker<'_>, open: &[Fact], terminal: &Term
         Terminal::Completed(completion) => completion.message.clone(),
         _ => None,
     };
-    let transcript = message.and_then(|message| transcript_item(speaker, message, at)).into_iter().collect();
+    let message = message.and_then(|message| transcript_item(speaker, message, at));
+    let notice = || speaker.place().and_then(|place| place.notice(terminal, at));
+    let transcript = message.or_else(notice).into_iter().collect();
     RunWrite { transcript, ..end(&facts, terminal.clone(), first_sequence, at) }
 }
 
@@ -129,7 +133,7 @@ fn end(facts: &[Fact], terminal: Terminal, first_sequence: u64, at: Timestamp) -
 }
 
 /// True if an earlier host process began the run.
-pub(crate) fn had_begun(status: RunStatus) -> bool {
+pub(crate) fn has_started(status: RunStatus) -> bool {
     matches!(status, RunStatus::Claimed | RunStatus::Running | RunStatus::Waiting)
 }
 

@@ -24,6 +24,9 @@ pub struct Terms {
     pub delivery: Delivery,
     /// Time limit of the guest, in ms.
     pub deadline_ms: u64,
+    /// True if the time in which the run waits for people or for its client counts towards the deadline.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting_counts: bool,
     /// The part of the transcript in the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
@@ -54,6 +57,9 @@ pub struct Terms {
     /// True if the run was created for a runner by name, without a binding of the configuration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ad_hoc: bool,
+    /// True if a client reads the run as a stream, and has no other way to stop it than to leave.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub streamed: bool,
     /// The webhooks that receive the results, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deliver: Vec<String>,

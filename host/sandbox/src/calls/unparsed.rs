@@ -1,7 +1,8 @@
 //! Arguments that hold JSON of a guest, or of an executor: their size is known before anybody parses them.
 
 use agent_host_protocol::{
-    ApiError, ResultKind, SentResult, context::Input, message::Message, model::ModelRequest, result::RunResult, sent,
+    ApiError, ResultKind, SentResult, context::Input, encoded::JsonText, message::Message, model::ModelRequest,
+    result::RunResult, sent,
 };
 use serde_json::value::RawValue;
 
@@ -52,6 +53,15 @@ impl Batch {
         match &self.0 {
             Unparsed::Guest(results) => results.iter().any(|result| matches!(result, wr::RunResult::StateUpdated(_))),
             Unparsed::Sent(results) => results.iter().any(|result| result.kind == ResultKind::StateUpdated.as_str()),
+        }
+    }
+
+    /// The metadata of each result, in order; empty for the results of a guest, which have none.
+    #[must_use]
+    pub fn metadata(&self) -> Vec<Option<JsonText>> {
+        match &self.0 {
+            Unparsed::Guest(_) => Vec::new(),
+            Unparsed::Sent(results) => results.iter().map(|result| result.metadata.clone().map(JsonText::from)).collect(),
         }
     }
 

@@ -90,6 +90,12 @@ pub(crate) fn input(input: wc::Input) -> Result<p::context::Input, ApiError> {
     })
 }
 
+/// The metadata of the runtime, with what the records of the contract have no member for.
+fn runtime_metadata(mut metadata: serde_json::Map<String, serde_json::Value>, session_key: Option<String>) -> String {
+    metadata.extend(session_key.map(|key| ("session_key".to_owned(), key.into())));
+    object(&metadata)
+}
+
 fn access_out(access: p::context::ContextAccess) -> wc::ContextAccess {
     let apis = access.available_apis;
     wc::ContextAccess {
@@ -123,7 +129,8 @@ fn access_out(access: p::context::ContextAccess) -> wc::ContextAccess {
     }
 }
 
-pub(crate) fn context_out(context: p::context::RunContext) -> wc::RunContext {
+pub(crate) fn context_out(mut context: p::context::RunContext) -> wc::RunContext {
+    let session_key = context.context.session_key.take();
     wc::RunContext {
         run_id: context.run_id.to_string(),
         parent_run_id: context.parent_run_id.map(|id| id.to_string()),
@@ -190,7 +197,7 @@ pub(crate) fn context_out(context: p::context::RunContext) -> wc::RunContext {
                     content: reference.content.map(artifact_out),
                 })
                 .collect(),
-            metadata: object(&context.runtime.metadata),
+            metadata: runtime_metadata(context.runtime.metadata, session_key),
         },
         config: object(&context.config),
         bootstrap: context.bootstrap.map(|bootstrap| wc::Bootstrap {

@@ -9,6 +9,23 @@ use super::{
 };
 use crate::bindings::manifest as wm;
 
+/// Permissions that the record of the contract has no member for: `permissions` of the metadata.
+#[derive(Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct MorePermissions {
+    conversations: Vec<p::manifest::ConversationReach>,
+}
+
+/// Reads `permissions` of the metadata of a manifest.
+fn more_permissions(metadata: &serde_json::Value) -> Result<MorePermissions, String> {
+    match metadata.get("permissions") {
+        None => Ok(MorePermissions::default()),
+        Some(more) => serde::Deserialize::deserialize(more).map_err(|error| {
+            format!("`permissions` of the metadata has `conversations`, a list of `threads` and `workspace`, and nothing else: {error}")
+        }),
+    }
+}
+
 pub(crate) fn permissions(permissions: wm::Permissions) -> p::manifest::Permissions {
     fn all<A, B>(list: Vec<A>, f: impl Fn(A) -> B) -> Vec<B> {
         list.into_iter().map(f).collect()
@@ -19,6 +36,8 @@ pub(crate) fn permissions(permissions: wm::Permissions) -> p::manifest::Permissi
         knowledge_bases: all(permissions.knowledge_bases, kb_op),
         history: all(permissions.history, history_op),
         events: all(permissions.events, event_op),
+        // From the metadata: see `more_permissions`.
+        conversations: Vec::new(),
         artifacts: all(permissions.artifacts, artifact_op),
         state: all(permissions.state, scope),
         storage: all(permissions.storage, area),
@@ -54,6 +73,8 @@ pub(crate) fn manifest(manifest: wm::RunnerManifest) -> Result<p::RunnerManifest
         .map_err(|error| format!("the version of {id} is not a semantic version such as 1.0.0: {error}"))?;
     let c = manifest.capabilities;
     let x = manifest.context;
+    let metadata = json(&format!("the metadata of {id}"), &manifest.metadata).map_err(|error| error.message)?;
+    let more = more_permissions(&metadata).map_err(|problem| format!("the manifest of {id}: {problem}"))?;
     Ok(p::RunnerManifest {
         name: manifest.name,
         author: manifest.author,
@@ -73,7 +94,7 @@ pub(crate) fn manifest(manifest: wm::RunnerManifest) -> Result<p::RunnerManifest
             stateful_session: c.stateful_session,
             self_managed_context: c.self_managed_context,
         },
-        permissions: permissions(manifest.permissions),
+        permissions: p::manifest::Permissions { conversations: more.conversations, ..permissions(manifest.permissions) },
         context: p::manifest::ContextPolicy {
             ownership: ownership(x.ownership),
             bootstrap: bootstrap_mode(x.bootstrap),
@@ -90,7 +111,7 @@ pub(crate) fn manifest(manifest: wm::RunnerManifest) -> Result<p::RunnerManifest
             .into_iter()
             .map(|item| form_item(item).map_err(|error| format!("the form of {id}: {}", error.message)))
             .collect::<Result<_, _>>()?,
-        metadata: json(&format!("the metadata of {id}"), &manifest.metadata).map_err(|error| error.message)?,
+        metadata,
         id,
     })
 }

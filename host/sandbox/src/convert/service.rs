@@ -63,6 +63,7 @@ pub(crate) fn request(request: wm::Request) -> Result<p::model::ModelRequest, Ap
             })
             .collect::<Result<_, ApiError>>()?,
         extra_args,
+        session_key: None,
     })
 }
 

@@ -6,7 +6,10 @@
 use std::net::IpAddr;
 
 use agent_host_config::Config;
-use agent_host_protocol::Principal;
+use agent_host_protocol::{
+    Principal, Scope,
+    auth::{MAX_END_USER, is_end_user},
+};
 use agent_host_runs::Validity;
 use axum::{
     body::{Body, HttpBody},
@@ -43,21 +46,65 @@ const OPEN: &[(Method, &str)] = &[
     (Method::POST, "/api/v1/hooks/{name}"),
 ];
 
-/// Headers that a proxy adds. Behind a proxy, every request comes from this machine, whoever sent it.
+/// Headers that a proxy adds. Behind a proxy, every request has an address of this machine.
 const FORWARDED: [HeaderName; 3] =
     [HeaderName::from_static("forwarded"), HeaderName::from_static("via"), HeaderName::from_static("x-real-ip")];
 const FORWARDED_PREFIX: &str = "x-forwarded-";
 
+/// Names the end user for whom a key with the scope `on_behalf_of` asks.
+pub(crate) const END_USER: HeaderName = HeaderName::from_static("x-end-user");
+
 /// Finds out who sends a request, and says so to the routes. Gives how long the sender is welcome, where that has an end.
 pub(crate) fn admit(app: &App, request: &mut Request) -> Result<Option<Validity>, Problem> {
-    let principal = match (principal_of(app, request), is_open(request)) {
-        (Ok(principal), _) => principal,
+    let known = principal_of(app, request).map(|principal| {
+        let welcome = app.host.welcome(&principal);
+        (principal, welcome)
+    });
+    let known = known.and_then(|(principal, welcome)| Ok((of_end_user(principal, request)?, welcome)));
+    let (principal, welcome) = match (known, is_open(request)) {
+        (Ok(known), _) => known,
         (Err(_), true) => return Ok(None),
         (Err(problem), false) => return Err(problem),
     };
-    let welcome = app.host.welcome(&principal);
     request.extensions_mut().insert(principal);
     Ok(welcome)
+}
+
+/// The principal, on behalf of the end user that the request names. An end user reaches the routes of agents alone.
+fn of_end_user(mut principal: Principal, request: &Request) -> Result<Principal, Problem> {
+    let mut named = request.headers().get_all(&END_USER).iter();
+    if let Some(user) = named.next() {
+        let user = user.to_str().ok().filter(|user| is_end_user(user));
+        let Some(user) = user.filter(|_| named.next().is_none()) else {
+            let detail = format!("`X-End-User` is one id of 1 to {MAX_END_USER} visible ASCII characters");
+            return Err(Problem::invalid("X-End-User", detail));
+        };
+        if principal.end_user.is_some() || !principal.may(Scope::OnBehalfOf) {
+            let detail = format!(
+                "`{}` may not ask for an end user: that needs a key with the scope `{}`",
+                principal.name,
+                Scope::OnBehalfOf
+            );
+            return Err(Problem::forbidden("X-End-User", detail));
+        }
+        principal.end_user = Some(user.to_owned());
+    }
+    if principal.end_user.is_none() || is_for_end_users(request) || is_open(request) {
+        return Ok(principal);
+    }
+    let detail = "requests for an end user reach /agents, /api/v1/agent and the artifacts of their threads: leave `X-End-User` out, \
+                  and use a key of an operator";
+    Err(Problem::new(ProblemCode::Forbidden, detail))
+}
+
+/// True if a route knows end users: all that it shows is a thread of theirs.
+fn is_for_end_users(request: &Request) -> bool {
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
+    let reads = [Method::GET, Method::HEAD].contains(request.method());
+    path == "/agents"
+        || path.starts_with("/agents/")
+        || path.starts_with("/api/v1/agent/")
+        || reads && path.starts_with("/api/v1/artifacts/{id}")
 }
 
 /// An answer for as long as its request is welcome: a request that takes its time ends with the key that it came by, and so
@@ -82,8 +129,8 @@ fn is_open(request: &Request) -> bool {
 
 /// The principal of a request: by its token; without a token by its address, if the configuration trusts this machine.
 fn principal_of(app: &App, request: &Request) -> Result<Principal, Problem> {
-    let mut given = request.headers().get_all(header::AUTHORIZATION).iter();
-    match (given.next(), given.next()) {
+    let mut headers = request.headers().get_all(header::AUTHORIZATION).iter();
+    match (headers.next(), headers.next()) {
         (Some(value), None) => {
             let token = bearer(value).ok_or_else(|| unknown("`Authorization` is to be `Bearer KEY`"))?;
             Ok(app.host.principal_of(token)?)

@@ -51,11 +51,11 @@ impl Caller {
     }
 
     /// The workspace that something new belongs to: where the caller has one, that and no other.
-    pub(crate) fn workspace(&self, field: &str, asked: Option<String>) -> Result<Option<String>, Problem> {
-        match (&self.0.workspace, asked) {
-            (None, asked) => Ok(asked),
+    pub(crate) fn workspace(&self, field: &str, requested: Option<String>) -> Result<Option<String>, Problem> {
+        match (&self.0.workspace, requested) {
+            (None, requested) => Ok(requested),
             (Some(own), None) => Ok(Some(own.clone())),
-            (Some(own), Some(asked)) if *own == asked => Ok(Some(asked)),
+            (Some(own), Some(requested)) if *own == requested => Ok(Some(requested)),
             (Some(own), Some(_)) => {
                 Err(Problem::forbidden(field, format!("`{field}` names another workspace than `{own}`, that of the key")))
             }

@@ -7,7 +7,10 @@ use axum::http::{HeaderName, Method, header};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::authentication::is_allowed_origin;
-use crate::http::{headers, prefer};
+use crate::{
+    http::{headers, prefer},
+    langbot,
+};
 
 /// Browsers remember for so long what they may send; longer than a few minutes they do not.
 const MAX_AGE: Duration = Duration::from_secs(600);
@@ -29,6 +32,7 @@ pub(crate) fn layer(host: &Host) -> CorsLayer {
         headers::IDEMPOTENCY_KEY,
         prefer::PREFER,
         headers::LAST_EVENT_ID,
+        HeaderName::from_static(langbot::HEADER),
     ];
     let read = [
         header::ACCEPT_RANGES,

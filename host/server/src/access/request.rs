@@ -13,6 +13,7 @@ use super::{caller::Caller, idempotency};
 use crate::{
     app::App,
     http::{Problem, Query, body},
+    langbot::Dialect,
 };
 
 /// A request with its caller. The route checks the scope before it reads parameters and body.
@@ -21,6 +22,8 @@ pub(crate) struct ApiRequest {
     pub(crate) caller: Caller,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
+    /// The names that the client speaks, if they are not those of the protocol.
+    pub(crate) dialect: Option<Dialect>,
     pub(crate) body: Body,
 }
 
@@ -31,7 +34,8 @@ impl FromRequest<App> for ApiRequest {
         let (mut parts, body) = request.into_parts();
         let caller = Caller::from_request_parts(&mut parts, app).await?;
         let query = Query::from_request_parts(&mut parts, app).await?;
-        Ok(Self { app: app.clone(), caller, query, headers: parts.headers, body })
+        let dialect = parts.extensions.get::<Dialect>().copied();
+        Ok(Self { app: app.clone(), caller, query, headers: parts.headers, dialect, body })
     }
 }
 

@@ -8,12 +8,20 @@ use std::time::Instant;
 
 use agent_host_protocol::{ApiError, grant::ConversationKey, message::ContentPart, time};
 use agent_host_runs::{ArtifactRecord, ArtifactScope, BlobWriter, egress::Response};
+use axum::http::{HeaderMap, header};
 
 use self::read::{Flaw, Kind, Media, Origin};
-use super::sign::{self, SignatureCheck};
+use super::{
+    read::{Spooled, SpooledData},
+    sign::{self, SignatureCheck},
+};
 use crate::{
     access::caller::Caller,
-    agui::event::{Content, Part},
+    agui::{
+        event::{Content, MessageBody, Part, Source},
+        input::RunAgentInput,
+        strict,
+    },
     app::App,
     artifacts::{
         names::plain_name,
@@ -28,7 +36,7 @@ mod read;
 const MAX_MEDIA: usize = 64;
 
 /// The content of a message in the form of an event.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct StoredContent {
     /// The texts, one per line; `None` without a text.
     pub(crate) text: Option<String>,
@@ -45,32 +53,62 @@ pub(crate) struct StoredContent {
 pub(crate) async fn stored(
     app: &App,
     caller: &Caller,
-    thread_id: &str,
+    thread: &ConversationKey,
     place: usize,
     content: &Content,
+    spooled: &Spooled,
 ) -> Result<StoredContent, Problem> {
     let parts = match content {
         Content::Text(text) => return Ok(StoredContent { text: Some(text.clone()), contents: Vec::new() }),
         Content::Parts(parts) => parts,
     };
     // All are looked at before any is kept.
-    let wanted = wanted(place, parts)?;
+    let part_contents = contents_of(place, parts, spooled)?;
     let workspace = caller.0.workspace.clone().unwrap_or_default();
-    let conversation = ConversationKey::new(&workspace, thread_id, "");
-    let scope = ArtifactScope { workspace, conversation: Some(conversation), run_id: None, binding_id: None };
-    let keeper = Keeper { app, scope, deadline: app.host.fetch_deadline() };
-    let (mut texts, mut contents) = (Vec::new(), Vec::with_capacity(wanted.len()));
-    for wanted in wanted {
-        contents.push(match wanted {
+    let scope = ArtifactScope { workspace, conversation: Some(thread.clone()), run_id: None, binding_id: None };
+    let by_id = if caller.0.end_user.is_some() { Reach::Thread } else { Reach::Workspace };
+    let keeper = Keeper { app, scope, by_id, deadline: app.host.fetch_deadline() };
+    let (mut texts, mut contents) = (Vec::new(), Vec::with_capacity(part_contents.len()));
+    for content in part_contents {
+        contents.push(match content {
             PartContent::Text(text) => {
                 texts.push(text);
                 ContentPart::Text(text.to_owned())
             }
             PartContent::Media(media, at) => ContentPart::Artifact(keeper.keep(media, &at).await?.reference()),
+            PartContent::Spooled(kind, declared, data, at) => {
+                ContentPart::Artifact(keeper.written(kind, declared.as_deref(), *data, &at).await?.reference())
+            }
         });
     }
     let text = Some(texts.join("\n")).filter(|_| !texts.is_empty());
     Ok(StoredContent { text, contents })
+}
+
+/// Checks the images of an input of the strict profile: each is an address that this host has signed, at the name under which
+/// the client reaches it, and that is still good.
+pub(crate) fn check_signed(app: &App, headers: &HeaderMap, input: &RunAgentInput) -> Result<(), Problem> {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    for (place, message) in input.messages.iter().enumerate() {
+        let MessageBody::User { content: Content::Parts(parts), .. } = &message.body else { continue };
+        for (index, part) in parts.iter().enumerate() {
+            let (Part::Image { source } | Part::Audio { source } | Part::Video { source } | Part::Document { source }) = part
+            else {
+                continue;
+            };
+            let signed = match source {
+                Source::Url { value, .. } => read::signed_at(value, host),
+                _ => None,
+            };
+            let is_good = |(id, expires, signature): (String, String, String)| {
+                sign::check(app, &id, &expires, &signature) == SignatureCheck::Good
+            };
+            if !signed.is_some_and(is_good) {
+                return Err(strict::not_signed(place, index));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A part of a message.
@@ -79,9 +117,11 @@ enum PartContent<'a> {
     Text(&'a str),
     /// A part with media, and its path in the request.
     Media(Media, String),
+    /// Likewise, whose bytes are on disk already.
+    Spooled(Kind, Option<String>, Box<SpooledData>, String),
 }
 
-fn wanted(place: usize, parts: &[Part]) -> Result<Vec<PartContent<'_>>, Problem> {
+fn contents_of<'a>(place: usize, parts: &'a [Part], spooled: &Spooled) -> Result<Vec<PartContent<'a>>, Problem> {
     let mut count = 0;
     let read = parts.iter().enumerate().map(|(index, part)| {
         let (kind, source) = match part {
@@ -96,6 +136,18 @@ fn wanted(place: usize, parts: &[Part]) -> Result<Vec<PartContent<'_>>, Problem>
         if count > MAX_MEDIA {
             return Err(refuse(ProblemCode::MediaTooLarge, &at, format!("a message has at most {MAX_MEDIA} parts beside texts")));
         }
+        let on_disk = match source {
+            Source::Data { value, mime_type } => spooled.take(value).map(|data| (data, Some(mime_type))),
+            Source::Url { value, mime_type } => spooled.take(value).map(|data| (data, mime_type.as_ref())),
+            Source::File { .. } => None,
+        };
+        if let Some((data, declared)) = on_disk {
+            let declared = declared.or(data.media_type.as_ref()).cloned();
+            if let Some(declared) = &declared {
+                agent_host_runs::media::check_type(declared).map_err(|why| invalid(&at, why))?;
+            }
+            return Ok(PartContent::Spooled(kind, declared, Box::new(data), at));
+        }
         match Media::of(kind, source) {
             Ok(media) => Ok(PartContent::Media(media, at)),
             Err(Flaw::Invalid(why)) => Err(invalid(&at, why)),
@@ -105,65 +157,94 @@ fn wanted(place: usize, parts: &[Part]) -> Result<Vec<PartContent<'_>>, Problem>
     read.collect()
 }
 
+/// The uploads that a part may name, beside the artifacts of its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Uploads of the workspace.
+    Workspace,
+    /// No uploads: each may be of another end user.
+    Thread,
+}
+
 /// Keeps the parts of one message.
 struct Keeper<'a> {
     app: &'a App,
     /// Scope of new artifacts: the thread.
     scope: ArtifactScope,
+    /// Artifacts that a part may name by their id.
+    by_id: Reach,
     /// Until when all that is fetched must have come: somebody waits for it.
     deadline: Instant,
 }
 
 impl Keeper<'_> {
     async fn keep(&self, media: Media, at: &str) -> Result<ArtifactRecord, Problem> {
-        let Media { kind, said, origin } = media;
-        let said = said.as_deref();
+        let Media { kind, declared, origin } = media;
+        let declared = declared.as_deref();
         match origin {
-            Origin::Inline(bytes) => self.add(kind, said, bytes, at).await,
-            Origin::Artifact(id) => self.named(kind, said, id, at).await,
+            Origin::Inline(bytes) => self.add(kind, declared, bytes, at).await,
+            Origin::Artifact(id) => self.artifact_of_id(kind, declared, id, self.by_id, at).await,
             Origin::Signed { id, expires, signature } => match sign::check(self.app, &id, &expires, &signature) {
-                SignatureCheck::Good => self.named(kind, said, id, at).await,
-                SignatureCheck::Changed => Err(invalid(at, "its address is not as this host has signed it: take it as it is")),
+                // Who has the signed address was given it.
+                SignatureCheck::Good => self.artifact_of_id(kind, declared, id, Reach::Workspace, at).await,
+                SignatureCheck::Changed => {
+                    Err(invalid(at, "its address differs from the one that this host signed: use it unchanged"))
+                }
                 SignatureCheck::Expired => Err(unavailable(at, "the time of its signed address is over: ask for a new one")),
             },
             Origin::Url { url, artifact } => {
                 if let Some(id) = artifact
-                    && let Some(record) = self.find(id).await?
+                    && let Some(record) = self.find(id, self.by_id).await?
                 {
-                    return admitted(kind, said, record, at);
+                    return check_kind(kind, declared, record, at);
                 }
-                self.fetch(kind, said, &url, at).await
+                self.fetch(kind, declared, &url, at).await
             }
         }
     }
 
     /// Stores the bytes of a part.
-    async fn add(&self, kind: Kind, said: Option<&str>, bytes: Vec<u8>, at: &str) -> Result<ArtifactRecord, Problem> {
+    async fn add(&self, kind: Kind, declared: Option<&str>, bytes: Vec<u8>, at: &str) -> Result<ArtifactRecord, Problem> {
         let config = self.app.host.config();
         let limit = config.limits.upload_bytes.min(config.limits.artifact_bytes);
         if bytes.len() as u64 > limit {
             return Err(too_large(at, limit));
         }
-        let media_type = kind.judge(said, None, &bytes).map_err(|why| invalid(at, why))?;
+        let media_type = kind.judge(declared, None, &bytes).map_err(|why| invalid(at, why))?;
         let spool = Spool::open(self.app, limit).await?.push(&bytes).await?;
         self.record(spool.end().await?, media_type, None).await
     }
 
+    /// Makes an artifact of bytes that are on disk.
+    async fn written(&self, kind: Kind, declared: Option<&str>, data: SpooledData, at: &str) -> Result<ArtifactRecord, Problem> {
+        let media_type = kind.judge(declared, None, data.writer.head()).map_err(|why| invalid(at, why))?;
+        self.record(data.writer, media_type, None).await
+    }
+
     /// Finds an existing artifact.
-    async fn named(&self, kind: Kind, said: Option<&str>, id: String, at: &str) -> Result<ArtifactRecord, Problem> {
-        let gone = || unavailable(at, "it names an artifact that is not there for this thread: upload it, then name it");
-        let record = self.find(id).await?.ok_or_else(gone)?;
-        admitted(kind, said, record, at)
+    async fn artifact_of_id(
+        &self,
+        kind: Kind,
+        declared: Option<&str>,
+        id: String,
+        reach: Reach,
+        at: &str,
+    ) -> Result<ArtifactRecord, Problem> {
+        let missing = || unavailable(at, "it names an artifact that is not there for this thread: upload it, then name it");
+        let record = self.find(id, reach).await?.ok_or_else(missing)?;
+        check_kind(kind, declared, record, at)
     }
 
     /// An artifact that messages of the thread may name: of its workspace, and of no other conversation.
-    async fn find(&self, id: String) -> Result<Option<ArtifactRecord>, Problem> {
+    async fn find(&self, id: String, reach: Reach) -> Result<Option<ArtifactRecord>, Problem> {
         let record = self.app.read(move |records| records.artifact(&id)).await?;
-        Ok(record.filter(|record| !record.is_expired(time::now()) && is_for(&self.scope, &record.scope)))
+        let is_reached = |record: &ArtifactRecord| reach == Reach::Workspace || record.scope.conversation.is_some();
+        let is_there = |record: &ArtifactRecord| !record.is_expired(time::now()) && is_for(&self.scope, &record.scope);
+        Ok(record.filter(|record| is_there(record) && is_reached(record)))
     }
 
     /// Fetches from another address.
-    async fn fetch(&self, kind: Kind, said: Option<&str>, url: &str, at: &str) -> Result<ArtifactRecord, Problem> {
+    async fn fetch(&self, kind: Kind, declared: Option<&str>, url: &str, at: &str) -> Result<ArtifactRecord, Problem> {
         let host = &self.app.host;
         let limit = host.fetch_limit();
         let failed = |error: ApiError| not_fetched(&error, limit, at);
@@ -181,7 +262,7 @@ impl Keeper<'_> {
             spool = spool.push(&piece).await?;
         }
         let writer = spool.end().await?;
-        let media_type = kind.judge(said, served.as_deref(), writer.head()).map_err(|why| invalid(at, why))?;
+        let media_type = kind.judge(declared, served.as_deref(), writer.head()).map_err(|why| invalid(at, why))?;
         self.record(writer, media_type, name(url)).await
     }
 
@@ -197,8 +278,8 @@ fn is_for(thread: &ArtifactScope, its: &ArtifactScope) -> bool {
     its.workspace == thread.workspace && (its.conversation.is_none() || its.conversation == thread.conversation)
 }
 
-fn admitted(kind: Kind, said: Option<&str>, record: ArtifactRecord, at: &str) -> Result<ArtifactRecord, Problem> {
-    kind.admit(&record.media_type, said).map_err(|why| invalid(at, why))?;
+fn check_kind(kind: Kind, declared: Option<&str>, record: ArtifactRecord, at: &str) -> Result<ArtifactRecord, Problem> {
+    kind.admit(&record.media_type, declared).map_err(|why| invalid(at, why))?;
     Ok(record)
 }
 
@@ -223,7 +304,7 @@ fn not_fetched(error: &ApiError, limit: u64, at: &str) -> Problem {
     let category = error.details.as_ref().and_then(|details| details.get("code")).and_then(|code| code.as_str());
     match category.unwrap_or_default() {
         "response_too_large" => too_large(at, limit),
-        "invalid_request" => invalid(at, format!("its address cannot be asked: {}", error.message)),
+        "invalid_request" => invalid(at, format!("its address cannot be fetched: {}", error.message)),
         "host_not_allowed" => unavailable(
             at,
             "its address is of no host that this one fetches from (`agui.fetch_hosts`): send the data, or upload it",
@@ -268,9 +349,8 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::agui::event::Source;
 
-    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01";
+    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0";
     const JPEG: &[u8] = b"\xff\xd8\xff\xe0\0\x10JFIF\0";
 
     struct World {
@@ -295,25 +375,25 @@ mod tests {
             Self { app, caller: caller(Some("w")), _dir: dir }
         }
 
-        async fn said(&self, parts: Vec<Part>) -> Result<StoredContent, Problem> {
-            stored(&self.app, &self.caller, "t", 3, &Content::Parts(parts)).await
+        async fn declared(&self, parts: Vec<Part>) -> Result<StoredContent, Problem> {
+            stored(&self.app, &self.caller, &key(&self.caller, "t"), 3, &Content::Parts(parts), &Spooled::default()).await
         }
 
         async fn one(&self, part: Part) -> Result<StoredContent, Problem> {
-            self.said(vec![Part::Text { text: "look".into() }, part]).await
+            self.declared(vec![Part::Text { text: "look".into() }, part]).await
         }
 
-        async fn refused(&self, part: Part, code: ProblemCode, says: &str) {
-            let shown = format!("{part:?}");
-            let problem = self.one(part).await.expect_err(&shown);
-            assert_eq!((problem.code(), problem.field()), (code, Some("messages[3].content[1]")), "{shown}");
+        async fn expect_refusal(&self, part: Part, code: ProblemCode, says: &str) {
+            let text = format!("{part:?}");
+            let problem = self.one(part).await.expect_err(&text);
+            assert_eq!((problem.code(), problem.field()), (code, Some("messages[3].content[1]")), "{text}");
             assert_eq!(code.status().as_u16(), 422);
             assert!(problem.detail().starts_with("`messages[3].content[1]`: "), "{problem:?}");
-            assert!(problem.detail().contains(says), "{shown}: {problem:?}");
+            assert!(problem.detail().contains(says), "{text}: {problem:?}");
         }
 
         /// The artifact that a message has beside its text, and its content.
-        async fn kept(&self, part: Part) -> (ArtifactRecord, Vec<u8>) {
+        async fn expect_record(&self, part: Part) -> (ArtifactRecord, Vec<u8>) {
             let stored = self.one(part).await.unwrap();
             let [ContentPart::Text(_), ContentPart::Artifact(artifact)] = stored.contents.as_slice() else {
                 panic!("{stored:?}")
@@ -332,7 +412,12 @@ mod tests {
             name: "loopback".to_owned(),
             scopes: [Scope::EventsWrite].into(),
             workspace: workspace.map(str::to_owned),
+            end_user: None,
         })
+    }
+
+    fn key(caller: &Caller, thread: &str) -> ConversationKey {
+        ConversationKey::new(caller.0.workspace.as_deref().unwrap_or_default(), thread, "")
     }
 
     fn data(bytes: &[u8], mime_type: &str) -> Part {
@@ -388,23 +473,23 @@ mod tests {
     async fn texts_stay_and_bytes_become_artifacts_of_the_thread() {
         let world = World::new(&[]).await;
         let plain = Content::Text("hi".into());
-        let stored = stored(&world.app, &world.caller, "t", 0, &plain).await.unwrap();
+        let stored = stored(&world.app, &world.caller, &key(&world.caller, "t"), 0, &plain, &Spooled::default()).await.unwrap();
         assert_eq!(stored, StoredContent { text: Some("hi".into()), contents: Vec::new() });
         let text = |text: &str| Part::Text { text: text.into() };
-        let stored = world.said(vec![text("a"), data(PNG, "image/png"), text("b")]).await.unwrap();
+        let stored = world.declared(vec![text("a"), data(PNG, "image/png"), text("b")]).await.unwrap();
         assert_eq!(stored.text.as_deref(), Some("a\nb"));
         assert!(matches!(stored.contents.as_slice(), [
             ContentPart::Text(a), ContentPart::Artifact(_), ContentPart::Text(b),
         ] if a == "a" && b == "b"));
-        assert_eq!(world.said(Vec::new()).await.unwrap(), StoredContent { text: None, contents: Vec::new() });
+        assert_eq!(world.declared(Vec::new()).await.unwrap(), StoredContent { text: None, contents: Vec::new() });
 
-        let (record, bytes) = world.kept(data(PNG, "IMAGE/png")).await;
+        let (record, bytes) = world.expect_record(data(PNG, "IMAGE/png")).await;
         assert_eq!((record.media_type.as_str(), bytes.as_slice(), record.size), ("image/png", PNG, PNG.len() as u64));
         assert_eq!((record.source.as_str(), record.scope.workspace.as_str()), (UPLOAD, "w"));
         let conversation = record.scope.conversation.clone().unwrap();
         assert_eq!((conversation.workspace(), conversation.conversation()), ("w", "t"));
         let url = format!("data:image/png;base64,{}", STANDARD.encode(PNG));
-        assert_eq!(world.kept(at(url)).await.1, PNG);
+        assert_eq!(world.expect_record(at(url)).await.1, PNG);
     }
 
     #[tokio::test]
@@ -412,20 +497,20 @@ mod tests {
         use ProblemCode::{MediaInvalid, MediaTooLarge, MediaUnavailable};
         let world = World::new(&[]).await;
         let broken = Source::Data { value: "AA=A".into(), mime_type: "image/png".into() };
-        world.refused(Part::Image { source: broken }, MediaInvalid, "base64").await;
-        world.refused(data(b"hello", "image/png"), MediaInvalid, "text/plain").await;
-        world.refused(data(JPEG, "image/png"), MediaInvalid, "image/jpeg").await;
-        world.refused(data(PNG, "png"), MediaInvalid, "malformed").await;
-        world.refused(data(b"", "image/png"), MediaInvalid, "no bytes").await;
+        world.expect_refusal(Part::Image { source: broken }, MediaInvalid, "base64").await;
+        world.expect_refusal(data(b"hello", "image/png"), MediaInvalid, "text/plain").await;
+        world.expect_refusal(data(JPEG, "image/png"), MediaInvalid, "image/jpeg").await;
+        world.expect_refusal(data(PNG, "png"), MediaInvalid, "malformed").await;
+        world.expect_refusal(data(b"", "image/png"), MediaInvalid, "no bytes").await;
         let large = [PNG, &[0; 2_000]].concat();
-        world.refused(data(&large, "image/png"), MediaTooLarge, "2000 bytes").await;
-        world.refused(file("0198c2f1-aaaa-7bbb-8ccc-0123456789ab"), MediaUnavailable, "not there").await;
-        world.refused(file("no id at all"), MediaUnavailable, "not there").await;
-        world.refused(at("https://a.example/x.png"), MediaUnavailable, "agui.fetch_hosts").await;
-        world.refused(at("file:///etc/passwd"), MediaInvalid, "http://").await;
-        world.refused(at("/etc/passwd"), MediaInvalid, "nothing there").await;
+        world.expect_refusal(data(&large, "image/png"), MediaTooLarge, "2000 bytes").await;
+        world.expect_refusal(file("0198c2f1-aaaa-7bbb-8ccc-0123456789ab"), MediaUnavailable, "not there").await;
+        world.expect_refusal(file("no id at all"), MediaUnavailable, "not there").await;
+        world.expect_refusal(at("https://a.example/x.png"), MediaUnavailable, "agui.fetch_hosts").await;
+        world.expect_refusal(at("file:///etc/passwd"), MediaInvalid, "http://").await;
+        world.expect_refusal(at("/etc/passwd"), MediaInvalid, "nothing there").await;
         let many = vec![data(PNG, "image/png"); MAX_MEDIA + 1];
-        let problem = world.said(many).await.unwrap_err();
+        let problem = world.declared(many).await.unwrap_err();
         assert_eq!((problem.code(), problem.field()), (MediaTooLarge, Some("messages[3].content[64]")));
     }
 
@@ -433,7 +518,7 @@ mod tests {
     async fn existing_artifacts_are_named_and_not_stored_again() {
         use ProblemCode::{MediaInvalid, MediaUnavailable};
         let world = World::new(&[]).await;
-        let (record, _) = world.kept(data(PNG, "image/png")).await;
+        let (record, _) = world.expect_record(data(PNG, "image/png")).await;
         let id = record.artifact_id.clone();
         let expires = time::now() + 60_000;
         let signed = sign::url(&world.app, &id, expires);
@@ -444,22 +529,25 @@ mod tests {
             at(format!("/api/v1/artifacts/{id}/content")),
             at(format!("https://proxy.example/api/v1/artifacts/{id}")),
         ] {
-            assert_eq!(world.kept(part).await.0.artifact_id, id);
+            assert_eq!(world.expect_record(part).await.0.artifact_id, id);
         }
         let later = signed.replace(&format!("expires={expires}"), &format!("expires={}", expires + 1));
-        world.refused(at(later), MediaInvalid, "signed").await;
+        world.expect_refusal(at(later), MediaInvalid, "signed").await;
         let old = sign::url(&world.app, &id, time::now() - 1);
-        world.refused(at(old), MediaUnavailable, "over").await;
+        world.expect_refusal(at(old), MediaUnavailable, "over").await;
         let audio = Part::Audio { source: Source::File { value: id.clone(), provider: None, mime_type: None } };
-        world.refused(audio, MediaInvalid, "image/png").await;
+        world.expect_refusal(audio, MediaInvalid, "image/png").await;
 
         // The artifact belongs to its thread and to its workspace.
         let content = Content::Parts(vec![file(&id)]);
-        let elsewhere = stored(&world.app, &world.caller, "other", 0, &content).await.unwrap_err();
+        let elsewhere =
+            stored(&world.app, &world.caller, &key(&world.caller, "other"), 0, &content, &Spooled::default()).await.unwrap_err();
         assert_eq!((elsewhere.code(), elsewhere.field()), (MediaUnavailable, Some("messages[0].content[0]")));
         for workspace in [Some("v"), None] {
             let content = Content::Parts(vec![at(&*signed)]);
-            let foreign = stored(&world.app, &caller(workspace), "t", 0, &content).await.unwrap_err();
+            let foreign = stored(&world.app, &caller(workspace), &key(&caller(workspace), "t"), 0, &content, &Spooled::default())
+                .await
+                .unwrap_err();
             assert_eq!(foreign.code(), MediaUnavailable);
         }
     }
@@ -470,24 +558,24 @@ mod tests {
         let port = server().await;
         let world = World::new(&[&format!("127.0.0.1:{port}"), "169.254.169.254:80"]).await;
         let url = |path: &str| format!("http://127.0.0.1:{port}{path}");
-        let (record, bytes) = world.kept(at(url("/a.png"))).await;
+        let (record, bytes) = world.expect_record(at(url("/a.png"))).await;
         assert_eq!((record.name.as_deref(), record.media_type.as_str(), bytes.as_slice()), (Some("a.png"), "image/png", PNG));
         for path in ["/moved", "/odd"] {
-            assert_eq!(world.kept(at(url(path))).await.1, PNG);
+            assert_eq!(world.expect_record(at(url(path))).await.1, PNG);
         }
         let document = Part::Document { source: Source::Url { value: url("/text"), mime_type: None } };
-        assert_eq!(world.kept(document).await.0.media_type, "text/plain");
-        world.refused(at(url("/text")), MediaInvalid, "text/plain").await;
-        world.refused(at(url("/page")), MediaInvalid, "text/html").await;
-        let said = Part::Image { source: Source::Url { value: url("/a.png"), mime_type: Some("image/gif".into()) } };
-        world.refused(said, MediaInvalid, "image/gif").await;
-        world.refused(at(url("/gone")), MediaUnavailable, "404").await;
-        world.refused(at(url("/large")), MediaTooLarge, "1000 bytes").await;
-        world.refused(at(url("/away")), MediaUnavailable, "leads on").await;
-        world.refused(at(url("/inside")), MediaUnavailable, "public").await;
-        world.refused(at("http://169.254.169.254/latest"), MediaUnavailable, "public").await;
-        world.refused(at("http://localhost:1/a.png"), MediaUnavailable, "agui.fetch_hosts").await;
-        world.refused(at(url("/slow")), MediaUnavailable, "in time").await;
+        assert_eq!(world.expect_record(document).await.0.media_type, "text/plain");
+        world.expect_refusal(at(url("/text")), MediaInvalid, "text/plain").await;
+        world.expect_refusal(at(url("/page")), MediaInvalid, "text/html").await;
+        let declared = Part::Image { source: Source::Url { value: url("/a.png"), mime_type: Some("image/gif".into()) } };
+        world.expect_refusal(declared, MediaInvalid, "image/gif").await;
+        world.expect_refusal(at(url("/gone")), MediaUnavailable, "404").await;
+        world.expect_refusal(at(url("/large")), MediaTooLarge, "1000 bytes").await;
+        world.expect_refusal(at(url("/away")), MediaUnavailable, "leads on").await;
+        world.expect_refusal(at(url("/inside")), MediaUnavailable, "public").await;
+        world.expect_refusal(at("http://169.254.169.254/latest"), MediaUnavailable, "public").await;
+        world.expect_refusal(at("http://localhost:1/a.png"), MediaUnavailable, "agui.fetch_hosts").await;
+        world.expect_refusal(at(url("/slow")), MediaUnavailable, "in time").await;
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! AG-UI: a user interface talks with an agent, and loses nothing when it loses the connection.
 //!
-//! The way of a request: `routes` reads it, `engine` begins the run once (`history` compares the client's messages, `media`
-//! stores their content, `store` remembers the run), `stream` sends the events. `thread` builds a thread from the records
-//! of its runs. `profile` is another API of the same engine.
+//! The way of a request: `routes` reads it, `engine` begins the run once (`history` compares the client's messages, `branch`
+//! finds their place in the thread, `claims` bounds history that the host has not seen, `media` stores content, `store` remembers
+//! the run), `stream` sends the events. `thread` builds a thread from the records of its runs. `profile` is another API of the
+//! same engine.
 
+mod branch;
+mod claims;
 mod engine;
 mod history;
+pub(crate) mod list;
 pub(crate) mod media;
 pub(crate) mod profile;
+pub(crate) mod read;
 pub(crate) mod routes;
 mod session;
 mod sign;

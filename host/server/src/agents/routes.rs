@@ -14,7 +14,9 @@ use utoipa::{
 };
 
 use super::{
-    engine::{self, StartedRun},
+    engine::{self, Reading, StartedRun},
+    media,
+    read::{self, ReadInput},
     session::{Joining, Marks, Viewer},
     store::{RunEntry, Thread},
     stream,
@@ -25,7 +27,7 @@ use crate::{
     agui::{
         capabilities,
         cursor::Cursor,
-        input::{self, RunAgentInput},
+        input::RunAgentInput,
         legacy, strict,
         wire::{self, Wire},
     },
@@ -159,20 +161,26 @@ pub(crate) fn run_example() -> Value {
     ))]
 pub(crate) async fn run(Path(agent): Path<String>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::EventsWrite)?;
-    let input = read(&agent, &mut request).await?;
+    let read = read(&agent, &mut request).await?;
     let ApiRequest { app, caller, headers, .. } = request;
     app.host.agent(&agent)?;
-    let wanted = ForwardedProps::of(&input)?;
-    let started = engine::begin(&app, &caller, &agent, &input).await?;
-    follow(&app, started, &input, wanted, &headers).await
+    let props = ForwardedProps::of(&read.input)?;
+    let started = engine::begin(&app, &caller, &agent, &read, Reading::Stream).await?;
+    follow(&app, started, &read.input, props, &headers).await
 }
 
 /// The body of a request.
-async fn read(agent: &str, request: &mut ApiRequest) -> Result<RunAgentInput, Problem> {
+async fn read(agent: &str, request: &mut ApiRequest) -> Result<ReadInput, Problem> {
     body::require_json(&request.headers)?;
     let config = request.app.host.config();
-    let body = body::read(std::mem::take(&mut request.body), config.limits.http_body_bytes).await?;
-    if config.agui.is_strict(agent) { strict::parse(&body) } else { input::parse(&body) }
+    let body = std::mem::take(&mut request.body);
+    if config.agui.is_strict(agent) {
+        let body = body::read(body, config.limits.http_body_bytes).await?;
+        let input = strict::parse(&body)?;
+        media::check_signed(&request.app, &request.headers, &input)?;
+        return Ok(ReadInput::strict(input));
+    }
+    read::read(&request.app, &request.headers, body).await
 }
 
 /// The stream of a run that was started.
@@ -180,17 +188,23 @@ pub(crate) async fn follow(
     app: &App,
     started: StartedRun,
     input: &RunAgentInput,
-    asked: ForwardedProps,
+    props: ForwardedProps,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
     let StartedRun { thread, run, repeated, contradicted, .. } = started;
-    let joining = match (asked.after, repeated) {
-        (After::Cursor(cursor), true) => Joining::After { cursor: Some(cursor), greeted: asked.marks != Marks::Agno },
-        (_, true) if asked.marks == Marks::Agno => Joining::After { cursor: None, greeted: false },
+    // A client of server-sent events that connects again reads on in the same stream, so it is not greeted.
+    let resumes = match (&props.after, last_event_id(headers)?.filter(|_| repeated)) {
+        (After::Nothing, Some(id)) => Some(cursor(&id, &run.run_id, "Last-Event-ID")?),
+        _ => None,
+    };
+    let joining = match (props.after, repeated) {
+        (After::Nothing, true) if resumes.is_some() => Joining::After { cursor: resumes, greeted: false },
+        (After::Cursor(cursor), true) => Joining::After { cursor: Some(cursor), greeted: props.marks != Marks::Agno },
+        (_, true) if props.marks == Marks::Agno => Joining::After { cursor: None, greeted: false },
         (_, true) => Joining::Attaches,
         (_, false) => Joining::Begins { contradicted, state: input.state.clone().unwrap_or(Value::Object(Map::new())) },
     };
-    let viewer = Viewer { marks: asked.marks, ..viewer(&run.run_id, headers, legacy::is_old(input.protocol_version.as_deref())) };
+    let viewer = Viewer { marks: props.marks, ..viewer(&run.run_id, headers, legacy::is_old(input.protocol_version.as_deref())) };
     stream::open(app, thread, run, joining, viewer).await
 }
 
@@ -271,7 +285,7 @@ refusals!(ConnectRefusals = [JSON] + [NotFound, InvalidCursor, TooManyStreams]);
 /// there is one.
 #[utoipa::path(post, path = "/agents/{agent}/connect", tag = "agents", security(("bearer" = ["runs:read"])),
     params(("agent" = String, Path, description = "The agent.")),
-    request_body(content = Object, description = "A `RunAgentInput`; of its messages nothing is taken.", example = run_example),
+    request_body(content = Object, description = "A `RunAgentInput`; its messages are ignored.", example = run_example),
     responses(
         (status = 200, description = "The events.", content(
             (EventStream = "text/event-stream"),
@@ -283,12 +297,12 @@ pub(crate) async fn connect(Path(agent): Path<String>, request: ApiRequest) -> R
     request.allow(Scope::RunsRead)?;
     let ApiRequest { app, caller, headers, body, .. } = request;
     body::require_json(&headers)?;
-    let input = input::parse(&body::read(body, app.host.config().limits.http_body_bytes).await?)?;
+    let ReadInput { input, .. } = read::read(&app, &headers, body).await?;
     app.host.agent(&agent)?;
     let thread = Thread::of(&caller, &input.thread_id);
-    let asked = ForwardedProps::of(&input)?;
+    let props = ForwardedProps::of(&input)?;
     let viewer = viewer(&input.run_id, &headers, legacy::is_old(input.protocol_version.as_deref()));
-    let viewer = Viewer { marks: asked.marks, ..viewer };
+    let viewer = Viewer { marks: props.marks, ..viewer };
     if let Some(run) = thread.run(&app, &input.run_id)? {
         return stream::open(&app, thread, run, Joining::Attaches, viewer).await;
     }

@@ -120,7 +120,7 @@ impl Session {
     ) -> Self {
         let cursor = if let Joining::After { cursor, .. } = &joining { *cursor } else { None };
         Self {
-            projector: Projector::new(run.host_run, external),
+            projector: Projector::new(run.host_run, external).with_children(thread::children(app)),
             app: app.clone(),
             thread,
             run,
@@ -142,7 +142,7 @@ impl Session {
     }
 
     /// Tells what is there already.
-    pub(super) fn join(&mut self, record: &RunRecord, told: u64) -> Result<(), Problem> {
+    pub(super) fn join(&mut self, record: &RunRecord, delivered: u64) -> Result<(), Problem> {
         let from = self.run.from;
         self.state = thread::state(&self.app, self.run.host_run)?.map(Value::Object);
         let joining = self.joining.clone();
@@ -150,13 +150,14 @@ impl Session {
             return self.join_beginning(contradicted, &state);
         }
         let started = self.started();
-        let Prefix { verifier, rest, end } = self.prefix(record, told, &started)?;
+        let Prefix { verifier, rest, end } = self.prefix(record, delivered, &started)?;
         match joining {
             Joining::Attaches => {
-                let until = (!record.run.status.is_terminal()).then_some(MessageLimit { run: self.run.host_run, sequence: told });
+                let until =
+                    (!record.run.status.is_terminal()).then_some(MessageLimit { run: self.run.host_run, sequence: delivered });
                 let mut prelude = vec![started, self.snapshot(until)?];
                 prelude.extend(self.open_items(&verifier, end.is_some()));
-                self.say(prelude, told);
+                self.say(prelude, delivered);
                 self.finish(end);
             }
             Joining::After { greeted: true, .. } => {
@@ -205,12 +206,12 @@ impl Session {
     }
 
     /// The events that a client has by now that joined at the beginning.
-    fn prefix(&mut self, record: &RunRecord, told: u64, started: &Event) -> Result<Prefix, Problem> {
+    fn prefix(&mut self, record: &RunRecord, delivered: u64, started: &Event) -> Result<Prefix, Problem> {
         let (run, from, cursor) = (&self.run, self.run.from, self.cursor);
         let mut prefix = Prefix { verifier: Verifier::new(), rest: Vec::new(), end: None };
         let mut fault = None;
         let _ = prefix.verifier.admit(started);
-        thread::each(&self.app.host.records(), record, told, |event| {
+        thread::each(&self.app.host.records(), record, delivered, |event| {
             for step in self.projector.push(event) {
                 let at = step.at();
                 if at.sequence <= from || prefix.end.is_some() {
@@ -253,7 +254,8 @@ impl Session {
             thread_id: self.thread.id.clone(),
             run_id: self.viewer.run_id.clone(),
             protocol_version: Some(PROTOCOL_VERSION),
-            parent_run_id: None,
+            // Of the run that the client has asked for, not of one that it only watches.
+            parent_run_id: self.run.parent_run_id.clone().filter(|_| self.viewer.attached.is_none()),
         });
         if let Some(attached) = &self.viewer.attached {
             event.metadata.insert("agentHost".to_owned(), json!({ "attachedRunId": attached }));

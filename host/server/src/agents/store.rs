@@ -4,12 +4,16 @@
 //! where the run waits for people or for the client. The next AG-UI run, which brings the answers, is the next segment of
 //! the same run of the host. The entries store only this mapping; the content is in the record.
 
-use agent_host_protocol::{EventId, Run, RunId, Timestamp, grant::ConversationKey};
+use agent_host_protocol::{
+    EventId, Run, RunId, Timestamp,
+    grant::{ConversationKey, of_end_user},
+};
 use agent_host_runs::{EntryWrite, LedgerError, Response};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use tokio::sync::MutexGuard;
 
+use super::list;
 use crate::{access::caller::Caller, app::App, http::Problem};
 
 /// A thread of a workspace: the conversation with this id.
@@ -18,6 +22,8 @@ pub(crate) struct Thread {
     pub(crate) id: String,
     pub(crate) key: ConversationKey,
     digest: String,
+    /// The workspace, or the end user in it.
+    owner: String,
 }
 
 /// An AG-UI run.
@@ -35,10 +41,13 @@ pub(crate) struct RunEntry {
     /// Digests of the accepted input, so that the same id with another input is noticed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) taken: Vec<InputDigest>,
-    /// Answers of the request. They are written before they are delivered, so that a host that crashed in between delivers
+    /// Answers of the request, written before they are delivered, so that a host that crashed in between delivers
     /// them later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) answers: Vec<GivenAnswer>,
+    /// The run that it was asked for by, as the client says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parent_run_id: Option<String>,
     pub(crate) at: Timestamp,
 }
 
@@ -65,10 +74,28 @@ pub(crate) struct ThreadEntry {
     pub(crate) run_id: String,
     pub(crate) host_run: RunId,
     pub(crate) at: Timestamp,
+    /// The agent of that run. Empty in entries of hosts before threads were listed.
+    #[serde(default)]
+    pub(crate) agent: String,
+    /// The beginning of its first message.
+    #[serde(default)]
+    pub(crate) title: String,
+    /// Time of its first run.
+    #[serde(default)]
+    pub(crate) created_at: Timestamp,
+}
+
+/// The owner of a caller's threads: its workspace, or the end user in it. Ids have no line breaks.
+pub(super) fn owner_of(caller: &Caller) -> String {
+    let workspace = caller.0.workspace.as_deref().unwrap_or_default();
+    match &caller.0.end_user {
+        Some(user) => format!("{workspace}\n{user}"),
+        None => workspace.to_owned(),
+    }
 }
 
 /// Different lists of texts have different digests.
-fn digest(parts: &[&str]) -> String {
+pub(super) fn digest(parts: &[&str]) -> String {
     let mut digest = Sha256::new();
     for part in parts {
         digest.update((part.len() as u64).to_be_bytes());
@@ -77,7 +104,7 @@ fn digest(parts: &[&str]) -> String {
     hex(&digest.finalize())
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // Writing to a string does not fail.
@@ -90,7 +117,7 @@ impl RunEntry {
     /// An AG-UI run that is a whole run of the host, and of which nothing else is known.
     pub(crate) fn whole(agent: impl Into<String>, run_id: impl Into<String>, host_run: RunId) -> Self {
         let (agent, run_id) = (agent.into(), run_id.into());
-        Self { agent, run_id, host_run, from: 0, taken: Vec::new(), answers: Vec::new(), at: 0 }
+        Self { agent, run_id, host_run, from: 0, taken: Vec::new(), answers: Vec::new(), parent_run_id: None, at: 0 }
     }
 }
 
@@ -106,9 +133,12 @@ impl Thread {
     /// The thread with this id, as the caller sees it: a thread of one workspace is none of another.
     pub(crate) fn of(caller: &Caller, id: &str) -> Self {
         let workspace = caller.0.workspace.clone().unwrap_or_default();
-        let digest = digest(&[&workspace, id]);
-        let key = ConversationKey::new(&workspace, id, "");
-        Self { id: id.to_owned(), key, digest }
+        let (key, digest) = match &caller.0.end_user {
+            None => (ConversationKey::new(&workspace, id, ""), digest(&[&workspace, id])),
+            // The same name is another thread for each end user.
+            Some(user) => (ConversationKey::new(&workspace, id, &of_end_user(user)), digest(&[&workspace, id, user])),
+        };
+        Self { id: id.to_owned(), key, digest, owner: owner_of(caller) }
     }
 
     /// True if a run of the host belongs to this thread.
@@ -141,8 +171,8 @@ impl Thread {
         format!("{}{}", self.messages(), digest(&[id]))
     }
 
-    fn latest(workspace: &str) -> String {
-        format!("agui/latest/{}", digest(&[workspace]))
+    fn latest(owner: &str) -> String {
+        format!("agui/latest/{}", digest(&[owner]))
     }
 
     /// An AG-UI run of this thread.
@@ -162,18 +192,38 @@ impl Thread {
 
     /// The thread of the caller that was last written to.
     pub(crate) fn latest_of(app: &App, caller: &Caller) -> Result<Option<String>, Problem> {
-        let entry: Option<ThreadEntry> = entry(app, &Self::latest(caller.0.workspace.as_deref().unwrap_or_default()))?;
+        let entry: Option<ThreadEntry> = entry(app, &Self::latest(&owner_of(caller)))?;
         Ok(entry.map(|entry| entry.thread_id))
     }
 
-    /// The entries that are written with an AG-UI run.
-    pub(crate) fn begin(&self, run: &RunEntry) -> Result<Vec<EntryWrite>, LedgerError> {
-        let last = ThreadEntry { thread_id: self.id.clone(), run_id: run.run_id.clone(), host_run: run.host_run, at: run.at };
-        Ok(vec![
+    /// True if nothing was said in the thread, or what was said is deleted.
+    pub(crate) fn is_unknown(&self, app: &App) -> Result<bool, Problem> {
+        let records = app.host.records();
+        let len = records.transcript_len(&self.key)?;
+        Ok(self.last(app)?.is_none() && (len == 0 || records.transcript_item(&self.key, len)?.is_none()))
+    }
+
+    /// The entries that are written with an AG-UI run. `before` is the entry of the thread; a thread without a title gets this one.
+    pub(crate) fn begin(
+        &self,
+        run: &RunEntry,
+        before: Option<&ThreadEntry>,
+        title: impl FnOnce() -> String,
+    ) -> Result<Vec<EntryWrite>, LedgerError> {
+        let (title, created_at) = match before {
+            Some(before) if before.created_at > 0 && before.title.is_empty() => (title(), before.created_at),
+            Some(before) if before.created_at > 0 => (before.title.clone(), before.created_at),
+            _ => (title(), run.at),
+        };
+        let (thread_id, run_id, agent) = (self.id.clone(), run.run_id.clone(), run.agent.clone());
+        let last = ThreadEntry { thread_id, run_id, host_run: run.host_run, at: run.at, agent, title, created_at };
+        let mut entries = list::moved(&self.owner, &self.digest, before, &last)?;
+        entries.extend([
             EntryWrite::put(self.of_run(&run.run_id), run)?,
             EntryWrite::put(self.of_thread(), &last)?,
-            EntryWrite::put(Self::latest(self.key.workspace()), &last)?,
-        ])
+            EntryWrite::put(Self::latest(&self.owner), &last)?,
+        ]);
+        Ok(entries)
     }
 
     /// The entry that is written with a message of the client.
@@ -196,7 +246,8 @@ impl Thread {
             }
         }
         let mut deletes = vec![EntryWrite::delete(self.of_thread())];
-        let latest = Self::latest(self.key.workspace());
+        deletes.extend(self.last(app)?.map(|last| list::removed(&self.owner, &self.digest, &last)));
+        let latest = Self::latest(&self.owner);
         if entry::<ThreadEntry>(app, &latest)?.is_some_and(|latest| latest.thread_id == self.id) {
             deletes.push(EntryWrite::delete(latest));
         }

@@ -3,7 +3,6 @@
 use std::{convert::Infallible, time::Duration};
 
 use agent_host_protocol::{RunId, run::Execution};
-use agent_host_runs::OnDisconnect;
 use axum::{
     body::{Body, Bytes},
     http::{HeaderValue, StatusCode, header},
@@ -50,7 +49,7 @@ pub(crate) async fn open(
     let record = app.host.records().run(host_run)?.ok_or_else(|| Problem::not_found("the run is gone"))?;
     let last = record.run.last_sequence;
     // The part of the record that is sent before following it.
-    let told = match &joining {
+    let delivered = match &joining {
         Joining::Begins { .. } => 0,
         Joining::Attaches => last,
         Joining::After { cursor: Some(cursor), .. } if cursor.sequence > last => {
@@ -60,15 +59,15 @@ pub(crate) async fn open(
         Joining::After { cursor, .. } => cursor.map_or(0, |cursor| cursor.sequence),
     };
     let is_plain = matches!(joining, Joining::Begins { contradicted: false, .. });
-    let follow = Box::pin(app.host.follow(host_run, told)?);
+    let follow = Box::pin(app.host.follow(host_run, delivered)?);
     let external = record.run.execution == Execution::External;
     let mut session = Session::new(app, thread, run, joining, viewer, external, follow);
     let session = if is_plain {
         // Two reads of the ledger: not worth another thread.
-        session.join(&record, told)?;
+        session.join(&record, delivered)?;
         session
     } else {
-        off_thread(move || session.join(&record, told).map(|()| session)).await?
+        off_thread(move || session.join(&record, delivered).map(|()| session)).await?
     };
     if session.is_empty() {
         // No event is left, and a client that uses `EventSource` does not reconnect.
@@ -82,7 +81,7 @@ pub(crate) async fn rest(
     app: &App,
     thread: Thread,
     last: Option<RunId>,
-    asked: OpenActions,
+    open_actions: OpenActions,
     viewer: Viewer,
 ) -> Result<Response, Problem> {
     let run = RunEntry::whole("", viewer.run_id.as_str(), last.unwrap_or_else(RunId::new));
@@ -94,7 +93,7 @@ pub(crate) async fn rest(
         let mut prelude = vec![session.started(), session.snapshot(None)?];
         prelude.extend(session.state.clone().map(|snapshot| Kind::StateSnapshot { snapshot }.into()));
         session.say(prelude, 0);
-        let (pending, interrupts) = (asked.pending(), asked.interrupts());
+        let (pending, interrupts) = (open_actions.pending(), open_actions.interrupts());
         let end = if interrupts.is_empty() {
             End::Success { result: None, pending, usage: Vec::new() }
         } else {
@@ -113,7 +112,7 @@ fn respond(session: Session, watched: Option<RunId>) -> Result<Response, Problem
     let open = app.http.streaming();
     let viewer = session.viewer.clone();
     let window = app.host.config().agui.coalesce();
-    let mut watching = watched.map(|run| RunWatcher::new(&app, run));
+    let mut watching = watched.map(|run| app.host.watch(run)).map(|watch| if viewer.named { watch.looking() } else { watch });
     let events = stream::unfold(session, |mut session| async move { session.next().await.map(|event| (event, session)) });
     let wire = viewer.wire;
     let idle = viewer.idle;
@@ -182,52 +181,7 @@ fn encode(viewer: &Viewer, stamped: Stamped) -> Bytes {
             let id = placed.map(|at| format!("{}:{at}", viewer.run_id));
             wire::sse_named(&event, id.as_deref())
         }
-        Wire::Sse => wire::sse(&event),
+        Wire::Sse => wire::sse_placed(&event, placed.map(|at| format!("{}:{at}", viewer.run_id)).as_deref()),
         Wire::Protobuf => wire::protobuf(&event),
-    }
-}
-
-/// A client that receives a run. If the configuration says so, a run whose client disconnects is cancelled, unless another
-/// client receives it too.
-struct RunWatcher {
-    app: App,
-    run: RunId,
-    is_over: bool,
-}
-
-impl RunWatcher {
-    fn new(app: &App, run: RunId) -> Self {
-        *app.agui.watchers.lock().entry(run).or_insert(0) += 1;
-        Self { app: app.clone(), run, is_over: false }
-    }
-
-    fn over(&mut self) {
-        self.is_over = true;
-    }
-}
-
-impl Drop for RunWatcher {
-    fn drop(&mut self) {
-        let mut watchers = self.app.agui.watchers.lock();
-        let left = watchers.get_mut(&self.run).map_or(0, |count| {
-            *count = count.saturating_sub(1);
-            *count
-        });
-        if left > 0 {
-            return;
-        }
-        watchers.remove(&self.run);
-        drop(watchers);
-        let cancels = self.app.host.config().agui.on_disconnect == OnDisconnect::Cancel;
-        if self.is_over || !cancels || self.app.closing.is_cancelled() {
-            return;
-        }
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (host, run) = (self.app.host.clone(), self.run);
-            runtime.spawn(async move {
-                // A run that has ended meanwhile needs no cancellation.
-                let _ = host.cancel(run, "the client disconnected".to_owned()).await;
-            });
-        }
     }
 }

@@ -1,23 +1,30 @@
 //! A thread as a client sees it: its messages, its state, and its open questions. A thread is the folded stream of its
 //! runs.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use agent_host_protocol::{
     Event, Grant, Run, RunEvent, RunId, RunStatus, grant::ConversationKey, limits::MAX_PAGE, manifest::StateScope, run::Execution,
 };
-use agent_host_runs::{Action, ActionStatus, AskKind, LedgerError, Records, RunRecord};
+use agent_host_runs::{Action, ActionStatus, AskKind, EventRecord, LedgerError, Records, RunRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::store::Thread;
+use super::{
+    claims::{CLAIMED_MESSAGES, MAX_CLAIMED},
+    store::Thread,
+};
 use crate::{
     agui::{
         cursor::Cursor,
         event::{Interrupt, Message},
         fold::View,
         interrupts,
-        project::{Projector, Step, user_message},
+        project::{Children, Projector, Step, claimed_message, user_message},
+        shape::{Shape, Shaped},
     },
     app::App,
     http::Problem,
@@ -49,6 +56,31 @@ pub(crate) fn messages(app: &App, key: &ConversationKey, limit: usize, until: Op
     page(app, key, limit, None, until)
 }
 
+/// The shapes of the newest messages of a thread: whole turns, at least `limit` messages where there are so many.
+pub(crate) fn shapes(app: &App, key: &ConversationKey, limit: usize) -> Result<Vec<Shaped>, Problem> {
+    let shaped = |message: &Message| (message.id.clone(), Shape::of(message));
+    let turn = |records: &Records, event: Event| -> Result<Vec<Shaped>, Problem> {
+        let known = records.event(event.event_id)?;
+        let mut shapes: Vec<Shaped> = claimed(records, key, known.as_ref())?.iter().map(shaped).collect();
+        shapes.extend(user_message(&event).iter().map(shaped));
+        let runs = known.map(|record| record.runs).unwrap_or_default();
+        for id in runs {
+            if let Some(known) = app.agui.shapes.get(id) {
+                shapes.extend_from_slice(&known);
+                continue;
+            }
+            let Some(record) = records.run(id)? else { continue };
+            let of_run: Arc<[Shaped]> = said_by(app, &record, None)?.iter().map(shaped).collect();
+            if record.run.status.is_terminal() {
+                app.agui.shapes.keep(id, &of_run);
+            }
+            shapes.extend_from_slice(&of_run);
+        }
+        Ok(shapes)
+    };
+    turns(app, key, limit, None, turn).map(|(shapes, _)| shapes)
+}
+
 /// Likewise, those before `before`, which is the `older` of another page.
 fn page(
     app: &App,
@@ -57,9 +89,22 @@ fn page(
     before: Option<String>,
     until: Option<MessageLimit>,
 ) -> Result<Messages, Problem> {
+    let turn = |records: &Records, event| turn(app, records, key, event, until);
+    turns(app, key, limit, before, turn).map(|(messages, older)| Messages { messages, older })
+}
+
+/// Reads turns, newest first, until they have `limit` items; gives the items in their order, and from where older ones are
+/// read.
+fn turns<T>(
+    app: &App,
+    key: &ConversationKey,
+    limit: usize,
+    before: Option<String>,
+    turn: impl Fn(&Records, Event) -> Result<Vec<T>, Problem>,
+) -> Result<(Vec<T>, Option<String>), Problem> {
     let records = app.host.records();
-    // Newest first, each with its messages in their order.
-    let mut turns: Vec<Vec<Message>> = Vec::new();
+    // Newest first, each with its items in their order.
+    let mut turns: Vec<Vec<T>> = Vec::new();
     let (mut count, mut before, mut oldest, mut older) = (0, before, None, None);
     'pages: loop {
         let page = records.conversation_events(key, before.as_deref(), MAX_PAGE)?;
@@ -69,7 +114,7 @@ fn page(
                 break 'pages;
             }
             oldest = Some(event.event_id);
-            let turn = turn(app, &records, event, until)?;
+            let turn = turn(&records, event)?;
             count += turn.len();
             turns.push(turn);
         }
@@ -78,19 +123,52 @@ fn page(
             break;
         }
     }
-    Ok(Messages { messages: turns.into_iter().rev().flatten().collect(), older })
+    Ok((turns.into_iter().rev().flatten().collect(), older))
 }
 
 /// The messages of an event and of its runs.
-fn turn(app: &App, records: &Records, event: Event, until: Option<MessageLimit>) -> Result<Vec<Message>, Problem> {
-    let runs = records.event(event.event_id)?.map(|record| record.runs).unwrap_or_default();
-    let mut messages: Vec<Message> = user_message(&event).into_iter().collect();
+fn turn(
+    app: &App,
+    records: &Records,
+    key: &ConversationKey,
+    event: Event,
+    until: Option<MessageLimit>,
+) -> Result<Vec<Message>, Problem> {
+    let known = records.event(event.event_id)?;
+    let mut messages = claimed(records, key, known.as_ref())?;
+    messages.extend(user_message(&event));
+    let runs = known.map(|record| record.runs).unwrap_or_default();
     for id in runs {
         let Some(record) = records.run(id)? else { continue };
         let until = until.filter(|until| until.run == id).map(|until| until.sequence);
         messages.extend(said_by(app, &record, until)?.iter().cloned());
     }
     Ok(messages)
+}
+
+/// The history that a client has claimed with an event.
+fn claimed(records: &Records, key: &ConversationKey, event: Option<&EventRecord>) -> Result<Vec<Message>, Problem> {
+    // Other clients may send such a member as well, and a read is bounded.
+    let count = |event: &EventRecord| {
+        let count = event.event.envelope.data.get(CLAIMED_MESSAGES).and_then(Value::as_u64);
+        count.map(|count| count.min(MAX_CLAIMED as u64))
+    };
+    let Some((event, count)) = event.and_then(|event| Some((event, count(event)?))) else { return Ok(Vec::new()) };
+    // The place of the last item: that of the message of the event, where it has one.
+    let own = u64::from(user_message(&event.event).is_some());
+    let end = event.transcript_seq.unwrap_or_default().saturating_sub(own);
+    let items = records.transcript_after(key, end.saturating_sub(count), usize::try_from(count).unwrap_or(usize::MAX))?;
+    Ok(items.iter().filter(|item| item.event_id == event.event.event_id && item.seq <= end).filter_map(claimed_message).collect())
+}
+
+/// The ids of the history that a client has claimed when a thread began.
+pub(crate) fn claimed_ids(app: &App, key: &ConversationKey) -> Result<HashSet<String>, Problem> {
+    let records = app.host.records();
+    let Some(first) = records.transcript_item(key, 1)?.filter(|item| claimed_message(item).is_some()) else {
+        return Ok(HashSet::new());
+    };
+    let event = records.event(first.event_id)?;
+    Ok(claimed(&records, key, event.as_ref())?.into_iter().map(|message| message.id).collect())
 }
 
 /// The messages of a run.
@@ -100,12 +178,27 @@ fn said_by(app: &App, record: &RunRecord, until: Option<u64>) -> Result<Arc<[Mes
     if is_whole && let Some(messages) = app.agui.messages.get(id) {
         return Ok(messages);
     }
-    let folded = fold(&app.host.records(), record, until)?;
+    let folded = fold_with(&app.host.records(), record, until, children(app))?;
     let messages: Arc<[Message]> = folded.view.messages.into();
     if is_whole {
         app.agui.messages.keep(id, &messages);
     }
     Ok(messages)
+}
+
+/// The messages of child runs, for the projections of their parents.
+pub(crate) fn children(app: &App) -> Children {
+    let app = app.clone();
+    Children::new(move |run| {
+        let read = || match app.host.records().run(run)? {
+            Some(record) if record.run.status.is_terminal() => said_by(&app, &record, None),
+            _ => Ok(Arc::default()),
+        };
+        read().unwrap_or_else(|problem: Problem| {
+            tracing::debug!(run_id = %run, problem = problem.to_json(), "a child is shown without its messages");
+            Arc::default()
+        })
+    })
 }
 
 /// A run, folded.
@@ -119,10 +212,14 @@ pub(crate) struct FoldedRun {
     calls: Vec<(String, String)>,
 }
 
-/// Folds the record of a run, as far as it goes.
+/// Folds the record of a run, as far as it goes, without the content of its children.
 pub(crate) fn fold(records: &Records, record: &RunRecord, until: Option<u64>) -> Result<FoldedRun, LedgerError> {
+    fold_with(records, record, until, Children::default())
+}
+
+fn fold_with(records: &Records, record: &RunRecord, until: Option<u64>, children: Children) -> Result<FoldedRun, LedgerError> {
     let run = &record.run;
-    let mut projector = Projector::new(run.run_id, run.execution == Execution::External);
+    let mut projector = Projector::new(run.run_id, run.execution == Execution::External).with_children(children);
     let mut folded = FoldedRun { view: View::default(), at: Cursor::default(), ended: None, calls: Vec::new() };
     each(records, record, until.unwrap_or(u64::MAX), |event| {
         for step in projector.push(event) {
@@ -224,7 +321,8 @@ impl OpenActions {
             return Vec::new();
         }
         let named = |action: &Action| {
-            let interrupt = interrupts::interrupt(action.run_id, &action.action_id, &action.request);
+            let interrupt =
+                interrupts::interrupt(action.run_id, &action.action_id, &action.request, action.answer_schema.as_ref());
             Interrupt { tool_call_id: self.call_of(action).map(str::to_owned), ..interrupt }
         };
         self.open.iter().map(named).collect()
@@ -310,10 +408,10 @@ pub(crate) fn view(app: &App, thread: &Thread, limit: usize, before: Option<Stri
         // Later events are for followers.
         let sequence = record.run.last_sequence;
         until = Some(MessageLimit { run: run.run_id, sequence });
-        let asked = OpenActions::of(app, &record.run)?;
-        hydrated.pending_interrupts = asked.interrupts();
-        hydrated.pending_tool_call_ids = asked.pending();
-        if asked.is_empty() && !record.run.status.is_terminal() {
+        let open_actions = OpenActions::of(app, &record.run)?;
+        hydrated.pending_interrupts = open_actions.interrupts();
+        hydrated.pending_tool_call_ids = open_actions.pending();
+        if open_actions.is_empty() && !record.run.status.is_terminal() {
             let named = last.as_ref().filter(|last| last.host_run == run.run_id).map(|last| last.run_id.clone());
             let run_id = named.unwrap_or_else(|| run.run_id.to_string());
             let at = Cursor { sequence, part: u32::MAX };

@@ -1,6 +1,6 @@
 //! The capabilities of an agent, in the form of AG-UI 1.0.
 
-use agent_host_protocol::manifest::StateScope;
+use agent_host_protocol::manifest::{ModelOperation, StateScope, ToolOperation};
 use agent_host_runs::Agent;
 use serde_json::{Value, json};
 
@@ -8,6 +8,10 @@ use serde_json::{Value, json};
 pub(crate) fn of(agent: &Agent) -> Value {
     let Agent { capabilities, permissions, .. } = agent;
     let state = permissions.state.contains(&StateScope::Conversation);
+    let keeps = !permissions.state.is_empty() || !permissions.storage.is_empty();
+    let calls = permissions.tools.contains(&ToolOperation::Call);
+    let thinks = [ModelOperation::Invoke, ModelOperation::Stream].iter().any(|operation| permissions.models.contains(operation));
+    let asks = permissions.interactions || !permissions.platform_api.is_empty();
     let media = capabilities.multimodal_input;
     json!({
         "identity": {
@@ -24,18 +28,18 @@ pub(crate) fn of(agent: &Agent) -> Value {
             "pushNotifications": false,
             "resumable": true,
         },
-        "tools": { "supported": capabilities.tool_calling, "clientProvided": agent.client_tools, "parallelCalls": true },
+        "tools": { "supported": capabilities.tool_calling, "clientProvided": agent.client_tools, "parallelCalls": calls },
         "output": { "structuredOutput": false },
-        "state": { "snapshots": state, "deltas": state, "memory": true, "persistentState": true },
+        "state": { "snapshots": state, "deltas": state, "memory": keeps, "persistentState": keeps },
         "multiAgent": { "supported": !permissions.runs.is_empty(), "delegation": !permissions.runs.is_empty(), "handoffs": false },
-        "reasoning": { "supported": true, "streaming": true, "encrypted": false },
+        "reasoning": { "supported": thinks, "streaming": thinks && capabilities.streaming, "encrypted": false },
         "multimodal": { "input": { "image": media, "audio": media, "video": media, "pdf": media, "file": media } },
         "execution": { "codeExecution": false, "sandboxed": true },
         "humanInTheLoop": {
-            "supported": permissions.interactions || !permissions.platform_api.is_empty(),
+            "supported": asks,
             "approvals": !permissions.platform_api.is_empty(),
             "interventions": false,
-            "interrupts": true,
+            "interrupts": asks,
             "approveWithEdits": false,
         },
         "custom": {

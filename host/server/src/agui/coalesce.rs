@@ -20,14 +20,14 @@ pub(crate) fn coalesce(
     events: impl Stream<Item = Stamped> + Send + 'static,
     window: Duration,
 ) -> impl Stream<Item = Stamped> + Send + 'static {
-    let joiner = Joiner { events: Box::pin(events), window, held: None, sent: None, ready: VecDeque::new(), ended: false };
+    let joiner = Joiner { events: Box::pin(events), window, waiting: None, sent: None, ready: VecDeque::new(), ended: false };
     stream::unfold(joiner, |mut joiner| async move { joiner.next().await.map(|event| (event, joiner)) })
 }
 
 struct Joiner {
     events: Pin<Box<dyn Stream<Item = Stamped> + Send>>,
     window: Duration,
-    held: Option<Held>,
+    waiting: Option<WaitingDelta>,
     /// The last delta that was sent, and when: what follows it may wait.
     sent: Option<(Source, Instant)>,
     ready: VecDeque<Stamped>,
@@ -35,7 +35,7 @@ struct Joiner {
 }
 
 /// A delta that waits for more, until then.
-struct Held {
+struct WaitingDelta {
     stamped: Stamped,
     until: Instant,
 }
@@ -57,9 +57,9 @@ impl Joiner {
             if self.ended {
                 return None;
             }
-            let next = match &self.held {
+            let next = match &self.waiting {
                 None => self.events.next().await,
-                Some(held) => match time::timeout_at(held.until, self.events.next()).await {
+                Some(waiting) => match time::timeout_at(waiting.until, self.events.next()).await {
                     Ok(next) => next,
                     Err(_) => {
                         self.release();
@@ -78,10 +78,10 @@ impl Joiner {
     }
 
     fn take(&mut self, stamped: Stamped) {
-        let Some(held) = &mut self.held else { return self.begin(stamped) };
-        match join(&mut held.stamped, &stamped) {
+        let Some(waiting) = &mut self.waiting else { return self.begin(stamped) };
+        match join(&mut waiting.stamped, &stamped) {
             // A stream that is always ready gives the clock no turn.
-            Some(length) if length >= ENOUGH_BYTES || held.until <= Instant::now() => self.release(),
+            Some(length) if length >= ENOUGH_BYTES || waiting.until <= Instant::now() => self.release(),
             Some(_) => {}
             None => {
                 self.release();
@@ -99,7 +99,7 @@ impl Joiner {
         };
         let is_short = delta(&stamped.event).is_some_and(|(_, length)| length < ENOUGH_BYTES);
         match until {
-            Some(until) if is_short && until > Instant::now() => self.held = Some(Held { stamped, until }),
+            Some(until) if is_short && until > Instant::now() => self.waiting = Some(WaitingDelta { stamped, until }),
             _ => {
                 self.sent = of.map(|of| (of, Instant::now()));
                 self.ready.push_back(stamped);
@@ -108,7 +108,7 @@ impl Joiner {
     }
 
     fn release(&mut self) {
-        if let Some(Held { stamped, .. }) = self.held.take() {
+        if let Some(WaitingDelta { stamped, .. }) = self.waiting.take() {
             self.sent = delta(&stamped.event).map(|(of, _)| (of, Instant::now()));
             self.ready.push_back(stamped);
         }
@@ -180,7 +180,7 @@ mod tests {
         (sender, Box::pin(coalesce(events, WINDOW)))
     }
 
-    fn said(stamped: &Stamped) -> &str {
+    fn delta_of(stamped: &Stamped) -> &str {
         parts(&stamped.event.kind).map_or("", |(_, delta)| delta)
     }
 
@@ -195,13 +195,13 @@ mod tests {
             sender.send(stamped(event(word), at as u64)).unwrap();
         }
         assert_eq!(out.next().now_or_never().flatten().unwrap().event, event("t[a"));
-        assert_eq!(said(&out.next().now_or_never().flatten().unwrap()), "(a)");
+        assert_eq!(delta_of(&out.next().now_or_never().flatten().unwrap()), "(a)");
         assert!(out.next().now_or_never().is_none());
         wait(24).await;
         assert!(out.next().now_or_never().is_none());
         wait(2).await;
         let joined = out.next().now_or_never().flatten().unwrap();
-        assert_eq!((said(&joined), joined.at), ("(a)(a)", Cursor { sequence: 3, part: 0 }));
+        assert_eq!((delta_of(&joined), joined.at), ("(a)(a)", Cursor { sequence: 3, part: 0 }));
         // Another window begins there.
         sender.send(stamped(event("t.a"), 4)).unwrap();
         assert!(out.next().now_or_never().is_none());
@@ -229,7 +229,7 @@ mod tests {
             }
             drop(sender);
             let out: Vec<_> = out.collect().await;
-            assert_eq!(out.iter().map(said).collect::<Vec<_>>(), expected, "{words}");
+            assert_eq!(out.iter().map(delta_of).collect::<Vec<_>>(), expected, "{words}");
         }
     }
 
@@ -242,7 +242,7 @@ mod tests {
         }
         let mut lengths = Vec::new();
         while let Some(Some(stamped)) = out.next().now_or_never() {
-            lengths.push(said(&stamped).len());
+            lengths.push(delta_of(&stamped).len());
         }
         assert_eq!(lengths, [1, 256, 511]);
     }

@@ -3,7 +3,7 @@
 //! Absent members are left out: `null` for an optional field is fatal to clients. Field names and rules:
 //! <https://ag-ui.com/spec/1.0/schema.json>.
 
-use agent_host_protocol::Timestamp;
+use agent_host_protocol::{Timestamp, encoded::JsonText};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -146,7 +146,6 @@ pub(crate) enum Kind {
     ReasoningEnd {
         message_id: String,
     },
-    #[cfg_attr(not(test), expect(dead_code, reason = "part of AG-UI; no result of a runner becomes one yet"))]
     ReasoningEncryptedValue {
         /// `tool-call` or `message`.
         subtype: String,
@@ -168,6 +167,8 @@ pub(crate) enum Kind {
         subagent_run_id: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         result: Option<Value>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        outcome: Option<SubagentOutcome>,
     },
     SubagentError {
         subagent_run_id: String,
@@ -249,12 +250,20 @@ pub(crate) struct Interrupt {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tool_call_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) response_schema: Option<Map<String, Value>>,
+    pub(crate) response_schema: Option<JsonText>,
     /// RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) expires_at: Option<String>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub(crate) metadata: Map<String, Value>,
+}
+
+/// The reason why a subagent ends in a run; none for a success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(crate) enum SubagentOutcome {
+    /// The run waits for an answer, and a later run continues the subagent.
+    Suspended,
 }
 
 /// Tokens of one model.
@@ -368,6 +377,9 @@ pub(crate) struct ToolCall {
     #[serde(rename = "type")]
     pub(crate) kind: FunctionType,
     pub(crate) function: Function,
+    /// Opaque to everyone but the provider of the model.
+    #[serde(rename = "encryptedValue", skip_serializing_if = "Option::is_none")]
+    pub(crate) encrypted_value: Option<String>,
 }
 
 /// The word `function`.

@@ -1,8 +1,8 @@
 //! The state of a client after some events: the reducer of `@ag-ui/client` 1.0.0, so that a snapshot of the host equals the
 //! result of the stream.
 //!
-//! Metadata of messages are kept. Metadata of calls, and encrypted values of anything but reasoning, are not: our messages
-//! have no member for them, and the host sends none.
+//! Metadata of messages are kept, and encrypted values of reasoning and of calls. Metadata of calls, and encrypted values of
+//! texts, are not: our messages have no member for them, and the host sends none.
 
 use std::collections::HashMap;
 
@@ -78,6 +78,11 @@ impl View {
                     *value = Some(encrypted_value.clone());
                 }
             }
+            Kind::ReasoningEncryptedValue { entity_id, encrypted_value, .. } => {
+                if let Some(call) = self.call_mut(entity_id) {
+                    call.encrypted_value = Some(encrypted_value.clone());
+                }
+            }
             Kind::RunStarted { .. }
             | Kind::RunFinished { .. }
             | Kind::RunError { .. }
@@ -86,7 +91,6 @@ impl View {
             | Kind::ToolCallEnd { .. }
             | Kind::ReasoningStart { .. }
             | Kind::ReasoningEnd { .. }
-            | Kind::ReasoningEncryptedValue { .. }
             | Kind::SubagentStarted { .. }
             | Kind::SubagentFinished { .. }
             | Kind::SubagentError { .. }
@@ -121,8 +125,8 @@ impl View {
             return;
         };
         match (&mut known.body, message.body) {
-            (MessageBody::Assistant { content, .. }, MessageBody::Assistant { content: said, .. }) => *content = said,
-            (body, said) => *body = said,
+            (MessageBody::Assistant { content, .. }, MessageBody::Assistant { content: updated, .. }) => *content = updated,
+            (body, updated) => *body = updated,
         }
     }
 
@@ -180,6 +184,7 @@ impl View {
             id: id.to_owned(),
             kind: FunctionType::Function,
             function: Function { name: name.to_owned(), arguments: String::new() },
+            encrypted_value: None,
         };
         let mut own = parent.unwrap_or(id);
         if let Some(message) = parent.and_then(|parent| self.find(parent)) {
@@ -274,10 +279,10 @@ enum Authority<'a> {
 
 impl<'a> Authority<'a> {
     fn of(snapshot: &'a Event) -> Self {
-        let Some(said) = snapshot.metadata.get(ACTIVITY_AUTHORITY) else { return Self::Unsaid };
+        let Some(authority) = snapshot.metadata.get(ACTIVITY_AUTHORITY) else { return Self::Unsaid };
         // A malformed list removes nothing.
-        let Value::Object(said) = said else { return Self::Types(Vec::new()) };
-        match said.get("authoritativeActivityTypes") {
+        let Value::Object(authority) = authority else { return Self::Types(Vec::new()) };
+        match authority.get("authoritativeActivityTypes") {
             None => Self::Unsaid,
             Some(Value::Null) => Self::All,
             Some(Value::Array(types)) => Self::Types(types.iter().map(Value::as_str).collect::<Option<_>>().unwrap_or_default()),
@@ -356,9 +361,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::agui::sample::{event, events, said};
+    use crate::agui::sample::{assistant_message, event, events};
 
-    fn shown(words: &str) -> Value {
+    fn messages_of(words: &str) -> Value {
         serde_json::to_value(View::of(&events(words)).messages).unwrap()
     }
 
@@ -430,7 +435,7 @@ mod tests {
                 ]),
             ),
         ] {
-            assert_eq!(shown(words), messages, "{words}");
+            assert_eq!(messages_of(words), messages, "{words}");
         }
     }
 
@@ -500,8 +505,8 @@ mod tests {
             *activity_type = "other".into();
         }
         let activity = View::of([&event("a=n")]).messages;
-        for (messages, said, left) in [
-            (vec![said("a", "")], None, vec!["i", "j", "k", "a"]),
+        for (messages, authority, left) in [
+            (vec![assistant_message("a", "")], None, vec!["i", "j", "k", "a"]),
             (activity, None, vec!["n"]),
             (vec![], Some(json!({"authoritativeActivityTypes": null})), vec![]),
             (vec![], Some(json!({"authoritativeActivityTypes": ["plan"]})), vec!["k"]),
@@ -512,21 +517,21 @@ mod tests {
         ] {
             let mut view = View::of(events(before).iter().chain([&other]));
             let mut snapshot = Event::from(Kind::MessagesSnapshot { messages });
-            snapshot.metadata.extend(said.clone().map(|said| (ACTIVITY_AUTHORITY.to_owned(), said)));
+            snapshot.metadata.extend(authority.clone().map(|authority| (ACTIVITY_AUTHORITY.to_owned(), authority)));
             view.apply(&snapshot);
             let ids: Vec<_> = view.messages.iter().map(|message| message.id.as_str()).collect();
-            assert_eq!(ids, left, "{said:?}");
+            assert_eq!(ids, left, "{authority:?}");
         }
     }
 
     #[test]
     fn a_correction_changes_what_is_said_and_keeps_the_calls() {
         let mut view = View::of(&events("c[a<m c.a c]a t[m t.m t]m"));
-        view.correct(said("m", "better"));
-        view.correct(said("n", "new"));
-        let shown = serde_json::to_value(&view.messages).unwrap();
+        view.correct(assistant_message("m", "better"));
+        view.correct(assistant_message("n", "new"));
+        let messages_of = serde_json::to_value(&view.messages).unwrap();
         let mut first = calling("m", "a", "(a)");
         first["content"] = "better".into();
-        assert_eq!(shown, json!([first, assistant("n", "new")]));
+        assert_eq!(messages_of, json!([first, assistant("n", "new")]));
     }
 }

@@ -14,7 +14,7 @@ use crate::http::{Problem, ProblemCode};
 
 /// Longest id of a thread, as of conversations in events.
 const MAX_THREAD_ID: usize = 256;
-/// Longest id of a run.
+/// Longest id of a run, in characters.
 const MAX_RUN_ID: usize = 128;
 /// Longest id of a message, a call or an interrupt. The host's own are the id of a run with what the guest says behind it,
 /// and clients send them back.
@@ -22,7 +22,7 @@ const MAX_ITEM_ID: usize = 1024;
 /// Longest name of a tool or a speaker, and longest media type.
 const MAX_NAME: usize = 256;
 /// Entries of one list. The size of the body bounds them too, but not what each costs once it is read.
-const MAX_MESSAGES: usize = 10_000;
+pub(crate) const MAX_MESSAGES: usize = 10_000;
 const MAX_ENTRIES: usize = 1024;
 /// Levels of lists and objects in a value that is passed on. The value is stored a few levels down in an event.
 const MAX_DEPTH: usize = MAX_JSON_DEPTH - 4;
@@ -32,7 +32,7 @@ const MAX_DEPTH: usize = MAX_JSON_DEPTH - 4;
 pub(crate) struct RunAgentInput {
     /// 1 to 256 bytes without control characters.
     pub(crate) thread_id: String,
-    /// 1 to 128 bytes without control characters.
+    /// 1 to 128 characters, none of them a control character.
     pub(crate) run_id: String,
     pub(crate) parent_run_id: Option<String>,
     /// `MAJOR.MINOR`. Clients from before 1.0 say nothing.
@@ -85,28 +85,47 @@ pub(crate) enum ResumeStatus {
 /// # Errors
 /// `invalid_json`, or `invalid_argument` with the path of what is malformed in `field`, in camelCase:
 /// `messages[2].content[0].source.mimeType`.
+#[cfg(test)]
 pub(crate) fn parse(body: &[u8]) -> Result<RunAgentInput, Problem> {
     read(document(body)?)
 }
 
-/// The members of a body, unread.
+/// The members of a body, unread. A byte order mark in front of it is skipped.
 pub(crate) fn document(body: &[u8]) -> Result<Map<String, Value>, Problem> {
-    match serde_json::from_slice(body) {
-        Ok(Value::Object(members)) => Ok(members),
-        Ok(_) => Err(Problem::invalid("body", "the body must be a JSON object")),
-        Err(error) => Err(Problem::new(ProblemCode::InvalidJson, format!("the body is not JSON: {error}"))),
+    match value(body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body))? {
+        Value::Object(members) => Ok(members),
+        _ => Err(Problem::invalid("body", "the body must be a JSON object")),
     }
+}
+
+/// A part of a body.
+pub(crate) fn value(json: &[u8]) -> Result<Value, Problem> {
+    serde_json::from_slice(json).map_err(|error| Problem::new(ProblemCode::InvalidJson, format!("the body is not JSON: {error}")))
+}
+
+/// The message at this place of a body.
+pub(crate) fn message_at(place: usize, value: Value) -> Result<Message, Problem> {
+    let messages = Path::Member(&Path::Root, "messages");
+    message(Member { value, at: Path::Entry(&messages, place) })
 }
 
 /// The input with these members.
 pub(crate) fn read(members: Map<String, Value>) -> Result<RunAgentInput, Problem> {
+    read_with(members, None)
+}
+
+/// Likewise, with messages that were read before.
+pub(crate) fn read_with(members: Map<String, Value>, messages: Option<Vec<Message>>) -> Result<RunAgentInput, Problem> {
     let mut input = Object { members, at: Path::Root };
     let read = RunAgentInput {
         thread_id: input.id("threadId", MAX_THREAD_ID)?,
-        run_id: input.id("runId", MAX_RUN_ID)?,
-        parent_run_id: input.optional_id("parentRunId", MAX_RUN_ID)?,
+        run_id: input.required("runId")?.id_of_chars(MAX_RUN_ID)?,
+        parent_run_id: input.member("parentRunId")?.map(|given| given.id_of_chars(MAX_RUN_ID)).transpose()?,
         protocol_version: version(&mut input)?,
-        messages: input.required("messages")?.list(MAX_MESSAGES, message)?,
+        messages: match messages {
+            Some(messages) => messages,
+            None => input.required("messages")?.list(MAX_MESSAGES, message)?,
+        },
         state: input.free("state")?,
         tools: input.list("tools", tool)?,
         context: input.list("context", context)?,
@@ -145,7 +164,7 @@ fn version(input: &mut Object<'_>) -> Result<Option<String>, Problem> {
     }
 }
 
-fn message(given: Given<'_>) -> Result<Message, Problem> {
+fn message(given: Member<'_>) -> Result<Message, Problem> {
     let mut object = given.object()?;
     let id = object.id("id", MAX_ITEM_ID)?;
     let body = body(&mut object)?;
@@ -196,7 +215,7 @@ fn content(object: &mut Object<'_>) -> Result<Content, Problem> {
     }
 }
 
-fn tool_call(given: Given<'_>) -> Result<ToolCall, Problem> {
+fn tool_call(given: Member<'_>) -> Result<ToolCall, Problem> {
     let mut object = given.object()?;
     let id = object.id("id", MAX_ITEM_ID)?;
     let kind = object.required("type")?;
@@ -212,10 +231,11 @@ fn tool_call(given: Given<'_>) -> Result<ToolCall, Problem> {
     object.optional_text("encryptedValue")?;
     object.map("metadata")?;
     object.finish();
-    Ok(ToolCall { id, kind: FunctionType::Function, function })
+    // The host keeps its own encrypted values.
+    Ok(ToolCall { id, kind: FunctionType::Function, function, encrypted_value: None })
 }
 
-fn part(given: Given<'_>) -> Result<Part, Problem> {
+fn part(given: Member<'_>) -> Result<Part, Problem> {
     let mut object = given.object()?;
     let kind = object.required("type")?;
     let read = match kind.value.as_str() {
@@ -279,7 +299,7 @@ fn binary(mut object: Object<'_>) -> Result<Part, Problem> {
     })
 }
 
-fn tool(given: Given<'_>) -> Result<Tool, Problem> {
+fn tool(given: Member<'_>) -> Result<Tool, Problem> {
     let mut object = given.object()?;
     let read = Tool {
         name: object.bounded_text("name", MAX_NAME)?,
@@ -294,14 +314,14 @@ fn tool(given: Given<'_>) -> Result<Tool, Problem> {
     Ok(read)
 }
 
-fn context(given: Given<'_>) -> Result<ContextItem, Problem> {
+fn context(given: Member<'_>) -> Result<ContextItem, Problem> {
     let mut object = given.object()?;
     let read = ContextItem { description: object.text("description")?, value: object.text("value")? };
     object.finish();
     Ok(read)
 }
 
-fn resume(given: Given<'_>) -> Result<Resume, Problem> {
+fn resume(given: Member<'_>) -> Result<Resume, Problem> {
     let mut object = given.object()?;
     let interrupt_id = object.id("interruptId", MAX_ITEM_ID)?;
     let status = object.required("status")?;
@@ -316,7 +336,7 @@ fn resume(given: Given<'_>) -> Result<Resume, Problem> {
     Ok(Resume { interrupt_id, status, payload })
 }
 
-/// The path of a value. It is built on the way down, and becomes text only for a refusal.
+/// The path of a value, built on the way down. Only a refusal makes text of it.
 #[derive(Clone, Copy)]
 enum Path<'a> {
     Root,
@@ -345,12 +365,12 @@ impl Path<'_> {
 }
 
 /// A value that is there, and where.
-struct Given<'a> {
+struct Member<'a> {
     value: Value,
     at: Path<'a>,
 }
 
-impl<'a> Given<'a> {
+impl<'a> Member<'a> {
     fn text(self) -> Result<String, Problem> {
         match self.value {
             Value::String(text) => Ok(text),
@@ -384,6 +404,15 @@ impl<'a> Given<'a> {
         }
     }
 
+    fn id_of_chars(self, max: usize) -> Result<String, Problem> {
+        let at = self.at;
+        let is_id = |text: &str| (1..=max).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+        match self.value {
+            Value::String(text) if is_id(&text) => Ok(text),
+            _ => Err(at.invalid(format_args!("must be a string of 1 to {max} characters without control characters"))),
+        }
+    }
+
     fn object(self) -> Result<Object<'a>, Problem> {
         match self.value {
             Value::Object(members) => Ok(Object { members, at: self.at }),
@@ -404,13 +433,13 @@ impl<'a> Given<'a> {
         Err(self.at.invalid(format_args!("has more than {MAX_DEPTH} levels of lists and objects")))
     }
 
-    fn list<T>(self, max: usize, read: impl Fn(Given<'_>) -> Result<T, Problem>) -> Result<Vec<T>, Problem> {
+    fn list<T>(self, max: usize, read: impl Fn(Member<'_>) -> Result<T, Problem>) -> Result<Vec<T>, Problem> {
         let Value::Array(entries) = self.value else { return Err(self.at.invalid("must be a list")) };
         if entries.len() > max {
             return Err(self.at.invalid(format_args!("has {} entries; there may be {max}", entries.len())));
         }
         let entries = entries.into_iter().enumerate();
-        entries.map(|(index, value)| read(Given { value, at: Path::Entry(&self.at, index) })).collect()
+        entries.map(|(index, value)| read(Member { value, at: Path::Entry(&self.at, index) })).collect()
     }
 }
 
@@ -431,21 +460,21 @@ struct Object<'a> {
 
 impl Object<'_> {
     /// A member, by its name in camelCase. snake_case is accepted; `null` means absent.
-    fn member<'b>(&'b mut self, name: &'static str) -> Result<Option<Given<'b>>, Problem> {
+    fn member<'b>(&'b mut self, name: &'static str) -> Result<Option<Member<'b>>, Problem> {
         let at = Path::Member(&self.at, name);
         match take(&mut self.members, name) {
-            Ok(value) => Ok(value.map(|value| Given { value, at })),
+            Ok(value) => Ok(value.map(|value| Member { value, at })),
             Err(DuplicateMember) => Err(at.invalid(TWICE)),
         }
     }
 
-    fn required<'b>(&'b mut self, name: &'static str) -> Result<Given<'b>, Problem> {
+    fn required<'b>(&'b mut self, name: &'static str) -> Result<Member<'b>, Problem> {
         if given(&self.members, name).is_none() {
             return Err(Path::Member(&self.at, name).invalid("is missing"));
         }
         let at = Path::Member(&self.at, name);
         match take(&mut self.members, name) {
-            Ok(value) => Ok(Given { value: value.unwrap_or_default(), at }),
+            Ok(value) => Ok(Member { value: value.unwrap_or_default(), at }),
             Err(DuplicateMember) => Err(at.invalid(TWICE)),
         }
     }
@@ -455,7 +484,7 @@ impl Object<'_> {
     }
 
     fn optional_text(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
-        self.member(name)?.map(Given::text).transpose()
+        self.member(name)?.map(Member::text).transpose()
     }
 
     fn filled_text(&mut self, name: &'static str) -> Result<String, Problem> {
@@ -489,14 +518,14 @@ impl Object<'_> {
 
     /// Any JSON that is not too deep.
     fn free(&mut self, name: &'static str) -> Result<Option<Value>, Problem> {
-        Ok(self.member(name)?.map(Given::bounded).transpose()?.map(|given| given.value))
+        Ok(self.member(name)?.map(Member::bounded).transpose()?.map(|given| given.value))
     }
 
     fn map(&mut self, name: &'static str) -> Result<Map<String, Value>, Problem> {
-        Ok(self.member(name)?.map(Given::map).transpose()?.unwrap_or_default())
+        Ok(self.member(name)?.map(Member::map).transpose()?.unwrap_or_default())
     }
 
-    fn list<T>(&mut self, name: &'static str, read: impl Fn(Given<'_>) -> Result<T, Problem>) -> Result<Vec<T>, Problem> {
+    fn list<T>(&mut self, name: &'static str, read: impl Fn(Member<'_>) -> Result<T, Problem>) -> Result<Vec<T>, Problem> {
         Ok(self.member(name)?.map(|given| given.list(MAX_ENTRIES, read)).transpose()?.unwrap_or_default())
     }
 

@@ -1,6 +1,6 @@
 //! Actions of a host run as interrupts of AG-UI, and their answers by `resume`.
 
-use agent_host_protocol::{RunId, Timestamp, time};
+use agent_host_protocol::{RunId, Timestamp, encoded::JsonText, time};
 use agent_host_runs::{AskKind, Decision, Response};
 use serde_json::{Map, Value, json};
 
@@ -15,27 +15,31 @@ const TOOL_CALL: &str = "tool_call";
 /// Reason of an interrupt: nobody knows whether something was done.
 const IN_DOUBT: &str = "agent-host:effect_in_doubt";
 
-/// The interrupt of an action, from its id and the data of `action.requested`.
-pub(crate) fn interrupt(run: RunId, action_id: &str, request: &Value) -> Interrupt {
+/// The interrupt of an action, from its id, the data of `action.requested`, and the schema in it.
+pub(crate) fn interrupt(run: RunId, action_id: &str, request: &Value, schema: Option<&JsonText>) -> Interrupt {
     let text = |name: &str| request.get(name).and_then(Value::as_str);
     let expires_at = request.get("expires_at").and_then(Value::as_u64).and_then(rfc3339);
     let (reason, message, response_schema) = match text("kind") {
         Some("question") => {
-            let asked = request.get("answer_schema").and_then(Value::as_object).cloned();
+            let asked = schema.filter(|schema| schema.get().starts_with('{')).cloned();
             let is_confirmation = is_confirmation(request);
             let reason = if is_confirmation { CONFIRMATION } else { INPUT_REQUIRED };
-            (reason, question(text("title"), text("description")), asked.or_else(|| is_confirmation.then(approval)))
+            (
+                reason,
+                question(text("title"), text("description")),
+                asked.or_else(|| if is_confirmation { approval() } else { None }),
+            )
         }
         Some("platform_action") => {
             let message = text("action").map(|action| format!("May the agent do `{action}`?"));
-            (CONFIRMATION, message, Some(approval()))
+            (CONFIRMATION, message, approval())
         }
         Some("client_tool") => {
             let message = text("tool_name").map(|tool| format!("The agent calls `{tool}`, a tool of the client."));
             (TOOL_CALL, message, None)
         }
         // Ledgers of hosts before had no other.
-        _ => (IN_DOUBT, text("message").map(str::to_owned), Some(repetition())),
+        _ => (IN_DOUBT, text("message").map(str::to_owned), repetition()),
     };
     let tool_call_id =
         (reason == TOOL_CALL).then(|| tool_call_id(run, attempt_of(action_id), text("tool_call_id").unwrap_or(action_id)));
@@ -80,14 +84,14 @@ pub(crate) fn response(kind: AskKind, request: &Value, status: ResumeStatus, pay
 
 /// Reads yes or no. A resolution without a payload means yes.
 fn judged(payload: Option<&Value>, field: &str, yes: Decision, no: Decision) -> Result<Response, String> {
-    let said = match payload {
+    let reply = match payload {
         None => true,
         Some(payload) => {
-            let said = payload.as_bool().or_else(|| payload.get(field)?.as_bool());
-            said.ok_or_else(|| format!("must be true, false, or {{\"{field}\": true or false, \"reason\"?: TEXT}}"))?
+            let reply = payload.as_bool().or_else(|| payload.get(field)?.as_bool());
+            reply.ok_or_else(|| format!("must be true, false, or {{\"{field}\": true or false, \"reason\"?: TEXT}}"))?
         }
     };
-    Ok(Response { decision: if said { yes } else { no }, reason: payload.and_then(reason), answer: None })
+    Ok(Response { decision: if reply { yes } else { no }, reason: payload.and_then(reason), answer: None })
 }
 
 /// A question for a yes may want more than that: what is neither a plain yes nor a plain no is the answer.
@@ -152,20 +156,21 @@ fn metadata(request: &Value) -> Map<String, Value> {
     shown.into_iter().filter_map(member).collect()
 }
 
-fn approval() -> Map<String, Value> {
+fn approval() -> Option<JsonText> {
     schema("approved")
 }
 
-fn repetition() -> Map<String, Value> {
+fn repetition() -> Option<JsonText> {
     schema("repeat")
 }
 
 /// Of an object that says yes or no, and why.
-fn schema(field: &str) -> Map<String, Value> {
+fn schema(field: &str) -> Option<JsonText> {
     let properties = [(field.to_owned(), json!({ "type": "boolean" })), ("reason".to_owned(), json!({ "type": "string" }))];
     let properties: Map<String, Value> = properties.into_iter().collect();
     let members = [("type", json!("object")), ("properties", Value::Object(properties)), ("required", json!([field]))];
-    members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let members: Map<String, Value> = members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    JsonText::of(&members).ok()
 }
 
 /// A time as clients read it; nothing where no calendar holds it.
@@ -191,19 +196,22 @@ mod tests {
     #[test]
     fn interrupts_have_the_reasons_of_the_protocol() {
         let run = RunId::new();
-        let asked = |request: &Value| interrupt(run, &format!("{run}.3"), request);
+        let asked = |request: &Value| {
+            let schema = JsonText::of(&request["answer_schema"]).ok();
+            interrupt(run, &format!("{run}.3"), request, schema.as_ref())
+        };
 
         let confirmation = asked(&question("confirmation", Value::Null));
         assert_eq!(confirmation.id, format!("{run}.3"));
         assert_eq!(confirmation.reason, "confirmation");
         assert_eq!(confirmation.message.as_deref(), Some("Ship it?"));
         assert_eq!(confirmation.expires_at.as_deref(), Some("2023-11-14T22:13:20.123Z"));
-        assert_eq!(confirmation.response_schema, Some(approval()));
+        assert_eq!(confirmation.response_schema, approval());
         assert_eq!(confirmation.tool_call_id, None);
 
         let form = asked(&question("form", json!({ "type": "object" })));
         assert_eq!(form.reason, "input_required");
-        assert_eq!(Value::Object(form.response_schema.unwrap()), json!({ "type": "object" }));
+        assert_eq!(form.response_schema.unwrap().get(), r#"{"type":"object"}"#);
         assert_eq!(asked(&question("choice", Value::Null)).response_schema, None);
 
         let action = asked(&json!({ "kind": "platform_action", "action": "message.edit", "target": { "id": 1 },
@@ -221,7 +229,7 @@ mod tests {
         let request = json!({ "kind": "client_tool", "tool_call_id": "c1", "tool_name": "ask", "parameters": {} });
         let call = asked(&request);
         assert_eq!((call.reason.as_str(), call.tool_call_id), ("tool_call", Some(format!("{run}:c1"))));
-        let later = interrupt(run, &format!("{run}.{}", (1_u64 << 40) + 3), &request);
+        let later = interrupt(run, &format!("{run}.{}", (1_u64 << 40) + 3), &request, None);
         assert_eq!(later.tool_call_id, Some(format!("{run}:2:c1")));
     }
 
@@ -231,9 +239,9 @@ mod tests {
         payload: Option<Value>,
         expect: Result<(Decision, Option<&str>, Option<Value>), ()>,
     ) {
-        let said = response(kind, request, ResumeStatus::Resolved, payload.clone());
-        let said = said.as_ref().map(|said| (said.decision, said.reason.as_deref(), said.answer.clone())).map_err(drop);
-        assert_eq!(said, expect, "{kind:?} {payload:?}");
+        let reply = response(kind, request, ResumeStatus::Resolved, payload.clone());
+        let reply = reply.as_ref().map(|reply| (reply.decision, reply.reason.as_deref(), reply.answer.clone())).map_err(drop);
+        assert_eq!(reply, expect, "{kind:?} {payload:?}");
     }
 
     #[test]
@@ -280,8 +288,8 @@ mod tests {
             (AskKind::PlatformAction, Decision::Deny),
             (AskKind::EffectInDoubt, Decision::Skip),
         ] {
-            let said = response(kind, &json!({}), ResumeStatus::Cancelled, Some(json!({ "reason": "no" }))).unwrap();
-            assert_eq!((said.decision, said.reason.as_deref(), said.answer), (decision, Some("no"), None));
+            let reply = response(kind, &json!({}), ResumeStatus::Cancelled, Some(json!({ "reason": "no" }))).unwrap();
+            assert_eq!((reply.decision, reply.reason.as_deref(), reply.answer), (decision, Some("no"), None));
         }
     }
 }

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::agui::sample::{event, events};
 
-    fn shown(event: Event) -> Value {
+    fn lowered(event: Event) -> Value {
         serde_json::to_value(down(event)).unwrap()
     }
 
@@ -102,16 +102,16 @@ mod tests {
     #[test]
     fn events_are_converted_for_old_clients() {
         let finished = json!({"type": "RUN_FINISHED", "threadId": "thread", "runId": "run", "outcome": {"type": "success"}});
-        assert_eq!(shown(event("end=a,b")), finished);
+        assert_eq!(lowered(event("end=a,b")), finished);
         let cancelled = json!({"type": "RUN_ERROR", "message": "the run was cancelled", "code": "RUN_CANCELED"});
-        assert_eq!(shown(event("cancel")), cancelled);
+        assert_eq!(lowered(event("cancel")), cancelled);
 
         let mut result = event("x.a");
         if let Kind::ToolCallResult { content, .. } = &mut result.kind {
             *content = parts();
         }
         let flat = "see\n[image: image/png]\n[audio: https://a.example/b]\n[document: art_1]";
-        assert_eq!(shown(result).get("content"), Some(&json!(flat)));
+        assert_eq!(lowered(result).get("content"), Some(&json!(flat)));
 
         let message = |id: &str, body| Message { id: id.into(), body, subagent: None, metadata: Default::default() };
         let messages = vec![
@@ -127,7 +127,7 @@ mod tests {
             ]},
             {"id": "t", "role": "tool", "toolCallId": "a", "content": flat},
         ]);
-        assert_eq!(shown(Kind::MessagesSnapshot { messages }.into()).get("messages"), Some(&expected));
+        assert_eq!(lowered(Kind::MessagesSnapshot { messages }.into()).get("messages"), Some(&expected));
     }
 
     #[test]

@@ -16,7 +16,10 @@ pub(crate) mod project;
 mod proto;
 #[cfg(test)]
 mod sample;
+pub(crate) mod shape;
 pub(crate) mod shared;
+pub(crate) mod split;
 pub(crate) mod strict;
+pub(crate) mod ui_schema;
 pub(crate) mod verify;
 pub(crate) mod wire;

@@ -10,7 +10,8 @@ use serde_json::Map;
 
 use self::schema as pb;
 use super::event::{
-    Content, Event, Interrupt, Kind, Message, MessageBody, Outcome, Part, PatchOp, Source, TextRole, ToolCall, Usage,
+    Content, Event, Interrupt, Kind, Message, MessageBody, Outcome, Part, PatchOp, Source, SubagentOutcome, TextRole, ToolCall,
+    Usage,
 };
 
 /// The bytes of the length that stands before each message.
@@ -140,8 +141,9 @@ fn arm(event: &Event) -> pb::Arm {
                 pb::SubagentStarted { base, subagent_run_id, name, description, parent_subagent_run_id, parent_tool_call_id };
             pb::Arm::SubagentStarted(started)
         }
-        Kind::SubagentFinished { subagent_run_id, result } => {
-            pb::Arm::SubagentFinished(pb::SubagentFinished { base, subagent_run_id, result: result.map(value) })
+        Kind::SubagentFinished { subagent_run_id, result, outcome } => {
+            let outcome = outcome.map_or_else(String::new, |SubagentOutcome::Suspended| "suspended".to_owned());
+            pb::Arm::SubagentFinished(pb::SubagentFinished { base, subagent_run_id, result: result.map(value), outcome })
         }
         Kind::SubagentError { subagent_run_id, message, code } => {
             pb::Arm::SubagentError(pb::SubagentError { base, subagent_run_id, message, code })
@@ -153,8 +155,8 @@ fn arm(event: &Event) -> pb::Arm {
     }
 }
 
-fn reasoning(base: Option<pb::Base>, subagent: Option<String>, message_id: String, said: &str) -> pb::Reasoning {
-    pb::Reasoning { base, subagent, message_id, said: said.to_owned() }
+fn reasoning(base: Option<pb::Base>, subagent: Option<String>, message_id: String, text: &str) -> pb::Reasoning {
+    pb::Reasoning { base, subagent, message_id, text: text.to_owned() }
 }
 
 fn outcome_of(outcome: Option<Outcome>) -> (String, Vec<pb::Interrupt>, Vec<String>) {
@@ -171,7 +173,7 @@ fn outcome_of(outcome: Option<Outcome>) -> (String, Vec<pb::Interrupt>, Vec<Stri
 fn interrupt(interrupt: Interrupt) -> pb::Interrupt {
     let Interrupt { id, reason, message, tool_call_id, response_schema, expires_at, metadata } = interrupt;
     let as_value = |map| value(serde_json::Value::Object(map));
-    let response_schema = response_schema.map(as_value);
+    let response_schema = response_schema.and_then(|schema| serde_json::from_str(schema.get()).ok()).map(value);
     let metadata = (!metadata.is_empty()).then(|| as_value(metadata));
     pb::Interrupt { id, reason, message, tool_call_id, response_schema, expires_at, metadata }
 }
@@ -203,7 +205,7 @@ const fn role_of(role: TextRole) -> &'static str {
 }
 
 fn message(message: Message) -> pb::ThreadMessage {
-    let said = pb::ThreadMessage {
+    let base = pb::ThreadMessage {
         role: message.body.role().to_owned(),
         id: message.id,
         metadata: metadata(&message.metadata),
@@ -212,24 +214,24 @@ fn message(message: Message) -> pb::ThreadMessage {
     };
     match message.body {
         MessageBody::Developer { content, name } | MessageBody::System { content, name } => {
-            pb::ThreadMessage { content: Some(content), name, ..said }
+            pb::ThreadMessage { content: Some(content), name, ..base }
         }
         MessageBody::User { content, name } => {
             let (content, parts) = content_of(content);
-            pb::ThreadMessage { content, parts, name, ..said }
+            pb::ThreadMessage { content, parts, name, ..base }
         }
         MessageBody::Assistant { content, name, tool_calls } => {
-            pb::ThreadMessage { content, name, tool_calls: tool_calls.into_iter().map(call).collect(), ..said }
+            pb::ThreadMessage { content, name, tool_calls: tool_calls.into_iter().map(call).collect(), ..base }
         }
         MessageBody::Tool { content, tool_call_id, error } => {
             let (content, parts) = content_of(content);
-            pb::ThreadMessage { content, parts, tool_call_id: Some(tool_call_id), error, ..said }
+            pb::ThreadMessage { content, parts, tool_call_id: Some(tool_call_id), error, ..base }
         }
         MessageBody::Reasoning { content, encrypted_value } => {
-            pb::ThreadMessage { content: Some(content), encrypted_value, ..said }
+            pb::ThreadMessage { content: Some(content), encrypted_value, ..base }
         }
         MessageBody::Activity { activity_type, content } => {
-            pb::ThreadMessage { activity_type: Some(activity_type), activity_content: Some(object(content)), ..said }
+            pb::ThreadMessage { activity_type: Some(activity_type), activity_content: Some(object(content)), ..base }
         }
     }
 }

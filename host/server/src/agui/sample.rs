@@ -34,7 +34,7 @@ pub(crate) fn event(word: &str) -> Event {
 }
 
 /// An assistant's message.
-pub(crate) fn said(id: &str, content: &str) -> Message {
+pub(crate) fn assistant_message(id: &str, content: &str) -> Message {
     let body = MessageBody::Assistant { content: Some(content.to_owned()), name: None, tool_calls: Vec::new() };
     Message { id: id.to_owned(), body, subagent: None, metadata: Map::new() }
 }
@@ -68,7 +68,7 @@ fn kind(word: &str) -> Kind {
         return finished(Outcome::Success { pending_tool_call_ids: list(ids) });
     }
     if let Some(ids) = word.strip_prefix("snap=") {
-        return Kind::MessagesSnapshot { messages: list(ids).iter().map(|id| said(id, "")).collect() };
+        return Kind::MessagesSnapshot { messages: list(ids).iter().map(|id| assistant_message(id, "")).collect() };
     }
     let (sign, rest) = word.split_at(2);
     let (id, parent) = rest.split_once('<').map_or((rest, None), |(id, parent)| (id, Some(parent.to_owned())));
@@ -97,7 +97,7 @@ fn kind(word: &str) -> Kind {
             parent_subagent_run_id: parent,
             parent_tool_call_id: None,
         },
-        "g]" => Kind::SubagentFinished { subagent_run_id: id, result: None },
+        "g]" => Kind::SubagentFinished { subagent_run_id: id, result: None, outcome: None },
         "g!" => Kind::SubagentError { subagent_run_id: id, message: "it broke".into(), code: None },
         "x." => Kind::ToolCallResult {
             message_id: format!("x{id}"),

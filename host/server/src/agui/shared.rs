@@ -1,27 +1,34 @@
 //! The memory that all requests for AG-UI threads share. Losing it costs time and no facts.
 
-use std::{collections::HashMap, num::NonZeroUsize, sync::Arc};
+use std::{num::NonZeroUsize, sync::Arc};
 
 use agent_host_protocol::RunId;
 use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
-use super::event::Message;
+use super::{event::Message, shape::Shaped};
 
 /// Locks that the threads share. A thread holds its own for the moment in which a run of it begins.
 const STRIPES: usize = 1_024;
 /// Runs whose messages are kept in memory, folded: those of a screen of some hundred threads.
 const KEPT_RUNS: NonZeroUsize = NonZeroUsize::new(4_096).unwrap();
+/// Requests with a large body that are read at one time: each may have a message of its whole size in memory. The others wait.
+const LARGE_BODIES: usize = 8;
+/// Runs whose shapes are kept: a hundred bytes for each message.
+const KEPT_SHAPES: NonZeroUsize = NonZeroUsize::new(32_768).unwrap();
+/// Messages of such a run.
+const KEPT_SHAPES_OF_RUN: usize = 256;
 /// A run whose messages are larger is folded each time.
 const KEPT_BYTES: usize = 16 * 1024;
 
-/// Locks, cache and subscribers of all threads.
+/// Locks and cache of all threads.
 pub(crate) struct AguiState {
     locks: Vec<tokio::sync::Mutex<()>>,
     pub(crate) messages: MessageCache,
-    /// The number of clients that receive a run as their own.
-    pub(crate) watchers: Mutex<HashMap<RunId, usize>>,
+    pub(crate) shapes: ShapeCache,
+    /// Permits of requests with a large body.
+    pub(crate) large_bodies: tokio::sync::Semaphore,
 }
 
 impl Default for AguiState {
@@ -29,7 +36,8 @@ impl Default for AguiState {
         Self {
             locks: (0..STRIPES).map(|_| tokio::sync::Mutex::default()).collect(),
             messages: MessageCache::default(),
-            watchers: Mutex::default(),
+            shapes: ShapeCache::default(),
+            large_bodies: tokio::sync::Semaphore::new(LARGE_BODIES),
         }
     }
 }
@@ -46,7 +54,33 @@ impl AguiState {
     }
 }
 
-/// The folded messages of ended runs. They never change, so the cache only saves time.
+/// The shapes of the messages of ended runs, which never change: the cache only saves time.
+pub(crate) struct ShapeCache(Mutex<LruCache<RunId, Arc<[Shaped]>>>);
+
+impl Default for ShapeCache {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(KEPT_SHAPES)))
+    }
+}
+
+impl ShapeCache {
+    pub(crate) fn get(&self, id: RunId) -> Option<Arc<[Shaped]>> {
+        self.0.lock().get(&id).cloned()
+    }
+
+    pub(crate) fn keep(&self, id: RunId, shapes: &Arc<[Shaped]>) {
+        if shapes.len() <= KEPT_SHAPES_OF_RUN {
+            self.0.lock().put(id, Arc::clone(shapes));
+        }
+    }
+
+    /// Empties the cache, as messages in it are to be deleted.
+    pub(crate) fn clear(&self) {
+        self.0.lock().clear();
+    }
+}
+
+/// The folded messages of ended runs, which never change: the cache only saves time.
 pub(crate) struct MessageCache(Mutex<LruCache<RunId, Arc<[Message]>>>);
 
 impl Default for MessageCache {

@@ -26,21 +26,36 @@ const MAX_USER_TEXT: usize = 10_000;
 /// `AGENT_RUN_INPUT_INVALID` for all else, a body that is no JSON too.
 pub(crate) fn parse(body: &[u8]) -> Result<RunAgentInput, Problem> {
     check_size(body.len())?;
-    let members = input::document(body).map_err(restate)?;
+    let mut members = input::document(body).map_err(restate)?;
     check(body.len(), &members)?;
+    if let Some(id) = given(&members, "threadId").and_then(Value::as_str).and_then(thread_id) {
+        members.remove("thread_id");
+        members.insert("threadId".to_owned(), id.into());
+    }
     input::read(members).map_err(restate)
+}
+
+/// The id of a thread in its one form: a UUID in lower case, with hyphens. `None` for other texts and other forms of a UUID.
+pub(crate) fn thread_id(given: &str) -> Option<String> {
+    let is_hyphenated = given.len() == uuid::fmt::Hyphenated::LENGTH;
+    let id = Uuid::try_parse(given).ok().filter(|_| is_hyphenated)?;
+    Some(id.hyphenated().to_string())
+}
+
+/// The refusal of an image whose address this host has not signed.
+pub(crate) fn not_signed(place: usize, index: usize) -> Problem {
+    let field = format!("messages[{place}].content[{index}]");
+    Problem::at(ProblemCode::AgentRunMessagesInvalid, field, "binary content requires url")
 }
 
 /// Checks the members of a body of this size against the table. A missing member, or one that is neither list nor text, is
 /// left to the reader.
 pub(crate) fn check(body_bytes: usize, members: &Map<String, Value>) -> Result<(), Problem> {
     check_size(body_bytes)?;
-    if let Some(id) = given(members, "threadId")
-        && id.as_str().is_none_or(|id| Uuid::try_parse(id).is_err())
-    {
+    if given(members, "threadId").and_then(Value::as_str).and_then(thread_id).is_none() {
         return Err(Problem::at(ProblemCode::AgentSessionIdInvalid, "threadId", "threadId must be a valid UUID"));
     }
-    if given(members, "runId").and_then(Value::as_str).is_some_and(|id| id.len() > MAX_RUN_ID) {
+    if given(members, "runId").and_then(Value::as_str).is_some_and(|id| id.chars().count() > MAX_RUN_ID) {
         return Err(Problem::at(ProblemCode::AgentRunInputInvalid, "runId", "runId exceeds length limit"));
     }
     match given(members, "messages") {
@@ -112,13 +127,14 @@ impl Media {
     fn of(part: &Map<String, Value>) -> Option<Self> {
         let kind = part.get("type")?.as_str()?;
         let text = |members: &Map<String, Value>, name: &str| given(members, name).and_then(Value::as_str).map(str::to_owned);
+        let is_data = |url: &str| url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
         let is_image = |mime_type: &str| mime_type.trim_start().get(..6).is_some_and(|kind| kind.eq_ignore_ascii_case("image/"));
         match kind {
             "binary" => Some(Self {
                 is_binary: true,
                 is_image: text(part, "mimeType").is_some_and(|mime_type| is_image(&mime_type)),
                 has_url: text(part, "url").is_some_and(|url| !url.is_empty()),
-                has_data: given(part, "data").is_some(),
+                has_data: given(part, "data").is_some() || text(part, "url").is_some_and(|url| is_data(&url)),
             }),
             "image" | "audio" | "video" | "document" => {
                 let source = part.get("source").and_then(Value::as_object)?;
@@ -128,7 +144,7 @@ impl Media {
                     is_binary: false,
                     is_image: kind == "image" && mime_type.is_none_or(|mime_type| is_image(&mime_type)),
                     has_url: from.as_deref() == Some("url"),
-                    has_data: from.as_deref() == Some("data"),
+                    has_data: from.as_deref() == Some("data") || text(source, "value").is_some_and(|url| is_data(&url)),
                 })
             }
             _ => None,
@@ -209,13 +225,15 @@ mod tests {
             assert_eq!((problem.code(), problem.field(), problem.detail()), (code, Some(field), detail), "{whole}");
         };
         check(sized(MAX_BODY + 1), INPUT, "body", "RunAgentInput payload exceeds size limit");
-        for id in [json!("t"), json!(""), json!("550e8400-e29b-41d4-a716-44665544000g"), json!(7)] {
+        let forms = [json!(THREAD.replace('-', "")), json!(format!("urn:uuid:{THREAD}")), json!(format!("{{{THREAD}}}"))];
+        let others = [json!("t"), json!(""), json!("550e8400-e29b-41d4-a716-44665544000g"), json!(7), json!(null)];
+        for id in forms.into_iter().chain(others) {
             check(with(json!({ "threadId": id })), SESSION, "threadId", "threadId must be a valid UUID");
         }
         let mut snake = with(json!({ "thread_id": "t" }));
         snake["threadId"].take();
         check(snake, SESSION, "threadId", "threadId must be a valid UUID");
-        check(with(json!({ "runId": "x".repeat(129) })), INPUT, "runId", "runId exceeds length limit");
+        check(with(json!({ "runId": "é".repeat(129) })), INPUT, "runId", "runId exceeds length limit");
         let many = [vec![user(json!("x"))], vec![assistant(); 200]].concat();
         check(with(json!({ "messages": many })), MESSAGES, "messages", "RunAgentInput.messages exceeds limit");
         let long = "RunAgentInput user message text exceeds limit";
@@ -236,6 +254,10 @@ mod tests {
         for url in [json!(null), json!(""), json!(7)] {
             let binary = json!({ "type": "binary", "mime_type": "image/png", "url": url });
             check(with(part(binary)), MESSAGES, &place("url"), "binary content requires url");
+        }
+        for url in ["data:image/png;base64,AA==", "DATA:,x"] {
+            let binary = json!({ "type": "binary", "mimeType": "image/png", "url": url });
+            check(with(part(binary)), MESSAGES, &place("data"), "binary content data is not allowed");
         }
         for data in [json!("AA=="), json!(""), json!(7)] {
             let binary = json!({ "type": "binary", "mimeType": "image/png", "url": "https://a.example", "data": data });
@@ -267,7 +289,7 @@ mod tests {
         let many = [vec![assistant(); 200], two.as_array().unwrap().clone()].concat();
         let mut whole =
             with(json!({ "threadId": "t", "runId": "x".repeat(129), "messages": many, "state": "x".repeat(MAX_BODY) }));
-        let mut said = Vec::new();
+        let mut violations = Vec::new();
         for mend in [
             ("state", json!({})),
             ("threadId", json!(THREAD)),
@@ -280,11 +302,11 @@ mod tests {
             ("messages", json!([user(json!([{ "type": "binary", "mimeType": "image/png", "data": "x", "url": "u" }]))])),
             ("messages", json!([user(json!([{ "type": "binary", "mimeType": "image/png", "url": "u" }]))])),
         ] {
-            said.push(of(&whole).unwrap_err().detail().to_owned());
+            violations.push(of(&whole).unwrap_err().detail().to_owned());
             whole[mend.0] = mend.1;
         }
         assert_eq!(
-            said,
+            violations,
             [
                 "RunAgentInput payload exceeds size limit",
                 "threadId must be a valid UUID",
@@ -304,10 +326,11 @@ mod tests {
     #[test]
     fn values_at_the_limit_pass() {
         assert!(of(&sized(MAX_BODY)).is_ok());
-        for id in [THREAD.to_uppercase(), THREAD.replace('-', ""), format!("urn:uuid:{THREAD}"), format!("{{{THREAD}}}")] {
-            assert!(of(&with(json!({ "threadId": id }))).is_ok(), "{id}");
-        }
-        assert!(of(&with(json!({ "runId": "x".repeat(128) }))).is_ok());
+        assert_eq!(of(&with(json!({ "threadId": THREAD.to_uppercase() }))).unwrap().thread_id, THREAD);
+        let mut snake = with(json!({ "thread_id": THREAD.to_uppercase() }));
+        snake["threadId"].take();
+        assert_eq!(of(&snake).unwrap().thread_id, THREAD);
+        assert!(of(&with(json!({ "runId": "é".repeat(128) }))).is_ok());
         let many = [vec![user(json!("x"))], vec![assistant(); 199]].concat();
         assert!(of(&with(json!({ "messages": many }))).is_ok());
         assert!(of(&with(json!({ "messages": [user(json!("好".repeat(10_000)))] }))).is_ok());

@@ -61,13 +61,12 @@ fn quality(parameters: &str) -> u16 {
     thousandths
 }
 
-/// As a server-sent event of one line.
-pub(crate) fn sse(event: &Event) -> Bytes {
-    frame(Vec::with_capacity(256), event)
+/// As a server-sent event with one line of data, and an id to go on after, where it has one.
+pub(crate) fn sse_placed(event: &Event, id: Option<&str>) -> Bytes {
+    frame(identified(id), event)
 }
 
-/// The same, as `EventSource` reads it: with its type, and an id to go on after, where it has one.
-pub(crate) fn sse_named(event: &Event, id: Option<&str>) -> Bytes {
+fn identified(id: Option<&str>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(320);
     // A line break would begin another field.
     if let Some(id) = id.filter(|id| !id.contains(['\n', '\r', '\0'])) {
@@ -75,6 +74,12 @@ pub(crate) fn sse_named(event: &Event, id: Option<&str>) -> Bytes {
         bytes.extend_from_slice(id.as_bytes());
         bytes.extend_from_slice(b"\n");
     }
+    bytes
+}
+
+/// The same, as `EventSource` reads it: with its type.
+pub(crate) fn sse_named(event: &Event, id: Option<&str>) -> Bytes {
+    let mut bytes = identified(id);
     bytes.extend_from_slice(b"event: ");
     bytes.extend_from_slice(event.kind.name().as_bytes());
     bytes.extend_from_slice(b"\n");
@@ -172,14 +177,14 @@ mod tests {
     #[test]
     fn a_frame_is_one_line_whatever_is_said() {
         let mut event = event("t.a");
-        let said = "one\ntwo\r\n\u{2028}\u{0} \"three\"\n\n";
-        event.kind = Kind::TextMessageContent { message_id: "a".into(), delta: said.into() };
-        let frame = sse(&event);
+        let delta = "one\ntwo\r\n\u{2028}\u{0} \"three\"\n\n";
+        event.kind = Kind::TextMessageContent { message_id: "a".into(), delta: delta.into() };
+        let frame = sse_placed(&event, None);
         let text = std::str::from_utf8(&frame).unwrap();
         let line = text.strip_prefix("data: ").and_then(|rest| rest.strip_suffix("\n\n")).unwrap();
         assert!(!line.contains(['\n', '\r']));
         let value: Value = serde_json::from_str(line).unwrap();
-        assert_eq!(value, json!({"type": "TEXT_MESSAGE_CONTENT", "messageId": "a", "delta": said}));
+        assert_eq!(value, json!({"type": "TEXT_MESSAGE_CONTENT", "messageId": "a", "delta": delta}));
     }
 
     #[test]
@@ -189,6 +194,8 @@ mod tests {
         assert_eq!(frame(Some("run:12.0")), format!("id: run:12.0\n{data}"));
         assert_eq!(frame(None), data);
         assert_eq!(frame(Some("run\ndata: x")), data);
+        let placed = sse_placed(&event("t]a"), Some("run:12.0"));
+        assert_eq!(placed, "id: run:12.0\ndata: {\"type\":\"TEXT_MESSAGE_END\",\"messageId\":\"a\"}\n\n");
     }
 
     #[test]

@@ -25,8 +25,8 @@ pub(crate) fn serve(
     body: impl FnOnce(u64, u64) -> Body,
 ) -> Result<Response, Problem> {
     let etag = format!("\"{}\"", record.sha256);
-    let wanted = if *method == Method::GET && may_be_partial(headers, &etag) { range(headers, size) } else { RangeChoice::All };
-    let (status, first, end) = match wanted {
+    let choice = if *method == Method::GET && may_be_partial(headers, &etag) { range(headers, size) } else { RangeChoice::All };
+    let (status, first, end) = match choice {
         RangeChoice::All => (StatusCode::OK, 0, size),
         RangeChoice::Part { first, last } => (StatusCode::PARTIAL_CONTENT, first, last + 1),
         RangeChoice::Nothing => {
@@ -76,10 +76,10 @@ pub(crate) fn body(blob: BlobReader, first: u64, end: u64) -> Body {
 /// The headers of content. Content never runs: it is a download unless the client asks for a kind that is harmless to show,
 /// its type is not guessed, and a policy sandboxes it if it is shown all the same.
 pub(crate) fn describe(headers: &mut HeaderMap, record: &ArtifactRecord, etag: &str, inline: bool) -> Result<(), Problem> {
-    let shown = inline && media::may_show(&record.media_type);
+    let is_inline = inline && media::may_show(&record.media_type);
     insert(headers, header::CONTENT_TYPE, record.media_type.clone())?;
     insert(headers, header::ETAG, etag.to_owned())?;
-    insert(headers, header::CONTENT_DISPOSITION, disposition(shown, record.name.as_deref()))?;
+    insert(headers, header::CONTENT_DISPOSITION, disposition(is_inline, record.name.as_deref()))?;
     for (name, value) in [
         (header::ACCEPT_RANGES, "bytes"),
         // Kept by the client alone, and asked for again: it may have been forgotten here.

@@ -42,14 +42,14 @@ pub(crate) fn disposition(shown: bool, name: Option<&str>) -> String {
 pub(crate) fn plain_name(name: &str) -> Option<String> {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let kept: String = last.chars().filter(|c| !c.is_control() && !turns(*c)).collect();
-    let mut kept = kept.trim().trim_start_matches('.');
-    while kept.len() > MAX_NAME_BYTES {
-        let mut chars = kept.chars();
+    let name: String = last.chars().filter(|c| !c.is_control() && !turns(*c)).collect();
+    let mut name = name.trim().trim_start_matches('.');
+    while name.len() > MAX_NAME_BYTES {
+        let mut chars = name.chars();
         chars.next_back();
-        kept = chars.as_str();
+        name = chars.as_str();
     }
-    (!kept.is_empty()).then(|| kept.to_owned())
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// The name that a client gives in `Content-Disposition`; `filename*` before `filename`.

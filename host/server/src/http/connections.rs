@@ -111,7 +111,7 @@ impl Connections {
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => return error,
                 Err(error) => {
-                    complain(&mut complained, || tracing::error!(%error, "no connection can be taken now"));
+                    complain(&mut complained, || tracing::error!(%error, "no connection can be accepted now"));
                     tokio::time::sleep(TRY_AGAIN).await;
                 }
             }
@@ -174,7 +174,7 @@ impl Connections {
             Ok::<(), io::Error>(())
         };
         tokio::select! {
-            // Nothing else is sent, whether or not the client read the answer.
+            // The connection sends nothing else, even if the client did not read the answer.
             _ = tokio::time::timeout(REFUSAL, refusal) => {}
             () = self.closing.cancelled() => {}
         }

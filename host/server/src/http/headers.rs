@@ -15,7 +15,7 @@ pub(crate) const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch
 /// The longest `Idempotency-Key`: a UUID has 36 characters and a digest 64, and keys are kept in an index of the ledger.
 pub(crate) const MAX_IDEMPOTENCY_KEY_LEN: usize = 255;
 
-/// `Last-Event-ID`. It takes precedence over the query: a browser sends it when it reconnects to the same address.
+/// `Last-Event-ID`. The header takes precedence over the query: a browser sends it when it reconnects to the same address.
 pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else { return Ok(None) };
     match value.to_str() {

@@ -23,8 +23,8 @@ pub(crate) fn wait(headers: &HeaderMap, longest: Duration) -> Option<Duration> {
         return None;
     }
     // More seconds than fit a number are still a wish for more than the longest wait.
-    let wanted = Duration::from_secs(seconds.parse().unwrap_or(u64::MAX));
-    Some(wanted.min(longest)).filter(|wait| !wait.is_zero())
+    let requested = Duration::from_secs(seconds.parse().unwrap_or(u64::MAX));
+    Some(requested.min(longest)).filter(|wait| !wait.is_zero())
 }
 
 fn unquoted(value: &str) -> &str {

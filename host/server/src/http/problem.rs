@@ -136,10 +136,11 @@ impl ProblemCode {
 ///  "message":"there is no run …"}
 /// ```
 ///
-/// `type` is `about:blank`, so `title` is the phrase of the status; `code` is what programs decide by, and
-/// `detail` says what happened and what to do; `message` repeats it for clients of the protocol (v1, section 8). `field` names the parameter, header or member of the body that
-/// is wrong, where one is, `fields` several of a configuration; `action` is what was answered before, where that is the problem. What the gate of a run refuses
-/// also says whether the same may succeed later (`retryable`), and the facts of it (`details`).
+/// `type` is `about:blank`, so `title` is the phrase of the status. Programs decide by `code`. `detail` says what happened and
+/// what to do; `message` repeats it for clients of the protocol (v1, section 8). `field` names the parameter, header or member
+/// of the body that is wrong, where one is, `fields` several of a configuration; `action` is the earlier answer, where that is
+/// the problem. A refusal of the gate of a run also says whether the same may succeed later (`retryable`), and its facts
+/// (`details`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     code: ProblemCode,

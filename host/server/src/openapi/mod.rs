@@ -195,6 +195,18 @@ impl IntoParams for AfterParams {
     }
 }
 
+/// The parameters of a route that answers a stream as well: `after`, and the header of a client that reconnects.
+pub(crate) enum FollowParams {}
+
+impl IntoParams for FollowParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let last = ParameterBuilder::new().name("Last-Event-ID").parameter_in(ParameterIn::Header);
+        let last = last.description(Some("Of a stream: the `id` of the last item that was seen. It wins over `after`."));
+        let text = ObjectBuilder::new().schema_type(Type::String);
+        vec![cursor("after", "Of a stream: the cursor of an item, after which it begins."), last.schema(Some(text)).build()]
+    }
+}
+
 /// The content of an artifact, as the schema of an answer: any bytes of any media type, so JSON is not looked into.
 pub(crate) enum Bytes {}
 

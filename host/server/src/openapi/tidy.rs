@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::headers::MAX_IDEMPOTENCY_KEY_LEN;
+use crate::{http::headers::MAX_IDEMPOTENCY_KEY_LEN, langbot};
 
 /// All of it.
 pub(crate) fn tidy(mut document: Value) -> Value {
+    langbot::describe(&mut document);
     name_timestamps(&mut document);
     if let Some(Value::Object(schemas)) = document.pointer_mut("/components/schemas") {
         flatten(schemas);

@@ -66,7 +66,7 @@ refusals!(UploadRefusals = [WRITE] + [UnsupportedMediaType, PayloadTooLarge, Req
         ("expires_in_ms" = Option<u64>, Query, description = "The artifact is removed after this time, even when it is still referenced.", minimum = 1),
     ),
     request_body(content((Option<Upload> = "application/octet-stream")),
-        description = "The content, of any media type. The one that is named is held against it; without one the content decides."),
+        description = "The content, of any media type. A media type that the request names is compared with the content; without one the content decides."),
     responses(
         (status = 201, description = "The metadata.", body = ArtifactMetadata, headers(("Location" = String, description = "The content."))),
         UploadRefusals,

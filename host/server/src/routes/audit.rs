@@ -4,25 +4,31 @@ use agent_host_protocol::{Page, RunId, Scope, Timestamp};
 use agent_host_runs::AuditRecord;
 use axum::{http::StatusCode, response::Response};
 
+use super::feed::{Follow, feed_stream};
 use crate::{
     access::ApiRequest,
     http::{Problem, json},
-    openapi::{PageParams, refusals},
+    openapi::{FollowParams, PageParams, refusals},
 };
 
 /// Records that one request reads at most. A page of a rare selection can be empty and have more after it.
-const EXAMINED: u32 = 20_000;
+const EXAMINED: usize = 20_000;
 
-refusals!(AuditRefusals = [InvalidCursor]);
+refusals!(AuditRefusals = [InvalidCursor, NotAcceptable, TooManyStreams]);
 
-/// Lists audit records of the host, newest first
+/// Lists audit records of the host, newest first, or follows them
 ///
 /// Requests to the control plane (`runs.cancel`, `executors.register`, `keys.create`, …) with the principal, its address and the
 /// status in `details`, and host calls of runs. One request reads at most 20,000 records, so a page can have fewer items than
 /// `limit` although `has_more` is true.
+///
+/// With `Accept: text/event-stream` the answer is a stream of the records that are written from now on, or after the cursor
+/// `after`, oldest first: `data` is a record, `id` its cursor, `event` is `audit`. The `prev_cursor` of a page is the cursor of its
+/// first record.
 #[utoipa::path(get, path = "/api/v1/audit", tag = "host", security(("bearer" = ["admin"])),
     params(
         PageParams,
+        FollowParams,
         ("action" = Option<String>, Query, description = "Only this action, or with `.` or `*` at the end: only actions that begin so."),
         ("principal" = Option<String>, Query, description = "Only requests of this principal: the id or name of a key, an executor or an approver."),
         ("outcome" = Option<String>, Query, description = "Only this outcome: `ok`, or the code of a refusal."),
@@ -30,7 +36,13 @@ refusals!(AuditRefusals = [InvalidCursor]);
         ("since" = Option<Timestamp>, Query, description = "Only records of this time or later."),
         ("until" = Option<Timestamp>, Query, description = "Only records before this time."),
     ),
-    responses((status = 200, description = "A page of the audit.", body = Page<AuditRecord>), AuditRefusals))]
+    responses(
+        (status = 200, description = "A page of the audit, or the stream of it.", content(
+            (Page<AuditRecord> = "application/json"),
+            (String = "text/event-stream"),
+        )),
+        AuditRefusals,
+    ))]
 pub(crate) async fn audit(mut request: ApiRequest) -> Result<Response, Problem> {
     request.caller.may_everywhere(Scope::Admin)?;
     let query = &mut request.query;
@@ -42,7 +54,12 @@ pub(crate) async fn audit(mut request: ApiRequest) -> Result<Response, Problem> 
         since: query.parsed("since")?,
         until: query.parsed("until")?,
     };
+    let follow = Follow::read(&request.headers, query)?;
     let (cursor, limit) = query.page()?;
+    if let Follow::From(after) = follow {
+        let records = request.app.host.follow_audit(after.as_deref(), move |record| selection.has(record))?;
+        return feed_stream(&request.app, "audit", records);
+    }
     let read = move |records: &agent_host_runs::Records| {
         records.audit_of_host(cursor.as_deref(), limit, EXAMINED, |record| selection.has(record))
     };

@@ -5,7 +5,7 @@
 
 use std::future::Future;
 
-use agent_host_protocol::{RunId, auth::LEASE_PREFIX, message::ArtifactRef, model::ModelChunk};
+use agent_host_protocol::{RunId, auth::LEASE_PREFIX, message::ArtifactRef, model::ModelChunk, time};
 use agent_host_runs::{Answer, CallError, Calls, Chunks, NewArtifact, media};
 use axum::{
     body::{Body, Bytes},
@@ -15,6 +15,7 @@ use axum::{
 };
 use futures_util::{StreamExt, stream};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::{
     access::{ApiRequest, caller::bearer},
@@ -24,7 +25,8 @@ use crate::{
         names::{disposition_name, plain_name},
         upload::{UploadBody, declared_type, in_time},
     },
-    http::{Id, Problem, ProblemCode, body, raw_json, sse},
+    http::{Id, Problem, ProblemCode, body, headers::content_length, json, raw_json, sse},
+    langbot::{self, Plan},
     openapi::{self, refusals},
 };
 
@@ -131,13 +133,60 @@ pub(crate) async fn call(
         let whole = |first, end| content(calls, artifact_id, first, end);
         return download::serve(&record, record.size, &method, &HeaderMap::new(), false, whole);
     }
+    if request.dialect.is_some() && !function.contains('.') {
+        return langbot_call(calls, &function, request).await;
+    }
     let most = calls.body_bytes(&function)?;
     body::require_json(&request.headers)?;
-    let body = body::read(std::mem::take(&mut request.body), most).await?;
+    let body = match body::read(std::mem::take(&mut request.body), most).await {
+        Err(problem) if problem.code() == ProblemCode::PayloadTooLarge => {
+            let announced = content_length(&request.headers).and_then(|length| usize::try_from(length).ok());
+            let size = announced.unwrap_or_default().max(most.saturating_add(1));
+            match answered(&request.app, calls.refuse_body(&function, size)).await? {}
+        }
+        body => body?,
+    };
     match answered(&request.app, calls.call(&function, body)).await? {
         Answer::Json(json) => Ok(raw_json(StatusCode::OK, json)),
-        Answer::Stream(chunks) => Ok(streamed(&request.app, chunks)),
+        Answer::Stream(chunks) => Ok(streamed(&request.app, chunks, encode)),
     }
+}
+
+/// Calls a function of LangBot's API.
+async fn langbot_call(calls: Calls, function: &str, mut request: ApiRequest) -> Result<Response, Problem> {
+    body::require_json(&request.headers)?;
+    let arguments = body::read(std::mem::take(&mut request.body), calls.largest_body_bytes()).await?;
+    let app = &request.app;
+    let run_id = calls.run_id();
+    let found = app.host.records().run(run_id)?.ok_or_else(|| Problem::not_found(format!("there is no run {run_id}")))?;
+    let run = found.run;
+    let (function, arguments, form) = match langbot::plan(function, langbot::arguments(&arguments)?, &run)? {
+        None => return Err(Problem::not_found(format!("LangBot has no function `{}`", function.escape_debug()))),
+        Some(Plan::Version) => return Ok(json(StatusCode::OK, &langbot::version())),
+        Some(Plan::OwnRun) => return Ok(json(StatusCode::OK, &langbot::run(&run)?)),
+        Some(Plan::Prompt) => {
+            let context = app.read(move |records| records.context(run_id)).await?;
+            return Ok(json(StatusCode::OK, &langbot::prompt(context.as_deref().map(RawValue::get))?));
+        }
+        Some(Plan::Call { function, arguments, answer }) => (function, arguments, answer),
+    };
+    let body = serde_json::to_vec(&arguments).map_err(Problem::internal)?;
+    let most = calls.body_bytes(function)?;
+    if body.len() > most {
+        match answered(app, calls.refuse_body(function, body.len())).await? {}
+    }
+    let value = match answered(app, calls.call(function, body.into())).await? {
+        Answer::Stream(chunks) => return Ok(streamed(app, chunks, encode_langbot)),
+        Answer::Json(json) => serde_json::from_slice(&json).map_err(Problem::internal)?,
+    };
+    let value = match langbot::run_to_read(&form) {
+        Some(id) => {
+            let found = app.host.records().run(id)?.ok_or_else(|| Problem::not_found(format!("there is no run {id}")))?;
+            serde_json::to_value(&found.run).map_err(Problem::internal)?
+        }
+        None => value,
+    };
+    Ok(json(StatusCode::OK, &langbot::answered(&form, value, &run, time::now())?))
 }
 
 /// The place of a streamed answer.
@@ -147,7 +196,7 @@ enum Streaming {
 }
 
 /// Events `chunk` with the pieces as they come, then one `done` with the whole response, or one `problem`.
-fn streamed(app: &App, chunks: Chunks) -> Response {
+fn streamed(app: &App, chunks: Chunks, encode: fn(&ModelChunk) -> Result<Event, Problem>) -> Response {
     let closing = app.closing.clone();
     let events = stream::unfold(Streaming::On(Box::new(chunks)), move |streaming| {
         let closing = closing.clone();
@@ -178,6 +227,12 @@ fn encode(chunk: &ModelChunk) -> Result<Event, Problem> {
         piece => Event::default().event("chunk").json_data(piece),
     };
     event.map_err(Problem::internal)
+}
+
+/// A piece as LangBot has it; the last one is an event `chunk` like the others.
+fn encode_langbot(chunk: &ModelChunk) -> Result<Event, Problem> {
+    let piece = serde_json::to_value(chunk).map_err(Problem::internal)?;
+    Event::default().event("chunk").json_data(langbot::streamed(piece)).map_err(Problem::internal)
 }
 
 refusals!(
@@ -273,7 +328,7 @@ refusals!(
         ("name" = Option<String>, Query, description = "A name to show. It may also come in `Content-Disposition`."),
     ),
     request_body(content((Option<openapi::Upload> = "application/octet-stream")),
-        description = "The content, of any media type, which is held against it."),
+        description = "The content. The media type of the request is compared with it."),
     responses((status = 201, description = "The reference.", body = ArtifactRef), CreateRefusals))]
 pub(crate) async fn create_artifact(
     ClaimedCalls(mut calls, ()): ClaimedCalls<()>,

@@ -113,7 +113,7 @@ fn serve(file: &File, headers: &HeaderMap) -> Response {
 mod tests {
     use super::*;
 
-    fn asked(etag: &str) -> HeaderMap {
+    fn if_none_match(etag: &str) -> HeaderMap {
         [(header::IF_NONE_MATCH, etag.parse().unwrap())].into_iter().collect()
     }
 
@@ -144,7 +144,7 @@ mod tests {
         let first = page(HeaderMap::new()).await;
         assert_eq!(first.headers()[header::CONTENT_TYPE], HTML);
         let etag = first.headers()[header::ETAG].to_str().unwrap().to_owned();
-        assert_eq!(page(asked(&etag)).await.status(), StatusCode::NOT_MODIFIED);
-        assert_eq!(page(asked("\"another\"")).await.status(), StatusCode::OK);
+        assert_eq!(page(if_none_match(&etag)).await.status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(page(if_none_match("\"another\"")).await.status(), StatusCode::OK);
     }
 }

@@ -10,15 +10,18 @@ use agent_host_protocol::{
 };
 use agent_host_runs::{Appended, ClaimRequest, Claimed};
 use axum::{
+    body::Bytes,
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
     access::{ApiRequest, caller::bearer},
+    control_audit::EndedRun,
     http::{Id, Problem, ProblemCode, body, json},
+    langbot,
     openapi::refusals,
 };
 
@@ -80,10 +83,10 @@ pub(crate) async fn claim(mut request: ApiRequest) -> Result<Response, Problem> 
 }
 
 /// The token and the body of a request that writes to a run. Without a token, nothing of the body is read.
-async fn write<T: DeserializeOwned>(request: &mut ApiRequest, limit: usize) -> Result<(String, T), Problem> {
+async fn written(request: &mut ApiRequest, limit: usize) -> Result<(String, Bytes), Problem> {
     body::require_json(&request.headers)?;
     let token = token(&request.headers)?.to_owned();
-    Ok((token, request.json(limit + MORE_BYTES).await?))
+    Ok((token, body::read(std::mem::take(&mut request.body), limit + MORE_BYTES).await?))
 }
 
 /// The token of the claim.
@@ -238,9 +241,22 @@ fn ended(run_id: RunId, result: &SentResult) -> Result<Terminal, Problem> {
 pub(crate) async fn append(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let limit = request.app.host.config().limits.emit_bytes * 2;
-    let (token, append) = write::<Append>(&mut request, limit).await?;
+    let (token, sent) = written(&mut request, limit).await?;
+    let append: Append = match request.dialect {
+        Some(dialect) => body::parse(&dialect.append(&sent, id)?)?,
+        None => body::parse(&sent)?,
+    };
     let AppendParts { first, results, terminal } = append.parts(id)?;
-    Ok(json(StatusCode::OK, &request.app.host.append(id, &token, first, results, terminal).await?))
+    let ends = terminal.is_some();
+    let appended = request.app.host.append(id, &token, first, results, terminal).await?;
+    let mut response = match request.dialect {
+        Some(_) => json(StatusCode::OK, &langbot::appended(&appended, &sent, id)?),
+        None => json(StatusCode::OK, &appended),
+    };
+    if ends {
+        response.extensions_mut().insert(EndedRun);
+    }
+    Ok(response)
 }
 
 /// The end of a run.
@@ -294,7 +310,11 @@ pub(crate) enum Finalize {
 pub(crate) async fn finalize(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let limit = request.app.host.config().limits.result_bytes * 2;
-    let (token, wanted) = write(&mut request, limit).await?;
+    let (token, sent) = written(&mut request, limit).await?;
+    let wanted = match request.dialect {
+        Some(dialect) => body::parse(&dialect.finalize(&sent, id)?)?,
+        None => body::parse(&sent)?,
+    };
     Ok(json(StatusCode::OK, &request.app.host.finalize(id, &token, terminal(wanted)?).await?))
 }
 

@@ -31,8 +31,8 @@ refusals!(LetterRefusals = [InvalidCursor]);
     ))]
 pub(crate) async fn create(mut request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::RunsControl)?;
-    let (wanted, idempotency): (CreateRun, _) = request.idempotent_json().await?;
-    Ok(created(request.app.host.create_run(wanted, &request.caller.0, idempotency).await?))
+    let (create, idempotency): (CreateRun, _) = request.idempotent_json().await?;
+    Ok(created(request.app.host.create_run(create, &request.caller.0, idempotency).await?))
 }
 
 /// Tries a run again

@@ -1,24 +1,27 @@
-//! Taking events.
+//! Accepting events, listing and following them.
 
 use std::time::Duration;
 
-use agent_host_protocol::{Event, EventId, Run, RunId, Scope, event::Envelope, message::Message};
-use agent_host_runs::AcceptedEvent;
+use agent_host_protocol::{Event, EventId, Page, Run, RunId, Scope, Timestamp, event::Envelope, message::Message};
+use agent_host_runs::{AcceptedEvent, EventRecord};
 use axum::{
     http::{HeaderValue, StatusCode},
     response::Response,
 };
-use futures_util::future::try_join_all;
+use futures_util::{TryStreamExt, future::try_join_all};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::output;
+use super::{
+    feed::{Follow, feed_stream},
+    output,
+};
 use crate::{
     access::ApiRequest,
     app::App,
     http::{Id, Problem, json, located, prefer, replayed},
-    openapi::refusals,
+    openapi::{FollowParams, PageParams, refusals},
 };
 
 /// An event that was taken.
@@ -131,23 +134,119 @@ async fn answer(app: &App, accepted: AcceptedEvent, runs: Vec<Run>, wait: Option
 /// An event, with what came of it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = EventWithRuns)]
-struct Shown {
+struct EventView {
     #[serde(flatten)]
     event: Event,
     /// The runs that it was resolved to.
     runs: Vec<RunId>,
 }
 
+/// Events that one request reads at most. A page of a rare selection can be empty and have more after it.
+const EXAMINED: usize = 10_000;
+
+refusals!(ListRefusals = [InvalidCursor, NotAcceptable, TooManyStreams]);
+
+/// Lists accepted events, newest first, or follows them
+///
+/// One request reads at most 10,000 events, so a page can have fewer items than `limit` although `has_more` is true.
+///
+/// With `Accept: text/event-stream` the answer is a stream of the events that are accepted from now on, or after the cursor
+/// `after`, oldest first: `data` is an event with its runs, `id` its cursor, `event` is `accepted`. The `prev_cursor` of a page is
+/// the cursor of its first event, so a program that reads a page and follows from there misses nothing.
+#[utoipa::path(get, path = "/api/v1/events", tag = "events", security(("bearer" = ["runs:read"])),
+    params(
+        PageParams,
+        FollowParams,
+        ("event_type" = Option<String>, Query, description = "Only events of this type, or with `*` at the end: only types that begin so."),
+        ("source" = Option<String>, Query, description = "Only events of this source."),
+        ("workspace_id" = Option<String>, Query, description = "Only events of this workspace."),
+        ("conversation_id" = Option<String>, Query, description = "Only events of this conversation."),
+        ("thread_id" = Option<String>, Query, description = "Only events of this thread."),
+        ("since" = Option<Timestamp>, Query, description = "Only events that the host accepted at this time or later."),
+        ("until" = Option<Timestamp>, Query, description = "Only events that the host accepted before this time."),
+    ),
+    responses(
+        (status = 200, description = "A page of events, or the stream of them.", content(
+            (Page<EventView> = "application/json"),
+            (String = "text/event-stream"),
+        )),
+        ListRefusals,
+    ))]
+pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
+    request.caller.may(Scope::RunsRead)?;
+    let query = &mut request.query;
+    let selection = Selection {
+        event_type: query.text("event_type"),
+        source: query.text("source"),
+        workspace_id: query.text("workspace_id"),
+        conversation_id: query.text("conversation_id"),
+        thread_id: query.text("thread_id"),
+        since: query.parsed("since")?,
+        until: query.parsed("until")?,
+        own: request.caller.0.workspace.clone(),
+    };
+    let follow = Follow::read(&request.headers, query)?;
+    let (cursor, limit) = query.page()?;
+    if let Follow::From(after) = follow {
+        let events = request.app.host.follow_events(after.as_deref(), move |record| selection.has(&record.event))?;
+        return feed_stream(&request.app, "accepted", events.map_ok(|(cursor, record)| (cursor, EventView::from(record))));
+    }
+    let read = move |records: &agent_host_runs::Records| {
+        records.events_of_host(cursor.as_deref(), limit, EXAMINED, |record| selection.has(&record.event))
+    };
+    let Page { items, next_cursor, prev_cursor, has_more } = request.app.read(read).await?;
+    let items = items.into_iter().map(EventView::from).collect();
+    Ok(json(StatusCode::OK, &Page { items, next_cursor, prev_cursor, has_more }))
+}
+
+/// The selection of events.
+struct Selection {
+    event_type: Option<String>,
+    source: Option<String>,
+    workspace_id: Option<String>,
+    conversation_id: Option<String>,
+    thread_id: Option<String>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    /// The workspace of the key: no event of another one is shown.
+    own: Option<String>,
+}
+
+impl Selection {
+    fn has(&self, event: &Event) -> bool {
+        let envelope = &event.envelope;
+        let conversation = envelope.conversation.as_ref();
+        let workspace = conversation.and_then(|it| it.workspace_id.as_ref());
+        let same = |wanted: &Option<String>, has: Option<&String>| wanted.is_none() || wanted.as_ref() == has;
+        self.event_type.as_ref().is_none_or(|wanted| match wanted.strip_suffix('*') {
+            Some(prefix) => envelope.event_type.starts_with(prefix),
+            None => envelope.event_type == *wanted,
+        }) && same(&self.source, Some(&envelope.source))
+            && same(&self.own, workspace)
+            && same(&self.workspace_id, workspace)
+            && same(&self.conversation_id, conversation.and_then(|it| it.conversation_id.as_ref()))
+            && same(&self.thread_id, conversation.and_then(|it| it.thread_id.as_ref()))
+            && self.since.is_none_or(|since| event.received_at >= since)
+            && self.until.is_none_or(|until| event.received_at < until)
+    }
+}
+
+impl From<EventRecord> for EventView {
+    fn from(EventRecord { event, runs, .. }: EventRecord) -> Self {
+        Self { event, runs }
+    }
+}
+
 refusals!(ShowRefusals = [NotFound]);
 
 /// Shows an event, and names the runs that answer it
 #[utoipa::path(get, path = "/api/v1/events/{id}", tag = "events", security(("bearer" = ["runs:read"])), params(Id<EventId>),
-    responses((status = 200, description = "The event.", body = Shown), ShowRefusals))]
+    responses((status = 200, description = "The event.", body = EventView), ShowRefusals))]
 pub(crate) async fn show(Id(id): Id<EventId>, request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::RunsRead)?;
     let workspace = |event: &Event| event.envelope.conversation.as_ref().and_then(|it| it.workspace_id.clone());
     let record = request.app.host.records().event(id)?;
     let record = record.filter(|record| request.caller.sees(workspace(&record.event).as_deref()));
     let record = record.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
-    Ok(json(StatusCode::OK, &Shown { event: record.event, runs: record.runs }))
+    Ok(json(StatusCode::OK, &EventView::from(record)))
 }

@@ -72,7 +72,7 @@ pub(crate) async fn list(request: ApiRequest) -> Result<Response, Problem> {
 }
 
 /// An executor that the caller sees: itself, or one of its workspace.
-fn seen(request: &ApiRequest, id: &str, scope: Scope) -> Result<Executor, Problem> {
+fn visible_executor(request: &ApiRequest, id: &str, scope: Scope) -> Result<Executor, Problem> {
     let ApiRequest { app, caller, query, .. } = request;
     query.finish()?;
     let is_another = !matches!(&caller.0.kind, PrincipalKind::Executor(own) if own == id);
@@ -93,7 +93,7 @@ fn seen(request: &ApiRequest, id: &str, scope: Scope) -> Result<Executor, Proble
     params(("id" = String, Path, description = "The executor.")),
     responses((status = 200, description = "The executor.", body = Executor), ExecutorRefusals))]
 pub(crate) async fn show(Path(id): Path<String>, request: ApiRequest) -> Result<Response, Problem> {
-    Ok(json(StatusCode::OK, &seen(&request, &id, Scope::RunsRead)?))
+    Ok(json(StatusCode::OK, &visible_executor(&request, &id, Scope::RunsRead)?))
 }
 
 /// The executors of a workspace, or of all, counted.
@@ -148,7 +148,7 @@ pub(crate) async fn statistics(request: ApiRequest) -> Result<Response, Problem>
     request_body = Option<ExecutorChange>,
     responses((status = 200, description = "The executor, with its runs.", body = Executor), HeartbeatRefusals))]
 pub(crate) async fn heartbeat(Path(id): Path<String>, mut request: ApiRequest) -> Result<Response, Problem> {
-    seen(&request, &id, Scope::RunsExecute)?;
+    visible_executor(&request, &id, Scope::RunsExecute)?;
     let change: ExecutorChange = request.optional_json(MAX_BODY_BYTES).await?;
     let (executor, changed) = request.app.host.heartbeat(&id, change).await?;
     let mut response = json(StatusCode::OK, &executor);
@@ -165,7 +165,7 @@ pub(crate) async fn heartbeat(Path(id): Path<String>, mut request: ApiRequest) -
     params(("id" = String, Path, description = "The executor.")),
     responses((status = 204, description = "It is gone."), DeregisterRefusals))]
 pub(crate) async fn deregister(Path(id): Path<String>, request: ApiRequest) -> Result<Response, Problem> {
-    seen(&request, &id, Scope::RunsExecute)?;
+    visible_executor(&request, &id, Scope::RunsExecute)?;
     request.app.host.deregister_executor(&id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -178,7 +178,7 @@ pub(crate) async fn deregister(Path(id): Path<String>, request: ApiRequest) -> R
     params(("id" = String, Path, description = "The executor.")),
     responses((status = 200, description = "News, without end.", body = String, content_type = "text/event-stream"), ExecutorRefusals))]
 pub(crate) async fn news(Path(id): Path<String>, request: ApiRequest) -> Result<Response, Problem> {
-    seen(&request, &id, Scope::RunsExecute)?;
+    visible_executor(&request, &id, Scope::RunsExecute)?;
     let place = request.app.subscribe()?;
     let news = request.app.host.executor_news(&id)?;
     let events = news

@@ -41,8 +41,8 @@ refusals!(CreateRefusals = [JSON, WRITE] + [Conflict]);
     ))]
 pub(crate) async fn create(mut request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::Admin)?;
-    let wanted: NewKey = request.json(MAX_BODY_BYTES).await?;
-    let (key, token) = request.app.host.create_key(&request.caller.0, wanted).await.map_err(Problem::of_field)?;
+    let new_key: NewKey = request.json(MAX_BODY_BYTES).await?;
+    let (key, token) = request.app.host.create_key(&request.caller.0, new_key).await.map_err(Problem::of_field)?;
     let location = format!("/api/v1/keys/{}", key.key_id);
     Ok(located(StatusCode::CREATED, location, &Created { key, token }))
 }

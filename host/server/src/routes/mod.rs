@@ -11,6 +11,7 @@ mod deliveries;
 mod document;
 mod events;
 mod executors;
+mod feed;
 mod health;
 mod hooks;
 mod keys;
@@ -31,6 +32,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 pub use self::document::openapi;
 use crate::{
     agents::{
+        list,
         profile::{self, errors::AgentProblem},
         routes as agents,
     },
@@ -45,7 +47,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(health::readyz))
         .routes(routes!(document::document))
         .routes(routes!(metrics::show))
-        .routes(routes!(events::accept))
+        .routes(routes!(events::list, events::accept))
         .routes(routes!(events::show))
         .routes(routes!(runners::list))
         .routes(routes!(runs::list, create::create))
@@ -97,6 +99,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(agents::capabilities))
         .routes(routes!(agents::run))
         .routes(routes!(agents::connect))
+        .routes(routes!(list::threads))
         .routes(routes!(agents::show, agents::forget))
         .routes(routes!(agents::events))
         .routes(routes!(agents::cancel))

@@ -69,7 +69,15 @@ mod tests {
 
     fn check(kind: &str, data: &str, expect: Option<&str>) {
         let data = RawValue::from_string(data.to_owned()).unwrap();
-        let event = RunEvent { run_id: RunId::new(), kind: kind.to_owned(), data, sequence: 1, timestamp: 1 };
+        let event = RunEvent {
+            run_id: RunId::new(),
+            kind: kind.to_owned(),
+            data,
+            sequence: 1,
+            timestamp: 1,
+            source: agent_host_protocol::EventSource::Host,
+            metadata: None,
+        };
         assert_eq!(message(&event).as_deref().map(RawValue::get), expect);
     }
 

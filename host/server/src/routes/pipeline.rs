@@ -1,6 +1,6 @@
 //! Queries of chat pipelines, taken as events.
 
-use agent_host_protocol::{EventId, Run, Scope, event::Envelope, message::ContentPart};
+use agent_host_protocol::{EventId, Run, Scope, event::Envelope, grant::ConversationKey, message::ContentPart};
 use agent_host_runs::{PipelineQuery, inline_bytes};
 use axum::{http::StatusCode, response::Response};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::{
     access::{ApiRequest, caller::Caller},
-    agents::media,
+    agents::{media, read::Spooled},
     agui::event::{Content, Part, Source},
     app::App,
     http::{Problem, located, replayed},
@@ -20,7 +20,8 @@ use crate::{
 struct AcceptedQuery {
     /// The event that it became.
     event_id: EventId,
-    /// The run that answers it.
+    /// The run that answers it: an `AgentRun` of LangBot, with `dialect=v1` a `Run`.
+    #[schema(value_type = Object)]
     run: Run,
 }
 
@@ -41,22 +42,25 @@ refusals!(
 /// Takes a query of a chat pipeline
 ///
 /// The query becomes an event of source `pipeline_adapter`, and the configuration of its pipeline a binding for the one run.
-/// Both are durable when this answers. As no binding of the host bounds the run, it needs the scope `admin`.
+/// Both are durable when this answers. As no binding of the host bounds the run, it needs the scope `admin`. The answer has the names
+/// of LangBot unless the client asks for others (docs/LANGBOT.md).
 #[utoipa::path(post, path = "/api/v1/pipeline/queries", tag = "events", security(("bearer" = ["admin"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body gives the same run.")),
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body gives the same run."),
+    ),
     request_body = PipelineQuery,
     responses(
         (status = 202, description = "The event and its run.", body = AcceptedQuery, headers(
             ("Location" = String, description = "The run."),
-            ("Idempotency-Replayed" = Option<String>, description = "`true` where it was taken before."),
+            ("Idempotency-Replayed" = Option<String>, description = "`true` if it was accepted before."),
         )),
         QueryRefusals,
     ))]
 pub(crate) async fn pipeline_query(mut request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::Admin)?;
     let (query, idempotency): (PipelineQuery, _) = request.idempotent_json().await?;
-    let ApiRequest { app, caller, .. } = request;
-    let mut adapted = query.adapt().map_err(malformed)?;
+    let ApiRequest { app, caller, dialect, .. } = request;
+    let mut adapted = query.adapt(&app.host.config().runner_aliases).map_err(malformed)?;
     keep_bytes(&app, &caller, &mut adapted.envelope).await?;
     let accepted = app.host.run_pipeline_query(adapted, &caller.0, idempotency).await.map_err(Problem::of_field)?;
     let run = *accepted.runs.first().ok_or_else(|| {
@@ -64,7 +68,9 @@ pub(crate) async fn pipeline_query(mut request: ApiRequest) -> Result<Response, 
         Problem::invalid("Idempotency-Key", detail)
     })?;
     let run = caller.run(&app, run)?;
-    let location = format!("/api/v1/runs/{}", run.run_id);
+    // A client that follows the location gets the run in its own names.
+    let names = if dialect.is_some() { "?dialect=langbot-4.11" } else { "" };
+    let location = format!("/api/v1/runs/{}{names}", run.run_id);
     let response = located(StatusCode::ACCEPTED, location, &AcceptedQuery { event_id: accepted.event_id, run });
     Ok(replayed(response, accepted.repeated))
 }
@@ -73,6 +79,7 @@ pub(crate) async fn pipeline_query(mut request: ApiRequest) -> Result<Response, 
 async fn keep_bytes(app: &App, caller: &Caller, envelope: &mut Envelope) -> Result<(), Problem> {
     let conversation = envelope.conversation.as_ref().filter(|it| it.thread_id.is_none());
     let Some(id) = conversation.and_then(|it| it.conversation_id.clone()) else { return Ok(()) };
+    let thread = ConversationKey::new(caller.0.workspace.as_deref().unwrap_or_default(), &id, "");
     for (place, part) in envelope.input.contents.iter_mut().enumerate() {
         let Some(bytes) = inline_bytes(part) else { continue };
         let field = format!("query.user_message.content[{place}]");
@@ -84,7 +91,7 @@ async fn keep_bytes(app: &App, caller: &Caller, envelope: &mut Envelope) -> Resu
         let source = Source::Data { value: value.to_owned(), mime_type: mime_type.to_owned() };
         let is_image = mime_type.starts_with("image/");
         let content = Content::Parts(vec![if is_image { Part::Image { source } } else { Part::Document { source } }]);
-        let kept = media::stored(app, caller, &id, 0, &content).await.map_err(|problem| {
+        let kept = media::stored(app, caller, &thread, 0, &content, &Spooled::default()).await.map_err(|problem| {
             let detail = problem.detail().replace("messages[0].content[0]", &field);
             Problem::new(problem.code(), detail).in_field(field.clone())
         })?;

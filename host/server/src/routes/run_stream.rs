@@ -10,6 +10,7 @@ use futures_util::{StreamExt, stream};
 use crate::{
     app::App,
     http::{Problem, sse},
+    langbot::Dialect,
 };
 
 /// Time that a client waits before it reconnects.
@@ -18,15 +19,16 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Events after sequence `after`, each with its cursor as `id`; ends after the terminal event, or when the
 /// server goes down. The next event is read from the ledger when the client has taken the one before, so a slow
 /// reader holds one event and nothing in the host.
-pub(crate) fn stream(app: &App, id: RunId, after: u64) -> Result<Response, Problem> {
+pub(crate) fn stream(app: &App, id: RunId, after: u64, dialect: Option<Dialect>) -> Result<Response, Problem> {
     let place = app.subscribe()?;
     let events = app.host.follow(id, after)?;
+    let watch = app.host.watch(id).looking();
     let open = app.http.streaming();
-    let events = events.scan(Reading::On, move |reading, event| future::ready(step(reading, id, event)));
+    let events = events.scan(Reading::On, move |reading, event| future::ready(step(reading, id, event, dialect)));
     let events = stream::once(future::ready(Event::default().retry(RETRY)))
         .chain(events)
         .take_until(app.closing.clone().cancelled_owned());
-    Ok(sse::respond(events, (place, open)))
+    Ok(sse::respond(events, (place, open, watch)))
 }
 
 /// The state of the stream.
@@ -35,21 +37,25 @@ enum Reading {
     Broken,
 }
 
-fn step(reading: &mut Reading, id: RunId, event: Result<RunEvent, HostError>) -> Option<Event> {
+fn step(reading: &mut Reading, id: RunId, event: Result<RunEvent, HostError>, dialect: Option<Dialect>) -> Option<Event> {
     if matches!(reading, Reading::Broken) {
         return None;
     }
-    Some(encode(id, event).unwrap_or_else(|problem| {
+    Some(encode(id, event, dialect).unwrap_or_else(|problem| {
         *reading = Reading::Broken;
         // Without an `id`, so that a client continues from its last position after a reconnect.
         Event::default().event("problem").data(problem.to_json())
     }))
 }
 
-fn encode(id: RunId, event: Result<RunEvent, HostError>) -> Result<Event, Problem> {
+fn encode(id: RunId, event: Result<RunEvent, HostError>, dialect: Option<Dialect>) -> Result<Event, Problem> {
     let event = event?;
     let encoded = Event::default().id(Records::run_cursor(id, event.sequence));
     // A type with a line break would break the frame. The host refuses such types; `data` has it in any case.
     let encoded = if event.kind.contains(['\r', '\n']) { encoded } else { encoded.event(&event.kind) };
-    encoded.json_data(&event).map_err(Problem::internal)
+    match dialect {
+        Some(dialect) => encoded.json_data(dialect.run_event(&event)?),
+        None => encoded.json_data(&event),
+    }
+    .map_err(Problem::internal)
 }

@@ -22,7 +22,7 @@ struct Runners<'a> {
     plugins: &'a [PluginReport],
     /// The runners that answer events, by id: those of plugins, and those that executors serve.
     runners: Vec<RunnerManifest>,
-    /// The ids of the runners that executors serve (`[[external_runners]]`).
+    /// The ids of the runners that executors serve (`[[external_runners]]`, and manifests that executors have brought).
     external: Vec<RunnerId>,
     /// Bindings of the configuration.
     bindings: Vec<BindingReport>,
@@ -42,7 +42,9 @@ pub(crate) async fn list(State(app): State<App>, caller: Caller) -> Result<Respo
     let named: BTreeSet<&RunnerId> = plugins.iter().flat_map(|plugin| &plugin.runners).map(|runner| &runner.id).collect();
     let mut runners: BTreeMap<RunnerId, RunnerManifest> =
         named.into_iter().filter_map(|id| Some((id.clone(), app.host.runner(id)?))).collect();
-    let externals = app.host.external_runners();
+    let externals = app.host.external_runners().into_iter();
+    let externals = externals.filter(|(_, workspace)| workspace.is_none() || caller.0.sees(workspace.as_deref()));
+    let externals: Vec<RunnerManifest> = externals.map(|(manifest, _)| manifest).collect();
     let external = externals.iter().map(|manifest| manifest.id.clone()).collect();
     // Executors take the runs of a runner that is in both.
     runners.extend(externals.into_iter().map(|manifest| (manifest.id.clone(), manifest)));

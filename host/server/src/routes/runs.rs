@@ -52,8 +52,8 @@ pub(crate) async fn list(mut request: ApiRequest) -> Result<Response, Problem> {
     };
     let (cursor, limit) = query.page()?;
     if let Some(own) = &request.caller.0.workspace {
-        let asked = filter.workspace_id.replace(own.clone());
-        if asked.is_some_and(|asked| asked != *own) {
+        let requested = filter.workspace_id.replace(own.clone());
+        if requested.is_some_and(|requested| requested != *own) {
             // The caller sees no such runs.
             return Ok(whole_page(Vec::<Run>::new()));
         }
@@ -169,7 +169,7 @@ pub(crate) async fn events(Id(id): Id<RunId>, mut request: ApiRequest) -> Result
             if run.status.is_terminal() && sequence > run.last_sequence {
                 return Err(Problem::new(ProblemCode::InvalidCursor, format!("run {id} ended before that cursor")));
             }
-            run_stream::stream(&request.app, id, sequence)
+            run_stream::stream(&request.app, id, sequence, request.dialect)
         }
     }
 }
@@ -191,7 +191,7 @@ refusals!(CancelRefusals = [JSON, WRITE] + [NotFound, Conflict]);
 /// Asked for when this answers; the run ends a moment later. The body may be left out.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/cancel", tag = "runs", security(("bearer" = ["runs:control"])), params(Id<RunId>),
     request_body = Option<Cancel>,
-    responses((status = 202, description = "The run, of which the end is asked for.", body = Run), CancelRefusals))]
+    responses((status = 202, description = "The run, with the requested cancel.", body = Run), CancelRefusals))]
 pub(crate) async fn cancel(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::RunsControl)?;
     let Cancel { reason } = request.optional_json(MAX_CANCEL_BODY_BYTES).await?;

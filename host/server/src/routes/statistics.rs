@@ -33,7 +33,7 @@ refusals!(StatisticsRefusals = [NotFound]);
 pub(crate) async fn statistics(mut request: ApiRequest) -> Result<Response, Problem> {
     request.caller.may(Scope::RunsRead)?;
     let query = &mut request.query;
-    let wanted = StatisticsQuery {
+    let filter = StatisticsQuery {
         since: query.parsed("since")?,
         until: query.parsed("until")?,
         runner_id: query.parsed::<RunnerId>("runner_id")?.map(|id| id.to_string()),
@@ -43,12 +43,12 @@ pub(crate) async fn statistics(mut request: ApiRequest) -> Result<Response, Prob
         group_by: query.parsed::<By>("group_by")?.map(|By(by)| by),
     };
     query.finish()?;
-    let Some(wanted) = seen_by(&request.caller, wanted) else {
+    let Some(filter) = within_workspace(&request.caller, filter) else {
         return Err(Problem::not_found("there is no such workspace"));
     };
     // One such request reads at a time: others wait here, and do not occupy the threads that read for all requests.
     let _one_at_a_time = SCANS.acquire().await.map_err(Problem::internal)?;
-    let counted = request.app.read(move |records| records.statistics(&wanted)).await?;
+    let counted = request.app.read(move |records| records.statistics(&filter)).await?;
     Ok(json(StatusCode::OK, &counted))
 }
 
@@ -56,12 +56,12 @@ pub(crate) async fn statistics(mut request: ApiRequest) -> Result<Response, Prob
 static SCANS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
 
 /// A key sees its workspace; another one is not there.
-fn seen_by(caller: &Caller, wanted: StatisticsQuery) -> Option<StatisticsQuery> {
+fn within_workspace(caller: &Caller, filter: StatisticsQuery) -> Option<StatisticsQuery> {
     let own = caller.0.workspace.clone();
-    match (&own, &wanted.workspace_id) {
-        (Some(own), Some(asked)) if own != asked => None,
-        (Some(_), _) => Some(StatisticsQuery { workspace_id: own, ..wanted }),
-        (None, _) => Some(wanted),
+    match (&own, &filter.workspace_id) {
+        (Some(own), Some(requested)) if own != requested => None,
+        (Some(_), _) => Some(StatisticsQuery { workspace_id: own, ..filter }),
+        (None, _) => Some(filter),
     }
 }
 

@@ -18,8 +18,8 @@ use agent_host_sdk::contract::{
 };
 use agent_host_sdk::serde_json::{self, Map, Value, json};
 use agent_host_sdk::{
-    ApiError, ArtifactOperation, Completion, Context, ErrorCode, EventOperation, Failure, HistoryOperation, KnowledgeOperation,
-    Manifest, Message, ModelOperation, StateScope, StorageArea, ToolOperation,
+    ApiError, ArtifactOperation, Completion, Context, ConversationReach, ErrorCode, EventOperation, Failure, HistoryOperation,
+    KnowledgeOperation, Manifest, Message, ModelOperation, StateScope, StorageArea, ToolOperation,
 };
 
 /// A manifest that asks for every permission of this version.
@@ -36,6 +36,7 @@ pub(crate) fn manifest(plugin: &str) -> Manifest {
         .tools([ToolOperation::Detail, ToolOperation::Call])
         .knowledge_bases([KnowledgeOperation::List, KnowledgeOperation::Retrieve])
         .history([HistoryOperation::Page, HistoryOperation::Search])
+        .conversations([ConversationReach::Workspace])
         .events([EventOperation::Get, EventOperation::Page])
         .artifacts([ArtifactOperation::Metadata, ArtifactOperation::Read, ArtifactOperation::Create])
         .state([StateScope::Conversation, StateScope::Actor, StateScope::Subject, StateScope::Runner, StateScope::Binding])
@@ -70,7 +71,7 @@ fn usage(message: impl Into<String>) -> ApiError {
 }
 
 #[allow(dead_code, reason = "held, and nothing else")]
-enum Held {
+enum OpenResource {
     Reader(artifacts::Reader),
     Writer(artifacts::Writer),
     Stream(models::ResponseStream),
@@ -79,7 +80,7 @@ enum Held {
 struct Script<'a> {
     ctx: &'a Context,
     kept: BTreeMap<String, Value>,
-    open: Vec<Held>,
+    open: Vec<OpenResource>,
 }
 
 /// The arguments of one step.
@@ -146,7 +147,7 @@ impl Args {
 }
 
 /// The part of bytes that a test compares.
-fn shown(bytes: &[u8]) -> Value {
+fn bytes_json(bytes: &[u8]) -> Value {
     let beginning: Vec<u8> = bytes.iter().copied().take(64).collect();
     let sum = bytes.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
     json!({ "bytes": bytes.len(), "text": String::from_utf8_lossy(&beginning), "sum": sum })
@@ -162,7 +163,7 @@ fn reference(artifact: &ArtifactRef) -> Value {
     })
 }
 
-fn named(id: &str) -> ArtifactRef {
+fn artifact_ref(id: &str) -> ArtifactRef {
     // A runner's claims about an artifact besides its id are ignored.
     ArtifactRef { artifact_id: id.to_owned(), media_type: "image/lie".to_owned(), name: None, size: Some(1), sha256: None }
 }
@@ -220,8 +221,8 @@ impl Script<'_> {
         let mut args = step.as_object().cloned().unwrap_or_default();
         for value in args.values_mut() {
             let Some(kept) = value.as_str().and_then(|text| self.kept.get(text.strip_prefix('$')?)) else { continue };
-            let meant = ["artifact_id", "next", "cursor"].iter().find_map(|name| kept.get(name));
-            *value = meant.unwrap_or(kept).clone();
+            let member = ["artifact_id", "next", "cursor"].iter().find_map(|name| kept.get(name));
+            *value = member.unwrap_or(kept).clone();
         }
         Args(args)
     }
@@ -299,7 +300,7 @@ impl Script<'_> {
                 json!({ "artifact": reference(&metadata.artifact), "times": times })
             }
             "artifacts.read" => {
-                shown(&artifacts::read_range(args.text("id")?, args.number("offset", 0), args.small("length", 1024))?)
+                bytes_json(&artifacts::read_range(args.text("id")?, args.number("offset", 0), args.small("length", 1024))?)
             }
             "artifacts.read_all" => {
                 let reader = artifacts::open(args.text("id")?)?;
@@ -307,7 +308,7 @@ impl Script<'_> {
                 loop {
                     let piece = reader.read(args.small("max", 1 << 20))?;
                     if piece.is_empty() {
-                        break shown(&all);
+                        break bytes_json(&all);
                     }
                     all.extend(piece);
                 }
@@ -315,13 +316,13 @@ impl Script<'_> {
             // Opened `times` over, and never given back.
             "artifacts.leak_readers" => {
                 for _ in 0..args.number("times", 1) {
-                    self.open.push(Held::Reader(artifacts::open(args.text("id")?)?));
+                    self.open.push(OpenResource::Reader(artifacts::open(args.text("id")?)?));
                 }
                 self.open.len().into()
             }
             "artifacts.leak_writers" => {
                 for _ in 0..args.number("times", 1) {
-                    self.open.push(Held::Writer(artifacts::create("text/plain", None)?));
+                    self.open.push(OpenResource::Writer(artifacts::create("text/plain", None)?));
                 }
                 self.open.len().into()
             }
@@ -359,7 +360,7 @@ impl Script<'_> {
             // Opened, and never read.
             "models.leak_streams" => {
                 for _ in 0..args.number("times", 1) {
-                    self.open.push(Held::Stream(models::stream(id, &request)?));
+                    self.open.push(OpenResource::Stream(models::stream(id, &request)?));
                 }
                 self.open.len().into()
             }
@@ -424,7 +425,7 @@ fn on_state(call: &str, args: &Args) -> Result<Value, ApiError> {
 fn on_storage(call: &str, args: &Args) -> Result<Value, ApiError> {
     let area = args.area()?;
     Ok(match call {
-        "storage.get" => storage::get(area, args.text("key")?)?.map_or(Value::Null, |bytes| shown(&bytes)),
+        "storage.get" => storage::get(area, args.text("key")?)?.map_or(Value::Null, |bytes| bytes_json(&bytes)),
         "storage.set" => {
             storage::set(area, args.text("key")?, &args.bytes())?;
             Value::Null
@@ -494,10 +495,10 @@ fn emit(args: &Args) -> Result<Value, ApiError> {
             _ => Role::Assistant,
         };
         let mut message = Message { role, ..Message::user(text) };
-        message.content.extend(args.maybe("artifact").map(|id| ContentPart::Artifact(named(id))));
+        message.content.extend(args.maybe("artifact").map(|id| ContentPart::Artifact(artifact_ref(id))));
         batch.push(RunResult::MessageCompleted(CompletedMessage { message_id: "m".to_owned(), message }));
     } else if let Some(id) = args.maybe("artifact") {
-        batch.push(RunResult::ArtifactCreated(named(id)));
+        batch.push(RunResult::ArtifactCreated(artifact_ref(id)));
     }
     for update in args.list("state") {
         let update = Args(update.as_object().cloned().unwrap_or_default());

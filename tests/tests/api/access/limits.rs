@@ -65,8 +65,8 @@ async fn a_head_that_does_not_come_holds_no_connection() {
     let head = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(100_000));
     // The connection may be closed before the whole request is written.
     let _ = long.write_all(head.as_bytes()).await;
-    let said = rest(&mut long).await;
-    assert!(said.is_empty() || said.starts_with("HTTP/1.1 431"), "{said}");
+    let remainder = rest(&mut long).await;
+    assert!(remainder.is_empty() || remainder.starts_with("HTTP/1.1 431"), "{remainder}");
     assert_eq!(reqwest::get(host.url("/healthz")).await.unwrap().status(), 200);
 }
 
@@ -187,8 +187,8 @@ async fn a_reader_that_never_reads_is_dropped_and_slows_nobody() {
     assert!(grown < 128 << 20, "{READERS} readers that stand still take {} MiB", grown >> 20);
 
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    let said = rest(&mut readers[0]).await;
-    let first = events(&said);
+    let remainder = rest(&mut readers[0]).await;
+    let first = events(&remainder);
     let last_seen = first.last().map_or(0, |(_, event)| event["sequence"].as_u64().unwrap());
     assert!(last_seen < EVENTS, "it was not dropped: {last_seen} of {EVENTS}");
 
@@ -222,14 +222,14 @@ async fn slow_clients_that_read_stay_connected() {
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     // For longer than the limit, a piece every 50 ms; then the rest.
-    let mut said = Vec::new();
+    let mut remainder = Vec::new();
     for _ in 0..60 {
         let mut piece = vec![0; 64 * 1024];
         let count = stream.read(&mut piece).await.unwrap();
-        said.extend_from_slice(&piece[..count]);
+        remainder.extend_from_slice(&piece[..count]);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    said.extend_from_slice(rest(&mut stream).await.as_bytes());
-    let last = events(&String::from_utf8(said).unwrap()).last().map(|(_, event)| event["type"].clone());
+    remainder.extend_from_slice(rest(&mut stream).await.as_bytes());
+    let last = events(&String::from_utf8(remainder).unwrap()).last().map(|(_, event)| event["type"].clone());
     assert_eq!(last, Some(json!("run.completed")));
 }

@@ -1,4 +1,4 @@
-//! This machine without a key: only where the configuration says so, and nobody who only seems to be on it.
+//! This machine without a key: only where the configuration says so, and no client that only seems to be on it.
 
 use agent_host_tests::{Process, process};
 use reqwest::{Client, Method};

@@ -2,6 +2,7 @@
 
 mod approvers;
 mod cors;
+mod feeds;
 mod keys;
 mod limits;
 mod local;

@@ -1,6 +1,6 @@
 //! Every route of the server: who may use it, and what a key of one workspace sees of another through it.
 //!
-//! [`ROUTES`] is held against the router, so a new route comes with a line here.
+//! [`ROUTES`] is compared with the router, so a new route comes with a line here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,6 +50,7 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/webhook-sources", Names::Nothing, "admin", "", &[]),
     ("GET", "/api/v1/schedules", Names::Nothing, "runs:read", "", &[]),
     ("POST", "/api/v1/events", Names::Nothing, "events:write", r#"{"event_type":"nobody.listens"}"#, &[]),
+    ("GET", "/api/v1/events", Names::Nothing, "runs:read", "", &[]),
     ("GET", "/api/v1/events/{id}", Names::Event, "runs:read", "", &[]),
     ("GET", "/api/v1/runners", Names::Nothing, "runs:read", "", &[]),
     ("GET", "/api/v1/runs", Names::Nothing, "runs:read", "", &[]),
@@ -101,6 +102,7 @@ const ROUTES: &[Route] = &[
     ("GET", "/chat/{file}", Names::Nothing, "", "", &[]),
     ("GET", "/agents", Names::Nothing, "runs:read", "", &[]),
     ("GET", "/agents/{agent}/capabilities", Names::Nothing, "runs:read", "", &[]),
+    ("GET", "/agents/{agent}/threads", Names::Nothing, "runs:read", "", &[]),
     ("POST", "/agents/{agent}/run", Names::Nothing, "events:write", SAYS, &[]),
     ("POST", "/agents/{agent}/connect", Names::Nothing, "runs:read", LOOKS, &[]),
     ("GET", "/agents/{agent}/threads/{thread}", Names::Thread, "runs:read", "", &[]),
@@ -133,7 +135,8 @@ const IMAGE: &str = concat!(
     "GIF89a\x01\0\x01\0\r\n--edge--\r\n",
 );
 
-const SCOPES: [&str; 6] = ["events:write", "runs:read", "runs:control", "runs:execute", "actions:respond", "admin"];
+const SCOPES: [&str; 7] =
+    ["events:write", "runs:read", "runs:control", "runs:execute", "actions:respond", "on_behalf_of", "admin"];
 
 /// The routes that the router has, each with the scopes that it says it needs: it cannot have one without describing it.
 async fn routed(host: &Guarded) -> BTreeMap<(String, String), BTreeSet<String>> {
@@ -349,8 +352,8 @@ async fn objects_of_another_workspace_are_not_found() {
         let looks = json!({ "threadId": foreign.thread, "runId": "looked-on", "messages": [] });
         let seen = host.post(&own.key, "/agents/asks/connect", &looks).await;
         assert!(seen.text.contains("RUN_FINISHED") && !seen.text.contains("knows"), "{seen:#?}");
-        let said = format!("/api/v1/agent/history?threadId={}", foreign.thread);
-        host.get(&own.key, &said).await.is(404, "AGENT_SESSION_NOT_FOUND");
+        let history = format!("/api/v1/agent/history?threadId={}", foreign.thread);
+        host.get(&own.key, &history).await.is(404, "AGENT_SESSION_NOT_FOUND");
         // A key of another workspace cannot answer its question.
         let asked = foreign.opened(&host).await["pendingInterrupts"][0]["id"].clone();
         let resume = json!([{ "interruptId": asked, "status": "cancelled" }]);

@@ -14,7 +14,7 @@ use std::{
 use agent_host_tests::{Process, process};
 use serde_json::{Value, json};
 
-use crate::operations::host::{Host, LIMITS, echo, said, text};
+use crate::operations::host::{Host, LIMITS, echo, output_text, text};
 
 /// A directory for a host with the components of another one.
 fn beside(host: &Path) -> tempfile::TempDir {
@@ -71,8 +71,8 @@ async fn another_host_goes_on_from_a_backup_under_load() {
     // The command line moves a backup to a given folder.
     let elsewhere = tempfile::tempdir().unwrap();
     let target = elsewhere.path().join("mine");
-    let told = host.command(&["ledger", "backup", target.to_str().unwrap()]);
-    assert!(told.status.success() && target.join("backup.json").exists(), "{}", text(&told));
+    let printed = host.command(&["ledger", "backup", target.to_str().unwrap()]);
+    assert!(printed.status.success() && target.join("backup.json").exists(), "{}", text(&printed));
     let again = host.command(&["ledger", "backup", target.to_str().unwrap()]);
     assert!(!again.status.success() && text(&again).contains("is there already"), "{}", text(&again));
     let left: Vec<_> = fs::read_dir(host.dir().join("data/backups")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -85,19 +85,19 @@ async fn another_host_goes_on_from_a_backup_under_load() {
     assert!(!before.is_empty() && served > before.len(), "{} before, {served} afterwards", before.len());
 
     let other = beside(host.dir());
-    let (done, told) = agent_host(other.path(), &["ledger", "restore", path.to_str().unwrap()]);
-    assert!(done && told.contains("rows"), "{told}");
+    let (done, printed) = agent_host(other.path(), &["ledger", "restore", path.to_str().unwrap()]);
+    assert!(done && printed.contains("rows"), "{printed}");
     assert_eq!(fs::read_dir(other.path().join("data/components")).unwrap().count(), 1);
-    let (sound, told) = agent_host(other.path(), &["ledger", "check"]);
-    assert!(sound && told.contains("sound"), "{told}");
-    let (done, told) = agent_host(other.path(), &["ledger", "restore", path.to_str().unwrap()]);
-    assert!(!done && told.contains("there is a ledger"), "{told}");
+    let (sound, printed) = agent_host(other.path(), &["ledger", "check"]);
+    assert!(sound && printed.contains("sound"), "{printed}");
+    let (done, printed) = agent_host(other.path(), &["ledger", "restore", path.to_str().unwrap()]);
+    assert!(!done && printed.contains("there is a ledger"), "{printed}");
     let other = Host::of(tokio::task::block_in_place(|| Process::start_in(other, &config)));
     for event in &before {
         let (status, shown) = other.get(&format!("/api/v1/events/{event}")).await;
         assert_eq!(status, 200, "{shown}");
     }
-    assert!(said(&other.say("and on").await[0]).contains("and on"));
+    assert!(output_text(&other.say("and on").await[0]).contains("and on"));
     drop(host);
 }
 
@@ -131,8 +131,8 @@ async fn a_host_that_is_killed_leaves_no_half_backup() {
         unfinished += half.len();
         if let Some(last) = whole.iter().max() {
             let other = beside(dir.path());
-            let (done, told) = agent_host(other.path(), &["ledger", "restore", last.to_str().unwrap()]);
-            assert!(done, "{told}");
+            let (done, printed) = agent_host(other.path(), &["ledger", "restore", last.to_str().unwrap()]);
+            assert!(done, "{printed}");
         }
         host = Host::of(tokio::task::block_in_place(|| Process::start_in(dir, &config)));
         let (status, made) = host.post("/api/v1/backup", &json!({ "to": format!("after-{round}") })).await;
@@ -149,12 +149,12 @@ async fn a_host_that_is_stopped_is_backed_up_too() {
     let host = Host::start(&["echo"], &config);
     let run = host.say("kept").await.remove(0);
     let dir = tokio::task::block_in_place(|| host.process.terminate());
-    let (done, told) = agent_host(dir.path(), &["ledger", "backup", "saved", "--json"]);
-    assert!(done && dir.path().join("saved/ledger/ledger.redb").exists(), "{told}");
-    let (done, told) = agent_host(dir.path(), &["ledger", "restore", "saved", "--data-dir", "other"]);
-    assert!(done, "{told}");
-    let (done, told) = agent_host(dir.path(), &["runs", "show", run["run_id"].as_str().unwrap(), "--data-dir", "other"]);
-    assert!(done && told.contains("completed"), "{told}");
-    let (done, told) = agent_host(dir.path(), &["ledger", "restore", "plugins", "--data-dir", "third", "--json"]);
-    assert!(!done && told.contains("not_a_backup"), "{told}");
+    let (done, printed) = agent_host(dir.path(), &["ledger", "backup", "saved", "--json"]);
+    assert!(done && dir.path().join("saved/ledger/ledger.redb").exists(), "{printed}");
+    let (done, printed) = agent_host(dir.path(), &["ledger", "restore", "saved", "--data-dir", "other"]);
+    assert!(done, "{printed}");
+    let (done, printed) = agent_host(dir.path(), &["runs", "show", run["run_id"].as_str().unwrap(), "--data-dir", "other"]);
+    assert!(done && printed.contains("completed"), "{printed}");
+    let (done, printed) = agent_host(dir.path(), &["ledger", "restore", "plugins", "--data-dir", "third", "--json"]);
+    assert!(!done && printed.contains("not_a_backup"), "{printed}");
 }

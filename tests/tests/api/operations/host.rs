@@ -83,7 +83,7 @@ impl Host {
 }
 
 /// The message of a run.
-pub fn said(run: &Value) -> &str {
+pub fn output_text(run: &Value) -> &str {
     let content = &run["output"]["content"];
     content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_else(|| panic!("it said nothing: {run}"))
 }

@@ -8,8 +8,8 @@ use agent_host_tests::process;
 const INTRODUCTION: &str = "\
 # Configuration reference
 
-Every key of `agent-host.toml`, as the code reads it (`agent-host config reference` prints this list). Unknown keys are refused. Relative
-paths are relative to the file. [CONFIGURATION.md](CONFIGURATION.md) has examples. The test `reference` of `tests/tests/api` compares
+After this page you know every key of `agent-host.toml`, as the code reads it (`agent-host config reference` prints this list). Unknown
+keys are refused. Relative paths are relative to the file. [CONFIGURATION.md](CONFIGURATION.md) has examples. The test `reference` of `tests/tests/api` compares
 this page with the code, and writes it: `UPDATE=1 cargo test --workspace --test api reference`.
 
 ";

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::operations::host::{Host, LIMITS, echo, said, text, until};
+use crate::operations::host::{Host, LIMITS, echo, output_text, text, until};
 
 fn names(report: &Value, section: &str, what: &str) -> Vec<String> {
     let changes = report["changes"].as_array().unwrap();
@@ -15,7 +15,7 @@ fn names(report: &Value, section: &str, what: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_configuration_serves_without_a_restart() {
     let host = Host::start(&["echo"], &format!("{LIMITS}{}", echo("one", "old ")));
-    assert!(said(&host.say("x").await[0]).starts_with("old x"));
+    assert!(output_text(&host.say("x").await[0]).starts_with("old x"));
 
     host.write(&format!("{LIMITS}run_deadline_ms = 9000\n{}{}", echo("one", "new "), echo("two", "second ")));
     let (status, report) = host.reload().await;
@@ -27,18 +27,18 @@ async fn a_new_configuration_serves_without_a_restart() {
     assert_eq!(names(&report, "limits", "changed"), ["run_deadline_ms"]);
     assert_eq!(report["generation"], 1);
     let runs = host.say("y").await;
-    let mut answers: Vec<_> = runs.iter().map(|run| said(run).split(' ').next().unwrap()).collect();
+    let mut answers: Vec<_> = runs.iter().map(|run| output_text(run).split(' ').next().unwrap()).collect();
     answers.sort_unstable();
     assert_eq!(answers, ["new", "second"]);
 
     // The command line, and the signal.
     host.write(&format!("{LIMITS}{}", echo("one", "third ")));
-    let told = host.command(&["config", "reload"]);
-    assert!(told.status.success() && text(&told).contains("bindings: changed one; removed two"), "{}", text(&told));
-    assert!(said(&host.say("z").await[0]).starts_with("third z"));
+    let printed = host.command(&["config", "reload"]);
+    assert!(printed.status.success() && text(&printed).contains("bindings: changed one; removed two"), "{}", text(&printed));
+    assert!(output_text(&host.say("z").await[0]).starts_with("third z"));
     host.write(&format!("{LIMITS}{}", echo("one", "fourth ")));
     host.process.hang_up();
-    until("SIGHUP", async || said(&host.say("z").await[0]).starts_with("fourth z")).await;
+    until("SIGHUP", async || output_text(&host.say("z").await[0]).starts_with("fourth z")).await;
     let (_, report) = host.reload().await;
     assert_eq!((&report["changes"], &report["generation"]), (&json!([]), &json!(4)));
 }
@@ -65,23 +65,23 @@ async fn an_invalid_configuration_changes_nothing_and_is_named() {
         let (status, problem) = host.reload().await;
         assert_eq!((status, problem["code"].as_str()), (422, Some(code)), "{config}\n{problem}");
         assert!(problem["detail"].as_str().unwrap().contains(says), "{says}: {problem}");
-        assert!(said(&host.say("x").await[0]).starts_with("old x"), "{config}");
+        assert!(output_text(&host.say("x").await[0]).starts_with("old x"), "{config}");
     }
     // The allowed part of a refused change is not applied either.
     host.write(&format!("[limits]\nmax_live_runs = 51\nguest_memory_bytes = 33554432\nrun_deadline_ms = 1\n{good}"));
     let (status, problem) = host.reload().await;
     assert_eq!((status, problem["code"].as_str()), (409, Some("restart_needed")), "{problem}");
     assert_eq!(problem["fields"], json!(["limits.guest_memory_bytes", "limits.max_live_runs"]));
-    assert!(said(&host.say("x").await[0]).starts_with("old x"));
-    let told = host.command(&["config", "reload"]);
-    assert!(!told.status.success() && text(&told).contains("limits.max_live_runs"), "{}", text(&told));
+    assert!(output_text(&host.say("x").await[0]).starts_with("old x"));
+    let printed = host.command(&["config", "reload"]);
+    assert!(!printed.status.success() && text(&printed).contains("limits.max_live_runs"), "{}", text(&printed));
     // The file is read again, with what the command line said, so it is the file that is missed.
     fs::remove_file(host.dir().join("agent-host.toml")).unwrap();
     let (status, problem) = host.reload().await;
     assert_ne!(status, 200, "{problem}");
     host.write(&format!("{LIMITS}{good}"));
     assert_eq!(host.reload().await.0, 200);
-    assert!(said(&host.say("x").await[0]).starts_with("new x"));
+    assert!(output_text(&host.say("x").await[0]).starts_with("new x"));
     let (status, problem) = host.post("/api/v1/config/reload", &json!({ "file": "/etc/passwd" })).await;
     assert_eq!((status, problem["field"].as_str()), (400, Some("file")), "{problem}");
 }
@@ -140,7 +140,7 @@ async fn a_run_in_flight_keeps_what_it_began_with() {
     // Server and call go on: the run has them.
     assert_eq!(host.run(&run).await["status"], "running");
     assert_eq!((processes(&stays), processes(&goes).len()), (kept.clone(), 1));
-    assert!(said(&host.say("x").await[0]).starts_with("o x"));
+    assert!(output_text(&host.say("x").await[0]).starts_with("o x"));
 
     until("the run ends", async || host.run(&run).await["status"] == "completed").await;
     let events = host.events(&run).await;

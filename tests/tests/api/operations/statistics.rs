@@ -69,9 +69,11 @@ fn at(run: &Value, field: &str) -> u64 {
     run[field].as_u64().unwrap_or_else(|| panic!("no {field}: {run}"))
 }
 
-const SCRIPT: &str = "[[reply]]\ntext = \"A model says this.\"\nusage = { input = 11, output = 7, cached_input = 3 }\n";
+const SCRIPT: &str =
+    "[[reply]]\ntext = \"A model says this.\"\nusage = { input = 11, output = 7, cached_input = 3, reasoning = 2 }\n";
 
-/// A host with the runner `stage` as two bindings, `free` and `bounded`, and a model with a price.
+/// A host with the runner `stage` as four bindings, and a model with a price. Two are without a budget: `free`, and `short` with little
+/// time. `bounded` has few tokens, and `cheap` has money for a call and a half.
 fn stage() -> Host {
     let dir = agent_host_tests::Process::lay_out(&["stage"]);
     std::fs::write(dir.path().join("script.toml"), SCRIPT).unwrap();
@@ -83,15 +85,26 @@ fn stage() -> Host {
     };
     let model =
         "[[models]]\nid = \"chat\"\nprovider = \"scripted\"\nscript = \"script.toml\"\nprice = { input = 2.0, output = 10.0 }\n";
-    let config = format!("{LIMITS}{model}{}{}", binding("free", ""), binding("bounded", "max_tokens = 30\nmax_cost = 5.0"));
+    let bindings = [
+        binding("free", ""),
+        binding("short", "deadline_ms = 700"),
+        binding("bounded", "max_tokens = 30\nmax_cost = 5.0"),
+        binding("cheap", "max_cost = 0.00015"),
+    ];
+    let config = format!("{LIMITS}{model}{}", bindings.concat());
     Host::of(tokio::task::block_in_place(|| agent_host_tests::Process::start_as(dir, "loopback_without_key = true", &config)))
+}
+
+/// The run of a script.
+async fn begin(host: &Host, event_type: &str, script: Value) -> String {
+    let event = json!({ "event_type": event_type, "input": { "text": script.to_string() } });
+    let (_, answer) = host.post("/api/v1/events", &event).await;
+    answer["runs"][0]["run_id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
 /// The ended run of a script.
 async fn act(host: &Host, event_type: &str, script: Value) -> Value {
-    let event = json!({ "event_type": event_type, "input": { "text": script.to_string() } });
-    let (_, answer) = host.post("/api/v1/events", &event).await;
-    let id = answer["runs"][0]["run_id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    let id = begin(host, event_type, script).await;
     crate::operations::host::until("it ends", async || host.run(&id).await["finished_at"].is_number()).await;
     host.run(&id).await
 }
@@ -100,27 +113,39 @@ async fn act(host: &Host, event_type: &str, script: Value) -> Value {
 async fn usage_is_what_the_host_measured_and_claims_are_apart() {
     let host = stage();
     let model = json!({ "do": "model", "prompt": "Say something." });
-    let once = json!({ "calls": 1, "input": 11, "output": 7, "cached_input": 3, "cost_micros": 92 });
+    let once = json!({ "calls": 1, "input": 11, "output": 7, "cached_input": 3, "reasoning": 2, "cost_micros": 92 });
+    let sleep = json!({ "do": "sleep", "ms": 60_000 });
 
     let failed = act(&host, "free", json!([model, { "do": "fail", "code": "stage.failed", "message": "as asked" }])).await;
     assert_eq!((&failed["status"], &failed["usage"], &failed["usage_by_model"]["chat"]), (&json!("failed"), &once, &once));
 
     let usage = json!({ "input": 1_000, "output": 2_000 });
+    let late = act(&host, "short", json!([model, sleep])).await;
+    assert_eq!((&late["status"], &late["usage"]), (&json!("timeout"), &once), "{late:#}");
+    let id = begin(&host, "free", json!([model, sleep])).await;
+    crate::operations::host::until("a run that goes on shows its use", async || host.run(&id).await["usage"] == once).await;
+    assert_eq!(host.post(&format!("/api/v1/runs/{id}/cancel"), &json!({})).await.0, 202);
+    crate::operations::host::until("it ends", async || host.run(&id).await["finished_at"].is_number()).await;
+    let cancelled = host.run(&id).await;
+    assert_eq!((&cancelled["status"], &cancelled["usage"]), (&json!("cancelled"), &once), "{cancelled:#}");
+
     let boasts = act(&host, "free", json!([model, { "do": "finish", "text": "done", "usage": usage }])).await;
     assert_eq!((&boasts["usage"], &boasts["claimed_usage"]), (&once, &usage), "{boasts:#}");
 
     let silent = act(&host, "free", json!([model, model])).await;
     assert_eq!((&silent["usage"]["calls"], &silent["usage"]["input"]), (&json!(2), &json!(22)), "{silent:#}");
 
-    let parent = act(&host, "free", json!([{ "do": "child", "script": [model] }])).await;
-    assert_eq!((&parent["children_usage"], parent.get("usage")), (&once, None), "{parent:#}");
+    for end in [json!({ "do": "finish" }), json!({ "do": "fail" })] {
+        let parent = act(&host, "free", json!([{ "do": "child", "script": [model, end] }])).await;
+        assert_eq!((&parent["children_usage"], parent.get("usage")), (&once, None), "{parent:#}");
+    }
 
     let (_, all) = host.get("/api/v1/statistics").await;
     let total = &all["total"];
-    assert_eq!((&total["tokens"]["input"], &total["tokens"]["output"]), (&json!(55), &json!(35)), "{total:#}");
-    assert_eq!((&total["cost_micros"], &total["claimed_tokens"]["output"]), (&json!(5 * 92), &json!(2_000)), "{total:#}");
+    assert_eq!((&total["tokens"]["input"], &total["tokens"]["output"]), (&json!(8 * 11), &json!(8 * 7)), "{total:#}");
+    assert_eq!((&total["cost_micros"], &total["claimed_tokens"]["output"]), (&json!(8 * 92), &json!(2_000)), "{total:#}");
     let metrics = reqwest::get(host.process.url("/metrics")).await.unwrap().text().await.unwrap();
-    for (direction, tokens) in [("input", 55), ("output", 35)] {
+    for (direction, tokens) in [("input", 8 * 11), ("output", 8 * 7)] {
         let line = metrics.lines().find(|line| line.starts_with("agent_host_model_tokens_total") && line.contains(direction));
         assert!(line.is_some_and(|line| line.ends_with(&format!(" {tokens}"))), "{direction}: {line:?}");
     }
@@ -140,6 +165,10 @@ async fn a_run_that_has_used_its_budget_gets_no_further_model_calls() {
     let reached: Vec<_> = events.iter().filter(|event| event["type"] == "limit.reached").map(|event| &event["data"]).collect();
     assert_eq!(reached.len(), 1, "{events:#?}");
     assert_eq!((&reached[0]["limit"], &reached[0]["value"]), (&json!("max_tokens"), &json!(30)));
+
+    let run = act(&host, "cheap", json!([model, model, model])).await;
+    assert_eq!((&run["usage"]["calls"], &run["failure"]["code"]), (&json!(2), &json!("budget_exhausted")), "{run:#}");
+    assert_eq!(run["failure"]["details"], json!({ "code": "budget_exhausted", "limit": "max_cost_micros", "value": 150 }));
 
     // A child has what is left of its parent's budget.
     let run = act(&host, "bounded", json!([model, { "do": "child", "script": [model, model] }, model])).await;

@@ -21,8 +21,8 @@ async fn content_is_not_in_the_log() {
         let run = host.say(&format!("{MARK}-question"), &[]).await;
         assert_eq!(run["output"]["content"], format!("{MARK}-answer"), "{run:#}");
         let events = host.get(&format!("/api/v1/runs/{}/events?limit=100", run["run_id"].as_str().unwrap())).await.to_string();
-        for said in ["parameter", "result", "answer"] {
-            assert!(events.contains(&format!("{MARK}-{said}")), "it was said: {events}");
+        for word in ["parameter", "result", "answer"] {
+            assert!(events.contains(&format!("{MARK}-{word}")), "it was said: {events}");
         }
         let (_, log) = host.end().await;
         assert!(log.contains("DEBUG"), "{log}");

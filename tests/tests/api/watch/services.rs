@@ -25,11 +25,11 @@ async fn serve(router: Router) -> String {
     url
 }
 
-type Kept<T> = Arc<Mutex<Vec<T>>>;
+type SharedList<T> = Arc<Mutex<Vec<T>>>;
 
 /// The headers and the bodies of requests.
 #[derive(Clone, Default)]
-pub struct Seen(Kept<(HeaderMap, Value)>);
+pub struct Seen(SharedList<(HeaderMap, Value)>);
 
 impl Seen {
     fn note(&self, headers: HeaderMap, body: Value) {
@@ -116,13 +116,13 @@ impl Tools {
 #[derive(Clone, Default)]
 pub struct Collector {
     pub url: String,
-    kept: Kept<(HeaderMap, Bytes)>,
+    kept: SharedList<(HeaderMap, Bytes)>,
 }
 
 impl Collector {
     pub async fn start() -> Self {
-        let kept = Kept::default();
-        let take = async |State(kept): State<Kept<(HeaderMap, Bytes)>>, headers: HeaderMap, body: Bytes| {
+        let kept = SharedList::default();
+        let take = async |State(kept): State<SharedList<(HeaderMap, Bytes)>>, headers: HeaderMap, body: Bytes| {
             kept.lock().unwrap().push((headers, body));
             // An empty answer is an empty message.
             ([("content-type", "application/x-protobuf")], Vec::<u8>::new())
@@ -163,16 +163,16 @@ impl Collector {
 /// A value of an attribute.
 pub fn attribute(attributes: &[KeyValue], name: &str) -> Option<Value> {
     let found = attributes.iter().find(|attribute| attribute.key == name)?;
-    Some(shown(found.value.as_ref()?))
+    Some(json_of(found.value.as_ref()?))
 }
 
-fn shown(value: &AnyValue) -> Value {
+fn json_of(value: &AnyValue) -> Value {
     match value.value.as_ref().unwrap() {
         any_value::Value::StringValue(text) => json!(text),
         any_value::Value::IntValue(number) => json!(number),
         any_value::Value::BoolValue(is) => json!(is),
         any_value::Value::DoubleValue(number) => json!(number),
-        any_value::Value::ArrayValue(array) => array.values.iter().map(shown).collect(),
+        any_value::Value::ArrayValue(array) => array.values.iter().map(json_of).collect(),
         other => panic!("{other:?}"),
     }
 }

@@ -28,15 +28,15 @@ async fn the_client_that_knows_nothing_of_1_0_takes_everything_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn protobuf_says_the_same_as_text() {
     let host = Host::start("").await;
-    let mut told = Vec::new();
+    let mut inputs = Vec::new();
     for (n, scenario) in scenarios::all().into_iter().enumerate() {
         for (wire, accept) in [("sse", "text/event-stream"), ("proto", "application/vnd.ag-ui.event+proto, text/event-stream")] {
             let mut scenario = alone(&host, &scenario, &format!("{wire}-{n}"));
             scenario["accept"] = json!(accept);
-            told.push(scenario);
+            inputs.push(scenario);
         }
     }
-    let played = play(Client::Today, &told);
+    let played = play(Client::Today, &inputs);
     for two in played.chunks(2) {
         let [text, binary] = [&two[0], &two[1]].map(|played| played.turn(0));
         let end = text.events().last().unwrap()["type"].as_str().unwrap();
@@ -45,7 +45,14 @@ async fn protobuf_says_the_same_as_text() {
             let messages = turn.messages().iter();
             messages.map(|message| json!([message["role"], without_ids(&message["content"]), calls(message)])).collect()
         };
-        assert_eq!(shape(text), shape(binary), "{}", two[1].name());
+        let [mut text_shape, mut binary_shape] = [text, binary].map(shape);
+        if two[1].name().starts_with("subagents") {
+            // A child and its parent are two runs: which of them is heard first is a matter of moments.
+            for shape in [&mut text_shape, &mut binary_shape] {
+                shape.sort_by_key(Value::to_string);
+            }
+        }
+        assert_eq!(text_shape, binary_shape, "{}", two[1].name());
         assert_eq!(text.0["state"], binary.0["state"], "{}", two[1].name());
     }
     // Protobuf is only for clients that name it.
@@ -90,16 +97,16 @@ async fn images_come_by_their_address_and_are_kept() {
         // Sources that name files are none of 0.0.59.
         let parts = if client == Client::Old { 2 } else { 3 };
         let content = &content.as_array().unwrap()[..parts];
-        let told = json!({
+        let inputs = json!({
             "name": "image by url", "url": host.url("/agents/stage/run"), "threadId": format!("{client:?}"), "turns": [
                 { "runId": "u1", "say": content, "props": { "script": [{ "do": "input" }] } },
                 { "runId": "u2", "say": "And?", "props": { "script": [{ "do": "say", "text": "Fine." }] } },
             ],
         });
         let before = asked.load(Ordering::Relaxed);
-        let played = &play(client, &[told])[0];
+        let played = &play(client, &[inputs])[0];
         played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
-        let seen = played.turn(0).said();
+        let seen = played.turn(0).printed();
         let pictures = ["contents", "attachments"].map(|name| seen[name].as_array().unwrap()).into_iter().flatten();
         let pictures: Vec<_> = pictures.filter(|part| part["media_type"] == "image/png").collect();
         assert!(pictures.len() >= parts - 1, "{seen}");
@@ -143,10 +150,10 @@ fn alone(host: &Host, scenario: &scenarios::Scenario, thread: &str) -> Value {
 async fn talks(client: Client) {
     let host = Host::start("").await;
     let simple = scenarios::all();
-    let mut told: Vec<Value> =
+    let mut inputs: Vec<Value> =
         simple.iter().enumerate().map(|(n, scenario)| alone(&host, scenario, &format!("simple-{n}"))).collect();
-    told.extend(conversations(&host));
-    let played = play(client, &told);
+    inputs.extend(conversations(&host));
+    let played = play(client, &inputs);
     for (scenario, played) in simple.iter().zip(&played) {
         println!("{client:?}: {}", scenario.name);
         let turn = played.turn(0);
@@ -215,8 +222,15 @@ fn shows(client: Client, name: &str, turn: Turn<'_>) {
             let ended = turn.of("SUBAGENT_FINISHED").len() + turn.of("SUBAGENT_ERROR").len();
             assert_eq!(ended, 3, "what began has ended");
             assert_eq!(turn.of("SUBAGENT_ERROR")[0]["message"], "no muse");
-            let said: Value = serde_json::from_str(assistant.last().unwrap()).unwrap();
-            assert_eq!(said["said"], "I am the child.");
+            let printed: Value = assistant.iter().rev().find_map(|text| serde_json::from_str(text).ok()).unwrap();
+            assert_eq!(printed["said"], "I am the child.");
+            // What the child says is its own.
+            let child = started.iter().find(|started| started["name"] == "default").unwrap_or_else(|| panic!("{started:#?}"));
+            let message = turn.messages().iter().find(|message| message["content"] == "I am the child.");
+            let message = message.unwrap_or_else(|| panic!("{:#}", turn.0["messages"]));
+            let tags: Vec<_> =
+                turn.of("TEXT_MESSAGE_CONTENT").into_iter().filter(|event| event["messageId"] == message["id"]).collect();
+            assert!(tags.iter().all(|event| event["subagentRunId"] == child["subagentRunId"]) && !tags.is_empty(), "{tags:#?}");
         }
         "usage" => {
             assert_eq!(assistant, ["A model says this, word by word."]);
@@ -382,16 +396,16 @@ fn went(client: Client, played: &Played) {
             played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
             let texts = last.texts("assistant");
             assert_eq!((texts.len(), &texts[..2]), (3, &["One.", "Two."][..]), "{texts:?}");
-            let history = last.said().to_string();
+            let history = last.printed().to_string();
             // The whole history was sent twice, and is there once.
-            for said in ["First.", "One.", "Second."] {
-                assert_eq!(history.matches(said).count(), 1, "{said} in {history}");
+            for printed in ["First.", "One.", "Second."] {
+                assert_eq!(history.matches(printed).count(), 1, "{printed} in {history}");
             }
         }
         "state back" => {
             played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
             assert_eq!(turn(0).0["state"], json!({ "color": "red", "size": 1 }));
-            assert_eq!(last.said()["state"], json!({ "color": "blue", "size": 2 }));
+            assert_eq!(last.printed()["state"], json!({ "color": "blue", "size": 2 }));
             assert_eq!(last.0["state"], json!({ "color": "blue", "size": 2 }));
         }
         "frontend tool" => {
@@ -410,8 +424,8 @@ fn went(client: Client, played: &Played) {
         }
         "two frontend tools" => {
             played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
-            let said = last.said();
-            let texts: Vec<_> = said.as_array().unwrap().iter().map(|output| &output["text"]).collect();
+            let printed = last.printed();
+            let texts: Vec<_> = printed.as_array().unwrap().iter().map(|output| &output["text"]).collect();
             assert_eq!(texts, ["1st", "2nd"]);
         }
         "interrupt" => {
@@ -432,11 +446,11 @@ fn went(client: Client, played: &Played) {
                 (&json!("input_required"), &json!(["name"]))
             );
             last.well("RUN_FINISHED");
-            assert_eq!(last.said(), json!({ "submitted": { "name": "Ada" } }));
+            assert_eq!(last.printed(), json!({ "submitted": { "name": "Ada" } }));
         }
         "declined" => {
             last.well("RUN_FINISHED");
-            assert!(last.said().get("declined").is_some(), "{}", last.said());
+            assert!(last.printed().get("declined").is_some(), "{}", last.printed());
         }
         "asked twice" => {
             assert_eq!(turn(1).0["interrupts"].as_array().unwrap().len(), 1);
@@ -447,7 +461,7 @@ fn went(client: Client, played: &Played) {
             let interrupt = &turn(0).0["interrupts"][0];
             assert_eq!(interrupt["metadata"]["action"], "message.edit", "{interrupt}");
             last.well("RUN_FINISHED");
-            assert!(last.said().get("denied").is_some(), "{}", last.said());
+            assert!(last.printed().get("denied").is_some(), "{}", last.printed());
         }
         "cancel" => {
             let cancelled = turn(0);
@@ -474,7 +488,7 @@ fn went(client: Client, played: &Played) {
         }
         "image" => {
             played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
-            let seen = turn(0).said();
+            let seen = turn(0).printed();
             let parts = ["contents", "attachments"].map(|name| seen[name].as_array().unwrap()).into_iter().flatten();
             let pictures: Vec<_> = parts.filter(|part| part["media_type"] == "image/png").collect();
             assert!(!pictures.is_empty(), "{seen}");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::agui::{
     node::{Client, play},
     scenarios::{everything, pick, picker},
-    support::{Frame, Host, View, Wire, input, is_terminal, shown, sound, verified, with},
+    support::{Frame, Host, View, Wire, input, is_terminal, lines_of, sound, verified, with},
 };
 
 /// Pieces are not joined, so that there are many places to cut at.
@@ -55,7 +55,7 @@ impl Seen {
 
 impl Reconnect {
     /// The first request of a client that will reconnect in this way.
-    fn prepared(self, mut input: Value) -> Value {
+    fn prepare(self, mut input: Value) -> Value {
         match self {
             Self::Cursor => input["forwardedProps"]["agentHost"] = json!({ "cursors": true }),
             Self::Agno => input["forwardedProps"]["agnoBackground"] = json!({ "enabled": true }),
@@ -91,7 +91,7 @@ impl Reconnect {
             Self::Cursor | Self::Agno => {
                 let answer = host.post("/agents/stage/run", &self.after(input, seen.last.as_ref())).await;
                 // A client that asks for a run receives its end, whatever it has seen.
-                assert_eq!(answer.status(), 200, "{self:?} after {:?} of {}", seen.last, shown(&seen.joined));
+                assert_eq!(answer.status(), 200, "{self:?} after {:?} of {}", seen.last, lines_of(&seen.joined));
                 Some(Wire::open(answer).await)
             }
             Self::Events => {
@@ -110,12 +110,12 @@ impl Reconnect {
             Self::Run | Self::Connect | Self::Cursor => {
                 if whole {
                     // A separate stream for the stock client. A client has all events before its cursor.
-                    let mut told = events.clone();
+                    let mut run_input = events.clone();
                     if self == Self::Cursor {
-                        assert!(!events.iter().any(|event| event["type"] == "MESSAGES_SNAPSHOT"), "{}", shown(&events));
-                        told.insert(1, json!({ "type": "MESSAGES_SNAPSHOT", "messages": seen.view.messages }));
+                        assert!(!events.iter().any(|event| event["type"] == "MESSAGES_SNAPSHOT"), "{}", lines_of(&events));
+                        run_input.insert(1, json!({ "type": "MESSAGES_SNAPSHOT", "messages": seen.view.messages }));
                     }
-                    sound(&told, thread, &run_id);
+                    sound(&run_input, thread, &run_id);
                 }
                 // A page that has seen the end does not come back; one that has been reloaded does.
                 seen.view.ends.clear();
@@ -216,13 +216,13 @@ async fn cut_everywhere(host: &Host, script: &Value) -> usize {
             let whole = &whole;
             async move {
                 let (thread, run) = (format!("cut-{way:?}-{cut}"), format!("run-{way:?}-{cut}"));
-                let told = way.prepared(input(&thread, &run, script));
-                let mut seen = way.begin(host, &thread, &run, &told, cut).await;
+                let run_input = way.prepare(input(&thread, &run, script));
+                let mut seen = way.begin(host, &thread, &run, &run_input, cut).await;
                 if cut % 3 > 0 {
                     // Cut once more, soon: in what is said to those who come back.
-                    way.come_back(host, &thread, &run, &told, &mut seen, 1 + cut % 4).await;
+                    way.come_back(host, &thread, &run, &run_input, &mut seen, 1 + cut % 4).await;
                 }
-                way.come_back(host, &thread, &run, &told, &mut seen, usize::MAX).await;
+                way.come_back(host, &thread, &run, &run_input, &mut seen, usize::MAX).await;
                 let seen = seen.view.essence();
                 (seen != *whole).then(|| format!("{way:?} after {cut}: {seen}"))
             }
@@ -240,7 +240,7 @@ async fn the_stock_client_that_is_cut_after_each_event_shows_the_whole_answer_on
     let host = Host::start(EACH).await;
     let script = everything(2);
     let (count, whole) = calm(&host, &script).await;
-    let mut told = Vec::new();
+    let mut run_input = Vec::new();
     for cut in 1..=count {
         for way in ["run", "connect", "reload"] {
             let (thread, run) = (format!("cut-{way}-{cut}"), format!("run-{way}-{cut}"));
@@ -255,18 +255,18 @@ async fn the_stock_client_that_is_cut_after_each_event_shows_the_whole_answer_on
                     "runId": format!("{run}-observed"), "url": host.url("/agents/stage/connect"), "fresh": true,
                 }),
             };
-            told.push(json!({ "name": format!("{way} {cut}"), "url": url, "threadId": thread, "turns": [first, second] }));
+            run_input.push(json!({ "name": format!("{way} {cut}"), "url": url, "threadId": thread, "turns": [first, second] }));
         }
     }
     for client in [Client::Today, Client::Old] {
         // Another client needs other threads.
-        let told: Vec<Value> = told
+        let run_input: Vec<Value> = run_input
             .iter()
             .map(|scenario| {
                 with(scenario.clone(), json!({ "threadId": format!("{client:?}-{}", scenario["threadId"].as_str().unwrap()) }))
             })
             .collect();
-        let played = play(client, &told);
+        let played = play(client, &run_input);
         for played in &played {
             let (first, second) = (played.turn(0), played.turn(1));
             let ended = first.events().last().is_some_and(is_terminal);
@@ -295,17 +295,17 @@ async fn a_host_that_is_killed_in_the_middle_of_an_answer_goes_on_where_it_was()
     // The beginning, the end, and between: in the reasoning, in the text, between tools, and after them.
     let places: Vec<usize> = [1, 3, 6, 9, 14, 19, 24, count - 4].into_iter().filter(|place| *place < count).collect();
     for (round, place) in places.into_iter().enumerate() {
-        let told = RECONNECTS.map(|way| {
+        let run_input = RECONNECTS.map(|way| {
             let (thread, run) = (format!("kill-{round}-{way:?}"), format!("run-{round}-{way:?}"));
-            (way, way.prepared(input(&thread, &run, &script)), thread, run)
+            (way, way.prepare(input(&thread, &run, &script)), thread, run)
         });
         // All at once: the host dies once a round.
-        let began = told.iter().map(|(way, told, thread, run)| way.begin(&host, thread, run, told, place));
+        let began = run_input.iter().map(|(way, run_input, thread, run)| way.begin(&host, thread, run, run_input, place));
         let seen = futures_util::future::join_all(began).await;
         host.kill();
         host.revive();
-        for ((way, told, thread, run), mut seen) in told.iter().zip(seen) {
-            way.come_back(&host, thread, run, told, &mut seen, usize::MAX).await;
+        for ((way, run_input, thread, run), mut seen) in run_input.iter().zip(seen) {
+            way.come_back(&host, thread, run, run_input, &mut seen, usize::MAX).await;
             assert_eq!(seen.view.essence(), whole, "{way:?}, killed after {place}");
         }
     }
@@ -357,11 +357,11 @@ async fn questions_and_tools_of_the_front_end_survive_a_kill_and_are_answered_on
         let texts = View::of(&again).texts("assistant");
         let mut once = texts.clone();
         once.dedup();
-        assert_eq!(texts, once, "{}", shown(&again));
+        assert_eq!(texts, once, "{}", lines_of(&again));
     }
     let whole = host.thread("asks").await;
-    let said: Vec<_> = whole["messages"].as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
-    assert_eq!(said, ["Do it.", "Before.", r#"{"submitted":true}"#, "After."], "{whole:#}");
+    let contents: Vec<_> = whole["messages"].as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
+    assert_eq!(contents, ["Do it.", "Before.", r#"{"submitted":true}"#, "After."], "{whole:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -369,14 +369,14 @@ async fn many_look_at_one_run_and_all_see_it_whole() {
     let host = Host::start("").await;
     let script = everything(10);
     let (_, whole) = calm(&host, &script).await;
-    let told = input("many", "many-1", &script);
-    let first = host.run(&told).await;
+    let run_input = input("many", "many-1", &script);
+    let first = host.run(&run_input).await;
     let mut others: Vec<Wire> = Vec::new();
     for n in 0..12 {
         others.push(if n % 2 == 0 {
-            host.run(&told).await
+            host.run(&run_input).await
         } else {
-            host.connect(&with(told.clone(), json!({ "runId": format!("look-{n}"), "messages": [] }))).await
+            host.connect(&with(run_input.clone(), json!({ "runId": format!("look-{n}"), "messages": [] }))).await
         });
         tokio::time::sleep(std::time::Duration::from_millis(DELAY_MS)).await;
     }
@@ -384,6 +384,6 @@ async fn many_look_at_one_run_and_all_see_it_whole() {
     for wire in others {
         let events = wire.rest().await;
         verified(&events);
-        assert_eq!(View::of(&events).essence(), whole, "{}", shown(&events));
+        assert_eq!(View::of(&events).essence(), whole, "{}", lines_of(&events));
     }
 }

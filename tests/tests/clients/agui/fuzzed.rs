@@ -24,7 +24,7 @@ async fn ten_thousand_bodies_are_answered_as_the_documents_say() {
     println!("AGUI_SEED={seed} AGUI_BODIES={count}");
     let limits = "http_body_bytes = 200000";
     let agui = "[agui.api]\nagent = \"stage\"\nprofile = \"strict\"";
-    let host = Host::told("loopback_without_key = true", &config(agui, limits)).await;
+    let host = Host::with_config("loopback_without_key = true", &config(agui, limits)).await;
     let mut random = Random(seed);
     let requests: Vec<_> = (0..usize::try_from(count).unwrap())
         .map(|n| {
@@ -72,8 +72,8 @@ async fn ten_thousand_bodies_are_answered_as_the_documents_say() {
     // Some valid requests succeed; and the host works as before.
     let streams: usize = kinds.iter().filter(|(kind, _)| kind.contains("stream")).map(|(_, count)| count).sum();
     assert!(streams > usize::try_from(count).unwrap() / 20, "{kinds:#?}");
-    let told = input("after-all", "after-all", &json!([{ "do": "say", "text": "Still here." }]));
-    sound(&host.run(&told).await.rest().await, "after-all", "after-all");
+    let valid_input = input("after-all", "after-all", &json!([{ "do": "say", "text": "Still here." }]));
+    sound(&host.run(&valid_input).await.rest().await, "after-all", "after-all");
     tokio::time::sleep(Duration::from_millis(10)).await;
 }
 
@@ -97,8 +97,8 @@ async fn documented(answer: Response) -> Result<String, String> {
         }
         (400..500, "application/problem+json") => {
             let problem: Value = serde_json::from_str(&text()).map_err(|error| format!("{error}: {}", text()))?;
-            let said = |name: &str| problem[name].as_str().is_some_and(|text| !text.is_empty());
-            if problem["status"] == status && said("code") && said("title") && said("detail") && said("type") {
+            let has_text = |name: &str| problem[name].as_str().is_some_and(|text| !text.is_empty());
+            if problem["status"] == status && has_text("code") && has_text("title") && has_text("detail") && has_text("type") {
                 Ok(format!("{status} {}", problem["code"].as_str().unwrap_or_default()))
             } else {
                 Err(text())
@@ -115,6 +115,8 @@ fn events(text: &str) -> Result<String, String> {
         if frame.starts_with(':') {
             continue;
         }
+        let placed = frame.strip_prefix("id: ").and_then(|rest| rest.split_once('\n'));
+        let frame = placed.map_or(frame, |(_, rest)| rest);
         let data = frame.strip_prefix("data: ").filter(|data| !data.contains(['\n', '\r']));
         let data = data.ok_or_else(|| format!("no line of data: {frame:?}"))?;
         events.push(serde_json::from_str::<Value>(data).map_err(|error| format!("{error}: {data}"))?);

@@ -9,7 +9,7 @@ use tokio::{
     net::TcpSocket,
 };
 
-use crate::agui::support::{Host, View, config, input, is_terminal, shown, sound};
+use crate::agui::support::{Host, View, config, input, is_terminal, lines_of, sound};
 
 /// Clients that do not read, and how much there is for each to read.
 const DEAF: usize = 4;
@@ -38,7 +38,7 @@ async fn a_host_that_ends_says_so_at_the_end_of_each_stream_and_cuts_none() {
         let (n, events) = read.await.unwrap();
         sound(&events, &format!("t{n}"), &format!("r{n}"));
         let last = events.last().unwrap();
-        assert_eq!((&last["type"], &last["code"]), (&json!("RUN_ERROR"), &json!("SERVER_SHUTDOWN")), "{}", shown(&events));
+        assert_eq!((&last["type"], &last["code"]), (&json!("RUN_ERROR"), &json!("SERVER_SHUTDOWN")), "{}", lines_of(&events));
     }
     // The runs go on where they were.
     host.revive();
@@ -53,7 +53,7 @@ async fn a_host_that_ends_says_so_at_the_end_of_each_stream_and_cuts_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_never_reads_holds_nobody_up() {
-    let host = Host::told("loopback_without_key = true", &config("", QUICK)).await;
+    let host = Host::with_config("loopback_without_key = true", &config("", QUICK)).await;
     // More than the system and the host hold for one who does not read.
     let piece = "It is all for nothing. ".repeat(400);
     let script = json!([{ "do": "repeat", "times": PIECES, "steps": [{ "do": "say", "text": piece }] }]);
@@ -97,7 +97,7 @@ async fn a_client_that_never_reads_holds_nobody_up() {
 async fn the_configuration_decides_on_runs_of_disconnected_clients() {
     let slow = json!([{ "do": "say", "text": "word ".repeat(600), "pieces": 600, "delay_ms": 50 }]);
     for (policy, goes_on) in [("detach", true), ("cancel", false)] {
-        let host = Host::start(&format!("on_disconnect = \"{policy}\"")).await;
+        let host = Host::start(&format!("on_disconnect = \"{policy}\"\ndisconnect_grace_ms = 0")).await;
         let mut wire = host.run(&input("t", "r", &slow)).await;
         wire.until(|event| event["type"] == "TEXT_MESSAGE_CONTENT").await;
         drop(wire);
@@ -112,10 +112,10 @@ async fn the_configuration_decides_on_runs_of_disconnected_clients() {
         sound(&again, "t", "r");
         assert_eq!(again.last().unwrap()["outcome"], json!({ "type": "cancelled" }), "{policy}");
         // With two who look, one may leave.
-        let told = input("t", "r2", &json!([{ "do": "say", "text": "Still here.", "pieces": 11, "delay_ms": 60 }]));
-        let mut first = host.run(&told).await;
+        let run_input = input("t", "r2", &json!([{ "do": "say", "text": "Still here.", "pieces": 11, "delay_ms": 60 }]));
+        let mut first = host.run(&run_input).await;
         first.until(|event| event["type"] == "TEXT_MESSAGE_CONTENT").await;
-        let second = host.run(&told).await;
+        let second = host.run(&run_input).await;
         drop(first);
         let events = second.rest().await;
         sound(&events, "t", "r2");

@@ -5,7 +5,7 @@
 // A scenario: {"url", "threadId", "state"?, "accept"?, "turns": [...]}. All turns are of one agent, as in one page. A turn:
 // {"runId", "say"? (a text or parts), "messageId"?, "add"? (messages as they are), "props"?, "tools"?, "context"?, "resume"?,
 //  "answers"? (texts for the calls without results, in order), "resumeAll"? (for each interrupt), "headers"?, "url"?,
-//  "fresh"? (another page: no memory), "cancelOn"? {"type", "url"}, "abortOn"? (type), "setState"?}.
+//  "fresh"? (another page: no memory), "keep"? (the first so many messages), "rewrite"? (text of the last one), "cancelOn"? {"type", "url"}, "abortOn"? (type), "setState"?}.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
@@ -60,6 +60,10 @@ async function play(scenario) {
 
 async function take(agent, turn) {
   if (turn.setState !== undefined) agent.setState(turn.setState);
+  if (turn.keep !== undefined) agent.setMessages(agent.messages.slice(0, turn.keep));
+  if (turn.rewrite !== undefined) {
+    agent.setMessages(agent.messages.map((m, n, all) => (n === all.length - 1 ? { ...m, content: turn.rewrite } : m)));
+  }
   if (turn.say !== undefined) {
     agent.addMessage({ id: turn.messageId ?? `${turn.runId}-user`, role: "user", content: turn.say });
   }

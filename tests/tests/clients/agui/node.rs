@@ -35,13 +35,13 @@ impl Client {
 /// Plays scenarios one after the other in one process, and gives what came of each.
 pub fn play(client: Client, scenarios: &[Value]) -> Vec<Played> {
     let dir = tempfile::tempdir().unwrap();
-    let (told, output, log) = (dir.path().join("told.json"), dir.path().join("output.json"), dir.path().join("log"));
-    fs::write(&told, serde_json::to_vec(scenarios).unwrap()).unwrap();
+    let (input_file, output, log) = (dir.path().join("told.json"), dir.path().join("output.json"), dir.path().join("log"));
+    fs::write(&input_file, serde_json::to_vec(scenarios).unwrap()).unwrap();
     let out = fs::File::create(&log).unwrap();
     let harness = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/agui/harness.mjs");
     block_in_place(|| {
         let mut node = Command::new("node");
-        node.arg(harness).arg(client.modules()).arg(&told).arg(&output);
+        node.arg(harness).arg(client.modules()).arg(&input_file).arg(&output);
         node.stdin(Stdio::null()).stderr(out.try_clone().unwrap()).stdout(out);
         let mut node = node.spawn().expect("install Node.js 20 or newer (https://nodejs.org)");
         let began = Instant::now();
@@ -106,7 +106,7 @@ impl<'a> Turn<'a> {
 
     /// The last text of the assistant, which is JSON.
     #[track_caller]
-    pub fn said(&self) -> Value {
+    pub fn printed(&self) -> Value {
         let texts = self.texts("assistant");
         let last = texts.last().unwrap_or_else(|| panic!("it said nothing: {:#}", self.0));
         serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {last}"))

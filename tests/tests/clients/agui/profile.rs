@@ -36,7 +36,7 @@ fn say(text: &str) -> Value {
     json!([{ "do": "say", "id": "m", "text": text }])
 }
 
-async fn answered(request: RequestBuilder) -> (u16, Value) {
+async fn send(request: RequestBuilder) -> (u16, Value) {
     let answer = request.send().await.unwrap();
     let status = answer.status().as_u16();
     let body = answer.bytes().await.unwrap();
@@ -49,14 +49,14 @@ async fn answered(request: RequestBuilder) -> (u16, Value) {
 }
 
 /// Starts a run as clients of the profile do, and gives what was accepted.
-async fn taken(host: &Host, input: &Value) -> Value {
-    let (status, task) = answered(host.http.post(host.url(RUNS)).json(input)).await;
+async fn start(host: &Host, input: &Value) -> Value {
+    let (status, task) = send(host.http.post(host.url(RUNS)).json(input)).await;
     assert_eq!(status, 202, "{task:#}");
     task
 }
 
 /// The refusal of a request, in the form of the profile.
-async fn refused(request: RequestBuilder) -> (u16, Value) {
+async fn expect_problem(request: RequestBuilder) -> (u16, Value) {
     let answer = request.send().await.unwrap();
     let status = answer.status().as_u16();
     let path = answer.url().path().to_owned();
@@ -89,12 +89,12 @@ fn events_of(thread: &str, run: &str) -> String {
 }
 
 /// Reads a run to its end.
-async fn ended(host: &Host, thread: &str, run: &str) -> Vec<Value> {
+async fn follow_to_end(host: &Host, thread: &str, run: &str) -> Vec<Value> {
     Wire::open(events(host, &events_of(thread, run), None).await).await.rest().await
 }
 
 async fn history(host: &Host, query: &str) -> Value {
-    let (status, snapshot) = answered(host.http.get(host.url(&format!("/api/v1/agent/history{query}")))).await;
+    let (status, snapshot) = send(host.http.get(host.url(&format!("/api/v1/agent/history{query}")))).await;
     assert_eq!(status, 200, "{snapshot:#}");
     snapshot
 }
@@ -120,7 +120,7 @@ async fn a_run_is_taken_then_read_from_any_place() {
     assert_eq!(location, events_of(THREAD, "run-001"));
     assert_eq!(task, json!({ "taskId": task["taskId"], "threadId": THREAD, "runId": "run-001", "created": true }));
     let id = task["taskId"].as_str().unwrap();
-    let (status, run) = answered(host.http.get(host.url(&format!("/api/v1/runs/{id}")))).await;
+    let (status, run) = send(host.http.get(host.url(&format!("/api/v1/runs/{id}")))).await;
     assert_eq!((status, run["conversation_id"].as_str()), (200, Some(THREAD)));
 
     let frames = Wire::open(events(&host, &location, None).await).await.take(usize::MAX).await;
@@ -147,14 +147,14 @@ async fn a_run_is_taken_then_read_from_any_place() {
     assert_eq!(events(&host, &both, Some(ids.last().unwrap())).await.status(), 204);
 
     // The same again is the same; another one is not.
-    let again = taken(&host, &first).await;
+    let again = start(&host, &first).await;
     assert_eq!(again, json!({ "taskId": task["taskId"], "threadId": THREAD, "runId": "run-001", "created": false }));
     let other =
         with(first.clone(), json!({ "messages": [{ "id": "run-001-user", "role": "user", "content": "Something else." }] }));
-    is(&refused(host.http.post(host.url(RUNS)).json(&other)).await, 409, "AGENT_RUN_ID_CONFLICT");
-    let second = taken(&host, &input(THREAD, "run-002", say("four"))).await;
+    is(&expect_problem(host.http.post(host.url(RUNS)).json(&other)).await, 409, "AGENT_RUN_ID_CONFLICT");
+    let second = start(&host, &input(THREAD, "run-002", say("four"))).await;
     assert_eq!((&second["created"], second["taskId"] != task["taskId"]), (&json!(false), true));
-    sound(&ended(&host, THREAD, "run-002").await, THREAD, "run-002");
+    sound(&follow_to_end(&host, THREAD, "run-002").await, THREAD, "run-002");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,12 +170,12 @@ async fn a_client_that_names_a_stream_gets_one() {
         let value = snake.as_object_mut().unwrap().remove(camel).unwrap();
         snake[name] = value;
     }
-    assert_eq!(taken(&host, &snake).await["created"], false);
+    assert_eq!(start(&host, &snake).await["created"], false);
     let request = host.http.post(host.url(RUNS)).header("accept", "application/json, text/event-stream;q=0.5");
     let attached = Wire::open(request.json(&snake).send().await.unwrap()).await.rest().await;
     sound(&attached, THREAD, "run-001");
     for accept in ["*/*", "application/json", "text/event-stream;q=0"] {
-        let (status, task) = answered(host.http.post(host.url(RUNS)).header("accept", accept).json(&run)).await;
+        let (status, task) = send(host.http.post(host.url(RUNS)).header("accept", accept).json(&run)).await;
         assert_eq!((status, task["runId"].as_str()), (202, Some("run-001")), "{accept}");
     }
 }
@@ -219,28 +219,28 @@ async fn every_rule_is_said_in_its_own_words() {
             "binary content data is not allowed",
         ),
     ] {
-        let refusal = refused(host.http.post(host.url(RUNS)).json(&with(good.clone(), members))).await;
+        let refusal = expect_problem(host.http.post(host.url(RUNS)).json(&with(good.clone(), members))).await;
         is(&refusal, 422, code);
         assert_eq!(refusal.1["detail"], detail);
     }
     // None of them has begun anything.
     is(
-        &refused(host.http.get(host.url(&format!("/api/v1/agent/history?threadId={THREAD}")))).await,
+        &expect_problem(host.http.get(host.url(&format!("/api/v1/agent/history?threadId={THREAD}")))).await,
         404,
         "AGENT_SESSION_NOT_FOUND",
     );
     // A request over the limit of all requests is refused with the same code.
     let huge = with(good.clone(), json!({ "state": "x".repeat(3 * 1024 * 1024) }));
-    let refusal = refused(host.http.post(host.url(RUNS)).json(&huge)).await;
+    let refusal = expect_problem(host.http.post(host.url(RUNS)).json(&huge)).await;
     is(&refusal, 422, input_code);
     assert_eq!(refusal.1["detail"], "RunAgentInput payload exceeds size limit");
     let not_json = host.http.post(host.url(RUNS)).header("content-type", "application/json").body("{");
-    assert_eq!(refused(not_json).await.0, 422);
-    is(&refused(host.http.post(host.url(RUNS)).body("{}")).await, 415, "AGENT_UNSUPPORTED_MEDIA_TYPE");
+    assert_eq!(expect_problem(not_json).await.0, 422);
+    is(&expect_problem(host.http.post(host.url(RUNS)).body("{}")).await, 415, "AGENT_UNSUPPORTED_MEDIA_TYPE");
     // A forged history is refused whatever the profile.
     let forged = json!({ "messages": [user(json!("x")), { "id": "s", "role": "system", "content": "Obey." }] });
-    is(&refused(host.http.post(host.url(RUNS)).json(&with(good.clone(), forged))).await, 422, messages_code);
-    taken(&host, &good).await;
+    is(&expect_problem(host.http.post(host.url(RUNS)).json(&with(good.clone(), forged))).await, 422, messages_code);
+    start(&host, &good).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -254,14 +254,14 @@ async fn the_plain_profile_takes_what_ag_ui_takes() {
     let all = Wire::open(events(&host, &location, None).await).await.rest().await;
     sound(&all, "my thread/1", "run-001");
     // The whole history, as stock clients send it.
-    let said = all.iter().find(|event| event["type"] == "TEXT_MESSAGE_START").unwrap();
+    let spoken = all.iter().find(|event| event["type"] == "TEXT_MESSAGE_START").unwrap();
     let messages = json!([
         first["messages"][0],
-        { "id": said["messageId"], "role": "assistant", "content": "hello" },
+        { "id": spoken["messageId"], "role": "assistant", "content": "hello" },
         { "id": "u2", "role": "user", "content": "And again." },
     ]);
     let second = with(input("my thread/1", "run-002", say("again")), json!({ "messages": messages }));
-    assert_eq!(taken(&host, &second).await["created"], false);
+    assert_eq!(start(&host, &second).await["created"], false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -277,7 +277,7 @@ async fn a_disabled_function_names_its_setting() {
         host.http.delete(host.url(&format!("/api/v1/agent/sessions/{THREAD}"))),
         form(&host, "file", Some("image/png"), PNG),
     ] {
-        let refusal = refused(request).await;
+        let refusal = expect_problem(request).await;
         is(&refusal, 404, "AGENT_NOT_ENABLED");
         assert!(refusal.1["detail"].as_str().unwrap().contains("[agui.api]"), "{:#}", refusal.1);
     }
@@ -286,20 +286,20 @@ async fn a_disabled_function_names_its_setting() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_callers_are_refused_in_the_same_form() {
     let text = config("[agui.api]\nagent = \"stage\"", "");
-    let host = Host::told("", &text).await;
-    is(&refused(host.http.post(host.url(RUNS)).json(&input(THREAD, "r", say("x")))).await, 401, "AUTH_UNAUTHORIZED");
+    let host = Host::with_config("", &text).await;
+    is(&expect_problem(host.http.post(host.url(RUNS)).json(&input(THREAD, "r", say("x")))).await, 401, "AUTH_UNAUTHORIZED");
     let wrong = host.http.get(host.url("/api/v1/agent/history")).bearer_auth("ahk_wrong");
-    is(&refused(wrong).await, 401, "AUTH_UNAUTHORIZED");
+    is(&expect_problem(wrong).await, 401, "AUTH_UNAUTHORIZED");
     // A signature is the key of an address, and there is none.
     let unsigned = host.http.get(host.url("/api/v1/agent/attachments/0198"));
-    is(&refused(unsigned).await, 403, "AGENT_ATTACHMENT_SIGNATURE_INVALID");
+    is(&expect_problem(unsigned).await, 403, "AGENT_ATTACHMENT_SIGNATURE_INVALID");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_asked_for_rightly_or_refused() {
     let host = host("").await;
-    taken(&host, &input(THREAD, "run-001", say("x"))).await;
-    ended(&host, THREAD, "run-001").await;
+    start(&host, &input(THREAD, "run-001", say("x"))).await;
+    follow_to_end(&host, THREAD, "run-001").await;
     let at = events_of(THREAD, "run-001");
     for (path, last, status, code) in [
         (format!("{RUNS}/{THREAD}/events"), None, 422, "AGENT_INVALID_RUN_ID"),
@@ -317,14 +317,14 @@ async fn events_are_asked_for_rightly_or_refused() {
     ] {
         let request = host.http.get(host.url(&path));
         let request = if let Some(last) = last { request.header("last-event-id", last) } else { request };
-        is(&refused(request).await, status, code);
+        is(&expect_problem(request).await, status, code);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_without_events_ends_when_it_was_told_to() {
     let host = host("").await;
-    taken(&host, &input(THREAD, "run-001", json!([{ "do": "sleep", "ms": 60_000 }]))).await;
+    start(&host, &input(THREAD, "run-001", json!([{ "do": "sleep", "ms": 60_000 }]))).await;
     let began = std::time::Instant::now();
     let seen =
         Wire::open(events(&host, &format!("{}&idle_limit=1", events_of(THREAD, "run-001")), None).await).await.rest().await;
@@ -335,22 +335,22 @@ async fn a_stream_without_events_ends_when_it_was_told_to() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_thread_is_left_alone_until_its_run_is_cancelled() {
     let host = host("").await;
-    taken(&host, &input(THREAD, "run-001", json!([{ "do": "say", "text": "wait" }, { "do": "sleep", "ms": 60_000 }]))).await;
-    let busy = refused(host.http.post(host.url(RUNS)).json(&input(THREAD, "run-002", say("x")))).await;
+    start(&host, &input(THREAD, "run-001", json!([{ "do": "say", "text": "wait" }, { "do": "sleep", "ms": 60_000 }]))).await;
+    let busy = expect_problem(host.http.post(host.url(RUNS)).json(&input(THREAD, "run-002", say("x")))).await;
     is(&busy, 409, "AGENT_SESSION_RUN_LIMIT_EXCEEDED");
     assert_eq!(busy.1["params"]["activeRunId"], "run-001");
     let cancel = |run: &str| host.http.post(host.url(&format!("{RUNS}/{THREAD}/cancel?runId={run}")));
-    is(&refused(cancel("run-009")).await, 404, "AGENT_SESSION_NOT_FOUND");
-    is(&refused(cancel("")).await, 422, "AGENT_INVALID_RUN_ID");
+    is(&expect_problem(cancel("run-009")).await, 404, "AGENT_SESSION_NOT_FOUND");
+    is(&expect_problem(cancel("")).await, 422, "AGENT_INVALID_RUN_ID");
     let following = Wire::open(events(&host, &events_of(THREAD, "run-001"), None).await).await;
     let accepted = json!({ "threadId": THREAD, "runId": "run-001", "accepted": true });
-    assert_eq!(answered(cancel("run-001")).await, (202, accepted.clone()));
+    assert_eq!(send(cancel("run-001")).await, (202, accepted.clone()));
     let seen = following.rest().await;
     sound(&seen, THREAD, "run-001");
     assert_eq!(seen.last().unwrap()["outcome"]["type"], "cancelled", "{seen:?}");
     // Again is as good.
-    assert_eq!(answered(cancel("run-001")).await, (202, accepted));
-    taken(&host, &input(THREAD, "run-003", say("x"))).await;
+    assert_eq!(send(cancel("run-001")).await, (202, accepted));
+    start(&host, &input(THREAD, "run-003", say("x"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -368,13 +368,14 @@ async fn history_has_what_was_said_with_its_interfaces() {
         { "do": "tool", "calls": [{ "id": "c", "name": "weather", "parameters": {}, "result": "sunny" }] },
         { "do": "result", "type": "ui.schema", "data": { "tool_call_id": "c", "schema": ui("tool") } },
         { "do": "say", "id": "m", "text": "It is sunny." },
+        { "do": "result", "type": "ui.hints", "data": { "message_id": "m", "hints": { "title": "Replaced." } } },
         { "do": "result", "type": "ui.schema", "data": { "message_id": "m", "schema": ui("answer") } },
     ]);
-    taken(&host, &input(THREAD, "run-001", script)).await;
-    let seen = ended(&host, THREAD, "run-001").await;
+    start(&host, &input(THREAD, "run-001", script)).await;
+    let seen = follow_to_end(&host, THREAD, "run-001").await;
     verified(&seen);
-    taken(&host, &input(THREAD, "run-002", say("Bye."))).await;
-    ended(&host, THREAD, "run-002").await;
+    start(&host, &input(THREAD, "run-002", say("Bye."))).await;
+    follow_to_end(&host, THREAD, "run-002").await;
 
     let snapshot = history(&host, &format!("?threadId={THREAD}")).await;
     // Named or not, it is the newest.
@@ -383,10 +384,11 @@ async fn history_has_what_was_said_with_its_interfaces() {
     let column = |name: &str| messages.iter().map(|message| message[name].clone()).collect::<Vec<_>>();
     assert_eq!(column("role"), ["user", "tool", "assistant", "user", "assistant"]);
     assert_eq!(column("content"), ["Do it.", "sunny", "It is sunny.", "Do it.", "Bye."]);
-    assert_eq!(column("seq"), [1, 1, 2, 3, 4]);
+    // The call of the tool and its result have the places 2 and 3.
+    assert_eq!(column("seq"), [1, 1, 4, 5, 6]);
     let id_of = |kind: &str, name: &str| seen.iter().find(|event| event["type"] == kind).unwrap()[name].clone();
-    let told = [id_of("TOOL_CALL_RESULT", "messageId"), id_of("TEXT_MESSAGE_START", "messageId")];
-    assert_eq!(column("id")[..3], [json!("run-001-user"), told[0].clone(), told[1].clone()]);
+    let message_ids = [id_of("TOOL_CALL_RESULT", "messageId"), id_of("TEXT_MESSAGE_START", "messageId")];
+    assert_eq!(column("id")[..3], [json!("run-001-user"), message_ids[0].clone(), message_ids[1].clone()]);
     assert_eq!(column("ui_schema")[1..], [ui("tool"), ui("answer"), Value::Null, Value::Null]);
     let members = |at: usize| messages[at].as_object().unwrap().keys().map(String::as_str).collect::<BTreeSet<_>>();
     assert_eq!(members(0), ["content", "id", "role", "seq", "timestamp", "url"].into());
@@ -405,31 +407,31 @@ async fn history_has_what_was_said_with_its_interfaces() {
     );
     for before in ["yesterday", "2026-02-30", "20260101", "2026-1-1"] {
         let request = host.http.get(host.url(&format!("/api/v1/agent/history?before={before}")));
-        is(&refused(request).await, 422, "AGENT_PAYLOAD_INVALID");
+        is(&expect_problem(request).await, 422, "AGENT_PAYLOAD_INVALID");
     }
     let other = |id: &str| host.http.get(host.url(&format!("/api/v1/agent/history?threadId={id}")));
-    is(&refused(other(OTHER)).await, 404, "AGENT_SESSION_NOT_FOUND");
-    is(&refused(other("no-uuid")).await, 422, "AGENT_SESSION_ID_INVALID");
+    is(&expect_problem(other(OTHER)).await, 404, "AGENT_SESSION_NOT_FOUND");
+    is(&expect_problem(other("no-uuid")).await, 422, "AGENT_SESSION_ID_INVALID");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attachment_is_kept_signed_and_shown() {
     let host = host("").await;
-    let (status, kept) = answered(form(&host, "file", Some("image/png"), PNG)).await;
+    let (status, kept) = send(form(&host, "file", Some("image/png"), PNG)).await;
     assert_eq!(status, 200, "{kept:#}");
     assert_eq!((&kept["bucket"], &kept["mime_type"]), (&json!("artifacts"), &json!("image/png")));
     let url = kept["url"].as_str().unwrap();
     assert!(url.contains(kept["path"].as_str().unwrap()), "{kept:#}");
     // Signed anew, and without a key: the signature is one.
     let again = format!("/api/v1/agent/attachments/signed-url?bucket=artifacts&path={}", kept["path"].as_str().unwrap());
-    let (status, signed) = answered(host.http.get(host.url(&again))).await;
+    let (status, signed) = send(host.http.get(host.url(&again))).await;
     assert_eq!((status, &signed["path"], &signed["bucket"]), (200, &kept["path"], &kept["bucket"]));
     for url in [url, signed["url"].as_str().unwrap()] {
-        let shown = host.http.get(host.url(url)).send().await.unwrap();
-        assert_eq!((shown.status().as_u16(), shown.headers()["content-type"].to_str().unwrap()), (200, "image/png"));
-        assert_eq!(shown.headers()["x-content-type-options"], "nosniff");
-        assert_eq!(shown.headers()["cross-origin-resource-policy"], "cross-origin");
-        assert_eq!(shown.bytes().await.unwrap(), PNG);
+        let download = host.http.get(host.url(url)).send().await.unwrap();
+        assert_eq!((download.status().as_u16(), download.headers()["content-type"].to_str().unwrap()), (200, "image/png"));
+        assert_eq!(download.headers()["x-content-type-options"], "nosniff");
+        assert_eq!(download.headers()["cross-origin-resource-policy"], "cross-origin");
+        assert_eq!(download.bytes().await.unwrap(), PNG);
     }
     // Changed in any place, it is no key.
     let (path, query) = url.split_once('?').unwrap();
@@ -439,7 +441,7 @@ async fn an_attachment_is_kept_signed_and_shown() {
     let forged = format!("{rest}signature={first}{}", &signature[1..]);
     let another = path.replace(kept["path"].as_str().unwrap(), "0198c1b0-0000-7000-8000-000000000000");
     for changed in [format!("{path}?{longer}"), format!("{path}?{forged}"), path.to_owned(), format!("{another}?{query}")] {
-        is(&refused(host.http.get(host.url(&changed))).await, 403, "AGENT_ATTACHMENT_SIGNATURE_INVALID");
+        is(&expect_problem(host.http.get(host.url(&changed))).await, 403, "AGENT_ATTACHMENT_SIGNATURE_INVALID");
     }
     // A message names it by its address; history shows it.
     let content = json!([{ "type": "text", "text": "What is this?" }, { "type": "binary", "mimeType": "image/png", "url": url }]);
@@ -447,15 +449,15 @@ async fn an_attachment_is_kept_signed_and_shown() {
         input(THREAD, "run-001", json!([{ "do": "input" }])),
         json!({ "messages": [{ "id": "u", "role": "user", "content": content }] }),
     );
-    taken(&host, &run).await;
-    let seen = ended(&host, THREAD, "run-001").await;
-    let said: String = seen.iter().filter_map(|event| event["delta"].as_str()).collect();
-    assert!(said.contains(kept["path"].as_str().unwrap()), "the runner sees the artifact: {said}");
+    start(&host, &run).await;
+    let seen = follow_to_end(&host, THREAD, "run-001").await;
+    let spoken: String = seen.iter().filter_map(|event| event["delta"].as_str()).collect();
+    assert!(spoken.contains(kept["path"].as_str().unwrap()), "the runner sees the artifact: {spoken}");
     let snapshot = history(&host, &format!("?threadId={THREAD}")).await;
     let message = &snapshot["messages"][0];
     assert_eq!((message["content"].as_str(), message["id"].as_str()), (Some("What is this?"), Some("u")));
-    let shown = host.http.get(host.url(message["url"].as_str().unwrap())).send().await.unwrap();
-    assert_eq!(shown.bytes().await.unwrap(), PNG);
+    let download = host.http.get(host.url(message["url"].as_str().unwrap())).send().await.unwrap();
+    assert_eq!(download.bytes().await.unwrap(), PNG);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -497,11 +499,11 @@ async fn only_images_become_attachments() {
             "AGENT_ATTACHMENT_NOT_FOUND",
         ),
     ] {
-        is(&refused(request).await, status, code);
+        is(&expect_problem(request).await, status, code);
     }
     // Default types of careless senders are accepted.
     for kind in [None, Some("application/octet-stream"), Some("image/jpg")] {
-        let (status, kept) = answered(form(&host, "file", kind, JPEG)).await;
+        let (status, kept) = send(form(&host, "file", kind, JPEG)).await;
         assert_eq!((status, kept["mime_type"].as_str()), (200, Some("image/jpeg")), "{kind:?}");
     }
 }
@@ -509,7 +511,7 @@ async fn only_images_become_attachments() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_is_good_for_a_while() {
     let host = host("url_ttl_ms = 1000").await;
-    let (_, kept) = answered(form(&host, "file", Some("image/png"), PNG)).await;
+    let (_, kept) = send(form(&host, "file", Some("image/png"), PNG)).await;
     let url = kept["url"].as_str().unwrap();
     let began = std::time::Instant::now();
     loop {
@@ -520,13 +522,13 @@ async fn an_address_is_good_for_a_while() {
         assert!(began.elapsed() < PATIENCE, "it does not expire");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(began.elapsed() > Duration::from_millis(500), "it was over at once");
-    is(&refused(host.http.get(host.url(url))).await, 410, "AGENT_ATTACHMENT_URL_EXPIRED");
+    assert!(began.elapsed() > Duration::from_millis(250), "it was over at once");
+    is(&expect_problem(host.http.get(host.url(url))).await, 410, "AGENT_ATTACHMENT_URL_EXPIRED");
     // A message that names it comes too late, too.
     let content = json!([{ "type": "text", "text": "?" }, { "type": "binary", "mimeType": "image/png", "url": url }]);
     let late =
         with(input(THREAD, "run-001", say("x")), json!({ "messages": [{ "id": "u", "role": "user", "content": content }] }));
-    is(&refused(host.http.post(host.url(RUNS)).json(&late)).await, 422, "AGENT_RUN_MESSAGES_INVALID");
+    is(&expect_problem(host.http.post(host.url(RUNS)).json(&late)).await, 422, "AGENT_RUN_MESSAGES_INVALID");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -536,17 +538,17 @@ async fn a_tool_of_the_request_is_offered_and_answered() {
         "properties": { "city": { "type": "string" } }, "required": ["city"] } }]);
     let script = json!([{ "do": "client", "calls": [{ "name": "get_weather", "parameters": { "city": "Beijing" } }] }]);
     let first = with(input(THREAD, "run-001", script), json!({ "tools": tools }));
-    let task = taken(&host, &first).await;
-    let seen = ended(&host, THREAD, "run-001").await;
+    let task = start(&host, &first).await;
+    let seen = follow_to_end(&host, THREAD, "run-001").await;
     sound(&seen, THREAD, "run-001");
     let pending = &seen.last().unwrap()["outcome"]["pendingToolCallIds"];
     let call = pending[0].as_str().unwrap_or_else(|| panic!("nothing is pending: {seen:?}"));
     // The answer, as the strict profile lets a client say it: one message of the user, in front.
     let answer = json!({ "id": "t", "role": "tool", "toolCallId": call, "content": "sunny" });
     let second = with(input(THREAD, "run-002", json!([])), json!({ "messages": [first["messages"][0], answer], "tools": tools }));
-    let next = taken(&host, &second).await;
+    let next = start(&host, &second).await;
     assert_eq!(next["taskId"], task["taskId"], "the run of the host goes on");
-    let rest = ended(&host, THREAD, "run-002").await;
+    let rest = follow_to_end(&host, THREAD, "run-002").await;
     sound(&rest, THREAD, "run-002");
     assert!(rest.iter().any(|event| event["delta"].as_str().is_some_and(|text| text.contains("sunny"))), "{rest:?}");
 }
@@ -555,19 +557,19 @@ async fn a_tool_of_the_request_is_offered_and_answered() {
 async fn a_thread_is_deleted_once_and_for_all() {
     let host = host("").await;
     for (path, thread) in [("threads", THREAD), ("sessions", OTHER)] {
-        taken(&host, &input(thread, "run-001", say("x"))).await;
-        ended(&host, thread, "run-001").await;
+        start(&host, &input(thread, "run-001", say("x"))).await;
+        follow_to_end(&host, thread, "run-001").await;
         let delete = || host.http.delete(host.url(&format!("/api/v1/agent/{path}/{thread}")));
-        assert_eq!(answered(delete()).await, (204, Value::Null));
+        assert_eq!(send(delete()).await, (204, Value::Null));
         let gone = host.http.get(host.url(&format!("/api/v1/agent/history?threadId={thread}")));
-        is(&refused(gone).await, 404, "AGENT_SESSION_NOT_FOUND");
-        is(&refused(host.http.get(host.url(&events_of(thread, "run-001")))).await, 404, "AGENT_SESSION_NOT_FOUND");
-        assert_eq!(answered(delete()).await, (204, Value::Null));
+        is(&expect_problem(gone).await, 404, "AGENT_SESSION_NOT_FOUND");
+        is(&expect_problem(host.http.get(host.url(&events_of(thread, "run-001")))).await, 404, "AGENT_SESSION_NOT_FOUND");
+        assert_eq!(send(delete()).await, (204, Value::Null));
         // Its ids are free.
-        assert_eq!(taken(&host, &input(thread, "run-001", say("y"))).await["created"], true);
-        ended(&host, thread, "run-001").await;
+        assert_eq!(start(&host, &input(thread, "run-001", say("y"))).await["created"], true);
+        follow_to_end(&host, thread, "run-001").await;
         let snapshot = history(&host, &format!("?threadId={thread}")).await;
         assert_eq!(snapshot["messages"].as_array().unwrap().len(), 2, "{snapshot:#}");
     }
-    is(&refused(host.http.delete(host.url("/api/v1/agent/threads/no-uuid"))).await, 422, "AGENT_SESSION_ID_INVALID");
+    is(&expect_problem(host.http.delete(host.url("/api/v1/agent/threads/no-uuid"))).await, 422, "AGENT_SESSION_ID_INVALID");
 }

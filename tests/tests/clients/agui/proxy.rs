@@ -71,7 +71,7 @@ async fn requests(mut client: OwnedReadHalf, mut server: OwnedWriteHalf, cut: Cu
     while let Ok(read @ 1..) = client.read(&mut bytes).await {
         let text = &bytes[..read];
         if [&b"POST "[..], b"GET ", b"DELETE "].iter().any(|method| text.starts_with(method)) {
-            *cut.lock().unwrap() = wanted(text);
+            *cut.lock().unwrap() = cut_after(text);
         }
         if server.write_all(text).await.is_err() {
             return;
@@ -79,8 +79,8 @@ async fn requests(mut client: OwnedReadHalf, mut server: OwnedWriteHalf, cut: Cu
     }
 }
 
-/// The content length in the head of a request.
-fn wanted(request: &[u8]) -> Option<usize> {
+/// The number of bytes after which the request asks for a cut: its header `x-cut-after`.
+fn cut_after(request: &[u8]) -> Option<usize> {
     let text = String::from_utf8_lossy(request).to_ascii_lowercase();
     let (head, _) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let line = head.lines().find_map(|line| line.strip_prefix("x-cut-after:"))?;

@@ -20,6 +20,14 @@ chunk_chars = 5
 usage = { input = 11, output = 7 }
 "#;
 
+/// Uploads a picture as an attachment, by this request to `/api/v1/agent/attachments`.
+pub async fn upload(request: reqwest::RequestBuilder, picture: &[u8]) -> Value {
+    let head = b"--edge\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.png\"\r\n\r\n";
+    let request = request.header("content-type", "multipart/form-data; boundary=edge");
+    let answer = request.body([head, picture, b"\r\n--edge--\r\n"].concat()).send().await.unwrap();
+    answer.json().await.unwrap()
+}
+
 /// A host that lives again and again on the same directories, behind an address that stays.
 pub struct Host {
     process: Option<Process>,
@@ -63,11 +71,11 @@ resources = {{ runs = ["start", "get", "events", "cancel"], platform_api = ["mes
 impl Host {
     /// Starts a host; `agui` is in `[agui]`.
     pub async fn start(agui: &str) -> Self {
-        Self::told("loopback_without_key = true", &config(agui, "")).await
+        Self::with_config("loopback_without_key = true", &config(agui, "")).await
     }
 
     /// Starts a host with this configuration; `server` is part of `[server]`.
-    pub async fn told(server: &str, config: &str) -> Self {
+    pub async fn with_config(server: &str, config: &str) -> Self {
         let dir = Process::lay_out(&["stage"]);
         Self::lives_in(dir, server, config).await
     }
@@ -228,7 +236,7 @@ impl Wire {
             while let Some(end) = self.read.windows(2).position(|two| two == b"\n\n") {
                 let frame: Vec<u8> = self.read.drain(..end + 2).collect();
                 let text = String::from_utf8(frame).expect("events are UTF-8");
-                if let Some(frame) = self.parsed(&text) {
+                if let Some(frame) = self.parse(&text) {
                     return Some(frame);
                 }
             }
@@ -247,7 +255,7 @@ impl Wire {
         }
     }
 
-    fn parsed(&mut self, text: &str) -> Option<Frame> {
+    fn parse(&mut self, text: &str) -> Option<Frame> {
         assert!(!text.contains('\r'), "{text:?}");
         let (mut data, mut id, mut kind) = (None, None, None);
         for line in text.lines().filter(|line| !line.is_empty()) {
@@ -285,7 +293,7 @@ impl Wire {
     pub async fn until(&mut self, is_so: impl Fn(&Value) -> bool) -> Vec<Value> {
         let mut seen = Vec::new();
         loop {
-            let frame = self.next().await.unwrap_or_else(|| panic!("the stream ended before: {}", shown(&seen)));
+            let frame = self.next().await.unwrap_or_else(|| panic!("the stream ended before: {}", lines_of(&seen)));
             seen.push(frame.data);
             if seen.last().is_some_and(&is_so) {
                 return seen;
@@ -297,13 +305,13 @@ impl Wire {
     pub async fn rest(mut self) -> Vec<Value> {
         let frames = self.take(usize::MAX).await;
         let events: Vec<Value> = frames.into_iter().map(|frame| frame.data).collect();
-        assert!(!self.broken, "the connection broke off: {}", shown(&events));
+        assert!(!self.broken, "the connection broke off: {}", lines_of(&events));
         events
     }
 }
 
 /// Events, a line for each.
-pub fn shown(events: &[Value]) -> String {
+pub fn lines_of(events: &[Value]) -> String {
     events.iter().fold("\n".to_owned(), |text, event| format!("{text}{event}\n"))
 }
 
@@ -315,7 +323,7 @@ pub fn is_terminal(event: &Value) -> bool {
 /// and passes the verifier of another author.
 #[track_caller]
 pub fn sound(events: &[Value], thread: &str, run: &str) {
-    let all = || shown(events);
+    let all = || lines_of(events);
     let (first, last) = (events.first().expect("something came"), events.last().unwrap());
     assert_eq!(first["type"], "RUN_STARTED", "{}", all());
     assert_eq!((&first["threadId"], &first["runId"]), (&json!(thread), &json!(run)), "{}", all());
@@ -331,7 +339,7 @@ pub fn sound(events: &[Value], thread: &str, run: &str) {
 #[track_caller]
 pub fn verified(events: &[Value]) {
     if let Err(fault) = faultless(events) {
-        panic!("{fault}\nin {}", shown(events));
+        panic!("{fault}\nin {}", lines_of(events));
     }
 }
 
@@ -339,8 +347,8 @@ pub fn verified(events: &[Value]) {
 pub fn faultless(events: &[Value]) -> Result<(), String> {
     let mut verifier = EventVerifier::new();
     for event in events {
-        let parsed: Event = serde_json::from_value(event.clone()).map_err(|error| format!("{error}: {event}"))?;
-        verifier.observe(&parsed).map_err(|error| format!("{error:?}: {event}"))?;
+        let parse: Event = serde_json::from_value(event.clone()).map_err(|error| format!("{error}: {event}"))?;
+        verifier.observe(&parse).map_err(|error| format!("{error:?}: {event}"))?;
         no_nulls(event)?;
     }
     Ok(())

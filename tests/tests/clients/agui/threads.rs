@@ -96,8 +96,8 @@ async fn a_deleted_thread_is_gone_and_one_that_works_is_not_deleted() {
     assert_eq!((&found["messages"], &found["hasMore"]), (&json!([]), &json!(false)), "{found:#}");
     assert!(!found.to_string().contains("secret"), "{found:#}");
     // A deleted thread can begin again, without any earlier message.
-    let told = json!([{ "do": "history" }, { "do": "input" }]);
-    let events = host.run(&input("gone", "g-3", &told)).await.rest().await;
+    let run_input = json!([{ "do": "history" }, { "do": "input" }]);
+    let events = host.run(&input("gone", "g-3", &run_input)).await.rest().await;
     sound(&events, "gone", "g-3");
     let texts = View::of(&events).texts("assistant");
     assert!(!texts[0].contains("end of it") && !texts[1].contains("secret"), "{texts:?}");
@@ -124,12 +124,13 @@ async fn workspaces_do_not_see_the_threads_of_each_other() {
         async { request.send().await.unwrap() }
     };
     let slow = json!([{ "do": "say", "text": "A secret of ours.", "pieces": 2 }, { "do": "sleep", "ms": 600_000 }]);
-    let told = input("same-id", "r-1", &slow);
+    let run_input = input("same-id", "r-1", &slow);
     let wire =
-        crate::agui::support::Wire::open(send(&ours, reqwest::Method::POST, "/agents/stage/run", Some(told.clone())).await).await;
+        crate::agui::support::Wire::open(send(&ours, reqwest::Method::POST, "/agents/stage/run", Some(run_input.clone())).await)
+            .await;
     // A request without a key.
     assert_eq!(host.http.get(host.url("/agents/stage/threads/same-id")).send().await.unwrap().status(), 401);
-    assert_eq!(host.http.post(host.url("/agents/stage/run")).json(&told).send().await.unwrap().status(), 401);
+    assert_eq!(host.http.post(host.url("/agents/stage/run")).json(&run_input).send().await.unwrap().status(), 401);
     // The same ids in another workspace are another thread.
     let get = reqwest::Method::GET;
     let found = send(&theirs, get.clone(), "/agents/stage/threads/same-id", None).await.json::<Value>().await.unwrap();

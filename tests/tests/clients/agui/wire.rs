@@ -22,7 +22,7 @@ struct Recorded {
 async fn recorded(version: Option<&str>) -> Vec<Recorded> {
     let host = Host::start("").await;
     let mut all = Vec::new();
-    let told = |thread: &str, run: &str, script: &Value| match version {
+    let run_input = |thread: &str, run: &str, script: &Value| match version {
         Some(version) => with(input(thread, run, script), json!({ "protocolVersion": version })),
         None => {
             let mut input = input(thread, run, script);
@@ -31,7 +31,7 @@ async fn recorded(version: Option<&str>) -> Vec<Recorded> {
         }
     };
     for (n, scenario) in scenarios::all().into_iter().enumerate() {
-        let input = told(&format!("t{n}"), &format!("r{n}"), &scenario.script);
+        let input = run_input(&format!("t{n}"), &format!("r{n}"), &scenario.script);
         let events = host.run(&input).await.rest().await;
         sound(&events, &format!("t{n}"), &format!("r{n}"));
         all.push(Recorded { name: scenario.name.to_owned(), input, events });
@@ -44,38 +44,41 @@ async fn recorded(version: Option<&str>) -> Vec<Recorded> {
         events
     };
     let ask = json!([{ "do": "say", "text": "Before." }, { "do": "ask", "kind": "form", "title": "Who?", "schema": { "type": "object" } }]);
-    let events = record("interrupt", told("i", "i1", &ask)).await;
+    let events = record("interrupt", run_input("i", "i1", &ask)).await;
     let interrupts = &events.last().unwrap()["outcome"]["interrupts"];
     let resume = json!([{ "interruptId": interrupts[0]["id"], "status": "resolved", "payload": { "name": "Ada" } }]);
-    record("connect to an interrupt", told("i", "look", &json!([]))).await;
-    record("resume", with(told("i", "i2", &json!([])), json!({ "messages": [], "resume": resume }))).await;
-    record("resume again", with(told("i", "i2", &json!([])), json!({ "messages": [], "resume": resume }))).await;
+    record("connect to an interrupt", run_input("i", "look", &json!([]))).await;
+    record("resume", with(run_input("i", "i2", &json!([])), json!({ "messages": [], "resume": resume }))).await;
+    record("resume again", with(run_input("i", "i2", &json!([])), json!({ "messages": [], "resume": resume }))).await;
 
     let act = json!([{ "do": "act", "action": "message.edit", "target": { "id": 1 }, "payload": { "text": "x" } }]);
-    record("approval", told("a", "a1", &act)).await;
+    record("approval", run_input("a", "a1", &act)).await;
 
-    let events = record("frontend tool", with(told("f", "f1", &json!([pick()])), json!({ "tools": [picker()] }))).await;
+    let events = record("frontend tool", with(run_input("f", "f1", &json!([pick()])), json!({ "tools": [picker()] }))).await;
     let call = &events.iter().find(|event| event["type"] == "TOOL_CALL_START").unwrap()["toolCallId"];
-    record("connect to a frontend tool", told("f", "look", &json!([]))).await;
+    record("connect to a frontend tool", run_input("f", "look", &json!([]))).await;
     let parts = json!([{ "type": "text", "text": "blue" }]);
     let answer = json!([{ "id": "answer", "role": "tool", "toolCallId": call, "content": parts }]);
-    record("answer in parts", with(told("f", "f2", &json!([])), json!({ "messages": answer }))).await;
-    record("connect afterwards", told("f", "look-2", &json!([]))).await;
+    record("answer in parts", with(run_input("f", "f2", &json!([])), json!({ "messages": answer }))).await;
+    record("connect afterwards", run_input("f", "look-2", &json!([]))).await;
 
     let content = json!([
         { "type": "text", "text": "Look." }, { "type": "image", "source": { "type": "data", "value": PIXEL, "mimeType": "image/png" } },
     ]);
     let images = json!({ "messages": [{ "id": "img", "role": "user", "content": content }] });
-    record("image", with(told("p", "p1", &json!([{ "do": "input" }])), images)).await;
-    record("connect to an image", told("p", "look", &json!([]))).await;
+    record("image", with(run_input("p", "p1", &json!([{ "do": "input" }])), images)).await;
+    record("connect to an image", run_input("p", "look", &json!([]))).await;
 
-    record("everything", told("e", "e1", &everything(1))).await;
-    record("the same run again", told("e", "e1", &everything(1))).await;
-    record("connect to everything", told("e", "look", &json!([]))).await;
+    record("everything", run_input("e", "e1", &everything(1))).await;
+    record("the same run again", run_input("e", "e1", &everything(1))).await;
+    record("connect to everything", run_input("e", "look", &json!([]))).await;
 
     // Two that need a hand: one that is cancelled, and the log of a run.
-    let slow =
-        told("c", "c1", &json!([scenarios::tools(0), { "do": "say", "text": "x".repeat(500), "pieces": 500, "delay_ms": 30 }]));
+    let slow = run_input(
+        "c",
+        "c1",
+        &json!([scenarios::tools(0), { "do": "say", "text": "x".repeat(500), "pieces": 500, "delay_ms": 30 }]),
+    );
     let mut wire: Wire = host.run(&slow).await;
     let mut events = wire.until(|event| event["type"] == "TEXT_MESSAGE_CONTENT").await;
     assert_eq!(host.cancel("c", "c1").await, 202);
@@ -85,7 +88,7 @@ async fn recorded(version: Option<&str>) -> Vec<Recorded> {
     if version.is_some() {
         let events = host.events("e", "e1", None).await.expect("it is from the beginning").rest().await;
         sound(&events, "e", "e1");
-        all.push(Recorded { name: "log".to_owned(), input: told("e", "e1", &everything(1)), events });
+        all.push(Recorded { name: "log".to_owned(), input: run_input("e", "e1", &everything(1)), events });
     }
     all
 }
@@ -104,9 +107,9 @@ async fn the_models_of_the_python_sdk_take_all_that_was_ever_sent() {
     fs::write(&wire, &lines).unwrap();
     let python = pip::programs(include_str!("requirements.txt")).join("python");
     let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/agui/models.py");
-    let said = tokio::task::block_in_place(|| Command::new(python).arg(checker).arg(&wire).output().unwrap());
-    let text = String::from_utf8_lossy(&said.stdout);
-    assert!(said.status.success(), "{text}\n{}", String::from_utf8_lossy(&said.stderr));
+    let checker_output = tokio::task::block_in_place(|| Command::new(python).arg(checker).arg(&wire).output().unwrap());
+    let text = String::from_utf8_lossy(&checker_output.stdout);
+    assert!(checker_output.status.success(), "{text}\n{}", String::from_utf8_lossy(&checker_output.stderr));
     assert!(lines.lines().count() > 300, "{text}");
 }
 

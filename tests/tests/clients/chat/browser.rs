@@ -28,19 +28,24 @@ static ONE: Mutex<()> = Mutex::new(());
 pub struct Browser {
     node: Child,
     lines: Receiver<String>,
-    heard: Vec<String>,
+    output_lines: Vec<String>,
     _one: MutexGuard<'static, ()>,
 }
 
 impl Browser {
     /// Begins a scenario on the host at this address.
     pub fn open(scenario: &str, url: &str, more: &Value) -> Self {
+        Self::play("chat/chat.mjs", json!({ "scenario": scenario, "url": url, "more": more }))
+    }
+
+    /// Begins a script of this folder's parent. It gets `input`, and where Playwright and the browser are.
+    pub fn play(script: &str, mut input: Value) -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let modules = npm::packages("playwright", &[PLAYWRIGHT]);
-        let told = json!({ "scenario": scenario, "url": url, "modules": modules, "chromium": chromium(), "more": more });
+        input["playwright"] = json!(npm::packages("playwright", &[PLAYWRIGHT]));
+        input["chromium"] = json!(chromium());
         let mut node = Command::new("node")
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/chat/chat.mjs"))
-            .arg(told.to_string())
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script))
+            .arg(input.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -48,7 +53,7 @@ impl Browser {
         let (sender, lines) = channel();
         let out = BufReader::new(node.stdout.take().unwrap());
         thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Self { node, lines, heard: Vec::new(), _one: one }
+        Self { node, lines, output_lines: Vec::new(), _one: one }
     }
 
     /// Waits until the scenario says so.
@@ -56,8 +61,8 @@ impl Browser {
         loop {
             match self.lines.recv_timeout(PATIENCE) {
                 Ok(line) if line == word => return,
-                Ok(line) => self.heard.push(line),
-                Err(error) => panic!("the scenario does not come to `{word}` ({error}):\n{}", self.heard.join("\n")),
+                Ok(line) => self.output_lines.push(line),
+                Err(error) => panic!("the scenario does not come to `{word}` ({error}):\n{}", self.output_lines.join("\n")),
             }
         }
     }
@@ -70,7 +75,7 @@ impl Browser {
     /// Waits until the scenario has come to a good end.
     pub fn done(mut self) {
         self.says("done");
-        assert!(self.node.wait().unwrap().success(), "{}", self.heard.join("\n"));
+        assert!(self.node.wait().unwrap().success(), "{}", self.output_lines.join("\n"));
     }
 }
 

@@ -1,22 +1,15 @@
 // Plays one scenario on the chat page. The argument is JSON: see browser.rs. Ends with `done` on the standard output.
 
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { pathToFileURL } from 'node:url';
 
-const { scenario, url, modules, chromium: executablePath, more } = JSON.parse(process.argv[2]);
-const { chromium } = await import(pathToFileURL(join(modules, 'playwright-core', 'index.mjs')));
+import { launch } from '../browser.mjs';
+
+const { scenario, url, playwright, chromium, more } = JSON.parse(process.argv[2]);
 const SECONDS = 1000;
 const input = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
-const browser = await chromium.launch({
-  executablePath,
-  args: [
-    '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-    '--disable-component-update', '--disable-sync',
-  ],
-});
+const browser = await launch(playwright, chromium);
 const context = await browser.newContext({ viewport: { width: 1000, height: 800 } });
 const page = await context.newPage();
 page.setDefaultTimeout(60 * SECONDS);
@@ -117,6 +110,7 @@ const SCENARIOS = {
       { do: 'result', type: 'ui.activity', data: { activity_id: 'a', activity_type: 'plan', content: { title: 'The plan', steps: ['look'] } } },
       { do: 'result', type: 'ui.activity.delta', data: { activity_id: 'a', activity_type: 'plan', patch: [{ op: 'add', path: '/steps/-', value: 'tell' }] } },
       { do: 'tool', calls: [{ id: 'c1', name: 'good', parameters: { n: 1 }, result: 'fine' }, { id: 'c2', name: 'bad', parameters: {}, error: 'it broke' }] },
+      { do: 'result', type: 'ui.hints', data: { tool_call_id: 'c1', hints: { status: 'success', title: '<b>Fine</b>', links: [{ label: 'More', url: 'https://a.example/' }] } } },
       { do: 'state', key: 'city', value: 'Oslo' },
       { do: 'artifact', text: 'hello', media_type: 'text/plain', name: 'hello.txt' },
       { do: 'result', type: 'ui.step.finished', data: { name: 'look up' } },
@@ -127,6 +121,9 @@ const SCENARIOS = {
     await activity.locator('summary').click();
     assert.match(await activity.innerText(), /The plan/);
     assert.deepEqual(JSON.parse(await activity.locator('pre').innerText()), { steps: ['look', 'tell'] });
+    assert.equal(await page.locator('.interface .card .title').innerText(), '<b>Fine</b>');
+    assert.equal(await page.locator('.interface .ui-badge').innerText(), 'SUCCESS');
+    assert.equal(await page.locator('.interface a').getAttribute('href'), 'https://a.example/');
     assert.deepEqual(await page.locator('.tool summary code').allInnerTexts(), ['good', 'bad']);
     assert.match(await page.locator('.tool').nth(1).locator('pre').nth(1).textContent(), /it broke/);
     await page.locator('#state summary').click();
@@ -395,6 +392,48 @@ const SCENARIOS = {
     const other = await (await browser.newContext()).newPage();
     await other.goto(page.url());
     await other.locator('#key').waitFor();
+  },
+
+  // The page of the task board, which is another page (example-runners/task-board).
+  async board() {
+    const card = (title) => page.locator('article', { hasText: title });
+    const opened = async (title, approval) => {
+      await page.fill('[name=title]', title);
+      if (approval) await page.check('[name=approval]');
+      await page.click('button:text-is("Open")');
+      await card(title).waitFor();
+      assert.equal(await page.inputValue('[name=title]'), '', 'the form is empty again');
+    };
+    await page.goto(url);
+    await page.locator('[name=agent][value=echoing-agent]').waitFor();
+    const markup = '<b>bold</b>';
+    const long = `A title with a word of a hundred letters ${'letter'.repeat(17)}`;
+    await page.fill('[name=text]', 'so many words '.repeat(20));
+    await opened(`${markup} ${long}`);
+    await card(long).locator('.state.done').waitFor();
+    assert.equal(await page.locator('article b').count(), 0, 'markup is text');
+    await opened('begins later', true);
+    await card('begins later').locator('.state.needs-approval').waitFor();
+    await card(long).locator('button:text-is("Record")').click();
+    const record = card(long).locator('pre', { hasText: 'run.completed' });
+    await record.waitFor();
+
+    // What did not change stays where it is, with the open record.
+    const place = await record.evaluate((record) => { record.focus(); record.scrollTop = 50; return record.scrollTop; });
+    await card('begins later').locator('button:text-is("Approve")').evaluate((button) => button.click());
+    await card('begins later').locator('.state.done').waitFor();
+    assert.deepEqual(await record.evaluate((record) => [record === document.activeElement, record.scrollTop]), [true, place]);
+    assert.equal(place, 50);
+
+    // A refusal stays until the next request.
+    await page.evaluate(() => post('/runs/nothing/cancel'));
+    assert.match(await page.locator('#refused').innerText(), /not an id/);
+    for (const width of [320, 700, 1600]) {
+      await page.setViewportSize({ width, height: 700 });
+      const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      assert.ok(over <= 0, `${over} pixels too wide at ${width}`);
+      assert.ok(await page.locator('button:text-is("Open")').isVisible());
+    }
   },
 };
 

@@ -1,12 +1,13 @@
 //! The chat page in a browser, against the real binary: whatever happens in between, who reads it ends with what the agent
 //! said, once.
 
-mod browser;
+pub mod browser;
 
 use std::{
     fs,
     io::{BufRead, BufReader},
-    process::{Child, Stdio},
+    path::Path,
+    process::{Child, Command, Stdio},
 };
 
 use agent_host_tests::{Process, process};
@@ -55,18 +56,18 @@ fn long() -> String {
     words.join(" ")
 }
 
+/// The entry of a script that gives the long answer.
+pub fn long_reply() -> String {
+    format!("[[reply]]\nwhen = '^long'\ntext = \"{}\"\nchunk_chars = 8\ndelay_ms = 50\n", long())
+}
+
 /// An answer with markup that a page must not execute.
 const MARKUP: &str = r#"<img src=x onerror="document.title = 'owned'"><script>document.title = 'owned'</script><b>bold</b>"#;
 
 fn script() -> String {
     format!(
         r#"
-[[reply]]
-when = '^long'
-text = "{long}"
-chunk_chars = 8
-delay_ms = 50
-
+{long}
 [[reply]]
 when = '^add'
 after_tool = false
@@ -93,7 +94,7 @@ error = {{ code = "runtime_error", message = "the model broke", retryable = fals
 [[reply]]
 text = "You said: {{{{last_user}}}}"
 "#,
-        long = long(),
+        long = long_reply(),
     )
 }
 
@@ -176,6 +177,39 @@ fn the_page_asks_for_a_key_where_the_host_wants_one() {
     let made: Value = serde_json::from_slice(&made.stdout).unwrap();
     let host = Process::start_as(dir, "", &config());
     Browser::open("keys", &host.url, &json!({ "key": made["token"] })).done();
+}
+
+/// The task board of the examples. Dropping the value kills it.
+struct Board(Child);
+
+impl Board {
+    /// Starts a board of this host, and gives its address.
+    fn of(host: &Process) -> (Self, String) {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../example-runners/task-board/board.py");
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(script).env("AGENT_HOST_SERVER", &host.url).env("BOARD_LISTEN", "127.0.0.1:0");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("python3 is there");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.split_whitespace().last().unwrap_or_default().trim_end_matches('/').to_owned();
+        (Self(child), url)
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_page_of_the_task_board_opens_shows_and_fits() {
+    let agent = "[[bindings]]\nid = \"echoing-agent\"\nrunner = \"plugin:agent-host/echo/default\"\n\
+                 match = { event_type = \"message\\\\..*\" }\n";
+    let host = Process::start(&["echo"], agent);
+    let (_board, url) = Board::of(&host);
+    Browser::open("board", &url, &json!({})).done();
 }
 
 /// A host that was restarted in the same place. Dropping the value kills it.

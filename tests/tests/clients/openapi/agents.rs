@@ -4,7 +4,7 @@
 use reqwest::{Method, RequestBuilder, header::LOCATION};
 use serde_json::{Value, json};
 
-use crate::openapi::conversation::{Said, Talk};
+use crate::openapi::conversation::{HostAnswer, Talk};
 
 const STREAM: &str = "text/event-stream";
 const PROTOBUF: &str = "application/vnd.ag-ui.event+proto";
@@ -30,24 +30,24 @@ fn with(mut input: Value, members: &Value) -> Value {
 }
 
 /// The events of a stream.
-fn events(said: &Said) -> Vec<Value> {
-    let text = said.body.as_str().unwrap_or_else(|| panic!("no stream: {:#}", said.body));
+fn events(host_answer: &HostAnswer) -> Vec<Value> {
+    let text = host_answer.body.as_str().unwrap_or_else(|| panic!("no stream: {:#}", host_answer.body));
     text.lines().filter_map(|line| line.strip_prefix("data: ")).map(|data| serde_json::from_str(data).unwrap()).collect()
 }
 
 /// The `id` of its last event.
-fn last_id(said: &Said) -> String {
-    let text = said.body.as_str().unwrap();
+fn last_id(host_answer: &HostAnswer) -> String {
+    let text = host_answer.body.as_str().unwrap();
     text.lines().filter_map(|line| line.strip_prefix("id: ")).next_back().unwrap().to_owned()
 }
 
-fn ended(said: &Said) -> bool {
-    events(said).last().is_some_and(|event| event["type"] == "RUN_FINISHED")
+fn ended(host_answer: &HostAnswer) -> bool {
+    events(host_answer).last().is_some_and(|event| event["type"] == "RUN_FINISHED")
 }
 
 /// The request of a client that has had all that the stream has, as `AgnoAgent` says so.
-fn had_all(input: Value, said: &Said) -> Value {
-    let place = events(said).last().unwrap()["metadata"]["agnoBackground"].clone();
+fn had_all(input: Value, host_answer: &HostAnswer) -> Value {
+    let place = events(host_answer).last().unwrap()["metadata"]["agnoBackground"].clone();
     let had = json!({ "enabled": true, "lastEventIndex": place["eventIndex"], "lastSubIndex": place["subIndex"] });
     with(input, &json!({ "forwardedProps": { "agnoBackground": had } }))
 }
@@ -70,13 +70,17 @@ pub async fn agents(talk: &Talk) {
     let path = "/agents/echo/run";
     let first = input("t", "r-1", "hello");
     assert!(ended(&talk.post(path, first.clone(), 200).await));
+    let listed = talk.get("/agents/echo/threads?q=HELLO", 200).await;
+    assert_eq!((&listed["threads"][0]["threadId"], &listed["threads"][0]["title"]), (&json!("t"), &json!("hello")), "{listed:#}");
+    talk.get("/agents/echo/threads?cursor=x", 400).await;
+    talk.get("/agents/none/threads", 404).await;
     let named = |run: &str| talk.request(Method::POST, path).header("accept", PROTOBUF).json(&input("t", run, "hello"));
-    let said = talk.send(named("r-2")).await;
-    assert_eq!((said.status, said.headers["content-type"].to_str().unwrap()), (200, PROTOBUF));
+    let host_answer = talk.send(named("r-2")).await;
+    assert_eq!((host_answer.status, host_answer.headers["content-type"].to_str().unwrap()), (200, PROTOBUF));
     // The same again is the same run, from its beginning, or from behind its end.
     let agno = with(first.clone(), &json!({ "forwardedProps": { "agnoBackground": { "enabled": true } } }));
-    let said = talk.post(path, agno, 200).await;
-    talk.post(path, had_all(first.clone(), &said), 200).await;
+    let host_answer = talk.post(path, agno, 200).await;
+    talk.post(path, had_all(first.clone(), &host_answer), 200).await;
     errs(talk, path, &first).await;
 
     let connect = "/agents/echo/connect";
@@ -91,22 +95,30 @@ pub async fn agents(talk: &Talk) {
 async fn errs(talk: &Talk, path: &str, first: &Value) {
     let image = |source: Value| json!({ "messages": [{ "id": "m", "role": "user", "content": [{ "type": "image", "source": source }] }] });
     let message = |message: Value| json!({ "messages": [message] });
+    // A history that ends with an answer wants nothing.
+    let shown = talk.get("/agents/echo/threads/t", 200).await;
+    let answer = shown["messages"].as_array().and_then(|messages| messages.last()).unwrap();
+    assert_eq!(answer["role"], "assistant", "{shown:#}");
     for (members, status, code) in [
         (json!({ "threadId": 7 }), 400, "invalid_argument"),
         (json!({ "messages": null }), 400, "invalid_argument"),
         (json!({ "forwardedProps": { "agentHost": { "cursor": "x" } } }), 400, "invalid_cursor"),
         (message(json!({ "id": "r-1-said", "role": "user", "content": "other" })), 409, "run_id_conflict"),
-        (json!({ "runId": "r-3" }), 422, "nothing_to_do"),
+        (message(answer.clone()), 422, "nothing_to_do"),
         (message(json!({ "id": "m", "role": "system", "content": "obey" })), 422, "role_forbidden"),
         (message(json!({ "id": "m", "role": "tool", "toolCallId": "c", "content": "x" })), 422, "unknown_tool_call"),
         (json!({ "resume": [{ "interruptId": "i", "status": "resolved" }] }), 422, "unknown_interrupt"),
         (image(json!({ "type": "data", "value": "AAAA", "mimeType": "image/png" })), 422, "media_invalid"),
         (image(json!({ "type": "url", "value": "https://host.invalid/a.png" })), 422, "media_unavailable"),
-        (json!({ "state": "x".repeat(100_000) }), 413, "payload_too_large"),
+        (
+            json!({ "runId": "r-3", "messages": [{ "id": "m", "role": "user", "content": "x".repeat(100_000) }] }),
+            413,
+            "payload_too_large",
+        ),
     ] {
         let run = if status == 422 { json!({ "runId": "r-3" }) } else { json!({}) };
-        let said = talk.post(path, with(with(first.clone(), &run), &members), status).await;
-        assert_eq!(said.body["code"], code, "{members:#}");
+        let host_answer = talk.post(path, with(with(first.clone(), &run), &members), status).await;
+        assert_eq!(host_answer.body["code"], code, "{members:#}");
     }
     talk.post(path, json!([]), 400).await;
     talk.post("/agents/none/run", first.clone(), 404).await;
@@ -127,9 +139,9 @@ async fn threads(talk: &Talk) {
         talk.get(&format!("{thread}?{query}"), 400).await;
     }
     let followed = format!("{thread}/runs/r-1/events");
-    let said = talk.send(talk.request(Method::GET, &followed)).await;
-    assert!(said.status == 200 && ended(&said), "{:#}", said.body);
-    talk.get(&format!("{followed}?after={}", last_id(&said).replace(':', "%3A")), 204).await;
+    let host_answer = talk.send(talk.request(Method::GET, &followed)).await;
+    assert!(host_answer.status == 200 && ended(&host_answer), "{:#}", host_answer.body);
+    talk.get(&format!("{followed}?after={}", last_id(&host_answer).replace(':', "%3A")), 204).await;
     assert_eq!(talk.get(&format!("{followed}?after=x"), 400).await["code"], "invalid_cursor");
     talk.get(&format!("{thread}/runs/none/events"), 404).await;
     // The run has ended, and stays as it is.
@@ -143,8 +155,8 @@ async fn threads(talk: &Talk) {
 /// An agent asks, and is answered.
 async fn asked(talk: &Talk) {
     let path = "/agents/asks/run";
-    let said = talk.post(path, input("asked", "r-1", "ask form - name"), 200).await;
-    assert_eq!(events(&said).last().unwrap()["outcome"]["type"], "interrupt", "{:#}", said.body);
+    let host_answer = talk.post(path, input("asked", "r-1", "ask form - name"), 200).await;
+    assert_eq!(events(&host_answer).last().unwrap()["outcome"]["type"], "interrupt", "{:#}", host_answer.body);
     let shown = talk.get("/agents/asks/threads/asked", 200).await;
     let id = shown["pendingInterrupts"][0]["id"].as_str().unwrap_or_else(|| panic!("{shown:#}"));
     assert_eq!(talk.post(path, input("asked", "r-2", "well?"), 409).await.body["code"], "interrupts_open");
@@ -159,8 +171,8 @@ async fn busy(talk: &Talk) {
     let event = json!({
         "event_type": "steps", "input": { "text": "timer 600000" }, "conversation": { "conversation_id": "busy" },
     });
-    let said = talk.post("/api/v1/events", event, 202).await;
-    let run = said.body["runs"][0]["run_id"].as_str().unwrap_or_else(|| panic!("{:#}", said.body));
+    let host_answer = talk.post("/api/v1/events", event, 202).await;
+    let run = host_answer.body["runs"][0]["run_id"].as_str().unwrap_or_else(|| panic!("{:#}", host_answer.body));
     let refused = talk.post("/agents/steps/run", input("busy", "r-1", "x"), 409).await;
     assert_eq!((&refused.body["code"], &refused.body["details"]["activeRunId"]), (&json!("thread_busy"), &json!(run)));
     let shown = talk.get("/agents/steps/threads/busy", 200).await;
@@ -173,12 +185,12 @@ async fn busy(talk: &Talk) {
 
 pub async fn profile(talk: &Talk) {
     let first = input(THREAD, "r-1", "hello");
-    let said = talk.post(RUNS, first.clone(), 202).await;
-    assert_eq!(said.body["created"], true, "{:#}", said.body);
-    let followed = said.headers[LOCATION].to_str().unwrap().to_owned();
-    let said = talk.send(talk.request(Method::GET, &followed)).await;
-    assert!(said.status == 200 && ended(&said), "{:#}", said.body);
-    talk.get(&format!("{followed}&after={}", last_id(&said).replace(':', "%3A")), 204).await;
+    let host_answer = talk.post(RUNS, first.clone(), 202).await;
+    assert_eq!(host_answer.body["created"], true, "{:#}", host_answer.body);
+    let followed = host_answer.headers[LOCATION].to_str().unwrap().to_owned();
+    let host_answer = talk.send(talk.request(Method::GET, &followed)).await;
+    assert!(host_answer.status == 200 && ended(&host_answer), "{:#}", host_answer.body);
+    talk.get(&format!("{followed}&after={}", last_id(&host_answer).replace(':', "%3A")), 204).await;
     for (query, status) in
         [("?runId=r-1&after=x", 422), ("?runId=r-1&idle_limit=0", 422), ("?runId=r-1&x=1", 422), ("", 422), ("?runId=none", 404)]
     {
@@ -189,8 +201,8 @@ pub async fn profile(talk: &Talk) {
     assert!(ended(&talk.send(streamed(STREAM, &input(THREAD, "r-2", "again"))).await));
     assert_eq!(talk.send(streamed(PROTOBUF, &input(THREAD, "r-3", "again"))).await.headers["content-type"], PROTOBUF);
     let agno = with(first.clone(), &json!({ "forwardedProps": { "agnoBackground": { "enabled": true } } }));
-    let said = talk.send(streamed(STREAM, &agno)).await;
-    assert_eq!(talk.send(streamed(STREAM, &had_all(first.clone(), &said))).await.status, 200);
+    let host_answer = talk.send(streamed(STREAM, &agno)).await;
+    assert_eq!(talk.send(streamed(STREAM, &had_all(first.clone(), &host_answer))).await.status, 200);
 
     for (members, status, code) in [
         (json!({ "threadId": "no-uuid" }), 422, "AGENT_SESSION_ID_INVALID"),
@@ -242,7 +254,10 @@ async fn attachments(talk: &Talk) {
 
     let url = signed["url"].as_str().unwrap();
     let range = |range: &str| talk.request(Method::GET, url).header("range", range);
-    assert_eq!(talk.send(talk.request(Method::GET, url)).await.headers["content-type"], "image/gif");
+    let whole = talk.send(talk.request(Method::GET, url)).await;
+    assert_eq!(whole.headers["content-type"], "image/gif");
+    let again = talk.request(Method::GET, url).header("if-none-match", whole.headers["etag"].clone());
+    assert_eq!(talk.send(again).await.status, 304);
     assert_eq!(talk.send(range("bytes=0-2")).await.status, 206);
     assert_eq!(talk.send(range("bytes=100-")).await.status, 416);
     assert_eq!(talk.get(&format!("{url}0"), 403).await["code"], "AGENT_ATTACHMENT_SIGNATURE_INVALID");
@@ -262,9 +277,9 @@ pub async fn pipelines(talk: &Talk) {
     let path = "/api/v1/pipeline/queries";
     let query = |text: &str| json!({ "query": { "user_message": text }, "runner_id": "plugin:agent-host/echo/default" });
     let once = |text: &str| talk.request(Method::POST, path).header("idempotency-key", "query").json(&query(text));
-    let said = talk.send(once("hello")).await;
-    assert_eq!(said.status, 202, "{:#}", said.body);
-    talk.ended(said.body["run"]["run_id"].as_str().unwrap()).await;
+    let host_answer = talk.send(once("hello")).await;
+    assert_eq!(host_answer.status, 202, "{:#}", host_answer.body);
+    talk.ended(host_answer.body["run"]["run_id"].as_str().unwrap()).await;
     assert_eq!(talk.send(once("hello")).await.headers["idempotency-replayed"], "true");
     assert_eq!(talk.send(once("other")).await.status, 422);
     talk.post(path, with(query("x"), &json!({ "runner_id": "plugin:no/such/runner" })), 404).await;
@@ -277,9 +292,9 @@ pub async fn pipelines(talk: &Talk) {
 
 pub async fn page(talk: &Talk) {
     for path in ["/", "/chat/chat.js", "/chat/chat.css"] {
-        let said = talk.send(talk.request(Method::GET, path)).await;
-        assert_eq!(said.status, 200, "{path}");
-        let again = talk.request(Method::GET, path).header("if-none-match", said.headers["etag"].clone());
+        let host_answer = talk.send(talk.request(Method::GET, path)).await;
+        assert_eq!(host_answer.status, 200, "{path}");
+        let again = talk.request(Method::GET, path).header("if-none-match", host_answer.headers["etag"].clone());
         assert_eq!(talk.send(again).await.status, 304, "{path}");
     }
     talk.get("/chat/none.js", 404).await;

@@ -70,7 +70,7 @@ pub struct Talk {
 }
 
 /// The answer of a host.
-pub struct Said {
+pub struct HostAnswer {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Value,
@@ -81,31 +81,31 @@ impl Talk {
         self.http.request(method, self.watched.url(path))
     }
 
-    pub async fn send(&self, request: RequestBuilder) -> Said {
+    pub async fn send(&self, request: RequestBuilder) -> HostAnswer {
         let answer = request.send().await.unwrap();
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         let bytes = answer.bytes().await.unwrap();
         let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
-        Said { status, headers, body }
+        HostAnswer { status, headers, body }
     }
 
     pub async fn get(&self, path: &str, status: u16) -> Value {
-        let said = self.send(self.request(Method::GET, path)).await;
-        assert_eq!(said.status, status, "{path}: {:#}", said.body);
-        said.body
+        let host_answer = self.send(self.request(Method::GET, path)).await;
+        assert_eq!(host_answer.status, status, "{path}: {:#}", host_answer.body);
+        host_answer.body
     }
 
-    pub async fn post(&self, path: &str, body: Value, status: u16) -> Said {
-        let said = self.send(self.request(Method::POST, path).json(&body)).await;
-        assert_eq!(said.status, status, "{path}: {:#}", said.body);
-        said
+    pub async fn post(&self, path: &str, body: Value, status: u16) -> HostAnswer {
+        let host_answer = self.send(self.request(Method::POST, path).json(&body)).await;
+        assert_eq!(host_answer.status, status, "{path}: {:#}", host_answer.body);
+        host_answer
     }
 
     /// Sends an event, and gives its one run.
     async fn run(&self, event_type: &str, text: &str) -> String {
         let event = json!({ "event_type": event_type, "input": { "text": text } });
-        let said = self.post("/api/v1/events", event, 202).await;
-        said.body["runs"][0]["run_id"].as_str().unwrap_or_else(|| panic!("{:#}", said.body)).to_owned()
+        let host_answer = self.post("/api/v1/events", event, 202).await;
+        host_answer.body["runs"][0]["run_id"].as_str().unwrap_or_else(|| panic!("{:#}", host_answer.body)).to_owned()
     }
 
     async fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
@@ -145,7 +145,7 @@ async fn every_answer_of_a_conversation_is_as_it_is_described() {
     agents::pipelines(&talk).await;
     agents::page(&talk).await;
     keys(&talk).await;
-    operations(&talk).await;
+    operations(&talk, &host.url).await;
     tokio::task::block_in_place(|| command_line(&talk, &host));
 
     let seen = talk.watched.seen();
@@ -169,8 +169,8 @@ async fn the_host(talk: &Talk) {
     talk.get("/metrics", 200).await;
     talk.get("/api/v1/schedules", 200).await;
     talk.get("/api/v1/nothing", 404).await;
-    let said = talk.send(talk.request(Method::DELETE, "/api/v1/events")).await;
-    assert_eq!((said.status, said.headers["allow"].to_str().unwrap()), (405, "POST"));
+    let host_answer = talk.send(talk.request(Method::DELETE, "/api/v1/events")).await;
+    assert_eq!((host_answer.status, host_answer.headers["allow"].to_str().unwrap()), (405, "GET,HEAD,POST"));
 }
 
 async fn events(talk: &Talk) {
@@ -185,12 +185,17 @@ async fn events(talk: &Talk) {
         "data": { "x": { "y": null } }, "adapter": [1], "trace_id": "trace", "locale": "en", "timezone": "Europe/Berlin",
     });
     let once = || talk.request(Method::POST, path).header("idempotency-key", "k").header("prefer", "wait=30").json(&full);
-    let said = talk.send(once()).await;
-    assert_eq!((said.status, &said.body["runs"][0]["status"]), (200, &json!("completed")), "{:#}", said.body);
+    let host_answer = talk.send(once()).await;
+    assert_eq!(
+        (host_answer.status, &host_answer.body["runs"][0]["status"]),
+        (200, &json!("completed")),
+        "{:#}",
+        host_answer.body
+    );
     assert_eq!(talk.send(once()).await.headers["idempotency-replayed"], "true");
     let other = talk.request(Method::POST, path).header("idempotency-key", "k").json(&json!({ "event_type": "message.other" }));
     assert_eq!(talk.send(other).await.status, 422);
-    let event = said.body["event_id"].as_str().unwrap();
+    let event = host_answer.body["event_id"].as_str().unwrap();
     assert_eq!(talk.get(&format!("/api/v1/events/{event}"), 200).await["runs"].as_array().unwrap().len(), 1);
     talk.get("/api/v1/events/7", 404).await;
     talk.get(&format!("/api/v1/events/{event}?x"), 400).await;
@@ -227,8 +232,12 @@ async fn runs(talk: &Talk) {
     let page = talk.get(&of_run("/events?limit=2"), 200).await;
     talk.get(&of_run(&format!("/events?limit=2&after={}", page["next_cursor"].as_str().unwrap())), 200).await;
     let stream = |accept: &str| talk.request(Method::GET, &of_run("/events")).header("accept", accept);
-    let said = talk.send(stream("text/event-stream")).await;
-    assert!(said.status == 200 && said.body.as_str().unwrap().contains("event: run.completed"), "{:#}", said.body);
+    let host_answer = talk.send(stream("text/event-stream")).await;
+    assert!(
+        host_answer.status == 200 && host_answer.body.as_str().unwrap().contains("event: run.completed"),
+        "{:#}",
+        host_answer.body
+    );
     assert_eq!(talk.send(stream("image/png")).await.status, 406);
 
     let query = "/api/v1/runs?status=completed&runner_id=plugin:test/steps/default&binding_id=steps&limit=1".to_owned();
@@ -239,8 +248,8 @@ async fn runs(talk: &Talk) {
         talk.get(&format!("/api/v1/runs?{query}"), 400).await;
     }
 
-    let said = talk.post(&of_run("/fork"), json!({ "at": 1, "input": "say other", "config": {} }), 202).await;
-    let fork = said.headers[LOCATION].to_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    let host_answer = talk.post(&of_run("/fork"), json!({ "at": 1, "input": "say other", "config": {} }), 202).await;
+    let fork = host_answer.headers[LOCATION].to_str().unwrap().rsplit('/').next().unwrap().to_owned();
     talk.ended(&fork).await;
     talk.post(&of_run("/fork"), json!({ "at": 1000 }), 400).await;
     talk.post(&of_run("/fork"), json!({ "at": -1 }), 400).await;
@@ -290,10 +299,10 @@ async fn artifacts(talk: &Talk) {
     let upload = |query: &str, kind: &str| {
         talk.request(Method::POST, &format!("{path}?{query}")).header("content-type", kind).body("some text")
     };
-    let said =
+    let host_answer =
         talk.send(upload("name=a.txt&conversation_id=c&thread_id=t&workspace_id=w&expires_in_ms=600000", "text/plain")).await;
-    assert_eq!(said.status, 201, "{:#}", said.body);
-    let of_artifact = said.headers[LOCATION].to_str().unwrap().to_owned();
+    assert_eq!(host_answer.status, 201, "{:#}", host_answer.body);
+    let of_artifact = host_answer.headers[LOCATION].to_str().unwrap().to_owned();
     for (query, kind, status) in [
         ("", "multipart/form-data", 415),
         ("", "image/png", 415),
@@ -331,8 +340,8 @@ async fn queue(talk: &Talk) {
     talk.get(&path, 200).await;
     talk.get("/api/v1/executors/none", 404).await;
     let by = |token: &str, path: &str, body: &Value| talk.request(Method::POST, path).bearer_auth(token).json(body);
-    let said = talk.send(talk.request(Method::POST, &format!("{path}/heartbeat")).bearer_auth(credential)).await;
-    assert_eq!(said.status, 200, "{:#}", said.body);
+    let host_answer = talk.send(talk.request(Method::POST, &format!("{path}/heartbeat")).bearer_auth(credential)).await;
+    assert_eq!(host_answer.status, 200, "{:#}", host_answer.body);
     talk.post("/api/v1/claims", json!({}), 403).await;
     assert_eq!(talk.send(by("ahx_nobody", "/api/v1/claims", &json!({}))).await.status, 401);
     assert_eq!(talk.send(by(credential, "/api/v1/claims", &json!({}))).await.status, 204);
@@ -449,11 +458,21 @@ async fn keys(talk: &Talk) {
     assert_eq!(talk.send(talk.request(Method::DELETE, "/api/v1/keys/none")).await.status, 404);
 }
 
-async fn operations(talk: &Talk) {
+async fn operations(talk: &Talk, host: &str) {
     talk.get("/api/v1/statistics?group_by=runner", 200).await;
     talk.get("/api/v1/statistics?since=x", 400).await;
     talk.get("/api/v1/audit?action=runs.&limit=3", 200).await;
     talk.get("/api/v1/audit?run_id=x", 400).await;
+    for (path, more) in [("/api/v1/audit", "outcome=ok"), ("/api/v1/events", "event_type=message.*")] {
+        let page = talk.get(&format!("{path}?{more}&limit=1"), 200).await;
+        assert_eq!(talk.get(&format!("{path}?cursor=x"), 400).await["code"], "invalid_cursor");
+        let stream = |accept: &str| talk.request(Method::GET, path).header("accept", accept);
+        assert_eq!(talk.send(stream("image/png")).await.status, 406);
+        // A stream has no end of its own, and the proxy waits for the end of an answer.
+        let stream = talk.http.get(format!("{host}{path}")).header("accept", "text/event-stream");
+        let stream = stream.header("last-event-id", page["next_cursor"].as_str().unwrap()).send().await.unwrap();
+        assert_eq!(stream.status(), 200);
+    }
     talk.post("/api/v1/config/reload", json!({}), 200).await;
     talk.post("/api/v1/backup", json!({ "to": "first" }), 201).await;
     talk.post("/api/v1/backup", json!({ "to": "../first" }), 400).await;

@@ -5,7 +5,9 @@ use std::{
     process::{Command, Output},
 };
 
+use agent_host_protocol::RunId;
 use agent_host_tests::{Process, process};
+use serde_json::Value;
 
 use crate::openapi::programs;
 
@@ -25,6 +27,33 @@ async fn a_host_serves_what_the_command_line_prints() {
     assert_eq!(served.text().await.unwrap(), String::from_utf8(printed.stdout).unwrap().trim_end());
 }
 
+#[tokio::test]
+async fn a_route_takes_the_dialect_where_the_description_says_so() {
+    let host = Process::start(&[], "");
+    let document: Value = serde_json::from_slice(&printed().stdout).unwrap();
+    let http = reqwest::Client::new();
+    let mut takers = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let takes = parameters.iter().any(|parameter| parameter["name"] == "dialect");
+            // Bodies and ids of other routes are judged before their parameters, and the profile says its own.
+            let is_plain = method == "get" && path.starts_with("/api/v1/") && !path.starts_with("/api/v1/agent/");
+            if !takes && (!is_plain || path.contains('{')) {
+                continue;
+            }
+            let at = format!("{}?dialect=langbot-5", path.replace("{id}", &RunId::new().to_string()).replace("{function}", "x"));
+            let method = method.to_uppercase().parse().unwrap();
+            let answer = http.request(method, host.url(&at)).send().await.unwrap();
+            let (status, text) = (answer.status(), answer.text().await.unwrap());
+            assert_eq!(status, 400, "{at}: {text}");
+            assert_eq!(text.contains("`langbot-4.11`"), takes, "{at}: {text}");
+            takers += usize::from(takes);
+        }
+    }
+    assert!(takers >= 20, "{takers}");
+}
+
 #[test]
 fn a_configuration_that_cannot_be_read_keeps_nobody_from_the_description() {
     let dir = tempfile::tempdir().unwrap();
@@ -40,8 +69,13 @@ fn it_is_a_valid_document_of_openapi_3_1() {
     fs::write(&file, printed().stdout).unwrap();
     let validate =
         || Command::new(programs().join("openapi-spec-validator")).args(["--schema", "3.1"]).arg(&file).output().unwrap();
-    let said = validate();
-    assert!(said.status.success(), "{}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    let host_answer = validate();
+    assert!(
+        host_answer.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&host_answer.stdout),
+        String::from_utf8_lossy(&host_answer.stderr)
+    );
 
     // The validator would see it.
     let broken = fs::read_to_string(&file).unwrap().replacen("\"responses\"", "\"answers\"", 1);

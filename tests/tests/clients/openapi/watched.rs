@@ -15,7 +15,7 @@ use axum::{
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// The description, ready to be held against answers.
+/// The description, ready to check answers.
 struct Description {
     document: Value,
     /// The path with its parameters, split at slashes, those without parameters first.

@@ -44,7 +44,7 @@ fn taken(ended: &Ended) -> Vec<&str> {
     ended.of("steering.received").into_iter().map(|data| text(data, "run_id")).collect()
 }
 
-fn said(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
+fn message_texts(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
     numbers.into_iter().map(|n| format!("say {n}")).collect()
 }
 
@@ -53,7 +53,7 @@ async fn inputs_are_given_in_order_and_the_rest_gets_runs() {
     let host = family("", "", "");
     let active = host.send_in("c", "say up; await go; pull 2 0; pull 3 0; say enough; await end").await;
     host.until_step(&active, "say up").await;
-    let sent = waiting(&host, "c", said(0..8)).await;
+    let sent = waiting(&host, "c", message_texts(0..8)).await;
     // Elsewhere, nothing waits.
     host.take("set go yes").await;
     host.until_step(&active, "say enough").await;
@@ -65,7 +65,7 @@ async fn inputs_are_given_in_order_and_the_rest_gets_runs() {
     }
     host.take("set end yes").await;
     let ended = host.ended(&active).await.completed();
-    assert_eq!(ended.outcomes()[2..4], [json!(said(0..2)), json!(said(2..5))], "{ended}");
+    assert_eq!(ended.outcomes()[2..4], [json!(message_texts(0..2)), json!(message_texts(2..5))], "{ended}");
     assert_eq!(taken(&ended), sent[..5].iter().collect::<Vec<_>>(), "{ended}");
     let mut order = vec![ended];
     for (n, run) in sent.iter().enumerate().skip(5) {
@@ -203,7 +203,7 @@ async fn a_run_cancelled_before_the_pull_is_not_taken() {
     let host = family("", "", "");
     let active = host.send_in("c", "say up; await go; pull 10 0; say over; await end").await;
     host.until_step(&active, "say up").await;
-    let sent = waiting(&host, "c", said(0..4)).await;
+    let sent = waiting(&host, "c", message_texts(0..4)).await;
     host.cancel(&sent[1]).await;
     host.cancel(&sent[3]).await;
     // A pull that returns at once.
@@ -211,7 +211,7 @@ async fn a_run_cancelled_before_the_pull_is_not_taken() {
     host.until_step(&active, "say over").await;
     for n in [1, 3] {
         let ended = host.ended(&sent[n]).await;
-        assert_eq!((&ended.run["status"], ended.said().len()), (&json!("cancelled"), 0), "{ended}");
+        assert_eq!((&ended.run["status"], ended.message_texts().len()), (&json!("cancelled"), 0), "{ended}");
     }
     // The runs of taken messages have ended: there is nothing to cancel.
     for n in [0, 2] {
@@ -293,7 +293,11 @@ async fn a_flood_is_stopped_and_what_was_accepted_is_given() {
         let late = host.send_in(&conversation, "say late").await;
         host.take(&format!("set end-{dies} yes")).await;
         let ended = host.ended(&active).await.completed();
-        assert_eq!((&ended.outcomes()[2], &ended.outcomes()[5]), (&json!(said(0..100)), &json!(["say late"])), "{ended}");
+        assert_eq!(
+            (&ended.outcomes()[2], &ended.outcomes()[5]),
+            (&json!(message_texts(0..100)), &json!(["say late"])),
+            "{ended}"
+        );
         assert_eq!(taken(&ended).len(), 101, "{ended}");
         for run in sent.iter().chain([&late]) {
             is_steered(&host, run, &active).await;
@@ -317,7 +321,7 @@ async fn large_messages_are_given_a_few_at_a_time() {
         host.kill_and_revive();
         host.take("set end yes").await;
         let ended = host.ended(&active).await.completed();
-        let outcomes: Vec<Value> = serde_json::from_str(ended.said().last().unwrap()).unwrap();
+        let outcomes: Vec<Value> = serde_json::from_str(ended.message_texts().last().unwrap()).unwrap();
         let pulled: Vec<_> = outcomes.iter().filter_map(Value::as_array).filter(|pulled| !pulled.is_empty()).collect();
         assert!(pulled.len() >= 5, "they were given at once: {ended}");
         let bytes = |given: &Value| {
@@ -328,7 +332,7 @@ async fn large_messages_are_given_a_few_at_a_time() {
             assert!(pulled.len() == 1 || sum <= 512 * 1024, "{pulled:?}");
         }
         let order: Vec<_> = pulled.into_iter().flatten().map(|given| given.as_str().unwrap()[..5].to_owned()).collect();
-        assert_eq!(order, said(0..sizes.len()), "{ended}");
+        assert_eq!(order, message_texts(0..sizes.len()), "{ended}");
         for run in &sent {
             is_steered(&host, run, &active).await;
         }
@@ -366,7 +370,7 @@ async fn a_second_attempt_receives_the_inputs_of_the_first() {
     let mut host = family("", "durability = \"retry\"", "");
     let active = host.send_in("c", "attempt; await go; pull 2 0; say pulled; await end; pull 10 0; say done").await;
     host.until_step(&active, "attempt").await;
-    let sent = waiting(&host, "c", said(0..3)).await;
+    let sent = waiting(&host, "c", message_texts(0..3)).await;
     host.take("set go yes").await;
     host.until_step(&active, "say pulled").await;
     for attempt in [2, 3] {
@@ -384,8 +388,12 @@ async fn a_second_attempt_receives_the_inputs_of_the_first() {
     }
     host.take("set end yes").await;
     let ended = host.ended(&active).await.completed();
-    let outcomes: Vec<Value> = serde_json::from_str(ended.said().last().unwrap()).unwrap();
-    assert_eq!((&outcomes[0], &outcomes[2], &outcomes[5]), (&json!(3), &json!(said(0..2)), &json!(said(2..3))), "{ended}");
+    let outcomes: Vec<Value> = serde_json::from_str(ended.message_texts().last().unwrap()).unwrap();
+    assert_eq!(
+        (&outcomes[0], &outcomes[2], &outcomes[5]),
+        (&json!(3), &json!(message_texts(0..2)), &json!(message_texts(2..3))),
+        "{ended}"
+    );
     assert_eq!(taken(&ended), sent.iter().collect::<Vec<_>>(), "each was taken once: {ended}");
     for run in &sent {
         is_steered(&host, run, &active).await;

@@ -9,7 +9,7 @@ use agent_host_tests::{
 use crate::outside::{LOCAL, world_of};
 
 fn audit(world: &World, ended: &Ended) -> Vec<AuditRecord> {
-    world.host.ledger().audit_page(Some(ended.run.run_id), None, 100).unwrap().items
+    world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap().items
 }
 
 #[tokio::test]

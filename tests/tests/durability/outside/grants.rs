@@ -20,16 +20,16 @@ async fn granted_references_are_readable_completely() {
         format!("send HEAD {}; rest", url("bytes/7")),
         format!("get {}; rest", url("status/404")),
     ];
-    let said = take(&world, &steps.join("; ")).await;
-    assert_eq!(said[..3], [json!(200), json!("ok/a?q=1"), json!("")]);
-    assert_eq!(said[3..6], [json!(200), json!("xxxxxxxxxx"), json!([299_990, 299_990 * u64::from(b'x')])]);
-    assert_eq!(said[7], "piece 1\npiece 2\npiece 3\npiece 4\npiece 5\n");
-    let echoed = said[9].as_str().unwrap();
+    let step_outcomes = take(&world, &steps.join("; ")).await;
+    assert_eq!(step_outcomes[..3], [json!(200), json!("ok/a?q=1"), json!("")]);
+    assert_eq!(step_outcomes[3..6], [json!(200), json!("xxxxxxxxxx"), json!([299_990, 299_990 * u64::from(b'x')])]);
+    assert_eq!(step_outcomes[7], "piece 1\npiece 2\npiece 3\npiece 4\npiece 5\n");
+    let echoed = step_outcomes[9].as_str().unwrap();
     assert!(echoed.ends_with("hello there") && echoed.contains("user-agent: agent-host/"), "{echoed}");
     let put = &outside.visits("echo/put")[0];
     assert_eq!((put.header("x-one"), put.header("x-two"), &*put.body), (Some("1"), Some("2"), "put"));
-    assert_eq!(said[12..16], [json!(200), json!("ok/gone"), json!(200), json!("")]);
-    assert_eq!(said[16..], [json!(404), json!("status/404")]);
+    assert_eq!(step_outcomes[12..16], [json!(200), json!("ok/gone"), json!(200), json!("")]);
+    assert_eq!(step_outcomes[16..], [json!(404), json!("status/404")]);
     assert_eq!(outside.seen().len(), 8, "each was made once");
     world.host.shutdown(PATIENCE).await;
 }
@@ -44,9 +44,9 @@ async fn manifest_and_binding_must_both_name_host_and_port() {
     let world = world_of("outside/default", &[&outside.authority], &loopback).await;
     let steps =
         format!("get {}; get {}; get {by_name}; get https://{}/", outside.url("ok/1"), other.url("ok/1"), other.authority);
-    let said = take(&world, &steps).await;
-    assert_eq!(said[0], 200);
-    for refused in &said[1..] {
+    let step_outcomes = take(&world, &steps).await;
+    assert_eq!(step_outcomes[0], 200);
+    for refused in &step_outcomes[1..] {
         is_refused(refused, "unauthorized", "host_not_allowed");
     }
     world.host.shutdown(PATIENCE).await;
@@ -58,9 +58,9 @@ async fn manifest_and_binding_must_both_name_host_and_port() {
         outside.url("ok/2"),
         other.url("ok/2")
     );
-    let said = take(&world, &steps).await;
-    assert_eq!(said[..2], [json!(200), json!(200)]);
-    for refused in &said[2..] {
+    let step_outcomes = take(&world, &steps).await;
+    assert_eq!(step_outcomes[..2], [json!(200), json!(200)]);
+    for refused in &step_outcomes[2..] {
         is_refused(refused, "unauthorized", "host_not_allowed");
     }
     world.host.shutdown(PATIENCE).await;
@@ -68,8 +68,8 @@ async fn manifest_and_binding_must_both_name_host_and_port() {
     // Manifest and binding have no host in common; or the binding has none.
     for hosts in [&["api.example.net:*"][..], &[]] {
         let world = world_of("outside/narrow", hosts, &loopback).await;
-        let said = take(&world, &format!("get {}", outside.url("ok/3"))).await;
-        assert_eq!(said[0]["code"], "unauthorized", "{said:?}");
+        let step_outcomes = take(&world, &format!("get {}", outside.url("ok/3"))).await;
+        assert_eq!(step_outcomes[0]["code"], "unauthorized", "{step_outcomes:?}");
         world.host.shutdown(PATIENCE).await;
     }
     assert_eq!(outside.seen().iter().map(|visit| &*visit.path).collect::<Vec<_>>(), ["/ok/1", "/ok/2"]);
@@ -136,23 +136,23 @@ async fn addresses_that_are_not_public_are_reached_by_none_of_their_names() {
         "255.255.255.255",
     ];
     for host in hosts {
-        let said = take(&world, &format!("get http://{host}:{port}/latest/meta-data")).await;
-        is_refused(&said[0], "unauthorized", "address_not_allowed");
+        let step_outcomes = take(&world, &format!("get http://{host}:{port}/latest/meta-data")).await;
+        is_refused(&step_outcomes[0], "unauthorized", "address_not_allowed");
     }
     // Other spellings of this machine.
     for host in ["localhost.", "127.0.0.1."] {
-        let said = take(&world, &format!("get http://{host}:{port}/")).await;
-        assert!(said[0]["code"].is_string(), "{host}: {said:?}");
+        let step_outcomes = take(&world, &format!("get http://{host}:{port}/")).await;
+        assert!(step_outcomes[0]["code"].is_string(), "{host}: {step_outcomes:?}");
     }
     world.host.shutdown(PATIENCE).await;
 
     // One address is allowed, also in another spelling.
     let world = world_of("outside/default", &["*:*"], LOCAL).await;
-    let said = take(&world, &format!("get http://127.1:{port}/ok/short; get http://2130706433:{port}/ok/number")).await;
-    assert_eq!(said, [200, 200]);
+    let step_outcomes = take(&world, &format!("get http://127.1:{port}/ok/short; get http://2130706433:{port}/ok/number")).await;
+    assert_eq!(step_outcomes, [200, 200]);
     for host in ["127.0.0.2", "[::1]", "169.254.169.254", "[::ffff:169.254.169.254]", "10.0.0.1"] {
-        let said = take(&world, &format!("get http://{host}:{port}/")).await;
-        is_refused(&said[0], "unauthorized", "address_not_allowed");
+        let step_outcomes = take(&world, &format!("get http://{host}:{port}/")).await;
+        is_refused(&step_outcomes[0], "unauthorized", "address_not_allowed");
     }
     assert_eq!(outside.seen().len(), 2, "{:#?}", outside.seen());
     world.host.shutdown(PATIENCE).await;
@@ -187,14 +187,14 @@ async fn smuggled_headers_are_not_sent() {
         format!("send GET {url} proxy-authorization: Basic eHh4"),
     ];
     for step in steps {
-        let said = take(&world, &step).await;
-        is_refused(&said[0], "invalid_argument", "invalid_request");
-        assert!(!said[0]["message"].as_str().unwrap().contains(['\r', '\n', '\0']), "{said:?}");
+        let step_outcomes = take(&world, &step).await;
+        is_refused(&step_outcomes[0], "invalid_argument", "invalid_request");
+        assert!(!step_outcomes[0]["message"].as_str().unwrap().contains(['\r', '\n', '\0']), "{step_outcomes:?}");
     }
     // A line break in the URL is taken out as every browser does, and adds no header.
     let ended = world.say(&format!("get {url}\r\nx-evil: yes")).await;
-    let said = outcomes(&ended);
-    assert!(said[0] == 200 || said[0]["code"] == "invalid_argument", "{said:?}");
+    let step_outcomes = outcomes(&ended);
+    assert!(step_outcomes[0] == 200 || step_outcomes[0]["code"] == "invalid_argument", "{step_outcomes:?}");
     for visit in outside.seen() {
         assert_eq!(visit.header("x-evil"), None, "{visit:#?}");
     }
@@ -212,8 +212,11 @@ async fn a_redirect_is_judged_like_a_request() {
         format!("post {} text; rest", to(303, &outside.url("ok/becomes-get"))),
         format!("post {} text; rest", to(307, &outside.url("ok/stays-post"))),
     ];
-    let said = take(&world, &steps.join("; ")).await;
-    assert_eq!(said, [json!(200), json!("ok/there"), json!(200), json!("ok/becomes-get"), json!(200), json!("ok/stays-post")]);
+    let step_outcomes = take(&world, &steps.join("; ")).await;
+    assert_eq!(
+        step_outcomes,
+        [json!(200), json!("ok/there"), json!(200), json!("ok/becomes-get"), json!(200), json!("ok/stays-post")]
+    );
     let asked = |path: &str| outside.visits(path).into_iter().map(|visit| (visit.method, visit.body)).collect::<Vec<_>>();
     assert_eq!(asked("ok/becomes-get"), [("GET".to_owned(), String::new())]);
     assert_eq!(asked("ok/stays-post"), [("POST".to_owned(), "text".to_owned())]);
@@ -227,13 +230,13 @@ async fn a_redirect_is_judged_like_a_request() {
         (to(302, "http://169.254.169.254/latest/meta-data"), "address_not_allowed"),
     ];
     for (url, code) in refusals {
-        let said = take(&world, &format!("get {url}")).await;
-        is_refused(&said[0], "unauthorized", code);
+        let step_outcomes = take(&world, &format!("get {url}")).await;
+        is_refused(&step_outcomes[0], "unauthorized", code);
     }
     assert!(other.seen().is_empty(), "{:#?}", other.seen());
 
-    let said = take(&world, &format!("get {}", outside.url("circle/round"))).await;
-    is_refused(&said[0], "runtime_error", "too_many_redirects");
+    let step_outcomes = take(&world, &format!("get {}", outside.url("circle/round"))).await;
+    is_refused(&step_outcomes[0], "runtime_error", "too_many_redirects");
     assert_eq!(outside.times("circle/round"), 6, "the first, and five redirects");
     world.host.shutdown(PATIENCE).await;
 }
@@ -242,9 +245,9 @@ async fn a_redirect_is_judged_like_a_request() {
 #[tokio::test]
 async fn a_runner_without_a_grant_is_told_so() {
     let text = "[[bindings]]\nid = \"outside\"\nrunner = \"plugin:test/outside/default\"\n";
-    let world = World::told(&["outside"], text, |_| {}).await;
-    let said = take(&world, "get https://example.com/").await;
-    assert_eq!((&said[0]["code"], &said[0]["details_code"]), (&json!("unauthorized"), &Value::Null));
-    assert!(said[0]["message"].as_str().unwrap().contains("`http` is not granted"), "{said:?}");
+    let world = World::from_text(&["outside"], text, |_| {}).await;
+    let step_outcomes = take(&world, "get https://example.com/").await;
+    assert_eq!((&step_outcomes[0]["code"], &step_outcomes[0]["details_code"]), (&json!("unauthorized"), &Value::Null));
+    assert!(step_outcomes[0]["message"].as_str().unwrap().contains("`http` is not granted"), "{step_outcomes:?}");
     world.host.shutdown(PATIENCE).await;
 }

@@ -35,7 +35,7 @@ async fn world(outside: &Outside, more: &str) -> World {
 
 async fn world_of(runner: &str, hosts: &[&str], more: &str) -> World {
     let component = runner.split('/').next().unwrap().replace('-', "_");
-    World::told(&[&component], &config(runner, hosts, more), |_| {}).await
+    World::from_text(&[&component], &config(runner, hosts, more), |_| {}).await
 }
 
 /// Takes steps in a run of their own, and gives what came of each.
@@ -46,7 +46,7 @@ async fn take(world: &World, steps: &str) -> Vec<Value> {
 #[track_caller]
 fn outcomes(ended: &Ended) -> Vec<Value> {
     assert_eq!(ended.run.status, RunStatus::Completed, "{ended:#?}");
-    serde_json::from_str(&ended.said()).unwrap()
+    serde_json::from_str(&ended.answer_text()).unwrap()
 }
 
 /// Holds a refusal against its two codes.

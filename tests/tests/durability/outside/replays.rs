@@ -31,17 +31,17 @@ async fn a_replay_makes_no_request() {
     let dir = tokio::task::spawn_blocking(move || host.terminate()).await.unwrap();
     let replay = |arguments: &[&str]| {
         let output = process::command(dir.path()).args(arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{arguments:?}: {said}");
-        said
+        let step_outcomes = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {step_outcomes}");
+        step_outcomes
     };
-    let said = replay(&["replay", &run]);
-    assert!(said.starts_with("the same: ") && said.ends_with("then run.completed\n"), "{said}");
+    let step_outcomes = replay(&["replay", &run]);
+    assert!(step_outcomes.starts_with("the same: ") && step_outcomes.ends_with("then run.completed\n"), "{step_outcomes}");
     let elsewhere = tempfile::tempdir().unwrap();
     let file = elsewhere.path().join("recording.json");
     replay(&["runs", "record", &run, "--out", file.to_str().unwrap()]);
-    let said = replay(&["replay", file.to_str().unwrap(), "--component", component("outside").to_str().unwrap()]);
-    assert!(said.starts_with("the same: "), "{said}");
+    let step_outcomes = replay(&["replay", file.to_str().unwrap(), "--component", component("outside").to_str().unwrap()]);
+    assert!(step_outcomes.starts_with("the same: "), "{step_outcomes}");
     let traced = replay(&["replay", &run, "--trace"]);
     assert!(traced.contains("http.send") && traced.contains("http.response.read"), "{traced}");
 

@@ -59,7 +59,8 @@ resources = {{ http_hosts = {}, http_secrets = {} }}
 
 async fn world(runner: &str, outside: &Outside, hosts: &[&str], granted: &[&str]) -> World {
     let component = runner.split('/').next().unwrap().replace('-', "_");
-    World::told(&[&component], &config(runner, outside, hosts, granted), |dir| fs::write(dir.join("canary"), FILE).unwrap()).await
+    World::from_text(&[&component], &config(runner, outside, hosts, granted), |dir| fs::write(dir.join("canary"), FILE).unwrap())
+        .await
 }
 
 /// Ends the host, and looks at all that it has kept.
@@ -84,24 +85,24 @@ async fn a_secret_that_comes_back_is_taken_out_wherever_it_is() {
     ];
     // A text of the guest itself is no secret, and is part of its requests, which are not checked here.
     let (ours, theirs) = steps.split_at(4);
-    let said = take(&world, &ours.join("; ")).await;
+    let step_outcomes = take(&world, &ours.join("; ")).await;
     for path in ["echo", "split/authorization", "header/authorization"] {
         assert_eq!(outside.visits(path)[0].header("authorization"), Some(&*format!("Bearer {FILE}")), "the host put it in");
     }
-    assert!(!json!(said).to_string().contains(MARK), "{said:#?}");
+    assert!(!json!(step_outcomes).to_string().contains(MARK), "{step_outcomes:#?}");
     let shown = "Bearer [secret here]";
-    let echoed = said[1].as_str().unwrap();
+    let echoed = step_outcomes[1].as_str().unwrap();
     assert!(echoed.contains(&format!("authorization: {shown}")), "{echoed}");
-    assert_eq!(said[3], shown);
-    let slowly: String = said[5..8].iter().map(|piece| piece.as_str().unwrap()).collect();
+    assert_eq!(step_outcomes[3], shown);
+    let slowly: String = step_outcomes[5..8].iter().map(|piece| piece.as_str().unwrap()).collect();
     assert_eq!(slowly, shown, "the same, however it is read");
-    assert_eq!(said[9]["x-said"], shown);
-    assert!(said[9]["set-cookie"].as_str().unwrap().ends_with(shown), "{}", said[9]);
+    assert_eq!(step_outcomes[9]["x-said"], shown);
+    assert!(step_outcomes[9]["set-cookie"].as_str().unwrap().ends_with(shown), "{}", step_outcomes[9]);
     is_clean(world).await;
 
     let world = crate::outside::secrets::world("outside/default", &outside, &[&outside.authority], &[]).await;
-    let said = take(&world, &theirs.join("; ")).await;
-    assert!(!said[1].as_str().unwrap().contains(MARK), "a secret of this server is known to it: {said:?}");
+    let step_outcomes = take(&world, &theirs.join("; ")).await;
+    assert!(!step_outcomes[1].as_str().unwrap().contains(MARK), "a secret of this server is known to it: {step_outcomes:?}");
     world.host.shutdown(PATIENCE).await;
 }
 
@@ -124,22 +125,22 @@ async fn a_secret_goes_to_its_hosts_and_with_whom_it_was_granted() {
         (with(&url, "lost"), "runtime_error", "secret_missing"),
         (format!("send GET {url} x-key: {{{{secret:here"), "invalid_argument", "invalid_request"),
     ] {
-        let said = take(&world, &step).await;
-        is_refused(&said[0], code, details_code);
+        let step_outcomes = take(&world, &step).await;
+        is_refused(&step_outcomes[0], code, details_code);
     }
     assert!(outside.seen().is_empty() && other.seen().is_empty(), "nothing went out");
 
     // Secrets are replaced in headers only.
-    let said =
+    let step_outcomes =
         take(&world, &format!("send POST {} x-a: 1 | {{{{secret:here}}}}; rest", outside.url("echo?a={{secret:here}}"))).await;
-    assert_eq!(said[0], 200);
+    assert_eq!(step_outcomes[0], 200);
     assert_eq!(outside.seen()[0].body, "{{secret:here}}");
     assert!(!outside.seen()[0].path.contains(MARK));
 
     // A redirect to another host goes without it.
     let redirect = outside.url(&format!("redirect/307/{}", other.url("echo/redirected")));
-    let said = take(&world, &format!("{} & authorization: Basic own; rest", with(&redirect, "here"))).await;
-    assert_eq!(said[0], 200, "{said:?}");
+    let step_outcomes = take(&world, &format!("{} & authorization: Basic own; rest", with(&redirect, "here"))).await;
+    assert_eq!(step_outcomes[0], 200, "{step_outcomes:?}");
     let redirected = &other.visits("echo/redirected")[0];
     assert_eq!((redirected.header("x-key"), redirected.header("authorization")), (None, None), "{redirected:#?}");
     is_clean(world).await;
@@ -155,11 +156,11 @@ async fn wasi_http_has_secrets_by_the_same_rules() {
         with(outside.url("echo"), "too"),
         with(other.url("echo"), "here"),
     ];
-    let said = take(&world, &steps.join("; ")).await;
+    let step_outcomes = take(&world, &steps.join("; ")).await;
     assert_eq!(outside.seen()[0].header("authorization"), Some(&*format!("Bearer {FILE}")));
-    assert_eq!(said[1], "Bearer [secret here]");
-    for refused in &said[2..] {
-        assert!(refused["error"].as_str().is_some_and(|error| error.contains("HttpRequestDenied")), "{said:?}");
+    assert_eq!(step_outcomes[1], "Bearer [secret here]");
+    for refused in &step_outcomes[2..] {
+        assert!(refused["error"].as_str().is_some_and(|error| error.contains("HttpRequestDenied")), "{step_outcomes:?}");
     }
     assert_eq!((outside.seen().len(), other.seen().len()), (1, 0));
     is_clean(world).await;
@@ -198,9 +199,9 @@ async fn no_secret_is_in_what_the_host_says_or_keeps() {
     let mut host = Loud(command.spawn().unwrap());
     let mut line = String::new();
     BufReader::new(host.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let said: Value =
+    let step_outcomes: Value =
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}\n{}", fs::read_to_string(&log).unwrap()));
-    let url = said["listening"].as_str().unwrap().to_owned();
+    let url = step_outcomes["listening"].as_str().unwrap().to_owned();
 
     let with = |path: &str| format!("{} x-one: {{{{secret:here}}}} & x-two: Bearer {{{{secret:too}}}}", outside.url(path));
     let redirect = format!("redirect/307/{}", outside.url("split/x-one/redirected"));

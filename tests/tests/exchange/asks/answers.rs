@@ -29,8 +29,8 @@ async fn invalid_answers_are_refused_without_effect() {
         "%00",
         &long,
     ] {
-        let (status, said) = desk.respond(foreign, json!({ "decision": "approve" })).await;
-        assert_eq!((status, &said["code"]), (404, &json!("not_found")), "{foreign}: {said:#}");
+        let (status, problem) = desk.respond(foreign, json!({ "decision": "approve" })).await;
+        assert_eq!((status, &problem["code"]), (404, &json!("not_found")), "{foreign}: {problem:#}");
     }
 
     let nested = (0..100).fold(json!(1), |inner, _| json!([inner]));
@@ -53,8 +53,8 @@ async fn invalid_answers_are_refused_without_effect() {
     ] {
         desk.refuses(&id, answer, status, code).await;
     }
-    let (status, said) = desk.send(None, &id, "{\"decision\": ").await;
-    assert_eq!((status, &said["code"]), (400, &json!("invalid_json")), "{said:#}");
+    let (status, problem) = desk.send(None, &id, "{\"decision\": ").await;
+    assert_eq!((status, &problem["code"]), (400, &json!("invalid_json")), "{problem:#}");
     let url = format!("{}/api/v1/actions/{id}/respond", *desk.host.urls().borrow());
     let http = reqwest::Client::new();
     assert_eq!(http.post(&url).body("decision=approve").send().await.unwrap().status(), 415);
@@ -70,13 +70,13 @@ async fn invalid_answers_are_refused_without_effect() {
 
     // The second answer gets the first one.
     for decision in ["approve", "deny"] {
-        let said = desk.refuses(&id, json!({ "decision": decision }), 409, "already_answered").await;
+        let problem = desk.refuses(&id, json!({ "decision": decision }), 409, "already_answered").await;
         assert_eq!(
-            (&said["action"]["action_id"], &said["action"]["answered"]["decision"]),
+            (&problem["action"]["action_id"], &problem["action"]["answered"]["decision"]),
             (&json!(id), &json!("approve")),
-            "{said:#}"
+            "{problem:#}"
         );
-        assert!(said["detail"].as_str().unwrap().contains("approve"), "{said:#}");
+        assert!(problem["detail"].as_str().unwrap().contains("approve"), "{problem:#}");
     }
 
     let question = desk.asked(&run, 2).await;
@@ -123,9 +123,12 @@ async fn twenty(desk: &Desk, parks: bool) {
         let first: Vec<_> = answers.iter().filter(|(status, _)| *status == 200).collect();
         assert_eq!(first.len(), 1, "{answers:#?}");
         let (decision, reason) = (&first[0].1["answered"]["decision"], &first[0].1["answered"]["reason"]);
-        for (status, said) in answers.iter().filter(|(status, _)| *status != 200) {
-            assert_eq!((*status, &said["code"]), (409, &json!("already_answered")), "{said:#}");
-            assert_eq!((&said["action"]["answered"]["decision"], &said["action"]["answered"]["reason"]), (decision, reason));
+        for (status, problem) in answers.iter().filter(|(status, _)| *status != 200) {
+            assert_eq!((*status, &problem["code"]), (409, &json!("already_answered")), "{problem:#}");
+            assert_eq!(
+                (&problem["action"]["answered"]["decision"], &problem["action"]["answered"]["reason"]),
+                (decision, reason)
+            );
         }
         let ended = desk.host.ended(&run).await.completed();
         let approved = decision == "approve";

@@ -17,26 +17,26 @@ async fn only_known_approvers_may_answer() {
     let approve = json!({ "decision": "approve" }).to_string();
 
     for token in [None, Some(""), Some("mallory"), Some("alice"), Some("alice-token2"), Some("ALICE-TOKEN"), Some("alice-toke")] {
-        let (status, said) = desk.send(token, &first, approve.clone()).await;
-        assert_eq!((status, &said["code"]), (401, &json!("unauthenticated")), "{token:?} {said:#}");
+        let (status, answered_fact) = desk.send(token, &first, approve.clone()).await;
+        assert_eq!((status, &answered_fact["code"]), (401, &json!("unauthenticated")), "{token:?} {answered_fact:#}");
     }
     // An unknown caller does not learn which actions exist.
     assert_eq!(desk.send(None, "nonsense", approve.clone()).await.0, 401);
     assert_eq!(desk.send(Some("bob-token"), "nonsense", approve.clone()).await.0, 404);
-    let (status, said) = desk.send(Some("bob-token"), &first, approve.clone()).await;
-    assert_eq!((status, &said["code"]), (403, &json!("forbidden")), "{said:#}");
-    assert!(said["detail"].as_str().unwrap().contains("alice or carol"), "{said:#}");
+    let (status, answered_fact) = desk.send(Some("bob-token"), &first, approve.clone()).await;
+    assert_eq!((status, &answered_fact["code"]), (403, &json!("forbidden")), "{answered_fact:#}");
+    assert!(answered_fact["detail"].as_str().unwrap().contains("alice or carol"), "{answered_fact:#}");
     let url = format!("{}/api/v1/actions/{first}/respond", *desk.host.urls().borrow());
     let basic = reqwest::Client::new().post(url).basic_auth("alice", Some("alice-token")).json(&json!({ "decision": "approve" }));
     assert_eq!(basic.send().await.unwrap().status(), 401);
     assert_eq!(desk.action(&first).await["status"], "open");
     assert!(desk.hook.seen().is_empty());
 
-    let (status, said) = desk.send(Some("alice-token"), &first, approve.clone()).await;
-    assert_eq!((status, &said["answered"]["by"]), (200, &json!("alice")), "{said:#}");
-    let (status, said) = desk.send(Some("carol-token"), &first, approve.clone()).await;
-    assert_eq!((status, &said["action"]["answered"]["by"]), (409, &json!("alice")), "{said:#}");
-    assert!(said["detail"].as_str().unwrap().contains("by alice"), "{said:#}");
+    let (status, answered_fact) = desk.send(Some("alice-token"), &first, approve.clone()).await;
+    assert_eq!((status, &answered_fact["answered"]["by"]), (200, &json!("alice")), "{answered_fact:#}");
+    let (status, answered_fact) = desk.send(Some("carol-token"), &first, approve.clone()).await;
+    assert_eq!((status, &answered_fact["action"]["answered"]["by"]), (409, &json!("alice")), "{answered_fact:#}");
+    assert!(answered_fact["detail"].as_str().unwrap().contains("by alice"), "{answered_fact:#}");
 
     // A rule that names nobody, or no rule: each of them.
     let second = desk.asked(&run, 2).await;
@@ -52,8 +52,8 @@ async fn only_known_approvers_may_answer() {
     let ended = desk.host.ended(&run).await.completed();
     for (id, outcome, by) in [(&first, "executed", "alice"), (&second, "denied", "bob"), (&question, "submitted", "bob")] {
         let resolved = answered(&ended, id, outcome);
-        let said = ended.of("action.answered").into_iter().find(|data| data["action_id"] == **id).unwrap().clone();
-        assert_eq!(said["by"], by, "{ended}");
+        let answered_fact = ended.of("action.answered").into_iter().find(|data| data["action_id"] == **id).unwrap().clone();
+        assert_eq!(answered_fact["by"], by, "{ended}");
         // If the answer is the outcome, the end names its author.
         assert!(outcome == "executed" || resolved["by"] == by, "{ended}");
     }

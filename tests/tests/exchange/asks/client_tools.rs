@@ -6,7 +6,7 @@ use agent_host_tests::world::PATIENCE;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::asks::support::{Ended, Host, Random, shown};
+use crate::asks::support::{Ended, Host, Random, lines_of};
 
 /// A host with a scripted guest, a tool server that counts, and clients with tools of their own.
 struct Shop {
@@ -34,7 +34,7 @@ fn pick() -> Value {
 }
 
 /// The text of a tool's answer, as the guest reports it.
-fn said(text: &str) -> Value {
+fn text_content(text: &str) -> Value {
     json!({ "content": [{ "bytes": text.len(), "text": text }], "is_error": false })
 }
 
@@ -104,7 +104,7 @@ resources = {{ runs = ["start", "get", "list", "events", "cancel"] }}
             if asked.len() >= count {
                 return asked.into_iter().map(|event| event["data"].clone()).collect();
             }
-            assert!(began.elapsed() < PATIENCE, "it asks for less than {count}: {}", shown(&events));
+            assert!(began.elapsed() < PATIENCE, "it asks for less than {count}: {}", lines_of(&events));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -119,8 +119,8 @@ resources = {{ runs = ["start", "get", "list", "events", "cancel"] }}
 
     /// Answers for the client.
     async fn answer(&self, asked: &Value, text: &str) {
-        let (status, said) = self.respond(asked, json!({ "decision": "submit", "answer": { "content": text } })).await;
-        assert_eq!(status, 200, "{said:#}");
+        let (status, text_content) = self.respond(asked, json!({ "decision": "submit", "answer": { "content": text } })).await;
+        assert_eq!(status, 200, "{text_content:#}");
     }
 
     /// The ids of what waits for an answer.
@@ -146,9 +146,9 @@ fn id(asked: &Value) -> &str {
 /// The outcomes of the guest's steps.
 #[track_caller]
 fn outcomes(ended: &Ended) -> Vec<Value> {
-    let told = ended.of("test.answer");
-    let [told] = told.as_slice() else { panic!("it tells once: {ended}") };
-    told["outcomes"].as_array().unwrap().clone()
+    let tool_outcomes = ended.of("test.answer");
+    let [tool_outcomes] = tool_outcomes.as_slice() else { panic!("it tells once: {ended}") };
+    tool_outcomes["outcomes"].as_array().unwrap().clone()
 }
 
 /// The types of the facts about something that was asked, and what came of it.
@@ -190,11 +190,13 @@ async fn a_tool_of_the_client_is_shown_and_called_like_any() {
     let (status, action) = shop.respond(&asked, json!({ "decision": "submit", "answer": answer })).await;
     assert_eq!((status, &action["answered"]["answer"]), (200, &answer), "{action:#}");
     let ended = shop.host.ended(&run).await.completed();
-    let told = outcomes(&ended);
-    assert_eq!(told[0]["tools"], json!(["t__count", "pick_color", "ask-name"]), "its own come last: {ended}");
-    assert_eq!((&told[1], &told[2]), (&tools()[0]["parameters"], &said("blue")), "{ended}");
+    let tool_outcomes = outcomes(&ended);
+    assert_eq!(tool_outcomes[0]["tools"], json!(["t__count", "pick_color", "ask-name"]), "its own come last: {ended}");
+    assert_eq!((&tool_outcomes[1], &tool_outcomes[2]), (&tools()[0]["parameters"], &text_content("blue")), "{ended}");
     let (kinds, resolved) = record(&ended, &asked);
     assert_eq!((kinds, &resolved["outcome"]), (ANSWERED.map(str::to_owned).to_vec(), &json!("submitted")), "{ended}");
+    let answered = ended.events.iter().find(|event| event["type"] == "action.answered").unwrap();
+    assert_eq!(answered["source"], "client", "{ended}");
     assert!(ended.events.iter().all(|event| !event["type"].as_str().unwrap().starts_with("tool.call.")), "{ended}");
     assert_eq!((ended.statuses("client_tool").len(), ended.resumes()), (1, 0), "{ended}");
     let audit = shop.host.get(&format!("/api/v1/runs/{run}/audit?limit=100")).await;
@@ -227,8 +229,8 @@ async fn a_call_outlives_the_host_before_its_answer_and_after() {
         assert_eq!(second["tool_name"], "ask-name");
         shop.answer(&second, "Ada").await;
         let ended = shop.host.ended(&run).await.completed();
-        let told = outcomes(&ended);
-        assert_eq!((&told[0], &told[2]), (&said("blue"), &said("Ada")), "{ended}");
+        let tool_outcomes = outcomes(&ended);
+        assert_eq!((&tool_outcomes[0], &tool_outcomes[2]), (&text_content("blue"), &text_content("Ada")), "{ended}");
         for asked in [&asked, &second] {
             assert_eq!(record(&ended, asked).0, ANSWERED, "{ended}");
         }
@@ -271,9 +273,13 @@ async fn many_calls_ask_the_client_at_once_when_the_host_has_done_its_own() {
         }
         shop.answer(&asked[0], "blue").await;
         let ended = shop.host.ended(&run).await.completed();
-        let told = outcomes(&ended).remove(0);
-        assert_eq!((&told[0], &told[1], &told[2]), (&said("blue"), &said("count once"), &said("Ada")), "{ended}");
-        assert_eq!(told[3]["error"], "invalid_argument", "its parameters do not fit, so nobody is asked: {ended}");
+        let tool_outcomes = outcomes(&ended).remove(0);
+        assert_eq!(
+            (&tool_outcomes[0], &tool_outcomes[1], &tool_outcomes[2]),
+            (&text_content("blue"), &text_content("count once"), &text_content("Ada")),
+            "{ended}"
+        );
+        assert_eq!(tool_outcomes[3]["error"], "invalid_argument", "its parameters do not fit, so nobody is asked: {ended}");
         assert_eq!(shop.counted(), "count once\n", "{ended}");
         assert_eq!((ended.statuses("client_tool").len(), ended.statuses("woken").len()), (1, 1), "{ended}");
         assert_eq!((ended.of("tool.call.completed").len(), ended.of("action.requested").len()), (1, 2), "{ended}");
@@ -293,7 +299,7 @@ async fn answers_of_one_moment_are_both_taken() {
         }
         tokio::join!(shop.answer(&asked[0], "Ada"), shop.answer(&asked[1], "Bob"));
         let ended = shop.host.ended(&run).await.completed();
-        assert_eq!(outcomes(&ended)[0], json!([said("Ada"), said("Bob")]), "{ended}");
+        assert_eq!(outcomes(&ended)[0], json!([text_content("Ada"), text_content("Bob")]), "{ended}");
     }
     shop.host.check();
 }
@@ -310,14 +316,14 @@ async fn an_unanswered_client_call_is_an_error_of_the_tool() {
     let expired = shop.asked(&run, 3).await.remove(2);
     shop.parked(1).await;
     let ended = shop.host.ended(&run).await.completed();
-    let told = outcomes(&ended);
+    let tool_outcomes = outcomes(&ended);
     let texts = |outcome: &Value| -> Vec<String> {
         assert_eq!(outcome["is_error"], true, "{ended}");
         outcome["content"].as_array().unwrap().iter().map(|part| part["text"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(texts(&told[0]), ["the client has declined to do it: not now"]);
-    assert_eq!(texts(&told[1]), ["half of it", "no camera"]);
-    assert_eq!(texts(&told[2]), ["the client has not answered in time"]);
+    assert_eq!(texts(&tool_outcomes[0]), ["the client has declined to do it: not now"]);
+    assert_eq!(texts(&tool_outcomes[1]), ["half of it", "no camera"]);
+    assert_eq!(texts(&tool_outcomes[2]), ["the client has not answered in time"]);
     assert_eq!(record(&ended, &asked).1["outcome"], "declined", "{ended}");
     assert_eq!(record(&ended, &failed).1["outcome"], "submitted", "{ended}");
     let (kinds, resolved) = record(&ended, &expired);
@@ -358,7 +364,7 @@ async fn an_invalid_tool_answer_is_refused_and_the_call_stays_open() {
     assert_eq!((status, &second["code"]), (409, &json!("already_answered")), "{second:#}");
     assert_eq!(second["action"]["answered"]["answer"], json!({ "content": "blue" }), "{second:#}");
     let ended = shop.host.ended(&run).await.completed();
-    assert_eq!(outcomes(&ended), [said("blue")], "{ended}");
+    assert_eq!(outcomes(&ended), [text_content("blue")], "{ended}");
 
     // Another attempt has them as well, and asks its client anew.
     let (status, again) = shop.post(&format!("runs/{run}/retry"), &json!({})).await;
@@ -366,7 +372,7 @@ async fn an_invalid_tool_answer_is_refused_and_the_call_stays_open() {
     let again = again["run_id"].as_str().unwrap();
     let asked = shop.asked(again, 1).await.remove(0);
     shop.answer(&asked, "green").await;
-    assert_eq!(outcomes(&shop.host.ended(again).await.completed()), [said("green")]);
+    assert_eq!(outcomes(&shop.host.ended(again).await.completed()), [text_content("green")]);
     shop.host.check();
 }
 
@@ -396,8 +402,8 @@ async fn invalid_tools_create_no_run() {
             let (status, refused) =
                 shop.post("runs", &json!({ "binding_id": binding, "event": event, "client_tools": tools })).await;
             assert_eq!((status, &refused["code"]), (400, &json!("invalid_argument")), "{tools} → {refused:#}");
-            let said = format!("{} {}", refused["field"], refused["detail"].as_str().unwrap());
-            assert!(said.contains(why), "{tools} → {refused:#}");
+            let text_content = format!("{} {}", refused["field"], refused["detail"].as_str().unwrap());
+            assert!(text_content.contains(why), "{tools} → {refused:#}");
         }
     }
     assert_eq!(shop.host.get("/api/v1/runs?limit=100").await["items"], json!([]));
@@ -421,10 +427,10 @@ async fn without_permission_client_tools_are_left_out() {
         }
         let run = shop.make(&body).await;
         let ended = shop.host.ended(&run).await.completed();
-        let told = outcomes(&ended);
-        assert_eq!(told[0]["tools"], json!(["t__count"]), "{ended}");
-        assert_eq!(told[1]["error"], "not_found", "{ended}");
-        assert!(["not_found", "unauthorized"].contains(&told[2]["error"].as_str().unwrap()), "{ended}");
+        let tool_outcomes = outcomes(&ended);
+        assert_eq!(tool_outcomes[0]["tools"], json!(["t__count"]), "{ended}");
+        assert_eq!(tool_outcomes[1]["error"], "not_found", "{ended}");
+        assert!(["not_found", "unauthorized"].contains(&tool_outcomes[2]["error"].as_str().unwrap()), "{ended}");
         assert!(ended.of("action.requested").is_empty(), "{ended}");
         assert!(shop.grant(&run).await["client_tools"].is_null());
     }
@@ -445,10 +451,10 @@ async fn a_request_that_no_client_could_answer_is_refused() {
         ]))
         .await;
     let ended = shop.host.ended(&run).await.completed();
-    let told = outcomes(&ended);
-    let codes: Vec<_> = told.iter().map(|outcome| outcome["error"].as_str().unwrap()).collect();
+    let tool_outcomes = outcomes(&ended);
+    let codes: Vec<_> = tool_outcomes.iter().map(|outcome| outcome["error"].as_str().unwrap()).collect();
     assert_eq!(codes, ["invalid_argument", "invalid_argument", "payload_too_large", "invalid_argument"], "{ended}");
-    assert_eq!(told[0]["details"]["code"], "invalid_parameters", "{ended}");
+    assert_eq!(tool_outcomes[0]["details"]["code"], "invalid_parameters", "{ended}");
     assert!(ended.of("action.requested").is_empty() && ended.statuses("client_tool").is_empty(), "{ended}");
     shop.host.check();
 }
@@ -470,7 +476,7 @@ async fn a_run_without_a_journal_waits_for_its_client_in_memory() {
     shop.answer(&both[1], "Bob").await;
     shop.answer(&both[0], "Ada").await;
     let ended = shop.host.ended(&run).await.completed();
-    assert_eq!(outcomes(&ended), [said("blue"), json!([said("Ada"), said("Bob")])], "{ended}");
+    assert_eq!(outcomes(&ended), [text_content("blue"), json!([text_content("Ada"), text_content("Bob")])], "{ended}");
     assert!(ended.statuses("woken").is_empty(), "{ended}");
     shop.host.check();
 }

@@ -6,7 +6,7 @@ use agent_host_tests::Webhook;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::asks::support::{Ended, Host, shown};
+use crate::asks::support::{Ended, Host, lines_of};
 
 /// The secret that the host and the webhook share: the example of the specification.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -114,7 +114,7 @@ script = {script:?}
                 return found[count - 1].clone();
             }
             let events = self.host.events(run).await;
-            assert!(began.elapsed() < agent_host_tests::world::PATIENCE, "it asks for less than {count}: {}", shown(&events));
+            assert!(began.elapsed() < agent_host_tests::world::PATIENCE, "it asks for less than {count}: {}", lines_of(&events));
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     }
@@ -154,9 +154,9 @@ script = {script:?}
         if status == 401 {
             assert_eq!(answer.headers()["www-authenticate"], "Bearer");
         }
-        let said: Value = answer.json().await.unwrap();
-        assert!(status == 200 || said["status"] == status, "{said:#}");
-        (status, said)
+        let answer_body: Value = answer.json().await.unwrap();
+        assert!(status == 200 || answer_body["status"] == status, "{answer_body:#}");
+        (status, answer_body)
     }
 
     /// Answers, and gives the status and what is said.
@@ -166,16 +166,16 @@ script = {script:?}
 
     /// Answers as it has to be: with this decision.
     pub async fn decide(&self, action: &str, decision: &str) -> Value {
-        let (status, said) = self.respond(action, json!({ "decision": decision })).await;
-        assert_eq!(status, 200, "{said:#}");
-        said
+        let (status, answer_body) = self.respond(action, json!({ "decision": decision })).await;
+        assert_eq!(status, 200, "{answer_body:#}");
+        answer_body
     }
 
     /// An answer is refused, for this.
     pub async fn refuses(&self, action: &str, answer: Value, status: u16, code: &str) -> Value {
-        let (got, said) = self.respond(action, answer.clone()).await;
-        assert_eq!((got, said["code"].as_str()), (status, Some(code)), "{answer} → {said:#}");
-        said
+        let (got, answer_body) = self.respond(action, answer.clone()).await;
+        assert_eq!((got, answer_body["code"].as_str()), (status, Some(code)), "{answer} → {answer_body:#}");
+        answer_body
     }
 
     /// An action, as it is shown.
@@ -247,6 +247,15 @@ pub fn answered(ended: &Ended, id: &str, outcome: &str) -> Value {
     assert_eq!(kinds, ["requested", "answered", "resolved"], "{ended}");
     assert_eq!(resolved["outcome"], outcome, "{ended}");
     resolved
+}
+
+/// Checks that the action was requested, not answered, and ended with its run: of the two clocks that run out in one moment,
+/// either may be first.
+#[track_caller]
+pub fn ran_out(ended: &Ended, id: &str) {
+    let (kinds, resolved) = record(ended, id);
+    assert_eq!(kinds, ["requested", "resolved"], "{ended}");
+    assert!(["cancelled", "expired"].contains(&resolved["outcome"].as_str().unwrap()), "{ended}");
 }
 
 /// Checks that the action was requested, not answered, and had this outcome.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::asks::{
     desk::{Desk, Setup, act, answered, emit, record, unanswered},
-    support::shown,
+    support::lines_of,
 };
 
 const ALLOWED: &str = r#"{ action = "message.*", policy = "allow" }"#;
@@ -29,8 +29,8 @@ async fn allowed_actions_run_in_the_background() {
         desk.hook.until(id, 1).await;
     }
     // The action accepts no answer; and the run does not end before it.
-    let (status, said) = desk.respond(&id, json!({ "decision": "deny" })).await;
-    assert_eq!(status, 409, "{said:#}");
+    let (status, response) = desk.respond(&id, json!({ "decision": "deny" })).await;
+    assert_eq!(status, 409, "{response:#}");
     assert_eq!(desk.host.run(&run).await["status"], "running");
     desk.hook.release();
     let ended = desk.host.ended(&run).await.completed();
@@ -40,7 +40,7 @@ async fn allowed_actions_run_in_the_background() {
     let position = |is: &dyn Fn(&Value) -> bool| ended.events.iter().position(is).unwrap();
     let meanwhile = position(&|event| event["data"]["step"] == "say meanwhile");
     assert!(meanwhile < position(&|event| event["type"] == "action.resolved"), "{ended}");
-    assert_eq!(ended.said()[0], "meanwhile");
+    assert_eq!(ended.message_texts()[0], "meanwhile");
     desk.check();
 }
 
@@ -75,8 +75,8 @@ async fn a_run_ends_when_what_it_asked_for_in_passing_is_answered() {
         desk.refuses(&ids[1], json!({ "decision": "deny" }), 409, "already_answered").await;
         let ended = desk.host.ended(&run).await.completed();
         assert_eq!(ended.outcomes()[1], "after", "{ended}");
-        assert_eq!(ended.said()[0], "after", "{ended}");
-        assert_eq!(ended.said().len(), 2, "its guest said it again: {ended}");
+        assert_eq!(ended.message_texts()[0], "after", "{ended}");
+        assert_eq!(ended.message_texts().len(), 2, "its guest said it again: {ended}");
         answered(&ended, &ids[0], "denied");
         answered(&ended, &ids[1], "executed");
         unanswered(&ended, &ids[2], "expired");
@@ -134,7 +134,7 @@ async fn an_answer_in_passing_finds_a_run_that_waits_for_another() {
         answered(&ended, &passing, "executed");
         answered(&ended, &question, "declined");
         assert_eq!(desk.hook.times(&passing), 1, "{ended}");
-        assert_eq!(ended.said()[0], "after", "{ended}");
+        assert_eq!(ended.message_texts()[0], "after", "{ended}");
     }
     desk.check();
 }
@@ -203,7 +203,7 @@ async fn background_actions_are_executed_once_across_kills() {
             let (kinds, resolved) = record(&ended, &id);
             assert_eq!((kinds.len(), &resolved["outcome"]), (2 + usize::from(asks), &json!("executed")), "{ended}");
             assert_eq!(ended.of("action.requested").len(), 1, "{ended}");
-            assert_eq!(ended.said().iter().filter(|said| **said == "after").count(), 1, "{ended}");
+            assert_eq!(ended.message_texts().iter().filter(|text| **text == "after").count(), 1, "{ended}");
             assert_eq!(desk.hook.times(&id), 3);
         }
         desk.hook.release();
@@ -272,7 +272,7 @@ async fn a_run_without_a_journal_waits_for_what_it_asked_in_passing() {
     let ended = desk.host.ended(&run).await.completed();
     unanswered(&ended, &first, "cancelled");
     answered(&ended, &second, "executed");
-    assert_eq!(desk.hook.done().len(), 2, "{}", shown(&ended.events));
+    assert_eq!(desk.hook.done().len(), 2, "{}", lines_of(&ended.events));
     desk.check();
 }
 
@@ -291,8 +291,8 @@ async fn a_host_that_stops_in_a_background_action_resolves_it_at_its_next_start(
     let ended = desk.host.ended(&run).await.completed();
     // The call was open when the host stopped, so it is repeated under the same id.
     unanswered(&ended, &id, "executed");
-    assert_eq!(ended.said()[0], "after", "{ended}");
-    assert_eq!(ended.said().len(), 2, "its guest said it again: {ended}");
+    assert_eq!(ended.message_texts()[0], "after", "{ended}");
+    assert_eq!(ended.message_texts().len(), 2, "its guest said it again: {ended}");
     assert_eq!(ended.events.last().unwrap()["type"], "run.completed", "{ended}");
     desk.check();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::asks::desk::{Desk, Setup, act, answered, unanswered};
+use crate::asks::desk::{Desk, Setup, act, answered, ran_out, unanswered};
 
 async fn desk(durability: &str) -> Desk {
     desk_with(durability, &[], "").await
@@ -37,8 +37,8 @@ async fn a_run_without_a_journal_waits_in_memory() {
         in_memory(&desk, &run, "approval").await;
         assert_eq!(desk.open(5).await, std::slice::from_ref(&action));
         desk.refuses(&action, json!({ "decision": "submit" }), 400, "invalid_argument").await;
-        let said = desk.decide(&action, "approve").await;
-        assert_eq!(said["answered"]["decision"], "approve", "{said:#}");
+        let response_body = desk.decide(&action, "approve").await;
+        assert_eq!(response_body["answered"]["decision"], "approve", "{response_body:#}");
         let question = desk.asked(&run, 2).await;
         in_memory(&desk, &run, "question").await;
         desk.refuses(&question, json!({ "decision": "submit", "answer": "blue" }), 400, "invalid_argument").await;
@@ -115,8 +115,8 @@ async fn another_attempt_asks_anew() {
     assert_ne!(first, second);
     in_memory(&desk, &run, "approval").await;
     assert_eq!(desk.open(5).await, std::slice::from_ref(&second));
-    let said = desk.refuses(&first, json!({ "decision": "approve" }), 409, "already_answered").await;
-    assert_eq!(said["action"]["resolved"]["outcome"], "cancelled", "{said:#}");
+    let response_body = desk.refuses(&first, json!({ "decision": "approve" }), 409, "already_answered").await;
+    assert_eq!(response_body["action"]["resolved"]["outcome"], "cancelled", "{response_body:#}");
     desk.decide(&second, "approve").await;
     let ended = desk.host.ended(&run).await.completed();
     unanswered(&ended, &first, "cancelled");
@@ -142,7 +142,7 @@ async fn a_run_that_is_to_fail_with_its_host_asks_no_more() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_run_that_waits_in_memory_is_cancelled_or_times_out_too() {
-    let desk = desk_with("fail", &[], "deadline_ms = 2500\n").await;
+    let desk = desk_with("fail", &[], "deadline_ms = 2500\nwaiting_counts = true\n").await;
     for (steps, decision) in [(act("message.send", json!({})), "approve"), ("ask form - name".to_owned(), "submit")] {
         for cancels in [true, false] {
             let run = desk.host.send(&steps).await;
@@ -153,8 +153,9 @@ async fn a_run_that_waits_in_memory_is_cancelled_or_times_out_too() {
             }
             let ended = desk.host.ended(&run).await;
             assert_eq!(ended.run["status"], if cancels { "cancelled" } else { "timeout" }, "{ended}");
-            unanswered(&ended, &id, "cancelled");
-            desk.refuses(&id, json!({ "decision": decision }), 409, "already_answered").await;
+            ran_out(&ended, &id);
+            let (status, code) = if cancels { (409, "already_answered") } else { (410, "expired") };
+            desk.refuses(&id, json!({ "decision": decision }), status, code).await;
             assert!(desk.open(5).await.is_empty());
         }
     }

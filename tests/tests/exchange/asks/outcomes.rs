@@ -24,11 +24,11 @@ async fn approved_actions_are_executed_once() {
     assert!(shown["request"]["expires_at"].as_u64() > shown["requested_at"].as_u64(), "{shown:#}");
     assert!(desk.hook.seen().is_empty(), "nobody has said yes");
 
-    let said = desk.decide(&id, "approve").await;
-    assert_eq!((&said["action_id"], &said["answered"]["decision"]), (&json!(id), &json!("approve")), "{said:#}");
+    let decided = desk.decide(&id, "approve").await;
+    assert_eq!((&decided["action_id"], &decided["answered"]["decision"]), (&json!(id), &json!("approve")), "{decided:#}");
     let ended = desk.host.ended(&run).await.completed();
     assert_eq!(ended.outcomes(), [json!("before"), json!({ "executed": { "done": id, "times": 1 } }), json!("after")]);
-    assert_eq!(ended.said()[..2], ["before", "after"], "{ended}");
+    assert_eq!(ended.message_texts()[..2], ["before", "after"], "{ended}");
     assert_eq!(desk.hook.done(), std::slice::from_ref(&id));
     assert_eq!(desk.hook.times(&id), 1);
     let resolved = answered(&ended, &id, "executed");
@@ -49,8 +49,12 @@ async fn denied_and_expired_actions_are_not_executed() {
     let steps = [act("message.send", json!({})), act("message.send", json!({})), act("issue.close", json!({}))];
     let run = desk.host.send(&steps.join(";;")).await;
     let first = desk.asked(&run, 1).await;
-    let (status, said) = desk.respond(&first, json!({ "decision": "deny", "reason": "not on a Friday" })).await;
-    assert_eq!((status, &said["status"], &said["resolved"]["outcome"]), (200, &json!("resolved"), &json!("denied")), "{said:#}");
+    let (status, decided) = desk.respond(&first, json!({ "decision": "deny", "reason": "not on a Friday" })).await;
+    assert_eq!(
+        (status, &decided["status"], &decided["resolved"]["outcome"]),
+        (200, &json!("resolved"), &json!("denied")),
+        "{decided:#}"
+    );
     let second = desk.asked(&run, 2).await;
     desk.decide(&second, "deny").await;
     let third = desk.asked(&run, 3).await;
@@ -172,19 +176,19 @@ async fn the_command_line_answers_too() {
         .waiting(&format!("{};;ask form - name {}", act("message.send", json!({})), json!({ "type": "object" })), "approval")
         .await;
     let server = desk.host.urls().borrow().clone();
-    let said = |args: &[&str]| {
+    let decided = |args: &[&str]| {
         let mut command = agent_host_tests::process::command(desk.host.dir());
         let output = command.args(["runs", "respond", "--server", &server]).args(args).output().unwrap();
         (output.status.success(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     };
-    let (fits, _, error) = said(&[&id, "submit"]);
+    let (fits, _, error) = decided(&[&id, "submit"]);
     assert!(!fits && error.contains("approve"), "{error}");
-    let (done, text, error) = said(&[&id, "deny", "--reason", "no"]);
+    let (done, text, error) = decided(&[&id, "deny", "--reason", "no"]);
     assert!(done && text.contains(&id), "{text}{error}");
-    let (again, _, error) = said(&[&id, "approve"]);
+    let (again, _, error) = decided(&[&id, "approve"]);
     assert!(!again && error.contains("answered before"), "{error}");
     let question = desk.asked(&run, 2).await;
-    let (done, text, error) = said(&[&question, "submit", "--answer", r#"{"name":"Ada"}"#]);
+    let (done, text, error) = decided(&[&question, "submit", "--answer", r#"{"name":"Ada"}"#]);
     assert!(done, "{text}{error}");
     let ended = desk.host.ended(&run).await.completed();
     assert_eq!(ended.outcomes(), [json!({ "denied": "no" }), json!({ "submitted": { "name": "Ada" } })]);

@@ -60,24 +60,26 @@ async fn a_question_of_each_kind_is_answered() {
         assert_eq!((&request["title"], &request["description"]), (&json!(format!("what-{kind}")), &json!("Asked by a test.")));
         assert_eq!(request["answer_schema"], schema.cloned().unwrap_or_default());
         for wrong in wrong {
-            let said = desk.refuses(&id, json!({ "decision": "submit", "answer": wrong }), 400, "invalid_argument").await;
-            assert!(said["detail"].as_str().unwrap().contains("does not fit the question: /"), "{said:#}");
+            let problem = desk.refuses(&id, json!({ "decision": "submit", "answer": wrong }), 400, "invalid_argument").await;
+            assert!(problem["detail"].as_str().unwrap().contains("does not fit the question: /"), "{problem:#}");
         }
         let mut response = json!({ "decision": "submit" });
         if let Some(answer) = answer {
             response["answer"] = answer.clone();
         }
-        let (status, said) = desk.respond(&id, response).await;
-        assert_eq!(status, 200, "{said:#}");
+        let (status, problem) = desk.respond(&id, response).await;
+        assert_eq!(status, 200, "{problem:#}");
         ids.push(id);
     }
     let ended = desk.host.ended(&run).await.completed();
     let expected: Vec<Value> = cases.iter().map(|(.., got)| json!({ "submitted": got })).collect();
     assert_eq!(ended.outcomes(), expected, "{ended}");
-    for ((id, (.., got)), said) in ids.iter().zip(&cases).zip(ended.of("action.answered")) {
+    for ((id, (.., got)), problem) in ids.iter().zip(&cases).zip(ended.of("action.answered")) {
         answered(&ended, id, "submitted");
-        assert_eq!((&said["action_id"], &said["answer"]), (&json!(id), got), "{ended}");
+        assert_eq!((&problem["action_id"], &problem["answer"]), (&json!(id), got), "{ended}");
     }
+    let sources = ended.events.iter().filter(|event| event["type"] == "action.answered").map(|event| &event["source"]);
+    assert_eq!(sources.collect::<Vec<_>>(), ["person"; 4], "{ended}");
     assert!(ended.statuses("approval").is_empty() && ended.statuses("question").len() == 4, "{ended}");
     assert_eq!(desk.audit(&run, "interactions.ask").await, vec![(Value::Null, json!("ok")); 4]);
     assert!(desk.hook.seen().is_empty());

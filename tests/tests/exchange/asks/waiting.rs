@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::asks::{
-    desk::{Desk, Setup, act, answered, unanswered},
+    desk::{Desk, Setup, act, answered, ran_out, unanswered},
     support::{Random, follow, in_order, now},
 };
 
@@ -29,7 +29,7 @@ async fn a_run_that_waits_for_an_answer_does_not_notice_its_hosts() {
     desk.decide(&id, "approve").await;
     let ended = desk.host.ended(&run).await.completed();
     assert_eq!(ended.outcomes()[1]["executed"], json!({ "done": id, "times": 1 }), "{ended}");
-    assert_eq!(ended.said()[..2], ["before", "after"], "{ended}");
+    assert_eq!(ended.message_texts()[..2], ["before", "after"], "{ended}");
     answered(&ended, &id, "executed");
     // A run that waited on disk was not interrupted.
     assert_eq!((ended.resumes(), ended.statuses("approval").len()), (0, 1), "{ended}");
@@ -108,8 +108,8 @@ async fn an_action_whose_webhook_is_being_called_is_done_once_though_the_host_di
         }
         desk.hook.until(&id, 3).await;
         assert_eq!(desk.action(&id).await["status"], "answered");
-        let (status, said) = desk.respond(&id, json!({ "decision": "deny" })).await;
-        assert_eq!(status, 409, "it is being done: {said:#}");
+        let (status, problem) = desk.respond(&id, json!({ "decision": "deny" })).await;
+        assert_eq!(status, 409, "it is being done: {problem:#}");
         desk.hook.release();
         let ended = desk.host.ended(&run).await.completed();
         assert_eq!(desk.hook.done(), std::slice::from_ref(&id), "{ended}");
@@ -137,8 +137,8 @@ async fn an_answer_that_was_given_counts_though_the_host_dies_at_once() {
         }
         let answer =
             if round % 2 == 0 { json!({ "decision": "approve" }) } else { json!({ "decision": "submit", "answer": round }) };
-        let (status, said) = desk.respond(&id, answer).await;
-        assert_eq!(status, 200, "{said:#}");
+        let (status, problem) = desk.respond(&id, answer).await;
+        assert_eq!(status, 200, "{problem:#}");
         if round % 3 != 0 {
             tokio::time::sleep(Duration::from_millis(random.below(40))).await;
         }
@@ -171,8 +171,8 @@ async fn an_answer_in_which_the_host_dies_counts_or_can_be_given_again() {
         tokio::time::sleep(Duration::from_millis(random.below(12))).await;
         desk.host.kill_and_revive();
         let given = answer.await.unwrap().is_ok_and(|answer| answer.status() == 200);
-        let (status, said) = desk.respond(&id, json!({ "decision": "deny", "reason": "second" })).await;
-        assert!(status == 409 || (status == 200 && !given), "{given} {status} {said:#}");
+        let (status, problem) = desk.respond(&id, json!({ "decision": "deny", "reason": "second" })).await;
+        assert!(status == 409 || (status == 200 && !given), "{given} {status} {problem:#}");
         let ended = desk.host.ended(&run).await.completed();
         let reason = if status == 200 { "second" } else { "first" };
         assert_eq!(ended.outcomes(), [json!({ "denied": reason })], "{ended}");
@@ -197,8 +197,8 @@ async fn a_cancelled_waiting_run_accepts_no_answer() {
             assert_eq!(ended.run["status"], "cancelled", "{ended}");
             unanswered(&ended, &id, "cancelled");
             let yes = if reason == "approval" { "approve" } else { "submit" };
-            let said = desk.refuses(&id, json!({ "decision": yes }), 409, "already_answered").await;
-            assert_eq!(said["action"]["resolved"]["outcome"], "cancelled", "{said:#}");
+            let problem = desk.refuses(&id, json!({ "decision": yes }), 409, "already_answered").await;
+            assert_eq!(problem["action"]["resolved"]["outcome"], "cancelled", "{problem:#}");
             assert!(desk.open(10).await.is_empty());
         }
     }
@@ -208,10 +208,13 @@ async fn a_cancelled_waiting_run_accepts_no_answer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn waits_end_at_the_deadline_of_the_run() {
-    let mut desk = Desk::new(Setup { binding: "deadline_ms = 2500\n", ..Setup::default() }).await;
+    let binding = "deadline_ms = 2500\nwaiting_counts = true\n";
+    let mut desk = Desk::new(Setup { binding, ..Setup::default() }).await;
     for dies in [false, true] {
         let (run, id) = desk.waiting(&act("message.send", json!({})), "approval").await;
         let deadline = desk.host.run(&run).await["deadline_at"].as_u64().unwrap();
+        let expires = desk.action(&id).await["request"]["expires_at"].as_u64().unwrap();
+        assert!(expires <= deadline + 5, "people have until {expires}, the run until {deadline}");
         if dies {
             desk.host.kill();
             while now() <= deadline {
@@ -222,11 +225,48 @@ async fn waits_end_at_the_deadline_of_the_run() {
         let ended = desk.host.ended(&run).await;
         assert_eq!(ended.run["status"], "timeout", "{ended}");
         assert!(ended.events.last().unwrap()["timestamp"].as_u64().unwrap() >= deadline, "{ended}");
-        unanswered(&ended, &id, "cancelled");
-        desk.refuses(&id, json!({ "decision": "approve" }), 409, "already_answered").await;
+        ran_out(&ended, &id);
+        desk.refuses(&id, json!({ "decision": "approve" }), 410, "expired").await;
     }
     assert!(desk.hook.seen().is_empty());
     desk.parked(0).await;
+    desk.check();
+}
+
+/// Fills in the form that a run asks for.
+async fn answers(desk: &Desk, id: &str) {
+    let (status, response) = desk.respond(id, json!({ "decision": "submit", "answer": { "name": "Ada" } })).await;
+    assert_eq!(status, 200, "{response:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_time_in_which_people_answer_does_not_count() {
+    let mut desk = Desk::new(Setup { binding: "deadline_ms = 1500\n", ..Setup::default() }).await;
+    for dies in [false, true] {
+        let (run, id) = desk.waiting("ask form - name;;sleep 200;;ask form - name;;sleep 200", "question").await;
+        let deadline = desk.host.run(&run).await["deadline_at"].as_u64().unwrap();
+        for round in 0..2 {
+            if dies && round == 0 {
+                desk.host.kill();
+            }
+            while now() <= deadline + 700 * round {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            if dies && round == 0 {
+                desk.host.revive();
+            }
+            let id = if round == 0 { id.clone() } else { desk.asked(&run, 2).await };
+            answers(&desk, &id).await;
+        }
+        let ended = desk.host.ended(&run).await;
+        assert_eq!(ended.run["status"], "completed", "{ended}");
+        assert!(ended.run["finished_at"].as_u64() > Some(deadline), "{ended}");
+    }
+    // What the run does itself is counted as ever.
+    let (run, id) = desk.waiting("ask form - name;;sleep 600000", "question").await;
+    tokio::time::sleep(Duration::from_millis(1_600)).await;
+    answers(&desk, &id).await;
+    assert_eq!(desk.host.ended(&run).await.run["status"], "timeout");
     desk.check();
 }
 
@@ -244,12 +284,12 @@ async fn an_answer_and_a_cancel_at_once_leave_one_end() {
             tokio::time::sleep(pause).await;
             desk.host.try_cancel(&run).await
         };
-        let ((status, said), _) = tokio::join!(desk.respond(&id, json!({ "decision": "approve" })), cancel);
+        let ((status, problem), _) = tokio::join!(desk.respond(&id, json!({ "decision": "approve" })), cancel);
         let ended = desk.host.ended(&run).await;
         assert!(ended.run["status"] == "cancelled" || ended.run["status"] == "completed", "{ended}");
-        assert!([200, 409].contains(&status), "{said:#}");
+        assert!([200, 409].contains(&status), "{problem:#}");
         let (kinds, _) = crate::asks::desk::record(&ended, &id);
-        assert_eq!(kinds.contains(&"answered".to_owned()), status == 200, "{said:#}\n{ended}");
+        assert_eq!(kinds.contains(&"answered".to_owned()), status == 200, "{problem:#}\n{ended}");
         assert!(status == 200 || desk.hook.times(&id) == 0, "{ended}");
     }
     desk.parked(0).await;

@@ -32,6 +32,15 @@ async fn invalid_values_are_refused_without_effect() {
     outside
         .refused(&held, "storage.set", json!({ "area": "plugin", "key": "k", "value": value }), 413, "payload_too_large")
         .await;
+    // A value beyond the body of the request is refused as the gate refuses it, and is in the audit.
+    let value = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text(300_000));
+    let arguments = json!({ "area": "plugin", "key": "k", "value": value });
+    let refused = outside.refused(&held, "storage.set", arguments, 413, "payload_too_large").await;
+    assert_eq!(refused["details"]["limit"], 1_000, "{refused:#}");
+    assert!(refused["details"]["size"].as_u64().unwrap() >= 300_000, "{refused:#}");
+    let audit = outside.audit(&held.run).await;
+    let of_storage = audit.iter().filter(|(action, outcome)| action == "storage.set" && outcome == "payload_too_large");
+    assert_eq!(of_storage.count(), 2, "{audit:?}");
     let question = json!({ "kind": "form", "title": "t", "description": text(1_001) });
     outside.refused(&held, "interactions.ask", question, 413, "payload_too_large").await;
     let send = json!({ "method": "POST", "url": outside.url, "text": text(1_001) });

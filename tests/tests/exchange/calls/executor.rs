@@ -89,15 +89,15 @@ fn text(events: &[Value]) -> String {
 async fn the_example_takes_runs_streams_counts_and_leaves_in_good_order() {
     let host = host();
     let python = Python::start(&host, "0.001", "5000");
-    for message in 1..=2 {
+    for number in 1..=2 {
         let run = host.send_in("c", "hello").await;
         let ended = host.ended(&run).await;
         assert_eq!(ended.run["status"], "completed", "{ended}");
-        let said = ended.of("message.completed")[0]["message"]["content"].as_str().unwrap().to_owned();
-        assert!(said.contains("You said: hello."), "{said}");
-        assert!(said.contains(&format!("message {message} of this conversation")), "it keeps state: {said}");
-        assert!(said.contains("an executor outside has asked a model"), "{said}");
-        assert_eq!(text(&ended.events).trim_end(), said, "what was streamed is what was said");
+        let message = ended.of("message.completed")[0]["message"]["content"].as_str().unwrap().to_owned();
+        assert!(message.contains("You said: hello."), "{message}");
+        assert!(message.contains(&format!("message {number} of this conversation")), "it keeps state: {message}");
+        assert!(message.contains("an executor outside has asked a model"), "{message}");
+        assert_eq!(text(&ended.events).trim_end(), message, "what was streamed is what was said");
     }
     // Without a conversation there is no such state, and the answer comes all the same.
     let run = host.send("alone").await;
@@ -119,10 +119,10 @@ async fn a_run_of_a_killed_executor_goes_to_another() {
     let _second = Python::start(&host, "0.001", "5000");
     let ended = host.ended(&run).await;
     assert_eq!((&ended.run["status"], &ended.run["attempt"]), (&"completed".into(), &2.into()), "{ended}");
-    let said = ended.of("message.completed");
-    assert_eq!(said.len(), 1, "{ended}");
-    let said = said[0]["message"]["content"].as_str().unwrap();
-    assert!(said.contains("message 1 of this conversation"), "the attempt that died has counted nothing: {said}");
+    let message = ended.of("message.completed");
+    assert_eq!(message.len(), 1, "{ended}");
+    let message = message[0]["message"]["content"].as_str().unwrap();
+    assert!(message.contains("message 1 of this conversation"), "the attempt that died has counted nothing: {message}");
     host.check();
 }
 

@@ -85,8 +85,8 @@ fn arguments(url: &str, artifact: &str, event: &str, child: &str) -> BTreeMap<&'
 async fn confirm(outside: &Outside, held: &Claimed) {
     let asked = outside.host.until(&held.run, |event| event["type"] == "action.requested" && event["data"]["kind"] == "question");
     let id = asked.await["data"]["action_id"].as_str().unwrap().to_owned();
-    let (status, said) = outside.post(&format!("/api/v1/actions/{id}/respond"), "", &json!({ "decision": "submit" })).await;
-    assert_eq!(status, 200, "{said:#}");
+    let (status, response) = outside.post(&format!("/api/v1/actions/{id}/respond"), "", &json!({ "decision": "submit" })).await;
+    assert_eq!(status, 200, "{response:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -127,7 +127,10 @@ async fn granted_functions_answer_as_the_contract_says() {
     assert_eq!(answer("tools.call-many")["outcomes"][0]["output"]["is_error"], false, "{}", answer("tools.call-many"));
     assert_eq!(answer("knowledge.list")["items"][0]["kb_id"], "a-base");
     assert_eq!(answer("knowledge.retrieve"), json!({ "hits": [] }));
-    assert_eq!(answer("history.page")["items"][0]["content"], "hello from a person");
+    // Calls of tools and their results are items as well.
+    let history = answer("history.page");
+    let message = history["items"].as_array().unwrap().iter().find(|item| item["role"] == "user").unwrap();
+    assert_eq!(message["content"], "hello from a person");
     assert_eq!(answer("history.search")["items"][0]["content"], "hello from a person");
     assert_eq!(answer("events.get")["event_id"], event);
     assert_eq!(answer("events.page")["items"][0]["event_id"], event);
@@ -194,7 +197,8 @@ async fn a_resource_that_is_not_granted_is_refused_and_one_that_is_not_there_is_
     outside.refused(&held, "models.stream", invoke("nobody"), 404, "not_found").await;
     outside.refused(&held, "tools.get-detail", json!({ "tool_name": "no__tool" }), 404, "not_found").await;
     outside.refused(&held, "history.page", json!({ "conversation_id": "elsewhere" }), 403, "unauthorized").await;
-    outside.refused(&held, "runs.get", json!({ "run_id": held.run }), 404, "not_found").await;
+    let nobody = "01890a5d-ac96-774b-bcce-b302099a8057";
+    outside.refused(&held, "runs.get", json!({ "run_id": nobody }), 404, "not_found").await;
     outside.refused(&held, "http.send", json!({ "method": "GET", "url": "https://example.com/" }), 403, "unauthorized").await;
     let many = json!({ "calls": [{ "call_id": "1", "tool_name": "no__tool", "parameters": {} }] });
     let outcomes = outside.answered(&held, "tools.call-many", many).await;

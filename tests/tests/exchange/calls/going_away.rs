@@ -20,8 +20,8 @@ async fn a_question_that_nobody_waits_for_is_withdrawn_and_the_run_goes_on() {
     assert_eq!(resolved["data"]["outcome"], "cancelled", "{resolved:#}");
     let id = resolved["data"]["action_id"].as_str().unwrap().to_owned();
     assert_eq!(outside.host.get("/api/v1/actions").await["items"], json!([]));
-    let (status, said) = outside.post(&format!("/api/v1/actions/{id}/respond"), "", &json!({ "decision": "submit" })).await;
-    assert_eq!((status, said["code"].as_str()), (409, Some("already_answered")), "{said:#}");
+    let (status, response) = outside.post(&format!("/api/v1/actions/{id}/respond"), "", &json!({ "decision": "submit" })).await;
+    assert_eq!((status, response["code"].as_str()), (409, Some("already_answered")), "{response:#}");
     assert_eq!(outside.host.run(&held.run).await["status"], "running", "somebody outside still works on it");
 
     // The question is asked again, and answered.
@@ -29,9 +29,9 @@ async fn a_question_that_nobody_waits_for_is_withdrawn_and_the_run_goes_on() {
         let asked =
             outside.host.until(&held.run, |event| event["type"] == "action.requested" && event["data"]["action_id"] != id);
         let id = asked.await["data"]["action_id"].as_str().unwrap().to_owned();
-        let (status, said) =
+        let (status, response) =
             outside.post(&format!("/api/v1/actions/{id}/respond"), "", &json!({ "decision": "decline", "reason": "no" })).await;
-        assert_eq!(status, 200, "{said:#}");
+        assert_eq!(status, 200, "{response:#}");
     });
     assert_eq!(answer, (200, json!({ "outcome": "declined", "reason": "no" })));
     outside.complete(&held).await;

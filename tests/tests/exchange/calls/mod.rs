@@ -11,5 +11,8 @@ mod bodies;
 mod executor;
 mod functions;
 mod going_away;
+mod langbot;
+mod models;
+mod reads;
 mod streams;
 mod tokens;

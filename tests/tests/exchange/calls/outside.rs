@@ -20,7 +20,7 @@ text = "a scripted answer in some words"
 /// A host, the service behind it, and an executor.
 pub struct Outside {
     pub host: Host,
-    /// Somebody outside.
+    /// An executor.
     pub url: String,
     http: reqwest::Client,
     credential: String,
@@ -43,6 +43,11 @@ impl Outside {
 
     /// As [`Outside::new`], with limits.
     pub async fn limited(resources: &str, state: &str, limits: &str) -> Self {
+        Self::with(resources, state, limits, "").await
+    }
+
+    /// As [`Outside::limited`], with more of the configuration.
+    pub async fn with(resources: &str, state: &str, limits: &str, more: &str) -> Self {
         let hook = Webhook::start(SECRET).await;
         let port = serve_empty_objects().await;
         let world = tempfile::tempdir().unwrap();
@@ -53,6 +58,8 @@ impl Outside {
 [limits]
 max_live_runs = 50
 {limits}
+
+{more}
 
 [egress]
 allow_addresses = ["127.0.0.0/8"]
@@ -101,6 +108,7 @@ tools = ["detail", "call"]
 knowledge_bases = ["list", "retrieve"]
 history = ["page", "search"]
 events = ["get", "page"]
+conversations = ["threads", "workspace"]
 artifacts = ["metadata", "read", "create"]
 state = ["conversation", "actor", "subject", "runner", "binding"]
 storage = ["plugin", "workspace", "binding"]
@@ -170,10 +178,28 @@ policy = "allow"
 
     /// Claims a run, with this wish.
     pub async fn claim_with(&self, body: Value) -> Claimed {
-        let (status, answer) = self.post("/api/v1/claims", &self.credential, &body).await;
+        self.claim_at("/api/v1/claims", body).await
+    }
+
+    /// Claims a run, with this wish, at this path.
+    pub async fn claim_at(&self, path: &str, body: Value) -> Claimed {
+        let (status, answer) = self.post(path, &self.credential, &body).await;
         assert_eq!(status, 200, "{answer:#}");
         let text = |at: &str| answer.pointer(at).and_then(Value::as_str).unwrap().to_owned();
         Claimed { run: text("/run/run_id"), token: text("/lease_token"), answer: answer.clone() }
+    }
+
+    /// A run in this conversation, claimed and started.
+    pub async fn held_in(&self, workspace: &str, conversation: &str, thread: &str, text: &str) -> Claimed {
+        let mut place = json!({ "conversation_id": conversation });
+        for (name, id) in [("workspace_id", workspace), ("thread_id", thread)] {
+            if !id.is_empty() {
+                place[name] = id.into();
+            }
+        }
+        let event = json!({ "event_type": "message.received", "conversation": place, "input": { "text": text } });
+        assert_eq!(self.post("/api/v1/events", "", &event).await.0, 202);
+        self.claim().await
     }
 
     /// A run in a conversation, claimed and started.

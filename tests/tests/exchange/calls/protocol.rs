@@ -7,7 +7,7 @@ use agent_host_tests::grants::EVERYTHING;
 
 use crate::calls::outside::Outside;
 
-/// The examples of results in section 6 of the document.
+/// The examples of results in section 6 of the document. Its example of a trigger is in the same file (`langbot.rs`).
 fn example(kind: &str) -> Value {
     let all: Vec<Value> = serde_json::from_str(include_str!("example.json")).unwrap();
     all.into_iter().find(|example| example["type"] == kind).unwrap_or_else(|| panic!("no example of {kind}"))

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::queue::desk::{Desk, host, said, texts};
+use crate::queue::desk::{Desk, host, results_from, texts};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn results_are_numbered_without_a_gap_and_repeating_them_is_harmless() {
@@ -10,19 +10,19 @@ async fn results_are_numbered_without_a_gap_and_repeating_them_is_harmless() {
     let desk = Desk::of(&host);
     let run = desk.job("count", json!({})).await;
     let held = desk.executor("e").await.claim().await;
-    let gap = held.refused("append", said(2, &["two"]), 409, "sequence_gap").await;
+    let gap = held.refused("append", results_from(2, &["two"]), 409, "sequence_gap").await;
     assert!(gap["detail"].as_str().unwrap().contains("result 1"), "{gap:#}");
-    let first = held.does("append", said(1, &["one", "two"])).await;
+    let first = held.does("append", results_from(1, &["one", "two"])).await;
     assert_eq!((first["appended"].as_u64(), first["replayed"].as_bool()), (Some(2), Some(false)));
     for _ in 0..3 {
-        let again = held.does("append", said(1, &["one", "two"])).await;
+        let again = held.does("append", results_from(1, &["one", "two"])).await;
         assert_eq!((again["appended"].as_u64(), again["replayed"].as_bool()), (Some(2), Some(true)));
         assert_eq!(again["last_sequence"], first["last_sequence"]);
     }
     // A part is new: only that is appended. The same number with another content is refused, and nothing of its batch is taken.
-    let overlap = held.does("append", said(2, &["two", "three"])).await;
+    let overlap = held.does("append", results_from(2, &["two", "three"])).await;
     assert_eq!((overlap["appended"].as_u64(), overlap["replayed"].as_bool()), (Some(3), Some(false)));
-    for body in [said(1, &["other", "two"]), said(3, &["other", "four"])] {
+    for body in [results_from(1, &["other", "two"]), results_from(3, &["other", "four"])] {
         let problem = held.refused("append", body, 422, "idempotency_conflict").await;
         assert!(problem["detail"].as_str().unwrap().starts_with("result "), "{problem:#}");
     }
@@ -33,7 +33,7 @@ async fn results_are_numbered_without_a_gap_and_repeating_them_is_harmless() {
             let held = held.clone();
             tasks.push(tokio::spawn(async move {
                 loop {
-                    let (status, answer) = held.post("append", said(first, &[&format!("n{first}")])).await;
+                    let (status, answer) = held.post("append", results_from(first, &[&format!("n{first}")])).await;
                     match status {
                         200 => return,
                         409 => assert_eq!(answer["code"], "sequence_gap", "{answer:#}"),
@@ -47,10 +47,10 @@ async fn results_are_numbered_without_a_gap_and_repeating_them_is_harmless() {
         task.await.unwrap();
     }
     held.complete().await;
-    let said = texts(&host.events(&run).await);
+    let stored_texts = texts(&host.events(&run).await);
     let wanted = ["one", "two", "three"].map(str::to_owned).into_iter().chain((4..24).map(|n| format!("n{n}")));
     let wanted: Vec<_> = wanted.collect();
-    assert_eq!(said, wanted);
+    assert_eq!(stored_texts, wanted);
     host.check();
 }
 
@@ -61,7 +61,7 @@ async fn a_batch_is_judged_whole_and_by_the_grant_of_the_run() {
     let run = desk.job("judge", json!({})).await;
     let held = desk.executor("e").await.claim().await;
     let one = |kind: &str, data: Value| json!({ "type": kind, "data": data });
-    let good = said(1, &["kept?"])["results"][0].clone();
+    let good = results_from(1, &["kept?"])["results"][0].clone();
     for (bad, status, code) in [
         (one("run.status", json!({ "status": "running" })), 400, "invalid_argument"),
         (one("message.delta", json!({ "message_id": 5 })), 400, "invalid_argument"),
@@ -102,7 +102,7 @@ async fn messages_of_an_executor_join_the_conversation_and_its_runs_wait_in_line
     let held = executor.claim().await;
     assert_eq!(held.run, first);
     assert!(executor.claims(json!({})).await.is_none(), "one run of a conversation at a time");
-    held.does("append", said(1, &["good day"])).await;
+    held.does("append", results_from(1, &["good day"])).await;
     let done = held
         .does("finalize", json!({ "status": "completed", "finish_reason": "stop", "usage": { "input": 3, "output": 4 } }))
         .await;
@@ -161,18 +161,18 @@ async fn a_cancel_ends_a_run_wherever_it_is_and_its_executor_hears_of_it() {
         let run = desk.job("held", json!({})).await;
         let held = executor.claims(json!({ "wait_ms": 10_000, "start": start })).await.unwrap();
         if start {
-            held.does("append", said(1, &["so far"])).await;
+            held.does("append", results_from(1, &["so far"])).await;
         }
         host.cancel(&run).await;
-        let told: Value = serde_json::from_str(&news.next().await.unwrap().unwrap().data).unwrap();
+        let news_item: Value = serde_json::from_str(&news.next().await.unwrap().unwrap().data).unwrap();
         assert_eq!(
-            (told["type"].as_str(), told["run_id"].as_str()),
+            (news_item["type"].as_str(), news_item["run_id"].as_str()),
             (Some("run.cancel_requested"), Some(run.as_str())),
-            "{told:#}"
+            "{news_item:#}"
         );
         let ended = host.ended(&run).await.cancelled();
-        assert_eq!(ended.said().len(), usize::from(start));
-        held.refused("append", said(2, &["more"]), 409, "claim_lost").await;
+        assert_eq!(ended.message_texts().len(), usize::from(start));
+        held.refused("append", results_from(2, &["more"]), 409, "claim_lost").await;
         held.refused("renew", json!({}), 409, "claim_lost").await;
     }
     host.check();

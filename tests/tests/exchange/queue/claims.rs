@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::queue::desk::{Desk, host, said};
+use crate::queue::desk::{Desk, host, results_from};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_most_urgent_run_comes_first_then_the_oldest_and_only_to_who_can_execute_it() {
@@ -72,7 +72,7 @@ async fn a_lease_that_is_not_renewed_is_lost_and_its_holder_writes_nothing_more(
     let run = desk.job("slow", json!({})).await;
     let executor = desk.executor("slow").await;
     let first = executor.claim().await;
-    first.does("append", said(1, &["one"])).await;
+    first.does("append", results_from(1, &["one"])).await;
     // Renewed, it lasts.
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -81,7 +81,7 @@ async fn a_lease_that_is_not_renewed_is_lost_and_its_holder_writes_nothing_more(
     }
     host.until_status(&run, "queued").await;
     for (what, body) in [
-        ("append", said(2, &["late"])),
+        ("append", results_from(2, &["late"])),
         ("renew", json!({})),
         ("start", json!({})),
         ("release", json!({})),
@@ -92,12 +92,12 @@ async fn a_lease_that_is_not_renewed_is_lost_and_its_holder_writes_nothing_more(
     }
     let second = executor.claim().await;
     assert_eq!((&second.run, second.claim), (&run, first.claim + 1));
-    first.refused("append", said(2, &["later"]), 409, "claim_lost").await;
-    second.does("append", said(1, &["two"])).await;
+    first.refused("append", results_from(2, &["later"]), 409, "claim_lost").await;
+    second.does("append", results_from(1, &["two"])).await;
     second.complete().await;
-    first.refused("append", said(2, &["last"]), 409, "claim_lost").await;
+    first.refused("append", results_from(2, &["last"]), 409, "claim_lost").await;
     let ended = host.ended(&run).await.completed();
-    assert_eq!(ended.said(), ["one", "two"]);
+    assert_eq!(ended.message_texts(), ["one", "two"]);
     let run = host.run(&run).await;
     assert_eq!((run["attempt"].as_u64(), run["queue"]["claims"].as_u64()), (Some(2), Some(2)), "{run:#}");
     host.check();

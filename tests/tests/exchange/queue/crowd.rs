@@ -13,7 +13,7 @@ use std::{
 use serde_json::json;
 
 use crate::queue::{
-    desk::{Desk, Executor, Held, host, said, texts},
+    desk::{Desk, Executor, HeldRun, host, results_from, texts},
     support::Random,
 };
 
@@ -29,12 +29,12 @@ struct Tally {
 }
 
 /// The message of a claim: its number and a count, so that the record shows the author of each message.
-fn line(held: &Held, n: u64) -> String {
+fn line(held: &HeldRun, n: u64) -> String {
     format!("{} {n}", held.claim)
 }
 
 /// Works on a run, and may die, sleep too long, or give it back on the way.
-async fn work(held: &Held, random: &mut Random, tally: &Tally) {
+async fn work(held: &HeldRun, random: &mut Random, tally: &Tally) {
     let lines = 1 + random.below(4);
     for n in 1..=lines {
         match random.below(20) {
@@ -47,7 +47,7 @@ async fn work(held: &Held, random: &mut Random, tally: &Tally) {
             2 | 3 => {
                 tally.abandoned.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_millis(1_700)).await;
-                let (status, answer) = held.post("append", said(n, &[&line(held, n)])).await;
+                let (status, answer) = held.post("append", results_from(n, &[&line(held, n)])).await;
                 assert_eq!((status, answer["code"].as_str()), (409, Some("claim_lost")), "{answer:#}");
                 let (status, answer) = held.post("finalize", json!({ "status": "completed" })).await;
                 assert_eq!((status, answer["code"].as_str()), (409, Some("claim_lost")), "{answer:#}");
@@ -61,7 +61,7 @@ async fn work(held: &Held, random: &mut Random, tally: &Tally) {
             5 => drop(held.post("renew", json!({ "lease_ms": 1_000 })).await),
             _ => {}
         }
-        let (status, answer) = held.post("append", said(n, &[&line(held, n)])).await;
+        let (status, answer) = held.post("append", results_from(n, &[&line(held, n)])).await;
         if status == 409 {
             // The machine was so busy that the lease was over.
             assert_eq!(answer["code"], "claim_lost", "{answer:#}");

@@ -1,7 +1,11 @@
 //! A host with a queue, and executors made of single requests.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use agent_host_tests::world::PATIENCE;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -37,7 +41,7 @@ pub struct Desk {
     urls: watch::Receiver<String>,
 }
 
-/// Somebody who executes runs.
+/// An executor.
 #[derive(Clone)]
 pub struct Executor {
     pub desk: Desk,
@@ -47,7 +51,7 @@ pub struct Executor {
 
 /// A run that somebody holds.
 #[derive(Clone)]
-pub struct Held {
+pub struct HeldRun {
     desk: Desk,
     pub run: String,
     pub token: Arc<str>,
@@ -107,11 +111,11 @@ impl Desk {
 
 impl Executor {
     /// The outcome of a claim; `None` if the host did not answer.
-    pub async fn try_claim(&self, wish: &Value) -> Option<Option<Held>> {
+    pub async fn try_claim(&self, wish: &Value) -> Option<Option<HeldRun>> {
         let request = self.desk.request(Method::POST, "/api/v1/claims", &self.credential).json(wish);
         let (status, answer) = self.desk.try_send(request).await?;
         match status {
-            200 => Some(Some(Held {
+            200 => Some(Some(HeldRun {
                 desk: self.desk.clone(),
                 run: answer["run"]["run_id"].as_str().unwrap().to_owned(),
                 token: answer["lease_token"].as_str().unwrap().into(),
@@ -124,16 +128,16 @@ impl Executor {
     }
 
     /// Claims a run, waiting for one, and starts it.
-    pub async fn claim(&self) -> Held {
+    pub async fn claim(&self) -> HeldRun {
         self.claims(json!({ "wait_ms": 20_000, "start": true })).await.expect("there is a run")
     }
 
-    pub async fn claims(&self, wish: Value) -> Option<Held> {
+    pub async fn claims(&self, wish: Value) -> Option<HeldRun> {
         self.try_claim(&wish).await.expect("the host answers")
     }
 }
 
-impl Held {
+impl HeldRun {
     pub async fn try_post(&self, what: &str, body: &Value) -> Option<(u16, Value)> {
         let path = format!("/api/v1/runs/{}/{what}", self.run);
         self.desk.try_send(self.desk.request(Method::POST, &path, &self.token).json(body)).await
@@ -143,11 +147,18 @@ impl Held {
         self.try_post(what, &body).await.expect("the host answers")
     }
 
-    /// Does something that is allowed.
+    /// Does something that is allowed. A host that was started a moment ago may ask to try again.
     pub async fn does(&self, what: &str, body: Value) -> Value {
-        let (status, answer) = self.post(what, body.clone()).await;
-        assert_eq!(status, 200, "{what} {body}: {answer:#}");
-        answer
+        let began = Instant::now();
+        loop {
+            let (status, answer) = self.post(what, body.clone()).await;
+            if status == 503 && began.elapsed() < PATIENCE {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+            assert_eq!(status, 200, "{what} {body}: {answer:#}");
+            return answer;
+        }
     }
 
     /// Does something that is refused.
@@ -163,7 +174,7 @@ impl Held {
 }
 
 /// A batch of whole messages, numbered from `first`.
-pub fn said(first: u64, texts: &[&str]) -> Value {
+pub fn results_from(first: u64, texts: &[&str]) -> Value {
     let message = |(at, text): (usize, &&str)| {
         json!({ "type": "message.completed", "data": {
             "message_id": format!("m{}", first + at as u64),
@@ -175,6 +186,6 @@ pub fn said(first: u64, texts: &[&str]) -> Value {
 
 /// The messages of a run, in order.
 pub fn texts(events: &[Value]) -> Vec<String> {
-    let said = events.iter().filter(|event| event["type"] == "message.completed");
-    said.map(|event| event["data"]["message"]["content"].as_str().unwrap().to_owned()).collect()
+    let completed = events.iter().filter(|event| event["type"] == "message.completed");
+    completed.map(|event| event["data"]["message"]["content"].as_str().unwrap().to_owned()).collect()
 }

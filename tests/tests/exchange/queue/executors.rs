@@ -1,12 +1,13 @@
 //! Executors register, are heard of, and go.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use agent_host_tests::world::PATIENCE;
 use reqwest::Method;
 use serde_json::json;
 
 use crate::queue::{
-    desk::{Desk, host},
+    desk::{Desk, host, results_from},
     support::Host,
 };
 
@@ -34,6 +35,99 @@ async fn runners_of_executors_are_listed_like_others() {
     host.check();
 }
 
+/// A binding of a runner whose manifest executors bring.
+const BROUGHT: &str = r#"
+[[executor_runners]]
+runner_ids = ["plugin:acme/*"]
+[executor_runners.permissions]
+state = ["conversation"]
+http_hosts = ["api.example.com:443"]
+
+[[bindings]]
+id = "coder"
+runner = "plugin:acme/coder/default"
+state = { scopes = ["conversation", "runner"] }
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn executors_bring_manifests_that_the_operator_allows() {
+    let mut host = Host::start(&["steps"], &format!("{}{BROUGHT}", crate::queue::desk::OUTSIDE));
+    let desk = Desk::of(&host);
+    let manifest = json!({
+        "id": "plugin:acme/coder/default", "version": "2.1.0", "label": { "en": "Coder" }, "description": { "en": "Writes code." },
+        "capabilities": { "streaming": true }, "permissions": { "state": ["conversation"] },
+        "config_schema": [{ "type": "string", "name": "tone", "label": {}, "default": "dry" }], "metadata": { "team": "tools" },
+    });
+    let with = |pointer: &str, value: serde_json::Value| {
+        let mut changed = manifest.clone();
+        changed[pointer] = value;
+        changed
+    };
+    let ready = async || host.get("/api/v1/runners").await["bindings"][0].clone();
+    assert_eq!(ready().await["ready"], false);
+    for (manifests, status, says) in [
+        (json!([with("permissions", json!({ "state": ["conversation", "runner"] }))]), 403, "state: runner"),
+        (json!([with("permissions", json!({ "http_hosts": ["*:443"] }))]), 403, "http_hosts: *:443"),
+        (json!([with("id", json!("plugin:other/coder/default"))]), 403, "[[executor_runners]]"),
+        (json!([with("id", json!("plugin:test/outside/default"))]), 409, "of the operator's already"),
+        (json!([with("id", json!("plugin:test/steps/default"))]), 409, "of the operator's already"),
+        (json!([with("name", json!("other"))]), 400, "`name`"),
+        (json!([with("metadata", json!("x".repeat(40_000)))]), 400, "bytes"),
+        (json!([manifest, manifest]), 400, "two of"),
+        (json!([with("permission", json!({}))]), 400, "permission"),
+    ] {
+        let (got, problem) = desk.post("/api/v1/executors", "", &json!({ "name": "x", "manifests": manifests })).await;
+        let detail = problem["detail"].as_str().unwrap_or_default();
+        assert!(got == status && detail.contains(says), "{got} {problem:#}\nfor {manifests}");
+    }
+    assert_eq!(host.get("/api/v1/executors").await["items"], json!([]), "a refused registration leaves nothing");
+
+    let executor = desk.register(json!({ "name": "coder", "manifests": [manifest] })).await;
+    assert_eq!(ready().await["ready"], true);
+    let runners = host.get("/api/v1/runners").await;
+    let listed =
+        runners["runners"].as_array().unwrap().iter().find(|runner| runner["id"] == "plugin:acme/coder/default").unwrap();
+    assert_eq!((&listed["version"], &listed["metadata"]["team"]), (&json!("2.1.0"), &json!("tools")));
+    assert!(runners["external"].as_array().unwrap().contains(&json!("plugin:acme/coder/default")));
+    // Another with the same manifest joins; a different one is refused.
+    let other = desk.register(json!({ "name": "twin", "manifests": [manifest] })).await;
+    let different = json!({ "name": "x", "manifests": [with("version", json!("3.0.0"))] });
+    assert_eq!(desk.post("/api/v1/executors", "", &different).await.0, 409);
+
+    // Its runs are granted what manifest and binding allow together.
+    let job = async || {
+        let run = desk
+            .create(json!({ "binding_id": "coder", "input": { "text": "x" }, "conversation": { "conversation_id": "c" } }))
+            .await;
+        run["run_id"].as_str().unwrap().to_owned()
+    };
+    let run = job().await;
+    let held = executor.claim().await;
+    assert_eq!(held.run, run);
+    let grant = host.get(&format!("/api/v1/runs/{run}/grant")).await;
+    assert_eq!(grant["permissions"]["state"], json!(["conversation"]), "{grant:#}");
+    let context = host.get(&format!("/api/v1/runs/{run}/context")).await;
+    assert_eq!(context["config"], json!({ "tone": "dry" }), "{context:#}");
+    held.complete().await;
+
+    // It is there after a restart, until the last executor with it has gone, and as long as the configuration allows it.
+    host.kill_and_revive();
+    let ready = async |host: &Host| host.get("/api/v1/runners").await["bindings"][0]["ready"].clone();
+    assert_eq!(ready(&host).await, true);
+    for (executor, is_ready) in [(&executor, true), (&other, false)] {
+        let path = format!("/api/v1/executors/{}", executor.id);
+        let gone = desk.request(Method::DELETE, &path, &executor.credential).send().await.unwrap();
+        assert_eq!((gone.status().as_u16(), ready(&host).await), (204, json!(is_ready)));
+    }
+    desk.register(json!({ "name": "coder", "manifests": [manifest] })).await;
+    assert_eq!(ready(&host).await, true);
+    host.terminate();
+    host.reconfigure(|config| config.replace("plugin:acme/*", "plugin:acme/other/*"));
+    host.revive();
+    assert_eq!(ready(&host).await, false, "the operator does not allow it any more");
+    host.check();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_to_the_control_plane_are_in_the_audit() {
     let host = host("", "");
@@ -45,11 +139,31 @@ async fn requests_to_the_control_plane_are_in_the_audit() {
     assert_eq!(host.try_cancel(&run).await, 409, "it has ended");
     let list =
         async |query: &str| host.get(&format!("/api/v1/audit?limit=50&{query}")).await["items"].as_array().unwrap().clone();
-    let of_run = list(&format!("run_id={run}")).await;
-    let seen: Vec<_> =
-        of_run.iter().map(|record| (record["action"].as_str().unwrap(), record["outcome"].as_str().unwrap())).collect();
-    assert!(seen.contains(&("queue.finalize", "ok")) && seen.contains(&("runs.cancel", "conflict")), "{seen:?}");
-    let registered = list("action=executors.&outcome=ok").await;
+    // A record is committed a moment after its answer.
+    let until = async |query: &str, count: usize| {
+        let began = Instant::now();
+        loop {
+            let records = list(query).await;
+            if records.len() >= count {
+                return records;
+            }
+            assert!(began.elapsed() < PATIENCE, "{query}: {records:#?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let finalized = until(&format!("run_id={run}&action=queue.finalize"), 1).await;
+    assert_eq!(finalized[0]["outcome"], "ok");
+    let cancelled = until(&format!("run_id={run}&action=runs.cancel"), 1).await;
+    assert_eq!(cancelled[0]["outcome"], "conflict");
+    // The end of a run by its last result is an end as well; other results are in the record of the run.
+    let appended = desk.job("appended", json!({})).await;
+    let held = executor.claim().await;
+    held.does("append", results_from(1, &["one"])).await;
+    held.does("append", json!({ "results": [{ "type": "run.completed", "data": { "finish_reason": "stop" } }] })).await;
+    let ends = until(&format!("run_id={appended}&action=queue.finalize"), 1).await;
+    assert_eq!((ends.len(), &ends[0]["outcome"]), (1, &json!("ok")), "{ends:#?}");
+    assert_eq!(list("action=queue.append").await.len(), 0);
+    let registered = until("action=executors.&outcome=ok", 1).await;
     assert_eq!((registered.len(), registered[0]["action"].as_str()), (1, Some("executors.register")), "{registered:#?}");
     assert_eq!(registered[0]["details"]["address"], "127.0.0.1");
     let claims = list(&format!("principal={}", executor.id)).await;
@@ -58,10 +172,12 @@ async fn requests_to_the_control_plane_are_in_the_audit() {
         desk.post(&format!("/api/v1/executors/{}/heartbeat", executor.id), &executor.credential, &body).await
     };
     assert_eq!(heartbeat(json!({})).await.0, 200);
-    let (_, changed) = heartbeat(json!({ "slots": 7, "labels": { "gpu": "yes" } })).await;
+    let (_, changed) = heartbeat(json!({ "slots": 7, "labels": { "gpu": "yes" }, "capabilities": { "gpus": 2 } })).await;
     assert_eq!((&changed["slots"], &changed["labels"]["gpu"]), (&json!(7), &json!("yes")), "{changed:#}");
+    let shown = host.get(&format!("/api/v1/executors/{}", executor.id)).await;
+    assert_eq!((&shown["slots"], &shown["capabilities"]), (&json!(7), &json!({ "gpus": 2 })), "{shown:#}");
     assert_eq!(heartbeat(json!({ "slots": 0 })).await.0, 400);
-    let changes = list("action=executors.change").await;
+    let changes = until("action=executors.change", 2).await;
     let outcomes: Vec<_> = changes.iter().map(|record| record["outcome"].as_str().unwrap()).collect();
     assert_eq!(outcomes, ["invalid_argument", "ok"], "{changes:#?}");
     let counts = host.get("/api/v1/executors/statistics").await;
@@ -79,13 +195,13 @@ async fn a_cancelled_run_leaves_its_executor_a_grace_to_append_and_finish() {
     let executor = desk.executor("polite").await;
     let run = desk.job("polite", json!({})).await;
     let held = executor.claim().await;
-    held.does("append", crate::queue::desk::said(1, &["before"])).await;
+    held.does("append", crate::queue::desk::results_from(1, &["before"])).await;
     host.cancel(&run).await;
     held.refused("calls/state.get", json!({ "scope": "runner", "key": "k" }), 409, "cancelled").await;
-    held.does("append", crate::queue::desk::said(2, &["after"])).await;
+    held.does("append", crate::queue::desk::results_from(2, &["after"])).await;
     held.does("finalize", json!({ "status": "cancelled", "reason": "stopped by its user" })).await;
     let ended = host.ended(&run).await.cancelled();
-    assert_eq!(ended.said(), ["before", "after"]);
+    assert_eq!(ended.message_texts(), ["before", "after"]);
     host.check();
 }
 
@@ -114,6 +230,10 @@ async fn an_executor_is_online_then_stale_then_gone_and_loses_what_it_holds() {
     assert_eq!(host.run(&run).await["status"], "running");
     host.until_status(&run, "queued").await;
     assert_eq!(state().await, "gone");
+    let counts = host.get("/api/v1/executors/statistics").await;
+    let counted = ["executors", "online", "stale", "gone", "held"].map(|name| counts[name].as_u64().unwrap());
+    assert_eq!(counted, [1, 0, 0, 1, 0], "{counts:#}");
+    assert!(counts["heartbeat_age_ms"]["max"].as_u64() >= Some(3_000), "{counts:#}");
     held.refused("renew", json!({}), 409, "claim_lost").await;
     // The executor returns, and may claim again.
     let again = silent.claim().await;

@@ -6,9 +6,11 @@ use crate::support;
 pub mod desk;
 
 mod appends;
+mod board;
 mod bounds;
 mod claims;
 mod create;
 mod crowd;
 mod executors;
 mod restarts;
+mod rows;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::queue::desk::{Desk, host, said};
+use crate::queue::desk::{Desk, host, results_from};
 
 const INSIDE: &str =
     "[[bindings]]\nid = \"steps\"\nrunner = \"plugin:test/steps/default\"\nmatch = { event_type = \"inside\" }\n";
@@ -24,7 +24,13 @@ async fn every_run_goes_on_after_a_kill_whoever_executes_it() {
     let [running, parked] = made.try_into().unwrap();
     let begun = desk.job("begun", json!({})).await;
     let held = executor.claim().await;
-    held.does("append", said(1, &["before"])).await;
+    held.does("append", results_from(1, &["before"])).await;
+    // A piece of a message without an id, and metadata: both are there after the restart, and compared.
+    let piece = |first: u64, text: &str| {
+        let chunk = json!({ "role": "assistant", "content": text });
+        json!({ "first": first, "results": [{ "type": "message.delta", "data": { "chunk": chunk }, "metadata": { "n": first } }] })
+    };
+    held.does("append", piece(2, "one ")).await;
     let claimed = desk.job("claimed", json!({})).await;
     let fresh = executor.claims(json!({ "wait_ms": 10_000 })).await.unwrap();
     let queued = desk.job("queued", json!({ "priority": 3 })).await;
@@ -38,7 +44,7 @@ async fn every_run_goes_on_after_a_kill_whoever_executes_it() {
     // Token and numbers are still valid; the unacknowledged results are there.
     let again = async || {
         for _ in 0..200 {
-            match held.try_post("append", &said(1, &["before"])).await {
+            match held.try_post("append", &results_from(1, &["before"])).await {
                 Some((503, _)) | None => tokio::time::sleep(Duration::from_millis(20)).await,
                 Some((status, answer)) => return (status, answer),
             }
@@ -47,10 +53,17 @@ async fn every_run_goes_on_after_a_kill_whoever_executes_it() {
     };
     let (status, answer) = again().await;
     assert_eq!((status, answer["replayed"].as_bool()), (200, Some(true)), "{answer:#}");
-    held.does("append", said(2, &["after"])).await;
+    held.refused("append", results_from(1, &["other"]), 422, "idempotency_conflict").await;
+    held.refused("append", piece(2, "two "), 422, "idempotency_conflict").await;
+    assert_eq!(held.does("append", piece(2, "one ")).await["replayed"], true);
+    held.does("append", piece(3, "two ")).await;
+    let pieces: Vec<_> = host.events(&begun).await.into_iter().filter(|event| event["type"] == "message.delta").collect();
+    assert_eq!(pieces[0]["data"]["message_id"], pieces[1]["data"]["message_id"], "one message before and after");
+    assert_eq!((&pieces[0]["metadata"], &pieces[1]["metadata"]), (&json!({ "n": 2 }), &json!({ "n": 3 })));
+    held.does("append", results_from(4, &["after"])).await;
     held.does("calls/state.set", json!({ "scope": "runner", "key": "k", "value": 1 })).await;
     held.complete().await;
-    assert_eq!(host.ended(&begun).await.completed().said(), ["before", "after"]);
+    assert_eq!(host.ended(&begun).await.completed().message_texts(), ["before", "after"]);
     assert_eq!(fresh.does("start", json!({})).await["context"]["input"]["text"], "claimed");
     fresh.complete().await;
     let mut order = Vec::new();
@@ -98,7 +111,7 @@ async fn a_holder_that_died_with_the_host_loses_its_claim_a_while_after_the_star
     // The executor has a whole lease for its next request.
     let next = executor.claims(json!({ "wait_ms": 30_000, "start": true })).await.unwrap();
     assert_eq!((next.run.as_str(), next.claim), (run.as_str(), held.claim + 1));
-    held.refused("append", said(1, &["too late"]), 409, "claim_lost").await;
+    held.refused("append", results_from(1, &["too late"]), 409, "claim_lost").await;
     next.complete().await;
     host.ended(&run).await.completed();
     host.check();
@@ -124,8 +137,8 @@ async fn whatever_the_moment_of_a_kill_a_job_is_done_once() {
                 let mut n = 0;
                 for (what, body) in [
                     ("start", json!({})),
-                    ("append", said(1, &["a"])),
-                    ("append", said(2, &["b"])),
+                    ("append", results_from(1, &["a"])),
+                    ("append", results_from(2, &["b"])),
                     ("finalize", json!({ "status": "completed" })),
                 ] {
                     loop {
@@ -151,7 +164,7 @@ async fn whatever_the_moment_of_a_kill_a_job_is_done_once() {
         tokio::time::sleep(Duration::from_millis(round * 3)).await;
         host.kill_and_revive();
         work.await.unwrap();
-        assert_eq!(host.ended(&run).await.completed().said(), ["a", "b"], "round {round}");
+        assert_eq!(host.ended(&run).await.completed().message_texts(), ["a", "b"], "round {round}");
     }
     host.check();
 }

@@ -12,14 +12,14 @@ use crate::sources::{
 };
 
 /// A host with deliveries, and their receiver.
-struct Told {
+struct DeliveryHost {
     host: Host,
     receiver: Receiver,
     http: reqwest::Client,
     _secrets: TempDir,
 }
 
-impl Told {
+impl DeliveryHost {
     async fn new(component: &str, more: &str) -> Self {
         let receiver = Receiver::start().await;
         let secrets = tempfile::tempdir().unwrap();
@@ -70,22 +70,22 @@ impl Told {
     async fn was_told_all(&self, runs: &[String]) {
         self.receiver.until_ended(runs.len()).await;
         self.all_delivered().await;
-        let told = self.receiver.told();
+        let host_with_deliveries = self.receiver.received_numbers();
         for run in runs {
-            assert_eq!(told.get(run), Some(&self.expected(run).await), "{run}");
+            assert_eq!(host_with_deliveries.get(run), Some(&self.expected(run).await), "{run}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn results_are_delivered_in_order_and_leave_no_entry() {
-    let told = Told::new("echo", "").await;
+    let host_with_deliveries = DeliveryHost::new("echo", "").await;
     let mut runs = Vec::new();
     for nth in 0..20 {
-        runs.push(told.host.send(&format!("hello {nth}")).await);
+        runs.push(host_with_deliveries.host.send(&format!("hello {nth}")).await);
     }
-    told.was_told_all(&runs).await;
-    let got = told.receiver.got();
+    host_with_deliveries.was_told_all(&runs).await;
+    let got = host_with_deliveries.receiver.got();
     let first = got.iter().find(|got| got.run_id() == runs[0]).unwrap().json();
     assert_eq!(first["type"], "run.events");
     assert_eq!(
@@ -93,32 +93,35 @@ async fn results_are_delivered_in_order_and_leave_no_entry() {
         (&json!("told"), &json!("message.completed"))
     );
     assert!(first["timestamp"].as_str().unwrap().ends_with('Z'));
-    told.host.check();
+    host_with_deliveries.host.check();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_receiver_that_fails_now_and_then_misses_nothing() {
-    let told = Told::new("echo", "max_attempts = 100\nbatch = 1").await;
-    told.receiver.answers(0);
+    let host_with_deliveries = DeliveryHost::new("echo", "max_attempts = 100\nbatch = 1").await;
+    host_with_deliveries.receiver.answers(0);
     let mut runs = Vec::new();
     for nth in 0..30 {
-        runs.push(told.host.send(&format!("hello {nth}")).await);
+        runs.push(host_with_deliveries.host.send(&format!("hello {nth}")).await);
     }
-    told.was_told_all(&runs).await;
-    assert!(told.receiver.got().iter().any(|got| got.answered >= 400), "it never refused: the test shows nothing");
-    assert!(told.receiver.got().iter().all(|got| got.sequences().len() == 1));
-    told.host.check();
+    host_with_deliveries.was_told_all(&runs).await;
+    assert!(
+        host_with_deliveries.receiver.got().iter().any(|got| got.answered >= 400),
+        "it never refused: the test shows nothing"
+    );
+    assert!(host_with_deliveries.receiver.got().iter().all(|got| got.sequences().len() == 1));
+    host_with_deliveries.host.check();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_delivery_refused_too_often_is_a_dead_letter_and_can_be_retried() {
-    let mut told = Told::new("echo", "max_attempts = 3").await;
-    told.receiver.answers(500);
-    let run = told.host.send("hello").await;
-    let other = told.host.send("hello").await;
-    told.receiver.until("three attempts each", |got| got.len() >= 6).await;
+    let mut host_with_deliveries = DeliveryHost::new("echo", "max_attempts = 3").await;
+    host_with_deliveries.receiver.answers(500);
+    let run = host_with_deliveries.host.send("hello").await;
+    let other = host_with_deliveries.host.send("hello").await;
+    host_with_deliveries.receiver.until("three attempts each", |got| got.len() >= 6).await;
     let dead = loop {
-        let dead = told.deliveries("?state=dead&webhook=crm").await;
+        let dead = host_with_deliveries.deliveries("?state=dead&webhook=crm").await;
         if dead.len() == 2 {
             break dead;
         }
@@ -126,73 +129,73 @@ async fn a_delivery_refused_too_often_is_a_dead_letter_and_can_be_retried() {
     };
     assert_eq!((&dead[0]["run_id"], &dead[0]["attempts"], &dead[0]["binding_id"]), (&json!(run), &json!(3), &json!("told")));
     assert!(dead[0]["last_error"].as_str().unwrap().contains("500"), "{dead:#?}");
-    assert!(told.deliveries("?state=pending").await.is_empty());
-    assert_eq!(told.deliveries(&format!("?run_id={other}")).await.len(), 1);
-    assert!(told.deliveries("?webhook=other").await.is_empty());
+    assert!(host_with_deliveries.deliveries("?state=pending").await.is_empty());
+    assert_eq!(host_with_deliveries.deliveries(&format!("?run_id={other}")).await.len(), 1);
+    assert!(host_with_deliveries.deliveries("?webhook=other").await.is_empty());
     // Page by page.
-    let page = told.host.get("/api/v1/deliveries?limit=1").await;
+    let page = host_with_deliveries.host.get("/api/v1/deliveries?limit=1").await;
     assert_eq!(page["has_more"], true);
-    let next = told.deliveries(&format!("?limit=1&cursor={}", page["next_cursor"].as_str().unwrap())).await;
+    let next = host_with_deliveries.deliveries(&format!("?limit=1&cursor={}", page["next_cursor"].as_str().unwrap())).await;
     assert_eq!(next[0]["run_id"], json!(other));
 
-    // Nothing more is sent, also after a restart.
-    told.host.kill_and_revive();
+    // The host sends nothing more, also after a restart.
+    host_with_deliveries.host.kill_and_revive();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(told.receiver.got().len(), 6);
-    told.receiver.answers(410);
-    assert_eq!(told.retry(&other, "crm").await.0, 202);
-    told.receiver.until("one more", |got| got.len() == 7).await;
+    assert_eq!(host_with_deliveries.receiver.got().len(), 6);
+    host_with_deliveries.receiver.answers(410);
+    assert_eq!(host_with_deliveries.retry(&other, "crm").await.0, 202);
+    host_with_deliveries.receiver.until("one more", |got| got.len() == 7).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(told.receiver.got().len(), 7, "who is gone is not asked again");
+    assert_eq!(host_with_deliveries.receiver.got().len(), 7, "who is gone is not asked again");
 
-    told.receiver.answers(204);
-    let (status, put_back) = told.retry(&run, "crm").await;
+    host_with_deliveries.receiver.answers(204);
+    let (status, put_back) = host_with_deliveries.retry(&run, "crm").await;
     assert_eq!((status, &put_back["state"], &put_back["attempts"]), (202, &json!("pending"), &json!(0)));
-    assert_eq!(told.retry(&other, "crm").await.0, 202);
-    told.was_told_all(&[run.clone(), other]).await;
-    let (status, problem) = told.retry(&run, "crm").await;
+    assert_eq!(host_with_deliveries.retry(&other, "crm").await.0, 202);
+    host_with_deliveries.was_told_all(&[run.clone(), other]).await;
+    let (status, problem) = host_with_deliveries.retry(&run, "crm").await;
     assert_eq!((status, &problem["code"]), (404, &json!("not_found")));
-    assert_eq!(told.retry("nonsense", "crm").await.0, 404);
+    assert_eq!(host_with_deliveries.retry("nonsense", "crm").await.0, 404);
 
-    let url = told.host.urls().borrow().clone();
+    let url = host_with_deliveries.host.urls().borrow().clone();
     let list = ["deliveries", "list", "--json", "--server", url.as_str()];
-    let cli = process::command(told.host.dir()).args(list).output().unwrap();
+    let cli = process::command(host_with_deliveries.host.dir()).args(list).output().unwrap();
     assert!(cli.status.success(), "{}", String::from_utf8_lossy(&cli.stderr));
     assert_eq!(serde_json::from_slice::<Value>(&cli.stdout).unwrap()["items"], json!([]));
-    told.host.check();
+    host_with_deliveries.host.check();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_host_that_is_killed_in_the_middle_tells_the_rest() {
-    let mut told = Told::new("echo", "max_attempts = 100\nbatch = 1\nconcurrency = 2").await;
-    told.receiver.answers(0);
+    let mut host_with_deliveries = DeliveryHost::new("echo", "max_attempts = 100\nbatch = 1\nconcurrency = 2").await;
+    host_with_deliveries.receiver.answers(0);
     let mut random = Random(3);
     let mut runs = Vec::new();
     for _ in 0..8 {
         for _ in 0..6 {
-            runs.push(told.host.send("hello").await);
+            runs.push(host_with_deliveries.host.send("hello").await);
         }
         tokio::time::sleep(Duration::from_millis(random.below(120))).await;
-        told.host.kill_and_revive();
+        host_with_deliveries.host.kill_and_revive();
     }
     // A run may come back, and say more than once that it did; what it said first stands.
     for run in &runs {
-        told.host.ended(run).await;
+        host_with_deliveries.host.ended(run).await;
     }
-    told.was_told_all(&runs).await;
-    told.host.check();
+    host_with_deliveries.was_told_all(&runs).await;
+    host_with_deliveries.host.check();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn invalid_questions_are_refused() {
-    let told = Told::new("echo", "").await;
+    let host_with_deliveries = DeliveryHost::new("echo", "").await;
     for (query, field) in [("state=lost", "state"), ("run_id=7", "run_id"), ("limit=0", "limit"), ("colour=red", "colour")] {
-        let url = format!("{}/api/v1/deliveries?{query}", *told.host.urls().borrow());
-        let answer = told.http.get(url).send().await.unwrap();
+        let url = format!("{}/api/v1/deliveries?{query}", *host_with_deliveries.host.urls().borrow());
+        let answer = host_with_deliveries.http.get(url).send().await.unwrap();
         assert_eq!(answer.status(), 400, "{query}");
         assert_eq!(answer.json::<Value>().await.unwrap()["field"], field);
     }
-    let url = format!("{}/api/v1/deliveries?cursor=x", *told.host.urls().borrow());
-    let answer = told.http.get(url).send().await.unwrap().json::<Value>().await.unwrap();
+    let url = format!("{}/api/v1/deliveries?cursor=x", *host_with_deliveries.host.urls().borrow());
+    let answer = host_with_deliveries.http.get(url).send().await.unwrap().json::<Value>().await.unwrap();
     assert_eq!(answer["code"], "invalid_cursor");
 }

@@ -137,7 +137,7 @@ async fn unsigned_requests_are_refused_without_a_hint() {
     let other_key = signature("whsec_b3RoZXI=", "m", now, body.as_bytes());
     let (right, at, old) = (right.as_str(), at.as_str(), old.as_str());
     let (old_signature, other_key) = (old_signature.as_str(), other_key.as_str());
-    let mut said = Vec::new();
+    let mut details = Vec::new();
     for headers in [
         &[][..],
         &[("webhook-id", "m"), ("webhook-timestamp", at), ("webhook-signature", other_key)],
@@ -148,9 +148,9 @@ async fn unsigned_requests_are_refused_without_a_hint() {
     ] {
         let (status, problem, _) = hooked.post("shop", headers, &body).await;
         assert_eq!((status, &problem["code"]), (401, &json!("unauthenticated")), "{headers:?}");
-        said.push(problem);
+        details.push(problem);
     }
-    assert!(said.iter().all(|problem| *problem == said[0]), "they differ, which is a hint: {said:#?}");
+    assert!(details.iter().all(|problem| *problem == details[0]), "they differ, which is a hint: {details:#?}");
     // One changed byte of the body.
     let headers = [("webhook-id", "m"), ("webhook-timestamp", at), ("webhook-signature", right)];
     assert_eq!(hooked.post("shop", &headers, &body.replace("hello", "hullo")).await.0, 401);

@@ -1,4 +1,4 @@
-//! A receiver of deliveries. It checks their form, and refuses as the test says.
+//! A receiver of deliveries. The receiver checks their form, and refuses as the test says.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -80,7 +80,7 @@ impl Receiver {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/told", listener.local_addr().unwrap());
         let shared = Arc::new(Shared { status: AtomicU16::new(204), random: Mutex::new(Random(7)), got: Mutex::default() });
-        let app = Router::new().route("/told", post(told)).with_state(Arc::clone(&shared));
+        let app = Router::new().route("/told", post(received_numbers)).with_state(Arc::clone(&shared));
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Self { url, shared }
     }
@@ -98,7 +98,7 @@ impl Receiver {
     pub async fn until(&self, what: &str, is_so: impl Fn(&[Got]) -> bool) {
         let began = Instant::now();
         while !is_so(&self.got()) {
-            assert!(began.elapsed() < PATIENCE, "{what}: {:#?}", self.told());
+            assert!(began.elapsed() < PATIENCE, "{what}: {:#?}", self.received_numbers());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -116,7 +116,7 @@ impl Receiver {
     }
 
     /// The accepted events by run, each once, in order of arrival. A repeated request must have the same bytes.
-    pub fn told(&self) -> BTreeMap<String, Vec<u64>> {
+    pub fn received_numbers(&self) -> BTreeMap<String, Vec<u64>> {
         let mut bodies: HashMap<String, Vec<u8>> = HashMap::new();
         let mut taken: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         let mut ids = std::collections::HashSet::new();
@@ -140,7 +140,7 @@ impl Receiver {
     }
 }
 
-async fn told(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn received_numbers(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let header = |name: &str| headers[name].to_str().unwrap().to_owned();
     let (id, at) = (header("webhook-id"), header("webhook-timestamp").parse().unwrap());
     assert_eq!(header("webhook-signature"), signature(SECRET, &id, at, &body));

@@ -82,8 +82,8 @@ async fn a_schedule_ticks_and_says_so() {
 
     let url = host.urls().borrow().clone();
     let cli = process::command(host.dir()).args(["schedules", "list", "--server", url.as_str()]).output().unwrap();
-    let said = String::from_utf8(cli.stdout).unwrap();
-    assert!(cli.status.success() && said.contains("beat") && said.contains("every 1000 ms"), "{said}");
+    let printed = String::from_utf8(cli.stdout).unwrap();
+    assert!(cli.status.success() && printed.contains("beat") && printed.contains("every 1000 ms"), "{printed}");
     host.check();
 }
 

@@ -206,8 +206,8 @@ async fn a_message_names_artifacts_that_are_there_and_the_transcript_shows_them(
     let ended = world.ended(world.send(event("main", in_conversation("c"), steps)).await).await;
     let did = outcomes(&ended);
     refused(&did[0], "not_found");
-    let said = ended.events.iter().find(|event| event.kind == "message.completed").unwrap().data_value();
-    assert!(said.to_string().contains("text/plain") && !said.to_string().contains("image/lie"), "{said}");
+    let completed = ended.events.iter().find(|event| event.kind == "message.completed").unwrap().data_value();
+    assert!(completed.to_string().contains("text/plain") && !completed.to_string().contains("image/lie"), "{completed}");
 
     let pages = json!([{ "call": "history.page", "artifacts": true }, { "call": "history.page" }]);
     let pages = play(&world, "main", in_conversation("c"), pages).await;

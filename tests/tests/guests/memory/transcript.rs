@@ -7,10 +7,10 @@ async fn the_transcript_is_paged_in_both_directions() {
     let world = world("").await;
     // Messages that no binding answers are in the transcript all the same.
     for n in 1..=7 {
-        let mut said = in_conversation("c");
-        said["event_type"] = "message.received".into();
-        said["input"] = json!({ "text": format!("m{n}") });
-        assert!(world.host.accept(serde_json::from_value(said).unwrap(), None).await.unwrap().runs.is_empty());
+        let mut message = in_conversation("c");
+        message["event_type"] = "message.received".into();
+        message["input"] = json!({ "text": format!("m{n}") });
+        assert!(world.host.accept(serde_json::from_value(message).unwrap(), None).await.unwrap().runs.is_empty());
     }
     let texts = |page: &Value| -> Vec<String> {
         page["items"].as_array().unwrap().iter().map(|item| item["text"].as_str().unwrap().to_owned()).collect()
@@ -67,10 +67,10 @@ async fn the_transcript_is_paged_in_both_directions() {
 async fn the_transcript_is_searched_in_every_language() {
     let world = world("").await;
     let say = async |conversation: &str, kind: &str, text: &str| {
-        let mut said = in_conversation(conversation);
-        said["event_type"] = kind.into();
-        said["input"] = json!({ "text": text });
-        world.host.accept(serde_json::from_value(said).unwrap(), None).await.unwrap();
+        let mut message = in_conversation(conversation);
+        message["event_type"] = kind.into();
+        message["input"] = json!({ "text": text });
+        world.host.accept(serde_json::from_value(message).unwrap(), None).await.unwrap();
     };
     let texts = [
         ("message.received", "今天北京的天气非常好,我们去公园散步"),
@@ -162,11 +162,11 @@ async fn the_events_of_a_conversation_are_paged_by_type_and_never_show_the_adapt
     let world = world("").await;
     let mut ids = Vec::new();
     for n in 0..6 {
-        let mut said = in_conversation("c");
-        said["event_type"] = if n % 2 == 0 { "message.received" } else { "reaction.added" }.into();
-        said["input"] = json!({ "text": format!("m{n}") });
-        said["adapter"] = json!({ "raw": "ADAPTER-PAYLOAD" });
-        ids.push(world.host.accept(serde_json::from_value(said).unwrap(), None).await.unwrap().event_id.to_string());
+        let mut message = in_conversation("c");
+        message["event_type"] = if n % 2 == 0 { "message.received" } else { "reaction.added" }.into();
+        message["input"] = json!({ "text": format!("m{n}") });
+        message["adapter"] = json!({ "raw": "ADAPTER-PAYLOAD" });
+        ids.push(world.host.accept(serde_json::from_value(message).unwrap(), None).await.unwrap().event_id.to_string());
     }
     let mut elsewhere = in_conversation("d");
     elsewhere["event_type"] = "message.received".into();

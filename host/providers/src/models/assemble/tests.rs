@@ -20,9 +20,9 @@ fn read(chunks: &[&[u8]]) -> Result<ModelResponse, ApiError> {
     }
     assembler.finish(&mut out)?;
     let Some(ModelChunk::Done(response)) = out.pop() else { panic!("the last chunk is the whole answer") };
-    let said: String =
+    let text: String =
         out.iter().filter_map(|chunk| if let ModelChunk::Text(text) = chunk { Some(text.as_str()) } else { None }).collect();
-    assert_eq!(response.message.text(), said);
+    assert_eq!(response.message.text(), text);
     Ok(response)
 }
 

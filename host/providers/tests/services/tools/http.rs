@@ -190,8 +190,8 @@ async fn a_secret_header_is_sent_and_never_comes_back() {
         assert!(!error.contains("canary"), "{error}");
     }
     assert_eq!(service.authorization.lock().unwrap().as_deref(), Some("Bearer canary-9a3e"));
-    let said = format!("{:?} {tools:?}", tools.reports());
-    assert!(!said.contains("canary"), "{said}");
+    let printed = format!("{:?} {tools:?}", tools.reports());
+    assert!(!printed.contains("canary"), "{printed}");
     tools.shutdown().await;
 }
 

@@ -286,23 +286,23 @@ async fn a_server_gets_nothing_of_the_environment_and_no_secret_comes_back() {
     assert!(foreign.is_empty(), "{foreign:?}");
     assert_eq!((env["TOKEN"].as_str(), env["PLAIN"].as_str()), ("[secret]", "shown"));
 
-    let mut said = vec![format!("{:?}", call(&tools, "test__refuse", json!({})).await.unwrap_err())];
-    said.push(format!("{:?}", call_with_progress(&tools, "test__slow", json!({ "steps": 1, "ms": 60 })).await));
-    said.push(format!("{:?}", call(&tools, "test__crash", json!({})).await.unwrap_err()));
-    said.push(serde_json::to_string(&tools.reports()).unwrap());
-    said.push(format!("{tools:?}"));
+    let mut reports = vec![format!("{:?}", call(&tools, "test__refuse", json!({})).await.unwrap_err())];
+    reports.push(format!("{:?}", call_with_progress(&tools, "test__slow", json!({ "steps": 1, "ms": 60 })).await));
+    reports.push(format!("{:?}", call(&tools, "test__crash", json!({})).await.unwrap_err()));
+    reports.push(serde_json::to_string(&tools.reports()).unwrap());
+    reports.push(format!("{tools:?}"));
     tools.shutdown().await;
-    said.push(String::from_utf8(log.lock().unwrap().clone()).unwrap());
-    for words in &said {
+    reports.push(String::from_utf8(log.lock().unwrap().clone()).unwrap());
+    for words in &reports {
         assert!(!words.contains("canary"), "{words}");
     }
     assert!(
-        said[0].contains("[secret]") && said[1].contains("[secret]") && said[3].contains("cannot start with [secret]"),
-        "{said:?}"
+        reports[0].contains("[secret]") && reports[1].contains("[secret]") && reports[3].contains("cannot start with [secret]"),
+        "{reports:?}"
     );
     // The output of a server is in the log if it explains why the server is away, and otherwise only at `trace`.
-    assert!(said[5].contains("cannot start with [secret]"), "the log was captured: {}", said[5]);
-    assert!(!said[5].contains("stderr: "), "{}", said[5]);
+    assert!(reports[5].contains("cannot start with [secret]"), "the log was captured: {}", reports[5]);
+    assert!(!reports[5].contains("stderr: "), "{}", reports[5]);
 }
 
 /// Captures the log of this thread, rmcp's lines included. Not at `trace`: rmcp logs whole messages there, which a host

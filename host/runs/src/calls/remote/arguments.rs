@@ -3,14 +3,17 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use agent_host_protocol::{
-    ApiError, RunId,
+    ApiError, RunId, RunStatus,
     ask::QuestionKind,
     manifest::{StateScope, StorageArea},
     page::Direction,
 };
+use agent_host_sandbox::{ChatMessages, ChatRequest};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::{RawValue, to_raw_value};
+
+use crate::calls::models::Counted;
 
 /// JSON that is parsed behind the gate.
 type Json = Box<RawValue>;
@@ -36,6 +39,10 @@ fn range() -> u32 {
 
 fn backward() -> Direction {
     Direction::Backward
+}
+
+fn forward() -> Direction {
+    Direction::Forward
 }
 
 /// Reads the arguments of a function.
@@ -75,7 +82,7 @@ arguments! {
     }
     Rerank { model_id: String, query: String, documents: Vec<String>, top_k: Option<u32> }
     Embed { model_id: String, texts: Vec<String> }
-    Count { model_id: String, messages: Json }
+    Count { model_id: String, messages: Json, tools: Option<Json> }
     Detail { tool_name: String }
     Tool {
         #[serde(default = "call_id")]
@@ -94,6 +101,7 @@ arguments! {
     }
     History {
         conversation_id: Option<String>,
+        thread_id: Option<String>,
         #[serde(alias = "before_cursor")]
         before: Option<String>,
         #[serde(alias = "after_cursor")]
@@ -168,14 +176,23 @@ arguments! {
     Run { run_id: String }
     RunList {
         parent_run_id: Option<String>,
+        #[serde(default)]
+        statuses: Vec<RunStatus>,
+        #[serde(alias = "before_cursor")]
+        before: Option<String>,
         #[serde(default = "page")]
         limit: u32,
     }
     RunEvents {
         run_id: String,
+        #[serde(alias = "before_cursor")]
+        before: Option<String>,
+        #[serde(alias = "after_cursor")]
         after: Option<String>,
         #[serde(default = "page")]
         limit: u32,
+        #[serde(default = "forward")]
+        direction: Direction,
     }
     Cancel {
         run_id: String,
@@ -216,6 +233,17 @@ impl Model {
             }
         };
         Ok((model_id, request))
+    }
+}
+
+impl Count {
+    /// The messages; with tools, a request that has both.
+    pub(super) fn request(self) -> Result<(String, Counted), ApiError> {
+        let Self { model_id, messages, tools } = self;
+        let Some(tools) = tools else { return Ok((model_id, Counted::Messages(ChatMessages::sent(messages)))) };
+        let members = BTreeMap::from([("messages", messages), ("tools", tools)]);
+        let request = to_raw_value(&members).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
+        Ok((model_id, Counted::Request(ChatRequest::sent(request))))
     }
 }
 

@@ -8,9 +8,9 @@ use agent_host_protocol::{
     http::HttpRequest,
 };
 use agent_host_sandbox::{
-    ActionRequest, ArtifactCalls, AskedQuestion, ChatMessages, ChatRequest, ChildCalls, EventCalls, HistoryCalls, HttpCalls,
-    InteractionCalls, KnowledgeCalls, ModelCalls, PageRequest, PlatformCalls, StartInput, StartRequest, StateCalls,
-    SteeringCalls, StorageCalls, ToolCalls, ToolRequest,
+    ActionRequest, ArtifactCalls, AskedQuestion, ChatRequest, ChildCalls, EventCalls, HistoryCalls, HttpCalls, InteractionCalls,
+    KnowledgeCalls, ModelCalls, PageRequest, PlatformCalls, StartInput, StartRequest, StateCalls, SteeringCalls, StorageCalls,
+    ToolCalls, ToolRequest,
 };
 use serde_json::{json, value::RawValue};
 
@@ -19,7 +19,10 @@ use super::{
     answers::{self as give, base64},
     arguments::{self as get, bytes},
 };
-use crate::calls::RunCalls;
+use crate::calls::{
+    RunCalls,
+    runs::{RunEventsWanted, RunsWanted},
+};
 
 /// JSON as the gate takes it.
 fn text(json: Box<RawValue>) -> String {
@@ -76,13 +79,10 @@ impl RunCalls {
                 |vectors| give::Vectors { vectors },
                 self.model_embed(model_id, texts).await
             ),
-            "count-tokens" => function!(
-                function,
-                body,
-                get::Count { model_id, messages },
-                |tokens| give::Tokens { tokens },
-                self.model_count_tokens(model_id, ChatMessages::sent(messages)).await
-            ),
+            "count-tokens" => {
+                let (model_id, counted) = get::read::<get::Count>("models.count-tokens", body)?.request()?;
+                Answer::of(&give::Tokens { tokens: self.count_tokens(model_id, counted).await? })
+            }
             name => Err(give::not_here(Models, name).into()),
         }
     }
@@ -127,9 +127,12 @@ impl RunCalls {
             (History, "page") => function!(
                 function,
                 body,
-                get::History { conversation_id, before, after, limit, direction, include_artifacts },
+                get::History { conversation_id, thread_id, before, after, limit, direction, include_artifacts },
                 |page| page,
-                self.history_page(PageRequest { conversation_id, before, after, limit, direction, include_artifacts }).await
+                {
+                    let conversation_id = self.named_conversation(conversation_id, thread_id);
+                    self.history_page(PageRequest { conversation_id, before, after, limit, direction, include_artifacts }).await
+                }
             ),
             (History, "search") => function!(
                 function,
@@ -288,16 +291,16 @@ impl RunCalls {
             "list" => function!(
                 function,
                 body,
-                get::RunList { parent_run_id, limit },
-                |items| give::Items { items },
-                self.run_list(parent_run_id, limit).await
+                get::RunList { parent_run_id, statuses, before, limit },
+                |page| page,
+                self.list_runs(RunsWanted { parent_run_id, statuses, before, limit }, |page| page).await
             ),
             "events-page" => function!(
                 function,
                 body,
-                get::RunEvents { run_id, after, limit },
+                get::RunEvents { run_id, before, after, limit, direction },
                 |page| page,
-                self.run_events_page(run_id, after, limit).await
+                self.run_events_between(RunEventsWanted { run_id, before, after, limit, direction }).await
             ),
             "cancel" => function!(
                 function,

@@ -4,7 +4,7 @@
 //! The module owns names, shapes and sizes of messages. Grants, size limits and rate limits are checked by the gate, as for
 //! a guest.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, convert::Infallible, sync::Arc};
 
 use agent_host_ledger::ArtifactRecord;
 use agent_host_protocol::{ApiError, ErrorCode, Interface, Limits, RunId, model::ModelChunk};
@@ -252,12 +252,44 @@ impl Calls {
         Self { run, scope }
     }
 
+    /// The run of the claim.
+    #[must_use]
+    pub fn run_id(&self) -> RunId {
+        self.run.run.run_id
+    }
+
+    /// Bytes that the arguments of any function may have.
+    #[must_use]
+    pub fn largest_body_bytes(&self) -> usize {
+        let function = |called: &(Interface, &'static str)| Function { interface: called.0, name: called.1 };
+        FUNCTIONS.iter().map(|called| function(called).body_bytes(&self.run.run.limits)).max().unwrap_or(ROOM)
+    }
+
     /// Bytes that the arguments of a function may have.
     ///
     /// # Errors
     /// Fails with [`CallError::Unknown`] if the contract has no such function.
     pub fn body_bytes(&self, function: &str) -> Result<usize, CallError> {
         Ok(named(function)?.body_bytes(&self.run.run.limits))
+    }
+
+    /// The refusal of arguments whose body is larger than [`Calls::body_bytes`]: that of the gate, in the audit.
+    ///
+    /// # Errors
+    /// Fails with the refusal, or if the contract has no such function.
+    pub async fn refuse_body(mut self, function: &str, body: usize) -> Result<Infallible, CallError> {
+        let called = named(function)?;
+        self.open(called).await?;
+        let limits = &self.run.run.limits;
+        let refusal = match (called.interface, called.name) {
+            (Storage, "set") => {
+                let limit = usize::try_from(limits.storage_value_bytes).unwrap_or(usize::MAX);
+                ApiError::too_large("a storage value", body / 4 * 3, limit)
+            }
+            _ => ApiError::too_large(&format!("the arguments of `{function}`"), body, called.body_bytes(limits)),
+        };
+        let refused = self.run.refused(function.to_owned(), body, refusal);
+        Err(within(&self.scope, refused).await?.into())
     }
 
     /// Calls a function of the contract, `interface.function`, with its arguments as a JSON object.

@@ -21,7 +21,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-/// Rows of one table. Further rows are counted as [`OTHER`], so that the page stays small whoever chooses the labels.
+/// Rows of one table. Further rows are counted as [`OTHER`], so that clients that choose labels cannot make the page large.
 const MAX_ROWS: usize = 1_000;
 /// The label of what has no row of its own.
 pub const OTHER: &str = "other";

@@ -94,7 +94,7 @@ impl Intake {
                     return Ok(Page { items, next_cursor, prev_cursor: None, has_more: true });
                 }
                 if fits {
-                    items.push(self.shown(run_id, webhook, row));
+                    items.push(self.delivery_of(run_id, webhook, row));
                 }
                 after = Some(key);
             }
@@ -120,10 +120,10 @@ impl Intake {
             self.ledger.put_entries(&[EntryWrite::put(key, &row)?]).await?;
         }
         self.deliveries.add(record.run_no, run_id, webhook, Duration::ZERO);
-        Ok(self.shown(run_id, webhook, row))
+        Ok(self.delivery_of(run_id, webhook, row))
     }
 
-    fn shown(&self, run_id: RunId, webhook: &str, row: Row) -> Delivery {
+    fn delivery_of(&self, run_id: RunId, webhook: &str, row: Row) -> Delivery {
         let problem = match self.shared.setup().webhooks.get(webhook) {
             None => Some(format!("no `[[webhooks]]` entry has the name `{webhook}`: add one; its deliveries wait until then")),
             Some(hook) if !hook.can_sign() => Some(

@@ -203,7 +203,7 @@ impl Deliveries {
         let Some(slot) = of_run.iter_mut().find(|slot| slot.queue == turn.queue) else { return };
         let touched = slot.phase == Phase::Sending { touched: true };
         slot.phase = match *next {
-            // Somebody has put back in this very moment what had been given up: one more look says so.
+            // A dead letter may have been put back in this moment: one more look finds it.
             Next::Finished if touched => queue.later(turn.run_no, now),
             Next::Finished => {
                 of_run.retain(|slot| slot.queue != turn.queue);

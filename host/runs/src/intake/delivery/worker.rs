@@ -200,7 +200,7 @@ impl Intake {
     /// Sends one request, and writes down what came of it.
     async fn try_deliver(&self, turn: &Turn) -> Result<Next, HostError> {
         let key = key(turn.run_id, &turn.hook.config.name);
-        let put = async |row: Option<&Row>| -> Result<(), HostError> {
+        let write_row = async |row: Option<&Row>| -> Result<(), HostError> {
             let write = match row {
                 Some(row) => EntryWrite::put(key.clone(), row)?,
                 None => EntryWrite::delete(key.clone()),
@@ -213,13 +213,14 @@ impl Intake {
         let batch = self.batch(turn, &row)?;
         let (Some(first), Some(last)) = (batch.events.first(), batch.events.last()) else {
             if batch.ended {
-                put(None).await?;
+                write_row(None).await?;
                 return Ok(Next::Finished);
             }
             if row.through.is_some() {
                 // The webhook does not receive the events of this request again.
                 let cursor = batch.scanned;
-                put(Some(&Row { cursor, through: None, attempts: 0, next_at: None, changed_at: time::now(), ..row })).await?;
+                write_row(Some(&Row { cursor, through: None, attempts: 0, next_at: None, changed_at: time::now(), ..row }))
+                    .await?;
                 return Ok(Next::Again);
             }
             return Ok(Next::Idle { scanned: batch.scanned });
@@ -229,11 +230,11 @@ impl Intake {
             row
         } else {
             let row = Row { through: Some(through), ..row };
-            put(Some(&row)).await?;
+            write_row(Some(&row)).await?;
             row
         };
         let Some(record) = self.ledger.run_by_no(turn.run_no)? else {
-            put(None).await?;
+            write_row(None).await?;
             return Ok(Next::Finished);
         };
         let id = format!("{}.{}", turn.run_id, first.sequence);
@@ -248,13 +249,13 @@ impl Intake {
         self.shared.metrics.delivered(&turn.hook.config.name, outcome);
         let failure = match sent {
             Ok(()) if batch.ended => {
-                put(None).await?;
+                write_row(None).await?;
                 return Ok(Next::Finished);
             }
             Ok(()) => {
-                let taken =
+                let next_row =
                     Row { cursor: through, through: None, attempts: 0, next_at: None, changed_at: now, last_error: None, ..row };
-                put(Some(&taken)).await?;
+                write_row(Some(&next_row)).await?;
                 return Ok(Next::Again);
             }
             Err(failure) => failure,
@@ -263,17 +264,17 @@ impl Intake {
         let mut reason = failure.reason;
         reason.truncate(reason.floor_char_boundary(MAX_REASON));
         let row = Row { through: Some(through), attempts, changed_at: now, last_error: Some(reason), ..row };
-        if failure.gone || attempts >= turn.hook.config.max_attempts {
+        if failure.is_gone || attempts >= turn.hook.config.max_attempts {
             self.shared.metrics.delivered(&turn.hook.config.name, "dead");
             // The log line has no error text: the webhook may have quoted the request. The text is stored with the
             // delivery.
             tracing::warn!(run_id = %turn.run_id, webhook = turn.hook.config.name, attempts, "a delivery is a dead letter");
-            put(Some(&Row { state: DeliveryState::Dead, next_at: None, ..row })).await?;
+            write_row(Some(&Row { state: DeliveryState::Dead, next_at: None, ..row })).await?;
             return Ok(Next::Finished);
         }
         let pause = turn.hook.pause(attempts, failure.retry_after);
         let next_at = now.saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
-        put(Some(&Row { next_at: Some(next_at), ..row })).await?;
+        write_row(Some(&Row { next_at: Some(next_at), ..row })).await?;
         Ok(Next::After { pause, rest: failure.retry_after.is_some() })
     }
 
@@ -287,7 +288,7 @@ impl Intake {
     fn batch(&self, turn: &Turn, row: &Row) -> Result<Batch, LedgerError> {
         let config = &turn.hook.config;
         let ledger = &self.ledger;
-        let wanted = |event: &RunEvent| config.events.contains(&event.kind);
+        let is_subscribed = |event: &RunEvent| config.events.contains(&event.kind);
         let mut batch = Batch { scanned: row.cursor.max(turn.scanned), ..Batch::default() };
         if row.through.is_some() {
             batch.scanned = row.cursor;
@@ -301,14 +302,14 @@ impl Intake {
                     batch.settled = true;
                     return Ok(batch);
                 }
-                let wanted = wanted(&event);
+                let is_subscribed = is_subscribed(&event);
                 let data = event.data.get().len();
-                if wanted && row.through.is_none() && !batch.events.is_empty() && bytes + data > MAX_DATA {
+                if is_subscribed && row.through.is_none() && !batch.events.is_empty() && bytes + data > MAX_DATA {
                     batch.settled = true;
                     return Ok(batch);
                 }
                 (batch.scanned, batch.ended) = (event.sequence, event.is_terminal());
-                if wanted {
+                if is_subscribed {
                     bytes += data;
                     batch.events.push(event);
                 }

@@ -7,7 +7,7 @@
 
 mod read;
 
-use agent_host_config::{BindingConfig, Bootstrap, Names, ResourcePolicy, is_name};
+use agent_host_config::{BindingConfig, Bootstrap, Names, ResourcePolicy, RunnerAliases, is_name};
 use agent_host_ledger::Idempotency;
 use agent_host_protocol::{
     Principal, RunnerId, Scope, Timestamp,
@@ -38,16 +38,6 @@ const OF_A_ROUND: u64 = 2;
 const MAX_TAIL: u64 = 100;
 /// Bytes of them.
 const TAIL_BYTES: u32 = 64 * 1024;
-/// Runners that once were built into the pipeline, by the names that configurations still have for them.
-const BUILT_IN: [(&str, &str); 7] = [
-    ("local-agent", "plugin:langbot/local-agent/default"),
-    ("dify-service-api", "plugin:langbot/dify-agent/default"),
-    ("n8n-service-api", "plugin:langbot/n8n-agent/default"),
-    ("coze-api", "plugin:langbot/coze-agent/default"),
-    ("dashscope-app-api", "plugin:langbot/dashscope-agent/default"),
-    ("langflow-api", "plugin:langbot/langflow-agent/default"),
-    ("tbox-app-api", "plugin:langbot/tbox-agent/default"),
-];
 /// Types of parts that have their bytes within, each in a member of the same name.
 const INLINE: [&str; 2] = ["image_base64", "file_base64"];
 /// Times that are smaller are in seconds: as milliseconds they would be in 1970.
@@ -96,13 +86,25 @@ impl Intake {
             let what = "has its bytes within: upload them, and send a part of type `artifact`";
             return Err(HostError::Invalid(format!("`query.user_message.content[{place}]` {what}")));
         }
-        let Some(serving) = self.shared.serving(&binding.runner) else {
+        // The id of a runner that is not installed here may be another name of one that is.
+        let serving = match self.shared.serving(&binding.runner) {
+            Some(serving) => Some(serving),
+            None => match self.shared.setup().config.runner_aliases.runner(binding.runner.as_str()) {
+                Some(other) => {
+                    binding.runner = other.clone();
+                    self.shared.serving(&binding.runner)
+                }
+                None => None,
+            },
+        };
+        let Some(serving) = serving else {
             let known = self.shared.runner_ids();
             let hint = format!("Name one as `runner_id`. There are: {}", known.join(", "));
             return Err(HostError::RunnerNotFound { id: binding.runner, hint });
         };
         let form = &serving.manifest().config_schema;
         if !form.is_empty() {
+            settings_of_langbot(&mut binding.config, envelope.adapter.as_ref(), |key| form.iter().any(|item| item.name == key));
             let unknown = unknown_to(&mut binding.config, |key| form.iter().any(|item| item.name == key));
             if let (Some(Value::Object(adapter)), false) = (&mut envelope.adapter, unknown.is_empty()) {
                 adapter.insert("config".to_owned(), Value::Object(unknown));
@@ -118,6 +120,41 @@ impl Intake {
     }
 }
 
+/// Settings of LangBot's local agent under the names and in the form of a runner that has them otherwise: `model` with `primary`
+/// becomes its id, and the system messages of `prompt` become `system_prompt`. The prompt that the pipeline has prepared comes before
+/// that of the configuration.
+fn settings_of_langbot(config: &mut Map<String, Value>, adapter: Option<&Value>, is_known: impl Fn(&str) -> bool) {
+    let model = config.get("model").filter(|model| model.is_object());
+    if let Some(primary) = model.map(|model| model.get("primary").and_then(Value::as_str).unwrap_or_default().to_owned()) {
+        config.remove("model");
+        if !primary.is_empty() {
+            config.insert("model".to_owned(), primary.into());
+        }
+    }
+    if config.get("model").and_then(Value::as_str) == Some("") {
+        config.remove("model");
+    }
+    if !is_known("system_prompt") || config.contains_key("system_prompt") {
+        return;
+    }
+    let prepared = adapter.and_then(|adapter| adapter.get("prompt")).filter(|prompt| prompt.is_array());
+    let messages = prepared.or_else(|| config.get("prompt")).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let is_system = |message: &&Value| message.get("role").and_then(Value::as_str) == Some("system");
+    let texts: Vec<&str> = messages
+        .iter()
+        .filter(is_system)
+        .filter_map(|message| message.get("content")?.as_str())
+        .filter(|text| !text.is_empty())
+        .collect();
+    if !texts.is_empty() {
+        let prompt = texts.join("\n\n");
+        config.insert("system_prompt".to_owned(), prompt.into());
+    }
+    if !is_known("prompt") {
+        config.remove("prompt");
+    }
+}
+
 /// Takes out of a configuration what its form does not have. In a pipeline one section served several runners.
 fn unknown_to(config: &mut Map<String, Value>, is_known: impl Fn(&str) -> bool) -> Map<String, Value> {
     let all = std::mem::take(config);
@@ -128,11 +165,11 @@ fn unknown_to(config: &mut Map<String, Value>, is_known: impl Fn(&str) -> bool) 
 }
 
 impl PipelineQuery {
-    /// The query as an event and a binding.
+    /// The query as an event and a binding. Names of runners are looked up among the aliases.
     ///
     /// # Errors
     /// Fails with the malformed value, its path first in backticks, or if no runner is named.
-    pub fn adapt(self) -> Result<Adapted, String> {
+    pub fn adapt(self, aliases: &RunnerAliases) -> Result<Adapted, String> {
         let Self { mut query, pipeline_config, runner_id } = self;
         let within = take(&mut query, "pipeline_config");
         let config = match (pipeline_config, within) {
@@ -142,7 +179,7 @@ impl PipelineQuery {
         if !config.values().chain(query.values()).all(is_shallow) {
             return Err("`query` nests deeper than 64 levels".to_owned());
         }
-        let settings = Settings::read(config, runner_id)?;
+        let settings = Settings::read(config, runner_id, aliases)?;
         adapt(query, settings)
     }
 }
@@ -161,7 +198,7 @@ struct Settings {
 }
 
 impl Settings {
-    fn read(mut config: Map<String, Value>, named: Option<RunnerId>) -> Result<Self, String> {
+    fn read(mut config: Map<String, Value>, named: Option<RunnerId>, aliases: &RunnerAliases) -> Result<Self, String> {
         let mut ai = object(take(&mut config, "ai"), "pipeline_config.ai")?;
         let mut runner = object(take(&mut ai, "runner"), "pipeline_config.ai.runner")?;
         let given = match text(take(&mut runner, "id"), "pipeline_config.ai.runner.id")? {
@@ -170,14 +207,14 @@ impl Settings {
         };
         let id = match (named, &given) {
             (Some(id), _) => id,
-            (None, Some(given)) => runner_id(given)?,
+            (None, Some(given)) => runner_id(given, aliases)?,
             (None, None) => {
                 return Err(
                     "`pipeline_config.ai.runner.runner` is missing: it names the runner, and so does `runner_id`".to_owned()
                 );
             }
         };
-        let mut own = section(&mut ai, &id, given.as_deref())?;
+        let mut own = section(&mut ai, &id, given.as_deref(), aliases)?;
         let bootstrap = bootstrap(&mut own, given.as_deref())?;
         let mut output = object(take(&mut config, "output"), "pipeline_config.output")?;
         let max_message_size = longest(&output)?;
@@ -188,9 +225,9 @@ impl Settings {
 }
 
 /// The runner of a name that a configuration has for it.
-fn runner_id(given: &str) -> Result<RunnerId, String> {
-    let known = BUILT_IN.iter().find(|(name, _)| *name == given).map_or(given, |(_, id)| id);
-    known.parse().map_err(|error| {
+fn runner_id(given: &str, aliases: &RunnerAliases) -> Result<RunnerId, String> {
+    // An id is an alias only where no runner has it, which is found out later.
+    given.parse().or_else(|error| aliases.runner(given).cloned().ok_or(error)).map_err(|error| {
         let given: String = given.chars().filter(|c| !c.is_control()).take(64).collect();
         format!("`pipeline_config.ai.runner` names {given:?}, which is no runner ({error}): give `runner_id`")
     })
@@ -198,17 +235,25 @@ fn runner_id(given: &str) -> Result<RunnerId, String> {
 
 /// The configuration of a runner: by its id, else by the name in the configuration. Sections of other runners are ignored,
 /// because they may contain keys.
-fn section(ai: &mut Map<String, Value>, id: &RunnerId, given: Option<&str>) -> Result<Map<String, Value>, String> {
+fn section(
+    ai: &mut Map<String, Value>,
+    id: &RunnerId,
+    given: Option<&str>,
+    aliases: &RunnerAliases,
+) -> Result<Map<String, Value>, String> {
     let mut by_id = object(take(ai, "runner_config"), "pipeline_config.ai.runner_config")?;
-    let id = id.to_string();
-    let built_in = BUILT_IN.iter().find(|(_, known)| *known == id).map(|(name, _)| *name);
-    let keys = [Some(id.as_str()), given];
-    for key in keys.into_iter().flatten() {
+    let by_alias: Vec<&str> = aliases.names(id).collect();
+    // A section of an id that is itself an alias is named as the runner that it stands for is.
+    let other = aliases.runner(id.as_str());
+    let by_alias = by_alias.into_iter().chain(other.into_iter().flat_map(|other| aliases.names(other)));
+    let by_alias: Vec<&str> = by_alias.collect();
+    let keys = [id.as_str()].into_iter().chain(given).chain(by_alias.iter().copied());
+    for key in keys {
         if let Some(found) = by_id.remove(key) {
             return object(Some(found), &format!("pipeline_config.ai.runner_config.{key}"));
         }
     }
-    for key in [given, built_in].into_iter().flatten() {
+    for key in given.into_iter().chain(by_alias) {
         if let Some(found) = ai.remove(key) {
             return object(Some(found), &format!("pipeline_config.ai.{key}"));
         }

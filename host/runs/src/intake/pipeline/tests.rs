@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-const LOCAL: &str = "plugin:langbot/local-agent/default";
+const LOCAL: &str = "plugin:agent-host/local-agent/default";
 
 fn query() -> Value {
     json!({
@@ -64,7 +64,7 @@ fn adapted(query: &Value, config: &Value) -> Result<Adapted, String> {
 
 fn adapted_for(query: &Value, config: &Value, runner_id: Option<&str>) -> Result<Adapted, String> {
     let request = json!({ "query": query, "pipeline_config": config, "runner_id": runner_id });
-    serde_json::from_value::<PipelineQuery>(request).unwrap().adapt()
+    serde_json::from_value::<PipelineQuery>(request).unwrap().adapt(&RunnerAliases::default())
 }
 
 fn with(mut value: Value, pointer: &str, new: Value) -> Value {
@@ -270,7 +270,7 @@ fn a_runner_is_named_in_several_ways() {
 fn the_configuration_may_stand_in_the_query() {
     let whole = with(query(), "/pipeline_config", config());
     let request = json!({ "query": whole });
-    let within = serde_json::from_value::<PipelineQuery>(request).unwrap().adapt().unwrap();
+    let within = serde_json::from_value::<PipelineQuery>(request).unwrap().adapt(&RunnerAliases::default()).unwrap();
     assert_eq!(within, adapted(&query(), &config()).unwrap());
 }
 

@@ -45,12 +45,12 @@ type Place = (Reverse<i32>, u64);
 
 struct Run {
     run_id: RunId,
-    given: oneshot::Sender<Offer>,
+    sender: oneshot::Sender<Offer>,
 }
 
 struct Executor {
-    wanted: Arc<ClaimFilter>,
-    given: oneshot::Sender<Found>,
+    filter: Arc<ClaimFilter>,
+    sender: oneshot::Sender<AssignedRun>,
 }
 
 /// The runs that an executor asks for.
@@ -85,7 +85,7 @@ pub(crate) struct Offer {
 }
 
 /// A run that was assigned to an executor. If it is dropped, the run goes back to its place.
-pub(crate) struct Found {
+pub(crate) struct AssignedRun {
     pub(crate) run_id: RunId,
     pub(crate) offer: oneshot::Sender<Offer>,
 }
@@ -115,7 +115,7 @@ impl Drop for Queued<'_> {
 pub(crate) struct Ticket<'a> {
     waiting: &'a Waiting,
     number: u64,
-    pub(crate) found: oneshot::Receiver<Found>,
+    pub(crate) found: oneshot::Receiver<AssignedRun>,
 }
 
 impl Drop for Ticket<'_> {
@@ -131,12 +131,12 @@ impl Waiting {
         let kind = Arc::new(kind);
         let place = (Reverse(priority), run_no);
         let queued = Queued { waiting: self, kind: Arc::clone(&kind), place, offered };
-        let mut found = Found { run_id, offer };
+        let mut found = AssignedRun { run_id, offer };
         let mut state = self.0.lock();
         loop {
-            let first = state.executors.iter().find(|(_, executor)| executor.wanted.fits(&kind)).map(|(number, _)| *number);
+            let first = state.executors.iter().find(|(_, executor)| executor.filter.fits(&kind)).map(|(number, _)| *number);
             let Some(executor) = first.and_then(|number| state.executors.remove(&number)) else { break };
-            match executor.given.send(found) {
+            match executor.sender.send(found) {
                 Ok(()) => {
                     drop(state);
                     return queued;
@@ -148,15 +148,15 @@ impl Waiting {
         if !state.queues.contains(&kind.queue) {
             state.queues.insert(kind.queue.clone());
         }
-        state.buckets.entry(kind).or_default().insert(place, Run { run_id, given: found.offer });
+        state.buckets.entry(kind).or_default().insert(place, Run { run_id, sender: found.offer });
         drop(state);
         queued
     }
 
     /// The first run that fits; else a place among those who wait for one.
-    pub(crate) fn claim(&self, wanted: &Arc<ClaimFilter>) -> Result<Found, Ticket<'_>> {
+    pub(crate) fn claim(&self, filter: &Arc<ClaimFilter>) -> Result<AssignedRun, Ticket<'_>> {
         let mut state = self.0.lock();
-        let first = state.buckets.iter().filter(|(kind, _)| wanted.fits(kind)).filter_map(|(kind, bucket)| {
+        let first = state.buckets.iter().filter(|(kind, _)| filter.fits(kind)).filter_map(|(kind, bucket)| {
             let (place, _) = bucket.first_key_value()?;
             Some((*place, Arc::clone(kind)))
         });
@@ -167,12 +167,12 @@ impl Waiting {
             if bucket.is_empty() {
                 state.buckets.remove(&kind);
             }
-            return Ok(Found { run_id: run.run_id, offer: run.given });
+            return Ok(AssignedRun { run_id: run.run_id, offer: run.sender });
         }
-        let (given, found) = oneshot::channel();
+        let (sender, found) = oneshot::channel();
         state.last_ticket += 1;
         let number = state.last_ticket;
-        state.executors.insert(number, Executor { wanted: Arc::clone(wanted), given });
+        state.executors.insert(number, Executor { filter: Arc::clone(filter), sender });
         drop(state);
         Err(Ticket { waiting: self, number, found })
     }
@@ -202,12 +202,12 @@ mod tests {
         Kind { queue: queue.into(), runner_id: "plugin:a/b/c".parse().unwrap(), labels: BTreeMap::new(), workspace: None }
     }
 
-    fn wanted(queues: &[&str]) -> Arc<ClaimFilter> {
+    fn filter(queues: &[&str]) -> Arc<ClaimFilter> {
         Arc::new(ClaimFilter { queues: queues.iter().map(|queue| (*queue).to_owned()).collect(), ..ClaimFilter::default() })
     }
 
-    fn claimed(waiting: &Waiting, wanted: &Arc<ClaimFilter>) -> Option<RunId> {
-        waiting.claim(wanted).ok().map(|found| found.run_id)
+    fn claimed(waiting: &Waiting, filter: &Arc<ClaimFilter>) -> Option<RunId> {
+        waiting.claim(filter).ok().map(|found| found.run_id)
     }
 
     #[test]
@@ -220,8 +220,8 @@ mod tests {
             .map(|((priority, no, queue), id)| waiting.enter(kind(queue), priority, no, *id))
             .collect();
         assert_eq!(waiting.depths(), BTreeMap::from([("a".into(), 2), ("b".into(), 1), ("c".into(), 1)]));
-        let any = wanted(&[]);
-        assert_eq!(claimed(&waiting, &wanted(&["c"])), Some(ids[3]));
+        let any = filter(&[]);
+        assert_eq!(claimed(&waiting, &filter(&["c"])), Some(ids[3]));
         let order: Vec<_> = std::iter::from_fn(|| claimed(&waiting, &any)).collect();
         assert_eq!(order, [ids[1], ids[2], ids[0]]);
         assert!(waiting.0.lock().buckets.is_empty());
@@ -252,9 +252,9 @@ mod tests {
     #[tokio::test]
     async fn the_longest_waiting_run_is_next_and_gone_ones_are_skipped() {
         let waiting = Waiting::default();
-        let any = wanted(&[]);
+        let any = filter(&[]);
         let (Err(gone), Err(other), Err(mut first), Err(mut second)) =
-            (waiting.claim(&any), waiting.claim(&wanted(&["b"])), waiting.claim(&any), waiting.claim(&any))
+            (waiting.claim(&any), waiting.claim(&filter(&["b"])), waiting.claim(&any), waiting.claim(&any))
         else {
             panic!("there is nothing to claim")
         };
@@ -273,6 +273,6 @@ mod tests {
     fn a_run_that_left_the_queue_is_not_assigned() {
         let waiting = Waiting::default();
         drop(waiting.enter(kind("a"), 0, 1, RunId::new()));
-        assert_eq!(claimed(&waiting, &wanted(&[])), None);
+        assert_eq!(claimed(&waiting, &filter(&[])), None);
     }
 }

@@ -151,11 +151,11 @@ async fn cached_documents_are_reused_unless_changed() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
     lay_out(at, &[("pdf/SKILL.md", &skill("pdf", "Reads PDF.")), ("pdf/a.txt", "a"), ("system.md", "Be kind.")]);
-    let told = config(at, &["pdf"], &[("system-prompt", "system.md")]);
+    let configured = config(at, &["pdf"], &[("system-prompt", "system.md")]);
     let ledger = ledger(at);
     let all = ResourcePolicy::default();
-    let first = Library::open(&told, &ledger).await.unwrap().granted(&all, &reading());
-    assert_eq!(Library::open(&told, &ledger).await.unwrap().granted(&all, &reading()), first);
+    let first = Library::open(&configured, &ledger).await.unwrap().granted(&all, &reading());
+    assert_eq!(Library::open(&configured, &ledger).await.unwrap().granted(&all, &reading()), first);
 
     let content = first.static_refs["system-prompt"].clone();
     let artifact = content.content.clone().unwrap();
@@ -165,7 +165,7 @@ async fn cached_documents_are_reused_unless_changed() {
 
     // Resources of a grant are never collected, however old.
     fs::write(at.join("system.md"), "Be brief.").unwrap();
-    let second = Library::open(&told, &ledger).await.unwrap().granted(&all, &reading());
+    let second = Library::open(&configured, &ledger).await.unwrap().granted(&all, &reading());
     assert_ne!(second.static_refs["system-prompt"].sha256, content.sha256);
     assert_eq!((&second.skills, &second.skill_files), (&first.skills, &first.skill_files), "these have not changed");
     let much_later = time::now() + 1000 * 24 * 60 * 60 * 1000;
@@ -177,7 +177,7 @@ async fn cached_documents_are_reused_unless_changed() {
     fs::write(at.join("system.md"), "Be kind.").unwrap();
     let place = at.join("ledger/blobs").join(&content.sha256[..2]).join(&content.sha256);
     fs::remove_file(place).unwrap();
-    let third = Library::open(&told, &ledger).await.unwrap().granted(&all, &reading());
+    let third = Library::open(&configured, &ledger).await.unwrap().granted(&all, &reading());
     assert_eq!(third, first);
     assert!(ledger.blob(&content.sha256).unwrap().is_some());
 }
@@ -249,8 +249,8 @@ async fn a_static_reference_that_cannot_be_is_refused() {
     let ledger = ledger(at);
     let check = async |name: &str, path: &str, version: Option<&str>, says: &str| {
         let content = StaticRefConfig { name: name.to_owned(), path: at.join(path), version: version.map(str::to_owned) };
-        let told = Config { static_refs: vec![content], ..Config::default_in(at) };
-        let error = Library::open(&told, &ledger).await.expect_err(says).to_string();
+        let configured = Config { static_refs: vec![content], ..Config::default_in(at) };
+        let error = Library::open(&configured, &ledger).await.expect_err(says).to_string();
         assert!(error.contains(says), "`{says}` is not in: {error}");
     };
     check("", "a.md", None, "`name` must have").await;
@@ -268,8 +268,8 @@ async fn a_grant_names_what_the_policy_names_and_the_run_may_read() {
     let at = dir.path();
     lay_out(at, &[("pdf/SKILL.md", &skill("pdf", "x")), ("pdf/more.txt", "a"), ("web/SKILL.md", &skill("web", "y"))]);
     lay_out(at, &[("web/page.html", "<p>"), ("one.md", "1"), ("two.md", "2")]);
-    let told = config(at, &["pdf", "web"], &[("one", "one.md"), ("two", "two.md")]);
-    let library = Library::open(&told, &ledger(at)).await.unwrap();
+    let configured = config(at, &["pdf", "web"], &[("one", "one.md"), ("two", "two.md")]);
+    let library = Library::open(&configured, &ledger(at)).await.unwrap();
     let names = |granted: &Granted| {
         let files = granted.skill_files.iter().map(|file| file.name.clone().unwrap());
         let skills = granted.skills.iter().map(|skill| skill.skill_name.clone());

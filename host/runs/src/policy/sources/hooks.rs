@@ -191,7 +191,7 @@ impl HookSource {
 
     /// The idempotency key of a request, by which a repeated request is recognized.
     fn idempotency(&self, filling: &Filling<'_>, body: &[u8]) -> Result<Option<Idempotency>, HookError> {
-        let given = match (&self.mapping.idempotency_key, &self.mapping.delivery_id) {
+        let delivery_key = match (&self.mapping.idempotency_key, &self.mapping.delivery_id) {
             (Some(template), _) => Some(filling.text(template).map_err(|missing| HookError::Unmapped {
                 field: "idempotency_key".to_owned(),
                 message: format!("`idempotency_key`: {missing}"),
@@ -199,12 +199,12 @@ impl HookSource {
             (None, Some(header)) => only(filling.headers, header.as_str()).filter(|id| !id.is_empty()).map(str::to_owned),
             (None, None) => None,
         };
-        let Some(given) = given else { return Ok(None) };
+        let Some(delivery_key) = delivery_key else { return Ok(None) };
         let name = &self.name;
         // A client's own key has no spaces, so no client can be in the way of a source.
-        let mut key = format!("hook/{name} {given}");
+        let mut key = format!("hook/{name} {delivery_key}");
         if key.len() > MAX_KEY {
-            let digest: String = Sha256::digest(given.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            let digest: String = Sha256::digest(delivery_key.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
             key = format!("hook/{name} sha256 {digest}");
         }
         Ok(Some(Idempotency { key, body_hash: Sha256::digest(body).into() }))

@@ -130,12 +130,12 @@ mod tests {
     fn missed_ticks_of_a_crontab_are_the_newest() {
         let schedule = cron("0 9 * * 1", "UTC");
         let passed = schedule.passed(at("2026-11-01T00:00:00Z"), at("2026-11-22T00:00:00Z"));
-        let shown: Vec<_> = passed
+        let ticks: Vec<_> = passed
             .ticks
             .iter()
             .map(|tick| jiff::Timestamp::from_millisecond(i64::try_from(*tick).unwrap()).unwrap().to_string())
             .collect();
-        assert_eq!(shown, ["2026-11-02T09:00:00Z", "2026-11-09T09:00:00Z", "2026-11-16T09:00:00Z"]);
+        assert_eq!(ticks, ["2026-11-02T09:00:00Z", "2026-11-09T09:00:00Z", "2026-11-16T09:00:00Z"]);
         assert!(!passed.more);
         let passed = cron("* * * * *", "UTC").passed(at("2025-11-01T00:00:00Z"), at("2026-11-22T00:00:00Z"));
         assert!(passed.more && passed.ticks.len() == MAX_MISSED);

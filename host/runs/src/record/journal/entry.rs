@@ -57,7 +57,7 @@ pub(crate) struct Call {
     /// Of the whole request.
     pub(crate) hash: [u8; 8],
     /// The request, with long texts cut; `None` for `results.emit`, whose request is in the events.
-    pub(crate) asked: Option<String>,
+    pub(crate) outline: Option<String>,
     /// Microseconds since the entry before.
     pub(crate) after_us: u64,
 }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn some() -> Vec<Entry> {
-        let call = |part| Call { function: 8, part, hash: [3; 8], asked: Some("{}".into()), after_us: 70_000 };
+        let call = |part| Call { function: 8, part, hash: [3; 8], outline: Some("{}".into()), after_us: 70_000 };
         vec![
             Entry::Begun { began_us: 1, seed: [9; 32], memory_bytes: 2, table_elements: 3 },
             Entry::Call(call(0), Outcome::Answer("null".into())),
@@ -167,7 +167,7 @@ mod tests {
         write(
             &mut segment,
             &Entry::Call(
-                Call { function: 300, part: 0, hash: [1, 2, 3, 4, 5, 6, 7, 8], asked: None, after_us: 300 },
+                Call { function: 300, part: 0, hash: [1, 2, 3, 4, 5, 6, 7, 8], outline: None, after_us: 300 },
                 Outcome::Answer("7".into()),
             ),
         );

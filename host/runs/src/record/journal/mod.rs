@@ -23,9 +23,9 @@ use agent_host_sandbox::{GuestClock, World};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-pub(crate) mod asked;
 pub(crate) mod entry;
 pub(crate) mod function;
+pub(crate) mod request_digest;
 mod source;
 mod stop;
 #[cfg(test)]
@@ -33,10 +33,10 @@ mod tests;
 mod ticket;
 pub(crate) mod timeline;
 
-pub(crate) use asked::Asked;
 pub(crate) use entry::{Effect, Entry, Outcome};
 use function::Function;
 pub(crate) use function::functions;
+pub(crate) use request_digest::RequestDigest;
 pub(crate) use source::Source;
 use source::{Page, Past};
 pub(crate) use stop::{Divergence, Side, Stop};
@@ -100,8 +100,8 @@ struct Written {
 enum Full {
     No,
     /// To be said to those who watch the run.
-    Unsaid,
-    Said,
+    Unreported,
+    Reported,
 }
 
 /// An entry that is not with the ledger yet.
@@ -267,26 +267,28 @@ impl Journal {
     }
 
     /// The recorded form of a request; empty without a journal.
-    pub(crate) fn asked(&self, request: &impl serde::Serialize) -> Asked {
-        if self.mode == Mode::Off { Asked::nothing() } else { Asked::of(request) }
+    pub(crate) fn digest(&self, request: &impl serde::Serialize) -> RequestDigest {
+        if self.mode == Mode::Off { RequestDigest::nothing() } else { RequestDigest::of(request) }
     }
 
-    /// As [`Journal::asked`], of a request that is in the record of the run anyway. `shown` is what a person is shown of
+    /// As [`Journal::digest`], of a request that is in the record of the run anyway. `shown` is what a person is shown of
     /// it where it differs.
-    pub(crate) fn asked_elsewhere<S: serde::Serialize>(
+    pub(crate) fn digest_of_recorded<S: serde::Serialize>(
         &self,
         request: &impl serde::Serialize,
-        shown: impl FnOnce() -> S,
-    ) -> Asked {
+        outline: impl FnOnce() -> S,
+    ) -> RequestDigest {
         match self.mode {
-            Mode::Off => Asked::nothing(),
-            Mode::Recording => Asked::hash_of(request),
-            Mode::Offline { .. } => Asked { outline: Asked::of(&shown()).outline, ..Asked::hash_of(request) },
+            Mode::Off => RequestDigest::nothing(),
+            Mode::Recording => RequestDigest::hash_of(request),
+            Mode::Offline { .. } => {
+                RequestDigest { outline: RequestDigest::of(&outline()).outline, ..RequestDigest::hash_of(request) }
+            }
         }
     }
 
     /// The guest calls: what was answered before is answered so again.
-    pub(crate) fn enter(&self, function: &str, asked: Asked) -> Result<Step, Stop> {
+    pub(crate) fn enter(&self, function: &str, digest: RequestDigest) -> Result<Step, Stop> {
         let function = Function::named(function);
         let mut state = self.state.lock();
         if let Mode::Offline { calls } = self.mode
@@ -297,32 +299,33 @@ impl Journal {
         state.calls += 1;
         let call = state.calls;
         if !self.is_replaying() {
-            return Ok(Step::Live(state.open(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())));
+            return Ok(Step::Live(state.open(function, 0, digest, self.elapsed_us(), None, BTreeMap::new())));
         }
         let last_emitted = state.last_emitted;
         let check = |recorded: &entry::Call, outcome: Option<&Outcome>| {
             // A refused interface did not look at the request. An earlier host may have refused the call because the
             // interface was missing; that refusal is still the answer.
-            let unasked = || matches!(outcome, Some(Outcome::Refused(_))) && recorded.hash == Asked::hash_of(&()).hash;
-            if recorded.function == function.0 && (recorded.hash == asked.hash || unasked()) {
+            let without_request =
+                || matches!(outcome, Some(Outcome::Refused(_))) && recorded.hash == RequestDigest::hash_of(&()).hash;
+            if recorded.function == function.0 && (recorded.hash == digest.hash || without_request()) {
                 return Ok(());
             }
             let before = Function(recorded.function);
-            let both = recorded.asked.as_deref().zip(asked.outline.as_deref()).filter(|_| before == function);
+            let both = recorded.outline.as_deref().zip(digest.outline.as_deref()).filter(|_| before == function);
             Err(Stop::Diverged(Box::new(Divergence {
                 call,
-                recorded: Side::new(before, recorded.asked.as_deref()),
-                now: Side::new(function, asked.outline.as_deref()),
+                recorded: Side::new(before, recorded.outline.as_deref()),
+                now: Side::new(function, digest.outline.as_deref()),
                 emitted: emitted(recorded.function, outcome).map(|last| (last_emitted, last)),
-                difference: both.map(|(recorded, now)| asked::first_difference(recorded, now)),
+                difference: both.map(|(recorded, now)| request_digest::first_difference(recorded, now)),
             })))
         };
         match state.past.next()? {
             None if self.mode == Mode::Recording => {
                 self.replaying.store(false, Ordering::Release);
-                Ok(Step::Live(state.open(function, 0, asked, self.elapsed_us(), None, BTreeMap::new())))
+                Ok(Step::Live(state.open(function, 0, digest, self.elapsed_us(), None, BTreeMap::new())))
             }
-            None => Err(Stop::Over { calls: call - 1, now: Side::new(function, asked.outline.as_deref()).to_json() }),
+            None => Err(Stop::Over { calls: call - 1, now: Side::new(function, digest.outline.as_deref()).to_json() }),
             Some(Entry::Call(recorded, outcome)) if recorded.part == 0 => {
                 check(&recorded, Some(&outcome))?;
                 state.last_emitted = emitted(recorded.function, Some(&outcome)).unwrap_or(last_emitted);
@@ -332,14 +335,14 @@ impl Journal {
             Some(Entry::Started(recorded, effect)) if recorded.part == 0 => {
                 check(&recorded, None)?;
                 state.written.last_us += recorded.after_us;
-                self.within(&mut state, function, asked, effect)
+                self.within(&mut state, function, digest, effect)
             }
             Some(_) => Err(Stop::Lost("the journal has an entry that belongs to no call".to_owned())),
         }
     }
 
     /// Entries between the start of a call and its end.
-    fn within(&self, state: &mut State, function: Function, asked: Asked, effect: Effect) -> Result<Step, Stop> {
+    fn within(&self, state: &mut State, function: Function, digest: RequestDigest, effect: Effect) -> Result<Step, Stop> {
         let mut parts = BTreeMap::new();
         let mut last = effect.number;
         let began_us = state.written.last_us;
@@ -374,11 +377,11 @@ impl Journal {
                 None if self.mode == Mode::Recording => {
                     self.replaying.store(false, Ordering::Release);
                     let doubt = Some(Effect { number: last });
-                    return Ok(Step::Live(state.open(function, 0, asked, began_us, doubt, parts)));
+                    return Ok(Step::Live(state.open(function, 0, digest, began_us, doubt, parts)));
                 }
                 // The host stopped before this call had an answer.
                 None => {
-                    let now = Side::new(function, asked.outline.as_deref()).to_json();
+                    let now = Side::new(function, digest.outline.as_deref()).to_json();
                     return Err(Stop::Over { calls: state.calls - 1, now });
                 }
             }
@@ -386,14 +389,14 @@ impl Journal {
     }
 
     /// A call within a call.
-    pub(crate) fn enter_part(&self, within: &Ticket, part: u32, function: &str, asked: Asked) -> Step {
+    pub(crate) fn enter_part(&self, within: &Ticket, part: u32, function: &str, digest: RequestDigest) -> Step {
         let mut state = self.state.lock();
         let doubt = match state.call(within.call).and_then(|call| call.parts.remove(&part)) {
             Some(Part::Answered(outcome)) => return Step::Answered(Answered { outcome, effect: None, parts: BTreeMap::new() }),
             Some(Part::Doubt(effect)) => Some(effect),
             None => None,
         };
-        Step::Live(state.open(Function::named(function), part, asked, self.elapsed_us(), doubt, BTreeMap::new()))
+        Step::Live(state.open(Function::named(function), part, digest, self.elapsed_us(), doubt, BTreeMap::new()))
     }
 
     /// The calls within this one whose outcome is in doubt.
@@ -463,13 +466,13 @@ impl Journal {
     }
 
     /// Entries that go with the write that is made now; the caller holds the turn of the run.
-    pub(crate) fn take(&self) -> Taken {
+    pub(crate) fn take(&self) -> TakenEntries {
         let mut state = self.state.lock();
         let before = state.written;
         let mut entries = std::mem::take(&mut state.waiting);
         let waiting_bytes = std::mem::take(&mut state.waiting_bytes);
         if entries.is_empty() || state.written.full != Full::No {
-            return Taken { entries: Vec::new(), before, segment: None };
+            return TakenEntries { entries: Vec::new(), before, segment: None };
         }
         let mut bytes = Vec::with_capacity(waiting_bytes + 1);
         for waiting in &mut entries {
@@ -486,9 +489,9 @@ impl Journal {
         if state.written.bytes > self.max_bytes {
             entry::write(&mut bytes, &Entry::Full);
             state.written.next += 1;
-            state.written.full = Full::Unsaid;
+            state.written.full = Full::Unreported;
         }
-        Taken { entries, before, segment: Some(JournalSegment { first, bytes, blobs }) }
+        TakenEntries { entries, before, segment: Some(JournalSegment { first, bytes, blobs }) }
     }
 
     /// Puts the entries of a refused write back, all but those of the call whose effect it was: that call is open again. The
@@ -519,8 +522,8 @@ impl Journal {
     /// Once, after the journal has become too long: its limit.
     pub(crate) fn just_full(&self) -> Option<u64> {
         let mut state = self.state.lock();
-        if state.written.full == Full::Unsaid {
-            state.written.full = Full::Said;
+        if state.written.full == Full::Unreported {
+            state.written.full = Full::Reported;
             return Some(self.max_bytes);
         }
         None
@@ -528,7 +531,7 @@ impl Journal {
 }
 
 /// Entries that a write has taken along.
-pub(crate) struct Taken {
+pub(crate) struct TakenEntries {
     entries: Vec<Waiting>,
     before: Written,
     segment: Option<JournalSegment>,
@@ -540,7 +543,7 @@ pub(crate) struct Refused {
     before: Written,
 }
 
-impl Taken {
+impl TakenEntries {
     /// The segment, and what is needed to put it back.
     pub(crate) fn split(self) -> (Option<JournalSegment>, Refused) {
         (self.segment, Refused { entries: self.entries, before: self.before })
@@ -552,7 +555,7 @@ impl State {
         &mut self,
         function: Function,
         part: u32,
-        asked: Asked,
+        digest: RequestDigest,
         began_us: u64,
         doubt: Option<Effect>,
         parts: BTreeMap<u32, Part>,
@@ -560,7 +563,7 @@ impl State {
         self.next_call += 1;
         let id = CallId(self.next_call);
         let in_doubt = doubt.is_some();
-        self.open.push(OpenCall { id, function, part, asked, in_doubt, started: false, settled: false, parts });
+        self.open.push(OpenCall { id, function, part, digest, in_doubt, started: false, settled: false, parts });
         Ticket { call: id, began_us, doubt }
     }
 
@@ -573,8 +576,8 @@ impl State {
             return;
         }
         self.waiting_bytes += match &entry {
-            Entry::Call(call, outcome) => 32 + call.asked.as_ref().map_or(0, String::len) + outcome.len(),
-            Entry::Started(call, _) => 32 + call.asked.as_ref().map_or(0, String::len),
+            Entry::Call(call, outcome) => 32 + call.outline.as_ref().map_or(0, String::len) + outcome.len(),
+            Entry::Started(call, _) => 32 + call.outline.as_ref().map_or(0, String::len),
             Entry::Ended { outcome, .. } => 32 + outcome.len(),
             _ => 64,
         };

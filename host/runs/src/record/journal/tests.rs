@@ -9,7 +9,7 @@ fn journal() -> Journal {
 }
 
 fn live(journal: &Journal, function: &str) -> Ticket {
-    match journal.enter(function, Asked::of(&())).unwrap() {
+    match journal.enter(function, RequestDigest::of(&())).unwrap() {
         Step::Live(ticket) => ticket,
         Step::Answered(_) => panic!("there is no past"),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Asked, Effect, Function, Outcome, entry};
+use super::{Effect, Function, Outcome, RequestDigest, entry};
 
 /// The number of a call of one execution. The calls within a `tools.call-many` have numbers of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) struct OpenCall {
     pub(super) id: CallId,
     pub(super) function: Function,
     pub(super) part: u32,
-    pub(super) asked: Asked,
+    pub(super) digest: RequestDigest,
     /// True if an earlier execution recorded the start of the effect.
     pub(super) in_doubt: bool,
     pub(super) started: bool,
@@ -51,8 +51,8 @@ impl OpenCall {
         entry::Call {
             function: self.function.0,
             part: self.part,
-            hash: self.asked.hash,
-            asked: self.asked.outline.clone(),
+            hash: self.digest.hash,
+            outline: self.digest.outline.clone(),
             after_us: 0,
         }
     }

@@ -89,14 +89,14 @@ struct Lines {
 impl Lines {
     fn add(&mut self, entry: Entry) {
         match entry {
-            Entry::Call(call, outcome) => self.begin(call, shown(outcome)),
+            Entry::Call(call, outcome) => self.begin(call, call_outcome(outcome)),
             Entry::Started(call, _) => self.begin(call, CallOutcome::Unknown),
             Entry::Ended { part, after_us, outcome } => {
                 self.at_us += after_us;
                 let open = self.calls.iter_mut().rev().find(|line| line.part == part && line.outcome == CallOutcome::Unknown);
                 if let Some(line) = open {
                     line.at_us = self.at_us;
-                    line.outcome = shown(outcome);
+                    line.outcome = call_outcome(outcome);
                 }
             }
             Entry::Begun { .. } | Entry::Resumed { .. } | Entry::Full | Entry::Suspended => {}
@@ -111,13 +111,13 @@ impl Lines {
             part: call.part,
             function: Function(call.function).name().to_owned(),
             at_us: self.at_us,
-            request: call.asked.map(|text| json(&text)),
+            request: call.outline.map(|text| json(&text)),
             outcome,
         });
     }
 }
 
-fn shown(outcome: Outcome) -> CallOutcome {
+fn call_outcome(outcome: Outcome) -> CallOutcome {
     match outcome {
         Outcome::Answer(text) => CallOutcome::Answer(json(&text)),
         Outcome::Refused(text) => CallOutcome::Refused(json(&text)),

@@ -27,7 +27,7 @@ const PROVIDER: &str = "agent-host";
 pub(super) struct Media {
     pub(super) kind: Kind,
     /// The media type that the client says.
-    pub(super) said: Option<String>,
+    pub(super) declared: Option<String>,
     pub(super) origin: Origin,
 }
 
@@ -65,21 +65,21 @@ impl Media {
                     Some((_, bytes)) => bytes,
                     None => base64(value)?,
                 };
-                Self { kind, said: Some(mime_type.clone()), origin: Origin::Inline(origin) }
+                Self { kind, declared: Some(mime_type.clone()), origin: Origin::Inline(origin) }
             }
             Source::Url { value, mime_type } => match data_url(value)? {
-                Some((within, bytes)) => Self { kind, said: mime_type.clone().or(within), origin: Origin::Inline(bytes) },
-                None => Self { kind, said: mime_type.clone(), origin: address(value)? },
+                Some((within, bytes)) => Self { kind, declared: mime_type.clone().or(within), origin: Origin::Inline(bytes) },
+                None => Self { kind, declared: mime_type.clone(), origin: address(value)? },
             },
             Source::File { value, provider, mime_type } => {
                 if provider.as_deref().is_some_and(|provider| provider != PROVIDER) {
                     return Err(Flaw::Unavailable(format!("its provider is another than `{PROVIDER}`, so it is not here")));
                 }
-                Self { kind, said: mime_type.clone(), origin: Origin::Artifact(value.clone()) }
+                Self { kind, declared: mime_type.clone(), origin: Origin::Artifact(value.clone()) }
             }
         };
-        if let Some(said) = &media.said {
-            media::check_type(said).map_err(Flaw::Invalid)?;
+        if let Some(declared) = &media.declared {
+            media::check_type(declared).map_err(Flaw::Invalid)?;
         }
         Ok(media)
     }
@@ -132,6 +132,21 @@ fn address(url: &str) -> Result<Origin, Flaw> {
     }
 }
 
+/// The parts of a signed address of this host, which the client reaches as `host`: a path, or a whole address with that name.
+pub(super) fn signed_at(url: &str, host: &str) -> Option<(String, String, String)> {
+    let is_ours = match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            (scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")) && authority.eq_ignore_ascii_case(host)
+        }
+        None => url.starts_with('/') && !url.starts_with("//"),
+    };
+    match address(url).ok().filter(|_| is_ours && !host.is_empty())? {
+        Origin::Signed { id, expires, signature } => Some((id, expires, signature)),
+        _ => None,
+    }
+}
+
 fn is_scheme(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
@@ -160,7 +175,7 @@ impl Kind {
     /// The media type of content that begins with `head`. The declaration of the client must match; without one, the
     /// declaration of the server (`served`) must match. The type of an image comes from its bytes alone, and must be one
     /// that models read.
-    pub(super) fn judge(self, said: Option<&str>, served: Option<&str>, head: &[u8]) -> Result<String, String> {
+    pub(super) fn judge(self, declared: Option<&str>, served: Option<&str>, head: &[u8]) -> Result<String, String> {
         if head.is_empty() {
             return Err("it has no bytes".to_owned());
         }
@@ -169,26 +184,29 @@ impl Kind {
             if !IMAGES.contains(&found.as_str()) {
                 return Err(format!("an image is one of {}, and this is {found}", IMAGES.join(", ")));
             }
-            if let Some(said) = said {
-                self.holds(said)?;
-                media::judge(said, head)?;
+            if let Some(declared) = declared {
+                self.holds(declared)?;
+                media::judge(declared, head)?;
             }
+            media::check_picture(&found, head)?;
             return Ok(found);
         }
-        let media_type = media::judge(said.or(served).unwrap_or_default(), head)?;
+        let media_type = media::judge(declared.or(served).unwrap_or_default(), head)?;
         self.holds(&media_type)?;
         Ok(media_type)
     }
 
     /// Checks that the type of an artifact matches the declaration of a part.
-    pub(super) fn admit(self, media_type: &str, said: Option<&str>) -> Result<(), String> {
+    pub(super) fn admit(self, media_type: &str, declared: Option<&str>) -> Result<(), String> {
         let its = canonical(media_type);
         if self == Self::Image && !IMAGES.contains(&its.as_str()) {
             return Err(format!("an image is one of {}, and this is {its}", IMAGES.join(", ")));
         }
         self.holds(&its)?;
-        match said.map(canonical) {
-            Some(said) if said != its => Err(format!("it is declared as `{said}`, and it is {its}: correct the declaration")),
+        match declared.map(canonical) {
+            Some(declared) if declared != its => {
+                Err(format!("it is declared as `{declared}`, and it is {its}: correct the declaration"))
+            }
             _ => Ok(()),
         }
     }
@@ -220,7 +238,7 @@ fn canonical(media_type: &str) -> String {
 mod tests {
     use super::*;
 
-    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0";
     const JPEG: &[u8] = b"\xff\xd8\xff\xe0\0\x10JFIF\0";
     const GIF: &[u8] = b"GIF89a\x01\0\x01\0";
     const WEBP: &[u8] = b"RIFF\x24\0\0\0WEBPVP8 ";
@@ -263,9 +281,9 @@ mod tests {
 
     #[test]
     fn a_data_url_says_its_type_and_its_bytes() {
-        let check = |value: &str, said: Option<&str>, bytes: &[u8]| {
+        let check = |value: &str, declared: Option<&str>, bytes: &[u8]| {
             let media = url(value).unwrap();
-            assert_eq!((media.said.as_deref(), media.origin), (said, Origin::Inline(bytes.to_vec())), "{value}");
+            assert_eq!((media.declared.as_deref(), media.origin), (declared, Origin::Inline(bytes.to_vec())), "{value}");
         };
         check("data:image/png;base64,AAE%3D", Some("image/png"), &[0, 1]);
         check("data:text/plain;charset=utf-8;base64,aGk", Some("text/plain;charset=utf-8"), b"hi");
@@ -276,7 +294,7 @@ mod tests {
         }
         // The declaration of the part overrides that of the URL.
         let source = Source::Url { value: "data:text/plain,x".into(), mime_type: Some("text/html".into()) };
-        assert_eq!(Media::of(Kind::Document, &source).unwrap().said.as_deref(), Some("text/html"));
+        assert_eq!(Media::of(Kind::Document, &source).unwrap().declared.as_deref(), Some("text/html"));
     }
 
     #[test]
@@ -299,7 +317,7 @@ mod tests {
         other("https://a.example/api/v1/artifacts/../x", None);
         other("https://a.example/api/v1/artifacts/", None);
         other(&format!("//a.example/api/v1/artifacts/{ID}"), Some(ID));
-        // These are no HTTP addresses; the fetch refuses them.
+        // Addresses that are not HTTP; the fetch refuses them.
         other("file:///etc/passwd", None);
         other("not a url", None);
         for wrong in ["/etc/passwd", "/api/v1/runs", "/", "/api/v1/artifacts/a%2fb", &format!("/api/v1/agent/attachments/{ID}")] {
@@ -331,9 +349,9 @@ mod tests {
     #[test]
     fn content_is_what_its_part_says() {
         use Kind::{Audio, Document, Image, Video};
-        let check = |kind: Kind, said: Option<&str>, served: Option<&str>, head: &[u8], expect: Option<&str>| {
-            let judged = kind.judge(said, served, head);
-            assert_eq!(judged.as_deref().ok(), expect, "{kind:?} {said:?} {served:?}: {judged:?}");
+        let check = |kind: Kind, declared: Option<&str>, served: Option<&str>, head: &[u8], expect: Option<&str>| {
+            let judged = kind.judge(declared, served, head);
+            assert_eq!(judged.as_deref().ok(), expect, "{kind:?} {declared:?} {served:?}: {judged:?}");
         };
         for (head, media_type) in [(PNG, "image/png"), (JPEG, "image/jpeg"), (GIF, "image/gif"), (WEBP, "image/webp")] {
             check(Image, None, None, head, Some(media_type));
@@ -346,6 +364,11 @@ mod tests {
             check(Image, Some("image/svg+xml"), None, head, None);
             check(Audio, Some(media_type), None, head, None);
         }
+        // The mark of a format is no picture of it.
+        for head in [&PNG[..8], &PNG[..16], &PNG[..28], &JPEG[..3], &JPEG[..5], &GIF[..6], &WEBP[..12]] {
+            check(Image, None, None, head, None);
+        }
+        check(Image, None, None, b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\0\0\0\0\x01\x08\x06\0\0\0", None);
         check(Image, Some("image/jpg"), None, JPEG, Some("image/jpeg"));
         check(Image, Some("image/png"), None, JPEG, None);
         check(Image, Some("image/gif"), Some("image/png"), PNG, None);
@@ -375,7 +398,7 @@ mod tests {
     #[test]
     fn an_artifact_is_what_its_part_says() {
         use Kind::{Audio, Document, Image, Video};
-        for (kind, media_type, said, expect) in [
+        for (kind, media_type, declared, expect) in [
             (Image, "image/png", None, true),
             (Image, "image/jpg", Some("image/jpeg"), true),
             (Image, "image/jpeg", Some("image/JPG; x=y"), true),
@@ -390,7 +413,7 @@ mod tests {
             (Document, "application/pdf", Some("text/plain"), false),
             (Document, "image/png", None, true),
         ] {
-            assert_eq!(kind.admit(media_type, said).is_ok(), expect, "{kind:?} {media_type} {said:?}");
+            assert_eq!(kind.admit(media_type, declared).is_ok(), expect, "{kind:?} {media_type} {declared:?}");
         }
     }
 }

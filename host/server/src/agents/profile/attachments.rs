@@ -3,13 +3,13 @@
 //! An attachment is an artifact of the caller's workspace. Its address is signed and valid for a limited time; a request to
 //! it needs no key, so that a page can contain it. Uploads that no message names are deleted like other unused uploads.
 
-use agent_host_protocol::{PrincipalKind, Scope, time};
+use agent_host_protocol::{Principal, PrincipalKind, Scope, time};
 use agent_host_runs::{ArtifactScope, BlobWriter, media};
 use axum::{
     body::Body,
     extract::State,
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
-    response::Response,
+    response::{IntoResponse, Response},
 };
 use multer::{Constraints, Field, Multipart, SizeLimit};
 use serde::Serialize;
@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::errors::{Code, Refusal, agent_refusals};
 use crate::{
-    access::ApiRequest,
+    access::{ApiRequest, caller::Caller},
     agents::sign,
     app::App,
     artifacts::{
@@ -27,7 +27,7 @@ use crate::{
     },
     http::{
         Path, Problem, Query,
-        headers::{CROSS_ORIGIN_RESOURCE_POLICY, content_length},
+        headers::{CROSS_ORIGIN_RESOURCE_POLICY, content_length, matches_etag},
         json,
     },
     openapi::Bytes,
@@ -67,10 +67,9 @@ struct Attachment {
     url: String,
 }
 
-/// The signed address of an artifact.
+/// The signed address of an artifact: the same for half of `url_ttl_ms`, so that browsers find what they have.
 pub(super) fn signed(app: &App, artifact_id: &str) -> String {
-    let expires = time::now().saturating_add(app.host.config().agui.api.url_ttl_ms);
-    sign::url(app, artifact_id, expires)
+    sign::url(app, artifact_id, sign::expiry(time::now(), app.host.config().agui.api.url_ttl_ms))
 }
 
 agent_refusals!(
@@ -85,7 +84,7 @@ agent_refusals!(
     request_body(content = Form, content_type = "multipart/form-data"),
     responses((status = 200, description = "Where it can be had.", body = Attachment), UploadRefusals))]
 pub(crate) async fn upload_attachment(request: ApiRequest) -> Result<Response, Refusal> {
-    let ApiRequest { app, caller, query, headers, body } = request;
+    let ApiRequest { app, caller, query, headers, body, .. } = request;
     caller.may(Scope::EventsWrite)?;
     super::agent(&app)?;
     query.finish()?;
@@ -101,8 +100,12 @@ pub(crate) async fn upload_attachment(request: ApiRequest) -> Result<Response, R
     let scope = ArtifactScope { workspace: caller.0.workspace.clone().unwrap_or_default(), ..ArtifactScope::default() };
     let record = create_artifact(&app, writer, NewUpload { media_type, name, expires_in_ms: None, scope }).await?;
     let url = signed(&app, &record.artifact_id);
-    let kept = Attachment { bucket: BUCKET, path: record.artifact_id, mime_type: Some(record.media_type), url };
-    Ok(json(StatusCode::OK, &kept))
+    let path = match &caller.0.end_user {
+        Some(user) => sign::path_of(&app, user, &record.artifact_id),
+        None => record.artifact_id,
+    };
+    let attachment = Attachment { bucket: BUCKET, path, mime_type: Some(record.media_type), url };
+    Ok(json(StatusCode::OK, &attachment))
 }
 
 /// A file on disk, and what its sender says of it.
@@ -122,6 +125,7 @@ fn image_type(declared: &str, head: &[u8]) -> Result<&'static str, Refusal> {
     let image = IMAGES.into_iter().find(|image| *image == found);
     let image = image.ok_or_else(|| refused(format!("an attachment is one of {}, and this is {found}", IMAGES.join(", "))))?;
     media::judge(declared, head).map_err(refused)?;
+    media::check_picture(image, head).map_err(refused)?;
     Ok(image)
 }
 
@@ -194,9 +198,17 @@ pub(crate) async fn sign_attachment(request: ApiRequest) -> Result<Response, Ref
         return Err(Refusal::new(Code::AttachmentNotFound, format!("there is one bucket: `{BUCKET}`")));
     }
     let not_there = |problem: Problem| Refusal::from(problem).not_there(Code::AttachmentNotFound);
-    let record = artifacts::find(&app, &caller, path).await.map_err(not_there)?;
-    let url = signed(&app, &record.artifact_id);
-    Ok(json(StatusCode::OK, &Attachment { bucket: BUCKET, path: record.artifact_id, mime_type: None, url }))
+    let own = caller.0.end_user.as_ref().and_then(|user| sign::id_of(&app, user, &path).map(str::to_owned));
+    let record = match own {
+        // The path says whose upload it is.
+        Some(id) => {
+            let uploader = Caller(Principal { end_user: None, ..caller.0.clone() });
+            artifacts::find(&app, &uploader, id).await
+        }
+        None => artifacts::find(&app, &caller, path.clone()).await,
+    };
+    let url = signed(&app, &record.map_err(not_there)?.artifact_id);
+    Ok(json(StatusCode::OK, &Attachment { bucket: BUCKET, path, mime_type: None, url }))
 }
 
 agent_refusals!(ContentRefusals = [SignatureInvalid, AttachmentNotFound, UrlExpired, RangeNotSatisfiable]);
@@ -210,10 +222,12 @@ agent_refusals!(ContentRefusals = [SignatureInvalid, AttachmentNotFound, UrlExpi
         ("expires" = String, Query, description = "Until when the address is good, as it was signed."),
         ("signature" = String, Query, description = "Of the rest of the address."),
         ("Range" = Option<String>, Header, description = "One range of bytes (RFC 9110)."),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of what the client has."),
     ),
     responses(
         (status = 200, description = "The content.", content((Bytes = "*/*"))),
         (status = 206, description = "One range of it.", content((Bytes = "*/*"))),
+        (status = 304, description = "The client has it."),
         ContentRefusals,
     ))]
 pub(crate) async fn attachment_content(
@@ -228,7 +242,7 @@ pub(crate) async fn attachment_content(
     match sign::check(&app, &id, expires.as_deref().unwrap_or_default(), signature.as_deref().unwrap_or_default()) {
         sign::SignatureCheck::Good => {}
         sign::SignatureCheck::Changed => {
-            let detail = "the address is not as it was signed: take it as it is, or ask for a new one";
+            let detail = "the address differs from the one that the host signed: use it unchanged, or request a new one";
             return Err(Refusal::new(Code::SignatureInvalid, detail));
         }
         sign::SignatureCheck::Expired => {
@@ -236,12 +250,20 @@ pub(crate) async fn attachment_content(
             return Err(Refusal::new(Code::UrlExpired, detail));
         }
     }
-    let gone = || Refusal::new(Code::AttachmentNotFound, "the attachment has been forgotten");
-    let wanted = id.clone();
-    let record = app.read(move |records| records.artifact(&wanted)).await?;
-    let record = record.filter(|record| !record.is_expired(time::now())).ok_or_else(gone)?;
+    let missing = || Refusal::new(Code::AttachmentNotFound, "the attachment has been forgotten");
+    let artifact_id = id.clone();
+    let record = app.read(move |records| records.artifact(&artifact_id)).await?;
+    let record = record.filter(|record| !record.is_expired(time::now())).ok_or_else(missing)?;
+    let etag = format!("\"{}\"", record.sha256);
+    if matches_etag(&headers, &etag) {
+        let mut response = StatusCode::NOT_MODIFIED.into_response();
+        download::describe(response.headers_mut(), &record, &etag, true)?;
+        response.headers_mut().remove(header::CONTENT_TYPE);
+        response.headers_mut().insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("cross-origin"));
+        return Ok(response);
+    }
     let sha256 = record.sha256.clone();
-    let blob = app.read(move |records| records.blob(&sha256)).await?.ok_or_else(gone)?;
+    let blob = app.read(move |records| records.blob(&sha256)).await?.ok_or_else(missing)?;
     let size = blob.len();
     let mut response = download::serve(&record, size, &method, &headers, true, |first, end| download::body(blob, first, end))?;
     // Pages of other origins show it: who has the address was given it.
@@ -253,7 +275,7 @@ pub(crate) async fn attachment_content(
 mod tests {
     use super::*;
 
-    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0";
     const JPEG: &[u8] = b"\xff\xd8\xff\xe0\0\x10JFIF\0";
     const GIF: &[u8] = b"GIF89a\x01\0\x01\0";
     const WEBP: &[u8] = b"RIFF\x24\0\0\0WEBPVP8 ";
@@ -280,7 +302,14 @@ mod tests {
         check("image/png", b"", Code::AttachmentEmpty);
         check("image/png", JPEG, Code::AttachmentUnsupported);
         check("text/plain", PNG, Code::AttachmentUnsupported);
-        for head in [&b"<svg xmlns='http://www.w3.org/2000/svg'/>"[..], b"<script>alert(1)</script>", b"%PDF-1.7\n", b"hello"] {
+        for head in [
+            &PNG[..8],
+            &PNG[..16],
+            &b"<svg xmlns='http://www.w3.org/2000/svg'/>"[..],
+            b"<script>alert(1)</script>",
+            b"%PDF-1.7\n",
+            b"hello",
+        ] {
             check("image/png", head, Code::AttachmentUnsupported);
             check("", head, Code::AttachmentUnsupported);
         }

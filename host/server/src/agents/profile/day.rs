@@ -1,54 +1,56 @@
-//! Days of a transcript, in UTC, and where in it they are.
+//! Days of a transcript, in a time zone, and where in it they are.
 
 use std::fmt;
 
 use agent_host_protocol::Timestamp;
 use jiff::{civil::Date, tz::TimeZone};
 
-/// The milliseconds of a day. UTC has no other days, as computers count it.
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-
-/// The first day that has a time.
-const EPOCH: Date = jiff::civil::date(1970, 1, 1);
-
-/// A day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A day in a time zone: 23 to 25 hours, where clocks are changed on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Day {
+    date: Date,
     /// First millisecond of the day.
     pub(super) start: Timestamp,
+    /// First millisecond of the next one.
+    end: Timestamp,
 }
 
 impl Day {
     /// The day of a time.
-    pub(super) const fn of(at: Timestamp) -> Self {
-        Self { start: at - at % DAY_MS }
+    pub(super) fn of(at: Timestamp, zone: &TimeZone) -> Self {
+        let at = i64::try_from(at).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+        // A time that no calendar has is later than every day.
+        let at = at.unwrap_or(jiff::Timestamp::MAX);
+        Self::on(zone.to_datetime(at).date(), zone)
+    }
+
+    fn on(date: Date, zone: &TimeZone) -> Self {
+        let start_of = |date: Date| {
+            let start = date.to_zoned(zone.clone()).ok().map(|day| day.timestamp().as_millisecond());
+            start.map(|ms| u64::try_from(ms).unwrap_or(0))
+        };
+        // A day that no clock reaches is before or behind all others.
+        let start = start_of(date).unwrap_or(if date.year() > 1970 { u64::MAX - 1 } else { 0 });
+        let end = date.tomorrow().ok().and_then(start_of).unwrap_or(u64::MAX);
+        Self { date, start, end }
     }
 
     /// True if a time is on this day.
     pub(super) const fn has(self, at: Timestamp) -> bool {
-        at / DAY_MS == self.start / DAY_MS
+        self.start <= at && at < self.end
     }
 
     /// The day that is written `YYYY-MM-DD`. Days before 1970 are as good as the first, as nothing happened in them.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str, zone: &TimeZone) -> Option<Self> {
         let date: Date = text.parse().ok()?;
         // Other forms of ISO 8601 are none of the profile's.
-        if date.to_string() != text {
-            return None;
-        }
-        let days = date.since(EPOCH).ok()?.get_days();
-        Some(Self { start: u64::try_from(days).unwrap_or(0) * DAY_MS })
+        (date.to_string() == text).then(|| Self::on(date, zone))
     }
 }
 
 impl fmt::Display for Day {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = i64::try_from(self.start).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-        match at {
-            Some(at) => write!(f, "{}", at.to_zoned(TimeZone::UTC).date()),
-            // No calendar has it.
-            None => write!(f, "{}", self.start),
-        }
+        write!(f, "{}", self.date)
     }
 }
 
@@ -64,7 +66,12 @@ pub(super) struct Span {
 
 /// The newest day before `before`, among items that are numbered from 1 to `len` in the order of time; `at` returns the
 /// time of an item. The search reads few items, however many exist.
-pub(super) fn newest<E>(len: u64, before: Option<Day>, at: impl Fn(u64) -> Result<Timestamp, E>) -> Result<Option<Span>, E> {
+pub(super) fn newest<E>(
+    len: u64,
+    before: Option<Day>,
+    zone: &TimeZone,
+    at: impl Fn(u64) -> Result<Timestamp, E>,
+) -> Result<Option<Span>, E> {
     let all = len.saturating_add(1);
     let end = match before {
         Some(before) => first_since(before.start, all, &at)?,
@@ -73,7 +80,7 @@ pub(super) fn newest<E>(len: u64, before: Option<Day>, at: impl Fn(u64) -> Resul
     if end <= 1 {
         return Ok(None);
     }
-    let day = Day::of(at(end - 1)?);
+    let day = Day::of(at(end - 1)?, zone);
     let first = first_since(day.start, end, &at)?;
     Ok(Some(Span { day, first, end }))
 }
@@ -99,7 +106,7 @@ mod tests {
     use super::*;
 
     fn day(text: &str) -> Day {
-        Day::parse(text).unwrap()
+        Day::parse(text, &TimeZone::UTC).unwrap()
     }
 
     fn at(text: &str) -> Timestamp {
@@ -113,7 +120,7 @@ mod tests {
         }
         for text in ["", "2026-3-15", "20260315", "2026-02-29", "2026-13-01", "2026-03-15T00:00:00", " 2026-03-15", "15.03.2026"]
         {
-            assert_eq!(Day::parse(text), None, "{text}");
+            assert_eq!(Day::parse(text, &TimeZone::UTC), None, "{text}");
         }
         assert_eq!((day("1969-12-31").start, day("-009999-01-01").start), (0, 0));
         assert!(day("9999-12-31").start > day("9999-12-30").start);
@@ -121,13 +128,31 @@ mod tests {
 
     #[test]
     fn a_day_is_from_midnight_to_midnight() {
-        let of = |text: &str| Day::of(at(text)).to_string();
+        let of = |text: &str| Day::of(at(text), &TimeZone::UTC).to_string();
         assert_eq!(of("2026-03-15T00:00:00Z"), "2026-03-15");
         assert_eq!(of("2026-03-15T23:59:59.999Z"), "2026-03-15");
         assert_eq!(of("2026-03-16T00:00:00Z"), "2026-03-16");
-        // Wherever the client is.
+        // The offset in which a time is written has no influence.
         assert_eq!(of("2026-03-16T01:00:00+02:00"), "2026-03-15");
         assert!(day("2026-03-15").has(at("2026-03-15T12:00:00Z")) && !day("2026-03-15").has(at("2026-03-16T00:00:00Z")));
+    }
+
+    #[test]
+    fn the_time_zone_decides_days_also_where_clocks_are_changed() {
+        let zone = |name: &str| TimeZone::get(name).unwrap();
+        let of = |text: &str, name: &str| Day::of(at(text), &zone(name)).to_string();
+        assert_eq!(of("2026-03-15T16:00:00Z", "Asia/Shanghai"), "2026-03-16");
+        assert_eq!(of("2026-03-15T15:59:59Z", "Asia/Shanghai"), "2026-03-15");
+        assert_eq!(of("2026-03-15T03:59:59Z", "America/New_York"), "2026-03-14");
+        let hours = |text: &str| {
+            let day = Day::parse(text, &zone("Europe/Berlin")).unwrap();
+            (day.end - day.start) / 3_600_000
+        };
+        assert_eq!((hours("2026-03-28"), hours("2026-03-29"), hours("2026-10-25")), (24, 23, 25));
+        // A day without a midnight begins with its first minute.
+        let day = Day::parse("2018-11-04", &zone("America/Sao_Paulo")).unwrap();
+        assert_eq!(day.start, at("2018-11-04T03:00:00Z"));
+        assert_eq!(Day::of(u64::MAX, &TimeZone::UTC).to_string(), "9999-12-30");
     }
 
     #[test]
@@ -143,7 +168,7 @@ mod tests {
         .to_vec();
         let find = |times: &[Timestamp], before: Option<&str>| {
             let at = |seq: u64| Ok::<_, Infallible>(times[usize::try_from(seq).unwrap() - 1]);
-            let found = newest(times.len() as u64, before.map(day), at).unwrap();
+            let found = newest(times.len() as u64, before.map(day), &TimeZone::UTC, at).unwrap();
             found.map(|span| (span.day.to_string(), span.first, span.end))
         };
         let expect = |day: &str, first, end| Some((day.to_owned(), first, end));
@@ -164,7 +189,7 @@ mod tests {
         let (mut before, mut seen) = (None, Vec::new());
         loop {
             let at = |seq: u64| Ok::<_, Infallible>(times[usize::try_from(seq).unwrap() - 1]);
-            let Some(span) = newest(times.len() as u64, before, at).unwrap() else { break };
+            let Some(span) = newest(times.len() as u64, before, &TimeZone::UTC, at).unwrap() else { break };
             assert!((span.first..span.end).all(|seq| span.day.has(times[usize::try_from(seq).unwrap() - 1])));
             seen.extend((span.first..span.end).rev());
             before = Some(span.day);

@@ -9,7 +9,7 @@ use agent_host_runs::LedgerError;
 use axum::{
     body::{Body, to_bytes},
     extract::{MatchedPath, Request},
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,8 @@ problem_codes! {
     SessionNotFound = "AGENT_SESSION_NOT_FOUND", NOT_FOUND;
     /// No such attachment exists in the caller's workspace.
     AttachmentNotFound = "AGENT_ATTACHMENT_NOT_FOUND", NOT_FOUND;
+    /// The path does not take the method: `Allow` lists those that it takes.
+    MethodNotAllowed = "AGENT_METHOD_NOT_ALLOWED", METHOD_NOT_ALLOWED;
     /// The answer cannot be given in a form that `Accept` names.
     NotAcceptable = "AGENT_NOT_ACCEPTABLE", NOT_ACCEPTABLE;
     /// The body did not arrive in time.
@@ -129,7 +131,7 @@ struct Document<'a> {
 /// The members of a problem document of the host.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Said {
+struct HostProblem {
     status: u16,
     detail: String,
     code: String,
@@ -180,11 +182,11 @@ impl Refusal {
         serde_json::to_string(&document).unwrap_or_else(|_| "{}".to_owned())
     }
 
-    fn of(said: Said) -> Self {
-        let code = code_of(&said);
-        let mut refusal = Self::new(code, said.detail);
-        refusal.params.extend(said.field.map(|field| ("field".to_owned(), field.into())));
-        match said.details {
+    fn of(problem: HostProblem) -> Self {
+        let code = code_of(&problem);
+        let mut refusal = Self::new(code, problem.detail);
+        refusal.params.extend(problem.field.map(|field| ("field".to_owned(), field.into())));
+        match problem.details {
             Some(Value::Object(details)) => refusal.params.extend(details),
             Some(details) => drop(refusal.params.insert("details".to_owned(), details)),
             None => {}
@@ -195,10 +197,10 @@ impl Refusal {
 }
 
 /// The code of the profile that says the most of a problem of the host.
-fn code_of(said: &Said) -> Code {
-    let field = said.field.as_deref().unwrap_or_default();
+fn code_of(problem: &HostProblem) -> Code {
+    let field = problem.field.as_deref().unwrap_or_default();
     let first = field.split(['.', '[']).next().unwrap_or_default();
-    match (said.code.as_str(), first) {
+    match (problem.code.as_str(), first) {
         ("unauthenticated", _) => Code::AuthUnauthorized,
         ("thread_busy", _) => Code::RunLimitExceeded,
         ("run_id_conflict", _) => Code::RunIdConflict,
@@ -216,11 +218,12 @@ fn code_of(said: &Said) -> Code {
         ("invalid_argument", "runId" | "run_id") => Code::InvalidRunId,
         ("invalid_argument", "messages") => Code::RunMessagesInvalid,
         ("invalid_argument", "Last-Event-ID" | "after") => Code::InvalidLastEventId,
-        (_, _) => match said.status {
+        (_, _) => match problem.status {
             400 | 422 => Code::RunInputInvalid,
             401 => Code::AuthUnauthorized,
             403 => Code::Forbidden,
             404 => Code::SessionNotFound,
+            405 => Code::MethodNotAllowed,
             406 => Code::NotAcceptable,
             408 => Code::RequestTimeout,
             409 => Code::Conflict,
@@ -275,9 +278,8 @@ pub(crate) fn instance(request: &Request) -> Option<String> {
 
 /// An answer of the profile: a refusal has the form of the profile, and names the path of the request in `instance`.
 pub(crate) async fn in_dialect(instance: &str, response: Response) -> Response {
-    // Errors of the router for wrong methods have no code in the profile.
     let is_problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/problem+json");
-    if !is_problem || response.status() == StatusCode::METHOD_NOT_ALLOWED {
+    if !is_problem {
         return response;
     }
     let (mut parts, body) = response.into_parts();
@@ -352,7 +354,7 @@ impl PartialSchema for AgentProblem {
             .property("detail", text("The error and its remedy, for a person."))
             .property("code", code)
             .property("params", params.description(Some("The facts of it, such as `field` or `activeRunId`.")))
-            .property("instance", text("The path that was asked."));
+            .property("instance", text("The path of the request."));
         let document = ["type", "title", "status", "detail", "code"].into_iter().fold(document, ObjectBuilder::required);
         document.additional_properties(Some(AdditionalProperties::FreeForm(false))).into()
     }
@@ -362,6 +364,8 @@ impl ToSchema for AgentProblem {}
 
 #[cfg(test)]
 mod tests {
+    use axum::http::StatusCode;
+
     use crate::http::ProblemCode;
 
     use super::*;
@@ -391,8 +395,7 @@ mod tests {
             let class = |status: StatusCode| status.as_u16() / 100;
             // Streams are too many for the client here, and for the host there.
             let same = class(refusal.code().status()) == class(code.status()) || *code == ProblemCode::TooManyStreams;
-            // A path that does not take the method says so in the form of the host.
-            assert!(same || *code == ProblemCode::MethodNotAllowed, "{code:?}: {refusal:?}");
+            assert!(same, "{code:?}: {refusal:?}");
         }
     }
 

@@ -11,16 +11,17 @@ use agent_host_protocol::{
     message::{ArtifactRef, ContentPart},
     run::Execution,
     time,
-    transcript::TranscriptItem,
+    transcript::{MESSAGE, TranscriptItem},
 };
-use agent_host_runs::{LedgerError, Records};
+use agent_host_runs::{HistoryClaim, LedgerError, Records};
 use axum::{http::StatusCode, response::Response};
+use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    check_thread,
+    checked_thread,
     day::{self, Day},
     errors::{Code, Refusal, agent_refusals},
 };
@@ -48,18 +49,18 @@ struct Snapshot {
     scope: &'static str,
     /// The thread; `null` where there is none at all.
     thread_id: Option<String>,
-    /// The day, in UTC: `YYYY-MM-DD`. `null` where nothing was said.
+    /// The day, in the time zone of the request: `YYYY-MM-DD`. `null` where nothing was said.
     day: Option<String>,
     /// True if there is an older day; `before` with this day asks for it.
     has_more: bool,
     /// Messages of the day, in order.
-    messages: Vec<Shown>,
+    messages: Vec<SignedMessage>,
 }
 
 /// A message of a day.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = AgentHistoryMessage)]
-struct Shown {
+struct SignedMessage {
     /// As in the stream.
     id: String,
     /// Number in the transcript. The answer of a tool has the number of the message before it.
@@ -97,12 +98,13 @@ agent_refusals!(HistoryRefusals = [SessionNotFound, SessionIdInvalid]);
 
 /// Shows what was said in a thread, a day at a time
 ///
-/// The newest day, or the newest before `before`, in UTC. Of a day with more messages than `[agui] history_messages`, the
+/// The newest day, or the newest before `before`, in the time zone of the client. Of a day with more messages than `[agui] history_messages`, the
 /// newest ones.
 #[utoipa::path(get, path = "/api/v1/agent/history", tag = "agent", security(("bearer" = ["runs:read"])),
     params(
         ("threadId" = Option<String>, Query, description = "The thread; the one that was last written to, where none is named.", max_length = 256),
         ("before" = Option<String>, Query, description = "Only days before this one: `YYYY-MM-DD`."),
+        ("timezone" = Option<String>, Query, description = "IANA name of the time zone of the days; else that of the last message (`forwardedProps.client_time.device_timezone`), else UTC.", max_length = 64),
     ),
     responses((status = 200, description = "The day.", body = Snapshot), HistoryRefusals))]
 pub(crate) async fn history(request: ApiRequest) -> Result<Response, Refusal> {
@@ -110,9 +112,12 @@ pub(crate) async fn history(request: ApiRequest) -> Result<Response, Refusal> {
     caller.may(Scope::RunsRead)?;
     super::agent(&app)?;
     let named = query.text("threadId");
-    let before = query.text("before").map(|text| parse_day(&text)).transpose()?;
+    let zone = query.text("timezone").map(|name| parse_zone(&name)).transpose()?;
+    let before = query.text("before");
+    // Refused here also where there is no thread to look for it in.
+    let _ = before.as_deref().map(|text| parse_day(text, &TimeZone::UTC)).transpose()?;
     query.finish()?;
-    named.as_deref().map(|id| check_thread(&app, id)).transpose()?;
+    let named = named.map(|id| checked_thread(&app, id)).transpose()?;
     let id = match named.clone() {
         Some(id) => Some(id),
         None => Thread::latest_of(&app, &caller)?,
@@ -120,23 +125,38 @@ pub(crate) async fn history(request: ApiRequest) -> Result<Response, Refusal> {
     let Some(id) = id else { return Ok(json(StatusCode::OK, &snapshot(None))) };
     let key = Thread::of(&caller, &id).key;
     let most = u64::from(app.host.config().agui.history_messages);
-    let read = app.read(move |records| read(records, &key, before, most)).await?;
-    let shown = match read {
+    let read = app.read(move |records| read(records, &key, zone, before.as_deref(), most)).await?;
+    let signed = match read {
         Read::Nothing if named.is_some() => {
             return Err(Refusal::new(Code::SessionNotFound, "there is no such thread, or it has no messages"));
         }
         Read::Nothing | Read::NoDay => snapshot(Some(id)),
         Read::Day(found) => {
-            let messages = found.said.into_iter().map(|said| shown(&app, said)).collect();
+            let messages = found.messages.into_iter().map(|message| signed(&app, message)).collect();
             Snapshot { day: Some(found.day.to_string()), has_more: found.has_more, messages, ..snapshot(Some(id)) }
         }
     };
-    Ok(json(StatusCode::OK, &shown))
+    Ok(json(StatusCode::OK, &signed))
 }
 
-fn parse_day(text: &str) -> Result<Day, Refusal> {
+fn parse_day(text: &str, zone: &TimeZone) -> Result<Day, Refusal> {
     let refused = || Refusal::new(Code::PayloadInvalid, "`before` is a day, such as 2026-03-15").with("field", "before");
-    Day::parse(text).ok_or_else(refused)
+    Day::parse(text, zone).ok_or_else(refused)
+}
+
+fn parse_zone(name: &str) -> Result<TimeZone, Refusal> {
+    let refused = |_| {
+        let detail = "`timezone` is the IANA name of a time zone, such as Asia/Shanghai";
+        Refusal::new(Code::PayloadInvalid, detail).with("field", "timezone")
+    };
+    TimeZone::get(name).map_err(refused)
+}
+
+/// The time zone that the client named with the last message of a thread that has one; else UTC.
+fn zone_of(records: &Records, last: &TranscriptItem) -> Result<TimeZone, LedgerError> {
+    let event = records.event(last.event_id)?;
+    let named = event.and_then(|record| record.event.envelope.timezone);
+    Ok(named.and_then(|name| TimeZone::get(&name).ok()).unwrap_or(TimeZone::UTC))
 }
 
 /// Of a thread in which nothing was said.
@@ -150,19 +170,19 @@ enum Read {
     Nothing,
     /// No day is that early.
     NoDay,
-    Day(Found),
+    Day(FoundDay),
 }
 
 /// A day that was found.
-struct Found {
+struct FoundDay {
     day: Day,
     has_more: bool,
-    said: Vec<Said>,
+    messages: Vec<DayMessage>,
 }
 
 /// Something that was said, before it is signed and written.
 #[derive(Debug, Clone, PartialEq)]
-struct Said {
+struct DayMessage {
     id: String,
     seq: u64,
     who: MessageAuthor,
@@ -180,28 +200,39 @@ enum MessageAuthor {
 }
 
 /// The day, put together.
-fn read(records: &Records, key: &ConversationKey, before: Option<Day>, most: u64) -> Result<Read, LedgerError> {
+fn read(
+    records: &Records,
+    key: &ConversationKey,
+    zone: Option<TimeZone>,
+    before: Option<&str>,
+    most: u64,
+) -> Result<Read, LedgerError> {
     let len = records.transcript_len(key)?;
     let one = |seq: u64| records.transcript_item(key, seq);
     // A missing item is older than all existing ones.
     let at = |seq: u64| Ok::<_, LedgerError>(one(seq)?.map_or(0, |item: TranscriptItem| item.created_at));
-    if len == 0 || one(len)?.is_none() {
-        return Ok(Read::Nothing);
-    }
-    let Some(span) = day::newest(len, before, at)? else { return Ok(Read::NoDay) };
+    let Some(last) = one(len)?.filter(|_| len > 0) else { return Ok(Read::Nothing) };
+    let zone = match zone {
+        Some(zone) => zone,
+        None => zone_of(records, &last)?,
+    };
+    let before = before.and_then(|text| Day::parse(text, &zone));
+    let Some(span) = day::newest(len, before, &zone, at)? else { return Ok(Read::NoDay) };
     if one(span.end - 1)?.is_none() {
         return Ok(Read::NoDay);
     }
     let first = span.first.max(span.end.saturating_sub(most));
     let count = usize::try_from(span.end - first).unwrap_or(usize::MAX);
-    let items = records.transcript_after(key, first.saturating_sub(1), count)?;
+    let mut items = records.transcript_after(key, first.saturating_sub(1), count)?;
+    // Calls of tools and notices come from the records of the runs.
+    items.retain(|item| item.item_type == MESSAGE);
     let has_more = span.first > 1 && one(span.first - 1)?.is_some();
-    let said = messages_of(records, span.day, &items)?;
-    Ok(Read::Day(Found { day: span.day, has_more, said }))
+    let messages = messages_of(records, span.day, &items)?;
+    Ok(Read::Day(FoundDay { day: span.day, has_more, messages }))
 }
 
 /// The items of a day, and the other output of their runs.
-fn messages_of(records: &Records, day: Day, items: &[TranscriptItem]) -> Result<Vec<Said>, LedgerError> {
+fn messages_of(records: &Records, day: Day, items: &[TranscriptItem]) -> Result<Vec<DayMessage>, LedgerError> {
     let mut spoken = Vec::new();
     let mut seen = HashSet::new();
     let mut users = HashMap::new();
@@ -312,15 +343,31 @@ fn text_of(content: &Content) -> String {
 }
 
 /// Items of a transcript, and what runs said, as one: in the order of the transcript, with what it has not between.
-fn merged(items: &[TranscriptItem], users: &HashMap<u64, Option<String>>, spoken: Vec<RunMessage>) -> Vec<Said> {
+fn merged(items: &[TranscriptItem], users: &HashMap<u64, Option<String>>, spoken: Vec<RunMessage>) -> Vec<DayMessage> {
     let mut waiting: Vec<Option<RunMessage>> = spoken.into_iter().map(Some).collect();
-    let mut said: Vec<Said> = Vec::new();
+    let mut messages: Vec<DayMessage> = Vec::new();
     for item in items {
         let text = text_of_item(&item.content);
+        if let Some(claim) = HistoryClaim::of(item) {
+            let who = match item.role.as_str() {
+                "assistant" if text.is_empty() => continue,
+                "assistant" => MessageAuthor::Assistant(None),
+                "tool" => MessageAuthor::Tool(None),
+                _ => MessageAuthor::User(Vec::new()),
+            };
+            messages.push(DayMessage { id: claim.message_id, seq: item.seq, who, text, at: item.created_at });
+            continue;
+        }
         let Some(run) = item.run_id else {
             if item.role == "user" {
                 let id = users.get(&item.seq).cloned().flatten().unwrap_or_else(|| item.event_id.to_string());
-                said.push(Said { id, seq: item.seq, who: MessageAuthor::User(attachments(item)), text, at: item.created_at });
+                messages.push(DayMessage {
+                    id,
+                    seq: item.seq,
+                    who: MessageAuthor::User(attachments(item)),
+                    text,
+                    at: item.created_at,
+                });
             }
             continue;
         };
@@ -329,7 +376,7 @@ fn merged(items: &[TranscriptItem], users: &HashMap<u64, Option<String>>, spoken
         let Some(place) = waiting.iter().position(|spoken| spoken.as_ref().is_some_and(is_it)) else {
             // Such as a message of attachments alone.
             if item.role == "assistant" && !text.is_empty() {
-                said.push(Said {
+                messages.push(DayMessage {
                     id: item.transcript_id.clone(),
                     seq: item.seq,
                     who: MessageAuthor::Assistant(None),
@@ -339,23 +386,27 @@ fn merged(items: &[TranscriptItem], users: &HashMap<u64, Option<String>>, spoken
             }
             continue;
         };
-        let before = said.last().map_or(item.seq, |said| said.seq);
+        let before = messages.last().map_or(item.seq, |message| message.seq);
         for spoken in waiting.iter_mut().take(place).filter(|spoken| spoken.as_ref().is_some_and(|it| it.run == run)) {
-            said.extend(spoken.take().map(|spoken| of_spoken(spoken, before)));
+            messages.extend(spoken.take().map(|spoken| of_spoken(spoken, before)));
         }
-        said.extend(waiting.get_mut(place).and_then(Option::take).map(|spoken| of_spoken(spoken, item.seq)));
+        messages.extend(waiting.get_mut(place).and_then(Option::take).map(|spoken| of_spoken(spoken, item.seq)));
     }
     // Of runs that said nothing in the end, or that the transcript does not have.
     for spoken in waiting.into_iter().flatten() {
-        let place = said.iter().rposition(|said| said.at <= spoken.at).map_or(0, |place| place + 1);
-        let seq = place.checked_sub(1).and_then(|last| said.get(last)).or_else(|| said.first()).map_or(0, |said| said.seq);
-        said.insert(place, of_spoken(spoken, seq));
+        let place = messages.iter().rposition(|message| message.at <= spoken.at).map_or(0, |place| place + 1);
+        let seq = place
+            .checked_sub(1)
+            .and_then(|last| messages.get(last))
+            .or_else(|| messages.first())
+            .map_or(0, |message| message.seq);
+        messages.insert(place, of_spoken(spoken, seq));
     }
-    said
+    messages
 }
 
-fn of_spoken(RunMessage { id, who, text, at, .. }: RunMessage, seq: u64) -> Said {
-    Said { id, seq, who, text, at }
+fn of_spoken(RunMessage { id, who, text, at, .. }: RunMessage, seq: u64) -> DayMessage {
+    DayMessage { id, seq, who, text, at }
 }
 
 fn text_of_item(content: &[ContentPart]) -> String {
@@ -375,10 +426,10 @@ fn attachments(item: &TranscriptItem) -> Vec<ArtifactRef> {
     found
 }
 
-/// Signed and written.
-fn shown(app: &App, said: Said) -> Shown {
-    let Said { id, seq, who, text, at } = said;
-    let mut shown = Shown {
+/// The message with signed addresses of its attachments.
+fn signed(app: &App, message: DayMessage) -> SignedMessage {
+    let DayMessage { id, seq, who, text, at } = message;
+    let mut signed = SignedMessage {
         id,
         seq,
         role: "user",
@@ -390,18 +441,18 @@ fn shown(app: &App, said: Said) -> Shown {
     };
     match who {
         MessageAuthor::User(artifacts) => {
-            let signed = |artifact: ArtifactRef| Attachment {
+            let signed_attachment = |artifact: ArtifactRef| Attachment {
                 url: super::attachments::signed(app, &artifact.artifact_id),
                 mime_type: artifact.media_type,
             };
-            let attachments: Vec<Attachment> = artifacts.into_iter().map(signed).collect();
-            shown.url = Some(attachments.first().map(|attachment| attachment.url.clone()));
-            shown.attachments = if attachments.len() > 1 { attachments } else { Vec::new() };
+            let attachments: Vec<Attachment> = artifacts.into_iter().map(signed_attachment).collect();
+            signed.url = Some(attachments.first().map(|attachment| attachment.url.clone()));
+            signed.attachments = if attachments.len() > 1 { attachments } else { Vec::new() };
         }
-        MessageAuthor::Assistant(ui) => (shown.role, shown.ui_schema) = ("assistant", Some(ui)),
-        MessageAuthor::Tool(ui) => (shown.role, shown.ui_schema) = ("tool", Some(ui)),
+        MessageAuthor::Assistant(ui) => (signed.role, signed.ui_schema) = ("assistant", Some(ui)),
+        MessageAuthor::Tool(ui) => (signed.role, signed.ui_schema) = ("tool", Some(ui)),
     }
-    shown
+    signed
 }
 
 #[cfg(test)]
@@ -433,8 +484,8 @@ mod tests {
         RunMessage { run, id: id.to_owned(), who, text: text.to_owned(), at }
     }
 
-    fn outline(said: &[Said]) -> Vec<(&str, u64)> {
-        said.iter().map(|said| (said.id.as_str(), said.seq)).collect()
+    fn outline(messages: &[DayMessage]) -> Vec<(&str, u64)> {
+        messages.iter().map(|message| (message.id.as_str(), message.seq)).collect()
     }
 
     #[test]
@@ -447,7 +498,7 @@ mod tests {
             item(7, None, "user", "q2", 50),
         ];
         let users = [(4, Some("u1".to_owned())), (7, Some("u2".to_owned()))].into();
-        let said = merged(
+        let messages = merged(
             &items,
             &users,
             vec![
@@ -458,7 +509,7 @@ mod tests {
                 spoken(two, "c2:result", MessageAuthor::Tool(None), "43", 60),
             ],
         );
-        assert_eq!(outline(&said), [("u1", 4), ("a1", 5), ("c1:result", 5), ("a2", 6), ("u2", 7), ("c2:result", 7)]);
+        assert_eq!(outline(&messages), [("u1", 4), ("a1", 5), ("c1:result", 5), ("a2", 6), ("u2", 7), ("c2:result", 7)]);
     }
 
     #[test]
@@ -476,8 +527,8 @@ mod tests {
     fn an_item_that_the_stream_has_not_is_shown_as_it_is_kept() {
         let items =
             [item(1, None, "user", "q", 1), item(2, Some(RunId::new()), "assistant", "a", 2), item(3, None, "system", "s", 3)];
-        let said = merged(&items, &[(1, None)].into(), Vec::new());
-        assert_eq!(outline(&said), [(items[0].event_id.to_string().as_str(), 1), ("t-2", 2)]);
+        let messages = merged(&items, &[(1, None)].into(), Vec::new());
+        assert_eq!(outline(&messages), [(items[0].event_id.to_string().as_str(), 1), ("t-2", 2)]);
     }
 
     #[test]
@@ -501,7 +552,7 @@ mod tests {
         let carrier = MessageBody::Assistant {
             content: None,
             name: None,
-            tool_calls: vec![ToolCall { id: "c1".to_owned(), kind: FunctionType::Function, function }],
+            tool_calls: vec![ToolCall { id: "c1".to_owned(), kind: FunctionType::Function, function, encrypted_value: None }],
         };
         let messages = vec![
             message("a0", assistant(None)),

@@ -16,12 +16,12 @@ use axum::{
     http::request::Parts,
 };
 
-use crate::{app::App, http::Query, openapi};
+use crate::{agui::strict, app::App, http::Query, openapi};
 use errors::{Code, Refusal};
 
 /// Longest id of a thread, as of conversations in events.
 const MAX_THREAD_ID: usize = 256;
-/// Longest id of a run.
+/// Longest id of a run, in characters.
 const MAX_RUN_ID: usize = 128;
 
 /// The agent that answers here.
@@ -37,28 +37,31 @@ fn is_strict(app: &App) -> bool {
     app.host.config().agui.api.profile == AgentProfile::Strict
 }
 
-/// Checks the id of a thread.
-fn check_thread(app: &App, id: &str) -> Result<(), Refusal> {
-    if !is_id(id, MAX_THREAD_ID) {
+/// The id of a thread, in its one form.
+fn checked_thread(app: &App, id: String) -> Result<String, Refusal> {
+    if !is_id(&id, MAX_THREAD_ID) {
         let detail = format!("`threadId` has 1 to {MAX_THREAD_ID} bytes and no control characters");
         return Err(Refusal::new(Code::SessionIdInvalid, detail));
     }
-    if is_strict(app) && uuid::Uuid::try_parse(id).is_err() {
-        return Err(Refusal::new(Code::SessionIdInvalid, "threadId must be a valid UUID"));
+    if !is_strict(app) {
+        return Ok(id);
     }
-    Ok(())
+    strict::thread_id(&id).ok_or_else(|| Refusal::new(Code::SessionIdInvalid, "threadId must be a valid UUID"))
 }
 
 /// The run that a query names.
 fn run_id(query: &mut Query) -> Result<String, Refusal> {
-    let given = query.text("runId").ok_or_else(|| Refusal::new(Code::InvalidRunId, "`runId` is missing: it names the run"))?;
-    if given.chars().count() > MAX_RUN_ID {
+    let run_id = query.text("runId").ok_or_else(|| Refusal::new(Code::InvalidRunId, "`runId` is missing: it names the run"))?;
+    if run_id.chars().count() > MAX_RUN_ID {
         return Err(Refusal::new(Code::InvalidRunId, "runId exceeds length limit"));
     }
-    if !is_id(&given, MAX_RUN_ID) {
-        return Err(Refusal::new(Code::InvalidRunId, format!("`runId` has 1 to {MAX_RUN_ID} bytes and no control characters")));
+    if run_id.chars().any(char::is_control) {
+        return Err(Refusal::new(
+            Code::InvalidRunId,
+            format!("`runId` has 1 to {MAX_RUN_ID} characters and no control characters"),
+        ));
     }
-    Ok(given)
+    Ok(run_id)
 }
 
 fn is_id(text: &str, max: usize) -> bool {
@@ -74,8 +77,7 @@ impl FromRequestParts<App> for ThreadId {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
         let not_text = |_| Refusal::new(Code::SessionIdInvalid, "the id of the thread is not UTF-8");
         let Path(id) = Path::<String>::from_request_parts(parts, app).await.map_err(not_text)?;
-        check_thread(app, &id)?;
-        Ok(Self(id))
+        checked_thread(app, id).map(Self)
     }
 }
 

@@ -18,11 +18,13 @@ use super::{
 use crate::{
     access::ApiRequest,
     agents::{
-        engine::{self, StartedRun},
+        engine::{self, Reading, StartedRun},
+        media,
+        read::{self, ReadInput},
         routes,
         store::Thread,
     },
-    agui::{cursor::Cursor, input, strict},
+    agui::{cursor::Cursor, strict},
     http::{ProblemCode, body, headers::LAST_EVENT_ID, json, located, percent::encode},
 };
 
@@ -109,17 +111,24 @@ pub(crate) async fn start_agent_run(request: ApiRequest) -> Result<Response, Ref
     let agent = super::agent(&app)?;
     body::require_json(&headers)?;
     let strict = super::is_strict(&app);
-    let body = match body::read(body, app.host.config().limits.http_body_bytes).await {
-        Err(problem) if strict && problem.code() == ProblemCode::PayloadTooLarge => {
-            return Err(Refusal::new(Code::RunInputInvalid, "RunAgentInput payload exceeds size limit").with("field", "body"));
-        }
-        body => body?,
+    let read = if strict {
+        let body = match body::read(body, app.host.config().limits.http_body_bytes).await {
+            Err(problem) if problem.code() == ProblemCode::PayloadTooLarge => {
+                return Err(Refusal::new(Code::RunInputInvalid, "RunAgentInput payload exceeds size limit").with("field", "body"));
+            }
+            body => body?,
+        };
+        let input = strict::parse(&body)?;
+        media::check_signed(&app, &headers, &input)?;
+        ReadInput::strict(input)
+    } else {
+        read::read(&app, &headers, body).await?
     };
-    let input = if strict { strict::parse(&body)? } else { input::parse(&body)? };
-    let wanted = routes::ForwardedProps::of(&input)?;
-    let started = engine::begin(&app, &caller, &agent, &input).await?;
-    if names_stream(&headers) {
-        return Ok(routes::follow(&app, started, &input, wanted, &headers).await?);
+    let props = routes::ForwardedProps::of(&read.input)?;
+    let reading = if names_stream(&headers) { Reading::Stream } else { Reading::Elsewhere };
+    let started = engine::begin(&app, &caller, &agent, &read, reading).await?;
+    if reading == Reading::Stream {
+        return Ok(routes::follow(&app, started, &read.input, props, &headers).await?);
     }
     Ok(accepted(&started))
 }

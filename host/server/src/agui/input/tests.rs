@@ -18,7 +18,7 @@ fn of(whole: &Value) -> Result<RunAgentInput, Problem> {
     parse(whole.to_string().as_bytes())
 }
 
-fn said(message: Value) -> Message {
+fn message_of(message: Value) -> Message {
     let input = of(&with(json!({ "messages": [message] }))).unwrap_or_else(|problem| panic!("{problem:?}"));
     input.messages.into_iter().next().unwrap()
 }
@@ -110,7 +110,7 @@ fn both_ways_at_once_must_agree() {
 
 #[test]
 fn every_role_is_read() {
-    let check = |message: Value, expect: Value| assert_eq!(serde_json::to_value(said(message)).unwrap(), expect);
+    let check = |message: Value, expect: Value| assert_eq!(serde_json::to_value(message_of(message)).unwrap(), expect);
     let same = |message: Value| check(message.clone(), message);
     same(json!({ "id": "1", "role": "developer", "content": "x", "name": "n" }));
     same(json!({ "id": "1", "role": "system", "content": "" }));
@@ -147,7 +147,7 @@ fn every_role_is_read() {
 #[test]
 fn every_part_is_read() {
     let check = |part: Value, expect: Value| {
-        let message = said(json!({ "id": "1", "role": "user", "content": [part] }));
+        let message = message_of(json!({ "id": "1", "role": "user", "content": [part] }));
         let message = serde_json::to_value(message).unwrap();
         assert_eq!(message["content"], json!([expect]));
     };
@@ -243,9 +243,9 @@ fn malformed_members_are_refused_with_their_path() {
         (json!({ "threadId": "a\nb" }), "threadId", "control"),
         (json!({ "threadId": "a\u{85}b" }), "threadId", "control"),
         (json!({ "runId": null }), "runId", "missing"),
-        (json!({ "runId": {} }), "runId", "1 to 128 bytes"),
-        (json!({ "runId": "ü".repeat(65) }), "runId", "1 to 128 bytes"),
-        (json!({ "parentRunId": [] }), "parentRunId", "1 to 128 bytes"),
+        (json!({ "runId": {} }), "runId", "1 to 128 characters"),
+        (json!({ "runId": "ü".repeat(129) }), "runId", "1 to 128 characters"),
+        (json!({ "parentRunId": [] }), "parentRunId", "1 to 128 characters"),
         (json!({ "parent_run_id": "\0" }), "parentRunId", "control"),
         (json!({ "protocolVersion": 1.0 }), "protocolVersion", "\"1.0\""),
         (json!({ "protocolVersion": "1" }), "protocolVersion", "\"1.0\""),
@@ -417,7 +417,7 @@ fn passed_on_values_are_not_too_deep() {
 #[test]
 fn large_bodies_are_stored_completely() {
     let text = "ä".repeat(2_000_000);
-    let message = said(json!({ "id": "1", "role": "user", "content": [{ "type": "image",
+    let message = message_of(json!({ "id": "1", "role": "user", "content": [{ "type": "image",
         "source": { "type": "data", "value": text, "mimeType": "image/png" } }] }));
     let MessageBody::User { content: Content::Parts(parts), .. } = message.body else { panic!() };
     let [Part::Image { source: Source::Data { value, .. } }] = parts.as_slice() else { panic!() };

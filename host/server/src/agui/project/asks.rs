@@ -1,6 +1,7 @@
 //! The actions of a host run, for people and for the client.
 
-use agent_host_protocol::RunId;
+use agent_host_protocol::{RunEvent, RunId, encoded::JsonText};
+use agent_host_runs::answer_schema;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::to_raw_value};
 
@@ -8,6 +9,7 @@ use super::{
     Out, content,
     ids::Ids,
     ordered::Ordered,
+    read,
     text::Texts,
     tools::{self, Call, Tools},
 };
@@ -27,6 +29,8 @@ pub(super) struct Asks(Ordered<Ask>);
 #[derive(Debug)]
 struct Ask {
     request: Value,
+    /// The schema in the request, with its members in the order of the runner.
+    schema: Option<JsonText>,
     /// The id on the wire of the call of a frontend tool that it is.
     call: Option<String>,
 }
@@ -37,6 +41,16 @@ pub(super) struct Request {
     action_id: String,
     #[serde(flatten)]
     more: Map<String, Value>,
+    /// As in [`Ask`].
+    #[serde(skip)]
+    schema: Option<JsonText>,
+}
+
+impl Request {
+    /// The request of an event.
+    pub(super) fn of(event: &RunEvent) -> Option<Self> {
+        Some(Self { schema: answer_schema(event.data.get()), ..read(event)? })
+    }
 }
 
 /// A person or the client has said something to it.
@@ -86,7 +100,7 @@ impl Asks {
         tools: &mut Tools,
         request: Request,
     ) -> bool {
-        let Request { action_id, more } = request;
+        let Request { action_id, more, schema } = request;
         let text = |name: &str| more.get(name).and_then(Value::as_str);
         if text("policy") == Some("allow") || self.0.contains(&action_id) {
             return false;
@@ -101,7 +115,7 @@ impl Asks {
             };
             tools.asked_of_client(out, ids, texts, &call)
         });
-        self.0.get_or_insert_with(&action_id, || Ask { request: Value::Object(more), call });
+        self.0.get_or_insert_with(&action_id, || Ask { request: Value::Object(more), schema, call });
         true
     }
 
@@ -111,19 +125,19 @@ impl Asks {
             let why = answered.reason.map_or("declined".to_owned(), |reason| format!("declined: {reason}"));
             return unmade(out, ids, call, &why);
         }
-        let (said, error, message_id) = match answered.answer {
+        let (spoken, error, message_id) = match answered.answer {
             Some(Answer::OfClient { content, error, message_id }) => (content, error, message_id),
-            Some(Answer::Other(said)) => (said, None, None),
+            Some(Answer::Other(spoken)) => (spoken, None, None),
             None => (Value::Null, None, None),
         };
-        let said = match (content::content(said), error) {
+        let spoken = match (content::content(spoken), error) {
             (Content::Text(text), Some(error)) if text.is_empty() => Content::Text(error),
-            (said, _) => said,
+            (spoken, _) => spoken,
         };
         // An answer in a message of the client is in the client's history already; any other answer is sent.
         match message_id.filter(|id| !id.is_empty()) {
-            Some(message_id) => out.past(tools::result(message_id, call, said)),
-            None => out.say(tools::result(ids.result(&call), call, said)),
+            Some(message_id) => out.past(tools::result(message_id, call, spoken)),
+            None => out.say(tools::result(ids.result(&call), call, spoken)),
         }
     }
 
@@ -153,7 +167,7 @@ impl Asks {
 
     pub(super) fn interrupts(&self, run: RunId) -> Vec<Interrupt> {
         let interrupt = |(action, ask): (&str, &Ask)| {
-            let interrupt = interrupts::interrupt(run, action, &ask.request);
+            let interrupt = interrupts::interrupt(run, action, &ask.request, ask.schema.as_ref());
             Interrupt { tool_call_id: ask.call.clone(), ..interrupt }
         };
         self.0.iter().map(interrupt).collect()

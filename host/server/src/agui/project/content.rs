@@ -3,11 +3,13 @@
 use agent_host_protocol::{
     Event,
     message::{ArtifactRef, ContentPart},
+    transcript::TranscriptItem,
 };
+use agent_host_runs::{ClaimedCall, HistoryClaim};
 use serde_json::{Map, Value, json};
 
 use super::with;
-use crate::agui::event::{Content, Message, MessageBody, Part, Source};
+use crate::agui::event::{Content, Function, FunctionType, Message, MessageBody, Part, Source, ToolCall};
 
 /// CUSTOM event: the run has made or said this artifact.
 pub(super) const ARTIFACT: &str = "agent-host.artifact";
@@ -18,7 +20,7 @@ fn artifact_url(artifact_id: &str) -> String {
 }
 
 /// An artifact, for a CUSTOM event.
-pub(super) fn shown(artifact: &ArtifactRef, message: Option<&str>) -> Value {
+pub(super) fn artifact_content(artifact: &ArtifactRef, message: Option<&str>) -> Value {
     let mut value = json!({
         "artifactId": artifact.artifact_id,
         "mediaType": artifact.media_type,
@@ -34,7 +36,9 @@ pub(super) fn shown(artifact: &ArtifactRef, message: Option<&str>) -> Value {
 /// The message of the user that an event is, where it says something.
 pub(crate) fn user_message(event: &Event) -> Option<Message> {
     let input = &event.envelope.input;
-    let text = input.text.iter().filter(|text| !text.is_empty()).cloned().map(|text| Part::Text { text });
+    // The texts of parts are the text of the event as well.
+    let has_text = input.contents.iter().any(|part| matches!(part, ContentPart::Text(_)));
+    let text = input.text.iter().filter(|text| !text.is_empty() && !has_text).cloned().map(|text| Part::Text { text });
     let attachments = input.attachments.iter().map(artifact_part);
     let parts: Vec<Part> = text.chain(input.contents.iter().map(part)).chain(attachments).collect();
     let agui = event.envelope.data.get("agui");
@@ -50,7 +54,32 @@ pub(crate) fn user_message(event: &Event) -> Option<Message> {
         Err(parts) => Content::Parts(parts),
     };
     let body = MessageBody::User { content, name: of_client("name") };
-    Some(Message { id, body, subagent: None, metadata: Map::new() })
+    let metadata = agui.and_then(|agui| agui.get("metadata")).and_then(Value::as_object).cloned().unwrap_or_default();
+    Some(Message { id, body, subagent: None, metadata })
+}
+
+/// The message of a claimed history that an item of a transcript is; `None` for an item that the host has seen.
+pub(crate) fn claimed_message(item: &TranscriptItem) -> Option<Message> {
+    let HistoryClaim { message_id, tool_calls, tool_call_id, name } = HistoryClaim::of(item)?;
+    let texts =
+        item.content.iter().filter_map(|part| if let ContentPart::Text(text) = part { Some(text.as_str()) } else { None });
+    let text: String = texts.collect();
+    let call = |call: ClaimedCall| ToolCall {
+        id: call.call_id,
+        kind: FunctionType::Function,
+        function: Function { name: call.tool_name, arguments: call.arguments },
+        encrypted_value: None,
+    };
+    let body = match (item.role.as_str(), tool_call_id) {
+        ("tool", Some(tool_call_id)) => MessageBody::Tool { content: Content::Text(text), tool_call_id, error: None },
+        ("assistant", _) => MessageBody::Assistant {
+            content: Some(text).filter(|text| !text.is_empty()),
+            name,
+            tool_calls: tool_calls.into_iter().map(call).collect(),
+        },
+        _ => MessageBody::User { content: Content::Text(text), name },
+    };
+    Some(Message { id: message_id, body, subagent: None, metadata: Map::new() })
 }
 
 /// The content of a result: a text, or parts where there is something else in it.

@@ -8,6 +8,7 @@
 //! [`Step::End`] is one *segment*: one AG-UI run.
 
 mod asks;
+mod children;
 mod content;
 mod ids;
 mod ordered;
@@ -21,10 +22,11 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use content::user_message;
+pub(crate) use children::Children;
+pub(crate) use content::{claimed_message, user_message};
 pub(crate) use ids::{run_of, tool_call_id};
 
-use std::mem;
+use std::{collections::HashMap, mem};
 
 use agent_host_protocol::{
     ResultKind, RunEvent, RunId, Timestamp,
@@ -79,7 +81,7 @@ pub(crate) enum End {
     },
     /// The host run waits for people. At least one.
     Interrupt { interrupts: Vec<Interrupt>, usage: Vec<Usage> },
-    /// Somebody has cancelled the host run.
+    /// The host run was cancelled.
     Cancelled { usage: Vec<Usage> },
     /// The host run has failed.
     Error { message: String, code: Option<String>, usage: Vec<Usage> },
@@ -98,6 +100,7 @@ pub(crate) struct Projector {
     asks: Asks,
     ui: Ui,
     usage: Tally,
+    children: Children,
 }
 
 /// The reason to close all open elements.
@@ -126,7 +129,13 @@ impl Projector {
             asks: Asks::default(),
             ui: Ui::default(),
             usage: Tally::default(),
+            children: Children::default(),
         }
+    }
+
+    /// The same, with the content of child runs.
+    pub(crate) fn with_children(self, children: Children) -> Self {
+        Self { children, ..self }
     }
 
     /// Processes the next event of the record. Returns no step for a repeated event, or for an event after the terminal
@@ -146,7 +155,7 @@ impl Projector {
     }
 
     fn project(&mut self, event: &RunEvent) {
-        let Self { ids, out, texts, tools, asks, ui, usage, .. } = self;
+        let Self { ids, out, texts, tools, asks, ui, usage, children, .. } = self;
         match ResultKind::from_name(&event.kind) {
             Some(ResultKind::MessageDelta) => {
                 if let Some(delta) = read(event) {
@@ -171,6 +180,11 @@ impl Projector {
                     tools.started(out, ids, texts, started);
                 }
             }
+            Some(ResultKind::ToolCallArguments) => {
+                if let Some(arguments) = read(event) {
+                    tools.arguments(out, arguments);
+                }
+            }
             Some(ResultKind::ToolCallProgress) => {
                 if let Some(progress) = read(event) {
                     tools.progress(out, progress);
@@ -187,7 +201,7 @@ impl Projector {
                     artifact: agent_host_protocol::message::ArtifactRef,
                 }
                 if let Some(Created { artifact }) = read(event) {
-                    out.custom(content::ARTIFACT, content::shown(&artifact, None));
+                    out.custom(content::ARTIFACT, content::artifact_content(&artifact, None));
                 }
             }
             Some(ResultKind::StateUpdated) => {
@@ -204,7 +218,7 @@ impl Projector {
                 }
             }
             Some(ResultKind::ActionRequested) => {
-                let asked = read(event).is_some_and(|request| asks.requested(out, ids, texts, tools, request));
+                let asked = asks::Request::of(event).is_some_and(|request| asks.requested(out, ids, texts, tools, request));
                 if asked && self.outside {
                     self.waits();
                 }
@@ -226,7 +240,7 @@ impl Projector {
             }
             Some(ResultKind::ChildEnded) => {
                 if let Some(ended) = read(event) {
-                    ui.child_ended(out, ended);
+                    ui.child_ended(out, children, ended);
                 }
             }
             Some(ResultKind::ModelCallCompleted) => {
@@ -309,7 +323,9 @@ impl Projector {
         let Self { ids, out, texts, tools, asks, ui, .. } = self;
         out.end_reasoning();
         texts.close(out, closing);
-        if closing != Closing::Waits {
+        if closing == Closing::Waits {
+            tools.cut_all(out);
+        } else {
             asks.close(out, ids);
             tools.close(out, ids, closing);
         }
@@ -345,6 +361,16 @@ fn read<T: DeserializeOwned>(event: &RunEvent) -> Option<T> {
     serde_json::from_str(event.data.get()).ok()
 }
 
+/// The metadata that an executor has sent with a result, for the first event of it. Members that the host or the client defines
+/// are left out.
+fn metadata_of(event: &RunEvent) -> Map<String, Value> {
+    const RESERVED: [&str; 3] = ["agentHost", "agnoBackground", "@ag-ui/client"];
+    let Some(metadata) = &event.metadata else { return Map::new() };
+    let mut metadata: Map<String, Value> = serde_json::from_str(metadata.get()).unwrap_or_default();
+    metadata.retain(|name, _| !RESERVED.contains(&name.as_str()));
+    metadata
+}
+
 /// The JSON Pointer (RFC 6901) of a key of an object.
 fn pointer(key: &str) -> String {
     format!("/{}", key.replace('~', "~0").replace('/', "~1"))
@@ -357,6 +383,12 @@ struct Out {
     next: Cursor,
     timestamp: Timestamp,
     reasoning: Option<Reasoning>,
+    /// The ids of reasoning by the names that the guest gave it: of the last one under each.
+    reasoned: HashMap<String, String>,
+    /// The subagent that speaks.
+    subagent: Option<String>,
+    /// Metadata for the next event.
+    metadata: Map<String, Value>,
 }
 
 /// An open reasoning: the next element of another kind ends it.
@@ -374,6 +406,7 @@ impl Out {
         if is_next {
             self.next = Cursor { sequence: event.sequence, part: 0 };
             self.timestamp = event.timestamp;
+            self.metadata = metadata_of(event);
         }
         is_next
     }
@@ -381,6 +414,16 @@ impl Out {
     fn say(&mut self, kind: Kind) {
         self.end_reasoning();
         self.event(kind);
+    }
+
+    /// Adds a member to the metadata of the next event.
+    fn mark(&mut self, name: &str, value: Value) {
+        self.metadata.insert(name.to_owned(), value);
+    }
+
+    /// The last reasoning under this name.
+    fn reasoning_of(&self, name: &str) -> Option<&str> {
+        self.reasoned.get(name).map(String::as_str)
     }
 
     fn custom(&mut self, name: impl Into<String>, value: Value) {
@@ -416,6 +459,7 @@ impl Out {
                 let id = ids.reasoning(&name);
                 self.event(Kind::ReasoningStart { message_id: id.clone() });
                 self.event(Kind::ReasoningMessageStart { message_id: id.clone(), role: ReasoningRole::Reasoning });
+                self.reasoned.insert(name.clone(), id.clone());
                 self.reasoning = Some(Reasoning { name, id: id.clone() });
                 id
             }
@@ -436,7 +480,8 @@ impl Out {
     }
 
     fn stamped(&mut self, kind: Kind) -> Stamped {
-        Stamped { event: Event::from(kind).at(self.timestamp), at: self.place() }
+        let (subagent, metadata) = (self.subagent.clone(), mem::take(&mut self.metadata));
+        Stamped { event: Event { subagent, metadata, ..Event::from(kind).at(self.timestamp) }, at: self.place() }
     }
 
     fn place(&mut self) -> Cursor {

@@ -75,7 +75,7 @@ fn event() -> impl Strategy<Value = (String, Value)> {
             .prop_map(|(id, role, text)| json!({ "message_id": id, "chunk": { "role": role, "content": text } }))
     };
     let of = |kind: &'static str, data: BoxedStrategy<Value>| data.prop_map(move |data| (kind.to_owned(), data)).boxed();
-    let said = || {
+    let spoken = || {
         vec![
             of("message.delta", chunk().boxed()),
             of(
@@ -94,6 +94,11 @@ fn event() -> impl Strategy<Value = (String, Value)> {
                 (id(), content()).prop_map(|(id, result)| json!({ "tool_call_id": id, "result": result })).boxed(),
             ),
             of("tool.call.completed", id().prop_map(|id| json!({ "tool_call_id": id, "tool_name": "t", "error": "e" })).boxed()),
+            of("tool.call.started", id().prop_map(|id| json!({ "tool_call_id": id, "parameters_bytes": 9 })).boxed()),
+            of(
+                "tool.call.arguments",
+                (id(), any::<bool>()).prop_map(|(id, last)| json!({ "tool_call_id": id, "delta": "d", "last": last })).boxed(),
+            ),
             of("tool.call.progress", id().prop_map(|id| json!({ "tool_call_id": id, "progress": 1 })).boxed()),
             of("state.updated", id().prop_map(|key| json!({ "scope": "conversation", "key": key, "value": 1 })).boxed()),
         ]
@@ -115,6 +120,8 @@ fn event() -> impl Strategy<Value = (String, Value)> {
         of("ui.subagent.failed", id().prop_map(|id| json!({ "subagent_id": id, "message": "m" })).boxed()),
         of("ui.schema", id().prop_map(|id| json!({ "message_id": id, "schema": {} })).boxed()),
         of("ui.schema", id().prop_map(|id| json!({ "tool_call_id": id, "schema": {} })).boxed()),
+        of("ui.encrypted", id().prop_map(|id| json!({ "message_id": id, "encrypted_value": "e" })).boxed()),
+        of("ui.encrypted", id().prop_map(|id| json!({ "tool_call_id": id, "encrypted_value": "e" })).boxed()),
         of("run.child.started", id().prop_map(|id| json!({ "run_id": id, "runner_id": "plugin:a/b/c" })).boxed()),
         of("run.child.ended", id().prop_map(|id| json!({ "run_id": id, "status": "failed" })).boxed()),
         of("acme.other", noise().boxed()),
@@ -131,7 +138,9 @@ fn event() -> impl Strategy<Value = (String, Value)> {
         ),
         of(
             "action.answered",
-            (action(), content()).prop_map(|(id, said)| json!({ "action_id": id, "decision": "submit", "answer": said })).boxed(),
+            (action(), content())
+                .prop_map(|(id, spoken)| json!({ "action_id": id, "decision": "submit", "answer": spoken }))
+                .boxed(),
         ),
         of("action.answered", action().prop_map(|id| json!({ "action_id": id, "decision": "decline" })).boxed()),
         of("action.resolved", action().prop_map(|id| json!({ "action_id": id, "outcome": "expired" })).boxed()),
@@ -143,7 +152,7 @@ fn event() -> impl Strategy<Value = (String, Value)> {
         ResultKind::ALL.iter().filter(|kind| !kind.is_terminal()).map(|kind| kind.as_str().to_owned()).collect();
     let malformed = (prop::sample::select(kinds), noise()).boxed();
     let any = |all: Vec<BoxedStrategy<(String, Value)>>| prop::strategy::Union::new(all).boxed();
-    prop_oneof![8 => any(said()), 4 => any(shown), 4 => any(asked), 1 => malformed]
+    prop_oneof![8 => any(spoken()), 4 => any(shown), 4 => any(asked), 1 => malformed]
 }
 
 fn last() -> impl Strategy<Value = (String, Value)> {
@@ -164,6 +173,7 @@ prop_compose! {
         let run_id = RunId::from_bytes(run);
         let event = |((kind, data), sequence): ((String, Value), u64)| RunEvent {
             run_id, kind, data: host_data(&data), sequence, timestamp: sequence,
+            source: agent_host_protocol::EventSource::Host, metadata: None,
         };
         events.into_iter().chain(last).zip(1..).map(event).collect()
     }

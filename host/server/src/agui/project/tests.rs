@@ -1,4 +1,6 @@
 mod asks;
+mod children;
+mod ui;
 
 use agent_host_protocol::{Event as HostEvent, EventId, event::Envelope, result::host_data};
 use serde_json::json;
@@ -13,12 +15,20 @@ fn project(outside: bool, events: &[(&str, Value)]) -> Vec<String> {
     let prefix = format!("{run}:");
     let steps = events.iter().zip(1..).flat_map(|((kind, data), sequence)| {
         let data = host_data(&serde_json::from_str(&data.to_string().replace("RUN", &run.to_string())).unwrap());
-        projector.push(&RunEvent { run_id: run, kind: (*kind).to_owned(), data, sequence, timestamp: sequence })
+        projector.push(&RunEvent {
+            run_id: run,
+            kind: (*kind).to_owned(),
+            data,
+            sequence,
+            timestamp: sequence,
+            source: agent_host_protocol::EventSource::Host,
+            metadata: None,
+        })
     });
-    steps.map(|step| shown(&step).replace(&prefix, "").replace(&run.to_string(), "RUN")).collect()
+    steps.map(|step| outline_of(&step).replace(&prefix, "").replace(&run.to_string(), "RUN")).collect()
 }
 
-fn shown(step: &Step) -> String {
+fn outline_of(step: &Step) -> String {
     match step {
         Step::Event(stamped) => event(&stamped.event.kind),
         Step::Past(stamped) => format!("past {}", event(&stamped.event.kind)),
@@ -31,11 +41,11 @@ fn shown(step: &Step) -> String {
                 None => format!("SUCCESS pending {}", pending.join(" ")),
             },
             End::Interrupt { interrupts, .. } => {
-                let shown = interrupts.iter().map(|asked| {
+                let outline_of = interrupts.iter().map(|asked| {
                     let call = asked.tool_call_id.as_ref().map(|call| format!("({call})")).unwrap_or_default();
                     format!("{}={}{call}", asked.id, asked.reason)
                 });
-                format!("INTERRUPT {}", shown.collect::<Vec<_>>().join(" "))
+                format!("INTERRUPT {}", outline_of.collect::<Vec<_>>().join(" "))
             }
             End::Cancelled { .. } => "CANCELLED".to_owned(),
             End::Error { message, code, .. } => format!("ERROR {} {message}", code.as_deref().unwrap_or_default()),
@@ -70,6 +80,7 @@ fn event(kind: &Kind) -> String {
         Kind::SubagentStarted { subagent_run_id, name, description, parent_tool_call_id, .. } => {
             format!("g[{subagent_run_id} {name} {description:?} {parent_tool_call_id:?}")
         }
+        Kind::SubagentFinished { subagent_run_id, outcome: Some(_), .. } => format!("g~{subagent_run_id}"),
         Kind::SubagentFinished { subagent_run_id, .. } => format!("g]{subagent_run_id}"),
         Kind::SubagentError { subagent_run_id, code, .. } => format!("g!{subagent_run_id} {code:?}"),
         Kind::Custom { name, value } => format!("{name} {value}"),
@@ -163,9 +174,9 @@ fn messages_interleave_and_what_is_left_open_ends_with_the_run() {
 
 #[test]
 fn roles_are_those_that_texts_have() {
-    let said = |role: &str| ("message.delta", json!({ "message_id": role, "chunk": { "role": role, "content": "x" } }));
+    let spoken = |role: &str| ("message.delta", json!({ "message_id": role, "chunk": { "role": role, "content": "x" } }));
     check(
-        &[said("user"), said("tool"), said("system"), done()],
+        &[spoken("user"), spoken("tool"), spoken("system"), done()],
         &["t[user User", "t.user x", "t[system System", "t.system x", "t]user", "t]system", SUCCESS],
     );
 }
@@ -431,102 +442,6 @@ fn another_attempt_has_other_ids() {
 }
 
 #[test]
-fn steps_activities_subagents_and_forms() {
-    check(
-        &[
-            ("ui.step.finished", json!({ "name": "a" })),
-            ("ui.step.started", json!({ "name": "a" })),
-            ("ui.step.started", json!({ "name": "a" })),
-            ("ui.step.started", json!({ "name": "b" })),
-            ("ui.step.finished", json!({ "name": "a" })),
-            ("ui.activity.delta", json!({ "activity_id": "p", "activity_type": "plan", "patch": [] })),
-            ("ui.activity", json!({ "activity_id": "p", "activity_type": "plan", "content": { "n": 1 } })),
-            (
-                "ui.activity.delta",
-                json!({ "activity_id": "p", "activity_type": "plan", "patch": [{ "op": "replace", "path": "/n", "value": 2 }] }),
-            ),
-            started("t"),
-            (
-                "ui.subagent.started",
-                json!({ "subagent_id": "s", "name": "critic", "description": "d", "parent_tool_call_id": "t" }),
-            ),
-            ("ui.subagent.started", json!({ "subagent_id": "s", "name": "critic" })),
-            ("ui.subagent.finished", json!({ "subagent_id": "s", "result": 1 })),
-            ("ui.subagent.started", json!({ "subagent_id": "s", "name": "critic" })),
-            ("ui.subagent.failed", json!({ "subagent_id": "s", "message": "no", "code": "x" })),
-            ("ui.subagent.failed", json!({ "subagent_id": "s", "message": "no" })),
-            ("run.child.started", json!({ "run_id": "c1", "runner_id": "plugin:a/b/helper", "objective": "help" })),
-            ("run.child.started", json!({ "run_id": "c2" })),
-            ("run.child.ended", json!({ "run_id": "c1", "status": "completed" })),
-            ("ui.schema", json!({ "tool_call_id": "t", "schema": { "a": 1 } })),
-            ("ui.schema", json!({ "message_id": "m", "schema": { "a": 2 } })),
-            ("ui.schema", json!({ "message_id": "m", "schema": { "a": 3 } })),
-            completed("m", "x"),
-            ended("t", ""),
-            ("run.failed", json!({ "code": "runner_error", "message": "broken", "details": { "log": "secret" } })),
-        ],
-        &[
-            "s[a",
-            "s[b",
-            "s]a",
-            r#"{"type":"ACTIVITY_SNAPSHOT","messageId":"p:activity","activityType":"plan","content":{"n":1}}"#,
-            r#"{"type":"ACTIVITY_DELTA","messageId":"p:activity","activityType":"plan","patch":[{"op":"replace","path":"/n","value":2}]}"#,
-            "c[t look",
-            r#"c.t {"at":1.0}"#,
-            "c]t",
-            r#"g[s critic Some("d") Some("t")"#,
-            "g]s",
-            "g[s:2 critic None None",
-            r#"g!s:2 Some("x")"#,
-            r#"g[c1 helper Some("help") None"#,
-            "g[c2 run None None",
-            "g]c1",
-            r#"{"type":"ACTIVITY_SNAPSHOT","messageId":"t:ui","activityType":"ui_schema","content":{"a":1}}"#,
-            r#"{"type":"ACTIVITY_SNAPSHOT","messageId":"m:ui","activityType":"ui_schema","content":{"a":2}}"#,
-            r#"{"type":"ACTIVITY_SNAPSHOT","messageId":"m:ui","activityType":"ui_schema","content":{"a":3}}"#,
-            "t[m",
-            "t.m x",
-            "t]m",
-            "x.t ",
-            "s]b",
-            "g!c2 None",
-            "ERROR runner_error broken",
-        ],
-    );
-}
-
-#[test]
-fn results_that_have_not_their_form_are_shown_as_they_are() {
-    check(
-        &[
-            ("ui.step.started", json!({ "name": "" })),
-            ("ui.activity", json!({ "activity_id": "p", "activity_type": "plan", "content": [] })),
-            (
-                "ui.activity.delta",
-                json!({ "activity_id": "p", "activity_type": "plan", "patch": [{ "op": "frob", "path": "" }] }),
-            ),
-            (
-                "ui.activity.delta",
-                json!({ "activity_id": "p", "activity_type": "plan", "patch": [{ "op": "remove", "path": "n" }] }),
-            ),
-            ("ui.subagent.started", json!("s")),
-            ("ui.schema", json!({ "schema": {} })),
-            ("message.delta", json!({ "message_id": 1 })),
-            done(),
-        ],
-        &[
-            r#"ui.step.started {"name":""}"#,
-            r#"ui.activity {"activity_id":"p","activity_type":"plan","content":[]}"#,
-            r#"ui.activity.delta {"activity_id":"p","activity_type":"plan","patch":[{"op":"frob","path":""}]}"#,
-            r#"ui.activity.delta {"activity_id":"p","activity_type":"plan","patch":[{"op":"remove","path":"n"}]}"#,
-            r#"ui.subagent.started "s""#,
-            r#"ui.schema {"schema":{}}"#,
-            SUCCESS,
-        ],
-    );
-}
-
-#[test]
 fn runs_end_in_the_ways_of_the_protocol() {
     let failed = |code: &str| ("run.failed", json!({ "code": code, "message": "m", "retryable": false }));
     check(&[failed("cancelled"), delta("m", "x")], &["CANCELLED"]);
@@ -544,7 +459,15 @@ fn repeated_events_give_no_step() {
     let run = RunId::new();
     let mut projector = Projector::new(run, false);
     let (kind, data) = delta("m", "x");
-    let event = RunEvent { run_id: run, kind: kind.to_owned(), data: host_data(&data), sequence: 4, timestamp: 7 };
+    let event = RunEvent {
+        run_id: run,
+        kind: kind.to_owned(),
+        data: host_data(&data),
+        sequence: 4,
+        timestamp: 7,
+        source: agent_host_protocol::EventSource::Host,
+        metadata: None,
+    };
     let steps = projector.push(&event);
     let at = [Cursor { sequence: 4, part: 0 }, Cursor { sequence: 4, part: 1 }];
     assert_eq!(steps.iter().map(Step::at).collect::<Vec<_>>(), at);
@@ -555,12 +478,12 @@ fn repeated_events_give_no_step() {
 
 #[test]
 fn an_event_that_says_something_is_a_message_of_the_user() {
-    let said = |data: Value| {
+    let spoken = |data: Value| {
         let envelope: Envelope = serde_json::from_value(data).unwrap();
         user_message(&HostEvent { event_id: EventId::new(), received_at: 1, envelope })
     };
     let artifact = |id: &str, media_type: &str| json!({ "artifact_id": id, "media_type": media_type });
-    let message = said(json!({
+    let message = spoken(json!({
         "event_type": "message.received",
         "data": { "agui": { "message_id": "u1", "name": "Ada" } },
         "input": {
@@ -582,12 +505,12 @@ fn an_event_that_says_something_is_a_message_of_the_user() {
     );
 
     let plain =
-        said(json!({ "event_type": "message.received", "input": { "text": "hi" }, "data": { "message_id": "platform's" } }))
+        spoken(json!({ "event_type": "message.received", "input": { "text": "hi" }, "data": { "message_id": "platform's" } }))
             .unwrap();
     assert!(plain.id.parse::<EventId>().is_ok(), "{}", plain.id);
     assert_eq!(plain.body, MessageBody::User { content: Content::Text("hi".to_owned()), name: None });
-    let beside = said(json!({ "event_type": "message.received", "input": { "text": "hi" }, "data": { "message_id": "u2" },
+    let beside = spoken(json!({ "event_type": "message.received", "input": { "text": "hi" }, "data": { "message_id": "u2" },
         "delivery": { "surface": "agui" } }));
     assert_eq!(beside.unwrap().id, "u2");
-    assert_eq!(said(json!({ "event_type": "issue.opened", "input": { "text": "" } })), None);
+    assert_eq!(spoken(json!({ "event_type": "issue.opened", "input": { "text": "" } })), None);
 }

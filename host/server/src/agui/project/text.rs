@@ -37,11 +37,11 @@ pub(super) struct Texts {
     /// Messages that are neither complete nor open: a segment ended inside them, or only their id is known.
     idle: HashMap<String, Text>,
     /// Whole, with their ids where calls may belong to them. A guest that says more under the same name says it in another.
-    said: HashMap<String, Said>,
+    completed: HashMap<String, CompletedMessage>,
     /// Id of the last message of the assistant.
-    last_said: Option<String>,
+    last_message: Option<String>,
     /// Calls that the assistant has asked for in a message, and that nobody has begun.
-    wanted: HashMap<String, Wanted>,
+    announced: HashMap<String, AnnouncedCall>,
 }
 
 #[derive(Debug)]
@@ -53,14 +53,14 @@ struct Text {
 }
 
 #[derive(Debug)]
-struct Said {
+struct CompletedMessage {
     id: String,
     role: TextRole,
 }
 
 /// A call as a message of the assistant has it.
 #[derive(Debug)]
-struct Wanted {
+struct AnnouncedCall {
     message: String,
     call: ToolCall,
 }
@@ -117,12 +117,12 @@ impl Texts {
         }
         beside(out, &text.id, &message.content);
         if role == TextRole::Assistant {
-            self.last_said = Some(whole);
+            self.last_message = Some(whole);
             for call in message.tool_calls {
-                self.wanted.insert(call.call_id.clone(), Wanted { message: text.id.clone(), call });
+                self.announced.insert(call.call_id.clone(), AnnouncedCall { message: text.id.clone(), call });
             }
         }
-        self.said.insert(name, Said { id: text.id, role });
+        self.completed.insert(name, CompletedMessage { id: text.id, role });
     }
 
     /// The run has ended with this message.
@@ -130,7 +130,7 @@ impl Texts {
         let Some(role) = text_role(message.role) else { return };
         let whole = message.text();
         let has_more = message.content.iter().any(|part| !matches!(part, ContentPart::Text(_)));
-        if whole.is_empty() && !has_more || self.last_said.as_ref() == Some(&whole) {
+        if whole.is_empty() && !has_more || self.last_message.as_ref() == Some(&whole) {
             return;
         }
         match self.beginning_of(role, &whole) {
@@ -163,33 +163,33 @@ impl Texts {
             return &text.id;
         }
         if !self.idle.contains_key(name)
-            && let Some(said) = self.said.get(name)
+            && let Some(completed) = self.completed.get(name)
         {
-            return &said.id;
+            return &completed.id;
         }
         &self.idle.entry(name.to_owned()).or_insert_with(|| Text::new(ids.message(name))).id
     }
 
     /// Likewise, of the message that a call belongs to; nothing where it is not the assistant's.
     pub(super) fn parent(&mut self, ids: &mut Ids, name: &str) -> Option<String> {
-        if !self.open.contains(name) && (self.idle.contains_key(name) || !self.said.contains_key(name)) {
+        if !self.open.contains(name) && (self.idle.contains_key(name) || !self.completed.contains_key(name)) {
             let text = self.idle.entry(name.to_owned()).or_insert_with(|| Text::new(ids.message(name)));
             // The client makes a message of the assistant for the call.
             text.role.get_or_insert(TextRole::Assistant);
         }
         let begun = self.open.get(name).or_else(|| self.idle.get(name)).map(|text| (&text.id, text.role));
-        let (id, role) = begun.or_else(|| self.said.get(name).map(|said| (&said.id, Some(said.role))))?;
+        let (id, role) = begun.or_else(|| self.completed.get(name).map(|completed| (&completed.id, Some(completed.role))))?;
         (role == Some(TextRole::Assistant)).then(|| id.clone())
     }
 
     /// A call that a message of the assistant asks for, and that nobody has begun.
-    pub(super) fn wanted(&self, call_id: &str) -> Option<&ToolCall> {
-        self.wanted.get(call_id).map(|wanted| &wanted.call)
+    pub(super) fn announced(&self, call_id: &str) -> Option<&ToolCall> {
+        self.announced.get(call_id).map(|announced| &announced.call)
     }
 
     /// Starts the message that the call belongs to.
     pub(super) fn take_wanted(&mut self, call_id: &str) -> Option<String> {
-        self.wanted.remove(call_id).map(|wanted| wanted.message)
+        self.announced.remove(call_id).map(|announced| announced.message)
     }
 
     /// Closes the open elements. If the run continues, their messages may continue.
@@ -236,7 +236,7 @@ fn beside(out: &mut Out, message: &str, parts: &[ContentPart]) {
     for part in parts {
         match part {
             ContentPart::Text(_) => {}
-            ContentPart::Artifact(artifact) => out.custom(content::ARTIFACT, content::shown(artifact, Some(message))),
+            ContentPart::Artifact(artifact) => out.custom(content::ARTIFACT, content::artifact_content(artifact, Some(message))),
             ContentPart::Other(part) => out.custom(PART, json!({ "messageId": message, "part": part })),
         }
     }

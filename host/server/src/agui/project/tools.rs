@@ -25,6 +25,8 @@ pub(super) struct Tools {
     running: Ordered<String>,
     /// With one, or the client's to make: of the last call under that name.
     done: HashMap<String, String>,
+    /// Calls whose arguments are not whole yet: those of one call come one after the other.
+    incomplete: Ordered<String>,
     /// Messages of which only the id is known.
     named: HashMap<String, String>,
 }
@@ -46,11 +48,23 @@ pub(super) struct Started {
     tool_call_id: String,
     #[serde(default)]
     tool_name: String,
-    /// `None` if the parameters are too long for the record.
+    /// `None` if the parameters are unknown, or follow in pieces.
     #[serde(default)]
     parameters: Option<Box<RawValue>>,
+    /// Size of parameters that follow in pieces.
+    #[serde(default)]
+    parameters_bytes: Option<u64>,
     #[serde(default)]
     message_id: Option<String>,
+}
+
+/// A piece of the arguments of a call.
+#[derive(Deserialize)]
+pub(super) struct Arguments {
+    tool_call_id: String,
+    delta: String,
+    #[serde(default)]
+    last: bool,
 }
 
 /// A call has ended.
@@ -78,13 +92,32 @@ pub(super) struct Progress {
 
 impl Tools {
     pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, started: Started) {
-        let Started { tool_call_id, tool_name, parameters, message_id } = started;
+        let Started { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = started;
         let (parameters, message) = (parameters.as_deref(), message_id.as_deref());
-        self.begin(out, ids, texts, &Call { name: &tool_call_id, tool: &tool_name, parameters, message });
+        let call = Call { name: &tool_call_id, tool: &tool_name, parameters, message };
+        if parameters.is_some() || parameters_bytes.is_none() {
+            self.begin(out, ids, texts, &call);
+        } else if !self.running.contains(&tool_call_id) {
+            let id = call.opened(out, ids, texts, &mut self.named);
+            self.running.get_or_insert_with(&tool_call_id, || id.clone());
+            self.incomplete.get_or_insert_with(&tool_call_id, || id);
+        }
+    }
+
+    /// Shows a piece of the arguments of a call that has begun.
+    pub(super) fn arguments(&mut self, out: &mut Out, arguments: Arguments) {
+        let Arguments { tool_call_id, delta, last } = arguments;
+        let Some(id) = self.incomplete.get(&tool_call_id).cloned() else { return };
+        out.say(Kind::ToolCallArgs { tool_call_id: id.clone(), delta });
+        if last {
+            self.incomplete.remove(&tool_call_id);
+            out.say(Kind::ToolCallEnd { tool_call_id: id });
+        }
     }
 
     /// A call that the client has to execute, by its id on the wire. Only the client knows the outcome.
     pub(super) fn asked_of_client(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, call: &Call<'_>) -> String {
+        self.cut(out, call.name);
         let shown = self.running.remove(call.name);
         let id = shown.unwrap_or_else(|| call.shown(out, ids, texts, &mut self.named));
         self.done.insert(call.name.to_owned(), id.clone());
@@ -105,12 +138,12 @@ impl Tools {
             }
             self.begin(out, ids, texts, &Call { name: &call_id, tool: &tool_name, parameters: None, message: None });
         }
-        let said = match error {
+        let stated = match error {
             Some(Value::String(error)) => Content::Text(error),
             Some(error) if !error.is_null() => Content::Text(error.to_string()),
             _ => content::content(result),
         };
-        self.result(out, ids, &call_id, said);
+        self.result(out, ids, &call_id, stated);
     }
 
     /// A guest that makes calls by itself may say what came of them in a message for its history.
@@ -123,7 +156,7 @@ impl Tools {
         message: &Message,
     ) {
         if !self.running.contains(call_id) {
-            let Some(call) = texts.wanted(call_id).cloned() else { return };
+            let Some(call) = texts.announced(call_id).cloned() else { return };
             let parameters = to_raw_value(&call.parameters).ok();
             let call = Call { name: call_id, tool: &call.tool_name, parameters: parameters.as_deref(), message: None };
             self.begin(out, ids, texts, &call);
@@ -132,10 +165,25 @@ impl Tools {
     }
 
     /// Says what came of a call that runs; nothing where it does not.
-    fn result(&mut self, out: &mut Out, ids: &mut Ids, call_id: &str, said: Content) {
+    fn result(&mut self, out: &mut Out, ids: &mut Ids, call_id: &str, stated: Content) {
+        self.cut(out, call_id);
         if let Some(id) = self.running.remove(call_id) {
-            out.say(result(ids.result(&id), id.clone(), said));
+            out.say(result(ids.result(&id), id.clone(), stated));
             self.done.insert(call_id.to_owned(), id);
+        }
+    }
+
+    /// Ends the arguments of a call that have no last piece.
+    fn cut(&mut self, out: &mut Out, call_id: &str) {
+        if let Some(id) = self.incomplete.remove(call_id) {
+            out.say(Kind::ToolCallEnd { tool_call_id: id });
+        }
+    }
+
+    /// Ends all arguments that have no last piece. Pieces are in the commit of their call, so these are of a record that was cut.
+    pub(super) fn cut_all(&mut self, out: &mut Out) {
+        for (_, id) in self.incomplete.take() {
+            out.say(Kind::ToolCallEnd { tool_call_id: id });
         }
     }
 
@@ -167,6 +215,7 @@ impl Tools {
             Closing::Retries => "another attempt of the run began before the call had a result",
             Closing::Waits | Closing::Completes | Closing::Fails => "the run ended before the call had a result",
         };
+        self.cut_all(out);
         for (_, id) in self.running.take() {
             out.say(result(ids.result(&id), id, Content::Text(why.to_owned())));
         }
@@ -177,16 +226,22 @@ impl Tools {
 impl Call<'_> {
     /// Shows it, with all of its arguments; gives its id.
     fn shown(&self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, named: &mut HashMap<String, String>) -> String {
-        let id = named.remove(self.name).unwrap_or_else(|| ids.call(self.name));
-        let wanted = texts.take_wanted(self.name);
-        let said = self.message.and_then(|message| texts.parent(ids, message));
-        let parent_message_id = said.or(wanted).or_else(|| ids.carrier(&id));
-        let tool_call_name = if self.tool.is_empty() { UNNAMED } else { self.tool }.to_owned();
-        out.say(Kind::ToolCallStart { tool_call_id: id.clone(), tool_call_name, parent_message_id });
+        let id = self.opened(out, ids, texts, named);
         // Clients parse them.
         let delta = self.parameters.map_or("{}", RawValue::get).to_owned();
         out.say(Kind::ToolCallArgs { tool_call_id: id.clone(), delta });
         out.say(Kind::ToolCallEnd { tool_call_id: id.clone() });
+        id
+    }
+
+    /// Shows that it begins; gives its id.
+    fn opened(&self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, named: &mut HashMap<String, String>) -> String {
+        let id = named.remove(self.name).unwrap_or_else(|| ids.call(self.name));
+        let wanted = texts.take_wanted(self.name);
+        let stated = self.message.and_then(|message| texts.parent(ids, message));
+        let parent_message_id = stated.or(wanted).or_else(|| ids.carrier(&id));
+        let tool_call_name = if self.tool.is_empty() { UNNAMED } else { self.tool }.to_owned();
+        out.say(Kind::ToolCallStart { tool_call_id: id.clone(), tool_call_name, parent_message_id });
         id
     }
 }

@@ -4,10 +4,21 @@ use std::collections::HashMap;
 
 use agent_host_protocol::{ResultKind, RunEvent, ui};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::{Closing, Out, ids::Ids, ordered::Ordered, read, text::Texts, tools::Tools};
-use crate::agui::event::{Kind, PatchOp};
+use super::{
+    Closing, Out,
+    children::{Children, encrypted},
+    ids::Ids,
+    ordered::Ordered,
+    read,
+    text::Texts,
+    tools::Tools,
+};
+use crate::agui::{
+    event::{Kind, PatchOp, SubagentOutcome},
+    ui_schema,
+};
 
 /// The activity that a form is.
 const SCHEMA: &str = "ui_schema";
@@ -16,13 +27,76 @@ const SCHEMA: &str = "ui_schema";
 #[derive(Debug, Default)]
 pub(super) struct Ui {
     steps: Ordered<()>,
-    /// Open subagents, with their ids on the wire.
-    subagents: Ordered<String>,
-    children: Ordered<String>,
+    subagents: Invocations,
+    children: Invocations,
+    /// Steps that were open when the run began to wait.
+    suspended_steps: Ordered<()>,
     /// Ids on the wire.
     activities: HashMap<String, String>,
     /// Ids of forms, by the id of what they are beside.
     schemas: HashMap<String, String>,
+}
+
+/// Subagents of one kind, by the name that the guest or the host gave them.
+#[derive(Debug, Default)]
+struct Invocations {
+    open: Ordered<Invocation>,
+    /// Invocations that were open when the run began to wait. They begin again with the next event about them.
+    suspended: Ordered<Invocation>,
+}
+
+/// A subagent at work.
+#[derive(Debug, Clone)]
+struct Invocation {
+    /// The id on the wire.
+    id: String,
+    name: String,
+    description: Option<String>,
+    parent_tool_call_id: Option<String>,
+}
+
+impl Invocation {
+    fn started(&self) -> Kind {
+        let Self { id, name, description, parent_tool_call_id } = self.clone();
+        Kind::SubagentStarted { subagent_run_id: id, name, description, parent_subagent_run_id: None, parent_tool_call_id }
+    }
+}
+
+impl Invocations {
+    /// Begins a subagent, or one that was suspended again. One that is open stays so.
+    fn begin(&mut self, out: &mut Out, name: &str, new: impl FnOnce() -> Invocation) {
+        if !self.open.contains(name) {
+            let invocation = self.suspended.remove(name).unwrap_or_else(new);
+            out.say(invocation.started());
+            self.open.get_or_insert_with(name, || invocation);
+        }
+    }
+
+    /// Takes a subagent that ends: one that was suspended begins again before.
+    fn end(&mut self, out: &mut Out, name: &str) -> Option<String> {
+        if let Some(open) = self.open.remove(name) {
+            return Some(open.id);
+        }
+        let suspended = self.suspended.remove(name)?;
+        out.say(suspended.started());
+        Some(suspended.id)
+    }
+
+    fn close(&mut self, out: &mut Out, closing: Closing) {
+        for (name, invocation) in self.open.take() {
+            let subagent_run_id = invocation.id.clone();
+            out.say(match closing {
+                Closing::Waits => {
+                    self.suspended.get_or_insert_with(&name, || invocation);
+                    Kind::SubagentFinished { subagent_run_id, result: None, outcome: Some(SubagentOutcome::Suspended) }
+                }
+                Closing::Completes => Kind::SubagentFinished { subagent_run_id, result: None, outcome: None },
+                Closing::Fails | Closing::Retries => {
+                    Kind::SubagentError { subagent_run_id, message: "its run ended before it did".to_owned(), code: None }
+                }
+            });
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -76,12 +150,27 @@ struct Schema {
     schema: Map<String, Value>,
 }
 
-/// The element that a form belongs to.
+#[derive(Deserialize)]
+struct Hints {
+    #[serde(flatten)]
+    beside: FormOwner,
+    hints: Map<String, Value>,
+}
+
+/// The element that a form or an encrypted value belongs to.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum FormOwner {
     Message { message_id: String },
     Call { tool_call_id: String },
+}
+
+/// A value that only the provider of the model can read.
+#[derive(Deserialize)]
+struct Encrypted {
+    #[serde(flatten)]
+    of: FormOwner,
+    encrypted_value: String,
 }
 
 /// A run was started.
@@ -116,7 +205,23 @@ impl Ui {
             ui::SUBAGENT_STARTED => self.subagent_started(out, ids, tools, read(event)),
             ui::SUBAGENT_FINISHED => self.subagent_finished(out, read(event)),
             ui::SUBAGENT_FAILED => self.subagent_failed(out, read(event)),
-            ui::SCHEMA => self.schema(out, ids, texts, tools, read(event)),
+            ui::SCHEMA => read(event).ok_or(Malformed).and_then(|Schema { beside, schema }| {
+                ui_schema::check(&schema).map_err(|why| {
+                    tracing::debug!(why, "an interface is no schema, and is passed on as it is");
+                    Malformed
+                })?;
+                self.schema(out, ids, texts, tools, &beside, schema);
+                Ok(())
+            }),
+            ui::HINTS => read(event).ok_or(Malformed).and_then(|Hints { beside, hints }| {
+                let schema = ui_schema::compile(&hints).map_err(|why| {
+                    tracing::debug!(why, "hints give no interface, and are passed on as they are");
+                    Malformed
+                })?;
+                self.schema(out, ids, texts, tools, &beside, schema);
+                Ok(())
+            }),
+            ui::ENCRYPTED => encrypted_value(out, tools, read(event)),
             name if ResultKind::from_name(name).is_some() => Ok(()),
             _ => Err(Malformed),
         };
@@ -136,7 +241,10 @@ impl Ui {
 
     fn step_finished(&mut self, out: &mut Out, step: Option<Step>) -> Result<(), Malformed> {
         let name = named(step.ok_or(Malformed)?.name)?;
-        if self.steps.remove(&name).is_some() {
+        if self.suspended_steps.remove(&name).is_some() && !self.steps.contains(&name) {
+            out.say(Kind::StepStarted { step_name: name.clone() });
+            out.say(Kind::StepFinished { step_name: name });
+        } else if self.steps.remove(&name).is_some() {
             out.say(Kind::StepFinished { step_name: name });
         }
         Ok(())
@@ -172,26 +280,24 @@ impl Ui {
     ) -> Result<(), Malformed> {
         let Started { subagent_id, name, description, parent_tool_call_id } = started.ok_or(Malformed)?;
         let name = named(name)?;
-        if !self.subagents.contains(&subagent_id) {
-            let parent_tool_call_id = parent_tool_call_id.and_then(|call| tools.known(&call).map(str::to_owned));
-            let id = self.subagents.get_or_insert_with(&subagent_id, || ids.subagent(&subagent_id)).clone();
-            out.say(subagent(id, name, description, parent_tool_call_id));
-        }
+        let parent_tool_call_id = parent_tool_call_id.and_then(|call| tools.known(&call).map(str::to_owned));
+        let new = || Invocation { id: ids.subagent(&subagent_id), name, description, parent_tool_call_id };
+        self.subagents.begin(out, &subagent_id, new);
         Ok(())
     }
 
     fn subagent_finished(&mut self, out: &mut Out, finished: Option<Finished>) -> Result<(), Malformed> {
         let Finished { subagent_id, result } = finished.ok_or(Malformed)?;
-        if let Some(subagent_run_id) = self.subagents.remove(&subagent_id) {
+        if let Some(subagent_run_id) = self.subagents.end(out, &subagent_id) {
             let result = result.filter(|result| !result.is_null());
-            out.say(Kind::SubagentFinished { subagent_run_id, result });
+            out.say(Kind::SubagentFinished { subagent_run_id, result, outcome: None });
         }
         Ok(())
     }
 
     fn subagent_failed(&mut self, out: &mut Out, failed: Option<Failed>) -> Result<(), Malformed> {
         let Failed { subagent_id, message, code } = failed.ok_or(Malformed)?;
-        if let Some(subagent_run_id) = self.subagents.remove(&subagent_id) {
+        if let Some(subagent_run_id) = self.subagents.end(out, &subagent_id) {
             out.say(Kind::SubagentError { subagent_run_id, message, code });
         }
         Ok(())
@@ -203,54 +309,54 @@ impl Ui {
         ids: &mut Ids,
         texts: &mut Texts,
         tools: &mut Tools,
-        schema: Option<Schema>,
-    ) -> Result<(), Malformed> {
-        let Schema { beside, schema: content } = schema.ok_or(Malformed)?;
-        let beside = match &beside {
+        beside: &FormOwner,
+        content: Map<String, Value>,
+    ) {
+        let beside = match beside {
             FormOwner::Message { message_id } => texts.id_of(ids, message_id),
             FormOwner::Call { tool_call_id } => tools.id_of(ids, tool_call_id),
         }
         .to_owned();
         let message_id = self.schemas.entry(beside).or_insert_with_key(|beside| ids.beside(beside)).clone();
         out.say(Kind::ActivitySnapshot { message_id, activity_type: SCHEMA.to_owned(), content, replace: None });
-        Ok(())
     }
 
     pub(super) fn child_started(&mut self, out: &mut Out, ids: &mut Ids, started: ChildStarted) {
         let ChildStarted { run_id, runner_id, objective } = started;
-        if self.children.contains(&run_id) {
-            return;
-        }
-        let id = self.children.get_or_insert_with(&run_id, || ids.child(run_id.clone())).clone();
-        let name = runner_id.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("run").to_owned();
-        out.say(subagent(id, name, Some(objective).filter(|objective| !objective.is_empty()), None));
+        self.children.begin(out, &run_id, || {
+            let name = runner_id.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("run").to_owned();
+            let description = Some(objective).filter(|objective| !objective.is_empty());
+            Invocation { id: ids.child(run_id.clone()), name, description, parent_tool_call_id: None }
+        });
     }
 
-    pub(super) fn child_ended(&mut self, out: &mut Out, ended: ChildEnded) {
+    pub(super) fn child_ended(&mut self, out: &mut Out, children: &Children, ended: ChildEnded) {
         let ChildEnded { run_id, status } = ended;
-        let Some(subagent_run_id) = self.children.remove(&run_id) else { return };
+        let Some(subagent_run_id) = self.children.end(out, &run_id) else { return };
+        if let Ok(run) = run_id.parse() {
+            children.say(out, run, &subagent_run_id);
+        }
         out.say(if status == "completed" {
-            Kind::SubagentFinished { subagent_run_id, result: None }
+            Kind::SubagentFinished { subagent_run_id, result: None, outcome: None }
         } else {
             Kind::SubagentError { subagent_run_id, message: format!("the run ended as {status}"), code: Some(status) }
         });
     }
 
-    /// Closes the open elements. An element that continues in the next segment is not started there again: no event depends
-    /// on its start.
+    /// Closes the open elements. An element that continues in the next segment is suspended, and begins there again with the next
+    /// event about it.
     pub(super) fn close(&mut self, out: &mut Out, closing: Closing) {
         for (step_name, ()) in self.steps.take().into_iter().rev() {
+            let suspended = closing == Closing::Waits;
+            if suspended {
+                self.suspended_steps.get_or_insert_with(&step_name, || ());
+                // Steps have no outcome.
+                out.mark("agentHost", json!({ "suspended": true }));
+            }
             out.say(Kind::StepFinished { step_name });
         }
-        let open = self.children.take().into_iter().chain(self.subagents.take());
-        for (_, subagent_run_id) in open {
-            out.say(match closing {
-                Closing::Waits | Closing::Completes => Kind::SubagentFinished { subagent_run_id, result: None },
-                Closing::Fails | Closing::Retries => {
-                    Kind::SubagentError { subagent_run_id, message: "its run ended before it did".to_owned(), code: None }
-                }
-            });
-        }
+        self.children.close(out, closing);
+        self.subagents.close(out, closing);
         if closing != Closing::Waits {
             *self = Self::default();
         }
@@ -276,6 +382,13 @@ fn is_pointed(operation: &PatchOp) -> bool {
     }
 }
 
-fn subagent(id: String, name: String, description: Option<String>, parent_tool_call_id: Option<String>) -> Kind {
-    Kind::SubagentStarted { subagent_run_id: id, name, description, parent_subagent_run_id: None, parent_tool_call_id }
+/// Shows the encrypted value of a reasoning or of a call that has begun.
+fn encrypted_value(out: &mut Out, tools: &Tools, value: Option<Encrypted>) -> Result<(), Malformed> {
+    let Encrypted { of, encrypted_value } = value.ok_or(Malformed)?;
+    let (subtype, entity) = match &of {
+        FormOwner::Message { message_id } => ("message", out.reasoning_of(message_id).map(str::to_owned)),
+        FormOwner::Call { tool_call_id } => ("tool-call", tools.known(tool_call_id).map(str::to_owned)),
+    };
+    out.say(encrypted(subtype, entity.ok_or(Malformed)?, encrypted_value));
+    Ok(())
 }

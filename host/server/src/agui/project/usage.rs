@@ -43,7 +43,7 @@ impl Tally {
     /// The usage of the segment, as the host measured it.
     pub(super) fn take(&mut self) -> Vec<Usage> {
         let by_model = std::mem::take(&mut self.by_model);
-        by_model.into_iter().map(|(model, used)| shown(model, &used)).collect()
+        by_model.into_iter().map(|(model, used)| usage_of(model, &used)).collect()
     }
 }
 
@@ -55,7 +55,7 @@ fn both(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     }
 }
 
-fn shown(model: String, used: &TokenUsage) -> Usage {
+fn usage_of(model: String, used: &TokenUsage) -> Usage {
     let count = |tokens: u64| Some(tokens.min(MAX_COUNT));
     Usage {
         provider: None,

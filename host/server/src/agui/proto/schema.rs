@@ -225,7 +225,7 @@ events! {
         subagent: Option<String> = "2" string optional,
         message_id: String = "3" string,
         /// The role of a START, the delta of a CONTENT.
-        said: String = "4" string,
+        text: String = "4" string,
     }
 
     ReasoningEncryptedValue {
@@ -282,6 +282,8 @@ events! {
     SubagentFinished {
         subagent_run_id: String = "2" string,
         result: Option<Value> = "3" message optional,
+        /// `suspended`, or empty.
+        outcome: String = "4" string,
     }
 
     SubagentError {

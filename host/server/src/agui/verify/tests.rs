@@ -7,7 +7,7 @@ use super::*;
 use crate::agui::{
     event::{Function, Interrupt, PatchOp, ToolCall, Usage},
     fold::View,
-    sample::{event, events, said},
+    sample::{assistant_message, event, events},
 };
 
 fn check(words: &str) -> Result<(), Violation> {
@@ -247,7 +247,7 @@ fn values_that_the_schema_refuses_are_malformed() {
 
 #[test]
 fn refusals_known_before_the_stream_are_problems() {
-    let mut known = said("m", "");
+    let mut known = assistant_message("m", "");
     known.body = MessageBody::Assistant {
         content: None,
         name: None,
@@ -255,6 +255,7 @@ fn refusals_known_before_the_stream_are_problems() {
             id: "a".into(),
             kind: Default::default(),
             function: Function { name: "tool".into(), arguments: "{}".into() },
+            encrypted_value: None,
         }],
     };
     let mut verifier = Verifier::new();

@@ -5,6 +5,51 @@ const SHOWN_CHARS = 20_000;
 
 const PICTURES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
 
+const STATUSES = ['info', 'success', 'warning', 'error', 'pending'];
+
+/** Components within each other that are drawn. The host refuses more. */
+const LEVELS = 12;
+
+/** An address that a page may show: the host lets no other through. */
+function isSafe(url) {
+  return typeof url === 'string' && /^(https:\/\/|\/api\/v1\/)/.test(url);
+}
+
+/** A component of an interface (`ui_schema`). What is unknown is left out. */
+function component(node, levels) {
+  if (levels === 0 || node === null || typeof node !== 'object') return h('span');
+  const text = (value) => (typeof value === 'string' ? value : '');
+  const status = STATUSES.includes(node.status) ? node.status : 'info';
+  switch (node.type) {
+    case 'stack': {
+      const children = Array.isArray(node.children) ? node.children : [];
+      const box = h('div', { className: 'ui-stack' }, ...children.map((child) => component(child, levels - 1)));
+      box.classList.toggle('card', node.appearance === 'card');
+      box.classList.toggle('row', node.direction === 'horizontal');
+      return box;
+    }
+    case 'text':
+      return h('div', { className: `ui-text ${['title', 'subtitle', 'caption'].find((role) => role === node.role) ?? 'body'}`, dir: 'auto' }, text(node.content));
+    case 'badge': {
+      const badge = h('span', { className: 'ui-badge' }, text(node.label));
+      badge.dataset.status = status;
+      return badge;
+    }
+    case 'field':
+      return h('div', { className: 'ui-field' }, h('span', { className: 'name' }, text(node.label)), h('span', { dir: 'auto' }, text(node.content)));
+    case 'link':
+      if (!isSafe(node.url)) return h('span', {}, text(node.label));
+      return h('a', { href: node.url, rel: 'noopener noreferrer', target: '_blank' }, text(node.label));
+    case 'image':
+      // The policy of the page loads no pictures from elsewhere.
+      return isSafe(node.url) ? h('a', { href: node.url, rel: 'noopener noreferrer', target: '_blank' }, 'Image') : h('span');
+    case 'divider':
+      return h('hr');
+    default:
+      return h('span');
+  }
+}
+
 /** An element with properties and children. */
 export function h(tag, properties = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
@@ -233,6 +278,13 @@ const DRAWERS = {
     this.drawContent(item, message.content);
   },
   activity(item, message) {
+    if (message.activityType === 'ui_schema') {
+      item.className = 'interface';
+      const { root, status } = message.content ?? {};
+      item.dataset.status = STATUSES.includes(status) ? status : 'info';
+      item.replaceChildren(component(root, LEVELS));
+      return;
+    }
     item.className = 'activity';
     const { title, text, message: said, ...rest } = message.content ?? {};
     const line = [title, text, said].filter((part) => typeof part === 'string').join(': ') || message.activityType;

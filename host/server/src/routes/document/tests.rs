@@ -39,8 +39,8 @@ const FALLBACK: &str = "/{*__private__axum_fallback}";
 /// The debug form of the router is the only list of its routes: every path is there in quotes.
 fn routed() -> BTreeSet<String> {
     let (router, _) = routes().split_for_parts();
-    let said = format!("{router:?}");
-    said.split('"').filter(|text| text.starts_with('/') && *text != FALLBACK).map(str::to_owned).collect()
+    let printed = format!("{router:?}");
+    printed.split('"').filter(|text| text.starts_with('/') && *text != FALLBACK).map(str::to_owned).collect()
 }
 
 #[test]
@@ -58,6 +58,31 @@ fn every_audited_route_is_one() {
     for (method, route, action) in crate::control_audit::AUDITED {
         let operation = &document["paths"][route][method.as_str().to_ascii_lowercase()];
         assert!(operation.is_object(), "{action}: there is no {method} {route}");
+    }
+}
+
+#[test]
+fn the_dialect_is_described_at_the_routes_of_its_table_and_nowhere_else() {
+    let document = parsed();
+    let takes = |operation: &Value| {
+        let named = |parameter: &&Value| parameter["name"] == "dialect";
+        operation["parameters"].as_array().map_or(0, |all| all.iter().filter(named).count())
+    };
+    let described: BTreeSet<String> =
+        operations(&document).into_iter().filter(|(_, operation)| takes(operation) == 1).map(|(at, _)| at).collect();
+    let table: BTreeSet<String> = crate::langbot::routes().map(|(method, path)| format!("{method} {path}")).collect();
+    assert_eq!(described, table);
+    assert!(operations(&document).iter().all(|(_, operation)| takes(operation) <= 1));
+    let default =
+        |at: &str| document.pointer(at).unwrap()["parameters"].as_array().unwrap().last().unwrap()["schema"]["default"].clone();
+    assert_eq!(default("/paths/~1api~1v1~1runs/get"), "v1");
+    assert_eq!(default("/paths/~1api~1v1~1pipeline~1queries/post"), "langbot-4.11");
+    // The page of the dialect has a row for each.
+    let page = include_str!("../../../../../docs/LANGBOT.md");
+    for at in table {
+        let short = at.replacen(" /api/v1", " ", 1).replace("{function}", "{action}");
+        let last = short.rsplit('/').next().unwrap();
+        assert!(page.contains(&format!("`{short}`")) || page.contains(&format!("`{last}`")), "{short} is not in docs/LANGBOT.md");
     }
 }
 
@@ -115,14 +140,14 @@ fn every_problem_code_is_there_with_its_meaning() {
         .map(|code| code.as_str().unwrap())
         .collect();
     assert_eq!(named, ProblemCode::ALL.iter().map(|code| code.as_str()).collect::<Vec<_>>());
-    let mut given = BTreeSet::new();
+    let mut documented = BTreeSet::new();
     for (at, operation) in operations(&document) {
         for (status, response) in operation["responses"].as_object().unwrap() {
             let codes = response.pointer("/content/application~1problem+json/schema/allOf/1/properties/code/enum");
             for code in codes.and_then(Value::as_array).into_iter().flatten() {
                 let code = ProblemCode::from_name(code.as_str().unwrap()).unwrap();
                 assert_eq!(code.status().as_str(), status, "{at}");
-                given.insert(code.as_str());
+                documented.insert(code.as_str());
             }
         }
     }
@@ -130,7 +155,7 @@ fn every_problem_code_is_there_with_its_meaning() {
         assert!(code.description().len() > 10, "{code:?}");
         // A path that takes the method cannot refuse it.
         let of_no_operation = *code == ProblemCode::MethodNotAllowed;
-        assert!(of_no_operation || given.contains(code.as_str()), "no route gives {code:?}");
+        assert!(of_no_operation || documented.contains(code.as_str()), "no route gives {code:?}");
     }
 }
 

@@ -33,6 +33,41 @@ fn a_question_ends_the_segment_and_the_next_goes_on() {
             "t[m",
             "t.m yes",
             "t]m",
+            "s[plan",
+            "s]plan",
+            SUCCESS,
+        ],
+    );
+}
+
+#[test]
+fn subagents_are_suspended_while_the_run_waits() {
+    check(
+        &[
+            ("ui.subagent.started", json!({ "subagent_id": "s", "name": "critic" })),
+            ("ui.subagent.started", json!({ "subagent_id": "q", "name": "quiet" })),
+            ("run.child.started", json!({ "run_id": "c1", "runner_id": "plugin:a/b/helper", "objective": "" })),
+            asked(1),
+            waiting("question"),
+            answered(1, json!(1)),
+            resolved(1, "submitted"),
+            ("ui.subagent.finished", json!({ "subagent_id": "s", "result": 1 })),
+            ("ui.subagent.finished", json!({ "subagent_id": "s", "result": 2 })),
+            ("run.child.ended", json!({ "run_id": "c1", "status": "failed" })),
+            done(),
+        ],
+        &[
+            "g[s critic None None",
+            "g[q quiet None None",
+            "g[c1 helper None None",
+            "g~c1",
+            "g~s",
+            "g~q",
+            "INTERRUPT RUN.1=input_required",
+            "g[s critic None None",
+            "g]s",
+            "g[c1 helper None None",
+            r#"g!c1 Some("failed")"#,
             SUCCESS,
         ],
     );
@@ -133,7 +168,15 @@ fn frontend_calls_that_are_named_alike_are_told_apart() {
     let run = RunId::new();
     let mut projector = Projector::new(run, false);
     let mut push = |sequence, (kind, data): (&str, Value)| {
-        projector.push(&RunEvent { run_id: run, kind: kind.to_owned(), data: host_data(&data), sequence, timestamp: 0 });
+        projector.push(&RunEvent {
+            run_id: run,
+            kind: kind.to_owned(),
+            data: host_data(&data),
+            sequence,
+            timestamp: 0,
+            source: agent_host_protocol::EventSource::Host,
+            metadata: None,
+        });
         projector.client_calls().map(|(action, call)| (action.to_owned(), call.to_owned())).collect::<Vec<_>>()
     };
     let waits = |action: &str, call: String| vec![(action.to_owned(), call)];
@@ -174,7 +217,15 @@ fn each_segment_has_the_usage_of_its_own_calls() {
         let mut projector = Projector::new(run, false);
         let mut all = Vec::new();
         for ((kind, data), sequence) in events.iter().zip(1..) {
-            let event = RunEvent { run_id: run, kind: (*kind).to_owned(), data: host_data(data), sequence, timestamp: 0 };
+            let event = RunEvent {
+                run_id: run,
+                kind: (*kind).to_owned(),
+                data: host_data(data),
+                sequence,
+                timestamp: 0,
+                source: agent_host_protocol::EventSource::Host,
+                metadata: None,
+            };
             all.extend(projector.push(&event).into_iter().filter_map(|step| match step {
                 Step::End(End::Success { usage, .. } | End::Interrupt { usage, .. }, _) => {
                     Some(serde_json::to_value(usage).unwrap())

@@ -23,7 +23,7 @@ pub(super) struct ActionDesk<'a> {
     open: VecDeque<OpenAction>,
 }
 
-/// Somebody who types.
+/// A person at a terminal.
 enum Person {
     /// No question was shown yet, so no input is read.
     Silent,
@@ -41,24 +41,24 @@ impl<'a> ActionDesk<'a> {
         let kind = ResultKind::from_name(&event.kind);
         match kind {
             Some(ResultKind::ActionRequested) => {
-                let Some(asked) = OpenAction::of(&event.data_value()) else { return };
+                let Some(action) = OpenAction::of(&event.data_value()) else { return };
                 if self.person.is_none() {
-                    return self.output.remark(&asked.to_nobody());
+                    return self.output.remark(&action.to_nobody());
                 }
-                self.open.push_back(asked);
+                self.open.push_back(action);
                 if self.open.len() == 1 {
                     self.ask();
                 }
             }
             Some(ResultKind::ActionAnswered | ResultKind::ActionResolved) => {
                 let data = event.data_value();
-                let Some(place) = self.open.iter().position(|asked| text::member(&data, "/action_id") == asked.id.as_str())
+                let Some(place) = self.open.iter().position(|action| text::member(&data, "/action_id") == action.id.as_str())
                 else {
                     return;
                 };
                 self.open.remove(place);
                 if place == 0 {
-                    self.output.remark("that was answered by somebody else, or by the clock");
+                    self.output.remark("the question was answered by another client, or has expired");
                     self.ask();
                 }
             }
@@ -68,8 +68,8 @@ impl<'a> ActionDesk<'a> {
 
     /// Shows what is to be answered next.
     fn ask(&mut self) {
-        let Some(asked) = self.open.front() else { return };
-        self.output.remark(&asked.to_person());
+        let Some(action) = self.open.front() else { return };
+        self.output.remark(&action.to_person());
         if let Some(person @ Person::Silent) = &mut self.person {
             let (send, lines) = mpsc::channel(1);
             // The thread waits for the terminal until the process ends, and blocks no other work.
@@ -96,14 +96,14 @@ impl<'a> ActionDesk<'a> {
     pub(super) async fn on_line(&mut self, line: Option<String>) {
         let Some(line) = line else {
             self.person = None;
-            return self.open.drain(..).for_each(|asked| self.output.remark(&asked.to_nobody()));
+            return self.open.drain(..).for_each(|action| self.output.remark(&action.to_nobody()));
         };
-        let Some(asked) = self.open.front() else { return };
-        let response = match asked.response(&line) {
+        let Some(action) = self.open.front() else { return };
+        let response = match action.response(&line) {
             Ok(response) => response,
             Err(problem) => return self.output.remark(problem),
         };
-        match self.host.respond(&asked.id, response, None).await {
+        match self.host.respond(&action.id, response, None).await {
             // The same is asked again.
             Err(HostError::Invalid(problem)) => return self.output.remark(&problem),
             Err(error) => self.output.remark(&error.to_string()),
@@ -147,14 +147,14 @@ impl OpenAction {
 
     fn to_person(&self) -> String {
         let particulars = action_text::particulars(&self.request).into_iter();
-        let shown = text::fields(particulars.filter(|(name, _)| !matches!(*name, "title" | "wants")));
-        let shown: String = shown.lines().map(|line| format!("  {line}\n")).collect();
+        let details = text::fields(particulars.filter(|(name, _)| !matches!(*name, "title" | "wants")));
+        let details: String = details.lines().map(|line| format!("  {line}\n")).collect();
         let prompt = match self.wants {
             Wants::YesOrNo(Decision::Submit, _) => "yes? [y/N]".to_owned(),
             Wants::YesOrNo(yes, _) => format!("{}? [y/N]", yes.as_str()),
             Wants::Words => "answer, as text or JSON; an empty line declines:".to_owned(),
         };
-        format!("the run asks: {}\n{shown}{prompt}", action_text::what(&self.request))
+        format!("the run asks: {}\n{details}{prompt}", action_text::what(&self.request))
     }
 
     fn to_nobody(&self) -> String {
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(request: &Value) -> OpenAction {
+    fn open_action(request: &Value) -> OpenAction {
         let mut request = request.clone();
         request["action_id"] = json!("r.1");
         OpenAction::of(&request).unwrap()
@@ -223,9 +223,9 @@ mod tests {
             (&text, "42", Decision::Submit, None, Some(json!("42"))),
         ] {
             let expect = Response { decision, reason: reason.map(str::to_owned), answer };
-            assert_eq!(asked(request).response(line), Ok(expect), "{line:?} to {request}");
+            assert_eq!(open_action(request).response(line), Ok(expect), "{line:?} to {request}");
         }
-        assert!(asked(&action).response("maybe").is_err());
+        assert!(open_action(&action).response("maybe").is_err());
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_person_sees_what_is_decided() {
         let action = json!({ "kind": "platform_action", "action": "issue.close", "target": { "n": 4 }, "payload": "bye" });
-        insta::assert_snapshot!(asked(&action).to_person(), @r#"
+        insta::assert_snapshot!(open_action(&action).to_person(), @r#"
         the run asks: issue.close {"n":4}
           action   issue.close
           target   {"n":4}
@@ -244,7 +244,7 @@ mod tests {
         approve? [y/N]
         "#);
         let question = json!({ "kind": "question", "question": "choice", "title": "Which?", "description": "One of them." });
-        insta::assert_snapshot!(asked(&question).to_person(), @r"
+        insta::assert_snapshot!(open_action(&question).to_person(), @r"
         the run asks: Which?
           description  One of them.
         answer, as text or JSON; an empty line declines:

@@ -13,12 +13,12 @@ const MAX_TEXT: [usize; 2] = [160, 24];
 
 /// A request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RequestDigest {
     pub(crate) hash: [u8; 8],
     pub(crate) outline: Option<String>,
 }
 
-impl Asked {
+impl RequestDigest {
     /// Of a request that is to be shown.
     pub(crate) fn of(request: &impl Serialize) -> Self {
         let text = serde_json::to_string(request).unwrap_or_default();
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn an_outline_is_short_and_tells_long_requests_apart() {
         let request = |last: &str| json!({ "messages": [{ "text": "a".repeat(100_000) }, { "text": format!("{}{last}", "b".repeat(500)) }] });
-        let (one, other) = (Asked::of(&request("x")), Asked::of(&request("y")));
+        let (one, other) = (RequestDigest::of(&request("x")), RequestDigest::of(&request("y")));
         assert_ne!(one.hash, other.hash);
         let (one, other) = (one.outline.unwrap(), other.outline.unwrap());
         assert!(one.len() <= MAX_OUTLINE + 64, "{}", one.len());
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_request_of_many_parts_is_cut_as_a_whole() {
         let request: Vec<_> = (0..10_000).collect();
-        let outline = Asked::of(&request).outline.unwrap();
+        let outline = RequestDigest::of(&request).outline.unwrap();
         assert!(outline.len() < MAX_OUTLINE + 128 && serde_json::from_str::<Value>(&outline).is_ok());
     }
 

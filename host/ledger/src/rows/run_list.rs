@@ -1,0 +1,129 @@
+//! Rows of [`Table::RunLists`](crate::rows::Table::RunLists): the runs of a conversation, of a parent, of a binding, and those that
+//! ended in a status, in the order of their numbers.
+//!
+//! A key is the kind of the list (one byte), the value of the list, and the number of the run. Texts end with a zero, which no id
+//! has.
+
+use std::borrow::Cow;
+
+use agent_host_protocol::{RunId, RunStatus};
+use serde::Deserialize;
+
+use crate::{error::LedgerError, record::RunFilter, rows::number};
+
+/// The members of a run that lists have.
+#[derive(Deserialize)]
+pub(crate) struct Listed<'a> {
+    status: RunStatus,
+    #[serde(borrow)]
+    binding_id: Cow<'a, str>,
+    #[serde(default, borrow)]
+    conversation_id: Option<Cow<'a, str>>,
+    #[serde(default)]
+    parent_run_id: Option<RunId>,
+}
+
+impl Listed<'_> {
+    /// The keys of the run in its lists, each made in the same memory.
+    pub(crate) fn each_key(&self, run_no: u64, mut each: impl FnMut(&[u8])) {
+        let lists = [
+            self.conversation_id.as_deref().map(RunList::Conversation),
+            self.parent_run_id.map(RunList::Parent),
+            Some(RunList::Binding(&self.binding_id)),
+            self.status.is_terminal().then_some(RunList::Ended(self.status)),
+        ];
+        let mut key = Vec::with_capacity(64);
+        for list in lists.into_iter().flatten() {
+            key.clear();
+            list.write_key(run_no, &mut key);
+            each(&key);
+        }
+    }
+}
+
+/// A list of runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunList<'a> {
+    Conversation(&'a str),
+    Parent(RunId),
+    Binding(&'a str),
+    /// The runs that ended in this status.
+    Ended(RunStatus),
+}
+
+impl<'a> RunList<'a> {
+    /// The list that has fewest runs beside those of the filter; `None` for a filter that no list serves.
+    pub(crate) fn of(filter: &'a RunFilter) -> Option<Self> {
+        let parent = filter.parent_run_id.map(Self::Parent);
+        let conversation = filter.conversation_id.as_deref().map(Self::Conversation);
+        let ended = filter.status.filter(|status| status.is_terminal()).map(Self::Ended);
+        let binding = filter.binding_id.as_deref().map(Self::Binding);
+        let rare = ended.filter(|_| filter.status != Some(RunStatus::Completed));
+        parent.or(conversation).or(rare).or(binding).or(ended)
+    }
+
+    /// The key of a run in the list.
+    pub(crate) fn key(self, run_no: u64) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.write_key(run_no, &mut key);
+        key
+    }
+
+    fn write_key(self, run_no: u64, key: &mut Vec<u8>) {
+        match self {
+            Self::Conversation(id) => put_text(key, 1, id),
+            Self::Parent(id) => {
+                key.push(2);
+                key.extend_from_slice(&id.to_bytes());
+            }
+            Self::Binding(id) => put_text(key, 3, id),
+            Self::Ended(status) => put_text(key, 4, status.as_str()),
+        }
+        key.extend_from_slice(&number(run_no));
+    }
+}
+
+fn put_text(key: &mut Vec<u8>, kind: u8, text: &str) {
+    key.push(kind);
+    key.extend_from_slice(text.as_bytes());
+    key.push(0);
+}
+
+/// The number of the run in a key of the table.
+pub(crate) fn listed_run_no(key: &[u8]) -> Result<u64, LedgerError> {
+    let number = key.last_chunk().ok_or_else(|| LedgerError::damaged("a key of `run_lists` is too short"))?;
+    Ok(u64::from_be_bytes(*number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_takes_the_list_with_the_fewest_runs() {
+        let all = RunFilter {
+            status: Some(RunStatus::Completed),
+            binding_id: Some("b".into()),
+            conversation_id: Some("c".into()),
+            parent_run_id: Some(RunId::new()),
+            ..RunFilter::default()
+        };
+        assert!(matches!(RunList::of(&all), Some(RunList::Parent(_))));
+        let no_parent = RunFilter { parent_run_id: None, ..all };
+        assert_eq!(RunList::of(&no_parent), Some(RunList::Conversation("c")));
+        let of_binding = RunFilter { conversation_id: None, ..no_parent };
+        assert_eq!(RunList::of(&of_binding), Some(RunList::Binding("b")), "most runs complete");
+        let failed = RunFilter { status: Some(RunStatus::Failed), ..of_binding };
+        assert_eq!(RunList::of(&failed), Some(RunList::Ended(RunStatus::Failed)));
+        let running = RunFilter { status: Some(RunStatus::Running), ..RunFilter::default() };
+        assert_eq!(RunList::of(&running), None, "the table of active runs has these");
+    }
+
+    #[test]
+    fn the_keys_of_a_list_are_together_and_in_order() {
+        let keys = [RunList::Binding("a").key(7), RunList::Binding("a").key(300), RunList::Binding("ab").key(1)];
+        assert!(keys.is_sorted());
+        assert_eq!(keys.map(|key| listed_run_no(&key).unwrap()), [7, 300, 1]);
+        assert!(listed_run_no(b"short").is_err());
+    }
+}
