@@ -11,7 +11,7 @@ pub mod webhook;
 pub mod world;
 
 pub use components::component;
-pub use outside::Outside;
+pub use outside::TestExecutor;
 pub use process::Process;
 pub use webhook::Webhook;
 pub use world::World;

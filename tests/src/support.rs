@@ -243,15 +243,15 @@ impl Host {
     }
 
     /// Waits for the end of a run.
-    pub async fn ended(&self, run: &str) -> Ended {
+    pub async fn ended(&self, run: &str) -> EndedRun {
         self.until(run, is_last).await;
-        let ended = Ended { run: self.run(run).await, events: self.events(run).await };
+        let ended = EndedRun { run: self.run(run).await, events: self.events(run).await };
         ended.is_sound();
         ended
     }
 
     /// Takes steps in a run of their own, to the end.
-    pub async fn take(&self, steps: &str) -> Ended {
+    pub async fn take(&self, steps: &str) -> EndedRun {
         let run = self.send(steps).await;
         self.ended(&run).await.completed()
     }
@@ -269,14 +269,14 @@ pub fn lines_of(events: &[Value]) -> String {
 }
 
 /// A run that has ended, and its events.
-pub struct Ended {
+pub struct EndedRun {
     /// The record of the run.
     pub run: Value,
     /// All events of the run.
     pub events: Vec<Value>,
 }
 
-impl Ended {
+impl EndedRun {
     /// The invariants of every run, whatever happened to its host: events 1 to n, one end, and the right number of
     /// resumptions.
     fn is_sound(&self) {
@@ -349,15 +349,15 @@ impl Ended {
     }
 }
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for EndedRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#}\n{}", self.run, lines_of(&self.events))
     }
 }
 
 /// Each run began after the end of the one before.
-pub fn in_order<'a>(ended: impl IntoIterator<Item = &'a Ended>) {
-    let mut before: Option<&Ended> = None;
+pub fn in_order<'a>(ended: impl IntoIterator<Item = &'a EndedRun>) {
+    let mut before: Option<&EndedRun> = None;
     for ended in ended {
         if let Some(before) = before {
             let [end, began] = [&before.run["finished_at"], &ended.run["started_at"]].map(Value::as_u64);

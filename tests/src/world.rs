@@ -107,22 +107,22 @@ impl World {
     }
 
     /// Sends a message without a conversation, waits for the end of its run, and gives the run.
-    pub async fn say(&self, text: &str) -> Ended {
+    pub async fn say(&self, text: &str) -> EndedRun {
         self.ended(self.send(Envelope::message(text, "api")).await).await
     }
 
     /// Likewise in a conversation.
-    pub async fn say_in(&self, conversation: &str, text: &str) -> Ended {
+    pub async fn say_in(&self, conversation: &str, text: &str) -> EndedRun {
         self.ended(self.send(in_conversation(conversation, text)).await).await
     }
 
     /// Waits for the end of a run.
-    pub async fn ended(&self, id: RunId) -> Ended {
+    pub async fn ended(&self, id: RunId) -> EndedRun {
         let run = self.host.wait(id, PATIENCE).await.unwrap();
         assert!(run.status.is_terminal(), "the run did not end: {run:?}");
         let events = self.events(id).await.unwrap();
         assert_eq!(run.last_sequence, events.len() as u64);
-        Ended { run, events }
+        EndedRun { run, events }
     }
 
     /// All events of a run that has ended, as a follower gets them.
@@ -140,14 +140,14 @@ pub fn in_conversation(conversation: &str, text: &str) -> Envelope {
 
 /// A run that has ended, and its events.
 #[derive(Debug)]
-pub struct Ended {
+pub struct EndedRun {
     /// The run.
     pub run: Run,
     /// All of its events.
     pub events: Vec<RunEvent>,
 }
 
-impl Ended {
+impl EndedRun {
     /// The types of the events, in order.
     #[must_use]
     pub fn kinds(&self) -> Vec<&str> {

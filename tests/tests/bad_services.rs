@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use agent_host_protocol::event::Envelope;
 use agent_host_tests::{
     World,
-    world::{Ended, PATIENCE},
+    world::{EndedRun, PATIENCE},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -153,12 +153,12 @@ fn event(binding: &str, steps: Value) -> Envelope {
     serde_json::from_value(json!({ "event_type": format!("test.{binding}"), "data": { "steps": steps } })).unwrap()
 }
 
-async fn run(world: &World, binding: &str, steps: Value) -> Ended {
+async fn run(world: &World, binding: &str, steps: Value) -> EndedRun {
     world.ended(world.send(event(binding, steps)).await).await
 }
 
 #[track_caller]
-fn outcomes(ended: &Ended) -> Vec<Value> {
+fn outcomes(ended: &EndedRun) -> Vec<Value> {
     let answer = ended.events.iter().find(|event| event.kind == "test.answer");
     let answer = answer.unwrap_or_else(|| panic!("the script did not come to its end: {ended:#?}"));
     answer.data_value()["outcomes"].as_array().unwrap().clone()
@@ -174,7 +174,7 @@ fn refused(outcome: &Value, code: &str, category: &str) {
 }
 
 /// The facts of one type.
-fn facts(ended: &Ended, kind: &str) -> Vec<Value> {
+fn facts(ended: &EndedRun, kind: &str) -> Vec<Value> {
     ended.events.iter().filter(|event| event.kind == kind).map(|event| event.data_value()).collect()
 }
 

@@ -68,7 +68,7 @@ impl Test {
             .args(&self.filter)
             .env("AGENT_HOST_BIN", workspace.target().join("debug").join("agent-host"))
             .env("AGENT_HOST_WASM_DIR", guests::dir(workspace));
-        let Watched { summary, succeeded, hung } = watch(&mut cargo, io::stdout().lock(), SILENCE)?;
+        let TestEnd { summary, succeeded, hung } = watch(&mut cargo, io::stdout().lock(), SILENCE)?;
         if hung {
             failures.push(format!(
                 "no test ended within {} minutes, so the tests were stopped: one of those that began last hangs",
@@ -105,7 +105,7 @@ fn lint(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
 
 /// The end of `cargo test`.
 #[derive(Debug, PartialEq, Eq)]
-struct Watched {
+struct TestEnd {
     summary: Summary,
     succeeded: bool,
     /// True if it was stopped after a long silence.
@@ -113,7 +113,7 @@ struct Watched {
 }
 
 /// Runs `cargo test`, passes its output on, and adds up what it says. After a silence of `patience` it is killed with the tests.
-fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyhow::Result<Watched> {
+fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyhow::Result<TestEnd> {
     process::announce(command);
     let mut child = command.stdout(Stdio::piped()).spawn().context("cargo cannot be started")?;
     let (mut summary, mut hung) = (Summary::default(), false);
@@ -138,7 +138,7 @@ fn watch(command: &mut Command, mut out: impl Write, patience: Duration) -> anyh
             }
         }
     }
-    Ok(Watched { summary, succeeded: child.wait()?.success() && !hung, hung })
+    Ok(TestEnd { summary, succeeded: child.wait()?.success() && !hung, hung })
 }
 
 /// Kills a process and all that it has started, where the system lists them.
@@ -218,7 +218,7 @@ mod tests {
         let mut passed_on = Vec::new();
         let watched = watch(Command::new("sh").args(["-c", say]), &mut passed_on, SILENCE).unwrap();
         let summary = Summary { passed: 2, failed: 0 };
-        assert_eq!(watched, Watched { summary, succeeded: false, hung: false });
+        assert_eq!(watched, TestEnd { summary, succeeded: false, hung: false });
         assert_eq!(passed_on, b"test result: ok. 2 passed; 0 failed; 0 ignored\n\xff\n");
     }
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         let say = format!("echo 'test result: ok. 1 passed'; sh -c 'sleep 2; : > {0}; sleep 60' & wait", file.display());
         let mut passed_on = Vec::new();
         let watched = watch(Command::new("sh").args(["-c", &say]), &mut passed_on, Duration::from_millis(300)).unwrap();
-        assert_eq!(watched, Watched { summary: Summary { passed: 1, failed: 0 }, succeeded: false, hung: true });
+        assert_eq!(watched, TestEnd { summary: Summary { passed: 1, failed: 0 }, succeeded: false, hung: true });
         thread::sleep(Duration::from_secs(3));
         assert!(!file.exists());
     }

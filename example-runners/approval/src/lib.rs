@@ -4,7 +4,7 @@
 //!
 //! Worth copying: the four outcomes of an action (done, denied, expired, refused), none of which fails the run.
 
-use agent_host_sdk::interactions::{Answer, Confirmed, Question};
+use agent_host_sdk::interactions::{Answer, Confirmation, Question};
 use agent_host_sdk::serde_json::json;
 use agent_host_sdk::{ActionOutcome, ApiError, Completion, Context, ErrorCode, Failure, FormItem, Manifest, Runner};
 use serde::Deserialize;
@@ -116,9 +116,9 @@ fn ask_which(ctx: &Context, verb: &str, ids: &[u64]) -> Result<Result<u64, Strin
     }
     if let [id] = ids {
         return Ok(match ctx.ask(Question::confirm(format!("{verb} item {id}?")).describe(excerpt(ctx.text())))? {
-            Confirmed::Yes => Ok(*id),
-            Confirmed::No(why) => Err(format!("Then nothing is done. {}", why.unwrap_or_default()).trim().to_owned()),
-            Confirmed::Expired => Err("Nobody answered, so nothing is done.".to_owned()),
+            Confirmation::Yes => Ok(*id),
+            Confirmation::No(why) => Err(format!("Then nothing is done. {}", why.unwrap_or_default()).trim().to_owned()),
+            Confirmation::Expired => Err("Nobody answered, so nothing is done.".to_owned()),
         });
     }
     let choices = ids.iter().map(u64::to_string);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_host_sdk::interactions::{Answer, Confirmed, Question};
+use agent_host_sdk::interactions::{Answer, Confirmation, Question};
 use agent_host_sdk::models::ModelRequest;
 use agent_host_sdk::tools::CALLS_AT_ONCE;
 use agent_host_sdk::{ApiError, Context, Message, ToolCall, ToolError, ToolOperation, Toolbox};
@@ -82,10 +82,10 @@ impl<'a> Person<'a> {
         let parameters: String = call.parameters.chars().take(SHOWN_CHARS).collect();
         let question = Question::confirm(format!("Call the tool {}?", call.tool_name)).describe(parameters);
         Ok(match self.ctx.ask(question) {
-            Ok(Confirmed::Yes) => None,
-            Ok(Confirmed::No(Some(why))) => Some(format!("Error: not called. The user does not want it: {why}")),
-            Ok(Confirmed::No(None)) => Some("Error: not called. The user does not want it.".to_owned()),
-            Ok(Confirmed::Expired) => Some("Error: not called. The user was asked and did not answer.".to_owned()),
+            Ok(Confirmation::Yes) => None,
+            Ok(Confirmation::No(Some(why))) => Some(format!("Error: not called. The user does not want it: {why}")),
+            Ok(Confirmation::No(None)) => Some("Error: not called. The user does not want it.".to_owned()),
+            Ok(Confirmation::Expired) => Some("Error: not called. The user was asked and did not answer.".to_owned()),
             Err(error) if error.is_cancelled() => return Err(error),
             Err(error) => Some(format!("Error: not called. The user could not be asked: {error}")),
         })

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use agent_host_sdk::runs::{Bounds, Gathered, StartRun};
+use agent_host_sdk::runs::{Bounds, ChildResult, StartRun};
 use agent_host_sdk::serde_json::json;
 use agent_host_sdk::{
     ArtifactOperation, Capabilities, Completion, Context, Failure, FormItem, KnowledgeOperation, Manifest, ModelOperation,
@@ -104,7 +104,7 @@ impl Runner for Supervisor {
 }
 
 /// Reports the end of each task. The run fails only if all tasks failed.
-fn report(ctx: &Context, tasks: &[&str], ends: &[Gathered]) -> Result<Completion, Failure> {
+fn report(ctx: &Context, tasks: &[&str], ends: &[ChildResult]) -> Result<Completion, Failure> {
     let failed = ends.iter().filter(|child| !child.end.is_completed()).count();
     let runs: Vec<_> = ends.iter().map(|child| child.run.as_ref().map(|run| run.id())).collect();
     let metadata = json!({"tasks": tasks.len(), "failed": failed, "runs": runs});

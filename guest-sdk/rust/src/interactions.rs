@@ -59,7 +59,7 @@ impl<T> Answer<T> {
 
 /// Answer of a person to a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Confirmed {
+pub enum Confirmation {
     /// The person agreed.
     Yes,
     /// The person disagreed or declined, with an optional reason.
@@ -68,7 +68,7 @@ pub enum Confirmed {
     Expired,
 }
 
-impl Confirmed {
+impl Confirmation {
     /// Returns true if a person agreed.
     #[must_use]
     pub fn is_yes(&self) -> bool {
@@ -99,15 +99,15 @@ pub struct Question<A> {
     read: fn(QuestionAnswer) -> Result<A, ApiError>,
 }
 
-impl Question<Confirmed> {
+impl Question<Confirmation> {
     /// Creates a question for yes or no.
     pub fn confirm(title: impl Into<String>) -> Self {
         Self::new(QuestionKind::Confirmation, title, |answer| {
             Ok(match read::<bool>(answer)? {
-                Answer::Submitted(true) => Confirmed::Yes,
-                Answer::Submitted(false) => Confirmed::No(None),
-                Answer::Declined(why) => Confirmed::No(why),
-                Answer::Expired => Confirmed::Expired,
+                Answer::Submitted(true) => Confirmation::Yes,
+                Answer::Submitted(false) => Confirmation::No(None),
+                Answer::Declined(why) => Confirmation::No(why),
+                Answer::Expired => Confirmation::Expired,
             })
         })
         .schema(r#"{"type":"boolean"}"#)

@@ -162,7 +162,7 @@ impl Client {
 
     /// The events of a run after a cursor, as they come; ends after the terminal event.
     pub(crate) fn follow(&self, id: RunId, after: Option<String>) -> impl Stream<Item = Result<RunEvent, Failure>> + use<> {
-        let reading = Reading { client: self.clone(), id, after, open: None, failures: 0, ended: false };
+        let reading = ResumingReader { client: self.clone(), id, after, open: None, failures: 0, ended: false };
         stream::unfold(reading, |mut reading| async move { reading.next().await.map(|event| (event, reading)) })
     }
 
@@ -256,7 +256,7 @@ impl EventStream {
 }
 
 /// A stream that is taken up again where it broke.
-struct Reading {
+struct ResumingReader {
     client: Client,
     id: RunId,
     after: Option<String>,
@@ -265,7 +265,7 @@ struct Reading {
     ended: bool,
 }
 
-impl Reading {
+impl ResumingReader {
     async fn next(&mut self) -> Option<Result<RunEvent, Failure>> {
         while !self.ended {
             match self.try_next().await {
@@ -288,24 +288,24 @@ impl Reading {
         None
     }
 
-    async fn try_next(&mut self) -> Result<RunEvent, Broken> {
+    async fn try_next(&mut self) -> Result<RunEvent, StreamFault> {
         let events = match &mut self.open {
             Some(events) => events,
             None => {
                 // The first connection shows a wrong id or a missing server; later connections find a server that restarts.
                 let first = self.after.is_none() && self.failures == 0;
                 let response = self.client.stream(self.id, self.after.as_deref()).await;
-                let response = response.map_err(|failure| Broken { failure, hopeless: first })?;
+                let response = response.map_err(|failure| StreamFault { failure, hopeless: first })?;
                 self.open.insert(EventStream::new(response))
             }
         };
-        let passing = |failure| Broken { failure, hopeless: false };
+        let passing = |failure| StreamFault { failure, hopeless: false };
         let (id, data) = match events.next().await.map_err(passing)? {
             Some(event) => event,
             None => return Err(passing(Failure::new("broken_stream", "the stream ended before the run did"))),
         };
         let parsed = serde_json::from_slice(&data);
-        let parsed = parsed.map_err(|error| Broken {
+        let parsed = parsed.map_err(|error| StreamFault {
             failure: Failure::new("broken_stream", format!("not a run event: {error}")),
             hopeless: false,
         })?;
@@ -315,7 +315,7 @@ impl Reading {
 }
 
 /// The reason why there is no next event.
-struct Broken {
+struct StreamFault {
     failure: Failure,
     /// Another connection would not help.
     hopeless: bool,

@@ -59,7 +59,7 @@ impl Telemetry {
             .with_attributes(config.resource.iter().map(|(name, value)| KeyValue::new(name.clone(), value.clone())))
             .build();
         let batches = BatchConfigBuilder::default().with_max_queue_size(WAITING).with_scheduled_delay(GATHER).build();
-        let sent = Sent { exporter, fails: AtomicBool::new(false) };
+        let sent = NotedExporter { exporter, fails: AtomicBool::new(false) };
         let provider = SdkTracerProvider::builder()
             .with_resource(resource)
             .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample_ratio))))
@@ -81,12 +81,12 @@ impl Telemetry {
 
 /// The exporter, which says once when the collector is away, and when it is back.
 #[derive(Debug)]
-struct Sent {
+struct NotedExporter {
     exporter: opentelemetry_otlp::SpanExporter,
     fails: AtomicBool,
 }
 
-impl SpanExporter for Sent {
+impl SpanExporter for NotedExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
         let sent = self.exporter.export(batch).await;

@@ -49,7 +49,7 @@ pub use self::{
     resources::{Names, ResourcePolicy, StatePolicy},
     retention::Retention,
     runner_aliases::RunnerAliases,
-    schedules::{Missed, ScheduleConfig, TickRule},
+    schedules::{MissedTicks, ScheduleConfig, TickRule},
     secret::SecretRef,
     signature::{Algorithm, CustomSignature, Encoding, NamedSignature, Part, SignatureConfig, SignatureScheme},
     telemetry::{LogFormat, TelemetryConfig},

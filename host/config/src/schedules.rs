@@ -39,7 +39,7 @@ pub struct ScheduleConfig {
     pub timezone: Option<String>,
     /// The rule for ticks that passed while the host was down.
     #[serde(default)]
-    pub missed: Missed,
+    pub missed: MissedTicks,
     /// If true, the schedule is active. Default: true.
     #[serde(default = "yes")]
     pub enabled: bool,
@@ -54,7 +54,7 @@ const fn yes() -> bool {
 /// The rule for ticks that passed while the host was down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Missed {
+pub enum MissedTicks {
     /// Missed ticks are skipped.
     #[default]
     Skip,

@@ -17,17 +17,17 @@ use tokio::sync::oneshot;
 use crate::{
     digest::{hex, parse_hex},
     error::{LedgerError, OpenError},
-    files::{Blob, BlobReader, BlobWriter, Blobs, Disk, Need, size_of, unreadable},
+    files::{Blob, BlobReader, BlobWriter, Blobs, Disk, DiskNeed, size_of, unreadable},
     operation::{
         AcceptAnswer, AcceptOperation, AddRunOperation, ArtifactOperation, EntriesOperation, NewArtifact, Operation,
         WriteOperation, audit_bytes, entry_rows,
     },
     options::Options,
-    overlay::{Admitted, Overlay},
-    record::{Accept, Accepted, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
+    overlay::{AdmittedValues, Overlay},
+    record::{Accept, AcceptOutcome, AddRun, ArtifactRecord, AuditRecord, EntryWrite, RunRecord, RunWrite, StateWrite},
     rows::{AuditRow, Reader, View, Views, bounded},
-    store::{Hooks, MergeEvents, Missing, Store, io_error, open},
-    writer::{Counters, Ended, MergeFailure, Queue, Shared, Watch, Writer},
+    store::{Hooks, MergeEvents, MissingLedger, Store, io_error, open},
+    writer::{Counters, MergeFailure, Queue, Shared, Watch, Writer, WriterEnd},
 };
 
 /// A ledger. Clones are handles to the same one.
@@ -135,7 +135,7 @@ impl Options {
 
 impl Ledger {
     fn start(options: Options, hooks: Hooks) -> Result<Self, OpenError> {
-        let opened = open(&options.dir, options.cache_bytes, Missing::Create, &hooks)?;
+        let opened = open(&options.dir, options.cache_bytes, MissingLedger::Create, &hooks)?;
         let views = Arc::new(Views::new(View::of(&opened.database)?));
         let blobs = Blobs::open(&options.dir).map_err(io_error("prepare the blobs of", &options.dir))?;
         let (alive, done) = oneshot::channel();
@@ -196,9 +196,9 @@ impl Ledger {
     /// a run not fresh or a blob not there, [`LedgerError::NotFound`] where an artifact that it refers to is not there,
     /// [`LedgerError::Conflict`] where a state value is not what was expected, [`LedgerError::QuotaExceeded`] where its scope
     /// would have too much, [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
-    pub async fn accept(&self, accept: Accept) -> Result<Accepted, LedgerError> {
+    pub async fn accept(&self, accept: Accept) -> Result<AcceptOutcome, LedgerError> {
         let shared = self.shared();
-        shared.disk.check(Need::NewEvent)?;
+        shared.disk.check(DiskNeed::NewEvent)?;
         let (mut operation, bytes, state, answer) = AcceptOperation::prepare(accept, &shared.blobs)?;
         let runs: Vec<_> = operation.runs.iter().map(|new| Arc::clone(&new.run)).collect();
         let admit = |admitted| {
@@ -210,9 +210,9 @@ impl Ledger {
             AcceptAnswer::New { event_no, first_run_no, transcript_seq } => {
                 let runs = runs.into_iter().zip(first_run_no..);
                 let runs = runs.map(|(run, run_no)| RunRecord { run_no, run: Arc::unwrap_or_clone(run) }).collect();
-                Ok(Accepted::New { event_no, runs, transcript_seq })
+                Ok(AcceptOutcome::New { event_no, runs, transcript_seq })
             }
-            AcceptAnswer::Repeated { event_id } => Ok(Accepted::Repeated { event_id }),
+            AcceptAnswer::Repeated { event_id } => Ok(AcceptOutcome::Repeated { event_id }),
         }
     }
 
@@ -248,7 +248,7 @@ impl Ledger {
         &self,
         state: Vec<StateWrite>,
         bytes: usize,
-        make: impl FnOnce(Option<Admitted>) -> Operation,
+        make: impl FnOnce(Option<AdmittedValues>) -> Operation,
     ) -> Result<(), LedgerError> {
         let shared = self.shared();
         let place = shared.queue.reserve(bytes).await.map_err(|_| shared.unavailable())?;
@@ -291,7 +291,7 @@ impl Ledger {
             let _ = done.await;
         }
         match shared.ended.lock().clone() {
-            Some(Ended::Failed(reason)) => Err(LedgerError::Unavailable(reason)),
+            Some(WriterEnd::Failed(reason)) => Err(LedgerError::Unavailable(reason)),
             _ => Ok(()),
         }
     }
@@ -319,10 +319,10 @@ impl Ledger {
     /// The state of the ledger.
     #[must_use]
     pub fn health(&self) -> Health {
-        if let Some(Ended::Closed(reason) | Ended::Failed(reason)) = self.shared().ended.lock().clone() {
+        if let Some(WriterEnd::Closed(reason) | WriterEnd::Failed(reason)) = self.shared().ended.lock().clone() {
             return Health::Failed(reason.to_string());
         }
-        match self.shared().disk.check(Need::NewEvent) {
+        match self.shared().disk.check(DiskNeed::NewEvent) {
             Err(LedgerError::DiskLow { free, needed }) => Health::DiskLow { free, needed },
             _ => match self.shared().merge_failure.current() {
                 Some(failure) => Health::MergesFail { reason: failure.reason.to_string(), is_full: failure.is_full },
@@ -341,7 +341,7 @@ impl Ledger {
     /// [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
     pub async fn add_run(&self, new: AddRun) -> Result<RunRecord, LedgerError> {
         let shared = self.shared();
-        shared.disk.check(Need::NewEvent)?;
+        shared.disk.check(DiskNeed::NewEvent)?;
         let (operation, bytes, answer) = AddRunOperation::prepare(new)?;
         let run = Arc::clone(&operation.run);
         self.admit(Operation::AddRun(operation), bytes).await?;
@@ -357,7 +357,7 @@ impl Ledger {
     /// [`LedgerError::Storage`] and [`LedgerError::Unavailable`].
     pub async fn add_artifact(&self, record: ArtifactRecord) -> Result<(), LedgerError> {
         let shared = self.shared();
-        shared.disk.check(crate::files::Need::NewEvent)?;
+        shared.disk.check(crate::files::DiskNeed::NewEvent)?;
         let artifact = NewArtifact::prepare(&record, &shared.blobs)?;
         let bytes = artifact.rows.bytes().len();
         bounded(bytes)?;

@@ -73,7 +73,7 @@ mod writer;
 pub use error::{LedgerError, OpenError};
 pub use files::{Blob, BlobReader, BlobWriter};
 pub use handle::{Commit, Health, Ledger};
-pub use operation::Pruned;
+pub use operation::PrunedSegments;
 pub use options::Options;
 pub use read::{
     Feed, FeedBounds, FeedStep,
@@ -81,10 +81,10 @@ pub use read::{
     stats::{Activity, JournalStats, Stats, TableStats},
 };
 pub use record::{
-    Accept, Accepted, AddRun, AppendMark, ArtifactRecord, ArtifactScope, AuditRecord, Branch, EntryWrite, EventRecord, Expected,
-    Forget, Forgotten, Idempotency, JournalRow, JournalSegment, JsonParts, NewContext, NewEvent, NewItem, NewRun, Park, Quota,
-    RunChange, RunFilter, RunRecord, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue, StorageWrite,
-    UPLOAD, Usage, new_artifact_id,
+    Accept, AcceptOutcome, AddRun, AppendMark, ArtifactRecord, ArtifactScope, AuditRecord, Branch, DeletedData, EntryWrite,
+    EventRecord, ExpectedValue, Forget, Idempotency, JournalRow, JournalSegment, JsonParts, NewContext, NewEvent, NewItem,
+    NewRun, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent,
+    StorageValue, StorageWrite, UPLOAD, Usage, new_artifact_id,
 };
 pub use rows::state_tag;
 pub use upkeep::{
@@ -92,7 +92,7 @@ pub use upkeep::{
     check::{CheckReport, Finding, check},
     compact::{CompactReport, compact},
     export::{ExportReport, export},
-    garbage::Collected,
+    garbage::CollectionCounts,
     restore::{RestoreReport, restore},
 };
 pub use writer::Watch;

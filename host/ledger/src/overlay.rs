@@ -17,13 +17,13 @@ struct Ticket(u64);
 
 /// The values of an operation in the overlay. Goes to [`Overlay::settle`] when the operation is committed or refused.
 #[derive(Debug)]
-pub(crate) struct Admitted {
+pub(crate) struct AdmittedValues {
     ticket: Ticket,
     keys: Vec<(String, String)>,
 }
 
 /// Pending writes of one value, oldest first. `None` is a pending delete.
-type Pending = Vec<(Ticket, Option<Box<RawValue>>)>;
+type PendingWrites = Vec<(Ticket, Option<Box<RawValue>>)>;
 
 #[derive(Default)]
 pub(crate) struct Overlay {
@@ -33,7 +33,7 @@ pub(crate) struct Overlay {
 #[derive(Default)]
 struct Inner {
     last: u64,
-    scopes: HashMap<String, BTreeMap<String, Pending>>,
+    scopes: HashMap<String, BTreeMap<String, PendingWrites>>,
 }
 
 impl Overlay {
@@ -46,7 +46,7 @@ impl Overlay {
         &self,
         writes: Vec<StateWrite>,
         stored: impl Fn(&StateWrite) -> Result<Option<u64>, LedgerError>,
-        admit: impl FnOnce(Admitted) -> Result<(), LedgerError>,
+        admit: impl FnOnce(AdmittedValues) -> Result<(), LedgerError>,
     ) -> Result<(), LedgerError> {
         let mut inner = self.inner.lock();
         for (place, write) in writes.iter().enumerate().filter(|(_, write)| write.expected.is_some()) {
@@ -63,7 +63,7 @@ impl Overlay {
         inner.last += 1;
         let ticket = Ticket(inner.last);
         let keys: Vec<_> = writes.iter().map(|write| (write.scope_key.clone(), write.key.clone())).collect();
-        admit(Admitted { ticket, keys })?;
+        admit(AdmittedValues { ticket, keys })?;
         for write in writes {
             inner.scopes.entry(write.scope_key).or_default().entry(write.key).or_default().push((ticket, write.value));
         }
@@ -71,9 +71,9 @@ impl Overlay {
     }
 
     /// Removes the values of an operation. Writes of other operations to the same values stay.
-    pub(crate) fn settle(&self, admitted: impl IntoIterator<Item = Admitted>) {
+    pub(crate) fn settle(&self, admitted: impl IntoIterator<Item = AdmittedValues>) {
         let mut inner = self.inner.lock();
-        for Admitted { ticket, keys } in admitted {
+        for AdmittedValues { ticket, keys } in admitted {
             for (scope, key) in keys {
                 let Some(values) = inner.scopes.get_mut(&scope) else { continue };
                 if let Some(pending) = values.get_mut(&key) {
@@ -111,7 +111,7 @@ mod tests {
         StateWrite { scope_key: "s".into(), key: key.into(), value, ..StateWrite::default() }
     }
 
-    fn admit(overlay: &Overlay, key: &str, value: Option<&str>) -> Admitted {
+    fn admit(overlay: &Overlay, key: &str, value: Option<&str>) -> AdmittedValues {
         let mut admitted = None;
         overlay
             .admit(

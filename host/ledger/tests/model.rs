@@ -13,8 +13,8 @@ mod common;
 use std::collections::BTreeMap;
 
 use agent_host_ledger::{
-    Accept, Accepted, AuditRecord, Expected, Forget, Forgotten, Idempotency, Ledger, LedgerError, Quota, RunChange, RunFilter,
-    RunWrite, StateWrite, StorageContent, StorageValue, StorageWrite, Usage, check, state_tag,
+    Accept, AcceptOutcome, AuditRecord, DeletedData, ExpectedValue, Forget, Idempotency, Ledger, LedgerError, Quota, RunChange,
+    RunFilter, RunWrite, StateWrite, StorageContent, StorageValue, StorageWrite, Usage, check, state_tag,
 };
 use agent_host_protocol::{
     EventId, RunId, RunStatus,
@@ -196,9 +196,9 @@ impl Model {
             ..accept(event.clone(), new.clone())
         };
         match (ledger.accept(accept).await, known) {
-            (Ok(Accepted::Repeated { event_id }), Some((true, first))) => assert_eq!(event_id, first),
+            (Ok(AcceptOutcome::Repeated { event_id }), Some((true, first))) => assert_eq!(event_id, first),
             (Err(LedgerError::IdempotencyConflict { event_id }), Some((false, first))) => assert_eq!(event_id, first),
-            (Ok(Accepted::New { runs, transcript_seq, .. }), None) => {
+            (Ok(AcceptOutcome::New { runs, transcript_seq, .. }), None) => {
                 if let Some((key, hash)) = key {
                     self.keys.insert(key, (hash, event.event_id));
                 }
@@ -249,15 +249,15 @@ impl Model {
         let count = new.len() as u64;
         let status = known.map(|run| changes.iter().filter_map(target).try_fold(run.status, step));
         let audit_only = changes.is_empty() && new.is_empty() && conversation.is_none() && state_of.is_none() && stored.is_none();
-        let tag = |value: &Value| Expected::Value(state_tag(&value.to_string()));
+        let tag = |value: &Value| ExpectedValue::Value(state_tag(&value.to_string()));
         let current = state_of.and_then(|(key, ..)| self.state.get(&format!("s{key}")));
         let expected = state_of.and_then(|(.., expects)| match expects {
             Expects::Anything => None,
-            Expects::Nothing => Some(Expected::Absent),
+            Expects::Nothing => Some(ExpectedValue::Absent),
             Expects::Known => current.map(tag),
             Expects::Other => Some(tag(&json!("another"))),
         });
-        let is_expected = expected.is_none_or(|expected| expected == current.map_or(Expected::Absent, tag));
+        let is_expected = expected.is_none_or(|expected| expected == current.map_or(ExpectedValue::Absent, tag));
         let mut storage = self.storage.clone();
         match stored {
             Some((key, Some(len))) => drop(storage.insert(format!("v{key}"), vec![key; usize::from(len)])),
@@ -343,7 +343,7 @@ impl Model {
             assert_eq!(done.values as usize, self.state.len());
             self.state.clear();
         }
-        assert_eq!(ledger.forget_conversation(forget).await.unwrap(), Forgotten::default());
+        assert_eq!(ledger.forget_conversation(forget).await.unwrap(), DeletedData::default());
     }
 
     fn compare(&self, ledger: &Ledger) {

@@ -394,7 +394,7 @@ impl RunEvent {
     #[must_use]
     pub fn artifact_refs(&self) -> Vec<ArtifactRef> {
         #[derive(Deserialize)]
-        struct Named {
+        struct NamedArtifacts {
             #[serde(default)]
             artifact: Option<ArtifactRef>,
             #[serde(default)]
@@ -405,7 +405,7 @@ impl RunEvent {
         if !self.data.get().contains("artifact") {
             return Vec::new();
         }
-        let Ok(Named { artifact, message, result }) = serde_json::from_str(self.data.get()) else { return Vec::new() };
+        let Ok(NamedArtifacts { artifact, message, result }) = serde_json::from_str(self.data.get()) else { return Vec::new() };
         let parts = message.map(|message| message.content).unwrap_or_default().into_iter().chain(result);
         let of_parts = parts.filter_map(|part| if let ContentPart::Artifact(artifact) = part { Some(artifact) } else { None });
         artifact.into_iter().chain(of_parts).collect()

@@ -94,7 +94,7 @@ impl SentResult {
                 RunResult::ReasoningDelta { message_id, role, text: content }
             }
             Some(ResultKind::MessageCompleted) => {
-                let Completed { message_id, message } = data_of(&kind, &data)?;
+                let MessageEnd { message_id, message } = data_of(&kind, &data)?;
                 RunResult::MessageCompleted { message_id, message: read_message(message)? }
             }
             Some(ResultKind::ToolCallStarted) => {
@@ -151,7 +151,7 @@ struct Chunk {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Completed {
+struct MessageEnd {
     message_id: String,
     message: Value,
 }

@@ -85,9 +85,9 @@ pub fn inherit<F: Future>(future: F) -> impl Future<Output = F::Output> + use<F>
 mod tests {
     use super::*;
 
-    struct Named(&'static str, u32);
+    struct NumberedText(&'static str, u32);
 
-    impl LogIds for Named {
+    impl LogIds for NumberedText {
         fn name(&self) -> &'static str {
             self.0
         }
@@ -116,10 +116,10 @@ mod tests {
     #[tokio::test]
     async fn a_context_travels_with_its_future_and_no_further() {
         assert_eq!(printed(), "");
-        let outer = LogContext::default().with(Named("outer", 1));
+        let outer = LogContext::default().with(NumberedText("outer", 1));
         let inside = outer.scope(async {
             tokio::task::yield_now().await;
-            let inner = LogContext::current().with(Named("inner", 2));
+            let inner = LogContext::current().with(NumberedText("inner", 2));
             let both = inner.scope(async { printed() }).await;
             (both, printed(), tokio::spawn(async { printed() }).await.unwrap())
         });
@@ -131,7 +131,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_spawned_task_inherits_it() {
-        let context = LogContext::default().with(Named("run", 7));
+        let context = LogContext::default().with(NumberedText("run", 7));
         let spawned = context.scope(async {
             let task = tokio::spawn(inherit(async {
                 tokio::task::yield_now().await;
@@ -155,7 +155,7 @@ mod tests {
         }
         let seen = Arc::default();
         let drops = Drops(Arc::clone(&seen));
-        let future = LogContext::default().with(Named("run", 3)).scope(async move {
+        let future = LogContext::default().with(NumberedText("run", 3)).scope(async move {
             let _drops = drops;
             std::future::pending::<()>().await;
         });

@@ -35,17 +35,17 @@ pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Longest `tracestate` that is handed on. The specification asks for 512 characters at least.
 const MAX_TRACESTATE: usize = 512;
 
-struct Installed {
+struct InstalledTracer {
     tracer: BoxedTracer,
     captures_content: bool,
 }
 
-static INSTALLED: OnceLock<Installed> = OnceLock::new();
+static INSTALLED: OnceLock<InstalledTracer> = OnceLock::new();
 
 /// Starts making spans with this tracer; with `captures_content`, spans contain content. A process has one tracer: returns
 /// `false` if there is one already.
 pub fn install(tracer: BoxedTracer, captures_content: bool) -> bool {
-    INSTALLED.set(Installed { tracer, captures_content }).is_ok()
+    INSTALLED.set(InstalledTracer { tracer, captures_content }).is_ok()
 }
 
 /// Spans that were made and could not be sent.

@@ -28,11 +28,11 @@ mod record;
 pub use agent_host_config::{
     AgentApiConfig, AgentProfile, AguiConfig, Algorithm, ApprovalPolicy, ApprovalRule, ApproverConfig, BindingConfig, Bootstrap,
     BusyThread, ClientInstructions, Condition, Config, ConfigError, CustomSignature, DeliveryPolicy, Durability, Encoding,
-    ExternalRunnerConfig, ForeignHistory, InDoubt, LogFormat, Match, Missed, NamedSignature, Names, OnDisconnect, OnLost,
+    ExternalRunnerConfig, ForeignHistory, InDoubt, LogFormat, Match, MissedTicks, NamedSignature, Names, OnDisconnect, OnLost,
     QueuePolicy, ResourcePolicy, Retention, ScheduleConfig, SignatureConfig, SkillConfig, StaticRefConfig, TelemetryConfig,
     WebhookSourceConfig, config_reference,
 };
-pub use agent_host_ledger::{EntryWrite, Forgotten, Idempotency};
+pub use agent_host_ledger::{DeletedData, EntryWrite, Idempotency};
 pub use agent_host_providers::{egress, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook};
 
 pub use crate::{
@@ -48,7 +48,7 @@ pub use crate::{
             RecordWriter, Records, RunFilter, RunRecord, Statistics, StatisticsQuery, UPLOAD, new_artifact_id,
         },
         reload::{ReloadError, ReloadReport, SectionChange},
-        replay::{Ending, Replay, ReplayError, ReplayReport, replay},
+        replay::{Replay, ReplayEnd, ReplayError, ReplayReport, replay},
     },
     intake::{
         accept::{AcceptedEvent, NewEntries},
@@ -57,11 +57,11 @@ pub use crate::{
         delivery::{Delivery, DeliveryFilter, DeliveryState},
         fork::Fork,
         hooks::{HookOutcome, WebhookSourceReport},
-        pipeline::{Adapted, PIPELINE_ADAPTER, PipelineQuery, inline_bytes},
+        pipeline::{AdaptedQuery, PIPELINE_ADAPTER, PipelineQuery, inline_bytes},
         scheduler::ScheduleReport,
     },
     lifecycle::{
-        claims::{Appended, ClaimRequest, ClaimedRun as Claimed},
+        claims::{AppendOutcome, ClaimRequest, ClaimedRun as Claimed},
         dead_letters::DeadLetter,
         executors::{Executor, ExecutorChange, ExecutorNews, ExecutorState, Registration},
         watchers::RunWatch,

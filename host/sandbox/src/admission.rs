@@ -24,7 +24,7 @@ use crate::{
     component::{Component, link},
     components::Components,
     engine::{ADMISSIONS_AT_ONCE, GuestEngine},
-    imports::{self, Refused},
+    imports::{self, ImportRefusal},
     manifests,
 };
 
@@ -90,7 +90,7 @@ pub(crate) async fn admit(admissions: &Arc<Admissions>, path: &Path) -> Admissio
     Admission { report, component }
 }
 
-async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Findings) -> Result<Component, Refused> {
+async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Findings) -> Result<Component, ImportRefusal> {
     let permit = Arc::clone(&admissions.permits).acquire_owned().await.ok();
 
     let limit = admissions.limits.component_bytes;
@@ -151,7 +151,9 @@ async fn try_admit(admissions: &Arc<Admissions>, path: &Path, findings: &mut Fin
 }
 
 /// Runs what takes a core or a disk where nobody is served.
-async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refused> + Send + 'static) -> Result<T, Refused> {
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ImportRefusal> + Send + 'static,
+) -> Result<T, ImportRefusal> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| {
         Err((
             RefusalCode::CompileFailed,
@@ -168,7 +170,7 @@ async fn compile(
     bytes: Arc<Vec<u8>>,
     digest: String,
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
-) -> Result<wasmtime::component::Component, Refused> {
+) -> Result<wasmtime::component::Component, ImportRefusal> {
     let this = Arc::clone(admissions);
     let compiling = off_thread(move || {
         let code = wasmtime::component::Component::from_binary(&this.engine.wasmtime, bytes.as_slice())
@@ -189,7 +191,7 @@ async fn compile(
     })
 }
 
-fn invalid(error: &wasmtime::Error) -> Refused {
+fn invalid(error: &wasmtime::Error) -> ImportRefusal {
     let text = format!("{error:#}");
     (
         RefusalCode::Invalid,
@@ -201,7 +203,7 @@ fn invalid(error: &wasmtime::Error) -> Refused {
 }
 
 /// Reads a plain file, whole or not at all.
-fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Refused> {
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>, ImportRefusal> {
     let unreadable = |message: String, fix: &str| (RefusalCode::Unreadable, message, fix.to_owned());
     // A link could lead out of the directory, and a pipe or device would hold the reader for ever.
     let kind = fs::symlink_metadata(path)

@@ -117,12 +117,12 @@ mod tests {
     /// An empty component: it compiles to something, and that something loads.
     const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
-    struct Cached {
+    struct CacheFolder {
         dir: tempfile::TempDir,
         engine: Engine,
     }
 
-    impl Cached {
+    impl CacheFolder {
         fn new() -> Self {
             let this = Self { dir: tempfile::tempdir().unwrap(), engine: Engine::default() };
             this.cache().store("sha256:00", &Component::from_binary(&this.engine, EMPTY).unwrap());
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn code_that_this_host_wrote_is_loaded() {
-        assert!(Cached::new().loads());
+        assert!(CacheFolder::new().loads());
     }
 
     #[test]
     fn code_that_was_changed_is_not() {
-        let cached = Cached::new();
+        let cached = CacheFolder::new();
         let path = cached.cache().path("sha256:00");
         let code = fs::read(&path).unwrap();
         for place in [0, code.len() / 2, code.len() - 1] {
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn code_from_another_host_component_or_engine_is_not() {
-        let cached = Cached::new();
+        let cached = CacheFolder::new();
         let path = cached.cache().path("sha256:00");
         let cache = cached.cache();
         fs::copy(&path, cache.path("sha256:01")).unwrap();
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_directory_and_its_key_are_private() {
-        let cached = Cached::new();
+        let cached = CacheFolder::new();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(cached.dir.path()), 0o700);
         assert_eq!(mode(&cached.dir.path().join("key")), 0o600);

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::{
     bindings::AgentRunnerPre,
     engine::GuestEngine,
-    guest::{Guest, Waiting},
+    guest::{Guest, PollWait},
 };
 
 /// A component that was admitted: compiled, asked for its manifests, and ready to run.
@@ -54,8 +54,8 @@ impl Component {
         self.uses_wasi_http
     }
 
-    pub(crate) fn waiting(&self) -> Waiting {
-        if self.uses_wasi_http { Waiting::ForReadiness } else { Waiting::ForTimers }
+    pub(crate) fn waiting(&self) -> PollWait {
+        if self.uses_wasi_http { PollWait::ForReadiness } else { PollWait::ForTimers }
     }
 
     pub(crate) fn linked(&self, granted: InterfaceSet) -> wasmtime::Result<Arc<AgentRunnerPre<Guest>>> {

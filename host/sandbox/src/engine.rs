@@ -13,7 +13,7 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 
 use crate::{
     bindings,
-    guest::{Guest, Open, Shut},
+    guest::{Guest, LinkGranted, LinkRefused},
     limits::MAX_MEMORIES,
     wasi_http::OutgoingHttp,
 };
@@ -162,18 +162,18 @@ fn linker(engine: &Engine, granted: InterfaceSet) -> wasmtime::Result<Linker<Gue
     crate::wasi_http::link(&mut linker, outside)?;
 
     let l = &mut linker;
-    bindings::types::add_to_linker::<_, Open>(l, Guest::open)?;
-    bindings::manifest::add_to_linker::<_, Open>(l, Guest::open)?;
-    bindings::context::add_to_linker::<_, Open>(l, Guest::open)?;
-    bindings::results::add_to_linker::<_, Open>(l, Guest::open)?;
-    bindings::log::add_to_linker::<_, Open>(l, Guest::open)?;
+    bindings::types::add_to_linker::<_, LinkGranted>(l, Guest::open)?;
+    bindings::manifest::add_to_linker::<_, LinkGranted>(l, Guest::open)?;
+    bindings::context::add_to_linker::<_, LinkGranted>(l, Guest::open)?;
+    bindings::results::add_to_linker::<_, LinkGranted>(l, Guest::open)?;
+    bindings::log::add_to_linker::<_, LinkGranted>(l, Guest::open)?;
 
     macro_rules! open {
         ($module:ident, $interface:ident) => {
             if granted.contains(Interface::$interface) {
-                bindings::$module::add_to_linker::<_, Open>(l, Guest::open)?;
+                bindings::$module::add_to_linker::<_, LinkGranted>(l, Guest::open)?;
             } else {
-                bindings::$module::add_to_linker::<_, Shut>(l, Guest::not_granted)?;
+                bindings::$module::add_to_linker::<_, LinkRefused>(l, Guest::not_granted)?;
             }
         };
     }

@@ -36,10 +36,10 @@ pub(crate) struct Surface {
 }
 
 /// A reason to refuse, with what is wrong and what to do.
-pub(crate) type Refused = (RefusalCode, String, String);
+pub(crate) type ImportRefusal = (RefusalCode, String, String);
 
 /// Reads the outside of a component.
-pub(crate) fn surface(bytes: &[u8]) -> Result<Surface, Refused> {
+pub(crate) fn surface(bytes: &[u8]) -> Result<Surface, ImportRefusal> {
     if !bytes.starts_with(b"\0asm") {
         return Err((
             RefusalCode::NotWasm,
@@ -89,7 +89,7 @@ pub(crate) fn surface(bytes: &[u8]) -> Result<Surface, Refused> {
     Ok(surface)
 }
 
-fn damaged(error: &wasmparser::BinaryReaderError) -> Refused {
+fn damaged(error: &wasmparser::BinaryReaderError) -> ImportRefusal {
     (
         RefusalCode::NotWasm,
         format!("the file is cut short or damaged: {}", error.message()),
@@ -117,7 +117,7 @@ impl<'a> Name<'a> {
 }
 
 /// Checks that a component with these exports is a runner.
-pub(crate) fn check_exports(exports: &[String]) -> Result<(), Refused> {
+pub(crate) fn check_exports(exports: &[String]) -> Result<(), ImportRefusal> {
     let runners =
         exports.iter().filter_map(|name| Name::parse(name)).filter(|name| name.package == PACKAGE && name.interface == RUNNER);
     let mut other = None;
@@ -232,7 +232,7 @@ fn declaration(interface: Interface) -> String {
 }
 
 /// The refusal for imports that cannot be admitted, if there are any.
-pub(crate) fn refusal(reports: &[ImportReport]) -> Option<Refused> {
+pub(crate) fn refusal(reports: &[ImportReport]) -> Option<ImportRefusal> {
     let bad: Vec<_> = reports.iter().filter(|report| !report.verdict.is_fine()).collect();
     let first = bad.first()?;
     let names: Vec<_> = bad.iter().map(|report| report.name.as_str()).collect();

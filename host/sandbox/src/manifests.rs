@@ -8,19 +8,19 @@ use crate::{
     bindings::AgentRunnerPre,
     calls::NoRun,
     convert,
-    guest::{Guest, Waiting},
-    imports::Refused,
+    guest::{Guest, PollWait},
+    imports::ImportRefusal,
     run::{self, Breakage},
     world::{GuestClock, World},
 };
 
 /// Asks for the manifests, in an instance that can only refuse, for a short time.
-pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<Vec<RunnerManifest>, Refused> {
+pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<Vec<RunnerManifest>, ImportRefusal> {
     let deadline = Duration::from_millis(limits.manifest_ms);
     // The same for every component and every time: a manifest that depends on a clock or on chance is none.
     let world = World::new(limits, GuestClock::new(0), [0; 32]);
     let manifests_call = async {
-        let guest = Guest::new(limits, Waiting::ForTimers, world, Box::new(NoRun), Arc::new(NoRun));
+        let guest = Guest::new(limits, PollWait::ForTimers, world, Box::new(NoRun), Arc::new(NoRun));
         let mut store = run::store(pre.engine(), guest, limits);
         let guest = pre.instantiate_async(&mut store).await;
         match guest {
@@ -55,7 +55,10 @@ pub(crate) async fn ask(pre: &AgentRunnerPre<Guest>, limits: &Limits) -> Result<
 /// A text of a manifest that people read. More is not read by anyone.
 const MAX_TEXT: usize = 4 * 1024;
 
-fn check(manifests: Vec<crate::bindings::manifest::RunnerManifest>, limits: &Limits) -> Result<Vec<RunnerManifest>, Refused> {
+fn check(
+    manifests: Vec<crate::bindings::manifest::RunnerManifest>,
+    limits: &Limits,
+) -> Result<Vec<RunnerManifest>, ImportRefusal> {
     let refused = |message: String| {
         (RefusalCode::ManifestInvalid, message, "correct the manifest and build the component again".to_owned())
     };

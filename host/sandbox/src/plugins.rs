@@ -58,13 +58,13 @@ struct Directory {
     sandbox: Sandbox,
     files: Mutex<BTreeMap<String, File>>,
     /// The published state, replaced as a whole, so that no reader sees half of a change.
-    published: RwLock<Arc<Published>>,
+    published: RwLock<Arc<PublishedPlugins>>,
     /// Held during a scan, so that scans are serialized.
     scanning: tokio::sync::Mutex<u64>,
 }
 
 #[derive(Default)]
-struct Published {
+struct PublishedPlugins {
     reports: Vec<PluginReport>,
     runners: HashMap<RunnerId, Runner>,
 }
@@ -272,7 +272,7 @@ impl Directory {
             }
         }
         let reports = files.values().filter_map(|file| file.report(&doubles)).collect();
-        *self.published.write() = Arc::new(Published { reports, runners });
+        *self.published.write() = Arc::new(PublishedPlugins { reports, runners });
     }
 }
 

@@ -13,7 +13,7 @@ use wasmtime_wasi::p2::{
     subscribe,
 };
 
-use crate::guest::{Guest, Waiting};
+use crate::guest::{Guest, PollWait};
 
 /// Links WASI: that of `wasmtime-wasi`, and over it the timers of this module.
 pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
@@ -60,7 +60,7 @@ impl Poller<'_> {
         self.0.handles.get(pollable)?;
         let due = self.0.timers.get(&pollable.rep()).copied();
         // A pollable that is no timer is always ready.
-        Ok(if self.0.waiting == Waiting::ForTimers { due.or(Some(0)) } else { due })
+        Ok(if self.0.waiting == PollWait::ForTimers { due.or(Some(0)) } else { due })
     }
 
     async fn wait(&mut self, at_ns: u64) {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     /// A guest whose timers nobody ever rings: what it waits for otherwise must come by itself.
-    fn guest(waiting: Waiting) -> Guest {
+    fn guest(waiting: PollWait) -> Guest {
         let limits = Limits::default();
         let world = World::new(&limits, GuestClock::new(0), [0; 32]);
         Guest::new(&limits, waiting, world, Box::new(NoRun), Arc::new(NoRun))
@@ -213,7 +213,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_wasi_http_everything_but_timers_is_ready() {
-        let mut guest = guest(Waiting::ForTimers);
+        let mut guest = guest(PollWait::ForTimers);
         let never = later(&mut guest, None);
         let timer = Poller(&mut guest).timer(HOUR_NS).unwrap();
         let asked = vec![Resource::new_borrow(timer.rep()), Resource::new_borrow(never.rep())];
@@ -225,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn with_wasi_http_what_becomes_ready_comes_before_a_later_timer() {
-        let mut guest = guest(Waiting::ForReadiness);
+        let mut guest = guest(PollWait::ForReadiness);
         let (never, soon) = (later(&mut guest, None), later(&mut guest, Some(SHORT)));
         let timer = Poller(&mut guest).timer(HOUR_NS).unwrap();
         assert!(!Poller(&mut guest).ready(Resource::new_borrow(soon.rep())).await.unwrap());
@@ -236,7 +236,7 @@ mod tests {
 
     #[tokio::test]
     async fn with_wasi_http_a_timer_that_is_due_ends_the_wait() {
-        let mut guest = guest(Waiting::ForReadiness);
+        let mut guest = guest(PollWait::ForReadiness);
         let (never, now) = (later(&mut guest, None), later(&mut guest, Some(Duration::ZERO)));
         guest.world.clock.advance_to(5);
         let timer = Poller(&mut guest).timer(5_000).unwrap();

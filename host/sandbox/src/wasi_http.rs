@@ -71,13 +71,13 @@ pub(crate) fn link(linker: &mut Linker<Guest>, http: OutgoingHttp) -> wasmtime::
 
 /// Puts bounds on the texts of a request, which the implementation takes at any length.
 fn bound(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
-    type Taken = wasmtime::Result<(Result<(), ()>,)>;
+    type SetResult = wasmtime::Result<(Result<(), ()>,)>;
     type Store<'a> = StoreContextMut<'a, Guest>;
 
     let mut types = linker.instance(TYPES)?;
     types.func_wrap(
         "[method]outgoing-request.set-method",
-        |mut store: Store<'_>, (request, method): (Resource<OutgoingRequest>, Method)| -> Taken {
+        |mut store: Store<'_>, (request, method): (Resource<OutgoingRequest>, Method)| -> SetResult {
             if matches!(&method, Method::Other(name) if name.len() > MAX_METHOD_BYTES) {
                 return Ok((Err(()),));
             }
@@ -86,7 +86,7 @@ fn bound(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     )?;
     types.func_wrap(
         "[method]outgoing-request.set-authority",
-        |mut store: Store<'_>, (request, authority): (Resource<OutgoingRequest>, Option<String>)| -> Taken {
+        |mut store: Store<'_>, (request, authority): (Resource<OutgoingRequest>, Option<String>)| -> SetResult {
             if authority.as_ref().is_some_and(|authority| authority.len() > MAX_AUTHORITY_BYTES) {
                 return Ok((Err(()),));
             }
@@ -95,7 +95,7 @@ fn bound(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     )?;
     types.func_wrap(
         "[method]outgoing-request.set-path-with-query",
-        |mut store: Store<'_>, (request, path): (Resource<OutgoingRequest>, Option<String>)| -> Taken {
+        |mut store: Store<'_>, (request, path): (Resource<OutgoingRequest>, Option<String>)| -> SetResult {
             if path.as_ref().is_some_and(|path| path.len() > MAX_PATH_BYTES) {
                 return Ok((Err(()),));
             }
@@ -127,7 +127,7 @@ impl WasiHttpView for Guest {
 }
 
 /// The result of `send_request`: the response, and the future that a connection of its own would need.
-type Sent = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
+type SendResult = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
 impl WasiHttpHooks for Box<dyn HostCalls> {
     fn send_request(
@@ -135,7 +135,7 @@ impl WasiHttpHooks for Box<dyn HostCalls> {
         request: http::Request<WasiBody>,
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
-    ) -> Box<dyn Future<Output = Result<Sent, Error>> + Send> {
+    ) -> Box<dyn Future<Output = Result<SendResult, Error>> + Send> {
         let options = options.unwrap_or_default();
         let request = request.map(|body| -> HttpBody { body.map_err(Into::into).boxed_unsync() });
         // WASI has no time for the whole of a request, so that is the host's.
@@ -231,13 +231,13 @@ mod tests {
     use crate::{
         calls::NoRun,
         engine::GuestEngine,
-        guest::Waiting,
+        guest::PollWait,
         world::{GuestClock, World},
     };
 
     fn guest(limits: &Limits) -> Guest {
         let world = World::new(limits, GuestClock::new(0), [0; 32]);
-        Guest::new(limits, Waiting::ForReadiness, world, Box::new(NoRun), Arc::new(NoRun))
+        Guest::new(limits, PollWait::ForReadiness, world, Box::new(NoRun), Arc::new(NoRun))
     }
 
     fn request(guest: &mut Guest) -> Resource<OutgoingRequest> {

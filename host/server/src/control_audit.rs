@@ -55,14 +55,14 @@ pub(crate) const AUDITED: [(Method, &str, &str); 25] = [
 
 /// Marks the answer to a heartbeat that changed its executor.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Changed;
+pub(crate) struct AuditedChange;
 
 /// Marks the answer to an append that ended its run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EndedRun;
 
 /// A request to an audited route until it is answered.
-pub(crate) struct Audited {
+pub(crate) struct AuditedRequest {
     action: &'static str,
     path: String,
     run_id: Option<RunId>,
@@ -70,7 +70,7 @@ pub(crate) struct Audited {
     peer: Option<SocketAddr>,
 }
 
-impl Audited {
+impl AuditedRequest {
     /// `None` for routes that are not audited. To be called after the admission, which says who asks.
     pub(crate) fn begin(request: &Request) -> Option<Self> {
         let route = request.extensions().get::<MatchedPath>()?.as_str();
@@ -92,7 +92,7 @@ impl Audited {
         if self.action == FINALIZE_BY_APPEND && response.extensions().get::<EndedRun>().is_none() {
             return None;
         }
-        let is_changed = response.extensions().get::<Changed>().is_some() || !response.status().is_success();
+        let is_changed = response.extensions().get::<AuditedChange>().is_some() || !response.status().is_success();
         if self.action == "executors.change" && !is_changed {
             return None;
         }

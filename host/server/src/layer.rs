@@ -26,7 +26,7 @@ use crate::{
     access::authentication,
     agents::profile::errors,
     app::App,
-    control_audit::{self, Audited},
+    control_audit::{self, AuditedRequest},
     http::Problem,
     langbot::Exchange,
     request_log::RequestLog,
@@ -69,7 +69,8 @@ where
         let instance = errors::instance(&request);
         let admitted = log.context().enter(|| authentication::admit(&self.app, &mut request));
         // Unknown callers leave no records: what they can write is bounded by nothing else.
-        let audited = admitted.as_ref().ok().and_then(|_| Audited::begin(&request)).map(|audited| (audited, self.app.clone()));
+        let audited =
+            admitted.as_ref().ok().and_then(|_| AuditedRequest::begin(&request)).map(|audited| (audited, self.app.clone()));
         let admitted = admitted.and_then(|welcome| Ok((welcome, Exchange::begin(&mut request)?)));
         let admitted = admitted.map(|(welcome, exchange)| (welcome, exchange, self.route.call(request)));
         let answering = async move {

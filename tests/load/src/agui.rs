@@ -56,7 +56,7 @@ impl Delays {
 
 /// The view of runs that take their time.
 #[derive(Debug, Serialize)]
-pub(crate) struct Seen {
+pub(crate) struct SeenEvents {
     /// From the request to the first event.
     first_event: Delays,
     /// From the moment in which the model server sends a token to that in which the client has read it.
@@ -65,7 +65,7 @@ pub(crate) struct Seen {
 
 /// The number of ended runs.
 #[derive(Debug, Serialize)]
-pub(crate) struct Ended {
+pub(crate) struct StreamEnd {
     runs: usize,
 }
 
@@ -148,7 +148,7 @@ async fn work(address: SocketAddr, worker: usize, window: Window) -> anyhow::Res
 }
 
 /// Makes `runs` runs and no more, so that what they cost can be divided by them.
-pub(crate) async fn runs(address: SocketAddr, in_flight: usize, runs: usize) -> anyhow::Result<Ended> {
+pub(crate) async fn runs(address: SocketAddr, in_flight: usize, runs: usize) -> anyhow::Result<StreamEnd> {
     let started_runs = Cell::new(0);
     let next = || (started_runs.get() < runs).then(|| started_runs.replace(started_runs.get() + 1));
     let workers = (0..in_flight).map(|_| async {
@@ -160,7 +160,7 @@ pub(crate) async fn runs(address: SocketAddr, in_flight: usize, runs: usize) -> 
         anyhow::Ok(())
     });
     try_join_all(workers).await?;
-    Ok(Ended { runs: started_runs.get() })
+    Ok(StreamEnd { runs: started_runs.get() })
 }
 
 /// A run in a thread of its own, read to its end.
@@ -172,7 +172,7 @@ async fn run(connection: &mut Connection, name: &str) -> anyhow::Result<()> {
 }
 
 /// Runs whose model sends one token at a time. Their starts are spread over the time of a run.
-pub(crate) async fn tokens(address: SocketAddr, streams: Streams, each: usize) -> anyhow::Result<Seen> {
+pub(crate) async fn tokens(address: SocketAddr, streams: Streams, each: usize) -> anyhow::Result<SeenEvents> {
     let Streams { in_flight, tokens, pace_us } = streams;
     let lasts = Duration::from_micros(pace_us).saturating_mul(u32::try_from(tokens)?);
     let apart = lasts / u32::try_from(in_flight.max(1))?;
@@ -195,7 +195,7 @@ pub(crate) async fn tokens(address: SocketAddr, streams: Streams, each: usize) -
         anyhow::Ok((firsts, delays))
     });
     let (firsts, delays): (Vec<_>, Vec<_>) = try_join_all(workers).await?.into_iter().unzip();
-    Ok(Seen { first_event: Delays::of(firsts.concat()), token: Delays::of(delays.concat()) })
+    Ok(SeenEvents { first_event: Delays::of(firsts.concat()), token: Delays::of(delays.concat()) })
 }
 
 /// Clients that ask for a run again in the middle of it, each on a new connection; the time is that until they have read all

@@ -10,7 +10,7 @@ use std::{
 };
 
 use agent_host_ledger::{
-    Accept, Accepted, AuditRecord, Ledger, NewContext, NewEvent, NewItem, NewRun, Options, RunChange, RunWrite, StateWrite,
+    Accept, AcceptOutcome, AuditRecord, Ledger, NewContext, NewEvent, NewItem, NewRun, Options, RunChange, RunWrite, StateWrite,
 };
 use agent_host_protocol::{
     Event, EventId, Run, RunId, RunStatus, context::RunContext, grant::ConversationKey, manifest::StateScope, page::Direction,
@@ -175,7 +175,7 @@ impl Sample {
             state: Vec::new(),
             branch: None,
         };
-        let Accepted::New { runs, .. } = ledger.accept(accept).await? else {
+        let AcceptOutcome::New { runs, .. } = ledger.accept(accept).await? else {
             anyhow::bail!("an event without a key was repeated")
         };
         let run_no = runs.first().context("the event made no run")?.run_no;

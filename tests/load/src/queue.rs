@@ -67,12 +67,12 @@ struct Registered {
 
 #[derive(Deserialize)]
 struct Claimed {
-    run: Made,
+    run: MadeRuns,
     lease_token: String,
 }
 
 #[derive(Deserialize)]
-struct Made {
+struct MadeRuns {
     run_id: String,
 }
 
@@ -121,7 +121,7 @@ fn parse_claim(answer: &str) -> anyhow::Result<HeldRun> {
 /// Makes a run that waits for an executor; gives its id.
 pub(crate) async fn make(connection: &mut Connection) -> anyhow::Result<String> {
     let body = json!({ "binding_id": BINDING, "input": { "text": echo::TEXT } }).to_string();
-    let made: Made = serde_json::from_str(connection.post("/api/v1/runs", "", &body, 202).await?)?;
+    let made: MadeRuns = serde_json::from_str(connection.post("/api/v1/runs", "", &body, 202).await?)?;
     Ok(made.run_id)
 }
 

@@ -68,7 +68,7 @@ struct Ready {
 
 /// The counts at the end.
 #[derive(Debug, Serialize)]
-pub(crate) struct Left {
+pub(crate) struct LeftDeliveries {
     /// Clients that were still connected.
     open: usize,
     /// Events of the run.
@@ -76,7 +76,7 @@ pub(crate) struct Left {
 }
 
 /// Claims a run, starts its followers, and reports; the run continues until the input of this process ends.
-pub(crate) async fn subscribe(address: SocketAddr, subscribers: usize) -> anyhow::Result<Left> {
+pub(crate) async fn subscribe(address: SocketAddr, subscribers: usize) -> anyhow::Result<LeftDeliveries> {
     let began = Instant::now();
     let mut input = input_ends();
     let mut speaker = Speaker::begin(address).await?;
@@ -97,7 +97,7 @@ pub(crate) async fn subscribe(address: SocketAddr, subscribers: usize) -> anyhow
         speaker.say(1).await?;
         crowd.none_has_ended()?;
     }
-    Ok(Left { open: crowd.open().await, received: speaker.received })
+    Ok(LeftDeliveries { open: crowd.open().await, received: speaker.received })
 }
 
 /// Comes when the input of this process is at its end. On a thread of its own, which does not hold up the end of the process.

@@ -18,7 +18,7 @@ runner = "plugin:test/hostile/default"
 #[derive(Default)]
 struct SeenByClients {
     acknowledged: BTreeMap<String, (String, Vec<String>)>,
-    shown: BTreeMap<(String, u64), Value>,
+    streamed: BTreeMap<(String, u64), Value>,
 }
 
 /// The event that a client sends as its `n`th.
@@ -49,7 +49,7 @@ async fn client(url: String, round: usize, client: usize, seen: Arc<Mutex<SeenBy
             let mut stream = stream.bytes_stream().eventsource();
             while let Some(Ok(event)) = stream.next().await {
                 let event: Value = serde_json::from_str(&event.data).unwrap();
-                seen.lock().await.shown.insert((run.clone(), event["sequence"].as_u64().unwrap()), event);
+                seen.lock().await.streamed.insert((run.clone(), event["sequence"].as_u64().unwrap()), event);
             }
         }
     }
@@ -70,7 +70,7 @@ async fn all_events_that_clients_saw_survive_a_kill() {
         host = Process::start_in(dir, CONFIG);
     }
     let seen = Arc::into_inner(seen).unwrap().into_inner();
-    assert!(seen.acknowledged.len() > 20 && seen.shown.len() > 100, "too little happened to prove anything");
+    assert!(seen.acknowledged.len() > 20 && seen.streamed.len() > 100, "too little happened to prove anything");
 
     let http = reqwest::Client::new();
     let get = async |path: String| {
@@ -93,16 +93,20 @@ async fn all_events_that_clients_saw_survive_a_kill() {
                 events.iter().filter(|event| ["run.completed", "run.failed"].contains(&event["type"].as_str().unwrap())).count();
             assert_eq!(terminals, 1, "{id}: {events:#?}");
             for event in &events {
-                if let Some(shown) = seen.shown.get(&(id.clone(), event["sequence"].as_u64().unwrap())) {
+                if let Some(shown) = seen.streamed.get(&(id.clone(), event["sequence"].as_u64().unwrap())) {
                     assert_eq!(shown, event, "a client was shown something else");
                 }
             }
             let last = events.len() as u64;
-            let beyond = seen.shown.range((id.clone(), last + 1)..=(id.clone(), u64::MAX)).next();
+            let beyond = seen.streamed.range((id.clone(), last + 1)..=(id.clone(), u64::MAX)).next();
             assert!(beyond.is_none(), "a client was shown what is not there: {beyond:?}");
         }
     }
-    println!("{} events, {} results shown, {restarted} runs ended as host_restarted", seen.acknowledged.len(), seen.shown.len());
+    println!(
+        "{} events, {} results shown, {restarted} runs ended as host_restarted",
+        seen.acknowledged.len(),
+        seen.streamed.len()
+    );
 
     // The same key again is the same event, also across a crash.
     let (key, (event, _)) = seen.acknowledged.iter().next().unwrap();

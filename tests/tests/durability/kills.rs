@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     model::{IN_DOUBT, ModelServer, script},
-    support::{Ended, Host, Random, follow, in_order, lines_of, now},
+    support::{EndedRun, Host, Random, follow, in_order, lines_of, now},
 };
 
 /// Rounds, in each of which the host dies once.
@@ -158,7 +158,7 @@ async fn an_answer_that_cannot_be_had_again_is_not_made_up() {
 }
 
 /// Runs of a conversation come one after the other, and each knows those before it, once.
-fn conversations_go_on(ended: &[(String, Ended)], model: &ModelServer) {
+fn conversations_go_on(ended: &[(String, EndedRun)], model: &ModelServer) {
     let mut conversations = BTreeMap::<&str, Vec<_>>::new();
     for (task, ended) in ended {
         conversations.entry(ended.run["conversation_id"].as_str().unwrap()).or_default().push((task, ended));
@@ -214,7 +214,7 @@ struct Call<'a> {
 }
 
 /// The calls of one kind, in the order in which they began: each has one beginning and one end.
-fn calls<'a>(ended: &'a Ended, kind: &str) -> Vec<Call<'a>> {
+fn calls<'a>(ended: &'a EndedRun, kind: &str) -> Vec<Call<'a>> {
     let id = format!("{kind}_call_id");
     let facts = |state: &str| {
         let kind = format!("{kind}.call.{state}");
@@ -243,7 +243,7 @@ struct Hit {
 }
 
 /// Holds a run against what an undisturbed one does.
-fn is_as_undisturbed(ended: &Ended, task: &str, model: &ModelServer, counted: &Counted, kills: &[Kill]) -> Hit {
+fn is_as_undisturbed(ended: &EndedRun, task: &str, model: &ModelServer, counted: &Counted, kills: &[Kill]) -> Hit {
     let mut again = 0;
     assert_eq!(ended.run["status"], "completed", "{task}: {ended}");
 
@@ -291,7 +291,7 @@ fn is_as_undisturbed(ended: &Ended, task: &str, model: &ModelServer, counted: &C
 }
 
 /// Clients that saw a message stream received each part exactly once.
-fn is_streamed(ended: &Ended) {
+fn is_streamed(ended: &EndedRun) {
     for message in ended.of("message.completed") {
         let id = &message["message_id"];
         let deltas = ended.of("message.delta").into_iter().filter(|delta| delta["message_id"] == *id);

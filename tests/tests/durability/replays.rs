@@ -3,7 +3,7 @@
 use agent_host_ledger::RunWrite;
 use serde_json::{Value, json, value::RawValue};
 
-use crate::support::{Ended, Host};
+use crate::support::{EndedRun, Host};
 
 /// As the guest makes it (`tests/guests/examples/deterministic.rs`).
 fn digest(before: u64, text: &str) -> u64 {
@@ -174,7 +174,7 @@ async fn a_run_knows_what_it_has_seen_of_state_and_what_it_has_not() {
 
 /// Makes the guest see another context than the one with which it began, which is how a guest diverges that has no other
 /// way: its text then has `to` where it had `from`.
-async fn resumed_with_another_text(steps: &str, from: &str, to: &str) -> Ended {
+async fn resumed_with_another_text(steps: &str, from: &str, to: &str) -> EndedRun {
     let mut host = Host::steps("");
     let run = host.send(steps).await;
     host.until_step(&run, "say began").await;

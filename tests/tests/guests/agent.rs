@@ -12,7 +12,7 @@ use agent_host_protocol::{RunStatus, event::Envelope};
 use agent_host_runs::knowledge_bases::AddOptions;
 use agent_host_tests::{
     Process, World,
-    world::{Ended, PATIENCE, in_conversation},
+    world::{EndedRun, PATIENCE, in_conversation},
 };
 use axum::{Json, Router, http::HeaderMap, response::IntoResponse, routing::post};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -63,18 +63,18 @@ async fn configured_world(config: &str, script: &str) -> World {
 }
 
 /// The events of a run, one per line.
-fn record(ended: &Ended) -> String {
+fn record(ended: &EndedRun) -> String {
     let lines = ended.events.iter().map(|event| format!("{} {}", event.kind, event.data.get()));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The facts of one kind, in order.
-fn facts(ended: &Ended, kind: &str) -> Vec<Value> {
+fn facts(ended: &EndedRun, kind: &str) -> Vec<Value> {
     ended.events.iter().filter(|event| event.kind == kind).map(|event| event.data_value()).collect()
 }
 
 /// The tool facts by the name of the tool.
-fn tool_fact(ended: &Ended, kind: &str, tool: &str) -> Value {
+fn tool_fact(ended: &EndedRun, kind: &str, tool: &str) -> Value {
     let facts = facts(ended, kind);
     let mut of_tool = facts.iter().filter(|fact| fact["tool_name"] == tool);
     let fact = of_tool.next().unwrap_or_else(|| panic!("no {kind} of {tool}: {}", record(ended))).clone();
@@ -83,7 +83,7 @@ fn tool_fact(ended: &Ended, kind: &str, tool: &str) -> Value {
 }
 
 /// The kinds of the events, without those that are said and those that repeat the one before.
-fn course(ended: &Ended) -> Vec<&str> {
+fn course(ended: &EndedRun) -> Vec<&str> {
     let mut kinds = ended.kinds();
     kinds.retain(|kind| !kind.starts_with("message.") && !kind.starts_with("reasoning."));
     kinds.dedup();
@@ -91,14 +91,14 @@ fn course(ended: &Ended) -> Vec<&str> {
 }
 
 #[track_caller]
-fn completed(ended: &Ended) {
+fn completed(ended: &EndedRun) {
     assert_eq!(ended.run.status, RunStatus::Completed, "{}", record(ended));
     ends_once(ended);
 }
 
 /// Every run has one end, every call that began has one, and nothing secret is in what it leaves.
 #[track_caller]
-fn ends_once(ended: &Ended) {
+fn ends_once(ended: &EndedRun) {
     let kinds = ended.kinds();
     let ends = kinds.iter().filter(|kind| ["run.completed", "run.failed"].contains(kind)).count();
     assert_eq!(ends, 1, "{}", record(ended));

@@ -9,7 +9,7 @@ use agent_host_tests::{
     World,
     grants::{EVERYTHING, NOTHING},
     outside::serve_empty_objects,
-    world::{Ended, in_conversation},
+    world::{EndedRun, in_conversation},
 };
 use serde_json::{Value, json};
 
@@ -130,11 +130,11 @@ policy = "allow"
     World::from_text(&["probe", "steps"], &text, lay_out).await
 }
 
-fn answers(ended: &Ended) -> BTreeMap<String, String> {
+fn answers(ended: &EndedRun) -> BTreeMap<String, String> {
     serde_json::from_str(&ended.answer_text()).unwrap_or_else(|error| panic!("{error}: {ended:#?}"))
 }
 
-fn audit(world: &World, ended: &Ended) -> Vec<AuditRecord> {
+fn audit(world: &World, ended: &EndedRun) -> Vec<AuditRecord> {
     world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap().items
 }
 

@@ -10,11 +10,11 @@ use std::{
 };
 
 use agent_host_protocol::{Limits, RunStatus};
-use agent_host_runs::{Ending, Recording, Replay, ReplayReport, replay};
+use agent_host_runs::{Recording, Replay, ReplayEnd, ReplayReport, replay};
 use agent_host_sandbox::{Component, Options, Sandbox};
 use agent_host_tests::{
     World, component,
-    world::{Ended, in_conversation, limits},
+    world::{EndedRun, in_conversation, limits},
 };
 
 fn golden() -> PathBuf {
@@ -64,7 +64,7 @@ storage = ["plugin", "workspace", "binding"]
     )
 }
 
-async fn ran(guest: &str, runner: &str, text: &str) -> (World, Ended) {
+async fn ran(guest: &str, runner: &str, text: &str) -> (World, EndedRun) {
     let world =
         World::from_text(&[guest], &golden_config("golden", runner), |dir| fs::write(dir.join("script.toml"), SCRIPT).unwrap())
             .await;
@@ -104,7 +104,7 @@ fn sandbox() -> Sandbox {
 
 #[track_caller]
 fn is_same(report: &ReplayReport, recording: &Recording) {
-    assert!(matches!(report.ending, Ending::Same { .. }), "{report:#?}");
+    assert!(matches!(report.ending, ReplayEnd::Same { .. }), "{report:#?}");
     let calls = recording.calls().unwrap().iter().filter(|call| call.part == 0).count() as u64;
     assert_eq!(report.calls, calls);
     assert!(calls >= 3, "{calls} calls prove little");

@@ -76,7 +76,7 @@ async fn world() -> World {
 }
 
 /// Another host on the same directories, with the same configuration.
-async fn again(world: World, grace: Duration) -> World {
+async fn restart(world: World, grace: Duration) -> World {
     world.host.shutdown(grace).await;
     let World { host, dir } = world;
     let config = (*host.config()).clone();
@@ -240,7 +240,7 @@ async fn a_run_reads_only_what_its_binding_names() {
 async fn content_keeps_its_artifacts_over_starts_and_other_content_has_others() {
     let world = world().await;
     let first = context(&world, "all").await;
-    let world = again(world, PATIENCE).await;
+    let world = restart(world, PATIENCE).await;
     let second = context(&world, "all").await;
     assert_eq!(second["resources"], first["resources"]);
     assert_eq!(second["runtime"]["static_refs"], first["runtime"]["static_refs"]);
@@ -264,7 +264,7 @@ async fn content_keeps_its_artifacts_over_starts_and_other_content_has_others() 
     fs::write(dir.join("skills/pdf/SKILL.md"), WRITES).unwrap();
     fs::remove_file(dir.join("skills/pdf/scripts/read.py")).unwrap();
     fs::write(dir.join("prompts/system.md"), BRIEF).unwrap();
-    let world = again(world, Duration::ZERO).await;
+    let world = restart(world, Duration::ZERO).await;
 
     let third = context(&world, "all").await;
     let changed = &third["resources"]["skills"][0];

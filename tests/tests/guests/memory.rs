@@ -13,7 +13,7 @@ use agent_host_protocol::{event::Envelope, grant::ConversationKey, time};
 use agent_host_runs::{Host, HostError};
 use agent_host_tests::{
     World,
-    world::{Ended, PATIENCE},
+    world::{EndedRun, PATIENCE},
 };
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ fn in_conversation(id: &str) -> Value {
 
 /// The outcomes of the steps.
 #[track_caller]
-fn outcomes(ended: &Ended) -> Vec<Value> {
+fn outcomes(ended: &EndedRun) -> Vec<Value> {
     let answer = ended.events.iter().find(|event| event.kind == "test.answer");
     let answer = answer.unwrap_or_else(|| panic!("the script did not come to its end: {ended:#?}"));
     answer.data_value()["outcomes"].as_array().unwrap().clone()

@@ -12,7 +12,7 @@ use agent_host_runs::knowledge_bases::AddOptions;
 use agent_host_tests::{
     World,
     npm::{self, NodeServer},
-    world::{Ended, PATIENCE},
+    world::{EndedRun, PATIENCE},
 };
 use serde_json::{Value, json};
 
@@ -68,23 +68,23 @@ async fn configured_world(config: &str) -> World {
 }
 
 /// The events of a run, one per line.
-fn record(ended: &Ended) -> String {
+fn record(ended: &EndedRun) -> String {
     let lines = ended.events.iter().map(|event| format!("{} {}", event.kind, event.data.get()));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The facts of one kind, in order.
-fn facts(ended: &Ended, kind: &str) -> Vec<Value> {
+fn facts(ended: &EndedRun, kind: &str) -> Vec<Value> {
     ended.events.iter().filter(|event| event.kind == kind).map(|event| event.data_value()).collect()
 }
 
 #[track_caller]
-fn completed(ended: &Ended) {
+fn completed(ended: &EndedRun) {
     assert_eq!(ended.run.status, RunStatus::Completed, "{}", record(ended));
 }
 
 #[track_caller]
-fn failed(ended: &Ended, code: &str) {
+fn failed(ended: &EndedRun, code: &str) {
     assert_eq!((ended.run.status, ended.failure()), (RunStatus::Failed, code), "{}", record(ended));
     let calls = facts(ended, "model.call.completed");
     assert_eq!(calls.last().unwrap()["error"]["category"], code, "{}", record(ended));

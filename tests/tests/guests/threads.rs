@@ -221,7 +221,7 @@ async fn a_thread_that_is_forgotten_is_found_nowhere() {
     assert_eq!((done.runs, done.events), (3, 4), "the child and its event are among them");
     let again = host.forget_conversation(&key("t")).await.unwrap();
     assert_eq!((again.items, again.values, again.runs, again.events), (0, 0, 0, 0));
-    assert_eq!(host.forget_conversation(&key("never")).await.unwrap(), agent_host_runs::Forgotten::default());
+    assert_eq!(host.forget_conversation(&key("never")).await.unwrap(), agent_host_runs::DeletedData::default());
     let export = export(&world);
     let left: Vec<_> = export.lines().filter(|line| line.contains(SECRET)).collect();
     assert!(left.is_empty(), "{left:#?}");

@@ -61,7 +61,7 @@ fn executors(session: &mut Session) -> anyhow::Result<()> {
         if !session.wants(&[&figure]) {
             continue;
         }
-        let host = outside(session, &figure)?.start(session)?.host;
+        let host = external_site(session, &figure)?.start(session)?.host;
         let report = load(session, &host, "queue", &["--in-flight", &executors.to_string()])?;
         host.kill();
         session.record(&figure, report.number("runs_per_second")?)?;
@@ -80,13 +80,13 @@ fn wake(session: &mut Session) -> anyhow::Result<()> {
     if !session.wants(&FIGURES.map(|(figure, _)| figure)) {
         return Ok(());
     }
-    let host = outside(session, "queue.wake")?.start(session)?.host;
+    let host = external_site(session, "queue.wake")?.start(session)?.host;
     let report = load(session, &host, "wake", &["--rounds", ROUNDS])?;
     host.kill();
     record(session, &FIGURES, &report)
 }
 
-fn outside(session: &Session, name: &str) -> anyhow::Result<Site> {
+fn external_site(session: &Session, name: &str) -> anyhow::Result<Site> {
     Site::holding(session, name, &[], &format!("{OUTSIDE}lease_ms = 60000\n"))
 }
 

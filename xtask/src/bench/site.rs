@@ -27,7 +27,7 @@ pub(crate) struct Site {
 
 /// A host that is ready, and how long that took.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct ReadyHost {
     pub(crate) host: HostProcess,
     pub(crate) took: Duration,
 }
@@ -86,12 +86,12 @@ impl Site {
     }
 
     /// Starts the host as a process; returns when it is ready with all plugins.
-    pub(crate) fn start(&self, session: &Session) -> anyhow::Result<Started> {
+    pub(crate) fn start(&self, session: &Session) -> anyhow::Result<ReadyHost> {
         self.start_in(session, &[])
     }
 
     /// The same with variables of its environment.
-    pub(crate) fn start_in(&self, session: &Session, environment: &[(&str, &str)]) -> anyhow::Result<Started> {
+    pub(crate) fn start_in(&self, session: &Session, environment: &[(&str, &str)]) -> anyhow::Result<ReadyHost> {
         let started = Instant::now();
         let config = self.dir.join("agent-host.toml");
         let log = self.dir.join("agent-host.log");
@@ -101,7 +101,7 @@ impl Site {
         let took = started.elapsed();
         let serving = ready.get("plugins_ready").and_then(Value::as_u64);
         anyhow::ensure!(serving == Some(self.plugins as u64), "{} plugins should serve, the host says: {ready}", self.plugins);
-        Ok(Started { host, took })
+        Ok(ReadyHost { host, took })
     }
 }
 

@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 use super::{
     memory,
     session::Session,
-    site::{Site, Started},
+    site::{ReadyHost, Site},
     variant,
 };
 
@@ -37,7 +37,7 @@ pub(crate) fn measure(session: &mut Session) -> anyhow::Result<()> {
         let mut times = Vec::new();
         let mut memory = 0;
         for _ in 0..WARM_STARTS {
-            let Started { host, took } = site.start(session)?;
+            let ReadyHost { host, took } = site.start(session)?;
             times.push(took);
             thread::sleep(CALM);
             memory = memory::resident_kib(host.id())?;

@@ -61,7 +61,7 @@ impl Unit {
 
 /// Tool calls without all of their results.
 #[derive(Default)]
-struct Pending {
+struct PendingCalls {
     calls: Vec<ToolCall>,
     results: Vec<Message>,
 }
@@ -70,11 +70,11 @@ struct Pending {
 /// without a call.
 pub(super) fn units(items: Vec<TranscriptItem>) -> Vec<Unit> {
     let mut units = Vec::new();
-    let mut pending = Pending::default();
+    let mut pending = PendingCalls::default();
     for item in items {
         match item.item_type.as_str() {
             "message" => {
-                pending = Pending::default();
+                pending = PendingCalls::default();
                 let claim = HistoryClaim::of(&item);
                 let message = match &claim {
                     Some(claim) => claimed(&item, claim),
@@ -94,7 +94,7 @@ pub(super) fn units(items: Vec<TranscriptItem>) -> Vec<Unit> {
                     pending.results.push(result);
                 }
                 if !pending.calls.is_empty() && pending.results.len() == pending.calls.len() {
-                    let Pending { calls, results } = std::mem::take(&mut pending);
+                    let PendingCalls { calls, results } = std::mem::take(&mut pending);
                     let asks = Message { content: Vec::new(), tool_calls: calls, ..Message::assistant("") };
                     units.push(Unit::new(std::iter::once(asks).chain(results).collect(), item.seq));
                 }

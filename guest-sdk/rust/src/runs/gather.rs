@@ -10,7 +10,7 @@ use crate::timers;
 
 /// Result of one child.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Gathered {
+pub struct ChildResult {
     /// The run; `None` if the child was not started.
     pub run: Option<ChildRun>,
     /// End of the child.
@@ -37,11 +37,11 @@ impl Runs {
         self,
         children: impl IntoIterator<Item = &'c ChildRun>,
         at_most: Duration,
-    ) -> Result<Vec<Gathered>, ApiError> {
+    ) -> Result<Vec<ChildResult>, ApiError> {
         let mut crew = ChildGroup::new(self, at_most);
         for child in children {
             crew.open.push((crew.ends.len(), child.clone()));
-            crew.ends.push(Gathered { run: Some(child.clone()), end: ChildEnd::Unfinished });
+            crew.ends.push(ChildResult { run: Some(child.clone()), end: ChildEnd::Unfinished });
         }
         while crew.wait_for_one()?.is_some() {}
         Ok(crew.ends)
@@ -60,8 +60,8 @@ impl Runs {
         self,
         tasks: impl IntoIterator<Item = StartRun>,
         bounds: Bounds,
-        mut ended: impl FnMut(usize, &Gathered) -> Result<(), ApiError>,
-    ) -> Result<Vec<Gathered>, ApiError> {
+        mut ended: impl FnMut(usize, &ChildResult) -> Result<(), ApiError>,
+    ) -> Result<Vec<ChildResult>, ApiError> {
         let mut crew = ChildGroup::new(self, bounds.at_most);
         let outcome = crew.work_off(tasks, bounds.at_once.max(1), &mut ended);
         crew.cancel_open();
@@ -76,7 +76,7 @@ struct ChildGroup {
     until: u64,
     /// Index of the task, and its run.
     open: Vec<(usize, ChildRun)>,
-    ends: Vec<Gathered>,
+    ends: Vec<ChildResult>,
 }
 
 impl ChildGroup {
@@ -88,10 +88,10 @@ impl ChildGroup {
         &mut self,
         tasks: impl IntoIterator<Item = StartRun>,
         at_once: usize,
-        ended: &mut impl FnMut(usize, &Gathered) -> Result<(), ApiError>,
+        ended: &mut impl FnMut(usize, &ChildResult) -> Result<(), ApiError>,
     ) -> Result<(), ApiError> {
         for (place, task) in tasks.into_iter().enumerate() {
-            self.ends.push(Gathered { run: None, end: ChildEnd::Unfinished });
+            self.ends.push(ChildResult { run: None, end: ChildEnd::Unfinished });
             // Waits for room before the start. If the host has less room than `at_once`, waits again.
             let mut room = at_once;
             while !self.is_late() {
@@ -126,7 +126,7 @@ impl ChildGroup {
         &mut self,
         place: usize,
         task: &StartRun,
-        ended: &mut impl FnMut(usize, &Gathered) -> Result<(), ApiError>,
+        ended: &mut impl FnMut(usize, &ChildResult) -> Result<(), ApiError>,
     ) -> Result<bool, ApiError> {
         match self.runs.start(task) {
             Ok(child) => {
@@ -168,7 +168,7 @@ impl ChildGroup {
         }
     }
 
-    fn report(&self, place: usize, ended: &mut impl FnMut(usize, &Gathered) -> Result<(), ApiError>) -> Result<(), ApiError> {
+    fn report(&self, place: usize, ended: &mut impl FnMut(usize, &ChildResult) -> Result<(), ApiError>) -> Result<(), ApiError> {
         self.ends.get(place).map_or(Ok(()), |gathered| ended(place, gathered))
     }
 

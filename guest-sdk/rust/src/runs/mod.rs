@@ -44,7 +44,7 @@ use crate::json::{IntoJson, JsonError, from_str};
 use crate::limits::millis32;
 
 pub use self::end::{ChildAnswer, ChildEnd};
-pub use self::gather::{Bounds, Gathered};
+pub use self::gather::{Bounds, ChildResult};
 pub use crate::contract::{RunEvent, RunEventPage, RunStatus, RunSummary};
 
 /// Default number of events of a page: the maximum, since the answer of a run is at its end.

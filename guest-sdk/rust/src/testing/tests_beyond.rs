@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::contract::{ErrorCode, QuestionKind, RunStatus};
 use crate::http::Request as HttpRequest;
-use crate::interactions::{Answer, Confirmed, Question, Review};
+use crate::interactions::{Answer, Confirmation, Question, Review};
 use crate::runs::{Bounds, ChildEnd, StartRun};
 use crate::{ActionOutcome, Completion, Failure, Manifest, RunOperation, results, timers};
 
@@ -105,11 +105,11 @@ fn a_confirmation_is_yes_no_or_expired() {
     host.with(|ctx| {
         let ask = || ctx.ask(Question::confirm("Delete 3 files?").describe("a, b, c").expires_in(60 * SECOND));
         assert!(ask().unwrap().is_yes());
-        assert_eq!(ask().unwrap(), Confirmed::No(None));
-        assert_eq!(ask().unwrap(), Confirmed::No(Some("not today".to_owned())));
-        assert_eq!(ask().unwrap(), Confirmed::No(None));
+        assert_eq!(ask().unwrap(), Confirmation::No(None));
+        assert_eq!(ask().unwrap(), Confirmation::No(Some("not today".to_owned())));
+        assert_eq!(ask().unwrap(), Confirmation::No(None));
         let before = timers::now();
-        assert_eq!(ask().unwrap(), Confirmed::Expired);
+        assert_eq!(ask().unwrap(), Confirmation::Expired);
         assert_eq!(timers::now(), before + 60_000);
         assert_eq!(ask().unwrap_err().code, ErrorCode::RuntimeError);
         assert_eq!(ask().unwrap_err(), down());

@@ -72,7 +72,7 @@ struct Chunk {
 }
 
 #[derive(Deserialize)]
-struct Completed {
+struct MessageEnd {
     message_id: String,
     message: Message,
 }
@@ -81,7 +81,7 @@ fn delta(event: &RunEvent) -> Option<Delta> {
     serde_json::from_str(event.data.get()).ok()
 }
 
-fn completed_message(event: &RunEvent) -> Option<Completed> {
+fn completed_message(event: &RunEvent) -> Option<MessageEnd> {
     serde_json::from_str(event.data.get()).ok()
 }
 
@@ -107,7 +107,7 @@ impl RunningText {
                 Some(self.say(message_id, &chunk.content))
             }
             ResultKind::MessageCompleted => {
-                let Completed { message_id, message } = completed_message(event)?;
+                let MessageEnd { message_id, message } = completed_message(event)?;
                 if self.started.contains(&message_id) {
                     return (self.open.as_ref() == Some(&message_id)).then(|| self.close());
                 }

@@ -20,9 +20,9 @@ const WHY: &str = "executors register with a running host";
 pub(crate) enum Executors {
     List(List),
     /// Show one executor
-    Show(Named),
+    Show(ExecutorName),
     /// Deregister an executor: its runs go back to the queue
-    Deregister(Named),
+    Deregister(ExecutorName),
 }
 
 /// List executors, and whether they are there
@@ -34,7 +34,7 @@ pub(crate) struct List {
 
 /// One executor.
 #[derive(Debug, Args)]
-pub(crate) struct Named {
+pub(crate) struct ExecutorName {
     #[command(flatten)]
     server: Server,
     /// The executor
@@ -56,12 +56,12 @@ impl Executors {
                 let page: Page<Executor> = client.get("api/v1/executors", &[]).await?;
                 output.result(&page, || table(&page.items))?;
             }
-            Self::Show(Named { server, id }) => {
+            Self::Show(ExecutorName { server, id }) => {
                 let client = Client::running(config, server.url.as_deref(), WHY).await?;
                 let executor: Executor = client.get(&format!("api/v1/executors/{id}"), &[]).await?;
                 output.result(&executor, || table(std::slice::from_ref(&executor)))?;
             }
-            Self::Deregister(Named { server, id }) => {
+            Self::Deregister(ExecutorName { server, id }) => {
                 let client = Client::running(config, server.url.as_deref(), WHY).await?;
                 client.request_without_answer(Method::DELETE, &format!("api/v1/executors/{id}")).await?;
                 output.result(&Value::Null, || format!("executor {id} is deregistered; its runs go back to the queue\n"))?;

@@ -1,6 +1,6 @@
 //! Host calls as people read them, and what came of executing them again.
 
-use agent_host_runs::{CallOutcome, Ending, JournaledCall, ReplayReport};
+use agent_host_runs::{CallOutcome, JournaledCall, ReplayEnd, ReplayReport};
 use serde_json::Value;
 
 use crate::text;
@@ -21,13 +21,13 @@ pub(crate) fn trace(calls: &[JournaledCall], report: &ReplayReport) -> String {
     let same = |call: &&JournaledCall| call.call <= report.calls;
     let mut output: String = calls.iter().take_while(same).map(|call| line(call, ' ')).collect();
     match &report.ending {
-        Ending::Diverged { call, now, .. } => {
+        ReplayEnd::Diverged { call, now, .. } => {
             let of_it = calls.iter().filter(|line| line.call == *call);
             output.extend(of_it.map(|call| line(call, '>')));
             output.push_str(&instead(now));
         }
-        Ending::Longer { now } => output.push_str(&instead(now)),
-        Ending::Same { .. } | Ending::Until | Ending::Recorded | Ending::Otherwise { .. } => {}
+        ReplayEnd::Longer { now } => output.push_str(&instead(now)),
+        ReplayEnd::Same { .. } | ReplayEnd::Until | ReplayEnd::Recorded | ReplayEnd::Otherwise { .. } => {}
     }
     output
 }
@@ -67,20 +67,20 @@ fn outcome(call: &JournaledCall) -> String {
 pub(crate) fn verdict(report: &ReplayReport) -> String {
     let calls = count(report.calls);
     match &report.ending {
-        Ending::Same { end } => format!("the same: {calls}, then {}", kind(end)),
-        Ending::Until => format!("the same as far as it was executed: {calls}"),
-        Ending::Recorded => format!("the same as far as it is recorded: {calls}; the run did not end by itself"),
-        Ending::Diverged { call, recorded, now, .. } if function(recorded) == function(now) => {
+        ReplayEnd::Same { end } => format!("the same: {calls}, then {}", kind(end)),
+        ReplayEnd::Until => format!("the same as far as it was executed: {calls}"),
+        ReplayEnd::Recorded => format!("the same as far as it is recorded: {calls}; the run did not end by itself"),
+        ReplayEnd::Diverged { call, recorded, now, .. } if function(recorded) == function(now) => {
             format!("different at call {call}: another request of {}", function(now))
         }
-        Ending::Diverged { call, recorded, now, .. } => {
+        ReplayEnd::Diverged { call, recorded, now, .. } => {
             format!("different at call {call}: {} instead of {}", function(now), function(recorded))
         }
-        Ending::Longer { now } => format!("different: {} after {calls}, where the recorded run ended", function(now)),
-        Ending::Otherwise { recorded, now } if kind(recorded) == kind(now) => {
+        ReplayEnd::Longer { now } => format!("different: {} after {calls}, where the recorded run ended", function(now)),
+        ReplayEnd::Otherwise { recorded, now } if kind(recorded) == kind(now) => {
             format!("different at the end: another {} after {calls}", kind(now))
         }
-        Ending::Otherwise { recorded, now } => {
+        ReplayEnd::Otherwise { recorded, now } => {
             format!("different at the end: {} instead of {} after {calls}", kind(now), kind(recorded))
         }
     }
@@ -90,7 +90,7 @@ pub(crate) fn verdict(report: &ReplayReport) -> String {
 pub(crate) fn report(report: &ReplayReport) -> String {
     let mut output = format!("{}\n", verdict(report));
     match &report.ending {
-        Ending::Diverged { recorded, now, difference, .. } => {
+        ReplayEnd::Diverged { recorded, now, difference, .. } => {
             let difference_text = difference.as_ref().and_then(|difference_text| {
                 Some((difference_text["at"].as_str()?, &difference_text["recorded"], &difference_text["now"]))
             });
@@ -101,12 +101,12 @@ pub(crate) fn report(report: &ReplayReport) -> String {
             };
             output.push_str(&sides(&call(recorded), &call(now), found));
         }
-        Ending::Longer { now } => side(&mut output, "now", &call(now)),
-        Ending::Otherwise { recorded, now } => {
+        ReplayEnd::Longer { now } => side(&mut output, "now", &call(now)),
+        ReplayEnd::Otherwise { recorded, now } => {
             let difference = first_difference(recorded, now).filter(|_| recorded["type"] == now["type"]);
             output.push_str(&sides(&whole(recorded), &whole(now), difference));
         }
-        Ending::Same { .. } | Ending::Until | Ending::Recorded => {}
+        ReplayEnd::Same { .. } | ReplayEnd::Until | ReplayEnd::Recorded => {}
     }
     output
 }
@@ -224,7 +224,7 @@ mod tests {
 
     fn diverged() -> ReplayReport {
         let emitted = |text: &str| json!([{ "type": "message.delta", "data": { "chunk": { "content": text } } }]);
-        let ending = Ending::Diverged {
+        let ending = ReplayEnd::Diverged {
             call: 3,
             recorded: json!({ "function": "results.emit", "request": emitted("hello") }),
             now: json!({ "function": "results.emit", "request": emitted("good bye") }),
@@ -287,7 +287,7 @@ mod tests {
           recorded  "hello"
           now       "good bye"
         "#);
-        let difference_text = Ending::Diverged {
+        let difference_text = ReplayEnd::Diverged {
             call: 1,
             recorded: json!({ "function": "state.get", "request": { "key": "a" } }),
             now: json!({ "function": "state.get", "request": { "key": "b" } }),
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn incomparable_requests_have_no_difference() {
-        let other = Ending::Diverged {
+        let other = ReplayEnd::Diverged {
             call: 1,
             recorded: json!({ "function": "state.get", "request": { "key": "a" } }),
             now: json!({ "function": "timers.now", "request": null }),
@@ -325,7 +325,7 @@ mod tests {
             }
           now       timers.now
         "#);
-        let other = Ending::Diverged {
+        let other = ReplayEnd::Diverged {
             call: 1,
             recorded: json!({ "function": "results.emit", "request": [{ "type": "x.y", "data": 1 }] }),
             now: json!({ "function": "results.emit", "request": [{ "Other": { "type": "x.y", "data": "2" } }] }),
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_end_that_differs_shows_both() {
-        let otherwise = Ending::Otherwise {
+        let otherwise = ReplayEnd::Otherwise {
             recorded: json!({ "type": "run.completed", "data": { "finish_reason": "stop" } }),
             now: json!({ "type": "run.failed", "data": { "code": "runner.trapped", "message": "unreachable" } }),
         };
@@ -359,7 +359,7 @@ mod tests {
               "type": "run.failed"
             }
         "#);
-        let longer = Ending::Longer { now: json!({ "function": "state.set", "request": ["runner", "a", "1"] }) };
+        let longer = ReplayEnd::Longer { now: json!({ "function": "state.set", "request": ["runner", "a", "1"] }) };
         insta::assert_snapshot!(report(&ReplayReport { calls: 2, ending: longer }), @r#"
         different: state.set after 2 calls, where the recorded run ended
           now
@@ -374,11 +374,14 @@ mod tests {
     #[test]
     fn verdicts_of_what_is_the_same() {
         let verdict = |calls, ending| verdict(&ReplayReport { calls, ending });
-        assert_eq!(verdict(3, Ending::Same { end: json!({ "type": "run.completed" }) }), "the same: 3 calls, then run.completed");
-        assert_eq!(verdict(1, Ending::Until), "the same as far as it was executed: 1 call");
-        assert!(verdict(0, Ending::Recorded).contains("did not end by itself"));
+        assert_eq!(
+            verdict(3, ReplayEnd::Same { end: json!({ "type": "run.completed" }) }),
+            "the same: 3 calls, then run.completed"
+        );
+        assert_eq!(verdict(1, ReplayEnd::Until), "the same as far as it was executed: 1 call");
+        assert!(verdict(0, ReplayEnd::Recorded).contains("did not end by itself"));
         let now = json!({ "function": "state.set", "request": null });
-        assert_eq!(verdict(2, Ending::Longer { now }), "different: state.set after 2 calls, where the recorded run ended");
+        assert_eq!(verdict(2, ReplayEnd::Longer { now }), "different: state.set after 2 calls, where the recorded run ended");
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn milliseconds(text: &str) -> Result<u64, String> {
 
 /// A key that was just made.
 #[derive(Deserialize)]
-struct Created {
+struct CreatedKey {
     #[serde(flatten)]
     key: Key,
     token: String,
@@ -110,7 +110,7 @@ impl Keys {
 }
 
 /// The place of the keys.
-enum Ring {
+enum KeyStore {
     Server(Client),
     Ledger(agent_host_ledger::Ledger, KeyRing),
 }
@@ -122,7 +122,7 @@ enum Ledger {
     NewOrExisting,
 }
 
-impl Ring {
+impl KeyStore {
     async fn open(config: &Config, server: &Server, which: Ledger) -> anyhow::Result<Self> {
         if let Some(url) = &server.url {
             return Ok(Self::Server(Client::new(url)?));
@@ -160,8 +160,8 @@ impl Create {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
         let scopes: BTreeSet<Scope> = self.scopes.into_iter().collect();
         let name = self.name.unwrap_or_else(|| name_of(&scopes));
-        let (key, token) = match Ring::open(config, &self.server, Ledger::NewOrExisting).await? {
-            Ring::Server(client) => {
+        let (key, token) = match KeyStore::open(config, &self.server, Ledger::NewOrExisting).await? {
+            KeyStore::Server(client) => {
                 let new_key = [
                     ("name", Some(json!(name))),
                     ("scopes", Some(json!(scopes))),
@@ -170,10 +170,10 @@ impl Create {
                 ];
                 let new_key: Map<String, Value> =
                     new_key.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-                let created: Created = client.ask(Method::POST, "api/v1/keys", Some(&Value::Object(new_key))).await?;
+                let created: CreatedKey = client.ask(Method::POST, "api/v1/keys", Some(&Value::Object(new_key))).await?;
                 (created.key, created.token)
             }
-            Ring::Ledger(ledger, keys) => {
+            KeyStore::Ledger(ledger, keys) => {
                 let new_key = NewKey { name, scopes, workspace: self.workspace, expires_in_ms: self.expires_in };
                 let created = keys.create(&ledger, &operator(), new_key).await?;
                 ledger.close().await?;
@@ -197,9 +197,9 @@ fn name_of(scopes: &BTreeSet<Scope>) -> String {
 
 impl List {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
-        let keys = match Ring::open(config, &self.server, Ledger::Existing).await? {
-            Ring::Ledger(_, keys) => keys.list(&operator(), None, usize::MAX),
-            Ring::Server(client) => {
+        let keys = match KeyStore::open(config, &self.server, Ledger::Existing).await? {
+            KeyStore::Ledger(_, keys) => keys.list(&operator(), None, usize::MAX),
+            KeyStore::Server(client) => {
                 let (mut all, mut cursor) = (Vec::new(), None);
                 loop {
                     let query = [("cursor", cursor), ("limit", Some(MAX_PAGE.to_string()))];
@@ -237,9 +237,9 @@ fn table_of(keys: &[Key], now: time::Timestamp) -> String {
 
 impl Revoke {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
-        let key: Key = match Ring::open(config, &self.server, Ledger::Existing).await? {
-            Ring::Server(client) => client.ask(Method::DELETE, &format!("api/v1/keys/{}", self.id), None).await?,
-            Ring::Ledger(ledger, keys) => {
+        let key: Key = match KeyStore::open(config, &self.server, Ledger::Existing).await? {
+            KeyStore::Server(client) => client.ask(Method::DELETE, &format!("api/v1/keys/{}", self.id), None).await?,
+            KeyStore::Ledger(ledger, keys) => {
                 let revoked = keys.revoke(&ledger, &operator(), &self.id).await;
                 let revoked = revoked.map_err(|error| Failure::new(error.code(), error.to_string()))?;
                 ledger.close().await?;

@@ -26,7 +26,7 @@ pub(crate) struct Runners {
 
 /// As `GET /api/v1/runners` answers.
 #[derive(Debug, Serialize, Deserialize)]
-struct Installed {
+struct InstalledRunners {
     plugins: Vec<PluginReport>,
     runners: Vec<RunnerManifest>,
     /// Runners that executors serve.
@@ -55,7 +55,7 @@ impl Runners {
 }
 
 /// The runners that executors serve, one row each.
-fn externals(installed: &Installed) -> String {
+fn externals(installed: &InstalledRunners) -> String {
     if installed.external.is_empty() {
         return String::new();
     }
@@ -66,7 +66,7 @@ fn externals(installed: &Installed) -> String {
     format!("\n{}", table.render())
 }
 
-async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<Installed> {
+async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<InstalledRunners> {
     let files = components(config)?;
     // One instance is enough to read manifests. Compiled code of a host is used; without a host's directory, none is made.
     let limits = Limits { max_live_runs: 1, ..config.limits.clone() };
@@ -86,7 +86,7 @@ async fn inspect_all(config: &Config, output: Output) -> anyhow::Result<Installe
     let external: Vec<RunnerId> = externals.iter().map(|manifest| manifest.id.clone()).collect();
     runners.retain(|runner| !external.contains(&runner.id));
     runners.extend(externals);
-    Ok(Installed { plugins, runners, external, bindings: Vec::new() })
+    Ok(InstalledRunners { plugins, runners, external, bindings: Vec::new() })
 }
 
 /// The files of the plugins directory that the host would load, by name.

@@ -20,9 +20,9 @@ use crate::{
     digest::Digest,
     error::LedgerError,
     files::Pin,
-    operation::{AcceptAnswer, Pruned, ValueRow},
-    overlay::Admitted,
-    rows::{BatchPart, Branches, IdempotencyRow, Packed, Reader, Rows, Table, number, pair},
+    operation::{AcceptAnswer, PrunedSegments, ValueRow},
+    overlay::AdmittedValues,
+    rows::{BatchPart, Branches, IdempotencyRow, PackedItems, Reader, Rows, Table, number, pair},
 };
 
 pub(crate) struct Batch<'a> {
@@ -38,7 +38,7 @@ pub(crate) struct Batch<'a> {
     /// Bytes of `parts`.
     pub(crate) parts_bytes: usize,
     /// Audit records that are still to be put.
-    pub(crate) audit: Option<Packed>,
+    pub(crate) audit: Option<PackedItems>,
     /// Ids and keys of this batch, which the reader does not see yet.
     pub(crate) ids: HashSet<[u8; 16]>,
     pub(crate) keys: HashMap<String, IdempotencyRow>,
@@ -66,7 +66,7 @@ pub(crate) struct Outcome {
     /// Runs that changed.
     pub(crate) touched: Vec<u64>,
     /// State to take from the overlay, whether the batch became durable or not.
-    pub(crate) admitted: Vec<Admitted>,
+    pub(crate) admitted: Vec<AdmittedValues>,
     /// Blobs that the batch refers to. Let go when the answers are given.
     pub(crate) pins: Vec<Arc<Pin>>,
     /// Change of the number of parked runs.
@@ -78,7 +78,7 @@ pub(crate) enum Answer {
     Accept(oneshot::Sender<Result<AcceptAnswer, LedgerError>>, Result<AcceptAnswer, LedgerError>),
     Write(oneshot::Sender<Result<Arc<Run>, LedgerError>>, Result<Arc<Run>, LedgerError>),
     Count(oneshot::Sender<Result<u64, LedgerError>>, Result<u64, LedgerError>),
-    Pruned(oneshot::Sender<Result<Pruned, LedgerError>>, Result<Pruned, LedgerError>),
+    Pruned(oneshot::Sender<Result<PrunedSegments, LedgerError>>, Result<PrunedSegments, LedgerError>),
 }
 
 /// The row of an event after a run was added to it.
@@ -135,7 +135,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Events that follow those which the run has.
-    pub(crate) fn put_events(&mut self, run_no: u64, events: Vec<Packed>) {
+    pub(crate) fn put_events(&mut self, run_no: u64, events: Vec<PackedItems>) {
         for next in events {
             self.parts_bytes += next.bytes();
             let part = self.parts.entry(run_no).or_default();

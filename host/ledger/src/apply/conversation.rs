@@ -9,8 +9,8 @@ use crate::{
     error::LedgerError,
     operation::{ForgetConversationOperation, ItemRow, Piece, RunPart},
     rows::{
-        AuditRow, ConversationRow, EventRow, Packed, Reader, Table, delete_segment, encode, forgotten_event, forgotten_run, json,
-        malformed, number, pair, read_number,
+        AuditRow, ConversationRow, EventRow, PackedItems, Reader, Table, delete_segment, encode, forgotten_event, forgotten_run,
+        json, malformed, number, pair, read_number,
     },
 };
 
@@ -35,7 +35,7 @@ impl Batch<'_> {
             if let Some(full) = self.audit.take_if(|row| !row.has_room(record.bytes())) {
                 full.put(self.rows, Table::Audit, &number(full.first));
             }
-            record.push_to(self.audit.get_or_insert_with(|| Packed::new(audit_no)));
+            record.push_to(self.audit.get_or_insert_with(|| PackedItems::new(audit_no)));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     apply::{Batch, memory::JournalEnd},
     error::LedgerError,
-    operation::{NewSegment, PrunableRun, PruneOperation, Pruned, WriteOperation},
+    operation::{NewSegment, PrunableRun, PruneOperation, PrunedSegments, WriteOperation},
     record::RunChange,
     rows::{BY_JOURNAL, Rows, RunEnd, Table, blob_ref, delete_segment, ended_before, pair},
 };
@@ -79,7 +79,7 @@ impl Batch<'_> {
 
 impl Batch<'_> {
     /// Deletes what is still to be deleted; gives what was.
-    pub(crate) fn prune(&mut self, prune: &PruneOperation) -> Result<Pruned, LedgerError> {
+    pub(crate) fn prune(&mut self, prune: &PruneOperation) -> Result<PrunedSegments, LedgerError> {
         let (mut found, mut unpacked) = (Vec::new(), Rows::default());
         for PrunableRun { run_no, ends, segments, .. } in &prune.runs {
             let reader = self.reader;
@@ -102,7 +102,7 @@ impl Batch<'_> {
             }
         }
         self.rows.append(&unpacked);
-        let mut pruned = Pruned::default();
+        let mut pruned = PrunedSegments::default();
         for (run_no, is_last, segment) in found {
             if !self.pruned.insert((run_no, segment.first)) {
                 continue;

@@ -33,7 +33,7 @@ pub(crate) struct Memory {
     pub(crate) next_run_no: u64,
     pub(crate) next_audit_no: u64,
     next_conversation_no: u64,
-    conversations: Recent<ConversationKey, Known>,
+    conversations: Recent<ConversationKey, ConversationFacts>,
     pub(crate) event_ids: Ids,
     pub(crate) run_ids: Ids,
     /// The usage of the scopes and areas that were written last, by the key of their row.
@@ -76,7 +76,7 @@ impl ActiveRun {
 }
 
 /// Knowledge of a conversation.
-enum Known {
+enum ConversationFacts {
     /// The store has no journal of the run.
     New,
     There(Conversation),
@@ -131,9 +131,9 @@ impl Memory {
             .get(Table::Conversations, key.index().as_bytes(), |bytes| json::<ConversationRow>(Table::Conversations, bytes))?;
         let known = match row {
             Some(ConversationRow { no, .. }) => {
-                Known::There(Conversation { no, last_seq: reader.last_of(Table::Transcript, no)? })
+                ConversationFacts::There(Conversation { no, last_seq: reader.last_of(Table::Transcript, no)? })
             }
-            None => Known::New,
+            None => ConversationFacts::New,
         };
         self.conversations.insert(key.clone(), known);
         Ok(())
@@ -142,7 +142,7 @@ impl Memory {
     /// The number of a conversation that was loaded; `None` for a new one.
     pub(crate) fn conversation_no(&mut self, key: &ConversationKey) -> Option<u64> {
         match self.conversations.get(key) {
-            Some(Known::There(conversation)) => Some(conversation.no),
+            Some(ConversationFacts::There(conversation)) => Some(conversation.no),
             _ => None,
         }
     }
@@ -158,13 +158,13 @@ impl Memory {
     }
 
     fn advance(&mut self, key: &ConversationKey, by: u64) -> (Conversation, bool) {
-        if let Some(Known::There(conversation)) = self.conversations.get(key) {
+        if let Some(ConversationFacts::There(conversation)) = self.conversations.get(key) {
             conversation.last_seq += by;
             return (*conversation, false);
         }
         let conversation = Conversation { no: self.next_conversation_no, last_seq: by };
         self.next_conversation_no += 1;
-        self.conversations.insert(key.clone(), Known::There(conversation));
+        self.conversations.insert(key.clone(), ConversationFacts::There(conversation));
         (conversation, true)
     }
 

@@ -7,13 +7,13 @@ use crate::{
     error::LedgerError,
     operation::ValueRow,
     record::Usage,
-    rows::{BY_STORAGE, Reader, Rows, Stored, Table, is_expected, schema},
+    rows::{BY_STORAGE, Reader, Rows, Table, ValueSummary, is_expected, schema},
 };
 
 /// Values that differ from what the store has.
 #[derive(Default)]
 pub(crate) struct Values {
-    values: HashMap<Vec<u8>, Option<Stored>>,
+    values: HashMap<Vec<u8>, Option<ValueSummary>>,
 }
 
 /// Changes of [`Values`], usages and rows by an operation that is allowed.
@@ -63,12 +63,12 @@ impl Values {
                 Some(known) => *known,
                 // An empty scope has no value.
                 None if usage.keys == 0 => None,
-                None => reader.get(write.table, &write.key, |value| Stored::of(write.table, value))?,
+                None => reader.get(write.table, &write.key, |value| ValueSummary::of(write.table, value))?,
             };
             if !is_expected(write.expected, old.map(|old| old.tag)) {
                 return Err(LedgerError::Conflict { key: write.name() });
             }
-            let new = write.value.as_deref().map(|value| Stored::of(write.table, value)).transpose()?;
+            let new = write.value.as_deref().map(|value| ValueSummary::of(write.table, value)).transpose()?;
             let usage = Usage {
                 bytes: (usage.bytes + new.map_or(0, |new| new.size + write.key_bytes))
                     .saturating_sub(old.map_or(0, |old| old.size + write.key_bytes)),
@@ -108,8 +108,8 @@ impl Values {
 }
 
 impl Plan {
-    pub(crate) fn put(&mut self, write: &ValueRow, old: Option<Stored>, new: Option<Stored>) {
-        let blob = |stored: Option<Stored>| stored.and_then(|stored| stored.blob);
+    pub(crate) fn put(&mut self, write: &ValueRow, old: Option<ValueSummary>, new: Option<ValueSummary>) {
+        let blob = |stored: Option<ValueSummary>| stored.and_then(|stored| stored.blob);
         if let Some(digest) = blob(old) {
             self.rows.delete(Table::BlobRefs, &schema::blob_ref(&digest, BY_STORAGE, &write.key));
         }

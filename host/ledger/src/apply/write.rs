@@ -7,7 +7,7 @@ use agent_host_protocol::Run;
 use crate::{
     apply::{Batch, batch::Answer, value::Plan},
     error::LedgerError,
-    operation::{Measured, NewPark, ParkChange, ValueRow, WriteOperation, run_change},
+    operation::{MeasuredUse, NewPark, ParkChange, ValueRow, WriteOperation, run_change},
     rows::{Rows, Table, number, pair, wait_key},
 };
 
@@ -83,7 +83,7 @@ impl Batch<'_> {
         run_no: u64,
         changes: Vec<crate::record::RunChange>,
         events: Option<run_change::EventSpan>,
-        measured: Vec<Measured>,
+        measured: Vec<MeasuredUse>,
     ) -> Option<Arc<Run>> {
         let active = self.memory.active.get_mut(&run_no)?;
         if changes.is_empty() && events.is_none() {

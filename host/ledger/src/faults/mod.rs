@@ -26,7 +26,7 @@ use redb::{Builder, StorageBackend, backends::FileBackend};
 use serde_json::value::RawValue;
 
 use crate::{
-    Accepted, Ledger, LedgerError, NewEvent, Options, RunRecord, RunWrite, StateWrite, samples,
+    AcceptOutcome, Ledger, LedgerError, NewEvent, Options, RunRecord, RunWrite, StateWrite, samples,
     store::{Hooks, LogFile},
 };
 
@@ -94,12 +94,12 @@ struct Switches {
     store: Switch,
 }
 
-struct Failing {
+struct FaultyFile {
     file: File,
     switch: Switch,
 }
 
-impl LogFile for Failing {
+impl LogFile for FaultyFile {
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if !self.switch.has_begun() {
             return LogFile::write_at(&mut self.file, bytes, offset);
@@ -188,7 +188,7 @@ fn open_with(options: Options) -> (Ledger, Switches) {
     let switches = Switches::default();
     let Switches { log, store } = switches.clone();
     let hooks = Hooks {
-        log: Some(Arc::new(move |file| Box::new(Failing { file, switch: log.clone() }))),
+        log: Some(Arc::new(move |file| Box::new(FaultyFile { file, switch: log.clone() }))),
         store: Some(Arc::new(move |path, cache_bytes| {
             let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
             let backend = FailingStore { file: FileBackend::new(file)?, switch: store.clone() };
@@ -211,8 +211,8 @@ fn raw<T: From<Box<RawValue>>>(text: &str) -> T {
 
 async fn new_run(ledger: &Ledger) -> Result<RunRecord, LedgerError> {
     match ledger.accept(samples::accept()).await? {
-        Accepted::New { mut runs, .. } => Ok(runs.remove(0)),
-        Accepted::Repeated { .. } => panic!("repeated"),
+        AcceptOutcome::New { mut runs, .. } => Ok(runs.remove(0)),
+        AcceptOutcome::Repeated { .. } => panic!("repeated"),
     }
 }
 

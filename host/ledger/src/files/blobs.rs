@@ -26,7 +26,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     digest::{Digest, hex, parse_hex},
     error::LedgerError,
-    files::{Disk, Need},
+    files::{Disk, DiskNeed},
 };
 
 const TEMPORARY: &str = "tmp";
@@ -337,7 +337,7 @@ impl fmt::Debug for BlobWriter {
 
 impl BlobWriter {
     pub(crate) fn new(blobs: &Arc<Blobs>, disk: &Arc<Disk>, limit: u64) -> Result<Self, LedgerError> {
-        disk.check(Need::NewEvent)?;
+        disk.check(DiskNeed::NewEvent)?;
         let temporary = blobs.temporary().map_err(|error| unwritten("create", &error))?;
         Ok(Self {
             blobs: Arc::clone(blobs),
@@ -394,7 +394,7 @@ impl BlobWriter {
     }
 
     fn put(&self, bytes: &[u8]) -> Result<(), LedgerError> {
-        self.disk.check(Need::NewEvent)?;
+        self.disk.check(DiskNeed::NewEvent)?;
         (&self.temporary.file).write_all(bytes).map_err(|error| unwritten("write", &error))
     }
 

@@ -19,7 +19,7 @@ const FLOOR_BYTES: u64 = 32 * 1024 * 1024;
 
 /// The operations that the free space allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum DiskNeed {
     /// A new event: the whole reserve must be there.
     NewEvent,
     /// Writes with which runs continue and end.
@@ -40,10 +40,10 @@ impl Disk {
     /// # Errors
     /// [`LedgerError::DiskLow`] where less is left than the need asks for. A file system that does not say counts as
     /// large enough.
-    pub(crate) fn check(&self, need: Need) -> Result<(), LedgerError> {
+    pub(crate) fn check(&self, need: DiskNeed) -> Result<(), LedgerError> {
         let needed = match need {
-            Need::NewEvent => self.reserve,
-            Need::AnyWrite => self.reserve.min(FLOOR_BYTES),
+            DiskNeed::NewEvent => self.reserve,
+            DiskNeed::AnyWrite => self.reserve.min(FLOOR_BYTES),
         };
         match self.free() {
             Some(free) if free < needed => Err(LedgerError::DiskLow { free, needed }),
@@ -57,11 +57,11 @@ impl Disk {
     }
 
     fn free(&self) -> Option<u64> {
-        if self.reserve == 0 { None } else { self.left() }
+        if self.reserve == 0 { None } else { self.free_bytes() }
     }
 
     /// The free space that the file system reports.
-    pub(crate) fn left(&self) -> Option<u64> {
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
         let mut last = self.last.lock();
         if let Some((at, free)) = *last
             && at.elapsed() < ASK_EVERY

@@ -5,4 +5,4 @@ mod disk;
 
 pub use blobs::{Blob, BlobReader, BlobWriter};
 pub(crate) use blobs::{Blobs, Pin, blob_totals, blobs_path, each_blob, path_of, size_of, unreadable};
-pub(crate) use disk::{Disk, Need, free_in};
+pub(crate) use disk::{Disk, DiskNeed, free_in};

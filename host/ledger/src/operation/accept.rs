@@ -11,9 +11,9 @@ use crate::{
     operation::{
         ItemRow, NewArtifact, NewSegment, ValueRow, artifact::artifact_bytes, conversation::check_conversation, entry_rows,
     },
-    overlay::Admitted,
+    overlay::AdmittedValues,
     record::{Accept, AddRun, Branch, Idempotency, NewEvent, StateWrite},
-    rows::{ContextRow, Packed, PartsRow, Rows, bounded, encode, pack_events},
+    rows::{ContextRow, PackedItems, PartsRow, Rows, bounded, encode, pack_events},
 };
 
 /// An idempotency key, in bytes: what fits a header comfortably.
@@ -36,7 +36,7 @@ pub(crate) struct AcceptOperation {
     /// State.
     pub(crate) values: Vec<ValueRow>,
     /// Values of the operation in the overlay.
-    pub(crate) state: Option<Admitted>,
+    pub(crate) state: Option<AdmittedValues>,
     /// The events that leave the conversation under which it is listed.
     pub(crate) branch: Option<Branch>,
     pub(crate) reply: oneshot::Sender<Result<AcceptAnswer, LedgerError>>,
@@ -52,7 +52,7 @@ pub(crate) struct NewRunRow {
     pub(crate) row: Vec<u8>,
     pub(crate) terms: PartsRow,
     /// From 1 on.
-    pub(crate) events: Vec<Packed>,
+    pub(crate) events: Vec<PackedItems>,
 }
 
 /// Answer of the writer to an accept; the handle has the rest.
@@ -94,7 +94,7 @@ impl AcceptOperation {
             let row = encode(&new.run)?;
             let terms = PartsRow::prepare(new.terms);
             let events = pack_events(&new.events);
-            bytes += row.len() + terms.bytes() + events.iter().map(Packed::bytes).sum::<usize>();
+            bytes += row.len() + terms.bytes() + events.iter().map(PackedItems::bytes).sum::<usize>();
             rows.push(NewRunRow { run: Arc::new(new.run), row, terms, events });
         }
         let items = history.into_iter().chain(transcript);
@@ -165,7 +165,7 @@ pub(crate) struct AddRunOperation {
     pub(crate) terms: PartsRow,
     pub(crate) context: Option<ContextRow>,
     /// From 1 on.
-    pub(crate) events: Vec<Packed>,
+    pub(crate) events: Vec<PackedItems>,
     pub(crate) journal: Option<NewSegment>,
     pub(crate) entries: Rows,
     pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
@@ -185,7 +185,7 @@ impl AddRunOperation {
         let bytes = row.len()
             + terms.bytes()
             + context.as_ref().map_or(0, ContextRow::bytes)
-            + events.iter().map(Packed::bytes).sum::<usize>()
+            + events.iter().map(PackedItems::bytes).sum::<usize>()
             + journal.as_ref().map_or(0, NewSegment::bytes)
             + entries.bytes().len();
         bounded(bytes)?;

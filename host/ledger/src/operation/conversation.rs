@@ -7,9 +7,9 @@ use crate::{
     digest::Digest,
     error::LedgerError,
     operation::ValueRow,
-    overlay::Admitted,
+    overlay::AdmittedValues,
     record::{ArtifactRecord, NewItem},
-    rows::{AuditRow, MAX_KEY_BYTES, Packed, TranscriptRow, encode},
+    rows::{AuditRow, MAX_KEY_BYTES, PackedItems, TranscriptRow, encode},
 };
 
 /// An item of a transcript, without its place.
@@ -42,7 +42,7 @@ pub(crate) fn audit_bytes(rows: &[AuditRow]) -> usize {
 pub(crate) struct ForgetConversationOperation {
     pub(crate) piece: Piece,
     /// Values of the operation in the overlay.
-    pub(crate) state: Option<Admitted>,
+    pub(crate) state: Option<AdmittedValues>,
     pub(crate) reply: oneshot::Sender<Result<u64, LedgerError>>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct RunPart {
     pub(crate) events: Vec<u64>,
     pub(crate) segments: Vec<(u64, Vec<Digest>)>,
     /// The last event of the run, without what it said. With it the rest of the run goes.
-    pub(crate) end: Option<Packed>,
+    pub(crate) end: Option<PackedItems>,
 }
 
 impl RunPart {

@@ -48,7 +48,7 @@ impl NewSegment {
 
 /// Segments that [`crate::Ledger::prune_journals`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pruned {
+pub struct PrunedSegments {
     /// Runs whose journals were deleted to the end.
     pub runs: u64,
     /// Segments.
@@ -63,7 +63,7 @@ pub struct Pruned {
 pub(crate) struct PruneOperation {
     pub(crate) ended_before: Timestamp,
     pub(crate) runs: Vec<PrunableRun>,
-    pub(crate) reply: oneshot::Sender<Result<Pruned, LedgerError>>,
+    pub(crate) reply: oneshot::Sender<Result<PrunedSegments, LedgerError>>,
 }
 
 pub(crate) struct PrunableRun {

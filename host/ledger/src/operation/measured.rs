@@ -7,7 +7,7 @@ use crate::record::NewEvent;
 
 /// The use of models that one event reports.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Measured {
+pub(crate) enum MeasuredUse {
     /// The end of a call.
     Call { model_id: String, usage: Option<TokenUsage>, cost_micros: Option<u64> },
     /// The end of a child.
@@ -19,7 +19,7 @@ pub(crate) enum Measured {
 struct CallEnd {
     model_id: String,
     #[serde(default)]
-    usage: Option<Reported>,
+    usage: Option<ReportedTokens>,
     #[serde(default)]
     cost_micros: Option<u64>,
 }
@@ -27,7 +27,7 @@ struct CallEnd {
 /// Tokens, or the word `unknown`.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Reported {
+enum ReportedTokens {
     Known(TokenUsage),
     Unknown(#[allow(dead_code, reason = "the word says nothing more")] String),
 }
@@ -39,15 +39,15 @@ struct ChildEnd {
     usage: Option<ModelUsage>,
 }
 
-impl Measured {
+impl MeasuredUse {
     /// `None` for events that report no use of models.
     pub(crate) fn of(event: &NewEvent) -> Option<Self> {
         let data = event.data.get();
         if event.kind == ResultKind::ModelCallCompleted.as_str() {
             let CallEnd { model_id, usage, cost_micros } = serde_json::from_str(data).ok()?;
             let usage = usage.and_then(|usage| match usage {
-                Reported::Known(usage) => Some(usage),
-                Reported::Unknown(_) => None,
+                ReportedTokens::Known(usage) => Some(usage),
+                ReportedTokens::Unknown(_) => None,
             });
             return Some(Self::Call { model_id, usage, cost_micros });
         }
@@ -108,7 +108,7 @@ mod tests {
             event(ResultKind::ChildEnded, &json!({ "run_id": "r", "status": "failed" })),
             event(ResultKind::MessageDelta, &json!({ "content": "model.call.completed" })),
         ];
-        events.iter().filter_map(Measured::of).for_each(|measured| measured.add_to(&mut run));
+        events.iter().filter_map(MeasuredUse::of).for_each(|measured| measured.add_to(&mut run));
         let usage = run.usage.unwrap();
         assert_eq!((usage.calls, usage.unmeasured_calls, usage.input, usage.output), (3, 2, 10, 2));
         assert_eq!((usage.cached_input, usage.cost_micros), (4, Some(30)));

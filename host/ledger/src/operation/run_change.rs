@@ -8,7 +8,7 @@ use agent_host_protocol::{
 
 use crate::{
     error::LedgerError,
-    operation::measured::Measured,
+    operation::measured::MeasuredUse,
     record::{Park, RunChange},
     rows::{MAX_KEY_BYTES, encode},
 };
@@ -127,7 +127,7 @@ fn target(change: &RunChange) -> Option<RunStatus> {
 }
 
 /// Makes changes that [`check`] has allowed.
-pub(crate) fn apply(run: &mut Run, changes: Vec<RunChange>, events: Option<EventSpan>, measured: Vec<Measured>) {
+pub(crate) fn apply(run: &mut Run, changes: Vec<RunChange>, events: Option<EventSpan>, measured: Vec<MeasuredUse>) {
     for measured in measured {
         measured.add_to(run);
     }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use crate::{
     error::LedgerError,
     files::{Blob, Pin},
-    record::{EntryWrite, Expected, Quota, STORAGE_INLINE_BYTES, StateWrite, StorageValue, StorageWrite},
+    record::{EntryWrite, ExpectedValue, Quota, STORAGE_INLINE_BYTES, StateWrite, StorageValue, StorageWrite},
     rows::{MAX_KEY_BYTES, Rows, Table, schema},
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct ValueRow {
     /// Bytes of the key alone.
     pub(crate) key_bytes: u64,
     pub(crate) value: Option<Vec<u8>>,
-    pub(crate) expected: Option<Expected>,
+    pub(crate) expected: Option<ExpectedValue>,
     pub(crate) quota: Option<Quota>,
     /// Held until the row is committed.
     pub(crate) pin: Option<Arc<Pin>>,
@@ -61,7 +61,7 @@ impl ValueRow {
         scope: &str,
         key: &str,
         value: Option<Vec<u8>>,
-        expected: Option<Expected>,
+        expected: Option<ExpectedValue>,
         quota: Option<Quota>,
         pin: Option<Arc<Pin>>,
     ) -> Result<Self, LedgerError> {

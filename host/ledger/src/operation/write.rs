@@ -10,11 +10,11 @@ use crate::{
     files::Blobs,
     operation::{
         ItemRow, NewArtifact, NewPark, NewSegment, ValueRow, artifact::artifact_bytes, audit_bytes, entry_rows,
-        measured::Measured, run_change::EventSpan,
+        measured::MeasuredUse, run_change::EventSpan,
     },
-    overlay::Admitted,
+    overlay::AdmittedValues,
     record::{NewEvent, RunChange, RunWrite, StateWrite},
-    rows::{AuditRow, ContextRow, Packed, Rows, bounded, pack_events},
+    rows::{AuditRow, ContextRow, PackedItems, Rows, bounded, pack_events},
 };
 
 pub(crate) struct WriteOperation {
@@ -22,9 +22,9 @@ pub(crate) struct WriteOperation {
     pub(crate) changes: Vec<RunChange>,
     pub(crate) span: Option<EventSpan>,
     /// The events of the span.
-    pub(crate) events: Vec<Packed>,
+    pub(crate) events: Vec<PackedItems>,
     /// The use of models that the events report.
-    pub(crate) measured: Vec<Measured>,
+    pub(crate) measured: Vec<MeasuredUse>,
     pub(crate) context: Option<ContextRow>,
     /// Rows whose keys are known: entries.
     pub(crate) rows: Rows,
@@ -38,7 +38,7 @@ pub(crate) struct WriteOperation {
     pub(crate) park: Option<NewPark>,
     pub(crate) claim: Option<u32>,
     /// Values of the operation in the overlay.
-    pub(crate) state: Option<Admitted>,
+    pub(crate) state: Option<AdmittedValues>,
     pub(crate) reply: oneshot::Sender<Result<Arc<Run>, LedgerError>>,
 }
 
@@ -87,7 +87,7 @@ impl WriteOperation {
         } = write;
         let span = span(&changes, &events)?;
         let rows = entry_rows(&entries)?;
-        let measured = events.iter().filter_map(Measured::of).collect();
+        let measured = events.iter().filter_map(MeasuredUse::of).collect();
         let events = pack_events(&events);
         let values = state.iter().map(ValueRow::state).chain(storage.into_iter().map(ValueRow::storage));
         let values = values.collect::<Result<Vec<_>, _>>()?;
@@ -101,7 +101,7 @@ impl WriteOperation {
         let context = context.map(ContextRow::prepare);
         let bytes = rows.bytes().len()
             + context.as_ref().map_or(0, ContextRow::bytes)
-            + events.iter().map(Packed::bytes).sum::<usize>()
+            + events.iter().map(PackedItems::bytes).sum::<usize>()
             + items
             + values_bytes
             + artifact_bytes(&artifacts, &refers_to)

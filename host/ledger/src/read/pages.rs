@@ -17,7 +17,7 @@ use crate::{
     read::Sequence,
     record::{AuditRecord, RunFilter},
     rows::{
-        ConversationRow, EventRow, Left, Reader, RunList, Table, TranscriptRow, json, listed_run_no, malformed, schema,
+        ConversationRow, EventRow, Reader, ReplacedEvents, RunList, Table, TranscriptRow, json, listed_run_no, malformed, schema,
         stored_audit, stored_run,
     },
 };
@@ -281,7 +281,7 @@ impl Ledger {
         if let Some((no, rows)) = reader.transcript(key)?
             && first < end
         {
-            let (mut looked_at, mut left) = (0, Left::new(&reader, no));
+            let (mut looked_at, mut left) = (0, ReplacedEvents::new(&reader, no));
             let (start, end) = (schema::pair(no, first), schema::pair(no, end));
             let mut range = rows.range(start.as_slice()..end.as_slice())?;
             while items.len() <= limit {
@@ -333,7 +333,7 @@ impl Ledger {
         let cursors = Sequence::transcript(key);
         let reader = self.reader()?;
         let Some((no, rows)) = reader.transcript(key)? else { return Ok(Vec::new()) };
-        let mut left = Left::new(&reader, no);
+        let mut left = ReplacedEvents::new(&reader, no);
         let mut items = Vec::with_capacity(seqs.len());
         for seq in seqs {
             if let Some(row) = rows.get(schema::pair(no, *seq).as_slice())?
@@ -361,7 +361,7 @@ impl Ledger {
         let reader = self.reader()?;
         let (Some((no, rows)), Some(first)) = (reader.transcript(key)?, after_seq.checked_add(1)) else { return Ok(Vec::new()) };
         let (start, end) = (schema::pair(no, first), schema::pair(no, u64::MAX));
-        let mut left = Left::new(&reader, no);
+        let mut left = ReplacedEvents::new(&reader, no);
         rows.range(start.as_slice()..=end.as_slice())?
             .map(|row| {
                 let (place, row) = row?;
@@ -412,7 +412,7 @@ impl Ledger {
         let reader = self.reader()?;
         let mut page = Page { items: Vec::new(), next_cursor: None, prev_cursor: None, has_more: false };
         let Some(no) = reader.conversation(key)? else { return Ok(page) };
-        let mut left = Left::new(&reader, no);
+        let mut left = ReplacedEvents::new(&reader, no);
         let listed = reader.table(Table::ConversationEvents)?;
         let events = reader.table(Table::Events)?;
         let (start, end) = (schema::pair(no, 0), schema::pair(no, end));
@@ -461,7 +461,7 @@ impl Ledger {
     pub fn has_left_conversation(&self, key: &ConversationKey, id: EventId) -> Result<bool, LedgerError> {
         let reader = self.reader()?;
         let Some(no) = reader.conversation(key)? else { return Ok(false) };
-        Left::new(&reader, no).has(id)
+        ReplacedEvents::new(&reader, no).has(id)
     }
 
     /// The cursor of an item of a transcript.

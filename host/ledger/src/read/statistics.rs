@@ -148,13 +148,13 @@ impl Percentiles {
 
 /// The part of a run that is counted. The rest of its record is passed over unread.
 #[derive(Deserialize)]
-struct Counted {
+struct RunSample {
     runner_id: String,
     binding_id: String,
     #[serde(default)]
     workspace_id: Option<String>,
     #[serde(default)]
-    queue: Option<Queued>,
+    queue: Option<QueueTimes>,
     status: RunStatus,
     created_at: Timestamp,
     #[serde(default)]
@@ -168,14 +168,14 @@ struct Counted {
 }
 
 #[derive(Deserialize)]
-struct Queued {
+struct QueueTimes {
     name: String,
     #[serde(default)]
     queued_at: Option<Timestamp>,
 }
 
 impl StatisticsQuery {
-    fn counts(&self, run: &Counted) -> bool {
+    fn counts(&self, run: &RunSample) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
         self.since.is_none_or(|since| run.created_at >= since)
             && self.until.is_none_or(|until| run.created_at < until)
@@ -196,7 +196,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, run: &Counted) {
+    fn add(&mut self, run: &RunSample) {
         *self.by_status.entry(run.status).or_default() += 1;
         if let Some(started) = run.started_at {
             // A run that came back into its queue was put there after its first start.
@@ -259,7 +259,7 @@ impl Ledger {
         let (mut total, mut groups) = (Tally::default(), HashMap::<String, Tally>::new());
         let (mut looked_at, mut truncated, mut covered_since) = (0, false, None::<Timestamp>);
         for row in runs.iter()?.rev() {
-            let run: Counted = json(Table::Runs, row?.1.value())?;
+            let run: RunSample = json(Table::Runs, row?.1.value())?;
             if run.created_at < oldest {
                 break;
             }

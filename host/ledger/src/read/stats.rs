@@ -114,7 +114,7 @@ impl Ledger {
             checkpoint_us: count(&counters.checkpoint_us),
             longest_checkpoint_us: count(&counters.longest_checkpoint_us),
             waiting: shared.queue.waiting(),
-            disk_free: shared.disk.left(),
+            disk_free: shared.disk.free_bytes(),
         }
     }
 

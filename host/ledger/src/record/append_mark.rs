@@ -18,7 +18,7 @@ pub struct AppendMark {
 
 /// The stored form: an array in the place of the metadata, which is an object.
 #[derive(Serialize, Deserialize)]
-struct Stored<'a>(u32, u64, u64, #[serde(borrow)] Option<&'a RawValue>);
+struct StoredMark<'a>(u32, u64, u64, #[serde(borrow)] Option<&'a RawValue>);
 
 impl AppendMark {
     /// The mark together with the metadata of the result, in the form of a row. `None` if it cannot be written as JSON.
@@ -29,7 +29,7 @@ impl AppendMark {
             None => None,
         };
         let Self { claim, number, hash } = self;
-        serde_json::value::to_raw_value(&Stored(claim, number, hash, metadata)).ok().map(JsonText::from)
+        serde_json::value::to_raw_value(&StoredMark(claim, number, hash, metadata)).ok().map(JsonText::from)
     }
 
     /// The mark and the metadata of a row. A row of a result that nobody has marked has metadata alone.
@@ -38,7 +38,9 @@ impl AppendMark {
             return (None, stored);
         }
         match serde_json::from_str(stored) {
-            Ok(Stored(claim, number, hash, metadata)) => (Some(Self { claim, number, hash }), metadata.map_or("", RawValue::get)),
+            Ok(StoredMark(claim, number, hash, metadata)) => {
+                (Some(Self { claim, number, hash }), metadata.map_or("", RawValue::get))
+            }
             Err(_) => (None, stored),
         }
     }

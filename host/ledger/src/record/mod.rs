@@ -5,8 +5,8 @@ mod value;
 
 pub use append_mark::AppendMark;
 pub use value::{
-    ArtifactRecord, ArtifactScope, EntryWrite, Expected, Quota, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue,
-    StorageWrite, UPLOAD, Usage, new_artifact_id,
+    ArtifactRecord, ArtifactScope, EntryWrite, ExpectedValue, Quota, STORAGE_INLINE_BYTES, StateWrite, StorageContent,
+    StorageValue, StorageWrite, UPLOAD, Usage, new_artifact_id,
 };
 
 use std::{borrow::Cow, sync::Arc};
@@ -77,7 +77,7 @@ pub struct Forget {
 
 /// The deleted data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Forgotten {
+pub struct DeletedData {
     /// Values of state.
     pub values: u64,
     /// Items of the transcript.
@@ -160,7 +160,7 @@ pub struct NewRun {
 
 /// The outcome of [`crate::Ledger::accept`].
 #[derive(Debug, Clone)]
-pub enum Accepted {
+pub enum AcceptOutcome {
     /// The event is in the ledger.
     New {
         /// Number of the event.

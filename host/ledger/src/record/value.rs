@@ -42,7 +42,7 @@ pub struct StateWrite {
     /// New value; `None` deletes the key.
     pub value: Option<Box<RawValue>>,
     /// Value that must be there now, else nothing of the whole write happens.
-    pub expected: Option<Expected>,
+    pub expected: Option<ExpectedValue>,
     /// Quota of the scope. The writer decides, so a refusal comes from the [`crate::Commit`]; until then readers see the
     /// value, as with every write that is admitted and refused later.
     pub quota: Option<Quota>,
@@ -50,7 +50,7 @@ pub struct StateWrite {
 
 /// Condition of a write: the state value that must be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedValue {
     /// The value does not exist.
     Absent,
     /// The value has this tag: [`crate::state_tag`] of its stored JSON text.

@@ -7,7 +7,7 @@ use crate::{
     error::LedgerError,
     record::AuditRecord,
     rows::{
-        Packed, Table, encode, json, malformed,
+        PackedItems, Table, encode, json, malformed,
         packed::{Item, Items, unpack},
     },
 };
@@ -56,7 +56,7 @@ impl AuditRow {
         self.record.len() + 20
     }
 
-    pub(crate) fn push_to(&self, row: &mut Packed) {
+    pub(crate) fn push_to(&self, row: &mut PackedItems) {
         row.push(&StoredAudit { run: self.run_id.map(|id| id.to_bytes()), record: &self.record });
     }
 }

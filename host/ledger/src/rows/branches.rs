@@ -76,7 +76,7 @@ impl Reader {
 
 /// The events that have left one conversation, for a reader of its items. The entry is read with the first item, so an empty
 /// page costs nothing.
-pub(crate) struct Left<'a> {
+pub(crate) struct ReplacedEvents<'a> {
     reader: &'a Reader,
     conversation_no: u64,
     branches: Option<Branches>,
@@ -84,7 +84,7 @@ pub(crate) struct Left<'a> {
     last: Option<(EventId, bool)>,
 }
 
-impl<'a> Left<'a> {
+impl<'a> ReplacedEvents<'a> {
     pub(crate) const fn new(reader: &'a Reader, conversation_no: u64) -> Self {
         Self { reader, conversation_no, branches: None, last: None }
     }

@@ -20,7 +20,7 @@ pub(crate) struct Rows {
 
 /// A payload that [`Rows`] did not write.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedRow;
 
 impl Rows {
     pub(crate) fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
@@ -112,7 +112,7 @@ pub(crate) struct Change<'a> {
 }
 
 /// The changes of a payload.
-pub(crate) fn changes(payload: &[u8]) -> impl Iterator<Item = Result<Change<'_>, Malformed>> {
+pub(crate) fn changes(payload: &[u8]) -> impl Iterator<Item = Result<Change<'_>, MalformedRow>> {
     let mut rest = payload;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -120,7 +120,7 @@ pub(crate) fn changes(payload: &[u8]) -> impl Iterator<Item = Result<Change<'_>,
         }
         let Some((change, left)) = change(rest) else {
             rest = &[];
-            return Some(Err(Malformed));
+            return Some(Err(MalformedRow));
         };
         rest = left;
         Some(Ok(change))

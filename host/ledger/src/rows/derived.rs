@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{
     error::LedgerError,
-    rows::{Layer, Listed, Malformed, Row, Rows, Table, audit_run, json, malformed, read_number, stored_audit},
+    rows::{Layer, ListedRun, MalformedRow, Row, Rows, Table, audit_run, json, malformed, read_number, stored_audit},
 };
 
 /// All that is read of a run to know whether it is active.
@@ -47,7 +47,7 @@ pub(crate) fn derive<'a>(table: Table, rows: impl Iterator<Item = &'a Row>) -> R
             }
             Table::RunLists => {
                 let run_no = read_number(row.key()).ok_or_else(|| malformed(Table::Runs))?;
-                let listed: Listed<'_> = json(Table::Runs, value)?;
+                let listed: ListedRun<'_> = json(Table::Runs, value)?;
                 listed.each_key(run_no, |key| derived.put(table, key, &[]));
             }
             Table::AuditRuns => {
@@ -63,6 +63,6 @@ pub(crate) fn derive<'a>(table: Table, rows: impl Iterator<Item = &'a Row>) -> R
         }
     }
     let mut layer = Layer::default();
-    layer.apply(derived.bytes()).map_err(|Malformed| malformed(table))?;
+    layer.apply(derived.bytes()).map_err(|MalformedRow| malformed(table))?;
     Ok(layer)
 }

@@ -12,7 +12,7 @@ use imbl::OrdSet;
 
 use crate::rows::{
     Change, Table,
-    change::{HEADER, Malformed},
+    change::{HEADER, MalformedRow},
     changes,
     event_row::{IndexRow, Place, index_rows},
 };
@@ -111,7 +111,7 @@ impl Default for Layer {
 
 impl Layer {
     /// Takes over a batch. After an error a part of it is in the layer, which is of no use any more.
-    pub(crate) fn apply(&mut self, payload: &[u8]) -> Result<(), Malformed> {
+    pub(crate) fn apply(&mut self, payload: &[u8]) -> Result<(), MalformedRow> {
         let batch: Arc<[u8]> = payload.into();
         let mut start = 0;
         for change in changes(payload) {
@@ -119,7 +119,7 @@ impl Layer {
             let at = start + HEADER;
             let value_at = at + key.len();
             let place = value.map(|value| value_at..value_at + value.len());
-            self.insert(table, Row::new(&batch, at..value_at, place).ok_or(Malformed)?);
+            self.insert(table, Row::new(&batch, at..value_at, place).ok_or(MalformedRow)?);
             if let (Table::Events, Some(value)) = (table, value) {
                 let piece = |place: Place| place.start + value_at..place.end + value_at;
                 let mut lost = false;
@@ -128,7 +128,7 @@ impl Layer {
                         Some(row) => self.insert(table, row),
                         None => lost = true,
                     });
-                read.filter(|()| !lost).ok_or(Malformed)?;
+                read.filter(|()| !lost).ok_or(MalformedRow)?;
             }
             start += bytes.len();
         }
@@ -186,6 +186,6 @@ mod tests {
         assert_eq!(layer.get(Table::State, b"k").unwrap().value(), None);
         assert_eq!(before.get(Table::State, b"k").unwrap().value(), Some(&b"1"[..]));
         assert_eq!((layer.table(Table::State).len(), layer.get(Table::Storage, b"k").is_none()), (1, true));
-        assert_eq!(layer.apply(&[0, 1]), Err(Malformed));
+        assert_eq!(layer.apply(&[0, 1]), Err(MalformedRow));
     }
 }

@@ -22,8 +22,8 @@ mod value;
 mod view;
 
 pub(crate) use audit::{AuditRow, stored_audit};
-pub(crate) use branches::{Branches, Left};
-pub(crate) use change::{Change, Malformed, Rows, changes};
+pub(crate) use branches::{Branches, ReplacedEvents};
+pub(crate) use change::{Change, MalformedRow, Rows, changes};
 pub(crate) use derived::{derive, source as table_source};
 pub(crate) use event_row::{EventRow, EventRun, stored_event};
 pub(crate) use forgotten::{FORGOTTEN, forgotten_end, forgotten_event, forgotten_run};
@@ -33,19 +33,19 @@ pub(crate) use format::{
 };
 pub(crate) use journal::{delete_segment, ended_before, read_segment};
 pub(crate) use layer::{Layer, Row};
-pub(crate) use packed::{Packed, count};
+pub(crate) use packed::{PackedItems, count};
 pub(crate) use parts::{ContextRow, PartsRow, StoredParts, digest as part_digest};
 pub(crate) use range::{Cell, Range};
 pub(crate) use reader::Reader;
 pub(crate) use run_end::{BatchPart, RunEnd};
 pub(crate) use run_event::{StoredEvent, pack_events, stored_events};
-pub(crate) use run_list::{Listed, RunList, listed_run_no};
+pub(crate) use run_list::{ListedRun, RunList, listed_run_no};
 pub(crate) use schema::{
     BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, FORMAT, MAX_KEY_BYTES, Table, audit_run, blob_ref, expiry, meta, number, pair,
     read_number, read_pair, read_wait_key, wait_key,
 };
 pub use value::state_tag;
-pub(crate) use value::{Stored, StoredValue, is_expected, read_stored, read_usage};
+pub(crate) use value::{StoredValue, ValueSummary, is_expected, read_stored, read_usage};
 #[cfg(test)]
 pub(crate) use view::LOOKUPS;
 pub(crate) use view::{Base, StoredRows, View, Views};

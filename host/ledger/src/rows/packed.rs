@@ -29,7 +29,7 @@ pub(crate) trait Item<'a>: Serialize + Sized {
 
 /// Items that follow each other, encoded.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Packed {
+pub(crate) struct PackedItems {
     /// Of the items.
     version: u8,
     /// The number of the first.
@@ -38,7 +38,7 @@ pub(crate) struct Packed {
     items: Vec<u8>,
 }
 
-impl Packed {
+impl PackedItems {
     /// No items yet; the first will have this number.
     pub(crate) fn new(first: u64) -> Self {
         Self { first, ..Self::default() }
@@ -190,8 +190,8 @@ mod tests {
         }
     }
 
-    fn packed(first: u64, items: &[(String, u64)]) -> Packed {
-        let mut packed = Packed::new(first);
+    fn packed(first: u64, items: &[(String, u64)]) -> PackedItems {
+        let mut packed = PackedItems::new(first);
         items.iter().for_each(|item| packed.push(item));
         packed
     }
@@ -200,7 +200,7 @@ mod tests {
         unpack(Table::Audit, first, value, |bytes| json(Table::Audit, bytes).map(|one| (one, 0)))
     }
 
-    fn value(packed: &Packed) -> Vec<u8> {
+    fn value(packed: &PackedItems) -> Vec<u8> {
         let mut value = Vec::new();
         packed.write(&mut value);
         value
@@ -244,6 +244,6 @@ mod tests {
         for foreign in [&b""[..], &[3, 0, 0, 0, 1], &[2, 0, 0]] {
             assert!(items(1, foreign).is_err() && count(Table::Audit, foreign).is_err());
         }
-        assert!(Packed::read(Table::Audit, 1, b"{}").unwrap().is_none());
+        assert!(PackedItems::read(Table::Audit, 1, b"{}").unwrap().is_none());
     }
 }

@@ -85,7 +85,7 @@ impl LayerRows {
     }
 
     /// The rows that are left; `None` where there is none.
-    fn left(&self) -> Option<impl DoubleEndedIterator<Item = &Row>> {
+    fn remaining(&self) -> Option<impl DoubleEndedIterator<Item = &Row>> {
         let bounds = (self.start.as_ref().map(Place::key), self.end.as_ref().map(Place::key));
         (!self.rows.is_empty() && !is_empty(&bounds)).then(|| self.rows.range::<_, [u8]>(bounds))
     }
@@ -95,7 +95,7 @@ impl Iterator for LayerRows {
     type Item = Row;
 
     fn next(&mut self) -> Option<Row> {
-        let row = self.left()?.next()?.clone();
+        let row = self.remaining()?.next()?.clone();
         self.start = Bound::Excluded(Place::Row(row.clone()));
         Some(row)
     }
@@ -103,7 +103,7 @@ impl Iterator for LayerRows {
 
 impl DoubleEndedIterator for LayerRows {
     fn next_back(&mut self) -> Option<Row> {
-        let row = self.left()?.next_back()?.clone();
+        let row = self.remaining()?.next_back()?.clone();
         self.end = Bound::Excluded(Place::Row(row.clone()));
         Some(row)
     }

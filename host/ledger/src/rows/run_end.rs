@@ -8,7 +8,7 @@
 use crate::{
     error::LedgerError,
     rows::{
-        Cell, Packed, Reader, Rows, Table, malformed, number, pair,
+        Cell, PackedItems, Reader, Rows, Table, malformed, number, pair,
         piece::{put_piece, put_piece_with, take_piece},
     },
 };
@@ -25,7 +25,7 @@ pub(crate) struct BatchPart {
     /// The own part of the context, as a row of [`Table::Contexts`].
     pub(crate) context: Option<Vec<u8>>,
     /// The last events, as far as one row has room.
-    pub(crate) events: Option<Packed>,
+    pub(crate) events: Option<PackedItems>,
     /// Segments of the journal: the number of the first entry, and a row of [`Table::Journal`].
     pub(crate) segments: Vec<(u64, Vec<u8>)>,
 }
@@ -66,7 +66,7 @@ impl BatchPart {
 
     fn bytes(&self) -> usize {
         self.context.as_ref().map_or(0, Vec::len)
-            + self.events.as_ref().map_or(0, Packed::bytes)
+            + self.events.as_ref().map_or(0, PackedItems::bytes)
             + self.segments.iter().map(|(_, segment)| segment.len()).sum::<usize>()
     }
 }
@@ -129,9 +129,9 @@ impl<'a> RunEnd<'a> {
     }
 }
 
-type Numbered<'a> = (u64, &'a [u8]);
+type NumberedPiece<'a> = (u64, &'a [u8]);
 
-fn take_numbered(bytes: &[u8]) -> Option<(Numbered<'_>, &[u8])> {
+fn take_numbered(bytes: &[u8]) -> Option<(NumberedPiece<'_>, &[u8])> {
     let (first, rest) = bytes.split_first_chunk()?;
     let (piece, rest) = take_piece(rest)?;
     Some(((u64::from_be_bytes(*first), piece), rest))
@@ -152,7 +152,7 @@ mod tests {
     use crate::rows::changes;
 
     fn part(segments: &[(u64, Vec<u8>)]) -> BatchPart {
-        BatchPart { context: Some(b"context".to_vec()), events: Some(Packed::new(3)), segments: segments.to_vec() }
+        BatchPart { context: Some(b"context".to_vec()), events: Some(PackedItems::new(3)), segments: segments.to_vec() }
     }
 
     fn tables(rows: &Rows) -> Vec<(Table, Vec<u8>, bool)> {
@@ -164,7 +164,7 @@ mod tests {
         let mut rows = Rows::default();
         part(&[(1, b"one".to_vec()), (5, b"two".to_vec())]).put_end(&mut rows, 9);
         let (mut events, row) = (Vec::new(), changes(rows.bytes()).next().unwrap().unwrap());
-        Packed::new(3).write(&mut events);
+        PackedItems::new(3).write(&mut events);
         let end = RunEnd::read(row.value.unwrap()).unwrap();
         assert_eq!((row.table, rows.count()), (Table::RunEnds, 1));
         assert_eq!(

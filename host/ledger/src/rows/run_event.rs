@@ -10,7 +10,7 @@ use crate::{
     error::LedgerError,
     record::{AppendMark, NewEvent},
     rows::{
-        Packed, Table, json, malformed,
+        PackedItems, Table, json, malformed,
         packed::{Item, Items, MAX_PACKED_BYTES, unpack},
     },
 };
@@ -105,9 +105,9 @@ struct Single<'a> {
 }
 
 /// Encodes events that follow each other: one row of them, or more where one would be too long.
-pub(crate) fn pack_events(events: &[NewEvent]) -> Vec<Packed> {
+pub(crate) fn pack_events(events: &[NewEvent]) -> Vec<PackedItems> {
     let mut left: usize = events.iter().map(|event| StoredEvent::of(event).bytes()).sum();
-    let mut rows: Vec<Packed> = Vec::new();
+    let mut rows: Vec<PackedItems> = Vec::new();
     for event in events {
         let stored = StoredEvent::of(event);
         let bytes = stored.bytes();
@@ -116,7 +116,7 @@ pub(crate) fn pack_events(events: &[NewEvent]) -> Vec<Packed> {
         match rows.last_mut().filter(|row| row.bytes() + bytes - EVENT_OVERHEAD < MAX_PACKED_BYTES) {
             Some(row) => row.push(&stored),
             None => {
-                let mut row = Packed::with_room(event.sequence, room.max(bytes));
+                let mut row = PackedItems::with_room(event.sequence, room.max(bytes));
                 row.push(&stored);
                 rows.push(row);
             }

@@ -13,7 +13,7 @@ use crate::{error::LedgerError, record::RunFilter, rows::number};
 
 /// The members of a run that lists have.
 #[derive(Deserialize)]
-pub(crate) struct Listed<'a> {
+pub(crate) struct ListedRun<'a> {
     status: RunStatus,
     #[serde(borrow)]
     binding_id: Cow<'a, str>,
@@ -23,7 +23,7 @@ pub(crate) struct Listed<'a> {
     parent_run_id: Option<RunId>,
 }
 
-impl Listed<'_> {
+impl ListedRun<'_> {
     /// The keys of the run in its lists, each made in the same memory.
     pub(crate) fn each_key(&self, run_no: u64, mut each: impl FnMut(&[u8])) {
         let lists = [

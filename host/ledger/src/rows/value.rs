@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{
     digest::Digest,
     error::LedgerError,
-    record::{Expected, StorageContent, Usage},
+    record::{ExpectedValue, StorageContent, Usage},
     rows::{Reader, Table, malformed, schema},
 };
 
@@ -18,13 +18,13 @@ pub fn state_tag(text: &str) -> u64 {
 
 /// A value, as far as a later write needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct ValueSummary {
     pub(crate) size: u64,
     pub(crate) tag: u64,
     pub(crate) blob: Option<Digest>,
 }
 
-impl Stored {
+impl ValueSummary {
     pub(crate) fn of(table: Table, value: &[u8]) -> Result<Self, LedgerError> {
         let tag = xxh3_64(value);
         if table == Table::State {
@@ -70,11 +70,11 @@ pub(crate) fn read_usage(bytes: &[u8]) -> Option<Usage> {
 }
 
 /// True if a value is the expected one of a write. `tag` is `None` if the value does not exist.
-pub(crate) fn is_expected(expected: Option<Expected>, tag: Option<u64>) -> bool {
+pub(crate) fn is_expected(expected: Option<ExpectedValue>, tag: Option<u64>) -> bool {
     match expected {
         None => true,
-        Some(Expected::Absent) => tag.is_none(),
-        Some(Expected::Value(expected)) => tag == Some(expected),
+        Some(ExpectedValue::Absent) => tag.is_none(),
+        Some(ExpectedValue::Value(expected)) => tag == Some(expected),
     }
 }
 

@@ -11,9 +11,9 @@ use std::{
 use crate::{
     error::{LedgerError, OpenError},
     options::Options,
-    rows::{Layer, Malformed, Reader, Rows, View, Views},
+    rows::{Layer, MalformedRow, Reader, Rows, View, Views},
     store::{
-        Hooks, Opened, io_error,
+        Hooks, OpenedStore, io_error,
         log::Log,
         merge::{Job, MergeEvents, MergeState, Merger, Place},
     },
@@ -52,7 +52,7 @@ fn room(options: &Options) -> u64 {
 impl Store {
     /// Starts merging. `views` shows what `opened` has.
     pub(crate) fn start(
-        mut opened: Opened,
+        mut opened: OpenedStore,
         options: &Options,
         views: Arc<Views>,
         events: MergeEvents,
@@ -98,7 +98,7 @@ impl Store {
             self.freeze().map_err(WriteError::Log)?;
         }
         let mut fresh = self.fresh.clone();
-        let malformed = |Malformed| WriteError::Store(LedgerError::damaged("a batch holds something that is not a change"));
+        let malformed = |MalformedRow| WriteError::Store(LedgerError::damaged("a batch holds something that is not a change"));
         fresh.apply(rows.bytes()).map_err(malformed)?;
         let bytes = self.log.append(rows.bytes()).map_err(WriteError::Log)?;
         self.fresh = fresh;

@@ -24,8 +24,8 @@ use crate::{
     error::LedgerError,
     files::free_in,
     rows::{
-        Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, Packed, Row, Table, Views, derive, json, malformed,
-        meta, number, pair, read_pair, table_source,
+        Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, PackedItems, Row, Table, Views, derive, json,
+        malformed, meta, number, pair, read_pair, table_source,
     },
     store::{Hooks, OpenStore, database::open_redb, database_path},
 };
@@ -336,9 +336,9 @@ pub(super) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(),
 /// key, and its events are followed by those of the next key.
 fn merge_events(to: &mut redb::Table<'_, &[u8], &[u8]>, rows: &OrdSet<Row>) -> Result<(), LedgerError> {
     let table = Table::RunEvents;
-    let mut open: Option<(u64, Packed)> = None;
+    let mut open: Option<(u64, PackedItems)> = None;
     let mut value = Vec::new();
-    let mut put = |to: &mut redb::Table<'_, &[u8], &[u8]>, open: Option<(u64, Packed)>| -> Result<(), LedgerError> {
+    let mut put = |to: &mut redb::Table<'_, &[u8], &[u8]>, open: Option<(u64, PackedItems)>| -> Result<(), LedgerError> {
         let Some((run_no, events)) = open else { return Ok(()) };
         value.clear();
         events.write(&mut value);
@@ -351,7 +351,7 @@ fn merge_events(to: &mut redb::Table<'_, &[u8], &[u8]>, rows: &OrdSet<Row>) -> R
             continue;
         };
         let (run_no, first) = read_pair(row.key()).ok_or_else(|| malformed(table))?;
-        let Some(events) = Packed::read(table, first, value)? else {
+        let Some(events) = PackedItems::read(table, first, value)? else {
             to.insert(row.key(), value)?;
             continue;
         };

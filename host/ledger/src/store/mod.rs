@@ -14,7 +14,7 @@ pub(crate) use live::{Store, WriteError};
 pub(crate) use log::LogFile;
 pub(crate) use log::{PARTS, WrapLog, part_path};
 pub(crate) use merge::MergeEvents;
-pub(crate) use open::{Missing, Opened, open};
+pub(crate) use open::{MissingLedger, OpenedStore, open};
 
 /// Files that tests put in place of the real ones.
 #[derive(Default)]

@@ -37,13 +37,13 @@ const TWO_PART_LOG: u32 = 5;
 
 /// The handling of a missing ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub(crate) enum MissingLedger {
     Create,
     Refuse,
 }
 
 /// A ledger whose redb has all batches durably.
-pub(crate) struct Opened {
+pub(crate) struct OpenedStore {
     pub(crate) database: Database,
     pub(super) seed: u64,
     /// The last batch.
@@ -51,7 +51,7 @@ pub(crate) struct Opened {
     pub(super) log: Option<FileLog>,
 }
 
-impl Opened {
+impl OpenedStore {
     pub(crate) fn reader(&self) -> Result<Reader, LedgerError> {
         Ok(Reader::new(Arc::new(View::of(&self.database)?)))
     }
@@ -76,10 +76,10 @@ impl Opened {
 }
 
 /// Opens the files and brings redb up to the end of the log.
-pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: Missing, hooks: &Hooks) -> Result<Opened, OpenError> {
+pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: MissingLedger, hooks: &Hooks) -> Result<OpenedStore, OpenError> {
     let path = database_path(dir);
     if !path.exists() {
-        if missing == Missing::Refuse {
+        if missing == MissingLedger::Refuse {
             return Err(OpenError::NoLedger { dir: dir.to_owned() });
         }
         let logs = PARTS.iter().map(|part| part_path(dir, *part)).chain([legacy_path(dir)]);
@@ -102,7 +102,7 @@ pub(crate) fn open(dir: &Path, cache_bytes: usize, missing: Missing, hooks: &Hoo
         }
         meta.has_log = false;
     }
-    let mut opened = Opened { database, seed: meta.seed, last: meta.applied, log: None };
+    let mut opened = OpenedStore { database, seed: meta.seed, last: meta.applied, log: None };
     if meta.has_log {
         give_up(dir, &meta)?;
         let mut log = FileLog::open(dir, meta.seed, hooks.log.clone())?;
@@ -138,7 +138,7 @@ fn take_over(
 }
 
 /// Files of the log where redb says that it has none: half made by a host that died, or none of this ledger.
-fn no_foreign_log(dir: &Path, opened: &Opened) -> Result<(), OpenError> {
+fn no_foreign_log(dir: &Path, opened: &OpenedStore) -> Result<(), OpenError> {
     for path in PARTS.iter().map(|part| part_path(dir, *part)).filter(|path| path.exists()) {
         if FileLog::has_batches(&path, opened.seed, opened.last)? {
             let reason = "ledger.redb knows of no log, and this one has batches that ledger.redb has not".to_owned();

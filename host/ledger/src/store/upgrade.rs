@@ -11,7 +11,7 @@ use redb::{Database, ReadableTable, WriteTransaction};
 use crate::{
     error::LedgerError,
     record::Usage,
-    rows::{ConversationRow, EventRow, FORMAT, Listed, Table, encode, json, malformed, meta, number, pair, schema},
+    rows::{ConversationRow, EventRow, FORMAT, ListedRun, Table, encode, json, malformed, meta, number, pair, schema},
 };
 
 /// From format 1 to 2: the new tables, the usage of each scope of state, and the events of each conversation. From 2 to 3
@@ -42,7 +42,7 @@ fn list_runs(transaction: &WriteTransaction) -> Result<(), LedgerError> {
     for row in transaction.open_table(Table::Runs.definition())?.iter()? {
         let (key, value) = row?;
         let run_no = schema::read_number(key.value()).ok_or_else(|| malformed(Table::Runs))?;
-        let listed: Listed<'_> = json(Table::Runs, value.value())?;
+        let listed: ListedRun<'_> = json(Table::Runs, value.value())?;
         let mut inserted = Ok(());
         listed.each_key(run_no, |key| {
             if inserted.is_ok() {

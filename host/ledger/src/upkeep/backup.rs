@@ -31,7 +31,7 @@ use crate::{
     files::{blobs_path, free_in, path_of},
     handle::Ledger,
     rows::{FORMAT, Reader, Table, malformed, schema},
-    store::{Hooks, Missing, create, database_path, open, open_database},
+    store::{Hooks, MissingLedger, create, database_path, open, open_database},
     upkeep::compact::CACHE_BYTES,
 };
 
@@ -189,7 +189,7 @@ impl Ledger {
 /// [`BackupError`].
 pub fn backup(dir: impl AsRef<Path>, backup: &Backup) -> Result<BackupManifest, BackupError> {
     let dir = dir.as_ref();
-    let store = open(dir, CACHE_BYTES, Missing::Refuse, &Hooks::default())?;
+    let store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
     let manifest = {
         let reader = store.reader()?;
         make(backup, Copy { reader: &reader, dir, alive: &|| Ok(()), reserve: 0, seen: 0 })
@@ -239,7 +239,7 @@ pub fn move_backup(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), B
         Err(error) if error.kind() != io::ErrorKind::CrossesDevices => return Err(io_failed("move", from)(error)),
         Err(_) => {}
     }
-    let unfinished = Unfinished::begin(to)?;
+    let unfinished = UnfinishedFolder::begin(to)?;
     copy_tree(from, &unfinished.path)?;
     unfinished.name(to)?;
     fs::remove_dir_all(from).map_err(io_failed("remove", from))
@@ -260,14 +260,14 @@ fn copy_tree(from: &Path, to: &Path) -> Result<(), BackupError> {
 }
 
 /// A folder in the making, which is removed unless it gets its name.
-pub(crate) struct Unfinished {
+pub(crate) struct UnfinishedFolder {
     pub(crate) path: PathBuf,
     /// Tells other processes that it is being worked on.
     _lock: File,
     named: bool,
 }
 
-impl Unfinished {
+impl UnfinishedFolder {
     /// Begins what will be `to`.
     pub(crate) fn begin(to: &Path) -> Result<Self, BackupError> {
         let name = to.file_name().and_then(|name| name.to_str());
@@ -297,7 +297,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedFolder {
     fn drop(&mut self) {
         if !self.named
             && let Err(error) = fs::remove_dir_all(&self.path)
@@ -358,7 +358,7 @@ fn make(backup: &Backup, mut copy: Copy<'_>) -> Result<BackupManifest, BackupErr
     if to.symlink_metadata().is_ok() {
         return Err(BackupError::AlreadyThere { path: to.clone() });
     }
-    let unfinished = Unfinished::begin(to)?;
+    let unfinished = UnfinishedFolder::begin(to)?;
     let store_bytes = fs::metadata(database_path(copy.dir)).map_or(0, |metadata| metadata.len());
     copy.room(&unfinished.path, store_bytes)?;
     let ledger = unfinished.path.join("ledger");

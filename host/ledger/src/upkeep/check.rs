@@ -21,7 +21,7 @@ use crate::{
         BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, Branches, Reader, RunEnd, StoredValue, Table, json, malformed, number, pair,
         read_segment, read_stored, read_usage, schema,
     },
-    store::{Hooks, Missing, open},
+    store::{Hooks, MissingLedger, open},
     upkeep::compact::CACHE_BYTES,
 };
 
@@ -81,7 +81,7 @@ pub fn check(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<Che
     let dir = dir.as_ref();
     let damaged = |error: &dyn fmt::Display| OpenError::Damaged { dir: dir.to_owned(), reason: error.to_string() };
     progress(0.0);
-    let mut store = open(dir, CACHE_BYTES, Missing::Refuse, &Hooks::default())?;
+    let mut store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
     let pages_intact = store.database.check_integrity().map_err(|e| damaged(&e))?;
     let report = {
         let reader = store.reader()?;

@@ -6,7 +6,7 @@ use redb::CompactionError;
 
 use crate::{
     error::OpenError,
-    store::{Hooks, Missing, database_path, io_error, open},
+    store::{Hooks, MissingLedger, database_path, io_error, open},
 };
 
 /// Memory for pages while an operator's verb works: enough to be quick beside a host that is stopped.
@@ -34,7 +34,7 @@ pub fn compact(dir: impl AsRef<Path>, mut progress: impl FnMut(f64)) -> Result<C
     let path = database_path(dir);
     let size = || path.metadata().map(|metadata| metadata.len()).map_err(io_error("look at", &path));
     progress(0.0);
-    let mut store = open(dir, CACHE_BYTES, Missing::Refuse, &Hooks::default())?;
+    let mut store = open(dir, CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
     let before = size()?;
     store.database.compact().map_err(|error| match error {
         CompactionError::Storage(error) => damaged(&error),

@@ -17,7 +17,7 @@ use crate::{
         Branches, ConversationRow, EventRow, Reader, RunEnd, Table, json, malformed, raw, read_segment, read_stored, schema,
         stored_audit, stored_events, stored_run,
     },
-    store::{Hooks, Missing, open},
+    store::{Hooks, MissingLedger, open},
     upkeep::compact::CACHE_BYTES,
 };
 
@@ -103,7 +103,7 @@ enum Line<'a> {
 /// # Errors
 /// [`OpenError::NoLedger`], [`OpenError::AlreadyOpen`], those of `out` and of a damaged ledger.
 pub fn export(dir: impl AsRef<Path>, out: impl Write, progress: impl FnMut(f64)) -> Result<ExportReport, OpenError> {
-    let store = open(dir.as_ref(), CACHE_BYTES, Missing::Refuse, &Hooks::default())?;
+    let store = open(dir.as_ref(), CACHE_BYTES, MissingLedger::Refuse, &Hooks::default())?;
     let report = Export::run(&|| store.reader(), out, progress)?;
     store.close()?;
     Ok(report)

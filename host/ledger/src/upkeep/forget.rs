@@ -21,9 +21,9 @@ use crate::{
     error::LedgerError,
     handle::Ledger,
     operation::{ForgetConversationOperation, Operation, Piece, RunPart, ValueRow},
-    record::{ArtifactRecord, Forget, Forgotten, RunRecord, StateWrite},
+    record::{ArtifactRecord, DeletedData, Forget, RunRecord, StateWrite},
     rows::{
-        EventRow, Packed, Reader, RunEnd, StoredEvent, Table, TranscriptRow, encode, forgotten_end, forgotten_event,
+        EventRow, PackedItems, Reader, RunEnd, StoredEvent, Table, TranscriptRow, encode, forgotten_end, forgotten_event,
         forgotten_run, json, malformed, number, pair, read_pair, stored_events,
     },
     upkeep::blocking,
@@ -65,14 +65,14 @@ impl Ledger {
     /// # Errors
     /// Fails with [`LedgerError::Active`] if one of its runs has not ended, and with the errors of the writer. Rows that
     /// were deleted before stay deleted.
-    pub async fn forget_conversation(&self, forget: Forget) -> Result<Forgotten, LedgerError> {
+    pub async fn forget_conversation(&self, forget: Forget) -> Result<DeletedData, LedgerError> {
         let forget = Arc::new(forget);
         let values = self.forget_values(&forget).await?;
         let items = self.forget_items(&forget).await?;
         let artifacts = self.forget_artifacts(&forget).await?;
         let runs = self.forget_runs(&forget).await?;
         let events = self.forget_events(&forget).await?;
-        Ok(Forgotten { values, items, artifacts, runs, events })
+        Ok(DeletedData { values, items, artifacts, runs, events })
     }
 
     /// Deletes the state of a conversation that has no active run.
@@ -329,7 +329,7 @@ impl Reader {
             && event.metadata.is_empty()
             && !self.has(Table::Contexts, &number(run_no))?
             && forgotten_run(run.clone()) == run;
-        let mut end = Packed::new(last);
+        let mut end = PackedItems::new(last);
         end.push(&StoredEvent { data: &data, metadata: "", ..event });
         if is_forgotten {
             return Ok(Vec::new());

@@ -25,7 +25,7 @@ const FORGET_AT_ONCE: usize = 500;
 
 /// The counts of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Collected {
+pub struct CollectionCounts {
     /// Artifacts whose time was over, and uploads that nothing referred to.
     pub artifacts: u64,
     /// Blobs that no row referred to.
@@ -46,12 +46,12 @@ impl Ledger {
     ///
     /// # Errors
     /// Fails with the errors of the writer and of the file system. Data that were removed before stay removed.
-    pub async fn collect_garbage(&self, now: Timestamp) -> Result<Collected, LedgerError> {
+    pub async fn collect_garbage(&self, now: Timestamp) -> Result<CollectionCounts, LedgerError> {
         let rows = self.collect_rows(now).await;
         // On a disk that is too full to write rows, files can still be removed.
         let ledger = self.clone();
         let files = blocking(move || ledger.collect_files(now)).await?;
-        Ok(Collected { artifacts: rows?, ..files })
+        Ok(CollectionCounts { artifacts: rows?, ..files })
     }
 
     async fn collect_rows(&self, now: Timestamp) -> Result<u64, LedgerError> {
@@ -115,11 +115,12 @@ impl Ledger {
         Ok(found)
     }
 
-    fn collect_files(&self, now: Timestamp) -> Result<Collected, LedgerError> {
+    fn collect_files(&self, now: Timestamp) -> Result<CollectionCounts, LedgerError> {
         self.open()?;
         let shared = self.shared();
         let failed = |error: io::Error| LedgerError::Storage(format!("blobs cannot be collected: {error}").into());
-        let mut collected = Collected { temporary: shared.blobs.remove_temporary().map_err(failed)?, ..Collected::default() };
+        let mut collected =
+            CollectionCounts { temporary: shared.blobs.remove_temporary().map_err(failed)?, ..CollectionCounts::default() };
         let mut result = Ok(());
         each_blob(shared.blobs.root(), |digest, metadata| {
             let removed = self.collect_file(shared, &digest, metadata, now);

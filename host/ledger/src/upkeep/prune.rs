@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::{
     error::LedgerError,
     handle::Ledger,
-    operation::{Operation, PrunableRun, PrunableSegment, PruneOperation, Pruned},
+    operation::{Operation, PrunableRun, PrunableSegment, PruneOperation, PrunedSegments},
     rows::{Reader, Table, ended_before, malformed, number, pair, read_number, read_pair},
     upkeep::blocking,
 };
@@ -43,8 +43,8 @@ impl Ledger {
     ///
     /// # Errors
     /// Fails with the errors of the writer. Rows that were deleted before stay deleted.
-    pub async fn prune_journals(&self, ended_before: Timestamp, max_runs: usize) -> Result<Pruned, LedgerError> {
-        let mut pruned = Pruned::default();
+    pub async fn prune_journals(&self, ended_before: Timestamp, max_runs: usize) -> Result<PrunedSegments, LedgerError> {
+        let mut pruned = PrunedSegments::default();
         let mut next = Some((0, 0));
         let mut left = max_runs;
         while let Some(from) = next {

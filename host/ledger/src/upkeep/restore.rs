@@ -11,7 +11,7 @@ use crate::{
     store::database_path,
     upkeep::{
         backup::{
-            BACKUP_FORMAT, BackupError, BackupManifest, Unfinished, copy, digest_of, files_in, io_failed, make_dir,
+            BACKUP_FORMAT, BackupError, BackupManifest, UnfinishedFolder, copy, digest_of, files_in, io_failed, make_dir,
             manifest_path, sync,
         },
         check::check,
@@ -49,7 +49,7 @@ pub fn restore(
         return Err(BackupError::LedgerThere { dir: dir.to_owned() });
     }
     let damaged = |reason: String| BackupError::Damaged { path: from.to_owned(), reason };
-    let unfinished = Unfinished::begin(dir)?;
+    let unfinished = UnfinishedFolder::begin(dir)?;
     let source = from.join("ledger");
     let store = database_path(&unfinished.path);
     copy(&database_path(&source), &store)?;

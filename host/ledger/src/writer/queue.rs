@@ -11,7 +11,7 @@ use crate::operation::Operation;
 const UNIT_BYTES: usize = 1024;
 
 /// An operation, and the place that it takes.
-pub(crate) struct Queued {
+pub(crate) struct QueuedOperation {
     pub(crate) operation: Operation,
     pub(crate) place: Place,
 }
@@ -28,18 +28,18 @@ impl Place {
 
 /// The ledger takes no more operations.
 #[derive(Debug)]
-pub(crate) struct Closed;
+pub(crate) struct QueueClosed;
 
 pub(crate) struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueueState>,
     wake: Condvar,
     space: Semaphore,
     units: u32,
 }
 
 #[derive(Default)]
-struct Waiting {
-    operations: Vec<Queued>,
+struct QueueState {
+    operations: Vec<QueuedOperation>,
     closed: bool,
 }
 
@@ -59,19 +59,19 @@ impl Queue {
     }
 
     /// Waits for place, first come first served. An operation larger than the whole queue takes all of it.
-    pub(crate) async fn reserve(&self, bytes: usize) -> Result<Place, Closed> {
+    pub(crate) async fn reserve(&self, bytes: usize) -> Result<Place, QueueClosed> {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.units);
-        self.space.acquire_many(units).await.map_err(|_| Closed)?.forget();
+        self.space.acquire_many(units).await.map_err(|_| QueueClosed)?.forget();
         Ok(Place(units))
     }
 
     /// Admits an operation. From here on it takes effect whether or not anyone waits for it.
-    pub(crate) fn push(&self, operation: Operation, place: Place) -> Result<(), Closed> {
+    pub(crate) fn push(&self, operation: Operation, place: Place) -> Result<(), QueueClosed> {
         let mut waiting = self.waiting.lock();
         if waiting.closed {
-            return Err(Closed);
+            return Err(QueueClosed);
         }
-        waiting.operations.push(Queued { operation, place });
+        waiting.operations.push(QueuedOperation { operation, place });
         if waiting.operations.len() == 1 {
             self.wake.notify_one();
         }
@@ -84,7 +84,7 @@ impl Queue {
     }
 
     /// Takes all that is there into `into`, which is empty; waits until `deadline` where nothing is.
-    pub(crate) fn take(&self, into: &mut Vec<Queued>, deadline: Option<Instant>) -> TakeOutcome {
+    pub(crate) fn take(&self, into: &mut Vec<QueuedOperation>, deadline: Option<Instant>) -> TakeOutcome {
         let mut waiting = self.waiting.lock();
         loop {
             if !waiting.operations.is_empty() {

@@ -32,14 +32,14 @@ pub(crate) struct Shared {
     pub(crate) blob_grace_ms: u64,
     /// The committed rows. `None` inside when the ledger is closed or has failed: then every call is refused.
     pub(crate) views: Arc<Views>,
-    pub(crate) ended: Mutex<Option<Ended>>,
+    pub(crate) ended: Mutex<Option<WriterEnd>>,
     pub(crate) merge_failure: MergeFailure,
     /// Held by the writer; when it is dropped, [`crate::Ledger::close`] returns.
     pub(crate) done: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 #[derive(Clone)]
-pub(crate) enum Ended {
+pub(crate) enum WriterEnd {
     Closed(Arc<str>),
     Failed(Arc<str>),
 }
@@ -139,14 +139,14 @@ impl Shared {
 
     /// Refuses everything from now on.
     pub(crate) fn fail(&self, reason: &str) {
-        self.finish(Ended::Failed(reason.into()));
+        self.finish(WriterEnd::Failed(reason.into()));
     }
 
     pub(crate) fn end(&self, reason: &str) {
-        self.finish(Ended::Closed(reason.into()));
+        self.finish(WriterEnd::Closed(reason.into()));
     }
 
-    fn finish(&self, ended: Ended) {
+    fn finish(&self, ended: WriterEnd) {
         self.ended.lock().get_or_insert(ended);
         self.views.close();
         self.queue.close();
@@ -155,7 +155,7 @@ impl Shared {
 
     pub(crate) fn unavailable(&self) -> LedgerError {
         match self.ended.lock().clone() {
-            Some(Ended::Closed(reason) | Ended::Failed(reason)) => LedgerError::Unavailable(reason),
+            Some(WriterEnd::Closed(reason) | WriterEnd::Failed(reason)) => LedgerError::Unavailable(reason),
             None => LedgerError::unavailable("it is being closed"),
         }
     }

@@ -8,13 +8,13 @@ use std::{
 use crate::{
     apply::{Batch, Memory, Outcome, apply},
     error::LedgerError,
-    files::Need,
+    files::DiskNeed,
     options::Options,
     rows::{Rows, Table},
     store::{Store, WriteError},
     writer::{
         Shared,
-        queue::{Queued, TakeOutcome},
+        queue::{QueuedOperation, TakeOutcome},
     },
 };
 
@@ -35,7 +35,7 @@ struct Bounds {
 }
 
 /// The writer has failed; the reason is in [`Shared`].
-struct Stopped;
+struct WriterFailed;
 
 impl Writer {
     pub(crate) fn new(options: &Options, shared: Arc<Shared>, store: Store) -> Result<Self, LedgerError> {
@@ -75,12 +75,12 @@ impl Writer {
             (Ok(()), Ok(())) => self.shared.end("it was closed"),
             (Ok(()), Err(error)) => self.shared.fail(&format!("it could not be closed: {error}")),
             // The reason is already known.
-            (Err(Stopped), _) => {}
+            (Err(WriterFailed), _) => {}
         }
         last_words.ended = true;
     }
 
-    fn carry_out(&mut self, operations: &mut Vec<Queued>) -> Result<(), Stopped> {
+    fn carry_out(&mut self, operations: &mut Vec<QueuedOperation>) -> Result<(), WriterFailed> {
         let mut waiting = operations.drain(..).peekable();
         while waiting.peek().is_some() {
             let reader = self.store.reader().map_err(|error| self.fail(&error))?;
@@ -125,7 +125,7 @@ impl Writer {
         if self.rows.is_empty() {
             return Ok(());
         }
-        if let Err(error) = self.shared.disk.check(Need::AnyWrite) {
+        if let Err(error) = self.shared.disk.check(DiskNeed::AnyWrite) {
             return Err(WriteError::Log(std::io::Error::other(error)));
         }
         let log_bytes = self.store.write(&self.rows)?;
@@ -135,7 +135,7 @@ impl Writer {
 
     /// After a batch that was not written: the store is as before the batch, so memory is read from it again.
     #[allow(clippy::type_complexity, reason = "refused, or refused and stopped")]
-    fn refuse(&mut self, error: &std::io::Error) -> Result<(), Result<LedgerError, Stopped>> {
+    fn refuse(&mut self, error: &std::io::Error) -> Result<(), Result<LedgerError, WriterFailed>> {
         tracing::error!(%error, "a batch could not be written; nothing of it was");
         self.shared.merge_failure.refused();
         let loaded = loop {
@@ -154,7 +154,7 @@ impl Writer {
         }
     }
 
-    fn answer(&self, outcome: Outcome, result: Result<(), Result<LedgerError, Stopped>>) -> Result<(), Stopped> {
+    fn answer(&self, outcome: Outcome, result: Result<(), Result<LedgerError, WriterFailed>>) -> Result<(), WriterFailed> {
         match result {
             Ok(()) => {
                 self.shared.watchers.notify(&outcome.touched);
@@ -172,10 +172,10 @@ impl Writer {
         }
     }
 
-    fn fail(&self, error: &LedgerError) -> Stopped {
+    fn fail(&self, error: &LedgerError) -> WriterFailed {
         tracing::error!(%error, "the ledger has failed");
         self.shared.fail(&error.to_string());
-        Stopped
+        WriterFailed
     }
 }
 
@@ -192,7 +192,7 @@ impl Drop for FinalStatus<'_> {
     }
 }
 
-impl std::fmt::Debug for Stopped {
+impl std::fmt::Debug for WriterFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Stopped")
     }

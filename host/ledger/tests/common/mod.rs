@@ -11,7 +11,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use agent_host_ledger::{
-    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord,
+    Accept, AcceptOutcome, ArtifactRecord, ArtifactScope, Blob, Ledger, NewEvent, NewItem, NewRun, Options, RunChange, RunRecord,
     RunWrite, StateWrite, check,
 };
 use agent_host_protocol::{
@@ -168,8 +168,8 @@ pub async fn new_runs(ledger: &Ledger, count: usize) -> Vec<RunRecord> {
     let event = event();
     let runs = (0..count).map(|_| run_of(&event)).collect();
     match ledger.accept(accept(event, runs)).await.unwrap() {
-        Accepted::New { runs, .. } => runs,
-        Accepted::Repeated { .. } => panic!("a new event was taken for a repeated one"),
+        AcceptOutcome::New { runs, .. } => runs,
+        AcceptOutcome::Repeated { .. } => panic!("a new event was taken for a repeated one"),
     }
 }
 

@@ -20,7 +20,7 @@ use std::{
 
 use crate::common::*;
 use agent_host_ledger::{
-    Accept, Collected, Ledger, LedgerError, Options, RunWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, check,
+    Accept, CollectionCounts, Ledger, LedgerError, Options, RunWrite, StorageContent, StorageValue, StorageWrite, UPLOAD, check,
 };
 use agent_host_protocol::time::now;
 
@@ -110,7 +110,7 @@ async fn temporary_files_of_a_crash_are_removed_and_those_in_use_are_not() {
     writer.write(b"mine").unwrap();
     fs::write(dir.path().join("ledger/blobs/tmp/1-2"), b"torn").unwrap();
     let collected = ledger.collect_garbage(now() + LATER).await.unwrap();
-    assert_eq!(collected, Collected { temporary: 1, ..Collected::default() });
+    assert_eq!(collected, CollectionCounts { temporary: 1, ..CollectionCounts::default() });
     let kept = writer.finish().unwrap();
     assert_eq!(ledger.blob(&kept.sha256).unwrap().unwrap().read_at(0, 100).unwrap(), b"mine");
 }
@@ -189,9 +189,9 @@ async fn an_upload_that_nothing_refers_to_is_collected_after_a_day() {
     let unknown = ledger.accept(accept_with(&["by-event", "unknown"])).await.unwrap_err();
     assert!(matches!(&unknown, LedgerError::NotFound(what) if what.contains("unknown")), "{unknown}");
 
-    assert_eq!(ledger.collect_garbage(now() + DAY / 2).await.unwrap(), Collected::default());
+    assert_eq!(ledger.collect_garbage(now() + DAY / 2).await.unwrap(), CollectionCounts::default());
     let collected = ledger.collect_garbage(now() + LATER).await.unwrap();
-    assert_eq!(collected, Collected { artifacts: 1, blobs: 1, bytes: 9, temporary: 0 });
+    assert_eq!(collected, CollectionCounts { artifacts: 1, blobs: 1, bytes: 9, temporary: 0 });
     assert_eq!(ledger.artifact("forgotten").unwrap(), None);
     for id in ["by-event", "by-run", "made"] {
         let record = ledger.artifact(id).unwrap().unwrap();
@@ -199,7 +199,7 @@ async fn an_upload_that_nothing_refers_to_is_collected_after_a_day() {
     }
     let late = ledger.accept(accept_with(&["forgotten"])).await.unwrap_err();
     assert!(matches!(late, LedgerError::NotFound(_)));
-    assert_eq!(ledger.collect_garbage(now() + LATER).await.unwrap(), Collected::default());
+    assert_eq!(ledger.collect_garbage(now() + LATER).await.unwrap(), CollectionCounts::default());
     assert_sound(ledger, dir.path()).await;
 }
 
@@ -216,9 +216,12 @@ async fn an_artifact_expires_and_its_content_stays_for_others() {
     }
     let sha256 = content.sha256.clone();
     drop(content);
-    assert_eq!(ledger.collect_garbage(at - 1).await.unwrap(), Collected::default());
-    assert_eq!(ledger.collect_garbage(at).await.unwrap(), Collected { artifacts: 1, ..Collected::default() });
-    assert_eq!(ledger.collect_garbage(at + 1_000).await.unwrap(), Collected { artifacts: 1, ..Collected::default() });
+    assert_eq!(ledger.collect_garbage(at - 1).await.unwrap(), CollectionCounts::default());
+    assert_eq!(ledger.collect_garbage(at).await.unwrap(), CollectionCounts { artifacts: 1, ..CollectionCounts::default() });
+    assert_eq!(
+        ledger.collect_garbage(at + 1_000).await.unwrap(),
+        CollectionCounts { artifacts: 1, ..CollectionCounts::default() }
+    );
     assert!(ledger.artifact("a").unwrap().is_none() && ledger.artifact("c").unwrap().is_some());
     assert!(ledger.blob(&sha256).unwrap().is_some());
     assert_sound(ledger, dir.path()).await;
@@ -261,9 +264,9 @@ async fn a_crash_between_blob_and_row_leaves_only_garbage() {
     }
     let ledger = open(copy.path());
     assert!(ledger.blob(&orphan).unwrap().is_some());
-    assert_eq!(ledger.collect_garbage(now()).await.unwrap(), Collected::default(), "too young");
+    assert_eq!(ledger.collect_garbage(now()).await.unwrap(), CollectionCounts::default(), "too young");
     let collected = ledger.collect_garbage(now() + LATER).await.unwrap();
-    assert_eq!(collected, Collected { blobs: 1, bytes: 6, ..Collected::default() });
+    assert_eq!(collected, CollectionCounts { blobs: 1, bytes: 6, ..CollectionCounts::default() });
     assert!(ledger.blob(&orphan).unwrap().is_none() && ledger.blob(&kept.sha256).unwrap().is_some());
     assert_sound(ledger, copy.path()).await;
 }
@@ -275,7 +278,7 @@ async fn a_blob_in_the_hand_is_not_collected_however_old() {
     let held = blob(&ledger, b"held");
     let clone = held.clone();
     drop(held);
-    assert_eq!(ledger.collect_garbage(now() + LATER).await.unwrap(), Collected::default());
+    assert_eq!(ledger.collect_garbage(now() + LATER).await.unwrap(), CollectionCounts::default());
     let record = artifact("a", &clone, "run");
     drop(clone);
     assert_eq!(ledger.collect_garbage(now() + LATER).await.unwrap().blobs, 1);

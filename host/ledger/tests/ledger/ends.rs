@@ -11,7 +11,9 @@
 use std::path::Path;
 
 use crate::common::*;
-use agent_host_ledger::{Blob, JournalSegment, JsonParts, Ledger, NewContext, NewEvent, Options, Pruned, RunRecord, RunWrite};
+use agent_host_ledger::{
+    Blob, JournalSegment, JsonParts, Ledger, NewContext, NewEvent, Options, PrunedSegments, RunRecord, RunWrite,
+};
 use agent_host_protocol::RunEvent;
 use serde_json::{Value, json};
 
@@ -121,7 +123,7 @@ async fn pruning_an_end_moves_the_rest_of_its_row() {
     let unended = new_run(&ledger).await;
     drop(named);
     let first = ledger.prune_journals(9_000, 1).await.unwrap();
-    assert_eq!(first, Pruned { runs: 1, rows: 1, bytes: 5, more: true });
+    assert_eq!(first, PrunedSegments { runs: 1, rows: 1, bytes: 5, more: true });
     assert_eq!((segments(&ledger, &one), segments(&ledger, &two)), (vec![], vec![4]));
     // Two prunings at once count each segment once.
     let both = tokio::join!(ledger.prune_journals(9_000, 9), ledger.prune_journals(9_000, 9));
@@ -147,7 +149,7 @@ async fn a_plain_run_writes_eight_rows() {
     let event = event_in("c", "message.received");
     let (run, event_id) = (run_of(&event), event.event_id);
     let accept = agent_host_ledger::Accept { transcript: Some(item("c", "hello", event_id)), ..accept(event, vec![run]) };
-    let agent_host_ledger::Accepted::New { runs, .. } = ledger.accept(accept).await.unwrap() else { panic!("it is new") };
+    let agent_host_ledger::AcceptOutcome::New { runs, .. } = ledger.accept(accept).await.unwrap() else { panic!("it is new") };
     let parts = JsonParts { shared: raw(&json!({ "config": {} })), own: raw(&json!({ "own": 1 })) };
     let mut events = deltas(1..=2);
     events.push(new_event(3, "run.completed"));

@@ -12,8 +12,9 @@ use std::{fs, time::Duration};
 
 use crate::common::*;
 use agent_host_ledger::{
-    Accept, Accepted, ArtifactScope, Backup, Expected, Forget, Forgotten, Idempotency, JournalSegment, Ledger, LedgerError,
-    NewEvent, NewItem, Options, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite, StateWrite, UPLOAD, restore, state_tag,
+    Accept, AcceptOutcome, ArtifactScope, Backup, DeletedData, ExpectedValue, Forget, Idempotency, JournalSegment, Ledger,
+    LedgerError, NewEvent, NewItem, Options, Park, Quota, RunChange, RunFilter, RunRecord, RunWrite, StateWrite, UPLOAD, restore,
+    state_tag,
 };
 use agent_host_protocol::{
     Event, Run, RunStatus,
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 /// A text that must not be found after the deletion.
 const SECRET: &str = "the-word-that-was-said";
 
-fn value(key: &str, value: &Value, expected: Option<Expected>) -> StateWrite {
+fn value(key: &str, value: &Value, expected: Option<ExpectedValue>) -> StateWrite {
     let quota = Some(Quota { max_bytes: 100, max_keys: 2 });
     StateWrite { expected, quota, ..state(key, Some(value)) }
 }
@@ -41,22 +42,22 @@ async fn state_that_comes_with_an_event_is_written_with_it_or_not_at_all() {
         let idempotency = Some(Idempotency { key: key.into(), body_hash: [hash; 32] });
         Accept { state, idempotency, ..accept(Event { received_at: now(), ..event }, vec![run]) }
     };
-    let first = vec![value("a", &json!(1), None), value("b", &json!({ "x": [] }), Some(Expected::Absent))];
-    assert!(matches!(ledger.accept(with("k", 1, first)).await.unwrap(), Accepted::New { .. }));
+    let first = vec![value("a", &json!(1), None), value("b", &json!({ "x": [] }), Some(ExpectedValue::Absent))];
+    assert!(matches!(ledger.accept(with("k", 1, first)).await.unwrap(), AcceptOutcome::New { .. }));
     let shown = |ledger: &Ledger| ledger.state_scope("scope", 1 << 20).unwrap();
     let expected = json!({ "a": 1, "b": { "x": [] } });
     assert_eq!(Value::from(shown(&ledger)), expected);
 
     // A repeated request changes nothing.
     let again = ledger.accept(with("k", 1, vec![value("a", &json!(2), None)])).await.unwrap();
-    assert!(matches!(again, Accepted::Repeated { .. }));
+    assert!(matches!(again, AcceptOutcome::Repeated { .. }));
     // A third key is over the quota, and so are too many bytes; a value that is not as expected is refused as well.
     let runs = ledger.runs_page(&RunFilter::default(), None, 100).unwrap().items.len();
     let refused = ledger.accept(with("l", 1, vec![value("a", &json!(3), None), value("c", &json!(1), None)])).await;
     assert!(matches!(refused, Err(LedgerError::QuotaExceeded { what: "keys", used: 3, limit: 2 })), "{refused:?}");
     let refused = ledger.accept(with("l", 1, vec![value("a", &json!("x".repeat(100)), None)])).await;
     assert!(matches!(refused, Err(LedgerError::QuotaExceeded { what: "bytes", .. })), "{refused:?}");
-    for wrong in [Expected::Absent, Expected::Value(state_tag("7"))] {
+    for wrong in [ExpectedValue::Absent, ExpectedValue::Value(state_tag("7"))] {
         let refused = ledger.accept(with("l", 1, vec![value("a", &json!(3), Some(wrong))])).await;
         assert!(matches!(refused, Err(LedgerError::Conflict { .. })), "{refused:?}");
     }
@@ -65,10 +66,10 @@ async fn state_that_comes_with_an_event_is_written_with_it_or_not_at_all() {
 
     // A refused request did not use up the key.
     let right = vec![
-        value("a", &json!(4), Some(Expected::Value(state_tag("1")))),
+        value("a", &json!(4), Some(ExpectedValue::Value(state_tag("1")))),
         StateWrite { value: None, ..value("b", &json!(0), None) },
     ];
-    assert!(matches!(ledger.accept(with("l", 1, right)).await.unwrap(), Accepted::New { .. }));
+    assert!(matches!(ledger.accept(with("l", 1, right)).await.unwrap(), AcceptOutcome::New { .. }));
     assert_eq!(Value::from(shown(&ledger)), json!({ "a": 4 }));
     assert_eq!(ledger.state_usage("scope").unwrap().keys, 1);
     ledger.close().await.unwrap();
@@ -108,7 +109,7 @@ async fn spoken(ledger: &Ledger, name: &str, deltas: u64, fails: bool) -> RunRec
         state: vec![StateWrite { scope_key: format!("state/{name}"), ..state("k", Some(&json!(SECRET))) }],
         ..accept(event.clone(), vec![run])
     };
-    let Accepted::New { runs, .. } = ledger.accept(new).await.unwrap() else { panic!("it is new") };
+    let AcceptOutcome::New { runs, .. } = ledger.accept(new).await.unwrap() else { panic!("it is new") };
     let RunRecord { run_no, .. } = runs[0];
     let kept = blob(ledger, format!("journal {SECRET} {run_no}").as_bytes());
     let segment = JournalSegment { first: 1, bytes: SECRET.into(), blobs: vec![kept] };
@@ -184,8 +185,8 @@ async fn a_deleted_conversation_is_gone_and_the_others_are_unchanged() {
     assert!(exported(&ledger).matches(SECRET).count() > 20);
 
     let done = ledger.forget_conversation(forget("c", &[&first, &second])).await.unwrap();
-    assert_eq!(done, Forgotten { values: 1, items: 4, artifacts: 4, runs: 2, events: 2 });
-    assert_eq!(ledger.forget_conversation(forget("c", &[&first, &second])).await.unwrap(), Forgotten::default());
+    assert_eq!(done, DeletedData { values: 1, items: 4, artifacts: 4, runs: 2, events: 2 });
+    assert_eq!(ledger.forget_conversation(forget("c", &[&first, &second])).await.unwrap(), DeletedData::default());
 
     // The one conversation is empty, the other complete.
     assert_eq!(transcript(&ledger, "c", Direction::Forward), [0; 0]);
@@ -237,7 +238,7 @@ async fn a_deleted_conversation_is_gone_and_the_others_are_unchanged() {
     let restored = dir.path().join("restored");
     restore(dir.path().join("backup"), restored.join("ledger"), |_| ()).unwrap();
     let done = ledger.forget_conversation(forget("c", &[&first, &second, &third])).await.unwrap();
-    assert_eq!(done, Forgotten { values: 1, items: 3, artifacts: 2, runs: 1, events: 1 });
+    assert_eq!(done, DeletedData { values: 1, items: 3, artifacts: 2, runs: 1, events: 1 });
     ledger.close().await.unwrap();
     is_whole(dir.path());
     is_whole(&restored);
@@ -252,9 +253,9 @@ async fn a_conversation_with_an_active_run_is_not_forgotten() {
     let event = event_in("c", "message.received");
     let run = run_in(&event, "c");
     let id = run.run_id;
-    let Accepted::New { runs, .. } = ledger.accept(accept(event, vec![run])).await.unwrap() else { panic!("it is new") };
+    let AcceptOutcome::New { runs, .. } = ledger.accept(accept(event, vec![run])).await.unwrap() else { panic!("it is new") };
     let run_no = runs[0].run_no;
-    let refused = |error: Result<Forgotten, LedgerError>| matches!(error, Err(LedgerError::Active { run_id }) if run_id == id);
+    let refused = |error: Result<DeletedData, LedgerError>| matches!(error, Err(LedgerError::Active { run_id }) if run_id == id);
     assert!(refused(ledger.forget_conversation(forget("c", &[&ended])).await));
     let wait = RunChange::Wait { at: 2, reason: "question".into() };
     let park = Park { wake_at: u64::MAX, keys: vec!["conversation/c".into()] };
@@ -289,7 +290,9 @@ async fn a_long_conversation_is_forgotten_piece_by_piece() {
     let event = event_in("c", "message.received");
     let items: Vec<_> = (0..1_200).map(|_| message_item(&event, "c", "assistant")).collect();
     let run = run_in(&event, "c");
-    let Accepted::New { runs: new, .. } = ledger.accept(accept(event, vec![run])).await.unwrap() else { panic!("it is new") };
+    let AcceptOutcome::New { runs: new, .. } = ledger.accept(accept(event, vec![run])).await.unwrap() else {
+        panic!("it is new")
+    };
     let all = RunWrite {
         changes: vec![start(), completed()],
         events: vec![new_event(1, "run.completed")],
@@ -303,8 +306,8 @@ async fn a_long_conversation_is_forgotten_piece_by_piece() {
     runs.push(new[0].clone());
     let all: Vec<_> = runs.iter().collect();
     let done = ledger.forget_conversation(forget("c", &all)).await.unwrap();
-    assert_eq!(done, Forgotten { values: 1_101, items: 1_282, artifacts: 82, runs: 42, events: 42 });
-    assert_eq!(ledger.forget_conversation(forget("c", &all)).await.unwrap(), Forgotten::default());
+    assert_eq!(done, DeletedData { values: 1_101, items: 1_282, artifacts: 82, runs: 42, events: 42 });
+    assert_eq!(ledger.forget_conversation(forget("c", &all)).await.unwrap(), DeletedData::default());
     for record in &runs {
         let run = ledger.run(record.run.run_id).unwrap().unwrap().run;
         assert!(matches!(run.status, RunStatus::Completed | RunStatus::Failed), "{}", run.status);

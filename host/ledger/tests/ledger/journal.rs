@@ -12,8 +12,8 @@ use std::{path::Path, time::Duration};
 
 use crate::common::*;
 use agent_host_ledger::{
-    AddRun, Blob, Collected, JournalRow, JournalSegment, Ledger, LedgerError, Options, Pruned, RunChange, RunFilter, RunRecord,
-    RunWrite, check,
+    AddRun, Blob, CollectionCounts, JournalRow, JournalSegment, Ledger, LedgerError, Options, PrunedSegments, RunChange,
+    RunFilter, RunRecord, RunWrite, check,
 };
 use agent_host_protocol::{EventId, Run, RunId, RunStatus};
 use redb::{Database, TableDefinition};
@@ -60,7 +60,7 @@ async fn end(ledger: &Ledger, run_no: u64) {
 }
 
 /// Far behind the time in which a blob that was just written is left alone.
-async fn collect(ledger: &Ledger) -> Collected {
+async fn collect(ledger: &Ledger) -> CollectionCounts {
     ledger.collect_garbage(agent_host_protocol::time::now() + 1_000_000_000).await.unwrap()
 }
 
@@ -172,12 +172,12 @@ async fn blobs_of_a_journal_are_kept_until_it_is_pruned() {
     assert_eq!(*exported[2], wanted);
 
     end(&ledger, run_no).await;
-    assert_eq!(ledger.prune_journals(3_000, 10).await.unwrap(), Pruned::default(), "it ended at that time, not before");
+    assert_eq!(ledger.prune_journals(3_000, 10).await.unwrap(), PrunedSegments::default(), "it ended at that time, not before");
     let pruned = ledger.prune_journals(3_001, 10).await.unwrap();
-    assert_eq!(pruned, Pruned { runs: 1, rows: 2, bytes: 10, more: false });
+    assert_eq!(pruned, PrunedSegments { runs: 1, rows: 2, bytes: 10, more: false });
     assert!(journal(&ledger, run_no).is_empty());
     assert_eq!((collect(&ledger).await.blobs, there(&ledger)), (2, [false, false, true]));
-    assert_eq!(ledger.prune_journals(u64::MAX, 10).await.unwrap(), Pruned::default(), "the other is under way");
+    assert_eq!(ledger.prune_journals(u64::MAX, 10).await.unwrap(), PrunedSegments::default(), "the other is under way");
     ledger.close().await.unwrap();
     assert!(findings(dir.path()).is_empty());
 }
@@ -200,7 +200,7 @@ async fn pruning_takes_old_ended_runs_alone_and_so_many_as_it_is_told() {
     // Ended, and created too late.
     let event = event();
     let young = Run { created_at: 50_000, ..run_of(&event) };
-    let agent_host_ledger::Accepted::New { runs, .. } = ledger.accept(accept(event, vec![young])).await.unwrap() else {
+    let agent_host_ledger::AcceptOutcome::New { runs, .. } = ledger.accept(accept(event, vec![young])).await.unwrap() else {
         panic!("it is new")
     };
     let young = runs[0].run_no;
@@ -208,16 +208,16 @@ async fn pruning_takes_old_ended_runs_alone_and_so_many_as_it_is_told() {
     submit(&ledger, RunWrite { changes: vec![start()], ..write(young) }).await.unwrap();
     end(&ledger, young).await;
 
-    assert_eq!(ledger.prune_journals(9_000, 0).await.unwrap(), Pruned { more: true, ..Pruned::default() });
+    assert_eq!(ledger.prune_journals(9_000, 0).await.unwrap(), PrunedSegments { more: true, ..PrunedSegments::default() });
     let two = ledger.prune_journals(9_000, 2).await.unwrap();
-    assert_eq!(two, Pruned { runs: 2, rows: 6, bytes: 30, more: true });
+    assert_eq!(two, PrunedSegments { runs: 2, rows: 6, bytes: 30, more: true });
     assert_eq!(old.iter().map(|no| journal(&ledger, *no).len()).collect::<Vec<_>>(), [0, 0, 3]);
     let copy = tempfile::tempdir().unwrap();
     let reopened = crashed(dir.path(), copy.path());
     let one = ledger.prune_journals(9_000, 1).await.unwrap();
-    assert_eq!(one, Pruned { runs: 1, rows: 3, bytes: 15, more: false });
+    assert_eq!(one, PrunedSegments { runs: 1, rows: 3, bytes: 15, more: false });
     assert_eq!(reopened.prune_journals(9_000, 100).await.unwrap(), one, "what was pruned stays so, and only that");
-    assert_eq!(ledger.prune_journals(9_000, 100).await.unwrap(), Pruned::default());
+    assert_eq!(ledger.prune_journals(9_000, 100).await.unwrap(), PrunedSegments::default());
     for live in [2, 4, 6] {
         assert_eq!(journal(&ledger, live).len(), 3, "run {live} has not ended");
     }

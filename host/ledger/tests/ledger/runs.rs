@@ -10,8 +10,8 @@
 
 use crate::common::*;
 use agent_host_ledger::{
-    Accept, Accepted, AuditRecord, Health, Idempotency, JsonParts, Ledger, LedgerError, NewContext, NewEvent, NewRun, Options,
-    RunChange, RunRecord, RunWrite, check,
+    Accept, AcceptOutcome, AuditRecord, Health, Idempotency, JsonParts, Ledger, LedgerError, NewContext, NewEvent, NewRun,
+    Options, RunChange, RunRecord, RunWrite, check,
 };
 use agent_host_protocol::{RunStatus, run::Terminal};
 use redb::{Database, TableDefinition};
@@ -24,7 +24,7 @@ async fn an_event_and_its_runs_read_back() {
     let event = event();
     let runs = vec![run_of(&event), run_of(&event)];
     let accept = Accept { transcript: Some(item("c", "hello", event.event_id)), ..accept(event.clone(), runs.clone()) };
-    let Accepted::New { event_no, runs: records, transcript_seq } = ledger.accept(accept).await.unwrap() else {
+    let AcceptOutcome::New { event_no, runs: records, transcript_seq } = ledger.accept(accept).await.unwrap() else {
         panic!("repeated")
     };
     assert_eq!((event_no, transcript_seq), (1, Some(1)));
@@ -55,7 +55,7 @@ async fn equal_parts_of_terms_and_contexts_are_stored_once_and_read_with_the_res
         let terms = JsonParts { shared, own: raw(&json!({ "grant": { "actor": actor } })) };
         let runs = vec![NewRun { run: run.clone(), terms, events: Vec::new() }];
         let text = event.envelope.input.text.clone();
-        let Accepted::New { runs, .. } = ledger.accept(Accept { runs, ..accept(event, Vec::new()) }).await.unwrap() else {
+        let AcceptOutcome::New { runs, .. } = ledger.accept(Accept { runs, ..accept(event, Vec::new()) }).await.unwrap() else {
             panic!("the event was there before")
         };
         let parts = JsonParts { shared: raw(&json!({ "config": { "model": model } })), own: raw(&json!({ "actor_id": actor })) };
@@ -232,10 +232,10 @@ async fn a_repeated_request_is_answered_with_the_first_event() {
     let now = agent_host_protocol::time::now();
     let first = with_key("k", 1, now);
     let first_id = first.event.event_id;
-    assert!(matches!(ledger.accept(first).await, Ok(Accepted::New { .. })));
+    assert!(matches!(ledger.accept(first).await, Ok(AcceptOutcome::New { .. })));
     for ledger in [ledger.clone(), ledger] {
         assert!(
-            matches!(ledger.accept(with_key("k", 1, now)).await, Ok(Accepted::Repeated { event_id }) if event_id == first_id)
+            matches!(ledger.accept(with_key("k", 1, now)).await, Ok(AcceptOutcome::Repeated { event_id }) if event_id == first_id)
         );
         assert!(
             matches!(ledger.accept(with_key("k", 2, now)).await, Err(LedgerError::IdempotencyConflict { event_id }) if event_id == first_id)
@@ -260,7 +260,7 @@ async fn two_equal_requests_at_once_make_one_event() {
     }
     let mut new = 0;
     for answer in answers {
-        new += usize::from(matches!(answer.await.unwrap(), Accepted::New { .. }));
+        new += usize::from(matches!(answer.await.unwrap(), AcceptOutcome::New { .. }));
     }
     assert_eq!(new, 1);
 }
@@ -275,14 +275,14 @@ async fn an_idempotency_key_is_forgotten_after_a_day() {
         let idempotency = Some(Idempotency { key: "k".into(), body_hash: [1; 32] });
         Accept { idempotency, ..accept(agent_host_protocol::Event { received_at, ..event() }, Vec::new()) }
     };
-    assert!(matches!(ledger.accept(with_key(now - 2 * day)).await, Ok(Accepted::New { .. })));
-    assert!(matches!(ledger.accept(with_key(now)).await, Ok(Accepted::New { .. })));
-    assert!(matches!(ledger.accept(with_key(now)).await, Ok(Accepted::Repeated { .. })));
+    assert!(matches!(ledger.accept(with_key(now - 2 * day)).await, Ok(AcceptOutcome::New { .. })));
+    assert!(matches!(ledger.accept(with_key(now)).await, Ok(AcceptOutcome::New { .. })));
+    assert!(matches!(ledger.accept(with_key(now)).await, Ok(AcceptOutcome::Repeated { .. })));
     ledger.close().await.unwrap();
     let ledger = open(dir.path());
     let rows = |name: &str| ledger.stats().unwrap().tables.iter().find(|table| table.name == name).unwrap().rows;
     assert_eq!((rows("idempotency"), rows("idempotency_age")), (1, 1));
-    assert!(matches!(ledger.accept(with_key(now)).await, Ok(Accepted::Repeated { .. })));
+    assert!(matches!(ledger.accept(with_key(now)).await, Ok(AcceptOutcome::Repeated { .. })));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@
 
 use crate::common::*;
 use agent_host_ledger::{
-    Expected, Ledger, LedgerError, Options, Quota, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue,
+    ExpectedValue, Ledger, LedgerError, Options, Quota, RunWrite, STORAGE_INLINE_BYTES, StateWrite, StorageContent, StorageValue,
     StorageWrite, Usage, check, export, state_tag,
 };
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn tag(value: &Value) -> u64 {
     state_tag(&value.to_string())
 }
 
-fn cas(key: &str, expected: Expected, value: Option<&Value>) -> StateWrite {
+fn cas(key: &str, expected: ExpectedValue, value: Option<&Value>) -> StateWrite {
     StateWrite { expected: Some(expected), ..state(key, value) }
 }
 
@@ -49,19 +49,19 @@ async fn a_value_is_set_only_where_it_is_what_was_expected() {
     let ledger = open(dir.path());
     let run_no = running(&ledger).await;
     let (one, two) = (json!({ "n": 1 }), json!({ "n": 2 }));
-    assert_conflict(set(&ledger, run_no, vec![cas("k", Expected::Value(tag(&one)), Some(&two))]).await, "k");
-    set(&ledger, run_no, vec![cas("k", Expected::Absent, Some(&one))]).await.unwrap();
+    assert_conflict(set(&ledger, run_no, vec![cas("k", ExpectedValue::Value(tag(&one)), Some(&two))]).await, "k");
+    set(&ledger, run_no, vec![cas("k", ExpectedValue::Absent, Some(&one))]).await.unwrap();
     assert_eq!(ledger.state_get_tagged("scope", "k").unwrap(), Some((one.clone(), tag(&one))));
-    assert_conflict(set(&ledger, run_no, vec![cas("k", Expected::Absent, Some(&two))]).await, "k");
-    assert_conflict(set(&ledger, run_no, vec![cas("k", Expected::Value(tag(&two)), Some(&two))]).await, "k");
-    set(&ledger, run_no, vec![cas("k", Expected::Value(tag(&one)), Some(&two))]).await.unwrap();
+    assert_conflict(set(&ledger, run_no, vec![cas("k", ExpectedValue::Absent, Some(&two))]).await, "k");
+    assert_conflict(set(&ledger, run_no, vec![cas("k", ExpectedValue::Value(tag(&two)), Some(&two))]).await, "k");
+    set(&ledger, run_no, vec![cas("k", ExpectedValue::Value(tag(&one)), Some(&two))]).await.unwrap();
 
     // Admitted writes count before their commit.
     let first = ledger.submit(RunWrite { state: vec![state("k", Some(&one))], ..write(run_no) }).await.unwrap();
-    assert_conflict(set(&ledger, run_no, vec![cas("k", Expected::Value(tag(&two)), None)]).await, "k");
-    let second = RunWrite { state: vec![cas("k", Expected::Value(tag(&one)), None)], ..write(run_no) };
+    assert_conflict(set(&ledger, run_no, vec![cas("k", ExpectedValue::Value(tag(&two)), None)]).await, "k");
+    let second = RunWrite { state: vec![cas("k", ExpectedValue::Value(tag(&one)), None)], ..write(run_no) };
     let second = ledger.submit(second).await.unwrap();
-    let third = RunWrite { state: vec![cas("k", Expected::Absent, Some(&two))], ..write(run_no) };
+    let third = RunWrite { state: vec![cas("k", ExpectedValue::Absent, Some(&two))], ..write(run_no) };
     let third = ledger.submit(third).await.unwrap();
     for commit in [first, second, third] {
         commit.await.unwrap();
@@ -69,9 +69,9 @@ async fn a_value_is_set_only_where_it_is_what_was_expected() {
     assert_eq!(ledger.state_get("scope", "k").unwrap(), Some(two.clone()));
 
     // Within one write the values are those that it sets itself, and a conflict refuses all of it.
-    let both = vec![state("k", Some(&one)), cas("k", Expected::Value(tag(&one)), Some(&two))];
+    let both = vec![state("k", Some(&one)), cas("k", ExpectedValue::Value(tag(&one)), Some(&two))];
     set(&ledger, run_no, both).await.unwrap();
-    let half = vec![state("other", Some(&one)), cas("k", Expected::Absent, Some(&one))];
+    let half = vec![state("other", Some(&one)), cas("k", ExpectedValue::Absent, Some(&one))];
     let refused = RunWrite { state: half, events: deltas(1..=1), ..write(run_no) };
     assert!(matches!(ledger.submit(refused).await, Err(LedgerError::Conflict { .. })));
     assert_eq!(ledger.state_get("scope", "other").unwrap(), None);
@@ -86,7 +86,7 @@ async fn a_value_that_was_expected_and_then_refused_does_not_count() {
     finish(&ledger, ended, 1).await;
     // Admitted, and refused by the writer because the run has ended. Until then it is seen.
     let refused = ledger.submit(RunWrite { state: vec![state("k", Some(&json!(1)))], ..write(ended) }).await.unwrap();
-    let after = RunWrite { state: vec![cas("k", Expected::Value(tag(&json!(1))), Some(&json!(2)))], ..write(run_no) };
+    let after = RunWrite { state: vec![cas("k", ExpectedValue::Value(tag(&json!(1))), Some(&json!(2)))], ..write(run_no) };
     let result = match ledger.submit(after).await {
         Ok(commit) => commit.await.map(|_| ()),
         Err(error) => Err(error),
@@ -117,7 +117,7 @@ fn of_two_with_the_same_expectation_one_wins() {
                         if n == ROUNDS {
                             return wins;
                         }
-                        let expected = seen.map_or(Expected::Absent, |(_, tag)| Expected::Value(tag));
+                        let expected = seen.map_or(ExpectedValue::Absent, |(_, tag)| ExpectedValue::Value(tag));
                         let next = json!(n + 1);
                         match runtime.block_on(set(ledger, *run_no, vec![cas("count", expected, Some(&next))])) {
                             Ok(()) => wins += 1,

@@ -23,13 +23,13 @@ pub type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 /// A response whose body is read piece by piece.
 pub struct Response {
     head: HttpHead,
-    body: Incoming,
+    body: ResponseBody,
     /// Received bytes that were not yet read.
     ready: Bytes,
 }
 
 impl Response {
-    pub(super) fn new(head: HttpHead, body: Incoming) -> Self {
+    pub(super) fn new(head: HttpHead, body: ResponseBody) -> Self {
         Self { head, body, ready: Bytes::new() }
     }
 
@@ -65,7 +65,7 @@ impl fmt::Debug for Response {
 }
 
 /// The body of a response, while it comes.
-pub(super) struct Incoming {
+pub(super) struct ResponseBody {
     pub(super) state: State,
     pub(super) clean: Option<CleanStream>,
     pub(super) host: String,
@@ -84,7 +84,7 @@ pub(super) enum State {
     Failed(ApiError),
 }
 
-impl Incoming {
+impl ResponseBody {
     /// The next bytes; nothing at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {

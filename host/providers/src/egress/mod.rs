@@ -54,11 +54,11 @@ use tokio::time::timeout_at;
 pub use self::body::{Body, Response};
 use self::{
     address::AddressRules,
-    body::{Incoming, State, Upload},
+    body::{ResponseBody, State, Upload},
     failure::{Category, head_too_large, of_client, timed_out},
-    request::{Hop, Outgoing, Speaker, Target},
+    request::{Hop, OutgoingRequest, Speaker, Target},
     resolve::{Lookup, Purpose, Resolver, System},
-    secrets::{Secrets, Sent},
+    secrets::{Secrets, SentSecrets},
 };
 use crate::redact::stream::{CleanStream, Cleaner};
 
@@ -95,7 +95,7 @@ struct Inner {
 
 /// The targets of a run, and the secrets that it may use.
 #[derive(Debug, Clone, Copy)]
-pub struct Allowed<'a> {
+pub struct AllowedTargets<'a> {
     /// Patterns of hosts ([`agent_host_protocol::hosts`]).
     pub hosts: &'a [String],
     /// Names of secrets.
@@ -114,13 +114,13 @@ pub struct AllowedOwned {
 impl AllowedOwned {
     /// The same, borrowed.
     #[must_use]
-    pub fn as_ref(&self) -> Allowed<'_> {
-        Allowed { hosts: &self.hosts, secrets: &self.secrets }
+    pub fn as_ref(&self) -> AllowedTargets<'_> {
+        AllowedTargets { hosts: &self.hosts, secrets: &self.secrets }
     }
 }
 
-impl From<Allowed<'_>> for AllowedOwned {
-    fn from(allowed: Allowed<'_>) -> Self {
+impl From<AllowedTargets<'_>> for AllowedOwned {
+    fn from(allowed: AllowedTargets<'_>) -> Self {
         Self { hosts: allowed.hosts.to_vec(), secrets: allowed.secrets.to_vec() }
     }
 }
@@ -209,7 +209,7 @@ impl Egress {
     ///
     /// # Errors
     /// As [`send`](Self::send) would refuse it.
-    pub fn check(&self, request: &HttpRequest, allowed: &Allowed<'_>) -> Result<(), ApiError> {
+    pub fn check(&self, request: &HttpRequest, allowed: &AllowedTargets<'_>) -> Result<(), ApiError> {
         let hop = first(request)?;
         self.0.admit(&hop.target, *allowed)?;
         self.0.fill(&hop, *allowed).map(|_| ())
@@ -219,7 +219,7 @@ impl Egress {
     ///
     /// # Errors
     /// Fails as the table of the [module](self) says.
-    pub async fn send(&self, request: &HttpRequest, allowed: &Allowed<'_>, bounds: &Bounds) -> Result<Response, ApiError> {
+    pub async fn send(&self, request: &HttpRequest, allowed: &AllowedTargets<'_>, bounds: &Bounds) -> Result<Response, ApiError> {
         let mut bounds = *bounds;
         if let Some(deadline) = request.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.into()))) {
             bounds.deadline = bounds.deadline.min(deadline);
@@ -231,7 +231,7 @@ impl Egress {
         }
         hop.body = Bytes::copy_from_slice(&request.body);
         self.0.admit(&hop.target, *allowed)?;
-        let (mut sent, mut followed) = (Sent::new(), 0);
+        let (mut sent, mut followed) = (SentSecrets::new(), 0);
         loop {
             let outgoing = self.0.fill(&hop, *allowed)?;
             sent.extend(&outgoing.sent);
@@ -267,7 +267,7 @@ impl Egress {
             timeout_ms: None,
         };
         let bounds = Bounds { deadline, request_bytes: 0, response_bytes: max_bytes };
-        self.send(&request, &Allowed { hosts, secrets: &[] }, &bounds).await
+        self.send(&request, &AllowedTargets { hosts, secrets: &[] }, &bounds).await
     }
 
     /// Sends a request whose body comes in pieces, and gives the response as it comes, for `wasi:http`. The rules are the
@@ -279,7 +279,7 @@ impl Egress {
     pub async fn send_streaming(
         &self,
         request: http::Request<Body>,
-        allowed: &Allowed<'_>,
+        allowed: &AllowedTargets<'_>,
         bounds: &Bounds,
     ) -> Result<http::Response<Body>, ApiError> {
         let (parts, body) = request.into_parts();
@@ -318,7 +318,7 @@ impl Egress {
 struct ReceivedResponse {
     status: StatusCode,
     headers: HeaderMap,
-    body: Incoming,
+    body: ResponseBody,
 }
 
 impl ReceivedResponse {
@@ -335,14 +335,14 @@ impl Inner {
     async fn exchange(
         &self,
         hop: &Hop,
-        outgoing: Outgoing,
+        outgoing: OutgoingRequest,
         body: Option<reqwest::Body>,
-        sent: &Sent,
+        sent: &SentSecrets,
         bounds: &Bounds,
         upload: Upload,
     ) -> Result<ReceivedResponse, ApiError> {
         let Hop { method, target, .. } = hop;
-        let Outgoing { mut headers, sent: now } = outgoing;
+        let OutgoingRequest { mut headers, sent: now } = outgoing;
         if body.is_none() && matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
             // Some servers refuse a request that could have a body and does not say that it has none.
             headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
@@ -373,7 +373,7 @@ impl Inner {
                 headers.remove(CONTENT_LENGTH);
             }
         }
-        let body = Incoming {
+        let body = ResponseBody {
             clean: cleaner.map(CleanStream::new),
             host: target.host.clone(),
             deadline: bounds.deadline,

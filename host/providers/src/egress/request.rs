@@ -9,9 +9,9 @@ use http::{
 use url::{Host, Url};
 
 use super::{
-    Allowed, Inner,
+    AllowedTargets, Inner,
     failure::{Category, address_not_allowed, needs_tls},
-    secrets::{Sent, has_placeholder},
+    secrets::{SentSecrets, has_placeholder},
 };
 use crate::trace;
 
@@ -94,10 +94,10 @@ pub(super) struct Hop {
 
 /// The request that is sent.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingRequest {
     pub(super) headers: HeaderMap,
     /// The secrets in it.
-    pub(super) sent: Sent,
+    pub(super) sent: SentSecrets,
 }
 
 /// The method of a request.
@@ -173,7 +173,7 @@ fn is_authority(value: &[u8], target: &Target) -> bool {
 
 impl Inner {
     /// Checks a target, as far as possible without resolving its name.
-    pub(super) fn admit(&self, target: &Target, allowed: Allowed<'_>) -> Result<(), ApiError> {
+    pub(super) fn admit(&self, target: &Target, allowed: AllowedTargets<'_>) -> Result<(), ApiError> {
         let Target { host, port, .. } = target;
         if !hosts::any_matches(allowed.hosts, host, *port) {
             return Err(Category::HostNotAllowed.error(format!(
@@ -187,9 +187,9 @@ impl Inner {
     }
 
     /// The headers of a hop with their secrets.
-    pub(super) fn fill(&self, hop: &Hop, allowed: Allowed<'_>) -> Result<Outgoing, ApiError> {
+    pub(super) fn fill(&self, hop: &Hop, allowed: AllowedTargets<'_>) -> Result<OutgoingRequest, ApiError> {
         let Target { host, port, .. } = &hop.target;
-        let (mut headers, mut sent) = (HeaderMap::with_capacity(hop.headers.len() + 2), Sent::new());
+        let (mut headers, mut sent) = (HeaderMap::with_capacity(hop.headers.len() + 2), SentSecrets::new());
         for (name, value) in &hop.headers {
             headers.append(name.clone(), self.secrets.fill(value, host, *port, allowed, &mut sent)?);
         }
@@ -205,7 +205,7 @@ impl Inner {
             // In what is compressed, a secret that comes back could not be found.
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
-        Ok(Outgoing { headers, sent })
+        Ok(OutgoingRequest { headers, sent })
     }
 }
 

@@ -7,7 +7,7 @@ use agent_host_protocol::{ApiError, hosts::HostPattern};
 use http::HeaderValue;
 use parking_lot::Mutex;
 
-use super::{Allowed, failure::Category};
+use super::{AllowedTargets, failure::Category};
 use crate::{
     redact::stream::{Cleaner, Forms, MIN_SECRET},
     secret::Secret,
@@ -25,12 +25,12 @@ const MAX_CLEANERS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Secrets {
     secrets: Vec<HttpSecret>,
-    cleaners: Mutex<Vec<(Sent, Arc<Cleaner>)>>,
+    cleaners: Mutex<Vec<(SentSecrets, Arc<Cleaner>)>>,
     pub(super) problems: Vec<String>,
 }
 
 /// The secrets in a request.
-pub(super) type Sent = BTreeSet<usize>;
+pub(super) type SentSecrets = BTreeSet<usize>;
 
 #[derive(Debug)]
 struct HttpSecret {
@@ -87,8 +87,8 @@ impl Secrets {
         value: &[u8],
         host: &str,
         port: u16,
-        allowed: Allowed<'_>,
-        sent: &mut Sent,
+        allowed: AllowedTargets<'_>,
+        sent: &mut SentSecrets,
     ) -> Result<HeaderValue, ApiError> {
         let (mut filled, mut rest, mut sensitive) = (Vec::with_capacity(value.len()), value, false);
         while let Some((before, after)) = split(rest, OPEN) {
@@ -108,7 +108,7 @@ impl Secrets {
         Ok(value)
     }
 
-    fn judge(&self, name: &[u8], host: &str, port: u16, allowed: Allowed<'_>) -> Result<(usize, &Secret), ApiError> {
+    fn judge(&self, name: &[u8], host: &str, port: u16, allowed: AllowedTargets<'_>) -> Result<(usize, &Secret), ApiError> {
         let Some(name) = allowed.secrets.iter().find(|granted| granted.as_bytes() == name) else {
             let name = String::from_utf8_lossy(name);
             let name: String = name.chars().take(64).filter(|c| !c.is_control()).collect();
@@ -130,14 +130,14 @@ impl Secrets {
     }
 
     /// The secrets that a server may know because requests to it may have them.
-    pub(super) fn known_to(&self, host: &str, port: u16) -> Sent {
+    pub(super) fn known_to(&self, host: &str, port: u16) -> SentSecrets {
         let known =
             |secret: &HttpSecret| secret.value.is_some() && secret.hosts.iter().any(|pattern| pattern.matches(host, port));
         self.secrets.iter().enumerate().filter(|(_, secret)| known(secret)).map(|(number, _)| number).collect()
     }
 
     /// The filter that removes these secrets from a response; `None` without secrets.
-    pub(super) fn cleaner(&self, sent: Sent) -> Result<Option<Arc<Cleaner>>, ApiError> {
+    pub(super) fn cleaner(&self, sent: SentSecrets) -> Result<Option<Arc<Cleaner>>, ApiError> {
         if sent.is_empty() {
             return Ok(None);
         }

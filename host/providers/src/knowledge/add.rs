@@ -46,7 +46,7 @@ const EXTRACTION: &str = "1";
 const MAX_METADATA_BYTES: usize = 16 * 1024;
 
 /// The result of reading a file.
-enum Prepared {
+enum PreparedFile {
     Unchanged,
     Ignored,
     Failed(String),
@@ -116,15 +116,15 @@ async fn blocking<T: Send + 'static>(
 
 /// A prepared file with the vectors of its passages, where the knowledge base has an embedding model. An error is one of
 /// the model; a file that the model refuses is a failed file.
-async fn with_vectors(prepared: Prepared, embedder: Option<&dyn Embedder>) -> Result<Prepared, ApiError> {
+async fn with_vectors(prepared: PreparedFile, embedder: Option<&dyn Embedder>) -> Result<PreparedFile, ApiError> {
     let (document, embedder) = match (prepared, embedder) {
-        (Prepared::Ready(document), Some(embedder)) => (document, embedder),
+        (PreparedFile::Ready(document), Some(embedder)) => (document, embedder),
         (prepared, _) => return Ok(prepared),
     };
     match embed(*document, embedder).await {
-        Ok(document) => Ok(Prepared::Ready(Box::new(document))),
+        Ok(document) => Ok(PreparedFile::Ready(Box::new(document))),
         Err(error) if matches!(error.code, ErrorCode::InvalidArgument | ErrorCode::PayloadTooLarge) => {
-            Ok(Prepared::Failed(format!("the embedding model refuses it: {error}")))
+            Ok(PreparedFile::Failed(format!("the embedding model refuses it: {error}")))
         }
         Err(error) => Err(error),
     }
@@ -166,7 +166,7 @@ pub(crate) async fn add(
             async move {
                 let path = candidate.source.clone();
                 let done = tokio::task::spawn_blocking(move || prepare(&kb_id, &candidate, &settings, &snapshot)).await;
-                (path, done.unwrap_or_else(|error| Prepared::Failed(error.to_string())))
+                (path, done.unwrap_or_else(|error| PreparedFile::Failed(error.to_string())))
             }
         })
         .buffered(READERS);
@@ -233,12 +233,12 @@ struct PendingAddition {
 
 impl PendingAddition {
     /// Stores a prepared file.
-    async fn store(&mut self, prepared: Prepared) -> Result<FileOutcome, KnowledgeError> {
+    async fn store(&mut self, prepared: PreparedFile) -> Result<FileOutcome, KnowledgeError> {
         Ok(match prepared {
-            Prepared::Unchanged => FileOutcome::Unchanged,
-            Prepared::Ignored => FileOutcome::Ignored,
-            Prepared::Failed(reason) => FileOutcome::Failed { reason },
-            Prepared::Ready(document) => {
+            PreparedFile::Unchanged => FileOutcome::Unchanged,
+            PreparedFile::Ignored => FileOutcome::Ignored,
+            PreparedFile::Failed(reason) => FileOutcome::Failed { reason },
+            PreparedFile::Ready(document) => {
                 let (passages, replaces) = (document.record.passages, document.replaces);
                 self.put(*document).await?;
                 if replaces { FileOutcome::Updated { passages } } else { FileOutcome::Added { passages } }
@@ -298,19 +298,19 @@ impl PendingAddition {
 }
 
 /// Looks at a file, and cuts it into passages if it is new.
-fn prepare(kb_id: &str, candidate: &Candidate, settings: &Arc<Settings>, snapshot: &Snapshot) -> Prepared {
+fn prepare(kb_id: &str, candidate: &Candidate, settings: &Arc<Settings>, snapshot: &Snapshot) -> PreparedFile {
     if candidate.kind.is_none() && !candidate.named {
-        return Prepared::Ignored;
+        return PreparedFile::Ignored;
     }
     let (bytes, modified_at) = match read(&candidate.source) {
         Ok(read) => read,
-        Err(reason) => return Prepared::Failed(reason),
+        Err(reason) => return PreparedFile::Failed(reason),
     };
     let id = document_id(kb_id, &candidate.source);
     let fingerprint = settings.fingerprint(&bytes);
     let known = snapshot.document(&id);
     if known.is_some_and(|known| known.fingerprint == fingerprint) {
-        return Prepared::Unchanged;
+        return PreparedFile::Unchanged;
     }
     let size = bytes.len() as u64;
     let (kind, of) = (candidate.kind, settings.clone());
@@ -321,7 +321,7 @@ fn prepare(kb_id: &str, candidate: &Candidate, settings: &Arc<Settings>, snapsho
     });
     let (kind, title, passages) = match extracted {
         Ok(extracted) => extracted,
-        Err(reason) => return Prepared::Failed(reason),
+        Err(reason) => return PreparedFile::Failed(reason),
     };
     let name = candidate.source.file_name().unwrap_or_default().to_string_lossy();
     let record = DocumentRecord {
@@ -338,7 +338,7 @@ fn prepare(kb_id: &str, candidate: &Candidate, settings: &Arc<Settings>, snapsho
         fingerprint,
         metadata: settings.metadata.clone(),
     };
-    Prepared::Ready(Box::new(Document { record, passages, replaces: known.is_some(), vectors: None }))
+    PreparedFile::Ready(Box::new(Document { record, passages, replaces: known.is_some(), vectors: None }))
 }
 
 /// The content of a file, and when it was changed.

@@ -15,7 +15,7 @@ use super::{
     base::Base,
     error::KnowledgeError,
     filter::Filter,
-    store::{Allowed, OfPassage, Snapshot, Store, Stored},
+    store::{OfPassage, SelectedPassages, Snapshot, Store, StoredPassage},
     vectors::normalized,
 };
 use crate::search::{WeightedField, text_query};
@@ -105,14 +105,14 @@ fn share_of(deadline: Instant) -> Instant {
 }
 
 struct ScoredPassage {
-    passage: Stored,
+    passage: StoredPassage,
     score: f64,
     by: &'static str,
 }
 
 impl ScoredPassage {
     fn into_hit(self, degraded: &[&str]) -> KnowledgeHit {
-        let Stored { document, number, text, heading } = self.passage;
+        let StoredPassage { document, number, text, heading } = self.passage;
         let mut metadata = document.metadata_for_guests();
         metadata.insert("passage".into(), json!(number));
         if !heading.is_empty() {
@@ -155,7 +155,7 @@ fn search(
     Ok(found)
 }
 
-fn allowed(snapshot: &Snapshot, filter: Filter) -> tantivy::Result<Option<Allowed>> {
+fn allowed(snapshot: &Snapshot, filter: Filter) -> tantivy::Result<Option<SelectedPassages>> {
     if filter.is_empty() {
         return Ok(None);
     }

@@ -25,7 +25,7 @@ use tantivy::{
 use super::{error::KnowledgeError, passages::Passage, report::DocumentInfo, vectors::SegmentVectors};
 use crate::search::{
     SearchError,
-    open::{self, Opened},
+    open::{self, OpenedIndex},
 };
 
 const DOCUMENT: &str = "document";
@@ -125,11 +125,11 @@ fn key(id: &str) -> u64 {
 pub(crate) struct Store {
     dir: PathBuf,
     pub(crate) fields: Fields,
-    opened: Opened,
-    seen: Mutex<Option<Seen>>,
+    opened: OpenedIndex,
+    seen: Mutex<Option<LoadedSnapshot>>,
 }
 
-struct Seen {
+struct LoadedSnapshot {
     /// `meta.json`: a commit of any process changes it.
     meta: Vec<u8>,
     snapshot: Arc<Snapshot>,
@@ -155,13 +155,13 @@ struct SegmentData {
 }
 
 /// The selected passages, by segment and number in it.
-pub(crate) type Allowed = Arc<Vec<Vec<bool>>>;
+pub(crate) type SelectedPassages = Arc<Vec<Vec<bool>>>;
 
 /// The predicate that selects a passage, by its headings and its number.
 pub(crate) type OfPassage<'a> = dyn Fn(&str, u32) -> bool + 'a;
 
 /// A passage as it is stored.
-pub(crate) struct Stored {
+pub(crate) struct StoredPassage {
     pub(crate) document: Arc<DocumentRecord>,
     pub(crate) number: u32,
     pub(crate) text: String,
@@ -193,7 +193,7 @@ impl Store {
         .unwrap_or_else(|_| Err(TantivyError::InternalError("it cannot be read".into())))
         .map_err(|error| failure(&self.dir, &error))?;
         let snapshot = Arc::new(snapshot);
-        *seen = Some(Seen { meta, snapshot: snapshot.clone() });
+        *seen = Some(LoadedSnapshot { meta, snapshot: snapshot.clone() });
         Ok(snapshot)
     }
 
@@ -317,7 +317,7 @@ impl Snapshot {
         &self,
         of_document: impl Fn(&DocumentRecord) -> bool,
         of_passage: Option<&OfPassage<'_>>,
-    ) -> tantivy::Result<Allowed> {
+    ) -> tantivy::Result<SelectedPassages> {
         let fitting: HashMap<u64, bool> = self.documents.iter().map(|(key, record)| (*key, of_document(record))).collect();
         let mut allowed = Vec::with_capacity(self.segments.len());
         for (data, reader) in self.segments.iter().zip(self.searcher.segment_readers()) {
@@ -345,13 +345,13 @@ impl Snapshot {
     pub(crate) fn search(
         &self,
         query: &dyn Query,
-        allowed: Option<&Allowed>,
+        allowed: Option<&SelectedPassages>,
         limit: usize,
     ) -> tantivy::Result<Vec<(Score, DocAddress)>> {
         let top = TopDocs::with_limit(limit).order_by_score();
         match allowed {
             None => self.searcher.search(query, &top),
-            Some(allowed) => self.searcher.search(query, &Filtered { allowed: allowed.clone(), inner: top }),
+            Some(allowed) => self.searcher.search(query, &PassageFilter { allowed: allowed.clone(), inner: top }),
         }
     }
 
@@ -360,7 +360,7 @@ impl Snapshot {
         &self,
         vector: &[f32],
         model: &str,
-        allowed: Option<&Allowed>,
+        allowed: Option<&SelectedPassages>,
         limit: usize,
     ) -> tantivy::Result<Vec<(Score, DocAddress)>> {
         let mut best: Vec<(Score, DocAddress)> = Vec::with_capacity(limit + 1);
@@ -404,13 +404,13 @@ impl Snapshot {
     }
 
     /// A passage.
-    pub(crate) fn passage(&self, at: DocAddress) -> tantivy::Result<Option<Stored>> {
+    pub(crate) fn passage(&self, at: DocAddress) -> tantivy::Result<Option<StoredPassage>> {
         let Some(data) = self.segments.get(at.segment_ord as usize) else { return Ok(None) };
         let document = data.documents.get(at.doc_id as usize).and_then(|key| self.documents.get(key));
         let (Some(document), Some(number)) = (document, data.passages.get(at.doc_id as usize)) else { return Ok(None) };
         let stored: TantivyDocument = self.searcher.doc(at)?;
         let text = |field| stored.get_first(field).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
-        Ok(Some(Stored {
+        Ok(Some(StoredPassage {
             document: document.clone(),
             number: *number,
             text: text(self.fields.text),
@@ -443,18 +443,18 @@ impl SegmentData {
 }
 
 /// Lets only allowed passages through.
-struct Filtered<C> {
-    allowed: Allowed,
+struct PassageFilter<C> {
+    allowed: SelectedPassages,
     inner: C,
 }
 
 struct FilteredSegment<S> {
-    allowed: Allowed,
+    allowed: SelectedPassages,
     segment: usize,
     inner: S,
 }
 
-impl<C: Collector> Collector for Filtered<C> {
+impl<C: Collector> Collector for PassageFilter<C> {
     type Fruit = C::Fruit;
     type Child = FilteredSegment<C::Child>;
 

@@ -17,20 +17,20 @@ const WRITER_BYTES: usize = 64 * 1024 * 1024;
 const STORE_BLOCKS: usize = 32;
 
 /// An open index.
-pub(crate) struct Opened {
+pub(crate) struct OpenedIndex {
     pub(crate) index: Index,
     pub(crate) reader: IndexReader,
 }
 
 /// Opens an index, or makes one. An index of another schema is an error.
-pub(crate) fn open(dir: &Path, schema: Schema) -> tantivy::Result<Opened> {
+pub(crate) fn open(dir: &Path, schema: Schema) -> tantivy::Result<OpenedIndex> {
     fs::create_dir_all(dir)?;
     let tokenizers = TokenizerManager::default();
     tokenizers.register(ANALYZER, TextAnalyzer::from(Analyzer));
     let index = Index::builder().schema(schema).tokenizers(tokenizers).open_or_create(MmapDirectory::open(dir)?)?;
     let reader =
         index.reader_builder().reload_policy(ReloadPolicy::Manual).doc_store_cache_num_blocks(STORE_BLOCKS).try_into()?;
-    Ok(Opened { index, reader })
+    Ok(OpenedIndex { index, reader })
 }
 
 /// The one writer of an index; `LockBusy` while there is another, here or in another process.

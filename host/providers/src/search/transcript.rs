@@ -17,7 +17,7 @@ use tantivy::{
 
 use super::{
     SearchError,
-    open::{self, Opened},
+    open::{self, OpenedIndex},
     query::{WeightedField, text_query},
 };
 
@@ -36,7 +36,7 @@ const MAX_HITS: usize = 1_000;
 pub struct TranscriptIndex {
     dir: PathBuf,
     fields: Fields,
-    opened: RwLock<Arc<Opened>>,
+    opened: RwLock<Arc<OpenedIndex>>,
     /// Made at the first addition. The holder of the lock is the only one that changes the index in this process.
     writer: Mutex<Option<IndexWriter<TantivyDocument>>>,
 }
@@ -301,7 +301,7 @@ impl Failure {
 }
 
 /// Tantivy panics on some damages where it could fail.
-fn open_checked(dir: &Path, schema: &Schema) -> tantivy::Result<Opened> {
+fn open_checked(dir: &Path, schema: &Schema) -> tantivy::Result<OpenedIndex> {
     catch_unwind(AssertUnwindSafe(|| open::open(dir, schema.clone())))
         .unwrap_or_else(|_| Err(TantivyError::InternalError("it could not be opened".into())))
 }

@@ -36,7 +36,7 @@ use super::{
     schema::MAX_SCHEMA,
     server::{Link, ToolMap},
     transport::{Http, Stdio},
-    value::Resolved,
+    value::ResolvedValue,
     web::Web,
 };
 use crate::redact::Redactor;
@@ -79,7 +79,7 @@ impl ClientHandler for Client {
 
 /// The end of a connection.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum ConnectionEnd {
     /// The host stops.
     Stopped,
     /// By itself, or because the server does not answer any more.
@@ -88,7 +88,7 @@ pub(super) enum Ended {
 
 /// The reason why a connection could not be opened, or the tools not listed.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(super) struct ConnectFailure {
     /// For operators; without secrets.
     pub(super) problem: String,
     /// The server is there, and answered with an error.
@@ -97,7 +97,7 @@ pub(super) struct Failed {
     pub(super) other_lifecycle: bool,
 }
 
-impl Failed {
+impl ConnectFailure {
     fn new(problem: impl Into<String>) -> Self {
         Self { problem: problem.into(), answered: false, other_lifecycle: false }
     }
@@ -123,15 +123,16 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Starts or reaches the server, says hello and lists its tools, within `start_timeout_ms`.
-    pub(super) async fn open(config: &McpServerConfig, lifecycle: ClientLifecycleMode) -> Result<(Self, List), Failed> {
+    pub(super) async fn open(config: &McpServerConfig, lifecycle: ClientLifecycleMode) -> Result<(Self, List), ConnectFailure> {
         let deadline = tokio::time::Instant::now() + config.start_timeout();
-        let too_slow = || Failed::new(format!("it was not ready within {} ms", config.start_timeout_ms));
+        let too_slow = || ConnectFailure::new(format!("it was not ready within {} ms", config.start_timeout_ms));
         let discover = matches!(lifecycle, ClientLifecycleMode::Discover { .. });
         let opened = match timeout_at(deadline, Self::connect(config, lifecycle)).await {
             Ok(opened) => opened,
             Err(_) => Err(too_slow()),
         };
-        let connection = opened.map_err(|failed| Failed { other_lifecycle: failed.other_lifecycle || discover, ..failed })?;
+        let connection =
+            opened.map_err(|failed| ConnectFailure { other_lifecycle: failed.other_lifecycle || discover, ..failed })?;
         let patience = deadline.saturating_duration_since(tokio::time::Instant::now());
         match connection.lister().list(config, patience).await {
             Ok(list) => Ok((connection, list)),
@@ -142,20 +143,21 @@ impl Connection {
         }
     }
 
-    async fn connect(config: &McpServerConfig, lifecycle: ClientLifecycleMode) -> Result<Self, Failed> {
+    async fn connect(config: &McpServerConfig, lifecycle: ClientLifecycleMode) -> Result<Self, ConnectFailure> {
         let values = if config.url.is_some() { &config.headers } else { &config.env };
-        let values = values.iter().map(|(name, value)| Ok((name.clone(), Resolved::of(value)?)));
-        let values: Vec<(String, Resolved)> =
-            values.collect::<Result<_, _>>().map_err(|error: crate::secret::SecretError| Failed::new(error.to_string()))?;
+        let values = values.iter().map(|(name, value)| Ok((name.clone(), ResolvedValue::of(value)?)));
+        let values: Vec<(String, ResolvedValue)> = values
+            .collect::<Result<_, _>>()
+            .map_err(|error: crate::secret::SecretError| ConnectFailure::new(error.to_string()))?;
         let redactor = Redactor::new(secrets(config, &values));
         let inbox = Arc::new(Inbox::default());
         let max_message = config.max_output_bytes.saturating_mul(2).saturating_add(MESSAGE_OVERHEAD).max(MIN_MESSAGE);
 
         let (served, process, stderr) = if let Some(url) = &config.url {
-            let transport = http_transport(url, config, &values, max_message).map_err(Failed::new)?;
+            let transport = http_transport(url, config, &values, max_message).map_err(ConnectFailure::new)?;
             (serve_client_with_lifecycle(Client, Http::new(transport, inbox.clone()), lifecycle).await, None, None)
         } else {
-            let (mut process, pipes) = Process::start(config, &values).map_err(Failed::new)?;
+            let (mut process, pipes) = Process::start(config, &values).map_err(ConnectFailure::new)?;
             let stderr = tokio::spawn(drain(config.id.clone(), pipes.stderr, redactor.clone(), inbox.clone()));
             let transport = Stdio::new(pipes.stdin, pipes.stdout, max_message, inbox.clone());
             let served = serve_client_with_lifecycle(Client, transport, lifecycle).await;
@@ -165,15 +167,15 @@ impl Connection {
                     inbox.set_fault(how);
                     if let Ok(Ok(Some(words))) = timeout(Duration::from_millis(200), stderr).await {
                         let fault = inbox.fault().unwrap_or_default();
-                        return Err(Failed::new(format!("{fault}; it said: {}", redactor.cut(&words, MAX_SERVER_WORDS))));
+                        return Err(ConnectFailure::new(format!("{fault}; it said: {}", redactor.cut(&words, MAX_SERVER_WORDS))));
                     }
-                    return Err(Failed::new(inbox.fault().unwrap_or_default()));
+                    return Err(ConnectFailure::new(inbox.fault().unwrap_or_default()));
                 }
                 stderr.abort();
             }
             (served, Some(process), Some(stderr))
         };
-        let running = served.map_err(|error| Failed {
+        let running = served.map_err(|error| ConnectFailure {
             problem: inbox.fault().unwrap_or_else(|| redactor.cut(&start_words(&error), MAX_SERVER_WORDS)),
             answered: false,
             other_lifecycle: matches!(
@@ -269,10 +271,10 @@ fn listen(peer: &Peer<RoleClient>) -> Option<JoinHandle<()>> {
     })
 }
 
-fn secrets(config: &McpServerConfig, values: &[(String, Resolved)]) -> Vec<Secret> {
+fn secrets(config: &McpServerConfig, values: &[(String, ResolvedValue)]) -> Vec<Secret> {
     let mut secrets = Vec::new();
     for (_, value) in values {
-        if let Resolved::Secret(secret) = value {
+        if let ResolvedValue::Secret(secret) = value {
             secrets.push(secret.clone());
             // As it stands within JSON, and behind `Bearer `.
             let quoted = Value::from(secret.expose()).to_string();
@@ -295,7 +297,7 @@ fn secrets(config: &McpServerConfig, values: &[(String, Resolved)]) -> Vec<Secre
 fn http_transport(
     url: &str,
     config: &McpServerConfig,
-    values: &[(String, Resolved)],
+    values: &[(String, ResolvedValue)],
     max_message: usize,
 ) -> Result<StreamableHttpClientTransport<Web>, String> {
     // Redirects are not followed: the headers are for this address.
@@ -309,7 +311,7 @@ fn http_transport(
     for (name, value) in values {
         let broken = || format!("the header `{name}` cannot be sent: its value has characters that no header may have");
         let mut content = HeaderValue::from_str(value.expose()).map_err(|_| broken())?;
-        content.set_sensitive(matches!(value, Resolved::Secret(_)));
+        content.set_sensitive(matches!(value, ResolvedValue::Secret(_)));
         headers.insert(HeaderName::try_from(name).map_err(|_| broken())?, content);
     }
     let config = StreamableHttpClientTransportConfig::with_uri(url)
@@ -324,15 +326,15 @@ pub(super) struct Lister(Link);
 
 impl Lister {
     /// All pages, within `patience`.
-    pub(super) async fn list(&self, config: &McpServerConfig, patience: Duration) -> Result<List, Failed> {
+    pub(super) async fn list(&self, config: &McpServerConfig, patience: Duration) -> Result<List, ConnectFailure> {
         match timeout(patience, self.pages()).await {
             Ok(Ok((tools, problem))) => Ok(self.build(config, tools, problem)),
             Ok(Err(failed)) => Err(failed),
-            Err(_) => Err(Failed::new(format!("it did not list its tools within {} ms", patience.as_millis()))),
+            Err(_) => Err(ConnectFailure::new(format!("it did not list its tools within {} ms", patience.as_millis()))),
         }
     }
 
-    async fn pages(&self) -> Result<(Vec<rmcp::model::Tool>, Option<String>), Failed> {
+    async fn pages(&self) -> Result<(Vec<rmcp::model::Tool>, Option<String>), ConnectFailure> {
         let (mut tools, mut problem, mut cursor) = (Vec::new(), None, None::<String>);
         for _ in 0..MAX_PAGES {
             let params = PaginatedRequestParams::default().with_cursor(cursor.clone());
@@ -341,12 +343,15 @@ impl Lister {
                 Ok(ServerResult::ListToolsResult(list)) => (list.tools, list.next_cursor),
                 // One malformed tool must not hide the others.
                 Ok(ServerResult::CustomResult(list)) => lenient_page(list.0, &mut problem)?,
-                Ok(_) => return Err(Failed { answered: true, ..Failed::new("its list of tools is not one") }),
+                Ok(_) => return Err(ConnectFailure { answered: true, ..ConnectFailure::new("its list of tools is not one") }),
                 Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok((tools, None)),
                 Err(error) => {
                     let answered = matches!(error, ServiceError::McpError(_));
                     let words = self.0.redactor.cut(&service_words(&error), MAX_SERVER_WORDS);
-                    return Err(Failed { answered, ..Failed::new(format!("its tools cannot be listed: {words}")) });
+                    return Err(ConnectFailure {
+                        answered,
+                        ..ConnectFailure::new(format!("its tools cannot be listed: {words}"))
+                    });
                 }
             };
             tools.extend(page);
@@ -417,10 +422,10 @@ impl Lister {
     }
 }
 
-fn lenient_page(list: Value, problem: &mut Option<String>) -> Result<(Vec<rmcp::model::Tool>, Option<String>), Failed> {
+fn lenient_page(list: Value, problem: &mut Option<String>) -> Result<(Vec<rmcp::model::Tool>, Option<String>), ConnectFailure> {
     let next = list.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
     let Some(Value::Array(entries)) = list.as_object().and_then(|list| list.get("tools")) else {
-        return Err(Failed { answered: true, ..Failed::new("its list of tools is not one") });
+        return Err(ConnectFailure { answered: true, ..ConnectFailure::new("its list of tools is not one") });
     };
     let mut tools = Vec::new();
     for entry in entries.iter().take(MAX_TOOLS + 1) {

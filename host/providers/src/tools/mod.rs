@@ -105,18 +105,18 @@ impl fmt::Debug for CallOptions<'_> {
 /// time after the last clone of the last [`Tools`] that has it is dropped.
 #[derive(Debug, Clone)]
 pub struct Tools {
-    servers: Arc<[Arc<Started>]>,
+    servers: Arc<[Arc<SharedServer>]>,
 }
 
 /// A server and what keeps it running. Shared by all [`Tools`] in which it is configured alike.
 #[derive(Debug)]
-struct Started {
+struct SharedServer {
     server: Arc<Server>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
     stop: CancellationToken,
 }
 
-impl Started {
+impl SharedServer {
     fn new(config: &McpServerConfig, problem: Option<String>) -> Self {
         let (server, stop) = (Arc::new(Server::new(config.clone())), CancellationToken::new());
         let supervisor = match problem {
@@ -130,7 +130,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for SharedServer {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -159,9 +159,9 @@ impl Tools {
                 Ok(()) if !ids.insert(config.id.as_str()) => Some("another MCP server has the same id".to_owned()),
                 checked => checked.err(),
             };
-            let same = |started: &&Arc<Started>| problem.is_none() && started.server.config == *config;
+            let same = |started: &&Arc<SharedServer>| problem.is_none() && started.server.config == *config;
             let running = before.and_then(|before| before.servers.iter().find(same));
-            running.map_or_else(|| Arc::new(Started::new(config, problem.clone())), Arc::clone)
+            running.map_or_else(|| Arc::new(SharedServer::new(config, problem.clone())), Arc::clone)
         });
         Self { servers: servers.collect() }
     }

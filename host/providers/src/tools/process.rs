@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{inbox::Inbox, value::Resolved};
+use super::{inbox::Inbox, value::ResolvedValue};
 use crate::redact::Redactor;
 
 /// Variables of the host's environment that every server receives. Others may contain secrets.
@@ -39,7 +39,7 @@ pub(super) struct Pipes {
 }
 
 impl Process {
-    pub(super) fn start(config: &McpServerConfig, env: &[(String, Resolved)]) -> Result<(Self, Pipes), String> {
+    pub(super) fn start(config: &McpServerConfig, env: &[(String, ResolvedValue)]) -> Result<(Self, Pipes), String> {
         let command = config.command.as_deref().ok_or("it has no `command`")?;
         let mut start = Command::new(command);
         start.args(&config.args).env_clear();

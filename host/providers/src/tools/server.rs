@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Tool,
-    connection::{Connection, Ended},
+    connection::{Connection, ConnectionEnd},
     inbox::Inbox,
 };
 use crate::redact::Redactor;
@@ -196,11 +196,11 @@ impl Server {
                     let (began, problem) = (Instant::now(), list.problem.clone());
                     self.ready(&connection, list.tools, problem);
                     let ended = self.watch(&mut connection, &stop).await;
-                    if let Ended::Because(why) = &ended {
+                    if let ConnectionEnd::Because(why) = &ended {
                         self.away(McpServerStatus::Restarting, why.clone());
                     }
                     connection.close().await;
-                    if matches!(ended, Ended::Stopped) {
+                    if matches!(ended, ConnectionEnd::Stopped) {
                         return;
                     }
                     if began.elapsed() >= HEALTHY_AFTER {
@@ -222,7 +222,7 @@ impl Server {
         }
     }
 
-    async fn watch(&self, connection: &mut Connection, stop: &CancellationToken) -> Ended {
+    async fn watch(&self, connection: &mut Connection, stop: &CancellationToken) -> ConnectionEnd {
         enum Event {
             Changed,
             Suspected,
@@ -231,8 +231,8 @@ impl Server {
         loop {
             let event = tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ended::Stopped,
-                why = connection.ended() => return Ended::Because(why),
+                () = stop.cancelled() => return ConnectionEnd::Stopped,
+                why = connection.ended() => return ConnectionEnd::Because(why),
                 () = inbox.tools_changed() => Event::Changed,
                 () = self.suspected.notified() => Event::Suspected,
             };
@@ -250,8 +250,8 @@ impl Server {
             };
             let listed = tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ended::Stopped,
-                why = connection.ended() => return Ended::Because(why),
+                () = stop.cancelled() => return ConnectionEnd::Stopped,
+                why = connection.ended() => return ConnectionEnd::Because(why),
                 listed = list => listed,
             };
             match listed {
@@ -265,7 +265,7 @@ impl Server {
                     tracing::warn!(server = self.config.id, "the tools cannot be listed again: {}", failed.problem);
                     self.state.lock().problem = Some(failed.problem);
                 }
-                Err(failed) => return Ended::Because(failed.problem),
+                Err(failed) => return ConnectionEnd::Because(failed.problem),
             }
         }
     }

@@ -5,12 +5,12 @@ use agent_host_config::EnvValue;
 use crate::secret::{Secret, SecretError};
 
 /// An [`EnvValue`] with its content.
-pub(super) enum Resolved {
+pub(super) enum ResolvedValue {
     Plain(String),
     Secret(Secret),
 }
 
-impl Resolved {
+impl ResolvedValue {
     pub(super) fn of(value: &EnvValue) -> Result<Self, SecretError> {
         Ok(match value {
             EnvValue::Plain(text) => Self::Plain(text.clone()),

@@ -51,7 +51,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// A request as the server saw it.
 #[derive(Debug, Clone)]
-struct Seen {
+struct SeenRequest {
     path: String,
     headers: HeaderMap,
     body: Value,
@@ -60,18 +60,18 @@ struct Seen {
 /// A server that answers as the test says.
 struct Server {
     url: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<SeenRequest>>>,
 }
 
 impl Server {
     /// `answer` gets the number of the request, from 0, and the request.
-    async fn start(answer: impl Fn(usize, Seen) -> BoxFuture<'static, Response> + Send + Sync + 'static) -> Self {
+    async fn start(answer: impl Fn(usize, SeenRequest) -> BoxFuture<'static, Response> + Send + Sync + 'static) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let seen: Arc<Mutex<Vec<SeenRequest>>> = Arc::default();
         let (answer, requests) = (Arc::new(answer), Arc::clone(&seen));
         let app = Router::new().fallback(move |uri: Uri, headers: HeaderMap, body: Bytes| {
-            let request = Seen { path: uri.path().into(), headers, body: serde_json::from_slice(&body).unwrap() };
+            let request = SeenRequest { path: uri.path().into(), headers, body: serde_json::from_slice(&body).unwrap() };
             let number = {
                 let mut seen = requests.lock();
                 seen.push(request.clone());
@@ -92,7 +92,7 @@ impl Server {
         self.seen.lock().len()
     }
 
-    fn last(&self) -> Seen {
+    fn last(&self) -> SeenRequest {
         self.seen.lock().last().unwrap().clone()
     }
 }
@@ -427,7 +427,7 @@ async fn forbidden_arguments_are_refused_before_the_request() {
 
 #[tokio::test]
 async fn the_key_is_nowhere_even_if_the_provider_repeats_it() {
-    let echo = |seen: &Seen| seen.headers["authorization"].to_str().unwrap().to_owned();
+    let echo = |seen: &SeenRequest| seen.headers["authorization"].to_str().unwrap().to_owned();
     // In an error, however it is wrapped, and where the message is cut.
     for status in [400, 401, 403, 404, 413, 418, 422, 429, 500] {
         for form in 0..4 {

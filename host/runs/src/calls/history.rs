@@ -55,19 +55,19 @@ impl Filters {
     }
 
     /// The conversation that is to be searched, where one is named.
-    fn conversation(&self) -> Option<Requested<'_>> {
-        let named = Requested::parse(self.conversation_id.as_deref()?);
-        Some(Requested { thread: self.thread_id.as_deref().or(named.thread), ..named })
+    fn conversation(&self) -> Option<ConversationName<'_>> {
+        let named = ConversationName::parse(self.conversation_id.as_deref()?);
+        Some(ConversationName { thread: self.thread_id.as_deref().or(named.thread), ..named })
     }
 }
 
 /// A conversation that a guest names: its id, or `ID U+001F THREAD` for a thread of it. Ids have no control characters.
-struct Requested<'a> {
+struct ConversationName<'a> {
     conversation: &'a str,
     thread: Option<&'a str>,
 }
 
-impl<'a> Requested<'a> {
+impl<'a> ConversationName<'a> {
     fn parse(text: &'a str) -> Self {
         match text.split_once('\u{1f}') {
             Some((conversation, thread)) => Self { conversation, thread: Some(thread) },
@@ -96,10 +96,10 @@ impl RunCalls {
     }
 
     /// The conversation of a call, for the audit.
-    fn conversation_resource(&self, requested: Option<&Requested<'_>>) -> Option<String> {
+    fn conversation_resource(&self, requested: Option<&ConversationName<'_>>) -> Option<String> {
         match requested {
-            Some(Requested { conversation, thread: Some(thread) }) => Some(format!("{conversation}/{thread}")),
-            Some(Requested { conversation, thread: None }) => Some((*conversation).to_owned()),
+            Some(ConversationName { conversation, thread: Some(thread) }) => Some(format!("{conversation}/{thread}")),
+            Some(ConversationName { conversation, thread: None }) => Some((*conversation).to_owned()),
             None => self.run.terms.grant.conversation.as_ref().map(|own| own.conversation().to_owned()),
         }
     }
@@ -109,7 +109,7 @@ impl RunCalls {
         &self,
         operation: HistoryOperation,
         action: &str,
-        requested: Option<&Requested<'_>>,
+        requested: Option<&ConversationName<'_>>,
     ) -> Result<ConversationKey, ApiError> {
         let grant = &self.run.terms.grant;
         granted(&grant.permissions.history, &operation, action)?;
@@ -137,7 +137,7 @@ impl RunCalls {
 impl HistoryCalls for RunCalls {
     async fn history_page(&mut self, request: PageRequest) -> Result<Page<TranscriptItem>, ApiError> {
         let run = &*self.run;
-        let requested = request.conversation_id.as_deref().map(Requested::parse);
+        let requested = request.conversation_id.as_deref().map(ConversationName::parse);
         let digest = run.journal.digest(&request);
         let resource = self.conversation_resource(requested.as_ref());
         let call = Call::read("history.page", digest).resource(resource.as_deref()).scope("conversation");
@@ -186,18 +186,18 @@ impl HistoryCalls for RunCalls {
 }
 
 /// The reason why a search failed.
-enum Failed {
+enum SearchFailure {
     Index(SearchError),
     Ledger(LedgerError),
 }
 
-impl From<SearchError> for Failed {
+impl From<SearchError> for SearchFailure {
     fn from(error: SearchError) -> Self {
         Self::Index(error)
     }
 }
 
-impl From<LedgerError> for Failed {
+impl From<LedgerError> for SearchFailure {
     fn from(error: LedgerError) -> Self {
         Self::Ledger(error)
     }
@@ -214,12 +214,12 @@ fn search(
 ) -> Result<Vec<TranscriptItem>, ApiError> {
     let once = || search_index(ledger, index, key, query, filter, top_k);
     let found = match once() {
-        Err(Failed::Index(SearchError::Damaged { .. })) => once(),
+        Err(SearchFailure::Index(SearchError::Damaged { .. })) => once(),
         found => found,
     };
     found.map_err(|error| match error {
-        Failed::Ledger(error) => ledger_failed(error),
-        Failed::Index(error) => failed(error),
+        SearchFailure::Ledger(error) => ledger_failed(error),
+        SearchFailure::Index(error) => failed(error),
     })
 }
 
@@ -231,7 +231,7 @@ fn search_index(
     query: &str,
     filter: &TranscriptFilter,
     top_k: usize,
-) -> Result<Vec<TranscriptItem>, Failed> {
+) -> Result<Vec<TranscriptItem>, SearchFailure> {
     let name = key.index();
     let mut seen = index.indexed(name)?;
     loop {

@@ -14,7 +14,7 @@ use agent_host_protocol::{
     ApiError, ErrorCode, hex,
     http::{HttpHead, HttpRequest},
 };
-use agent_host_providers::egress::{Allowed, AllowedOwned, Bounds, Response};
+use agent_host_providers::egress::{AllowedOwned, AllowedTargets, Bounds, Response};
 use agent_host_sandbox::{HttpBody, HttpCalls, HttpResponse};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -29,15 +29,15 @@ use crate::{
         call::{Call, EffectTicket},
         doubt::{Doubt, in_doubt},
         gate::{READ, SEND, WASI},
-        open_calls::{OpenCall, Streaming},
+        open_calls::{OpenCall, OpenStream},
     },
     record::journal::RequestDigest,
 };
 
 impl Execution {
-    fn allowed(&self) -> Allowed<'_> {
+    fn allowed(&self) -> AllowedTargets<'_> {
         let grant = &self.terms.grant;
-        Allowed { hosts: &grant.permissions.http_hosts, secrets: &grant.http_secrets }
+        AllowedTargets { hosts: &grant.permissions.http_hosts, secrets: &grant.http_secrets }
     }
 
     fn bounds(&self, timeout: Option<Duration>) -> Bounds {
@@ -50,7 +50,7 @@ impl Execution {
         }
     }
 
-    fn one_more(&self) -> Result<Streaming, ApiError> {
+    fn one_more(&self) -> Result<OpenStream, ApiError> {
         let most = self.limits.http_requests_at_once;
         self.open.streaming(most).ok_or_else(|| ApiError {
             details: Some(json!({ "code": "http_requests_at_once", "limit": most })),
@@ -107,7 +107,7 @@ impl HttpCalls for RunCalls {
         let origin = origin(&request.url);
         let bytes = bytes_of(&request);
         let digest = run.request_digest(&request);
-        let respond = |head, open, timeout: Option<u32>, request| Responding {
+        let respond = |head, open, timeout: Option<u32>, request| OpenResponse {
             calls: self.clone(),
             origin: origin.clone(),
             timeout: timeout.map(|ms| Duration::from_millis(ms.into())),
@@ -164,7 +164,7 @@ impl HttpCalls for RunCalls {
             let effect = async |_| {
                 let streaming = run.one_more()?;
                 let response = calls.services.egress.send_streaming(request, &allowed.as_ref(), &run.bounds(None)).await?;
-                answer = Some(response.map(|body| HttpBody::new(Counted { body, _streaming: streaming })));
+                answer = Some(response.map(|body| HttpBody::new(OpenBody { body, _streaming: streaming })));
                 Ok(())
             };
             let granted = || {
@@ -180,12 +180,12 @@ impl HttpCalls for RunCalls {
 }
 
 /// A body that counts as open as long as it lives.
-struct Counted {
+struct OpenBody {
     body: HttpBody,
-    _streaming: Streaming,
+    _streaming: OpenStream,
 }
 
-impl http_body::Body for Counted {
+impl http_body::Body for OpenBody {
     type Data = bytes::Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -206,7 +206,7 @@ impl http_body::Body for Counted {
 }
 
 /// A response that is being read.
-struct Responding {
+struct OpenResponse {
     calls: RunCalls,
     origin: String,
     timeout: Option<Duration>,
@@ -214,7 +214,7 @@ struct Responding {
     request: HttpRequest,
     head: HttpHead,
     /// `None` if an earlier execution read the response.
-    open: Option<(Response, Streaming)>,
+    open: Option<(Response, OpenStream)>,
     /// The part of the response that the guest has received.
     received: ReceivedBody,
     ended: bool,
@@ -247,7 +247,7 @@ fn interrupted() -> ApiError {
     }
 }
 
-impl Responding {
+impl OpenResponse {
     async fn more(&mut self, max_bytes: usize) -> Result<Vec<u8>, ApiError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -256,7 +256,7 @@ impl Responding {
             return Ok(Vec::new());
         }
         if self.open.is_none() {
-            self.open = Some(self.again().await?);
+            self.open = Some(self.send_again().await?);
         }
         let Some((response, _)) = &mut self.open else { return Ok(Vec::new()) };
         let bytes = response.read(max_bytes).await?;
@@ -273,7 +273,7 @@ impl Responding {
     }
 
     /// The response once more, up to where the guest is.
-    async fn again(&self) -> Result<(Response, Streaming), ApiError> {
+    async fn send_again(&self) -> Result<(Response, OpenStream), ApiError> {
         if !is_harmless(&self.request) {
             return Err(interrupted());
         }
@@ -300,7 +300,7 @@ impl Responding {
 }
 
 #[async_trait]
-impl HttpResponse for Responding {
+impl HttpResponse for OpenResponse {
     fn head(&self) -> &HttpHead {
         &self.head
     }

@@ -189,19 +189,19 @@ impl ModelCalls for RunCalls {
     }
 
     async fn model_count_tokens(&mut self, model_id: String, messages: ChatMessages) -> Result<u64, ApiError> {
-        self.count_tokens(model_id, Counted::Messages(messages)).await
+        self.count_tokens(model_id, CountedInput::Messages(messages)).await
     }
 }
 
 /// The tokens to count: those of messages, as a guest asks, or of a request with tools, as an executor can.
 #[derive(Debug, serde::Serialize)]
 #[serde(untagged)]
-pub(super) enum Counted {
+pub(super) enum CountedInput {
     Messages(ChatMessages),
     Request(ChatRequest),
 }
 
-impl Counted {
+impl CountedInput {
     fn bytes(&self) -> usize {
         match self {
             Self::Messages(messages) => messages.bytes(),
@@ -219,7 +219,7 @@ impl Counted {
 
 impl RunCalls {
     /// `models.count-tokens`.
-    pub(super) async fn count_tokens(&mut self, model_id: String, counted: Counted) -> Result<u64, ApiError> {
+    pub(super) async fn count_tokens(&mut self, model_id: String, counted: CountedInput) -> Result<u64, ApiError> {
         let run = &self.run;
         let bytes = counted.bytes();
         let found = self.model(&model_id, ModelOperation::CountTokens);

@@ -51,7 +51,7 @@ pub(crate) trait Kind {
 }
 
 /// A call without an effect.
-pub(crate) enum Read {}
+pub(crate) enum ReadCall {}
 
 /// A call whose effect is a write of the ledger.
 pub(crate) enum LedgerWrite {}
@@ -65,7 +65,7 @@ pub(crate) struct WriteTicket(Ticket);
 /// The ticket of an [`OutsideEffect`].
 pub(crate) struct EffectTicket(Ticket);
 
-impl Kind for Read {
+impl Kind for ReadCall {
     type Ticket = ();
 
     fn ticket(_: Ticket) {}
@@ -87,7 +87,7 @@ impl Kind for OutsideEffect {
     }
 }
 
-impl<'a> Call<'a, Read> {
+impl<'a> Call<'a, ReadCall> {
     pub(crate) fn read(action: impl Into<Cow<'static, str>>, digest: RequestDigest) -> Self {
         Self::new(action, digest)
     }

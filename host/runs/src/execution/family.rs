@@ -33,10 +33,10 @@ impl Family {
 
 /// The runs that one run has started.
 #[derive(Default)]
-pub(crate) struct Children(Mutex<Known>);
+pub(crate) struct Children(Mutex<ChildSets>);
 
 #[derive(Default)]
-struct Known {
+struct ChildSets {
     all: Vec<RunId>,
     ended: HashSet<RunId>,
     /// Children whose use of models is in the budget of the parent.
@@ -57,7 +57,7 @@ impl Children {
                 all.push(child);
             }
         }
-        Ok(Self(Mutex::new(Known { all, ..Known::default() })))
+        Ok(Self(Mutex::new(ChildSets { all, ..ChildSets::default() })))
     }
 
     pub(crate) fn inherit(&self, other: Self) {

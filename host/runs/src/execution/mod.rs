@@ -42,7 +42,7 @@ use self::{
     waits::Waits,
     writer::{ExecutionWriter, RunWriter, UnwrittenStart},
 };
-use crate::record::{journal::Journal, ledger_failed, seen::Seen, terms::Terms, transcript::ItemPlace};
+use crate::record::{journal::Journal, ledger_failed, seen::SeenTags, terms::Terms, transcript::ItemPlace};
 
 /// One execution of a run. The calls of the run and its background tasks share its parts.
 pub(crate) struct Execution {
@@ -87,7 +87,7 @@ pub(crate) enum Resumption {
 #[derive(Default)]
 pub(crate) struct Knowledge {
     /// State values that it has read or written.
-    pub(crate) seen: Seen,
+    pub(crate) seen: SeenTags,
     /// Bytes of artifacts that it has written.
     pub(crate) artifact_bytes: AtomicU64,
     /// Artifacts that came with input which it has taken.

@@ -48,9 +48,9 @@ const MAX_PROGRESS_BYTES: usize = 1024;
 pub(crate) struct OpenCalls(Mutex<Calls>, Arc<AtomicUsize>);
 
 /// A response that streams: as long as it lives, the run stays in memory.
-pub(crate) struct Streaming(Arc<AtomicUsize>);
+pub(crate) struct OpenStream(Arc<AtomicUsize>);
 
-impl Drop for Streaming {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -60,10 +60,10 @@ impl Drop for Streaming {
 struct Calls {
     last: u64,
     background: u64,
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, OpenGuard>,
 }
 
-struct Open {
+struct OpenGuard {
     subject: CallSubject,
     began: Instant,
     /// The instant at which the last caller went away.
@@ -72,7 +72,7 @@ struct Open {
     asks: bool,
 }
 
-impl Open {
+impl OpenGuard {
     /// The end of a call that nobody waits for.
     fn unfinished(self, why: &ApiError) -> Fact {
         let took = self.left.unwrap_or_else(Instant::now).saturating_duration_since(self.began);
@@ -88,10 +88,10 @@ impl OpenCalls {
     }
 
     /// Counts another streaming response; `None` if there are `most` already.
-    pub(crate) fn streaming(&self, most: usize) -> Option<Streaming> {
+    pub(crate) fn streaming(&self, most: usize) -> Option<OpenStream> {
         let one_more = |count: usize| (count < most).then_some(count + 1);
         self.1.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        Some(Streaming(Arc::clone(&self.1)))
+        Some(OpenStream(Arc::clone(&self.1)))
     }
 
     /// Numbers of each attempt are apart from those of the others.
@@ -313,7 +313,7 @@ impl OpenCall {
     }
 
     fn open(run: &Arc<Execution>, number: u64, subject: CallSubject) -> Self {
-        let open = Open { subject, began: Instant::now(), left: None, asks: false };
+        let open = OpenGuard { subject, began: Instant::now(), left: None, asks: false };
         let mut calls = run.open.0.lock();
         if number & BACKGROUND == 0 {
             calls.last = calls.last.max(number);

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::record::{
     HostError,
     facts::{Fact, Limit},
-    journal::{CallId, Effect, Journal, Outcome, Refused, Ticket},
+    journal::{CallId, Effect, Journal, Outcome, ReturnedEntries, Ticket},
     ledger_failed,
     terminal::results_lost,
     transcript::ItemPlace,
@@ -179,7 +179,7 @@ struct UnadmittedParts<'a> {
     /// The call whose effect the write is.
     call: Option<CallId>,
     /// `None` once the write is admitted.
-    parts: Option<(Option<UnwrittenStart>, Vec<AuditRecord>, Refused)>,
+    parts: Option<(Option<UnwrittenStart>, Vec<AuditRecord>, ReturnedEntries)>,
 }
 
 impl Drop for UnadmittedParts<'_> {

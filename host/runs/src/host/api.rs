@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agent_host_config::{BindingConfig, BusyThread};
-use agent_host_ledger::{AuditRecord, EventRecord, Feed, FeedBounds, FeedStep, Forgotten, Idempotency, Ledger, LedgerError};
+use agent_host_ledger::{AuditRecord, DeletedData, EventRecord, Feed, FeedBounds, FeedStep, Idempotency, Ledger, LedgerError};
 use agent_host_protocol::{
     Page, Principal, Run, RunEvent, RunId, SentResult, event::Envelope, grant::ConversationKey, run::Terminal,
 };
@@ -24,11 +24,11 @@ use crate::{
         delivery::{Delivery, DeliveryFilter},
         fork::Fork,
         hooks::{HookOutcome, WebhookSourceReport},
-        pipeline::Adapted,
+        pipeline::AdaptedQuery,
         scheduler::ScheduleReport,
     },
     lifecycle::{
-        claims::{Appended, ClaimRequest, ClaimedRun},
+        claims::{AppendOutcome, ClaimRequest, ClaimedRun},
         dead_letters::DeadLetter,
         executors::{Executor, ExecutorChange, ExecutorNews, Registration},
         watchers::RunWatch,
@@ -243,7 +243,7 @@ impl Host {
     /// is not an administrator, because no configuration bounds the grant of such a run.
     pub async fn run_pipeline_query(
         &self,
-        adapted: Adapted,
+        adapted: AdaptedQuery,
         caller: &Principal,
         idempotency: Option<Idempotency>,
     ) -> Result<AcceptedEvent, HostError> {
@@ -384,7 +384,7 @@ impl Host {
         first: Option<u64>,
         results: Vec<SentResult>,
         terminal: Option<Terminal>,
-    ) -> Result<Appended, HostError> {
+    ) -> Result<AppendOutcome, HostError> {
         match terminal {
             None => self.0.cell.runs.append(run_id, token, first, results).await,
             Some(terminal) => self.0.cell.runs.append_and_finish(run_id, token, first, results, terminal).await,
@@ -531,7 +531,7 @@ impl Host {
     ///
     /// # Errors
     /// [`HostError::Conflict`] while one of its runs is active, and when the ledger cannot write.
-    pub async fn forget_conversation(&self, key: &ConversationKey) -> Result<Forgotten, HostError> {
+    pub async fn forget_conversation(&self, key: &ConversationKey) -> Result<DeletedData, HostError> {
         self.0.cell.forget_conversation(&self.0.shared, key).await
     }
 

@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use agent_host_ledger::{EntryWrite, Forget, Forgotten, Ledger, LedgerError, RunRecord};
+use agent_host_ledger::{DeletedData, EntryWrite, Forget, Ledger, LedgerError, RunRecord};
 use agent_host_protocol::{Run, RunId, grant::ConversationKey};
 
 use super::cell::Cell;
@@ -27,7 +27,7 @@ impl Cell {
     /// the input of their events. The record of each run stays, with `forgotten` in its metadata, and so do its terms and its
     /// audit records. Values that runners keep in other scopes and in storage are theirs. Doing it again does no harm, and
     /// ends what was interrupted.
-    pub(crate) async fn forget_conversation(&self, shared: &Shared, key: &ConversationKey) -> Result<Forgotten, HostError> {
+    pub(crate) async fn forget_conversation(&self, shared: &Shared, key: &ConversationKey) -> Result<DeletedData, HostError> {
         self.runs.check_running()?;
         if let Some(run) = self.intake.active_runs(key)?.first() {
             return Err(is_active(run));

@@ -34,7 +34,7 @@ pub use self::{
 use self::{
     cell::Cell,
     records::{RecordWriter, Records},
-    reload::{ReloadError, ReloadReport, Reloading},
+    reload::{ReloadError, ReloadReport, Reloads},
 };
 use crate::{
     execution::{Shared, metrics::Metrics},
@@ -56,7 +56,7 @@ pub struct Host(Arc<Assembly>);
 struct Assembly {
     shared: Arc<Shared>,
     cell: Cell,
-    reloading: Reloading,
+    reloading: Reloads,
     /// Held while a backup is made.
     backing_up: Arc<Mutex<()>>,
 }
@@ -99,7 +99,7 @@ impl Host {
         }
         let cell = Cell::open(&shared, ledger).await?;
         cell.keep_clean(&shared);
-        Ok(Self(Arc::new(Assembly { shared, cell, reloading: Reloading::default(), backing_up: Arc::default() })))
+        Ok(Self(Arc::new(Assembly { shared, cell, reloading: Reloads::default(), backing_up: Arc::default() })))
     }
 
     /// Ends the host: takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that

@@ -217,7 +217,7 @@ mod tests {
     use agent_host_sandbox::{GuestClock, World};
 
     use super::*;
-    use crate::record::journal::{Journal, Mode, Outcome, Recorded, RequestDigest, Step};
+    use crate::record::journal::{EarlierJournal, Journal, Mode, Outcome, RequestDigest, Step};
 
     const CALLS: usize = 600;
 
@@ -248,7 +248,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (ledger, run_no) = recording.unpack(dir.path()).await.unwrap();
 
-        let recorded = Recorded::read(&ledger, run_no, &limits).unwrap().unwrap();
+        let recorded = EarlierJournal::read(&ledger, run_no, &limits).unwrap().unwrap();
         assert!(recorded.is_whole && recorded.without_progress == 0);
         let after = Journal::resume(Mode::Recording, recorded, &limits);
         for call in 0..CALLS {

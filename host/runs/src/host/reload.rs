@@ -53,13 +53,13 @@ type Source = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
 /// Reloads of the configuration, one at a time.
 #[derive(Default)]
-pub(crate) struct Reloading {
+pub(crate) struct Reloads {
     source: OnceLock<Source>,
     /// Held while the setup is replaced.
     one_at_a_time: Mutex<()>,
 }
 
-impl Reloading {
+impl Reloads {
     pub(crate) fn set_source(&self, source: impl Fn() -> Result<Config, ConfigError> + Send + Sync + 'static) {
         // A host is started once.
         let _ = self.source.set(Arc::new(source));

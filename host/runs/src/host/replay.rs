@@ -24,7 +24,7 @@ use crate::{
     policy::{StartError, library::Library, services::Services},
     record::{
         RecordingError,
-        journal::{Divergence, Journal, Mode, Recorded, RequestDigest, Stop, request_digest::first_difference},
+        journal::{Divergence, EarlierJournal, Journal, Mode, RequestDigest, Stop, request_digest::first_difference},
         terms::Terms,
     },
 };
@@ -47,21 +47,21 @@ pub struct ReplayReport {
     /// Calls that were answered as they were recorded.
     pub calls: u64,
     /// The end of the replayed execution.
-    pub ending: Ending,
+    pub ending: ReplayEnd,
 }
 
 impl ReplayReport {
     /// True if the replay did the same as the recorded execution.
     #[must_use]
     pub fn is_same(&self) -> bool {
-        matches!(self.ending, Ending::Same { .. } | Ending::Until | Ending::Recorded)
+        matches!(self.ending, ReplayEnd::Same { .. } | ReplayEnd::Until | ReplayEnd::Recorded)
     }
 }
 
 /// The end of a replayed execution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ending", rename_all = "snake_case")]
-pub enum Ending {
+pub enum ReplayEnd {
     /// As the recorded one did.
     Same {
         /// The terminal event.
@@ -140,7 +140,7 @@ pub async fn replay(
     let (ledger, run_no) = recording.unpack(scratch).await?;
 
     let failed = |stop: Stop| ReplayError::Journal(stop.failure().message);
-    let recorded = Recorded::read(&ledger, run_no, limits).map_err(failed)?;
+    let recorded = EarlierJournal::read(&ledger, run_no, limits).map_err(failed)?;
     let recorded = recorded.ok_or(RecordingError::NoJournal(recording.run.run_id))?;
     let world = recorded.world.clone();
     let mode = Mode::Offline { calls: replay.until.unwrap_or(u64::MAX) };
@@ -190,9 +190,9 @@ pub async fn replay(
     services.tools.shutdown().await;
     let (calls, ending) = match stopped {
         Err(Stop::Diverged(divergence)) => (divergence.call - 1, diverged(recording, &divergence)),
-        Err(Stop::Over { calls, .. }) if replay.until.is_some_and(|until| calls >= until) => (calls, Ending::Until),
+        Err(Stop::Over { calls, .. }) if replay.until.is_some_and(|until| calls >= until) => (calls, ReplayEnd::Until),
         Err(Stop::Over { calls, now }) => {
-            (calls, if ended_by_itself(recording) { Ending::Longer { now } } else { Ending::Recorded })
+            (calls, if ended_by_itself(recording) { ReplayEnd::Longer { now } } else { ReplayEnd::Recorded })
         }
         Err(stop) => return Err(failed(stop)),
         Ok(outcome) => (calls, compared(recording, outcome, unasked)),
@@ -221,7 +221,7 @@ fn end(recording: &Recording) -> Option<Value> {
     Some(json!({ "type": event.kind, "data": data }))
 }
 
-fn compared(recording: &Recording, outcome: Outcome, unasked: bool) -> Ending {
+fn compared(recording: &Recording, outcome: Outcome, unasked: bool) -> ReplayEnd {
     let failure = |failure: &RunFailure| json!({ "type": ResultKind::RunFailed.as_str(), "data": failure });
     let now = match outcome {
         Outcome::Completed(completion) => json!({ "type": ResultKind::RunCompleted.as_str(), "data": completion }),
@@ -235,14 +235,14 @@ fn compared(recording: &Recording, outcome: Outcome, unasked: bool) -> Ending {
         if failed(recorded) { failed(&now) && code_of(recorded) == code_of(&now) } else { *recorded == now }
     };
     match recorded {
-        Some(recorded) if !unasked && is_same(&recorded) => Ending::Same { end: recorded },
-        Some(_) if !unasked && !ended_by_itself(recording) => Ending::Recorded,
-        Some(recorded) => Ending::Otherwise { recorded, now },
-        None => Ending::Recorded,
+        Some(recorded) if !unasked && is_same(&recorded) => ReplayEnd::Same { end: recorded },
+        Some(_) if !unasked && !ended_by_itself(recording) => ReplayEnd::Recorded,
+        Some(recorded) => ReplayEnd::Otherwise { recorded, now },
+        None => ReplayEnd::Recorded,
     }
 }
 
-fn diverged(recording: &Recording, divergence: &Divergence) -> Ending {
+fn diverged(recording: &Recording, divergence: &Divergence) -> ReplayEnd {
     let (mut recorded, now) = (divergence.recorded.to_json(), divergence.now.to_json());
     let mut difference = divergence.difference.clone();
     // Emitted results are in the events, not in the journal.
@@ -263,5 +263,5 @@ fn diverged(recording: &Recording, divergence: &Divergence) -> Ending {
         }
     }
     let difference = difference.map(|(at, recorded, now)| json!({ "at": at, "recorded": recorded, "now": now }));
-    Ending::Diverged { call: divergence.call, recorded, now, difference }
+    ReplayEnd::Diverged { call: divergence.call, recorded, now, difference }
 }

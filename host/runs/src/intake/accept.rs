@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use agent_host_config::{BindingConfig, BusyThread, QueuePolicy};
 use agent_host_ledger::{
-    Accept, Accepted, ArtifactRecord, ArtifactScope, Blob, EntryWrite, Idempotency, JsonParts, NewItem, NewRun, RunRecord,
+    Accept, AcceptOutcome, ArtifactRecord, ArtifactScope, Blob, EntryWrite, Idempotency, JsonParts, NewItem, NewRun, RunRecord,
     new_artifact_id,
 };
 use agent_host_protocol::{
@@ -26,7 +26,7 @@ use crate::{
     execution::spans,
     lifecycle::{StoredEvent, StoredRun},
     policy::{
-        binding::{Binding, Serving, conversation_ids, narrow},
+        binding::{Binding, BoundRunner, conversation_ids, narrow},
         client_tools,
     },
     record::{HostError, artifacts::known_artifact, claimed::ClaimedMessage, facts, terms::Terms},
@@ -78,7 +78,7 @@ pub(crate) struct RunPlan {
     /// The same with less to use.
     pub(crate) narrowed: Option<Arc<Binding>>,
     /// The runner that executes the run; `None` for the present one of the binding.
-    pub(crate) serving: Option<Serving>,
+    pub(crate) serving: Option<BoundRunner>,
     pub(crate) delivery: Option<Delivery>,
     pub(crate) metadata: serde_json::Map<String, serde_json::Value>,
     /// Tools that the client brings along.
@@ -147,7 +147,7 @@ impl Intake {
             return Err(HostError::RunnerNotFound { id: binding.runner, hint });
         };
         let binding = Binding::new(binding).map_err(HostError::InvalidConfig)?;
-        if let Some(problem) = binding.report(Some(&Serving::Guest(runner))).problem {
+        if let Some(problem) = binding.report(Some(&BoundRunner::Guest(runner))).problem {
             return Err(HostError::InvalidConfig(problem));
         }
         self.accept_with_plans(envelope, None, vec![RunPlan::of(Arc::new(binding))], &no_entries).await
@@ -193,10 +193,10 @@ impl Intake {
         // Until here nothing referred to the content, and the collector left it alone.
         drop(payload);
         match accepted {
-            Accepted::New { event_no, runs, transcript_seq } => {
+            AcceptOutcome::New { event_no, runs, transcript_seq } => {
                 Ok(self.begin_accepted(event, event_no, transcript_seq, runs, tasks))
             }
-            Accepted::Repeated { event_id } => {
+            AcceptOutcome::Repeated { event_id } => {
                 let event = self.ledger.event(event_id)?;
                 Ok(AcceptedEvent { event_id, runs: event.map(|event| event.runs).unwrap_or_default(), repeated: true })
             }
@@ -394,7 +394,7 @@ impl Intake {
         let version = runner.as_ref().map(|runner| runner.manifest().version.to_string()).unwrap_or_default();
         let mut run = new_run(event, &binding.config.id, &binding.config.runner, version, &terms);
         run.metadata.extend(plan.metadata.clone());
-        PlannedRun::new(run, terms, runner.and_then(Serving::guest))
+        PlannedRun::new(run, terms, runner.and_then(BoundRunner::guest))
     }
 
     /// Fails if the queue of a run is full.

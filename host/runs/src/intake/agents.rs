@@ -22,7 +22,7 @@ use super::{
     create::check_metadata,
 };
 use crate::{
-    policy::binding::{Binding, Serving},
+    policy::binding::{Binding, BoundRunner},
     record::{
         HostError, WaitKey,
         claimed::ClaimedMessage,
@@ -136,7 +136,7 @@ impl Intake {
         })
     }
 
-    fn agent_binding(&self, id: &str) -> Result<(std::sync::Arc<Binding>, Serving), HostError> {
+    fn agent_binding(&self, id: &str) -> Result<(std::sync::Arc<Binding>, BoundRunner), HostError> {
         let setup = self.shared.setup();
         let binding = setup.binding(id).cloned();
         let found = binding.and_then(|binding| self.shared.serving(&binding.config.runner).map(|serving| (binding, serving)));

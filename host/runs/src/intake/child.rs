@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use agent_host_ledger::{Accept, Accepted, Idempotency};
+use agent_host_ledger::{Accept, AcceptOutcome, Idempotency};
 use agent_host_protocol::{
     ApiError, ErrorCode, Event, EventId, Run, RunId, RunnerId, context::Conversation, event::Envelope, grant::ConversationKey,
     time,
@@ -122,7 +122,7 @@ fn plan_child(parent: &Execution, event: &Event, request: ChildRequest) -> Resul
 async fn accept_child(runs: &Runs, accept: Accept, task: PlannedTask) -> Result<RunId, ApiError> {
     let event = Arc::clone(&accept.event);
     match runs.ledger.accept(accept).await.map_err(ledger_failed)? {
-        Accepted::New { event_no, runs: records, transcript_seq } => {
+        AcceptOutcome::New { event_no, runs: records, transcript_seq } => {
             let record = records.into_iter().next().ok_or_else(|| host_failed(&"a child was not made"))?;
             let id = record.run.run_id;
             runs.shared.metrics.created(&record.run);
@@ -131,7 +131,7 @@ async fn accept_child(runs: &Runs, accept: Accept, task: PlannedTask) -> Result<
             Ok(id)
         }
         // The host has died right after this, and the child has a task again.
-        Accepted::Repeated { event_id } => {
+        AcceptOutcome::Repeated { event_id } => {
             let event = runs.ledger.event(event_id).map_err(ledger_failed)?;
             let id = event.and_then(|event| event.runs.first().copied());
             id.ok_or_else(|| host_failed(&"a child is not there"))

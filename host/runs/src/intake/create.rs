@@ -28,7 +28,7 @@ use crate::{
         dead_letters::{DEAD, DeadLetter, dead_key},
     },
     policy::{
-        binding::{Binding, Serving, narrow},
+        binding::{Binding, BoundRunner, narrow},
         setup::Setup,
     },
     record::{HostError, is_forgotten, terms::Terms},
@@ -281,11 +281,11 @@ impl Intake {
         }
         // A dead letter that is tried again is none any more.
         let entries = vec![EntryWrite::delete(dead_key(id))];
-        let planned = self.again(&record.run)?;
+        let planned = self.plan_retry(&record.run)?;
         self.add(planned, entries, caller, idempotency).await
     }
 
-    fn again(&self, run: &Run) -> Result<PlannedRun, HostError> {
+    fn plan_retry(&self, run: &Run) -> Result<PlannedRun, HostError> {
         let refusal = |what: &str| HostError::Conflict(format!("run {} cannot be tried again: {what}", run.run_id));
         if is_forgotten(run) {
             return Err(refusal("its event was deleted with its conversation"));
@@ -298,7 +298,7 @@ impl Intake {
         }
         let mut serving = self.shared.serving(&run.runner_id);
         if terms.execution == agent_host_protocol::run::Execution::External {
-            serving = serving.map(Serving::external);
+            serving = serving.map(BoundRunner::external);
         }
         if !terms.ad_hoc {
             let setup = self.shared.setup();
@@ -315,7 +315,7 @@ impl Intake {
         }
         let version = serving.as_ref().map(|serving| serving.manifest().version.to_string()).unwrap_or_default();
         let new = new_run(&event, &run.binding_id, &run.runner_id, version, &terms);
-        let mut planned = PlannedRun::new(new, terms, serving.and_then(Serving::guest))?;
+        let mut planned = PlannedRun::new(new, terms, serving.and_then(BoundRunner::guest))?;
         planned.run.created_at = time::now();
         planned.run.updated_at = planned.run.created_at;
         planned.run.retry_of = Some(run.run_id);
@@ -428,10 +428,10 @@ impl Intake {
 fn change_config(
     config: &mut BindingConfig,
     request: &mut CreateRun,
-    mut serving: Serving,
+    mut serving: BoundRunner,
     ad_hoc: bool,
     setup: &Setup,
-) -> Result<Serving, HostError> {
+) -> Result<BoundRunner, HostError> {
     config.config.extend(request.config.take().unwrap_or_default());
     if let Some(deliver) = request.deliver.take() {
         let allowed =
@@ -445,7 +445,7 @@ fn change_config(
     config.max_attempts = request.max_attempts.unwrap_or(config.max_attempts);
     config.durability = request.durability.unwrap_or(config.durability);
     match (request.start, &serving) {
-        (Some(StartMode::Now | StartMode::Queue), Serving::External { .. }) => {
+        (Some(StartMode::Now | StartMode::Queue), BoundRunner::External { .. }) => {
             return Err(invalid(format!(
                 "{} is executed by executors: leave `start` out, or set it to `external`",
                 config.runner

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::{sync::Notify, time::sleep};
 
-use agent_host_config::Missed;
+use agent_host_config::MissedTicks;
 
 use super::Intake;
 use crate::{policy::sources::Schedule, record::HostError};
@@ -50,7 +50,7 @@ pub(crate) struct Scheduler {
 
 /// The progress of a schedule, as the ledger stores it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Ticked {
+struct ScheduleProgress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_tick: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ struct Ticked {
     rule: String,
 }
 
-impl Ticked {
+impl ScheduleProgress {
     /// The next tick is later than this time.
     fn base(&self) -> Timestamp {
         self.since.max(self.last_tick.unwrap_or_default())
@@ -71,7 +71,7 @@ impl Ticked {
 /// A schedule that the clock looks after.
 struct ScheduleState {
     schedule: Arc<Schedule>,
-    ticked: Ticked,
+    ticked: ScheduleProgress,
     /// Ticks up to this are done with, taken or skipped.
     base: Timestamp,
     /// Ticks before this passed while nobody looked.
@@ -99,7 +99,7 @@ pub struct ScheduleReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_ms: Option<u64>,
     /// The rule for ticks that passed while the host was down.
-    pub missed: Missed,
+    pub missed: MissedTicks,
     /// The workspace of its events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
@@ -159,7 +159,7 @@ impl Intake {
         });
     }
 
-    fn ticked(&self, schedule: &Schedule) -> Result<Option<Ticked>, HostError> {
+    fn ticked(&self, schedule: &Schedule) -> Result<Option<ScheduleProgress>, HostError> {
         let entry = self.ledger.entry(&key(schedule))?;
         let read = |entry: Box<serde_json::value::RawValue>| serde_json::from_str(entry.get());
         entry.map(read).transpose().map_err(|error| HostError::Internal(error.to_string()))
@@ -216,8 +216,8 @@ impl Intake {
             Some(ticked) if ticked.rule == rule && ticked.base() <= now.saturating_add(AHEAD_MS) => ticked,
             // The schedule is new or was changed: its time begins now.
             known => {
-                let ticked = Ticked { since: now, rule, ..known.unwrap_or_default() };
-                let ticked = Ticked { last_tick: ticked.last_tick.filter(|tick| *tick <= now), ..ticked };
+                let ticked = ScheduleProgress { since: now, rule, ..known.unwrap_or_default() };
+                let ticked = ScheduleProgress { last_tick: ticked.last_tick.filter(|tick| *tick <= now), ..ticked };
                 self.ledger.put_entries(&[EntryWrite::put(key(schedule), &ticked)?]).await?;
                 ticked
             }
@@ -242,9 +242,9 @@ impl Intake {
         let in_time = |tick: &Timestamp| *tick >= state.awake_since && now.saturating_sub(*tick) <= LATE_MS;
         let missed = passed.ticks.iter().filter(|tick| !in_time(tick)).count();
         let made_up = match config.missed {
-            Missed::Skip => 0,
-            Missed::Once => missed.min(1),
-            Missed::All => missed,
+            MissedTicks::Skip => 0,
+            MissedTicks::Once => missed.min(1),
+            MissedTicks::All => missed,
         };
         if missed > made_up || passed.more {
             let skipped = missed - made_up;
@@ -274,7 +274,7 @@ impl Intake {
         // A client's own key has no spaces, so no client can be in the way of a tick.
         let idempotency = format!("schedule/{} {tick}", schedule.config.id);
         let idempotency = Idempotency { body_hash: Sha256::digest(idempotency.as_bytes()).into(), key: idempotency };
-        let ticked = |event_id| Ticked { last_tick: Some(tick), last_event_id: Some(event_id), ..state.ticked.clone() };
+        let ticked = |event_id| ScheduleProgress { last_tick: Some(tick), last_event_id: Some(event_id), ..state.ticked.clone() };
         let entry = |event_id, _: &[_]| Ok(vec![EntryWrite::put(key(schedule), &ticked(event_id))?]);
         let accepted = self.accept(schedule.tick(tick), Some(idempotency), &entry).await?;
         state.ticked = ticked(accepted.event_id);

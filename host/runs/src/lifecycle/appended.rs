@@ -70,7 +70,7 @@ impl AppendedResults {
     /// named it.
     fn left_open(&self, mark: AppendMark, event: &RunEvent) -> Option<Option<String>> {
         #[derive(Deserialize)]
-        struct Named {
+        struct MessageName {
             message_id: String,
         }
         let kind = ResultKind::from_name(&event.kind)?;
@@ -78,7 +78,7 @@ impl AppendedResults {
         if !is_piece && kind != ResultKind::MessageCompleted {
             return None;
         }
-        let Named { message_id } = serde_json::from_str(event.data.get()).ok()?;
+        let MessageName { message_id } = serde_json::from_str(event.data.get()).ok()?;
         let own = message_id.strip_prefix(&format!("m{}.", self.claim))?.parse::<u64>().ok()?;
         (own <= mark.number).then_some(is_piece.then_some(message_id))
     }
@@ -132,11 +132,11 @@ impl AppendedResults {
 
 fn has_message_id(result: &SentResult) -> bool {
     #[derive(Deserialize)]
-    struct Named {
+    struct MessageName {
         #[serde(default)]
         message_id: Option<IgnoredAny>,
     }
-    serde_json::from_str::<Named>(result.data.get()).is_ok_and(|named| named.message_id.is_some())
+    serde_json::from_str::<MessageName>(result.data.get()).is_ok_and(|named| named.message_id.is_some())
 }
 
 /// The hash of a result: of its type and its data as a JSON value, however it is written. It is stored, so its function stays.

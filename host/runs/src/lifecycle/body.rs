@@ -35,10 +35,10 @@ pub(crate) trait Body: Send {
     fn run(&mut self, task: &mut RunTask) -> impl Future<Output = Result<Exit, HostError>> + Send;
 
     /// Stops what is under way for the run; gives the execution. `None` where it has not begun.
-    fn stop(&mut self) -> impl Future<Output = Option<Running>> + Send;
+    fn stop(&mut self) -> impl Future<Output = Option<RunningExecution>> + Send;
 
     /// The exit of the execution when the host stops and the grace of the stop is over.
-    fn on_host_stop(&self, task: &RunTask, running: &Running) -> Exit;
+    fn on_host_stop(&self, task: &RunTask, running: &RunningExecution) -> Exit;
 
     /// The claim under which an executor holds the run.
     fn claim(&self) -> Option<u32>;
@@ -72,14 +72,14 @@ pub(crate) enum Exit {
 }
 
 /// An execution that has begun.
-pub(crate) struct Running {
+pub(crate) struct RunningExecution {
     pub(crate) execution: Arc<Execution>,
     pub(crate) log: Arc<GuestLog>,
 }
 
 /// An execution, with what its body is given.
 pub(crate) struct AssembledContext {
-    pub(crate) running: Running,
+    pub(crate) running: RunningExecution,
     pub(crate) calls: RunCalls,
     pub(crate) context: Box<RunContext>,
     pub(crate) world: World,
@@ -121,7 +121,7 @@ impl RunTask {
             services: Arc::clone(&setup.services),
             neighbours: runs.neighbours(),
         };
-        let running = Running { execution, log };
+        let running = RunningExecution { execution, log };
         Ok(AssembledContext { running, calls, context: start.context, world: start.world })
     }
 

@@ -46,7 +46,7 @@ pub struct ClaimedRun {
 
 /// The outcome of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct Appended {
+pub struct AppendOutcome {
     /// Number of the last result that the host has of this claim, as the executor counts.
     pub appended: u64,
     /// Sequence of the last event of the run.
@@ -234,7 +234,7 @@ impl Runs {
         token: &str,
         first: Option<u64>,
         mut results: Vec<SentResult>,
-    ) -> Result<Appended, HostError> {
+    ) -> Result<AppendOutcome, HostError> {
         let handle = self.claim_handle(run_id, token)?;
         let mut calls = handle.calls()?;
         let mut appended = handle.appended.lock().await;
@@ -248,7 +248,7 @@ impl Runs {
         appended.check_gap(first)?;
         check_envelopes(run_id, first, &results)?;
         let through = first.saturating_add(results.len() as u64 - 1);
-        let answer = |appended, replayed| Appended { appended, last_sequence: run.writer.last_sequence(), replayed };
+        let answer = |appended, replayed| AppendOutcome { appended, last_sequence: run.writer.last_sequence(), replayed };
         let hashes: Vec<u64> = results.iter().map(hash).collect();
         let known = usize::try_from(appended.last() + 1 - first).unwrap_or(usize::MAX).min(results.len());
         let (repeated, new) = hashes.split_at(known);
@@ -280,14 +280,14 @@ impl Runs {
         first: Option<u64>,
         results: Vec<SentResult>,
         terminal: Terminal,
-    ) -> Result<Appended, HostError> {
+    ) -> Result<AppendOutcome, HostError> {
         let handle = match self.claim_handle(run_id, token) {
             Ok(handle) => handle,
             // The answer to the first request may have been lost.
             Err(HostError::ClaimLost(lost)) => {
                 let run = self.finalized(run_id, token, &terminal).ok_or(HostError::ClaimLost(lost))?;
                 let appended = run.queue.as_ref().map_or(0, |queue| queue.appended);
-                return Ok(Appended { appended, last_sequence: run.last_sequence, replayed: true });
+                return Ok(AppendOutcome { appended, last_sequence: run.last_sequence, replayed: true });
             }
             Err(error) => return Err(error),
         };
@@ -307,7 +307,7 @@ impl Runs {
             appended.last()
         };
         let run = self.finalize(run_id, token, terminal).await?;
-        Ok(Appended { appended, last_sequence: run.last_sequence, replayed: false })
+        Ok(AppendOutcome { appended, last_sequence: run.last_sequence, replayed: false })
     }
 
     /// The host calls of a run that an executor holds.

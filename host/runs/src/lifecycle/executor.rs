@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Runs,
-    body::{Body, Exit, Ready, Running, changes, instant_of},
+    body::{Body, Exit, Ready, RunningExecution, changes, instant_of},
     claims::{ClaimHandle, ClaimedRun, Order, Reply},
     executors::{ExecutorNews, ExecutorSlot},
     queue::{
@@ -57,7 +57,7 @@ pub(crate) struct ExecutorBody {
     active_claim: Option<ActiveClaim>,
     /// Set where the claim has ended before anything else happened.
     exit: Option<Exit>,
-    running: Option<Running>,
+    running: Option<RunningExecution>,
     /// The channel for the answer to the request that ended the claim.
     reply: Option<Reply<Run>>,
 }
@@ -180,7 +180,7 @@ impl Body for ExecutorBody {
         exit
     }
 
-    async fn stop(&mut self) -> Option<Running> {
+    async fn stop(&mut self) -> Option<RunningExecution> {
         if let Some(active_claim) = &mut self.active_claim {
             active_claim.listed.handle.scope.close().await;
             active_claim.orders.close();
@@ -192,7 +192,7 @@ impl Body for ExecutorBody {
     }
 
     /// The executor outlives the host.
-    fn on_host_stop(&self, _: &RunTask, _: &Running) -> Exit {
+    fn on_host_stop(&self, _: &RunTask, _: &RunningExecution) -> Exit {
         Exit::Suspend
     }
 
@@ -346,7 +346,7 @@ impl ExecutorBody {
     async fn serve(&mut self, task: &mut RunTask, active_claim: &mut ActiveClaim) -> Result<Exit, HostError> {
         let runs = task.runs.clone();
         let (run_id, handle) = (task.run_id(), Arc::clone(&active_claim.listed.handle));
-        let executor_gone = active_claim.holding.as_ref().map(|holding| holding.gone.clone()).unwrap_or_default();
+        let executor_gone = active_claim.holding.as_ref().map(|holding| holding.claim_ended.clone()).unwrap_or_default();
         // The time at which a cancelled run ends if its executor does not finish it.
         let mut cancel_expires: Option<tokio::time::Instant> = None;
         loop {
@@ -455,7 +455,7 @@ impl ExecutorBody {
 }
 
 /// Begins the execution of a claimed run, durably; gives its context.
-async fn start_claimed(task: &mut RunTask, handle: &ClaimHandle) -> Result<(Running, Box<RawValue>), HostError> {
+async fn start_claimed(task: &mut RunTask, handle: &ClaimHandle) -> Result<(RunningExecution, Box<RawValue>), HostError> {
     let start = task.start_attempt(task.run.record.run.attempt, false).await?;
     let assembled = task.assemble(start, Some(handle.claim)).await?;
     drop(handle.calls.set(assembled.calls));
@@ -468,7 +468,7 @@ async fn start_claimed(task: &mut RunTask, handle: &ClaimHandle) -> Result<(Runn
 }
 
 /// The execution of a claimed run that was under way when the host stopped.
-async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<Running, HostError> {
+async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<RunningExecution, HostError> {
     let (ledger, limits, run) = (&task.runs.ledger, task.runs.shared.limits(), &task.run.record.run);
     let context = ledger.context(run.run_id)?.and_then(|context| serde_json::from_str(context.get()).ok());
     let world = World::new(&limits, GuestClock::new(time::now_us()), [0; 32]);

@@ -231,9 +231,9 @@ pub enum ExecutorNews {
 }
 
 /// All registered executors.
-pub(crate) struct Executors(Arc<Mutex<HashMap<String, Known>>>);
+pub(crate) struct Executors(Arc<Mutex<HashMap<String, ExecutorEntry>>>);
 
-struct Known {
+struct ExecutorEntry {
     record: Record,
     seen: Timestamp,
     /// The runs that the executor holds, each with the token that ends its claim.
@@ -248,7 +248,7 @@ pub(crate) struct ExecutorSlot {
     executor_id: String,
     run_id: RunId,
     /// Fires when the executor is gone, or has said that it goes.
-    pub(crate) gone: CancellationToken,
+    pub(crate) claim_ended: CancellationToken,
 }
 
 impl Drop for ExecutorSlot {
@@ -271,7 +271,7 @@ impl Executors {
                     if let Err(problem) = registered.add(executor_id, workspace.as_deref(), manifests) {
                         tracing::warn!(executor_id, problem, "the manifests of an executor are not served");
                     }
-                    drop(all.insert(record.executor_id.clone(), Known::new(record, time::now())));
+                    drop(all.insert(record.executor_id.clone(), ExecutorEntry::new(record, time::now())));
                 }
                 Err(error) => tracing::error!(key, %error, "an executor cannot be read"),
             }
@@ -300,11 +300,11 @@ impl Executors {
             Some(known) => drop(known.held.insert(run_id, gone.clone())),
             None => gone.cancel(),
         }
-        ExecutorSlot { executors: Self(Arc::clone(&self.0)), executor_id: executor_id.to_owned(), run_id, gone }
+        ExecutorSlot { executors: Self(Arc::clone(&self.0)), executor_id: executor_id.to_owned(), run_id, claim_ended: gone }
     }
 }
 
-impl Known {
+impl ExecutorEntry {
     fn new(record: Record, seen: Timestamp) -> Self {
         Self { record, seen, held: HashMap::new(), news: broadcast::channel(NEWS).0 }
     }
@@ -377,7 +377,7 @@ impl Runs {
             registered.remove(&id);
             return Err(error.into());
         }
-        self.executors.0.lock().insert(id.clone(), Known::new(record, time::now()));
+        self.executors.0.lock().insert(id.clone(), ExecutorEntry::new(record, time::now()));
         Ok((self.executor(&id)?, credential))
     }
 
@@ -437,7 +437,7 @@ impl Runs {
     pub(crate) fn executors(&self) -> Vec<Executor> {
         let limits = self.shared.limits();
         let now = time::now();
-        let report = |known: &Known| known.report(now, limits.executor_stale_ms, limits.executor_gone_ms);
+        let report = |known: &ExecutorEntry| known.report(now, limits.executor_stale_ms, limits.executor_gone_ms);
         let mut all: Vec<_> = self.executors.0.lock().values().map(report).collect();
         all.sort_by(|a, b| (a.registered_at, &a.executor_id).cmp(&(b.registered_at, &b.executor_id)));
         all

@@ -13,7 +13,7 @@ use agent_host_protocol::{
 use agent_host_sandbox::{Outcome, Place, Runner, World};
 
 use super::{
-    body::{AssembledContext, Body, Exit, Ready, Running, changes},
+    body::{AssembledContext, Body, Exit, Ready, RunningExecution, changes},
     queue::admission::Admission,
     start::StartKind,
     task::{RunOutcome, RunTask},
@@ -38,7 +38,7 @@ const UNWRITTEN_START: Duration = Duration::from_millis(10);
 pub(crate) struct GuestBody {
     /// Taken when the guest is executed.
     prepared: Option<Box<PreparedGuest>>,
-    running: Option<Running>,
+    running: Option<RunningExecution>,
     /// Held as long as the run counts as executed.
     admission: Option<Admission>,
     span: Option<RunSpan>,
@@ -105,12 +105,12 @@ impl Body for GuestBody {
         }
     }
 
-    async fn stop(&mut self) -> Option<Running> {
+    async fn stop(&mut self) -> Option<RunningExecution> {
         self.running.take()
     }
 
     /// A run with a journal continues after the next start of the host, and so does a run with attempts left.
-    fn on_host_stop(&self, task: &RunTask, running: &Running) -> Exit {
+    fn on_host_stop(&self, task: &RunTask, running: &RunningExecution) -> Exit {
         if running.execution.journal.can_resume() || task.run.terms.durability == Durability::Retry {
             Exit::Suspend
         } else {
@@ -142,7 +142,7 @@ impl Drop for GuestBody {
 }
 
 impl GuestBody {
-    async fn execute(&self, task: &RunTask, running: &Running, guest: Box<PreparedGuest>) -> Result<Exit, HostError> {
+    async fn execute(&self, task: &RunTask, running: &RunningExecution, guest: Box<PreparedGuest>) -> Result<Exit, HostError> {
         let PreparedGuest { place, runner, context, world, calls } = *guest;
         let execution = &running.execution;
         let deadline_ms = task.run.terms.deadline_ms;

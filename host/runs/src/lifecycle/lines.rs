@@ -44,7 +44,7 @@ struct Slot {
     /// The run that has taken it as input.
     taken_by: Mutex<Option<RunId>>,
     /// Called when nobody waits here any more: what was taken has its end on disk.
-    gone: Notify,
+    member_left: Notify,
     /// True if the run no longer waits here. Changed under the lock of the lines.
     left: AtomicBool,
 }
@@ -85,7 +85,7 @@ impl WaitingRun for TakenRun {
         *self.slot.taken_by.lock() = Some(taker);
         self.slot.called.notify_one();
         let slot = Arc::clone(&self.slot);
-        Box::pin(async move { slot.gone.notified().await })
+        Box::pin(async move { slot.member_left.notified().await })
     }
 }
 
@@ -333,7 +333,7 @@ impl Drop for Place {
         }
         let mut lines = self.lines.0.lock();
         self.slot.left.store(true, Ordering::Relaxed);
-        self.slot.gone.notify_one();
+        self.slot.member_left.notify_one();
         let Some(line) = lines.get_mut(&self.key) else { return };
         line.waiting.remove(&self.run_no);
         if line.active == Some(self.run_no) {

@@ -41,7 +41,7 @@ use self::{
     executors::Executors,
     lease::LeaseKey,
     lines::Lines,
-    queue::{admission::Admissions, waiting::Waiting},
+    queue::{admission::Admissions, waiting::WaitingRuns},
     wake::MAX_WAKING,
     watchers::Watchers,
 };
@@ -68,7 +68,7 @@ pub(crate) struct RunsOfCell {
     /// The places of the runs.
     pub(crate) registry: Arc<Registry>,
     /// External runs and executors that wait for each other.
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: WaitingRuns,
     /// Permits by binding.
     pub(crate) admissions: Arc<Admissions>,
     pub(crate) executors: Executors,
@@ -107,7 +107,7 @@ impl Runs {
             ledger,
             lines: Arc::default(),
             registry: Arc::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingRuns::default(),
             admissions: Arc::default(),
             executors,
             watchers: Watchers::default(),

@@ -18,7 +18,7 @@ use crate::{
         FORKED_FROM, HostError,
         action::AskKind,
         facts::{self, Fact, StatusChange, unended},
-        journal::{Journal, Mode, Recorded, Stop},
+        journal::{EarlierJournal, Journal, Mode, Stop},
         terminal::{host_restarted, not_journaled},
     },
 };
@@ -158,7 +158,7 @@ impl RunTask {
         let runs = &self.runs;
         let limits = runs.shared.limits();
         let run = &self.run.record.run;
-        let recorded = match Recorded::read(&runs.ledger, self.run.record.run_no, &limits) {
+        let recorded = match EarlierJournal::read(&runs.ledger, self.run.record.run_no, &limits) {
             Ok(Some(recorded)) => recorded,
             // The run began before journals existed, or its binding had none then.
             Ok(None) => return Ok(Err(host_restarted())),
@@ -235,7 +235,7 @@ impl RunTask {
         Ok(Some(deadline_at.saturating_add(waited)))
     }
 
-    fn cannot_resume(&self, recorded: &Recorded) -> Option<RunFailure> {
+    fn cannot_resume(&self, recorded: &EarlierJournal) -> Option<RunFailure> {
         if !recorded.is_whole {
             let message = "the host stopped, and the journal of the run had become too long to resume it: raise \
                            `limits.journal_bytes`, or let the run do less";

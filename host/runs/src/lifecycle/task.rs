@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Runs, StoredRun,
-    body::{Body, Exit, Ready, Running},
+    body::{Body, Exit, Ready, RunningExecution},
     executor::ExecutorBody,
     guest::GuestBody,
     lines::{Turn, TurnCall},
@@ -210,7 +210,7 @@ impl RunTask {
     }
 
     /// The run is completed, and ends when its background actions are resolved.
-    async fn await_background<B: Body>(&self, body: &B, running: &Running, exit: Exit) -> Result<Exit, HostError> {
+    async fn await_background<B: Body>(&self, body: &B, running: &RunningExecution, exit: Exit) -> Result<Exit, HostError> {
         let execution = &running.execution;
         Ok(tokio::select! {
             biased;
@@ -226,7 +226,7 @@ impl RunTask {
     async fn conclude<B: Body>(
         &mut self,
         body: &B,
-        running: Option<Running>,
+        running: Option<RunningExecution>,
         exit: Exit,
     ) -> Result<Option<RunOutcome>, HostError> {
         let Some(running) = running else {
@@ -335,7 +335,7 @@ impl RunTask {
     /// Writes that the run waits on disk, and for what; durable when it returns.
     async fn park(
         &self,
-        running: &Running,
+        running: &RunningExecution,
         until: Option<Timestamp>,
         reason: &'static str,
         keys: Vec<WaitKey>,
@@ -367,7 +367,7 @@ impl RunTask {
     }
 
     /// Brings a run that is executed to its one end: status and terminal event in one commit.
-    async fn end(&self, running: &Running, terminal: Terminal) -> Result<Run, HostError> {
+    async fn end(&self, running: &RunningExecution, terminal: Terminal) -> Result<Run, HostError> {
         let execution = &running.execution;
         let mut terminal = bounded(terminal, self.runs.shared.limits().result_bytes);
         if let Terminal::Failed(failure) = &mut terminal
@@ -386,7 +386,7 @@ impl RunTask {
     }
 
     /// Adds the ends of calls that an earlier execution has begun, and that this one has not come to.
-    async fn add_open_before(&self, running: &Running, open: &mut Vec<Fact>) {
+    async fn add_open_before(&self, running: &RunningExecution, open: &mut Vec<Fact>) {
         let execution = &running.execution;
         // The end of the run is written after all results of this execution are on disk. If the disk refuses them, the end
         // has another reason and names it.

@@ -32,7 +32,7 @@ const NOTICE: Duration = Duration::from_millis(500);
 /// Clients by run. A run that no client watches or has left has no entry.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
-    watched: Mutex<Watched>,
+    watched: Mutex<WatchedRuns>,
     /// Notified when a deadline was added.
     armed: Notify,
     /// Notified when the last client of a run has left.
@@ -40,7 +40,7 @@ pub(crate) struct Watchers {
 }
 
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchedRuns {
     runs: HashMap<RunId, Presence>,
     /// Deadlines, soonest first. One that its run does not have any more is ignored.
     deadlines: BinaryHeap<Reverse<(Instant, RunId)>>,
@@ -59,7 +59,7 @@ enum Presence {
 
 /// The way in which a client stops watching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leaving {
+enum LeaveKind {
     /// The client has received the end of its request.
     Ended,
     /// Before the end.
@@ -68,7 +68,7 @@ enum Leaving {
     Looked,
 }
 
-impl Watched {
+impl WatchedRuns {
     fn arm(&mut self, run: RunId, presence: Presence) {
         let (Presence::Expected { until } | Presence::Left { until }) = presence else { return };
         self.runs.insert(run, presence);
@@ -115,16 +115,16 @@ impl Watchers {
     }
 
     /// A client has left. Where it was the last, and one has hung up, the run is cancelled after `grace`.
-    fn leave(&self, run: RunId, leaving: Leaving, grace: Option<Duration>) {
+    fn leave(&self, run: RunId, leaving: LeaveKind, grace: Option<Duration>) {
         let mut watched = self.watched.lock();
         let (left, before) = match watched.runs.get(&run) {
             Some(Presence::Watching { count, hung_up }) => (count.saturating_sub(1), *hung_up),
             _ => (0, false),
         };
         let hung_up = match leaving {
-            Leaving::Ended => false,
-            Leaving::HungUp => true,
-            Leaving::Looked => before,
+            LeaveKind::Ended => false,
+            LeaveKind::HungUp => true,
+            LeaveKind::Looked => before,
         };
         if left > 0 {
             watched.runs.insert(run, Presence::Watching { count: left, hung_up });
@@ -140,7 +140,7 @@ impl Watchers {
     }
 
     /// Waits until no client watches a run, at most `patience`.
-    async fn left(&self, run: RunId, patience: Duration) {
+    async fn wait_until_unwatched(&self, run: RunId, patience: Duration) {
         let left = async {
             loop {
                 let left = self.left.notified();
@@ -171,7 +171,7 @@ impl Watchers {
 pub struct RunWatch {
     runs: RunsHandle,
     run: RunId,
-    leaving: Leaving,
+    leaving: LeaveKind,
 }
 
 /// [`Runs`] without its insides in the text for debugging.
@@ -185,14 +185,14 @@ impl std::fmt::Debug for RunsHandle {
 
 impl RunWatch {
     /// The client has received the end of what it asked for: to leave is not to hang up any more.
-    pub fn over(&mut self) {
-        self.leaving = Leaving::Ended;
+    pub fn stream_ended(&mut self) {
+        self.leaving = LeaveKind::Ended;
     }
 
     /// The client only looks: while it is there the run is watched, and nothing follows from its leaving.
     #[must_use]
     pub fn looking(mut self) -> Self {
-        self.leaving = Leaving::Looked;
+        self.leaving = LeaveKind::Looked;
         self
     }
 }
@@ -210,7 +210,7 @@ impl Runs {
     /// A client watches a run from now on.
     pub(crate) fn watch(&self, run: RunId) -> RunWatch {
         self.watchers.join(run);
-        RunWatch { runs: RunsHandle(self.clone()), run, leaving: Leaving::HungUp }
+        RunWatch { runs: RunsHandle(self.clone()), run, leaving: LeaveKind::HungUp }
     }
 
     /// The time that a run whose clients have left goes on; `None` where it goes on to its end.
@@ -222,7 +222,7 @@ impl Runs {
 
     /// A streamed run that the host found at its start: its clients were cut off, and have the grace to come back.
     pub(crate) fn await_client(&self, run: RunId) {
-        self.watchers.leave(run, Leaving::HungUp, self.grace());
+        self.watchers.leave(run, LeaveKind::HungUp, self.grace());
     }
 
     /// True if a run is streamed and no client watches it.
@@ -234,7 +234,7 @@ impl Runs {
     /// once.
     pub(crate) async fn notice_hang_up(&self, run: RunId) -> Result<(), HostError> {
         if self.watchers.has(run) && self.is_streamed(run)? {
-            self.watchers.left(run, NOTICE).await;
+            self.watchers.wait_until_unwatched(run, NOTICE).await;
         }
         Ok(())
     }
@@ -313,10 +313,10 @@ mod tests {
         watchers.join(run);
         watchers.join(run);
         watchers.expect(run);
-        watchers.leave(run, Leaving::HungUp, grace);
+        watchers.leave(run, LeaveKind::HungUp, grace);
         assert!(watchers.has(run), "one is left");
         assert_eq!(due(&watchers), []);
-        watchers.leave(run, Leaving::Looked, grace);
+        watchers.leave(run, LeaveKind::Looked, grace);
         assert!(!watchers.has(run));
         assert_eq!(due(&watchers), [run]);
         assert!(watchers.watched.lock().runs.is_empty());
@@ -326,21 +326,21 @@ mod tests {
     fn a_client_that_comes_back_in_time_keeps_its_run() {
         let (watchers, run, grace) = (Watchers::default(), RunId::new(), Some(Duration::ZERO));
         watchers.join(run);
-        watchers.leave(run, Leaving::HungUp, grace);
+        watchers.leave(run, LeaveKind::HungUp, grace);
         watchers.join(run);
         assert_eq!(due(&watchers), []);
         assert!(watchers.has(run));
-        watchers.leave(run, Leaving::Looked, grace);
+        watchers.leave(run, LeaveKind::Looked, grace);
         assert_eq!(due(&watchers), [run], "the client that asked has not come back");
         watchers.join(run);
-        watchers.leave(run, Leaving::HungUp, grace);
+        watchers.leave(run, LeaveKind::HungUp, grace);
         watchers.join(run);
-        watchers.leave(run, Leaving::Ended, grace);
+        watchers.leave(run, LeaveKind::Ended, grace);
         assert_eq!(due(&watchers), [], "a client with its end has not hung up");
         watchers.expect(run);
         assert_eq!(due(&watchers), [run], "a client that never opens its stream has left");
         watchers.join(run);
-        watchers.leave(run, Leaving::HungUp, None);
+        watchers.leave(run, LeaveKind::HungUp, None);
         assert_eq!(due(&watchers), [], "the configuration lets runs go on");
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Binding {
 
 /// The runner of a binding.
 #[derive(Clone)]
-pub(crate) enum Serving {
+pub(crate) enum BoundRunner {
     /// A component that the host holds, in its sandbox.
     Guest(Runner),
     /// An executor, that takes the runs of this runner.
@@ -42,7 +42,7 @@ pub(crate) enum Serving {
     },
 }
 
-impl Serving {
+impl BoundRunner {
     pub(crate) fn manifest(&self) -> &RunnerManifest {
         match self {
             Self::Guest(runner) => &runner.manifest,
@@ -82,7 +82,7 @@ impl Serving {
 }
 
 /// The runners that are installed now.
-pub(crate) type Installed<'a> = dyn Fn() -> Vec<RunnerId> + 'a;
+pub(crate) type InstalledRunners<'a> = dyn Fn() -> Vec<RunnerId> + 'a;
 
 /// The report on a binding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -112,7 +112,7 @@ impl Binding {
         self.pattern.matches(envelope)
     }
 
-    pub(crate) fn report(&self, runner: Option<&Serving>) -> BindingReport {
+    pub(crate) fn report(&self, runner: Option<&BoundRunner>) -> BindingReport {
         let problem = match runner {
             None => Some(self.no_runner()),
             Some(runner) => self.checked_config(runner.manifest()).err(),
@@ -146,9 +146,9 @@ impl Binding {
     pub(crate) fn terms(
         &self,
         envelope: &Envelope,
-        runner: Option<&Serving>,
+        runner: Option<&BoundRunner>,
         services: &Services,
-        installed: &Installed<'_>,
+        installed: &InstalledRunners<'_>,
         default_deadline_ms: u64,
     ) -> Terms {
         let failed = |code, message| Err(RunFailure::host(code, message));
@@ -177,7 +177,7 @@ impl Binding {
             in_doubt: self.config.in_doubt,
             budget: self.config.budget(),
             approvals: self.config.approvals.clone(),
-            execution: runner.map(Serving::execution).unwrap_or_default(),
+            execution: runner.map(BoundRunner::execution).unwrap_or_default(),
             queue: self.config.queue.clone().map(Box::new),
             ad_hoc: false,
             streamed: false,
@@ -188,7 +188,13 @@ impl Binding {
     }
 
     /// Manifest ∩ binding ∩ scope of the run.
-    fn grant(&self, envelope: &Envelope, runner: Option<&Serving>, services: &Services, installed: &Installed<'_>) -> Grant {
+    fn grant(
+        &self,
+        envelope: &Envelope,
+        runner: Option<&BoundRunner>,
+        services: &Services,
+        installed: &InstalledRunners<'_>,
+    ) -> Grant {
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         let actor = envelope.actor.as_ref().and_then(|actor| actor.actor_id.clone());
         let subject = envelope.subject.as_ref().and_then(|subject| subject.subject_id.clone());

@@ -111,7 +111,7 @@ impl NewKey {
 
 /// As the ledger keeps it.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredKey {
     #[serde(flatten)]
     key: Key,
     /// Of the secret, in hexadecimal.
@@ -126,7 +126,7 @@ struct LoadedKey {
 }
 
 impl LoadedKey {
-    fn new(stored: Stored) -> Option<Self> {
+    fn new(stored: StoredKey) -> Option<Self> {
         let digest = hex::decode(&stored.sha256)?.try_into().ok()?;
         let loaded = Self { key: stored.key, digest, revoked: CancellationToken::new() };
         if loaded.key.revoked_at.is_some() {
@@ -135,8 +135,8 @@ impl LoadedKey {
         Some(loaded)
     }
 
-    fn stored(&self) -> Stored {
-        Stored { key: self.key.clone(), sha256: hex::encode(&self.digest) }
+    fn stored(&self) -> StoredKey {
+        StoredKey { key: self.key.clone(), sha256: hex::encode(&self.digest) }
     }
 
     fn entry(&self) -> Result<EntryWrite, HostError> {
@@ -170,7 +170,7 @@ impl Keys {
             let piece = ledger.entries(ENTRIES, after.as_deref(), PIECE)?;
             let is_last = piece.len() < PIECE;
             for (entry, value) in piece {
-                let loaded = serde_json::from_str::<Stored>(value.get()).ok().and_then(LoadedKey::new);
+                let loaded = serde_json::from_str::<StoredKey>(value.get()).ok().and_then(LoadedKey::new);
                 match loaded.filter(|loaded| entry.strip_prefix(ENTRIES) == Some(&loaded.key.key_id)) {
                     Some(loaded) => drop(all.insert(loaded.key.key_id.clone(), Arc::new(loaded))),
                     None => tracing::warn!(entry, "an API key cannot be read, so requests with it are refused"),

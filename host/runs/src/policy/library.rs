@@ -129,7 +129,7 @@ struct Skill {
 
 /// The part of the library that one run is granted.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Granted {
+pub(crate) struct GrantedLibrary {
     pub(crate) skills: Vec<SkillResource>,
     pub(crate) skill_files: Vec<ArtifactRef>,
     pub(crate) static_refs: BTreeMap<String, StaticRef>,
@@ -163,9 +163,9 @@ impl Library {
     }
 
     /// The resources that `policy` names, as far as the permissions allow the run to read them.
-    pub(crate) fn granted(&self, policy: &ResourcePolicy, permissions: &Permissions) -> Granted {
+    pub(crate) fn granted(&self, policy: &ResourcePolicy, permissions: &Permissions) -> GrantedLibrary {
         let reads = permissions.artifacts.contains(&ArtifactOperation::Read);
-        let mut granted = Granted::default();
+        let mut granted = GrantedLibrary::default();
         let there = self.skills.iter().map(|skill| skill.resource.skill_name.clone());
         let names = if reads { Names::of_or_all(policy.skill_names.as_ref(), there) } else { Vec::new() };
         for skill in self.skills.iter().filter(|skill| names.contains(&skill.resource.skill_name)) {

@@ -143,7 +143,7 @@ pub(crate) fn judge(config: &Config, manifest: &RunnerManifest, workspace: Optio
 }
 
 /// A manifest and its executors.
-struct Registered {
+struct RegisteredManifest {
     manifest: Arc<RunnerManifest>,
     workspace: Option<String>,
     executors: BTreeSet<String>,
@@ -151,7 +151,7 @@ struct Registered {
 
 /// The manifests that registered executors have brought.
 #[derive(Default)]
-pub(crate) struct RegisteredRunners(RwLock<BTreeMap<RunnerId, Registered>>);
+pub(crate) struct RegisteredRunners(RwLock<BTreeMap<RunnerId, RegisteredManifest>>);
 
 impl RegisteredRunners {
     /// Adds the manifests of an executor, all or none.
@@ -170,7 +170,7 @@ impl RegisteredRunners {
             }
         }
         for manifest in manifests {
-            let registered = all.entry(manifest.id.clone()).or_insert_with(|| Registered {
+            let registered = all.entry(manifest.id.clone()).or_insert_with(|| RegisteredManifest {
                 manifest: Arc::new(manifest.clone()),
                 workspace: workspace.map(str::to_owned),
                 executors: BTreeSet::new(),
@@ -191,7 +191,7 @@ impl RegisteredRunners {
     /// The manifest of a runner, if the configuration allows it.
     pub(crate) fn get(&self, id: &RunnerId, config: &Config) -> Option<Arc<RunnerManifest>> {
         let all = self.0.read();
-        let Registered { manifest, workspace, .. } = all.get(id)?;
+        let RegisteredManifest { manifest, workspace, .. } = all.get(id)?;
         judge(config, manifest, workspace.as_deref()).is_ok().then(|| Arc::clone(manifest))
     }
 

@@ -119,8 +119,8 @@ impl Services {
 
     /// The ids that the policy of a binding names of what is there now: all models and knowledge bases, and no tools, where
     /// it names none. Each list is empty where the run may not use its kind at all.
-    pub(crate) fn named(&self, policy: &ResourcePolicy, permissions: &Permissions) -> Named {
-        let mut named = Named::default();
+    pub(crate) fn named(&self, policy: &ResourcePolicy, permissions: &Permissions) -> NamedIds {
+        let mut named = NamedIds::default();
         if !permissions.models.is_empty() {
             named.models = Names::of_or_all(policy.model_ids.as_ref(), self.models.iter().map(|model| model.id().to_owned()));
         }
@@ -138,7 +138,7 @@ impl Services {
     /// have no content: `tools.get-detail` and the context have it.
     pub(crate) fn static_refs(
         &self,
-        named: &Named,
+        named: &NamedIds,
         permissions: &Permissions,
         approvals: &[ApprovalRule],
     ) -> impl Iterator<Item = (String, StaticRef)> {
@@ -251,7 +251,7 @@ impl Actions {
 
 /// Ids of what a run is granted by name.
 #[derive(Default)]
-pub(crate) struct Named {
+pub(crate) struct NamedIds {
     pub(crate) models: Vec<String>,
     pub(crate) tools: Vec<String>,
     pub(crate) knowledge_bases: Vec<String>,

@@ -301,10 +301,10 @@ pub(crate) fn actions_of(ledger: &Ledger, record: &RunRecord) -> Result<Vec<Acti
 #[must_use]
 pub fn answer_schema(data: &str) -> Option<JsonText> {
     #[derive(Deserialize)]
-    struct Asked {
+    struct RequestData {
         answer_schema: Option<JsonText>,
     }
-    serde_json::from_str::<Asked>(data).ok()?.answer_schema
+    serde_json::from_str::<RequestData>(data).ok()?.answer_schema
 }
 
 /// The time, in ms between `from` and `until`, in which at least one action of a run was open. Background actions are not

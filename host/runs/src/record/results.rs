@@ -16,7 +16,7 @@ use serde_json::{
 use super::{
     action::{Ask, background_action_id},
     facts::{ActionRequest, Fact},
-    seen::{self, Seen},
+    seen::{self, SeenTags},
     terms::Terms,
     transcript::ItemPlace,
 };
@@ -99,7 +99,7 @@ pub(crate) fn judge<A>(
     speaker: &Speaker<'_>,
     known: &KnownArtifact<'_>,
     judge_action: &JudgeAction<'_, A>,
-    seen: &Seen,
+    seen: &SeenTags,
     limits: &Limits,
 ) -> Result<CheckedResults<A>, ApiError> {
     let at = time::now();
@@ -158,7 +158,7 @@ fn take_effect<A>(
     result: RunResult,
     at: u64,
     speaker: &Speaker<'_>,
-    seen: &Seen,
+    seen: &SeenTags,
     limits: &Limits,
     judged: &mut CheckedResults<A>,
 ) -> Result<(), ApiError> {

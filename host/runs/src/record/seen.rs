@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use agent_host_ledger::{Expected, Quota, StateWrite, state_tag};
+use agent_host_ledger::{ExpectedValue, Quota, StateWrite, state_tag};
 use agent_host_protocol::{Limits, context::StateSnapshot, manifest::StateScope};
 use parking_lot::Mutex;
 use serde_json::{Value, value::RawValue};
@@ -18,9 +18,9 @@ const MAX_SEEN: usize = 4_096;
 
 /// Tags of the values that a run has seen last, by scope and key; nothing where it has seen that there is none.
 #[derive(Default)]
-pub(crate) struct Seen(Mutex<HashMap<(String, String), Option<u64>>>);
+pub(crate) struct SeenTags(Mutex<HashMap<(String, String), Option<u64>>>);
 
-impl Seen {
+impl SeenTags {
     /// The run has seen, or left, this value.
     pub(crate) fn note(&self, scope_key: &str, key: &str, tag: Option<u64>) {
         let mut seen = self.0.lock();
@@ -46,15 +46,15 @@ impl Seen {
         }
     }
 
-    fn expected(&self, scope_key: &str, key: &str) -> Option<Expected> {
+    fn expected(&self, scope_key: &str, key: &str) -> Option<ExpectedValue> {
         let seen = self.0.lock().get(&(scope_key.to_owned(), key.to_owned())).copied()?;
-        Some(seen.map_or(Expected::Absent, Expected::Value))
+        Some(seen.map_or(ExpectedValue::Absent, ExpectedValue::Value))
     }
 }
 
 /// A write of state as the run may make it.
 pub(crate) fn state_write(
-    seen: &Seen,
+    seen: &SeenTags,
     limits: &Limits,
     scope: StateScope,
     scope_key: &str,

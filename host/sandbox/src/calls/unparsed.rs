@@ -14,7 +14,7 @@ use crate::{
 /// The source of an argument. The argument is recorded as it came, so that a guest's requests keep their recorded form.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(untagged)]
-enum Unparsed<G, S> {
+enum ArgumentSource<G, S> {
     /// A guest, in the types of the contract.
     Guest(G),
     /// An executor, as JSON text.
@@ -24,17 +24,17 @@ enum Unparsed<G, S> {
 /// Results that a run emits together, not yet parsed.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(transparent)]
-pub struct Batch(Unparsed<Vec<wr::RunResult>, Vec<SentResult>>);
+pub struct Batch(ArgumentSource<Vec<wr::RunResult>, Vec<SentResult>>);
 
 impl Batch {
     pub(crate) fn new(results: Vec<wr::RunResult>) -> Self {
-        Self(Unparsed::Guest(results))
+        Self(ArgumentSource::Guest(results))
     }
 
     /// The results that an executor has sent.
     #[must_use]
     pub fn sent(results: Vec<SentResult>) -> Self {
-        Self(Unparsed::Sent(results))
+        Self(ArgumentSource::Sent(results))
     }
 
     /// The number of results.
@@ -42,8 +42,8 @@ impl Batch {
     #[allow(clippy::len_without_is_empty, reason = "an empty batch is refused, so nobody asks")]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Unparsed::Guest(results) => results.len(),
-            Unparsed::Sent(results) => results.len(),
+            ArgumentSource::Guest(results) => results.len(),
+            ArgumentSource::Sent(results) => results.len(),
         }
     }
 
@@ -51,8 +51,8 @@ impl Batch {
     #[must_use]
     pub fn sets_state(&self) -> bool {
         match &self.0 {
-            Unparsed::Guest(results) => results.iter().any(|result| matches!(result, wr::RunResult::StateUpdated(_))),
-            Unparsed::Sent(results) => results.iter().any(|result| result.kind == ResultKind::StateUpdated.as_str()),
+            ArgumentSource::Guest(results) => results.iter().any(|result| matches!(result, wr::RunResult::StateUpdated(_))),
+            ArgumentSource::Sent(results) => results.iter().any(|result| result.kind == ResultKind::StateUpdated.as_str()),
         }
     }
 
@@ -60,16 +60,16 @@ impl Batch {
     #[must_use]
     pub fn metadata(&self) -> Vec<Option<JsonText>> {
         match &self.0 {
-            Unparsed::Guest(_) => Vec::new(),
-            Unparsed::Sent(results) => results.iter().map(|result| result.metadata.clone().map(JsonText::from)).collect(),
+            ArgumentSource::Guest(_) => Vec::new(),
+            ArgumentSource::Sent(results) => results.iter().map(|result| result.metadata.clone().map(JsonText::from)).collect(),
         }
     }
 
     /// Bytes of text in each, in order. Counting them parses nothing.
     pub fn bytes(&self) -> impl Iterator<Item = usize> {
         let (guest, sent) = match &self.0 {
-            Unparsed::Guest(results) => (results.as_slice(), [].as_slice()),
-            Unparsed::Sent(results) => ([].as_slice(), results.as_slice()),
+            ArgumentSource::Guest(results) => (results.as_slice(), [].as_slice()),
+            ArgumentSource::Sent(results) => ([].as_slice(), results.as_slice()),
         };
         guest.iter().map(convert::result_bytes).chain(sent.iter().map(SentResult::bytes))
     }
@@ -80,8 +80,8 @@ impl Batch {
     /// `invalid_argument`, naming the first that is malformed by its place in the batch.
     pub fn parse(self) -> Result<Vec<RunResult>, ApiError> {
         match self.0 {
-            Unparsed::Guest(results) => each(results, convert::result),
-            Unparsed::Sent(results) => each(results, SentResult::parse),
+            ArgumentSource::Guest(results) => each(results, convert::result),
+            ArgumentSource::Sent(results) => each(results, SentResult::parse),
         }
     }
 }
@@ -96,25 +96,25 @@ fn each<T>(results: Vec<T>, parse: impl Fn(T) -> Result<RunResult, ApiError>) ->
 /// A request to a chat model, not yet parsed.
 #[derive(Debug, serde::Serialize)]
 #[serde(transparent)]
-pub struct ChatRequest(Unparsed<wm::Request, Box<RawValue>>);
+pub struct ChatRequest(ArgumentSource<wm::Request, Box<RawValue>>);
 
 impl ChatRequest {
     pub(crate) fn new(request: wm::Request) -> Self {
-        Self(Unparsed::Guest(request))
+        Self(ArgumentSource::Guest(request))
     }
 
     /// A request that an executor has sent.
     #[must_use]
     pub fn sent(request: Box<RawValue>) -> Self {
-        Self(Unparsed::Sent(request))
+        Self(ArgumentSource::Sent(request))
     }
 
     /// Bytes of text in it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.0 {
-            Unparsed::Guest(guest) => convert::request_bytes(guest),
-            Unparsed::Sent(text) => text.get().len(),
+            ArgumentSource::Guest(guest) => convert::request_bytes(guest),
+            ArgumentSource::Sent(text) => text.get().len(),
         }
     }
 
@@ -124,8 +124,8 @@ impl ChatRequest {
     /// `invalid_argument`, naming what is malformed.
     pub fn parse(self) -> Result<ModelRequest, ApiError> {
         match self.0 {
-            Unparsed::Guest(guest) => convert::request(guest),
-            Unparsed::Sent(text) => sent::model_request(&text),
+            ArgumentSource::Guest(guest) => convert::request(guest),
+            ArgumentSource::Sent(text) => sent::model_request(&text),
         }
     }
 }
@@ -133,25 +133,25 @@ impl ChatRequest {
 /// Messages, not yet parsed.
 #[derive(Debug, serde::Serialize)]
 #[serde(transparent)]
-pub struct ChatMessages(Unparsed<Vec<wt::Message>, Box<RawValue>>);
+pub struct ChatMessages(ArgumentSource<Vec<wt::Message>, Box<RawValue>>);
 
 impl ChatMessages {
     pub(crate) fn new(messages: Vec<wt::Message>) -> Self {
-        Self(Unparsed::Guest(messages))
+        Self(ArgumentSource::Guest(messages))
     }
 
     /// Messages that an executor has sent.
     #[must_use]
     pub fn sent(messages: Box<RawValue>) -> Self {
-        Self(Unparsed::Sent(messages))
+        Self(ArgumentSource::Sent(messages))
     }
 
     /// Bytes of text in them.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.0 {
-            Unparsed::Guest(guest) => guest.iter().map(convert::message_bytes).sum(),
-            Unparsed::Sent(text) => text.get().len(),
+            ArgumentSource::Guest(guest) => guest.iter().map(convert::message_bytes).sum(),
+            ArgumentSource::Sent(text) => text.get().len(),
         }
     }
 
@@ -161,8 +161,8 @@ impl ChatMessages {
     /// `invalid_argument`, naming the first that is malformed by its place.
     pub fn parse(self) -> Result<Vec<Message>, ApiError> {
         match self.0 {
-            Unparsed::Guest(guest) => convert::messages(guest),
-            Unparsed::Sent(text) => sent::messages(&text),
+            ArgumentSource::Guest(guest) => convert::messages(guest),
+            ArgumentSource::Sent(text) => sent::messages(&text),
         }
     }
 }
@@ -170,25 +170,25 @@ impl ChatMessages {
 /// The input of a run that a run starts, not yet parsed.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(transparent)]
-pub struct StartInput(Unparsed<wc::Input, Box<RawValue>>);
+pub struct StartInput(ArgumentSource<wc::Input, Box<RawValue>>);
 
 impl StartInput {
     pub(crate) fn new(input: wc::Input) -> Self {
-        Self(Unparsed::Guest(input))
+        Self(ArgumentSource::Guest(input))
     }
 
     /// An input that an executor has sent.
     #[must_use]
     pub fn sent(input: Box<RawValue>) -> Self {
-        Self(Unparsed::Sent(input))
+        Self(ArgumentSource::Sent(input))
     }
 
     /// Bytes of text in it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.0 {
-            Unparsed::Guest(guest) => convert::input_bytes(guest),
-            Unparsed::Sent(text) => text.get().len(),
+            ArgumentSource::Guest(guest) => convert::input_bytes(guest),
+            ArgumentSource::Sent(text) => text.get().len(),
         }
     }
 
@@ -198,8 +198,8 @@ impl StartInput {
     /// `invalid_argument`, naming what is malformed.
     pub fn parse(self) -> Result<Input, ApiError> {
         match self.0 {
-            Unparsed::Guest(guest) => convert::input(guest),
-            Unparsed::Sent(text) => sent::input(&text),
+            ArgumentSource::Guest(guest) => convert::input(guest),
+            ArgumentSource::Sent(text) => sent::input(&text),
         }
     }
 }

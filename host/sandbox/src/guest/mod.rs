@@ -30,7 +30,7 @@ pub(crate) struct Guest {
     pub(crate) handles: ResourceTable,
     /// Due time of each timer that the guest can poll, in nanoseconds of its monotonic clock, by handle.
     pub(crate) timers: FxHashMap<u32, u64>,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: PollWait,
     pub(crate) limits: GuestLimits,
     pub(crate) world: World,
     pub(crate) calls: Box<dyn HostCalls>,
@@ -39,7 +39,7 @@ pub(crate) struct Guest {
 
 /// The wait of a guest that polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waiting {
+pub(crate) enum PollWait {
     /// Timers of its own clock. All other pollables are ready, so two executions of one run poll alike.
     ForTimers,
     /// Timers, and real readiness: responses, and streams of bodies.
@@ -47,7 +47,7 @@ pub(crate) enum Waiting {
 }
 
 impl Guest {
-    pub(crate) fn new(limits: &Limits, waiting: Waiting, world: World, calls: Box<dyn HostCalls>, log: SharedLog) -> Self {
+    pub(crate) fn new(limits: &Limits, waiting: PollWait, world: World, calls: Box<dyn HostCalls>, log: SharedLog) -> Self {
         let mut handles = ResourceTable::new();
         handles.set_max_capacity(limits.guest_handles);
         let (http, limits) = (wasi_context::http(), GuestLimits::new(&world));
@@ -79,15 +79,15 @@ pub(crate) struct GrantedInterface<'a>(&'a mut Guest);
 pub(crate) struct RefusedInterface<'a>(&'a mut Guest);
 
 /// Links an interface to [`GrantedInterface`].
-pub(crate) struct Open;
+pub(crate) struct LinkGranted;
 /// Links an interface to [`RefusedInterface`].
-pub(crate) struct Shut;
+pub(crate) struct LinkRefused;
 
-impl HasData for Open {
+impl HasData for LinkGranted {
     type Data<'a> = GrantedInterface<'a>;
 }
 
-impl HasData for Shut {
+impl HasData for LinkRefused {
     type Data<'a> = RefusedInterface<'a>;
 }
 

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     agui::{
         event::{Content, Message, MessageBody, Part},
-        shape::{Shape, Shaped},
+        shape::{Shape, ShapedMessage},
     },
     app::App,
     http::Problem,
@@ -51,19 +51,19 @@ pub(super) enum KnownKind {
 }
 
 /// A request whose messages were judged.
-pub(super) struct Judged<'a> {
+pub(super) struct JudgedRequest<'a> {
     pub(super) app: &'a App,
     pub(super) thread: &'a Thread,
     pub(super) read: &'a ReadInput,
     /// The known messages of the request, in order.
     pub(super) known: &'a [KnownMessage],
     /// The messages of the thread, in order.
-    pub(super) ours: &'a [Shaped],
+    pub(super) ours: &'a [ShapedMessage],
     /// True if a new message of the thread may wait behind an active run, which its client need not know of.
     pub(super) overlaps: bool,
 }
 
-impl Judged<'_> {
+impl JudgedRequest<'_> {
     /// Decides on the branch that the request begins, and completes the new messages.
     pub(super) fn place(&self, judgement: &mut Judgement) -> Result<(), Problem> {
         let answers = !judgement.answers.is_empty() || !self.read.input.resume.is_empty();

@@ -49,7 +49,7 @@ pub(crate) struct StartedRun {
 
 /// The way in which a client reads the run that it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadMode {
     /// The answer to its request is the stream: to leave it is the only way to stop the run.
     Stream,
     /// By other requests, if at all.
@@ -65,7 +65,7 @@ struct RunRequest<'a> {
     /// The body of the request.
     read: &'a ReadInput,
     input: &'a RunAgentInput,
-    reading: Reading,
+    reading: ReadMode,
     thread: &'a Thread,
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn begin(
     caller: &Caller,
     agent: &str,
     read: &ReadInput,
-    reading: Reading,
+    reading: ReadMode,
 ) -> Result<StartedRun, Problem> {
     let input = &read.input;
     // The right to write includes the right to read the answer.
@@ -89,7 +89,7 @@ pub(crate) async fn begin(
     let _alone = thread.lock(app).await;
     let request = RunRequest { app, caller, agent, read, input, reading, thread: &thread };
     if let Some(run) = thread.run(app, &input.run_id)? {
-        return again(request, run).await;
+        return repeat(request, run).await;
     }
     let active = app.host.active_runs(&thread.key)?;
     let open_actions = match active.first() {
@@ -106,7 +106,7 @@ pub(crate) async fn begin(
     };
     let judged = history::judge(app, &thread, read, &calls, rules)?;
     match active.first().filter(|_| !open_actions.is_empty()) {
-        Some(run) if goes_on(run, &open_actions, &judged, request) => start(request, judged, Some(run.run_id)).await,
+        Some(run) if passes_over_calls(run, &open_actions, &judged, request) => start(request, judged, Some(run.run_id)).await,
         Some(run) => answer(request, run, &open_actions, &judged).await,
         None => start(request, judged, None).await,
     }
@@ -114,13 +114,13 @@ pub(crate) async fn begin(
 
 /// True if the client sends a new message where a run waits for calls of its tools. A page that was reloaded has forgotten them; other
 /// clients send results along that cancel them. The run ends in both cases. A run that waits for people is not passed over.
-fn goes_on(run: &Run, open_actions: &OpenActions, judged: &Judgement, request: RunRequest<'_>) -> bool {
+fn passes_over_calls(run: &Run, open_actions: &OpenActions, judged: &Judgement, request: RunRequest<'_>) -> bool {
     let only_calls = !open_actions.pending().is_empty();
     only_calls && request.input.resume.is_empty() && !judged.new.is_empty() && run.binding_id == request.agent
 }
 
 /// The same `runId` once more: it never runs twice.
-async fn again(request: RunRequest<'_>, run: RunEntry) -> Result<StartedRun, Problem> {
+async fn repeat(request: RunRequest<'_>, run: RunEntry) -> Result<StartedRun, Problem> {
     let RunRequest { app, caller, agent, input, thread, .. } = request;
     if run.agent != agent {
         let detail = format!("`runId` was used in this thread for the agent `{}`: a new run has a new id", run.agent);
@@ -250,7 +250,7 @@ async fn start(request: RunRequest<'_>, mut judged: Judgement, replaces: Option<
             _ => Map::new(),
         },
         history: judged.claimed.clone(),
-        streamed: request.reading == Reading::Stream,
+        streamed: request.reading == ReadMode::Stream,
         busy,
         replaces,
         branch,
@@ -461,7 +461,7 @@ async fn answer(
     let run =
         RunEntry { from, taken, answers, parent_run_id, at: time::now(), ..RunEntry::whole(agent, &input.run_id, host_run) };
     app.host.record_writer().put_entries(&thread.begin(&run, thread.last(app)?.as_ref(), String::new)?).await?;
-    if reading == Reading::Stream {
+    if reading == ReadMode::Stream {
         app.host.expect_client(host_run);
     }
     for given in &run.answers {

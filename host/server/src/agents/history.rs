@@ -21,7 +21,7 @@ use crate::{
     agui::{
         event::{Content, Message, MessageBody},
         project::run_of,
-        shape::{Shape, Shaped},
+        shape::{Shape, ShapedMessage},
     },
     app::App,
     http::{Problem, ProblemCode},
@@ -70,7 +70,7 @@ pub(crate) struct Judgement {
     /// True if the branch takes the place of the first message of the thread.
     pub(crate) renames: bool,
     /// The messages of the thread, where they were read.
-    pub(crate) ours: Option<Vec<Shaped>>,
+    pub(crate) ours: Option<Vec<ShapedMessage>>,
 }
 
 /// The rules for messages of a client that do not follow from the thread.
@@ -86,7 +86,7 @@ pub(crate) struct Rules {
 
 /// Judges the messages of a request. `open` are the calls that wait for the client, by their ids on the wire.
 pub(crate) fn judge(app: &App, thread: &Thread, read: &ReadInput, open: &[String], rules: Rules) -> Result<Judgement, Problem> {
-    let mut known = Known {
+    let mut known = KnownMessages {
         app,
         thread,
         is_read: read.ids == MessageIds::Thread,
@@ -203,7 +203,7 @@ pub(crate) fn judge(app: &App, thread: &Thread, read: &ReadInput, open: &[String
     claims::bound_instructions(&judged.instructions)?;
     if let Some(ours) = known.ours {
         let overlaps = rules.overlaps;
-        branch::Judged { app, thread, read, known: &in_order, ours: &ours, overlaps }.place(&mut judged)?;
+        branch::JudgedRequest { app, thread, read, known: &in_order, ours: &ours, overlaps }.place(&mut judged)?;
         judged.ours = Some(ours);
     }
     Ok(judged)
@@ -225,7 +225,7 @@ impl Judgement {
 }
 
 /// The messages of a thread that the host has, by id.
-struct Known<'a> {
+struct KnownMessages<'a> {
     app: &'a App,
     thread: &'a Thread,
     /// True if ids name messages of the thread, so that its messages are read.
@@ -233,14 +233,14 @@ struct Known<'a> {
     /// For each run, true if it belongs to the thread.
     runs: HashMap<RunId, bool>,
     /// The messages of the present thread, read with the first one that the host has.
-    ours: Option<Vec<Shaped>>,
+    ours: Option<Vec<ShapedMessage>>,
     /// Their ids.
     ids: HashSet<String>,
     /// Ids of the history that the client has claimed when the thread began.
     claims: HashSet<String>,
 }
 
-impl Known<'_> {
+impl KnownMessages<'_> {
     /// The event of a message of the user that is in the thread. A message that has left the thread is as good as new.
     fn user(&mut self, key: &str, id: &str) -> Result<Option<EventId>, Problem> {
         let Some(event) = self.event_of(key, id)? else { return Ok(None) };
@@ -345,7 +345,7 @@ impl Digests {
     }
 
     /// The shapes of messages, in their order.
-    pub(crate) fn shapes(&self, messages: &[Message]) -> Vec<Shaped> {
+    pub(crate) fn shapes(&self, messages: &[Message]) -> Vec<ShapedMessage> {
         let shape = |message: &Message| self.shapes.get(&message.id).cloned().unwrap_or_else(|| Shape::of(message));
         messages.iter().map(|message| (message.id.clone(), shape(message))).collect()
     }
@@ -353,7 +353,7 @@ impl Digests {
 
 /// True if a client shows a thread that differs from the record: `theirs` is the client's history, `ours` the newest
 /// messages. A missing beginning, or an empty history, is no difference: some clients send only new messages.
-pub(crate) fn contradicts(theirs: &[Shaped], ours: &[Shaped]) -> bool {
+pub(crate) fn contradicts(theirs: &[ShapedMessage], ours: &[ShapedMessage]) -> bool {
     let places: HashMap<&str, (usize, &Option<Shape>)> =
         ours.iter().enumerate().map(|(place, (id, shape))| (id.as_str(), (place, shape))).collect();
     let mut last = None;

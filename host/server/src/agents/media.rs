@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, header};
 
 use self::read::{Flaw, Kind, Media, Origin};
 use super::{
-    read::{Spooled, SpooledData},
+    read::{SpooledData, SpooledFile},
     sign::{self, SignatureCheck},
 };
 use crate::{
@@ -56,7 +56,7 @@ pub(crate) async fn stored(
     thread: &ConversationKey,
     place: usize,
     content: &Content,
-    spooled: &Spooled,
+    spooled: &SpooledFile,
 ) -> Result<StoredContent, Problem> {
     let parts = match content {
         Content::Text(text) => return Ok(StoredContent { text: Some(text.clone()), contents: Vec::new() }),
@@ -121,7 +121,7 @@ enum PartContent<'a> {
     Spooled(Kind, Option<String>, Box<SpooledData>, String),
 }
 
-fn contents_of<'a>(place: usize, parts: &'a [Part], spooled: &Spooled) -> Result<Vec<PartContent<'a>>, Problem> {
+fn contents_of<'a>(place: usize, parts: &'a [Part], spooled: &SpooledFile) -> Result<Vec<PartContent<'a>>, Problem> {
     let mut count = 0;
     let read = parts.iter().enumerate().map(|(index, part)| {
         let (kind, source) = match part {
@@ -376,7 +376,7 @@ mod tests {
         }
 
         async fn declared(&self, parts: Vec<Part>) -> Result<StoredContent, Problem> {
-            stored(&self.app, &self.caller, &key(&self.caller, "t"), 3, &Content::Parts(parts), &Spooled::default()).await
+            stored(&self.app, &self.caller, &key(&self.caller, "t"), 3, &Content::Parts(parts), &SpooledFile::default()).await
         }
 
         async fn one(&self, part: Part) -> Result<StoredContent, Problem> {
@@ -473,7 +473,8 @@ mod tests {
     async fn texts_stay_and_bytes_become_artifacts_of_the_thread() {
         let world = World::new(&[]).await;
         let plain = Content::Text("hi".into());
-        let stored = stored(&world.app, &world.caller, &key(&world.caller, "t"), 0, &plain, &Spooled::default()).await.unwrap();
+        let stored =
+            stored(&world.app, &world.caller, &key(&world.caller, "t"), 0, &plain, &SpooledFile::default()).await.unwrap();
         assert_eq!(stored, StoredContent { text: Some("hi".into()), contents: Vec::new() });
         let text = |text: &str| Part::Text { text: text.into() };
         let stored = world.declared(vec![text("a"), data(PNG, "image/png"), text("b")]).await.unwrap();
@@ -540,14 +541,16 @@ mod tests {
 
         // The artifact belongs to its thread and to its workspace.
         let content = Content::Parts(vec![file(&id)]);
-        let elsewhere =
-            stored(&world.app, &world.caller, &key(&world.caller, "other"), 0, &content, &Spooled::default()).await.unwrap_err();
+        let elsewhere = stored(&world.app, &world.caller, &key(&world.caller, "other"), 0, &content, &SpooledFile::default())
+            .await
+            .unwrap_err();
         assert_eq!((elsewhere.code(), elsewhere.field()), (MediaUnavailable, Some("messages[0].content[0]")));
         for workspace in [Some("v"), None] {
             let content = Content::Parts(vec![at(&*signed)]);
-            let foreign = stored(&world.app, &caller(workspace), &key(&caller(workspace), "t"), 0, &content, &Spooled::default())
-                .await
-                .unwrap_err();
+            let foreign =
+                stored(&world.app, &caller(workspace), &key(&caller(workspace), "t"), 0, &content, &SpooledFile::default())
+                    .await
+                    .unwrap_err();
             assert_eq!(foreign.code(), MediaUnavailable);
         }
     }

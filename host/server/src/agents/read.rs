@@ -44,7 +44,7 @@ const END: GeneralPurpose =
 
 /// Data of a request that is on disk, by its digest.
 #[derive(Default)]
-pub(crate) struct Spooled(Mutex<HashMap<String, Vec<SpooledData>>>);
+pub(crate) struct SpooledFile(Mutex<HashMap<String, Vec<SpooledData>>>);
 
 /// Data on disk that no artifact has yet. Dropping it removes the data.
 pub(crate) struct SpooledData {
@@ -53,7 +53,7 @@ pub(crate) struct SpooledData {
     pub(crate) media_type: Option<String>,
 }
 
-impl Spooled {
+impl SpooledFile {
     /// Takes the data that the value of a source stands for; `None` for any other value.
     pub(crate) fn take(&self, value: &str) -> Option<SpooledData> {
         self.0.lock().get_mut(value.strip_prefix(SPOOLED)?)?.pop()
@@ -73,7 +73,7 @@ impl std::fmt::Debug for SpooledData {
 /// An input, and what was kept of it elsewhere.
 pub(crate) struct ReadInput {
     pub(crate) input: RunAgentInput,
-    pub(crate) spooled: Spooled,
+    pub(crate) spooled: SpooledFile,
     /// Of messages whose content was left out of the input.
     pub(crate) digests: Digests,
     pub(crate) ids: MessageIds,
@@ -91,7 +91,7 @@ pub(crate) enum MessageIds {
 impl ReadInput {
     /// An input of the strict profile.
     pub(crate) fn strict(input: RunAgentInput) -> Self {
-        Self { input, spooled: Spooled::default(), digests: Digests::default(), ids: MessageIds::Run }
+        Self { input, spooled: SpooledFile::default(), digests: Digests::default(), ids: MessageIds::Run }
     }
 
     /// The name of a message of the client in its thread.
@@ -145,10 +145,10 @@ struct Reader<'a> {
     members: Map<String, Value>,
     messages: Option<Vec<Message>>,
     digests: Digests,
-    spooled: Spooled,
+    spooled: SpooledFile,
     /// The values that stand for the data that was passed on, in its order.
     passed: Vec<String>,
-    decoding: Option<Decoding>,
+    decoding: Option<Base64Decoder>,
 }
 
 impl<'a> Reader<'a> {
@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
                 ForeignHistory::Accept => claims::MAX_CLAIMED_BYTES,
                 ForeignHistory::Refuse | ForeignHistory::Ignore => 0,
             }),
-            spooled: Spooled::default(),
+            spooled: SpooledFile::default(),
             passed: Vec::new(),
             decoding: None,
         }
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
                             format!("`messages` have more than {MAX_SPOOLED} files in them: upload them, or leave old ones out");
                         return Err(Problem::new(ProblemCode::MediaTooLarge, detail).in_field("messages"));
                     }
-                    None => Decoding::new(self.app, place).await?,
+                    None => Base64Decoder::new(self.app, place).await?,
                 };
                 self.decoding = Some(decoding.push(&data).await?);
             }
@@ -234,7 +234,7 @@ fn resolve(part: &mut Part, passed: &[String]) {
 }
 
 /// Base64 on its way to disk, with or without the head of a data URL.
-struct Decoding {
+struct Base64Decoder {
     spool: Spool,
     digest: Sha256,
     /// Path of the message, for refusals.
@@ -244,15 +244,15 @@ struct Decoding {
     left: Vec<u8>,
     /// True after a backslash.
     escaped: bool,
-    begun: bool,
+    has_begun: bool,
 }
 
-impl Decoding {
+impl Base64Decoder {
     async fn new(app: &App, place: usize) -> Result<Self, Problem> {
         let limits = app.host.config().limits.clone();
         let spool = Spool::open(app, limits.upload_bytes.min(limits.artifact_bytes)).await?;
         let at = format!("messages[{place}]");
-        Ok(Self { spool, digest: Sha256::new(), at, media_type: None, left: Vec::new(), escaped: false, begun: false })
+        Ok(Self { spool, digest: Sha256::new(), at, media_type: None, left: Vec::new(), escaped: false, has_begun: false })
     }
 
     fn invalid(&self, why: &str) -> Problem {
@@ -261,8 +261,8 @@ impl Decoding {
 
     /// Takes the next characters, with the escapes of JSON.
     async fn push(mut self, data: &[u8]) -> Result<Self, Problem> {
-        if !self.begun {
-            self.begun = true;
+        if !self.has_begun {
+            self.has_begun = true;
             let data = self.head(data)?;
             return self.decode(data).await;
         }

@@ -14,10 +14,10 @@ use utoipa::{
 };
 
 use super::{
-    engine::{self, Reading, StartedRun},
+    engine::{self, ReadMode, StartedRun},
     media,
     read::{self, ReadInput},
-    session::{Joining, Marks, Viewer},
+    session::{JoinPoint, Marks, Viewer},
     store::{RunEntry, Thread},
     stream,
     thread::{self, OpenActions, ThreadView},
@@ -39,13 +39,13 @@ use crate::{
 /// The agents that the configuration has.
 #[derive(Serialize, ToSchema)]
 struct Agents {
-    agents: Vec<Listed>,
+    agents: Vec<ListedAgent>,
 }
 
 /// An agent.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AguiAgent)]
-struct Listed {
+struct ListedAgent {
     /// Name in paths: the id of the binding.
     id: String,
     /// Name for people.
@@ -65,7 +65,7 @@ refusals!(AgentsRefusals = []);
     responses((status = 200, description = "The agents.", body = Agents), AgentsRefusals))]
 pub(crate) async fn agents(request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::RunsRead)?;
-    let listed = |agent: Agent| Listed {
+    let listed = |agent: Agent| ListedAgent {
         id: agent.id,
         name: agent.name,
         description: agent.description,
@@ -165,7 +165,7 @@ pub(crate) async fn run(Path(agent): Path<String>, mut request: ApiRequest) -> R
     let ApiRequest { app, caller, headers, .. } = request;
     app.host.agent(&agent)?;
     let props = ForwardedProps::of(&read.input)?;
-    let started = engine::begin(&app, &caller, &agent, &read, Reading::Stream).await?;
+    let started = engine::begin(&app, &caller, &agent, &read, ReadMode::Stream).await?;
     follow(&app, started, &read.input, props, &headers).await
 }
 
@@ -198,11 +198,11 @@ pub(crate) async fn follow(
         _ => None,
     };
     let joining = match (props.after, repeated) {
-        (After::Nothing, true) if resumes.is_some() => Joining::After { cursor: resumes, greeted: false },
-        (After::Cursor(cursor), true) => Joining::After { cursor: Some(cursor), greeted: props.marks != Marks::Agno },
-        (_, true) if props.marks == Marks::Agno => Joining::After { cursor: None, greeted: false },
-        (_, true) => Joining::Attaches,
-        (_, false) => Joining::Begins { contradicted, state: input.state.clone().unwrap_or(Value::Object(Map::new())) },
+        (After::Nothing, true) if resumes.is_some() => JoinPoint::After { cursor: resumes, greeted: false },
+        (After::Cursor(cursor), true) => JoinPoint::After { cursor: Some(cursor), greeted: props.marks != Marks::Agno },
+        (_, true) if props.marks == Marks::Agno => JoinPoint::After { cursor: None, greeted: false },
+        (_, true) => JoinPoint::Attaches,
+        (_, false) => JoinPoint::Begins { contradicted, state: input.state.clone().unwrap_or(Value::Object(Map::new())) },
     };
     let viewer = Viewer { marks: props.marks, ..viewer(&run.run_id, headers, legacy::is_old(input.protocol_version.as_deref())) };
     stream::open(app, thread, run, joining, viewer).await
@@ -304,7 +304,7 @@ pub(crate) async fn connect(Path(agent): Path<String>, request: ApiRequest) -> R
     let viewer = viewer(&input.run_id, &headers, legacy::is_old(input.protocol_version.as_deref()));
     let viewer = Viewer { marks: props.marks, ..viewer };
     if let Some(run) = thread.run(&app, &input.run_id)? {
-        return stream::open(&app, thread, run, Joining::Attaches, viewer).await;
+        return stream::open(&app, thread, run, JoinPoint::Attaches, viewer).await;
     }
     let last = thread.last(&app)?;
     let Some(run) = app.host.active_runs(&thread.key)?.into_iter().next() else {
@@ -316,7 +316,7 @@ pub(crate) async fn connect(Path(agent): Path<String>, request: ApiRequest) -> R
     let observed = known.unwrap_or_else(|| RunEntry::whole(agent, run_id.as_str(), run.run_id));
     let viewer = Viewer { attached: Some(run_id), ..viewer };
     if waits.is_empty() {
-        stream::open(&app, thread, observed, Joining::Attaches, viewer).await
+        stream::open(&app, thread, observed, JoinPoint::Attaches, viewer).await
     } else {
         stream::rest(&app, thread, Some(observed.host_run), waits, viewer).await
     }
@@ -405,14 +405,14 @@ pub(crate) async fn read_on(
         named: true,
         idle,
     };
-    stream::open(app, thread, run, Joining::After { cursor, greeted: false }, viewer).await
+    stream::open(app, thread, run, JoinPoint::After { cursor, greeted: false }, viewer).await
 }
 
 /// A run of which the end was asked for.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = AguiCancelled)]
-pub(crate) struct Cancelled {
+pub(crate) struct CancelledRun {
     pub(crate) thread_id: String,
     pub(crate) run_id: String,
     /// The value is always `true`: an ended run stays as it is.
@@ -431,7 +431,7 @@ refusals!(CancelRefusals = [WRITE] + [NotFound]);
         ("thread" = String, Path, description = "The thread."),
         ("run" = String, Path, description = "The `runId` of the client, or the id that the host has for it."),
     ),
-    responses((status = 202, description = "It ends in a moment.", body = Cancelled), CancelRefusals))]
+    responses((status = 202, description = "It ends in a moment.", body = CancelledRun), CancelRefusals))]
 pub(crate) async fn cancel(
     Path((agent, id, run_id)): Path<(String, String, String)>,
     request: ApiRequest,
@@ -439,7 +439,7 @@ pub(crate) async fn cancel(
     request.allow(Scope::RunsControl)?;
     let thread = thread_of(&request, &agent, &id)?;
     engine::cancel(&request.app, &request.caller, &thread, &run_id).await?;
-    Ok(json(StatusCode::ACCEPTED, &Cancelled { thread_id: id, run_id, accepted: true }))
+    Ok(json(StatusCode::ACCEPTED, &CancelledRun { thread_id: id, run_id, accepted: true }))
 }
 
 refusals!(ForgetRefusals = [WRITE] + [NotFound, Conflict]);

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     agui::{
-        cursor::{Cursor, Stamped},
+        cursor::{Cursor, StampedEvent},
         event::{Event, Kind, Outcome, PROTOCOL_VERSION},
         fold,
         project::{End, Projector, Step},
@@ -60,7 +60,7 @@ pub(crate) enum Marks {
 
 /// The place where a client joins.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Joining {
+pub(crate) enum JoinPoint {
     /// At the beginning of the run.
     Begins {
         /// True if the client showed a history that differs from the host's, and is notified.
@@ -84,18 +84,18 @@ pub(super) struct Session {
     thread: Thread,
     run: RunEntry,
     pub(super) viewer: Viewer,
-    joining: Joining,
+    joining: JoinPoint,
     projector: Projector,
     verifier: Verifier,
     follow: RunEvents,
-    out: VecDeque<Stamped>,
+    out: VecDeque<StampedEvent>,
     /// The state that the client has now; `None` if the run shares none.
     pub(super) state: Option<Value>,
     /// True if the client may have another state: the end sends a new one.
     is_stale: bool,
     /// The place of the last event that the client has, where it says so.
     cursor: Option<Cursor>,
-    over: bool,
+    is_over: bool,
 }
 
 /// The part of a record before the place where a client joins.
@@ -113,12 +113,12 @@ impl Session {
         app: &App,
         thread: Thread,
         run: RunEntry,
-        joining: Joining,
+        joining: JoinPoint,
         viewer: Viewer,
         external: bool,
         follow: RunEvents,
     ) -> Self {
-        let cursor = if let Joining::After { cursor, .. } = &joining { *cursor } else { None };
+        let cursor = if let JoinPoint::After { cursor, .. } = &joining { *cursor } else { None };
         Self {
             projector: Projector::new(run.host_run, external).with_children(thread::children(app)),
             app: app.clone(),
@@ -132,13 +132,13 @@ impl Session {
             state: None,
             is_stale: false,
             cursor,
-            over: false,
+            is_over: false,
         }
     }
 
     /// True if no event is left to send.
     pub(super) fn is_empty(&self) -> bool {
-        self.over && self.out.is_empty()
+        self.is_over && self.out.is_empty()
     }
 
     /// Tells what is there already.
@@ -146,13 +146,13 @@ impl Session {
         let from = self.run.from;
         self.state = thread::state(&self.app, self.run.host_run)?.map(Value::Object);
         let joining = self.joining.clone();
-        if let Joining::Begins { contradicted, state } = joining {
+        if let JoinPoint::Begins { contradicted, state } = joining {
             return self.join_beginning(contradicted, &state);
         }
         let started = self.started();
         let Prefix { verifier, rest, end } = self.prefix(record, delivered, &started)?;
         match joining {
-            Joining::Attaches => {
+            JoinPoint::Attaches => {
                 let until =
                     (!record.run.status.is_terminal()).then_some(MessageLimit { run: self.run.host_run, sequence: delivered });
                 let mut prelude = vec![started, self.snapshot(until)?];
@@ -160,12 +160,12 @@ impl Session {
                 self.say(prelude, delivered);
                 self.finish(end);
             }
-            Joining::After { greeted: true, .. } => {
+            JoinPoint::After { greeted: true, .. } => {
                 let mut prelude = vec![started];
                 prelude.extend(self.open_items(&verifier, end.is_some()));
                 // A client that is cut here is where it was.
                 let at = self.cursor.unwrap_or(Cursor { sequence: from, part: PRELUDE });
-                self.out.extend(prelude.into_iter().map(|event| Stamped { event, at }));
+                self.out.extend(prelude.into_iter().map(|event| StampedEvent { event, at }));
                 self.finish(end);
             }
             _ if self.cursor.is_none_or(|cursor| cursor < Cursor { sequence: from, part: PRELUDE }) => {
@@ -177,13 +177,13 @@ impl Session {
                 self.is_stale = true;
                 // A client of events has the end as well, and does not come again; to a request, there is an answer.
                 if end.is_some() && self.viewer.named {
-                    self.over = true;
+                    self.is_over = true;
                 } else {
                     self.finish(end);
                 }
             }
         }
-        if !self.over {
+        if !self.is_over {
             self.take(rest);
         }
         Ok(())
@@ -273,7 +273,7 @@ impl Session {
     /// Says events of the host between event `after` of the record and the next.
     pub(super) fn say(&mut self, events: Vec<Event>, after: u64) {
         for (part, event) in (PRELUDE..).zip(events) {
-            self.out.push_back(Stamped { event, at: Cursor { sequence: after, part } });
+            self.out.push_back(StampedEvent { event, at: Cursor { sequence: after, part } });
         }
     }
 
@@ -281,7 +281,7 @@ impl Session {
     fn take(&mut self, steps: Vec<Step>) {
         for step in steps {
             let at = step.at();
-            if at.sequence <= self.run.from || self.over {
+            if at.sequence <= self.run.from || self.is_over {
                 continue;
             }
             match step {
@@ -294,7 +294,7 @@ impl Session {
                 Step::Past(_) => {}
                 Step::Correct(_, at) => match self.snapshot(Some(MessageLimit { run: self.run.host_run, sequence: at.sequence }))
                 {
-                    Ok(event) => self.out.push_back(Stamped { event, at }),
+                    Ok(event) => self.out.push_back(StampedEvent { event, at }),
                     Err(problem) => tracing::error!(problem = problem.to_json(), "a message could not be corrected"),
                 },
                 Step::End(end, at) if !answers(&self.run, &end) => self.end(end, at),
@@ -305,7 +305,7 @@ impl Session {
 
     /// The one end.
     pub(super) fn end(&mut self, end: End, at: Cursor) {
-        self.over = true;
+        self.is_over = true;
         // State that was set otherwise than by a result is in no event.
         if let Some(known) = &self.state
             && let Ok(Some(state)) = thread::state(&self.app, self.run.host_run)
@@ -318,7 +318,7 @@ impl Session {
                 None => Cursor { sequence: at.sequence.saturating_sub(1), part: u32::MAX },
             };
             if self.cursor.is_none_or(|cursor| cursor < before) {
-                self.out.push_back(Stamped { event, at: before });
+                self.out.push_back(StampedEvent { event, at: before });
             }
         }
         let (thread_id, run_id) = (self.thread.id.clone(), self.viewer.run_id.clone());
@@ -338,21 +338,21 @@ impl Session {
             }
             End::Error { message, code, usage } => Kind::RunError { message, code, usage: own(usage) },
         };
-        self.out.push_back(Stamped { event: Event::from(kind).at(time::now()), at });
+        self.out.push_back(StampedEvent { event: Event::from(kind).at(time::now()), at });
     }
 
     /// The stream cannot go on: it is ended in order. The run is what it is, and the client may come back to it.
     fn break_off(&mut self, code: &str, message: &str) {
-        self.over = true;
+        self.is_over = true;
         let at = Cursor { sequence: 0, part: 0 };
         self.out.clear();
         let closing = self.verifier.closing();
-        self.out.extend(closing.into_iter().map(|event| Stamped { event, at }));
+        self.out.extend(closing.into_iter().map(|event| StampedEvent { event, at }));
         let kind = Kind::RunError { message: message.to_owned(), code: Some(code.to_owned()), usage: Vec::new() };
-        self.out.push_back(Stamped { event: Event::from(kind).at(time::now()), at });
+        self.out.push_back(StampedEvent { event: Event::from(kind).at(time::now()), at });
     }
 
-    pub(super) async fn next(&mut self) -> Option<Stamped> {
+    pub(super) async fn next(&mut self) -> Option<StampedEvent> {
         loop {
             if let Some(stamped) = self.out.pop_front() {
                 match self.verifier.admit(&stamped.event) {
@@ -372,7 +372,7 @@ impl Session {
                     }
                 }
             }
-            if self.over {
+            if self.is_over {
                 return None;
             }
             let next = tokio::select! {

@@ -12,14 +12,14 @@ use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 
 use super::{
-    session::{Joining, Marks, Session, Viewer},
+    session::{JoinPoint, Marks, Session, Viewer},
     store::{RunEntry, Thread},
     thread::{self, OpenActions},
 };
 use crate::{
     agui::{
         coalesce::coalesce,
-        cursor::{Cursor, Stamped},
+        cursor::{Cursor, StampedEvent},
         event::Kind,
         legacy,
         project::End,
@@ -42,7 +42,7 @@ pub(crate) async fn open(
     app: &App,
     thread: Thread,
     run: RunEntry,
-    joining: Joining,
+    joining: JoinPoint,
     viewer: Viewer,
 ) -> Result<Response, Problem> {
     let host_run = run.host_run;
@@ -50,15 +50,15 @@ pub(crate) async fn open(
     let last = record.run.last_sequence;
     // The part of the record that is sent before following it.
     let delivered = match &joining {
-        Joining::Begins { .. } => 0,
-        Joining::Attaches => last,
-        Joining::After { cursor: Some(cursor), .. } if cursor.sequence > last => {
+        JoinPoint::Begins { .. } => 0,
+        JoinPoint::Attaches => last,
+        JoinPoint::After { cursor: Some(cursor), .. } if cursor.sequence > last => {
             let detail = format!("the run has {last} events, and the cursor is behind them");
             return Err(Problem::new(ProblemCode::InvalidCursor, detail));
         }
-        Joining::After { cursor, .. } => cursor.map_or(0, |cursor| cursor.sequence),
+        JoinPoint::After { cursor, .. } => cursor.map_or(0, |cursor| cursor.sequence),
     };
-    let is_plain = matches!(joining, Joining::Begins { contradicted: false, .. });
+    let is_plain = matches!(joining, JoinPoint::Begins { contradicted: false, .. });
     let follow = Box::pin(app.host.follow(host_run, delivered)?);
     let external = record.run.execution == Execution::External;
     let mut session = Session::new(app, thread, run, joining, viewer, external, follow);
@@ -85,7 +85,7 @@ pub(crate) async fn rest(
     viewer: Viewer,
 ) -> Result<Response, Problem> {
     let run = RunEntry::whole("", viewer.run_id.as_str(), last.unwrap_or_else(RunId::new));
-    let mut session = Session::new(app, thread, run, Joining::Attaches, viewer, false, Box::pin(stream::empty()));
+    let mut session = Session::new(app, thread, run, JoinPoint::Attaches, viewer, false, Box::pin(stream::empty()));
     let session = off_thread(move || {
         if let Some(last) = last {
             session.state = thread::state(&session.app, last)?.map(Value::Object);
@@ -120,7 +120,7 @@ fn respond(session: Session, watched: Option<RunId>) -> Result<Response, Problem
         if stamped.event.kind.is_terminal()
             && let Some(watching) = &mut watching
         {
-            watching.over();
+            watching.stream_ended();
         }
         encode(&viewer, stamped)
     });
@@ -159,8 +159,8 @@ fn joined(mut pieces: Vec<Bytes>) -> Bytes {
     pieces.concat().into()
 }
 
-fn encode(viewer: &Viewer, stamped: Stamped) -> Bytes {
-    let Stamped { mut event, at } = stamped;
+fn encode(viewer: &Viewer, stamped: StampedEvent) -> Bytes {
+    let StampedEvent { mut event, at } = stamped;
     // Events at a break of the host have no position; a client that has them continues from its last position.
     let placed = Some(at).filter(|at| *at != Cursor::default());
     match (viewer.marks, placed) {

@@ -24,7 +24,7 @@ use crate::{
         fold::View,
         interrupts,
         project::{Children, Projector, Step, claimed_message, user_message},
-        shape::{Shape, Shaped},
+        shape::{Shape, ShapedMessage},
     },
     app::App,
     http::Problem,
@@ -57,11 +57,11 @@ pub(crate) fn messages(app: &App, key: &ConversationKey, limit: usize, until: Op
 }
 
 /// The shapes of the newest messages of a thread: whole turns, at least `limit` messages where there are so many.
-pub(crate) fn shapes(app: &App, key: &ConversationKey, limit: usize) -> Result<Vec<Shaped>, Problem> {
+pub(crate) fn shapes(app: &App, key: &ConversationKey, limit: usize) -> Result<Vec<ShapedMessage>, Problem> {
     let shaped = |message: &Message| (message.id.clone(), Shape::of(message));
-    let turn = |records: &Records, event: Event| -> Result<Vec<Shaped>, Problem> {
+    let turn = |records: &Records, event: Event| -> Result<Vec<ShapedMessage>, Problem> {
         let known = records.event(event.event_id)?;
-        let mut shapes: Vec<Shaped> = claimed(records, key, known.as_ref())?.iter().map(shaped).collect();
+        let mut shapes: Vec<ShapedMessage> = claimed(records, key, known.as_ref())?.iter().map(shaped).collect();
         shapes.extend(user_message(&event).iter().map(shaped));
         let runs = known.map(|record| record.runs).unwrap_or_default();
         for id in runs {
@@ -70,7 +70,7 @@ pub(crate) fn shapes(app: &App, key: &ConversationKey, limit: usize) -> Result<V
                 continue;
             }
             let Some(record) = records.run(id)? else { continue };
-            let of_run: Arc<[Shaped]> = said_by(app, &record, None)?.iter().map(shaped).collect();
+            let of_run: Arc<[ShapedMessage]> = messages_of_run(app, &record, None)?.iter().map(shaped).collect();
             if record.run.status.is_terminal() {
                 app.agui.shapes.keep(id, &of_run);
             }
@@ -141,7 +141,7 @@ fn turn(
     for id in runs {
         let Some(record) = records.run(id)? else { continue };
         let until = until.filter(|until| until.run == id).map(|until| until.sequence);
-        messages.extend(said_by(app, &record, until)?.iter().cloned());
+        messages.extend(messages_of_run(app, &record, until)?.iter().cloned());
     }
     Ok(messages)
 }
@@ -172,7 +172,7 @@ pub(crate) fn claimed_ids(app: &App, key: &ConversationKey) -> Result<HashSet<St
 }
 
 /// The messages of a run.
-fn said_by(app: &App, record: &RunRecord, until: Option<u64>) -> Result<Arc<[Message]>, Problem> {
+fn messages_of_run(app: &App, record: &RunRecord, until: Option<u64>) -> Result<Arc<[Message]>, Problem> {
     let id = record.run.run_id;
     let is_whole = record.run.status.is_terminal() && until.is_none_or(|until| until >= record.run.last_sequence);
     if is_whole && let Some(messages) = app.agui.messages.get(id) {
@@ -191,7 +191,7 @@ pub(crate) fn children(app: &App) -> Children {
     let app = app.clone();
     Children::new(move |run| {
         let read = || match app.host.records().run(run)? {
-            Some(record) if record.run.status.is_terminal() => said_by(&app, &record, None),
+            Some(record) if record.run.status.is_terminal() => messages_of_run(&app, &record, None),
             _ => Ok(Arc::default()),
         };
         read().unwrap_or_else(|problem: Problem| {

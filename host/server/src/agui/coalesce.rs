@@ -6,7 +6,7 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{self, Instant};
 
 use super::{
-    cursor::Stamped,
+    cursor::StampedEvent,
     event::{Event, Kind},
 };
 
@@ -17,26 +17,26 @@ const ENOUGH_BYTES: usize = 256;
 /// most `window` or when they are long enough. Any other event is sent at once after the held deltas, so the order stays. A
 /// joined event has the position and the time of its last part. A window of zero joins nothing.
 pub(crate) fn coalesce(
-    events: impl Stream<Item = Stamped> + Send + 'static,
+    events: impl Stream<Item = StampedEvent> + Send + 'static,
     window: Duration,
-) -> impl Stream<Item = Stamped> + Send + 'static {
+) -> impl Stream<Item = StampedEvent> + Send + 'static {
     let joiner = Joiner { events: Box::pin(events), window, waiting: None, sent: None, ready: VecDeque::new(), ended: false };
     stream::unfold(joiner, |mut joiner| async move { joiner.next().await.map(|event| (event, joiner)) })
 }
 
 struct Joiner {
-    events: Pin<Box<dyn Stream<Item = Stamped> + Send>>,
+    events: Pin<Box<dyn Stream<Item = StampedEvent> + Send>>,
     window: Duration,
     waiting: Option<WaitingDelta>,
     /// The last delta that was sent, and when: what follows it may wait.
     sent: Option<(Source, Instant)>,
-    ready: VecDeque<Stamped>,
+    ready: VecDeque<StampedEvent>,
     ended: bool,
 }
 
 /// A delta that waits for more, until then.
 struct WaitingDelta {
-    stamped: Stamped,
+    stamped: StampedEvent,
     until: Instant,
 }
 
@@ -49,7 +49,7 @@ struct Source {
 }
 
 impl Joiner {
-    async fn next(&mut self) -> Option<Stamped> {
+    async fn next(&mut self) -> Option<StampedEvent> {
         loop {
             if let Some(stamped) = self.ready.pop_front() {
                 return Some(stamped);
@@ -77,7 +77,7 @@ impl Joiner {
         }
     }
 
-    fn take(&mut self, stamped: Stamped) {
+    fn take(&mut self, stamped: StampedEvent) {
         let Some(waiting) = &mut self.waiting else { return self.begin(stamped) };
         match join(&mut waiting.stamped, &stamped) {
             // A stream that is always ready gives the clock no turn.
@@ -91,7 +91,7 @@ impl Joiner {
     }
 
     /// Takes an event when nothing is held.
-    fn begin(&mut self, stamped: Stamped) {
+    fn begin(&mut self, stamped: StampedEvent) {
         let of = delta(&stamped.event).map(|(of, _)| of);
         let until = match (&of, &self.sent) {
             (Some(of), Some((before, at))) if of == before => Some(*at + self.window),
@@ -132,7 +132,7 @@ const fn parts(kind: &Kind) -> Option<(&String, &String)> {
 }
 
 /// Adds the delta to the one before it and says how long it is now, where they belong together.
-fn join(before: &mut Stamped, after: &Stamped) -> Option<usize> {
+fn join(before: &mut StampedEvent, after: &StampedEvent) -> Option<usize> {
     // Metadata of a part would become metadata of the whole.
     let alike = before.event.subagent == after.event.subagent && before.event.metadata == after.event.metadata;
     let length = match (&mut before.event.kind, &after.event.kind) {
@@ -169,18 +169,18 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_millis(25);
 
-    fn stamped(event: Event, sequence: u64) -> Stamped {
-        Stamped { event, at: Cursor { sequence, part: 0 } }
+    fn stamped(event: Event, sequence: u64) -> StampedEvent {
+        StampedEvent { event, at: Cursor { sequence, part: 0 } }
     }
 
     /// A stream that is fed by hand.
-    fn fed() -> (mpsc::UnboundedSender<Stamped>, Pin<Box<dyn Stream<Item = Stamped> + Send>>) {
+    fn fed() -> (mpsc::UnboundedSender<StampedEvent>, Pin<Box<dyn Stream<Item = StampedEvent> + Send>>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let events = stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|event| (event, receiver)) });
         (sender, Box::pin(coalesce(events, WINDOW)))
     }
 
-    fn delta_of(stamped: &Stamped) -> &str {
+    fn delta_of(stamped: &StampedEvent) -> &str {
         parts(&stamped.event.kind).map_or("", |(_, delta)| delta)
     }
 
@@ -275,7 +275,7 @@ mod tests {
                     stamped
                 });
                 let out: Vec<_> = coalesce(paced, WINDOW).collect().await;
-                let view = |list: &[Stamped]| View::of(list.iter().map(|stamped| &stamped.event));
+                let view = |list: &[StampedEvent]| View::of(list.iter().map(|stamped| &stamped.event));
                 prop_assert_eq!(view(&out), view(&list));
                 prop_assert!(out.is_sorted_by(|one, next| one.at < next.at));
                 prop_assert_eq!(out.last().map(|stamped| stamped.at), list.last().map(|stamped| stamped.at));

@@ -56,7 +56,7 @@ fn number<N: FromStr<Err = std::num::ParseIntError>>(digits: &str) -> Result<N, 
 
 /// An event, and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stamped {
+pub(crate) struct StampedEvent {
     pub(crate) event: Event,
     pub(crate) at: Cursor,
 }

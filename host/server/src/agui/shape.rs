@@ -14,7 +14,7 @@ pub(crate) struct Shape {
 }
 
 /// The id of a message and its shape; `None` for an activity, which is shown and never compared.
-pub(crate) type Shaped = (String, Option<Shape>);
+pub(crate) type ShapedMessage = (String, Option<Shape>);
 
 impl Shape {
     /// The shape of a message.

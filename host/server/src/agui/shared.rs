@@ -7,7 +7,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
-use super::{event::Message, shape::Shaped};
+use super::{event::Message, shape::ShapedMessage};
 
 /// Locks that the threads share. A thread holds its own for the moment in which a run of it begins.
 const STRIPES: usize = 1_024;
@@ -55,7 +55,7 @@ impl AguiState {
 }
 
 /// The shapes of the messages of ended runs, which never change: the cache only saves time.
-pub(crate) struct ShapeCache(Mutex<LruCache<RunId, Arc<[Shaped]>>>);
+pub(crate) struct ShapeCache(Mutex<LruCache<RunId, Arc<[ShapedMessage]>>>);
 
 impl Default for ShapeCache {
     fn default() -> Self {
@@ -64,11 +64,11 @@ impl Default for ShapeCache {
 }
 
 impl ShapeCache {
-    pub(crate) fn get(&self, id: RunId) -> Option<Arc<[Shaped]>> {
+    pub(crate) fn get(&self, id: RunId) -> Option<Arc<[ShapedMessage]>> {
         self.0.lock().get(&id).cloned()
     }
 
-    pub(crate) fn keep(&self, id: RunId, shapes: &Arc<[Shaped]>) {
+    pub(crate) fn keep(&self, id: RunId, shapes: &Arc<[ShapedMessage]>) {
         if shapes.len() <= KEPT_SHAPES_OF_RUN {
             self.0.lock().put(id, Arc::clone(shapes));
         }

@@ -120,7 +120,7 @@ impl Splitter {
                 rest = rest.get(taken..).unwrap_or_default();
                 continue;
             }
-            self.outside(byte, out)?;
+            self.outside_strings(byte, out)?;
             // The first byte of a value is part of it.
             if self.place != Place::Within {
                 self.at += 1;
@@ -144,7 +144,7 @@ impl Splitter {
         }
     }
 
-    fn outside(&mut self, byte: u8, out: &mut Vec<Piece>) -> Result<(), Problem> {
+    fn outside_strings(&mut self, byte: u8, out: &mut Vec<Piece>) -> Result<(), Problem> {
         const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
         if let Place::InName { escaped } = self.place {
             return self.in_name(byte, escaped);

@@ -33,7 +33,7 @@ pub(crate) struct Verifier {
     /// Calls that this run started, in order, and those of them that have their result.
     calls: Vec<String>,
     answered: HashSet<String>,
-    known: Known,
+    known: KnownElements,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,7 +67,7 @@ struct Owners {
 
 /// The elements that the client has, of this run and of earlier ones.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownElements {
     messages: HashMap<String, Nature>,
     calls: HashSet<String>,
     answered: HashSet<String>,
@@ -111,7 +111,7 @@ impl Verifier {
     /// The messages that the client has before the stream begins, all of them: results and changes of activities are
     /// checked against them. A MESSAGES_SNAPSHOT on the stream does the same.
     pub(crate) fn know(&mut self, messages: &[Message]) {
-        self.known = Known::of(messages);
+        self.known = KnownElements::of(messages);
         self.known.all_activities = true;
     }
 
@@ -274,24 +274,24 @@ impl Verifier {
                 self.other_run(thread_id, run_id).or_else(|| self.pending(outcome.as_ref()))
             }
             Kind::TextMessageStart { message_id, role, .. } => {
-                self.taken(event, message_id, Nature::Text(*role)).or_else(|| self.misattributed(event, Some(message_id)))
+                self.taken_id(event, message_id, Nature::Text(*role)).or_else(|| self.misattributed(event, Some(message_id)))
             }
             // In no snapshot, so who joins later could not know.
             Kind::ReasoningStart { .. } => self.misattributed(event, None),
             Kind::ReasoningMessageStart { message_id, .. } => {
-                self.taken(event, message_id, Nature::Reasoning).or_else(|| self.misattributed(event, Some(message_id)))
+                self.taken_id(event, message_id, Nature::Reasoning).or_else(|| self.misattributed(event, Some(message_id)))
             }
-            Kind::ActivitySnapshot { message_id, .. } => self.taken(event, message_id, Nature::Activity),
+            Kind::ActivitySnapshot { message_id, .. } => self.taken_id(event, message_id, Nature::Activity),
             Kind::ActivityDelta { message_id, .. } => match self.known.messages.get(message_id) {
                 None if !self.known.all_activities => None,
                 None => Some(Violation::UnknownActivity { id: message_id.clone() }),
-                Some(_) => self.taken(event, message_id, Nature::Activity),
+                Some(_) => self.taken_id(event, message_id, Nature::Activity),
             },
             Kind::ToolCallStart { tool_call_id, parent_message_id, .. } if self.known.calls.contains(tool_call_id) => {
                 self.moved(event, tool_call_id, parent_message_id.as_deref()?)
             }
             Kind::ToolCallStart { parent_message_id: Some(parent), .. } => {
-                self.taken(event, parent, Nature::ASSISTANT).or_else(|| self.misattributed(event, Some(parent)))
+                self.taken_id(event, parent, Nature::ASSISTANT).or_else(|| self.misattributed(event, Some(parent)))
             }
             // The call creates a message with its own id.
             Kind::ToolCallStart { tool_call_id: id, .. } => {
@@ -333,7 +333,7 @@ impl Verifier {
         unanswered.map(|id| Violation::Unanswered { id: id.clone() })
     }
 
-    fn taken(&self, event: &Event, id: &str, nature: Nature) -> Option<Violation> {
+    fn taken_id(&self, event: &Event, id: &str, nature: Nature) -> Option<Violation> {
         let known = self.known.messages.get(id)?;
         (*known != nature).then(|| Violation::TakenId { event: event.kind.name(), id: id.to_owned() })
     }
@@ -351,8 +351,8 @@ impl Verifier {
             None => return None,
         };
         let item = opened(event).or_else(|| message.map(Item::Text))?.to_string();
-        let tag = whose(event.subagent.as_deref());
-        Some(Violation::Misattributed { event: event.kind.name(), tag, item, owner: whose(owner.as_deref()) })
+        let tag = owner_name(event.subagent.as_deref());
+        Some(Violation::Misattributed { event: event.kind.name(), tag, item, owner: owner_name(owner.as_deref()) })
     }
 
     /// A call that is in a message already names another message, which clients made for a call of another owner. A
@@ -362,9 +362,9 @@ impl Verifier {
         let tag = event.subagent.as_deref().map(Some).or_else(|| self.owners.calls.get(call).map(Option::as_deref))?;
         (made.as_deref() != tag).then(|| Violation::Misattributed {
             event: event.kind.name(),
-            tag: whose(tag),
+            tag: owner_name(tag),
             item: Item::Text(parent).to_string(),
-            owner: whose(made.as_deref()),
+            owner: owner_name(made.as_deref()),
         })
     }
 
@@ -381,7 +381,7 @@ impl Verifier {
 
     /// An open element that the snapshot leaves out would lose its later events.
     fn dropped(&self, messages: &[Message]) -> Option<Violation> {
-        let snapshot = Known::of(messages);
+        let snapshot = KnownElements::of(messages);
         let item = self.open.iter().filter_map(opened).find(|item| match item {
             Item::Text(id) => !matches!(snapshot.messages.get(*id), Some(Nature::Text(_))),
             Item::Call(id) => !snapshot.calls.contains(*id),
@@ -494,9 +494,9 @@ impl Verifier {
                 self.owners.calls.insert(call.to_owned(), message.subagent.clone());
             }
         }
-        let before = std::mem::replace(&mut self.known, Known::of(messages));
+        let before = std::mem::replace(&mut self.known, KnownElements::of(messages));
         // Clients keep the reasoning and the activities that they have, where the snapshot has none.
-        let has = |known: &Known, nature| known.messages.values().any(|other| *other == nature);
+        let has = |known: &KnownElements, nature| known.messages.values().any(|other| *other == nature);
         for nature in [Nature::Reasoning, Nature::Activity] {
             if !has(&self.known, nature) {
                 let kept = before.messages.iter().filter(|(_, other)| **other == nature);
@@ -543,7 +543,7 @@ impl Verifier {
     }
 }
 
-impl Known {
+impl KnownElements {
     fn of(messages: &[Message]) -> Self {
         let mut known = Self { all: true, ..Self::default() };
         for message in messages {
@@ -579,10 +579,10 @@ fn agree(event: &Event, owner: &Option<String>, item: impl FnOnce() -> String) -
 }
 
 fn foreign(event: &Event, tag: Option<&str>, item: String, owner: Option<&str>) -> Violation {
-    Violation::ForeignTag { event: event.kind.name(), tag: whose(tag), item, owner: whose(owner) }
+    Violation::ForeignTag { event: event.kind.name(), tag: owner_name(tag), item, owner: owner_name(owner) }
 }
 
-fn whose(tag: Option<&str>) -> String {
+fn owner_name(tag: Option<&str>) -> String {
     tag.map_or_else(|| "the agent itself".to_owned(), |tag| format!("subagent `{tag}`"))
 }
 

@@ -18,9 +18,9 @@ struct Numbers {
 
 /// An open stream, counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Streaming(HttpMetrics);
+pub(crate) struct OpenStream(HttpMetrics);
 
-impl Drop for Streaming {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.0.streams.take();
     }
@@ -41,9 +41,9 @@ impl HttpMetrics {
     }
 
     /// A stream begins.
-    pub(crate) fn streaming(&self) -> Streaming {
+    pub(crate) fn streaming(&self) -> OpenStream {
         self.0.streams.add();
-        Streaming(self.clone())
+        OpenStream(self.clone())
     }
 
     /// The collector for Prometheus.

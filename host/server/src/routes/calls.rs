@@ -190,7 +190,7 @@ async fn langbot_call(calls: Calls, function: &str, mut request: ApiRequest) -> 
 }
 
 /// The place of a streamed answer.
-enum Streaming {
+enum StreamState {
     On(Box<Chunks>),
     Over,
 }
@@ -198,10 +198,10 @@ enum Streaming {
 /// Events `chunk` with the pieces as they come, then one `done` with the whole response, or one `problem`.
 fn streamed(app: &App, chunks: Chunks, encode: fn(&ModelChunk) -> Result<Event, Problem>) -> Response {
     let closing = app.closing.clone();
-    let events = stream::unfold(Streaming::On(Box::new(chunks)), move |streaming| {
+    let events = stream::unfold(StreamState::On(Box::new(chunks)), move |streaming| {
         let closing = closing.clone();
         async move {
-            let Streaming::On(mut chunks) = streaming else { return None };
+            let StreamState::On(mut chunks) = streaming else { return None };
             let next = tokio::select! {
                 biased;
                 next = chunks.next() => next.map_err(Problem::from),
@@ -213,8 +213,8 @@ fn streamed(app: &App, chunks: Chunks, encode: fn(&ModelChunk) -> Result<Event, 
                 Err(problem) => Err(problem),
             };
             Some(match events {
-                Ok(events) => (events, Streaming::On(chunks)),
-                Err(problem) => (vec![Event::default().event("problem").data(problem.to_json())], Streaming::Over),
+                Ok(events) => (events, StreamState::On(chunks)),
+                Err(problem) => (vec![Event::default().event("problem").data(problem.to_json())], StreamState::Over),
             })
         }
     });

@@ -8,7 +8,7 @@ use agent_host_protocol::{
     run::{RunCompletion, RunFailure, Terminal},
     sent,
 };
-use agent_host_runs::{Appended, ClaimRequest, Claimed};
+use agent_host_runs::{AppendOutcome, ClaimRequest, Claimed};
 use axum::{
     body::Bytes,
     http::{HeaderMap, StatusCode},
@@ -98,7 +98,7 @@ fn token(headers: &HeaderMap) -> Result<&str, Problem> {
 
 /// A run that has begun.
 #[derive(Serialize, utoipa::ToSchema)]
-pub(crate) struct Started {
+pub(crate) struct StartedRun {
     run: Run,
     /// The context of the run.
     #[schema(value_type = agent_host_protocol::context::RunContext)]
@@ -109,19 +109,19 @@ pub(crate) struct Started {
 ///
 /// The deadline of the run counts from now. A repeated request returns the same context.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/start", tag = "queue", security(("bearer" = [])),
-    params(Id<RunId>), request_body = Option<Nothing>,
-    responses((status = 200, description = "The context of the run.", body = Started), HeldRefusals))]
+    params(Id<RunId>), request_body = Option<EmptyObject>,
+    responses((status = 200, description = "The context of the run.", body = StartedRun), HeldRefusals))]
 pub(crate) async fn start(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
-    let Nothing {} = request.optional_json(MAX_BODY_BYTES).await?;
+    let EmptyObject {} = request.optional_json(MAX_BODY_BYTES).await?;
     let (run, context) = request.app.host.start_claimed(id, token(&request.headers)?).await?;
-    Ok(json(StatusCode::OK, &Started { run, context }))
+    Ok(json(StatusCode::OK, &StartedRun { run, context }))
 }
 
 /// An empty object.
 #[derive(Deserialize, Default, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Nothing {}
+pub(crate) struct EmptyObject {}
 
 /// The duration of a lease.
 #[derive(Deserialize, Default, utoipa::ToSchema)]
@@ -133,7 +133,7 @@ pub(crate) struct Renew {
 
 /// A claim that was renewed.
 #[derive(Serialize, utoipa::ToSchema)]
-pub(crate) struct Renewed {
+pub(crate) struct RenewedClaim {
     /// Time at which the claim is lost unless the lease is renewed again.
     lease_expires_at: Option<Timestamp>,
     /// Time of a cancel request. Stop working on the run.
@@ -147,13 +147,13 @@ pub(crate) struct Renewed {
 /// Renews a claim
 #[utoipa::path(post, path = "/api/v1/runs/{id}/renew", tag = "queue", security(("bearer" = [])),
     params(Id<RunId>), request_body = Option<Renew>,
-    responses((status = 200, description = "The claim.", body = Renewed), HeldRefusals))]
+    responses((status = 200, description = "The claim.", body = RenewedClaim), HeldRefusals))]
 pub(crate) async fn renew(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let Renew { lease_ms } = request.optional_json(MAX_BODY_BYTES).await?;
     let run = request.app.host.renew(id, token(&request.headers)?, lease_ms).await?;
     let lease_expires_at = run.queue.as_ref().and_then(|queue| queue.lease_expires_at);
-    let renewed = Renewed { lease_expires_at, cancel_requested_at: run.cancel_requested_at, deadline_at: run.deadline_at };
+    let renewed = RenewedClaim { lease_expires_at, cancel_requested_at: run.cancel_requested_at, deadline_at: run.deadline_at };
     Ok(json(StatusCode::OK, &renewed))
 }
 
@@ -237,7 +237,7 @@ fn ended(run_id: RunId, result: &SentResult) -> Result<Terminal, Problem> {
 /// grant of the run. Sending the same numbers again is harmless.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/append", tag = "queue", security(("bearer" = [])),
     params(Id<RunId>), request_body = Append,
-    responses((status = 200, description = "The present state of the host.", body = Appended), AppendRefusals))]
+    responses((status = 200, description = "The present state of the host.", body = AppendOutcome), AppendRefusals))]
 pub(crate) async fn append(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let limit = request.app.host.config().limits.emit_bytes * 2;

@@ -27,7 +27,7 @@ use crate::{
 /// An event that was taken.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AcceptedEvent)]
-struct Accepted {
+struct AcceptedBody {
     /// Id of the event.
     event_id: EventId,
     /// The runs that answer it: none where no binding matches.
@@ -57,11 +57,11 @@ refusals!(AcceptRefusals = [JSON, WRITE] + [NotFound, RunnerNotFound, InvalidCon
     ),
     request_body = Envelope,
     responses(
-        (status = 200, description = "The client waited, and all runs have ended.", body = Accepted, headers(
+        (status = 200, description = "The client waited, and all runs have ended.", body = AcceptedBody, headers(
             ("Preference-Applied" = String, description = "How long it waits at most."),
             ("Idempotency-Replayed" = String, description = "`true` where the same request was made before."),
         )),
-        (status = 202, description = "Its runs continue, or no run was waiting.", body = Accepted, headers(
+        (status = 202, description = "Its runs continue, or no run was waiting.", body = AcceptedBody, headers(
             ("Location" = String, description = "The run, where there is one."),
             ("Preference-Applied" = String, description = "How long it has waited at most."),
             ("Idempotency-Replayed" = String, description = "`true` where the same request was made before."),
@@ -122,7 +122,7 @@ async fn answer(app: &App, accepted: AcceptedEvent, runs: Vec<Run>, wait: Option
         answered.push(AcceptedRun { run, output });
     }
     let status = if finished { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let answer = Accepted { event_id: accepted.event_id, runs: answered };
+    let answer = AcceptedBody { event_id: accepted.event_id, runs: answered };
     let response = location.map_or_else(|| json(status, &answer), |location| located(status, location, &answer));
     let mut response = replayed(response, accepted.repeated);
     if let Some(applied) = wait.and_then(|wait| HeaderValue::try_from(format!("wait={}", wait.as_secs())).ok()) {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     access::ApiRequest,
-    control_audit::Changed,
+    control_audit::AuditedChange,
     http::{Path, Problem, ProblemCode, json, located, sse, whole_page},
     openapi::refusals,
 };
@@ -26,7 +26,7 @@ refusals!(DeregisterRefusals = [WRITE] + [NotFound]);
 
 /// An executor that has registered.
 #[derive(Serialize, utoipa::ToSchema)]
-pub(crate) struct Registered {
+pub(crate) struct RegisteredExecutor {
     #[serde(flatten)]
     executor: Executor,
     /// Credential, sent as `Authorization: Bearer`. Shown once.
@@ -39,7 +39,7 @@ pub(crate) struct Registered {
 #[utoipa::path(post, path = "/api/v1/executors", tag = "queue", security(("bearer" = ["runs:execute"])),
     request_body = Registration,
     responses(
-        (status = 201, description = "The executor, with its credential.", body = Registered,
+        (status = 201, description = "The executor, with its credential.", body = RegisteredExecutor,
             headers(("Location" = String, description = "The executor."))),
         RegisterRefusals,
     ))]
@@ -54,7 +54,7 @@ pub(crate) async fn register(mut request: ApiRequest) -> Result<Response, Proble
     let registration: Registration = request.json(MAX_BODY_BYTES).await?;
     let (executor, credential) = request.app.host.register_executor(registration, request.caller.0.workspace).await?;
     let location = format!("/api/v1/executors/{}", executor.executor_id);
-    Ok(located(StatusCode::CREATED, location, &Registered { executor, credential }))
+    Ok(located(StatusCode::CREATED, location, &RegisteredExecutor { executor, credential }))
 }
 
 refusals!(ListRefusals = []);
@@ -153,7 +153,7 @@ pub(crate) async fn heartbeat(Path(id): Path<String>, mut request: ApiRequest) -
     let (executor, changed) = request.app.host.heartbeat(&id, change).await?;
     let mut response = json(StatusCode::OK, &executor);
     if changed {
-        response.extensions_mut().insert(Changed);
+        response.extensions_mut().insert(AuditedChange);
     }
     Ok(response)
 }

@@ -20,7 +20,7 @@ const MAX_CURSOR_BYTES: usize = 64;
 /// A key that was just made.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CreatedKey)]
-struct Created {
+struct CreatedKey {
     #[serde(flatten)]
     key: Key,
     /// The key itself. Shown once.
@@ -36,7 +36,7 @@ refusals!(CreateRefusals = [JSON, WRITE] + [Conflict]);
 #[utoipa::path(post, path = "/api/v1/keys", tag = "keys", security(("bearer" = ["admin"])),
     request_body = NewKey,
     responses(
-        (status = 201, description = "The key.", body = Created, headers(("Location" = String, description = "The key, without its secret."))),
+        (status = 201, description = "The key.", body = CreatedKey, headers(("Location" = String, description = "The key, without its secret."))),
         CreateRefusals,
     ))]
 pub(crate) async fn create(mut request: ApiRequest) -> Result<Response, Problem> {
@@ -44,7 +44,7 @@ pub(crate) async fn create(mut request: ApiRequest) -> Result<Response, Problem>
     let new_key: NewKey = request.json(MAX_BODY_BYTES).await?;
     let (key, token) = request.app.host.create_key(&request.caller.0, new_key).await.map_err(Problem::of_field)?;
     let location = format!("/api/v1/keys/{}", key.key_id);
-    Ok(located(StatusCode::CREATED, location, &Created { key, token }))
+    Ok(located(StatusCode::CREATED, location, &CreatedKey { key, token }))
 }
 
 refusals!(ListRefusals = [InvalidCursor]);

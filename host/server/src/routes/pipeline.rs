@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::{
     access::{ApiRequest, caller::Caller},
-    agents::{media, read::Spooled},
+    agents::{media, read::SpooledFile},
     agui::event::{Content, Part, Source},
     app::App,
     http::{Problem, located, replayed},
@@ -91,7 +91,7 @@ async fn keep_bytes(app: &App, caller: &Caller, envelope: &mut Envelope) -> Resu
         let source = Source::Data { value: value.to_owned(), mime_type: mime_type.to_owned() };
         let is_image = mime_type.starts_with("image/");
         let content = Content::Parts(vec![if is_image { Part::Image { source } } else { Part::Document { source } }]);
-        let kept = media::stored(app, caller, &thread, 0, &content, &Spooled::default()).await.map_err(|problem| {
+        let kept = media::stored(app, caller, &thread, 0, &content, &SpooledFile::default()).await.map_err(|problem| {
             let detail = problem.detail().replace("messages[0].content[0]", &field);
             Problem::new(problem.code(), detail).in_field(field.clone())
         })?;

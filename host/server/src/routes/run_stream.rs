@@ -24,7 +24,7 @@ pub(crate) fn stream(app: &App, id: RunId, after: u64, dialect: Option<Dialect>)
     let events = app.host.follow(id, after)?;
     let watch = app.host.watch(id).looking();
     let open = app.http.streaming();
-    let events = events.scan(Reading::On, move |reading, event| future::ready(step(reading, id, event, dialect)));
+    let events = events.scan(StreamState::On, move |reading, event| future::ready(step(reading, id, event, dialect)));
     let events = stream::once(future::ready(Event::default().retry(RETRY)))
         .chain(events)
         .take_until(app.closing.clone().cancelled_owned());
@@ -32,17 +32,17 @@ pub(crate) fn stream(app: &App, id: RunId, after: u64, dialect: Option<Dialect>)
 }
 
 /// The state of the stream.
-enum Reading {
+enum StreamState {
     On,
     Broken,
 }
 
-fn step(reading: &mut Reading, id: RunId, event: Result<RunEvent, HostError>, dialect: Option<Dialect>) -> Option<Event> {
-    if matches!(reading, Reading::Broken) {
+fn step(reading: &mut StreamState, id: RunId, event: Result<RunEvent, HostError>, dialect: Option<Dialect>) -> Option<Event> {
+    if matches!(reading, StreamState::Broken) {
         return None;
     }
     Some(encode(id, event, dialect).unwrap_or_else(|problem| {
-        *reading = Reading::Broken;
+        *reading = StreamState::Broken;
         // Without an `id`, so that a client continues from its last position after a reconnect.
         Event::default().event("problem").data(problem.to_json())
     }))

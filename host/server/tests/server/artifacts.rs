@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
-use crate::support::{Running, started_with};
+use crate::support::{TestServer, started_with};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::Value;
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR and more";
 
-async fn upload(server: &Running, query: &str, media_type: &str, content: &[u8]) -> Response {
+async fn upload(server: &TestServer, query: &str, media_type: &str, content: &[u8]) -> Response {
     let request = server.request(Method::POST, &format!("/api/v1/artifacts{query}")).body(content.to_vec());
     request.header("content-type", media_type).send().await.unwrap()
 }
@@ -17,7 +17,7 @@ async fn json(response: Response) -> Value {
     serde_json::from_slice(&response.bytes().await.unwrap()).unwrap()
 }
 
-async fn get(server: &Running, path: &str, headers: &[(&str, &str)]) -> Response {
+async fn get(server: &TestServer, path: &str, headers: &[(&str, &str)]) -> Response {
     let mut request = server.request(Method::GET, path);
     for (name, value) in headers {
         request = request.header(*name, *value);

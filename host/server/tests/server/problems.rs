@@ -2,18 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
-use crate::support::{Running, started_with};
+use crate::support::{TestServer, started_with};
 use agent_host_protocol::{EventId, RunId};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-async fn started() -> Running {
+async fn started() -> TestServer {
     started_with(|_| ()).await
 }
 
 const EVENT: &str = r#"{"event_type":"message.received","input":{"text":"hi"}}"#;
 
-async fn post(server: &Running, path: &str, headers: &[(&str, &str)], body: impl Into<reqwest::Body>) -> reqwest::Response {
+async fn post(server: &TestServer, path: &str, headers: &[(&str, &str)], body: impl Into<reqwest::Body>) -> reqwest::Response {
     let mut request = server.request(Method::POST, path).body(body);
     for (name, value) in headers {
         request = request.header(*name, *value);

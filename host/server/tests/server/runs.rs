@@ -5,7 +5,7 @@
 
 use agent_host_config::BindingConfig;
 
-use crate::support::{Running, started_with};
+use crate::support::{TestServer, started_with};
 use agent_host_protocol::RunId;
 use eventsource_stream::Eventsource;
 use futures_util::StreamExt;
@@ -14,11 +14,11 @@ use serde_json::Value;
 
 const EVENT: &str = r#"{"event_type":"message.received","input":{"text":"hi"}}"#;
 
-async fn bound() -> Running {
+async fn bound() -> TestServer {
     started_with(|config| config.bindings.push(BindingConfig::for_runner("plugin:nobody/nothing/default".parse().unwrap()))).await
 }
 
-async fn send(server: &Running, prefer: Option<&str>) -> Response {
+async fn send(server: &TestServer, prefer: Option<&str>) -> Response {
     let request = server.request(Method::POST, "/api/v1/events").header("content-type", "application/json").body(EVENT);
     let request = prefer.into_iter().fold(request, |request, prefer| request.header("prefer", prefer));
     request.send().await.unwrap()
@@ -29,12 +29,12 @@ async fn json(response: Response) -> Value {
 }
 
 /// A run that has ended.
-async fn ended(server: &Running) -> Value {
+async fn ended(server: &TestServer) -> Value {
     let mut answer = json(send(server, Some("wait=10")).await).await;
     answer["runs"][0].take()
 }
 
-async fn stream(server: &Running, path: &str, last_event_id: Option<&str>) -> Response {
+async fn stream(server: &TestServer, path: &str, last_event_id: Option<&str>) -> Response {
     let request = server.request(Method::GET, path).header("accept", "text/event-stream");
     last_event_id.into_iter().fold(request, |request, id| request.header("last-event-id", id)).send().await.unwrap()
 }

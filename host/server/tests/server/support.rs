@@ -9,7 +9,7 @@ use reqwest::Method;
 use tokio::{sync::oneshot, task::JoinHandle};
 
 /// A server that goes down when this is dropped.
-pub(crate) struct Running {
+pub(crate) struct TestServer {
     #[allow(dead_code, reason = "not every test looks behind the server")]
     pub(crate) host: Host,
     base: String,
@@ -20,7 +20,7 @@ pub(crate) struct Running {
 }
 
 /// A server whose configuration was changed by `change`.
-pub(crate) async fn started_with(change: impl FnOnce(&mut Config)) -> Running {
+pub(crate) async fn started_with(change: impl FnOnce(&mut Config)) -> TestServer {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default_in(dir.path());
     config.listen = "127.0.0.1:0".parse().unwrap();
@@ -35,10 +35,10 @@ pub(crate) async fn started_with(change: impl FnOnce(&mut Config)) -> Running {
         server.serve(async { stopped.await.unwrap_or(()) }).await.unwrap();
     });
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    Running { host, base, client, _stop: stop, _serving: serving, _dir: dir }
+    TestServer { host, base, client, _stop: stop, _serving: serving, _dir: dir }
 }
 
-impl Running {
+impl TestServer {
     pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         self.client.request(method, format!("{}{path}", self.base))
     }

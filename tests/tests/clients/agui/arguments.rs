@@ -67,7 +67,7 @@ async fn long_arguments_are_seen_by_the_client_in_the_history_and_in_the_record(
         { "runId": "s2", "say": "And?", "props": { "script": [{ "do": "say", "text": "Done." }] } },
     ] });
     let played = &play(Client::Today, &[scenario])[0];
-    played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+    played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
     assert_eq!(played.turn(1).of("MESSAGES_SNAPSHOT").len(), 0, "{:#}", played.turn(1).0);
 }
 

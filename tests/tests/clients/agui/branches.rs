@@ -17,7 +17,7 @@ fn user(id: &str, text: &str) -> Value {
 }
 
 /// The messages of a thread that people see: role and text.
-async fn shown(host: &Host, thread: &str) -> Vec<String> {
+async fn thread_texts(host: &Host, thread: &str) -> Vec<String> {
     let found = host.thread(thread).await;
     let all = found["messages"].as_array().unwrap().iter();
     all.map(|message| format!("{}: {}", plain(&message["role"]), plain(&message["content"]))).collect()
@@ -40,7 +40,7 @@ async fn two_turns(host: &Host, thread: &str) {
     let mut before = history(host, thread).await;
     before.push(user("u2", "second"));
     run(host, thread, &format!("{thread}-2"), &say("two"), before).await;
-    assert_eq!(shown(host, thread).await, ["user: first", "assistant: one", "user: second", "assistant: two"]);
+    assert_eq!(thread_texts(host, thread).await, ["user: first", "assistant: one", "user: second", "assistant: two"]);
 }
 
 /// The facts of branches in the record of an AG-UI run.
@@ -61,12 +61,12 @@ async fn no_message_is_an_empty_input() {
     let events = run(&host, "empty", "e-1", &script, Vec::new()).await;
     let seen: Value = serde_json::from_str(&View::of(&events).texts("assistant")[0]).unwrap();
     assert_eq!(seen["text"].as_str().unwrap_or_default(), "", "{seen:#}");
-    assert_eq!(shown(&host, "empty").await.len(), 1, "the answer, and no message of the user");
+    assert_eq!(thread_texts(&host, "empty").await.len(), 1, "the answer, and no message of the user");
     // The same request is the same run, and a thread with history takes an empty request too.
     let again = host.run(&with(input("empty", "e-1", &script), json!({ "messages": [] }))).await.rest().await;
     sound(&again, "empty", "e-1");
     run(&host, "empty", "e-2", &say("still here"), Vec::new()).await;
-    assert_eq!(shown(&host, "empty").await.len(), 2);
+    assert_eq!(thread_texts(&host, "empty").await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,7 +86,7 @@ async fn the_same_message_again_has_another_answer() {
         "{facts:#?}"
     );
     assert_eq!(facts[0]["data"]["message_id"], "u2");
-    let now = shown(&host, "t").await;
+    let now = thread_texts(&host, "t").await;
     assert_eq!((now.len(), &now[..3]), (4, ["user: first", "assistant: one", "user: second"].map(str::to_owned).as_slice()));
     assert!(!now[3].contains("two"), "{now:?}");
     // The record of the first answer is as it was.
@@ -95,9 +95,9 @@ async fn the_same_message_again_has_another_answer() {
     // It holds after a power failure, and from the beginning as well.
     host.kill();
     host.revive();
-    assert_eq!(shown(&host, "t").await, now);
+    assert_eq!(thread_texts(&host, "t").await, now);
     run(&host, "t", "first-again", &say("uno"), before[..1].to_vec()).await;
-    assert_eq!(shown(&host, "t").await, ["user: first", "assistant: uno"]);
+    assert_eq!(thread_texts(&host, "t").await, ["user: first", "assistant: uno"]);
     // Who shows an answer that has left is behind: the message is taken, and the client is shown what holds.
     let mut behind = before.clone();
     behind.push(user("u3", "third"));
@@ -117,17 +117,17 @@ async fn a_changed_message_begins_another_branch() {
     let events = run(&host, "t", "edit-last", &say("better"), edited).await;
     let snapshot = events.iter().find(|event| event["type"] == "MESSAGES_SNAPSHOT").expect("it is shown what holds");
     assert!(snapshot.to_string().contains("second, better") && !snapshot.to_string().contains("two"), "{snapshot}");
-    assert_eq!(shown(&host, "t").await, ["user: first", "assistant: one", "user: second, better", "assistant: better"]);
+    assert_eq!(thread_texts(&host, "t").await, ["user: first", "assistant: one", "user: second, better", "assistant: better"]);
     assert_eq!(branch_of(&host, "t").await[0]["data"]["reason"], "edit");
     // Again, after the edit.
     let before = history(&host, "t").await;
     run(&host, "t", "again", &say("best"), before[..3].to_vec()).await;
-    assert_eq!(shown(&host, "t").await[3], "assistant: best");
+    assert_eq!(thread_texts(&host, "t").await[3], "assistant: best");
     // Another message in the place of the second.
     let mut replaced = history(&host, "t").await[..2].to_vec();
     replaced.push(user("u9", "instead"));
     run(&host, "t", "replace", &json!([{ "do": "history" }]), replaced).await;
-    let now = shown(&host, "t").await;
+    let now = thread_texts(&host, "t").await;
     assert_eq!((now.len(), now[2].as_str()), (4, "user: instead"));
     assert!(!now[3].contains("best") && !now[3].contains("better"), "{now:?}");
     // An earlier message, and a new one behind it: both are taken, and the new one is answered.
@@ -135,7 +135,7 @@ async fn a_changed_message_begins_another_branch() {
     both[0] = user("u1", "first, otherwise");
     both.push(user("u10", "last"));
     run(&host, "t", "both", &say("done"), both).await;
-    assert_eq!(shown(&host, "t").await, ["user: first, otherwise", "user: last", "assistant: done"]);
+    assert_eq!(thread_texts(&host, "t").await, ["user: first, otherwise", "user: last", "assistant: done"]);
     // The list names the thread by its first message.
     let list = host.http.get(host.url("/agents/stage/threads")).send().await.unwrap().json::<Value>().await.unwrap();
     assert!(list.to_string().contains("last") || list.to_string().contains("otherwise"), "{list:#}");
@@ -177,7 +177,7 @@ async fn of_two_tabs_one_begins_the_branch() {
         let (status, response) = problem(refused).await;
         assert_eq!((status, &response["code"]), (409, &json!("thread_busy")), "{busy}: {response:#}");
         Wire::open(taken).await.rest().await;
-        assert_eq!(shown(&host, "t").await, ["user: first", "assistant: one", "user: second", "assistant: word by word"]);
+        assert_eq!(thread_texts(&host, "t").await, ["user: first", "assistant: one", "user: second", "assistant: word by word"]);
     }
 }
 
@@ -199,13 +199,13 @@ async fn stock_clients_ask_again_and_edit() {
         ]);
         let scenario = json!({ "name": name, "url": host.url("/agents/stage/run"), "threadId": name, "turns": turns });
         let played = &play(client, &[scenario])[0];
-        played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+        played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
         assert_eq!(played.turn(2).texts("assistant"), ["one", "two again"], "{client:?}");
         assert_eq!(played.turn(3).texts("user"), ["first", "second, better"], "{client:?}");
         assert_eq!(played.turn(4).texts("assistant"), ["one", "best"], "{client:?}");
         assert_eq!(played.turn(6).texts("assistant"), ["uno", "three"], "{client:?}");
         assert_eq!(played.turn(6).texts("user"), ["first, better", "third"], "{client:?}");
         let expected = ["user: first, better", "assistant: uno", "user: third", "assistant: three"];
-        assert_eq!(shown(&host, name).await, expected, "{client:?}");
+        assert_eq!(thread_texts(&host, name).await, expected, "{client:?}");
     }
 }

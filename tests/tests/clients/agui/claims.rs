@@ -90,7 +90,7 @@ async fn a_new_thread_begins_with_the_history_of_its_client() {
             ],
         });
         let played = &play(client, &[scenario])[0];
-        played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+        played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
         // The second turn shows the same history, which contradicts nothing.
         assert_eq!(played.turn(1).of("MESSAGES_SNAPSHOT").len(), 0, "{client:?}: {:#}", played.turn(1).0);
 
@@ -176,7 +176,7 @@ async fn the_page_of_a_client_reaches_the_model_as_data() {
         "turns": [turn(1, &context), turn(2, &long)],
     });
     let played = &play(Client::Today, &[scenario])[0];
-    played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+    played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
     let prompts = model.prompts();
     let [first, second] = prompts.as_slice() else { panic!("{prompts:#?}") };
     let (_, last) = first.last().unwrap();

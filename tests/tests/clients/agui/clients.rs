@@ -10,19 +10,19 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::agui::{
-    node::{Client, Played, Turn, play},
+    node::{Client, PlayedScenario, Turn, play},
     scenarios::{self, PIXEL, TEXT, pick, picker},
     support::Host,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_client_of_today_takes_everything_as_it_was_meant() {
-    talks(Client::Today).await;
+    plays_all_scenarios(Client::Today).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_client_that_knows_nothing_of_1_0_takes_everything_too() {
-    talks(Client::Old).await;
+    plays_all_scenarios(Client::Old).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -31,7 +31,7 @@ async fn protobuf_says_the_same_as_text() {
     let mut inputs = Vec::new();
     for (n, scenario) in scenarios::all().into_iter().enumerate() {
         for (wire, accept) in [("sse", "text/event-stream"), ("proto", "application/vnd.ag-ui.event+proto, text/event-stream")] {
-            let mut scenario = alone(&host, &scenario, &format!("{wire}-{n}"));
+            let mut scenario = single_turn(&host, &scenario, &format!("{wire}-{n}"));
             scenario["accept"] = json!(accept);
             inputs.push(scenario);
         }
@@ -40,7 +40,7 @@ async fn protobuf_says_the_same_as_text() {
     for two in played.chunks(2) {
         let [text, binary] = [&two[0], &two[1]].map(|played| played.turn(0));
         let end = text.events().last().unwrap()["type"].as_str().unwrap();
-        binary.well(end);
+        binary.ended_without_fault(end);
         let shape = |turn: Turn<'_>| -> Vec<Value> {
             let messages = turn.messages().iter();
             messages.map(|message| json!([message["role"], without_ids(&message["content"]), calls(message)])).collect()
@@ -105,7 +105,7 @@ async fn images_come_by_their_address_and_are_kept() {
         });
         let before = asked.load(Ordering::Relaxed);
         let played = &play(client, &[inputs])[0];
-        played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+        played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
         let seen = played.turn(0).printed();
         let pictures = ["contents", "attachments"].map(|name| seen[name].as_array().unwrap()).into_iter().flatten();
         let pictures: Vec<_> = pictures.filter(|part| part["media_type"] == "image/png").collect();
@@ -139,7 +139,7 @@ fn without_ids(content: &Value) -> Value {
 }
 
 /// A scenario of one run in a thread of its own.
-fn alone(host: &Host, scenario: &scenarios::Scenario, thread: &str) -> Value {
+fn single_turn(host: &Host, scenario: &scenarios::Scenario, thread: &str) -> Value {
     let turn = json!({ "runId": format!("{thread}-1"), "say": "Do it.", "props": { "script": scenario.script } });
     json!({
         "name": scenario.name, "url": host.url("/agents/stage/run"), "threadId": thread, "state": { "mine": "first" },
@@ -147,17 +147,17 @@ fn alone(host: &Host, scenario: &scenarios::Scenario, thread: &str) -> Value {
     })
 }
 
-async fn talks(client: Client) {
+async fn plays_all_scenarios(client: Client) {
     let host = Host::start("").await;
     let simple = scenarios::all();
     let mut inputs: Vec<Value> =
-        simple.iter().enumerate().map(|(n, scenario)| alone(&host, scenario, &format!("simple-{n}"))).collect();
+        simple.iter().enumerate().map(|(n, scenario)| single_turn(&host, scenario, &format!("simple-{n}"))).collect();
     inputs.extend(conversations(&host));
     let played = play(client, &inputs);
     for (scenario, played) in simple.iter().zip(&played) {
         println!("{client:?}: {}", scenario.name);
         let turn = played.turn(0);
-        turn.well(scenario.end);
+        turn.ended_without_fault(scenario.end);
         assert_eq!(turn.events()[0]["type"], "RUN_STARTED");
         shows(client, scenario.name, turn);
     }
@@ -388,12 +388,12 @@ fn conversations(host: &Host) -> Vec<Value> {
 }
 
 /// Checks the view of a client after a conversation.
-fn went(client: Client, played: &Played) {
+fn went(client: Client, played: &PlayedScenario) {
     let turn = |number| played.turn(number);
     let last = played.turns().last().unwrap();
     match played.name() {
         "two turns" => {
-            played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+            played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
             let texts = last.texts("assistant");
             assert_eq!((texts.len(), &texts[..2]), (3, &["One.", "Two."][..]), "{texts:?}");
             let history = last.printed().to_string();
@@ -403,13 +403,13 @@ fn went(client: Client, played: &Played) {
             }
         }
         "state back" => {
-            played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+            played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
             assert_eq!(turn(0).0["state"], json!({ "color": "red", "size": 1 }));
             assert_eq!(last.printed()["state"], json!({ "color": "blue", "size": 2 }));
             assert_eq!(last.0["state"], json!({ "color": "blue", "size": 2 }));
         }
         "frontend tool" => {
-            turn(0).well("RUN_FINISHED");
+            turn(0).ended_without_fault("RUN_FINISHED");
             assert_eq!(turn(0).of("TOOL_CALL_RESULT").len(), 0, "it is for the front end to answer");
             let call = turn(0).of("TOOL_CALL_START")[0]["toolCallId"].clone();
             let outcome = &turn(0).events().last().unwrap()["outcome"];
@@ -417,50 +417,50 @@ fn went(client: Client, played: &Played) {
                 Client::Today => assert_eq!(*outcome, json!({ "type": "success", "pendingToolCallIds": [call] })),
                 Client::Old => assert_eq!(outcome["pendingToolCallIds"], Value::Null),
             }
-            last.well("RUN_FINISHED");
+            last.ended_without_fault("RUN_FINISHED");
             let texts = last.texts("assistant");
             assert!(texts.iter().any(|text| text.contains("blue")), "{texts:?}");
             assert_eq!(texts.last(), Some(&"Thanks."));
         }
         "two frontend tools" => {
-            played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+            played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
             let printed = last.printed();
             let texts: Vec<_> = printed.as_array().unwrap().iter().map(|output| &output["text"]).collect();
             assert_eq!(texts, ["1st", "2nd"]);
         }
         "interrupt" => {
-            turn(0).well("RUN_FINISHED");
+            turn(0).ended_without_fault("RUN_FINISHED");
             let first = turn(0);
             let interrupts = first.0["interrupts"].as_array().unwrap();
             assert_eq!(interrupts.len(), 1, "{interrupts:?}");
             assert_eq!((&interrupts[0]["reason"], &interrupts[0]["message"]), (&json!("confirmation"), &json!("May I?")));
-            last.well("RUN_FINISHED");
+            last.ended_without_fault("RUN_FINISHED");
             assert_eq!(last.texts("assistant"), ["Before.", r#"{"submitted":true}"#, "After."]);
             assert_eq!(last.0["interrupts"], json!([]));
         }
         "interrupt with a form" => {
-            turn(0).well("RUN_FINISHED");
+            turn(0).ended_without_fault("RUN_FINISHED");
             let interrupt = &turn(0).0["interrupts"][0];
             assert_eq!(
                 (&interrupt["reason"], &interrupt["responseSchema"]["required"]),
                 (&json!("input_required"), &json!(["name"]))
             );
-            last.well("RUN_FINISHED");
+            last.ended_without_fault("RUN_FINISHED");
             assert_eq!(last.printed(), json!({ "submitted": { "name": "Ada" } }));
         }
         "declined" => {
-            last.well("RUN_FINISHED");
+            last.ended_without_fault("RUN_FINISHED");
             assert!(last.printed().get("declined").is_some(), "{}", last.printed());
         }
         "asked twice" => {
             assert_eq!(turn(1).0["interrupts"].as_array().unwrap().len(), 1);
-            last.well("RUN_FINISHED");
+            last.ended_without_fault("RUN_FINISHED");
             assert_eq!(last.texts("assistant"), [r#"{"submitted":true}"#, r#"{"submitted":"y"}"#]);
         }
         "approval" => {
             let interrupt = &turn(0).0["interrupts"][0];
             assert_eq!(interrupt["metadata"]["action"], "message.edit", "{interrupt}");
-            last.well("RUN_FINISHED");
+            last.ended_without_fault("RUN_FINISHED");
             assert!(last.printed().get("denied").is_some(), "{}", last.printed());
         }
         "cancel" => {
@@ -469,25 +469,25 @@ fn went(client: Client, played: &Played) {
             let end = cancelled.events().last().unwrap();
             match client {
                 Client::Today => {
-                    cancelled.well("RUN_FINISHED");
+                    cancelled.ended_without_fault("RUN_FINISHED");
                     assert_eq!(end["outcome"], json!({ "type": "cancelled" }), "{end}");
                 }
                 Client::Old => {
-                    cancelled.well("RUN_ERROR");
+                    cancelled.ended_without_fault("RUN_ERROR");
                     assert_eq!(end["code"], "RUN_CANCELED", "{end}");
                 }
             }
             assert_eq!(cancelled.of("TEXT_MESSAGE_END").len(), 1, "what was open is closed");
-            last.well("RUN_FINISHED");
+            last.ended_without_fault("RUN_FINISHED");
             assert_eq!(last.texts("assistant").last(), Some(&"Here."));
         }
         "after an error" => {
-            turn(0).well("RUN_ERROR");
-            last.well("RUN_FINISHED");
+            turn(0).ended_without_fault("RUN_ERROR");
+            last.ended_without_fault("RUN_FINISHED");
             assert_eq!(last.texts("assistant"), ["Better."]);
         }
         "image" => {
-            played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+            played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
             let seen = turn(0).printed();
             let parts = ["contents", "attachments"].map(|name| seen[name].as_array().unwrap()).into_iter().flatten();
             let pictures: Vec<_> = parts.filter(|part| part["media_type"] == "image/png").collect();
@@ -497,12 +497,12 @@ fn went(client: Client, played: &Played) {
             assert!(seen["text"].as_str().is_some_and(|text| text.contains("What is this?")), "{seen}");
         }
         "hung up" => {
-            last.well("RUN_FINISHED");
+            last.ended_without_fault("RUN_FINISHED");
             assert_eq!(last.texts("assistant"), ["It goes on without you."]);
         }
         "same run again" => {
             for turn in played.turns() {
-                turn.well("RUN_FINISHED");
+                turn.ended_without_fault("RUN_FINISHED");
                 assert_eq!(turn.texts("assistant"), ["Once."], "it was not executed again, and is not shown twice");
             }
             assert_eq!(last.texts("user"), ["Talk."], "another page sees what was said");

@@ -36,7 +36,7 @@ const RECONNECTS: [Reconnect; 5] = [Reconnect::Run, Reconnect::Connect, Reconnec
 
 /// The view of a client so far.
 #[derive(Default)]
-struct Seen {
+struct SeenEvents {
     view: View,
     /// Of those who put together what came before a cut and after it: one stream.
     joined: Vec<Value>,
@@ -44,7 +44,7 @@ struct Seen {
     last: Option<Frame>,
 }
 
-impl Seen {
+impl SeenEvents {
     /// A view without an interruption.
     fn of(way: Reconnect, frames: Vec<Frame>) -> Self {
         let joined: Vec<Value> = frames.iter().map(|frame| frame.data.clone()).collect();
@@ -65,7 +65,7 @@ impl Reconnect {
     }
 
     /// Reads so many events of a new run, then the connection is gone.
-    async fn begin(self, host: &Host, thread: &str, run: &str, input: &Value, count: usize) -> Seen {
+    async fn begin(self, host: &Host, thread: &str, run: &str, input: &Value, count: usize) -> SeenEvents {
         let mut wire = match self {
             // The ids are those of the log, so the run is followed there; somebody else has asked for it.
             Self::Events => {
@@ -76,11 +76,11 @@ impl Reconnect {
             }
             _ => host.run(input).await,
         };
-        Seen::of(self, wire.take(count).await)
+        SeenEvents::of(self, wire.take(count).await)
     }
 
     /// Comes back, and reads so many events, or to the end.
-    async fn come_back(self, host: &Host, thread: &str, run: &str, input: &Value, seen: &mut Seen, count: usize) {
+    async fn come_back(self, host: &Host, thread: &str, run: &str, input: &Value, seen: &mut SeenEvents, count: usize) {
         let mut run_id = run.to_owned();
         let wire = match self {
             Self::Run => Some(host.run(&with_half(input, &seen.view)).await),
@@ -271,7 +271,7 @@ async fn the_stock_client_that_is_cut_after_each_event_shows_the_whole_answer_on
             let (first, second) = (played.turn(0), played.turn(1));
             let ended = first.events().last().is_some_and(is_terminal);
             assert!(ended || first.0["error"] != Value::Null, "{}: nothing was cut: {:#}", played.name(), first.0);
-            second.well("RUN_FINISHED");
+            second.ended_without_fault("RUN_FINISHED");
             let view = View {
                 messages: second.messages().to_vec(),
                 state: second.0["state"].clone(),

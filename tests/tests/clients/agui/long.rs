@@ -35,7 +35,7 @@ async fn a_thread_with_long_answers_goes_on() {
         let scenario = json!({ "name": name, "url": host.url("/agents/stage/run"), "threadId": name, "turns": turns });
         let played = &play(client, &[scenario])[0];
         for (n, turn) in played.turns().enumerate() {
-            turn.well("RUN_FINISHED");
+            turn.ended_without_fault("RUN_FINISHED");
             assert!(turn.texts("assistant").last().unwrap().starts_with(&format!("{n}: ")), "{name} {n}");
             assert_eq!(turn.of("MESSAGES_SNAPSHOT").len(), 0, "what the client has is what the host has");
         }
@@ -71,7 +71,7 @@ async fn a_photo_in_a_message_is_taken_and_comes_again_with_the_history() {
                 { "runId": format!("{thread}-2"), "say": "And now?", "props": { "script": [{ "do": "say", "text": "The same." }] } },
             ] });
             let played = &play(client, &[scenario])[0];
-            played.turns().for_each(|turn| turn.well("RUN_FINISHED"));
+            played.turns().for_each(|turn| turn.ended_without_fault("RUN_FINISHED"));
             let seen = played.turn(0).printed();
             let parts = ["contents", "attachments"].map(|name| seen[name].as_array().unwrap()).into_iter().flatten();
             let pictures: Vec<_> = parts.filter(|part| part["media_type"] == "image/png").collect();

@@ -33,7 +33,7 @@ impl Client {
 }
 
 /// Plays scenarios one after the other in one process, and gives what came of each.
-pub fn play(client: Client, scenarios: &[Value]) -> Vec<Played> {
+pub fn play(client: Client, scenarios: &[Value]) -> Vec<PlayedScenario> {
     let dir = tempfile::tempdir().unwrap();
     let (input_file, output, log) = (dir.path().join("told.json"), dir.path().join("output.json"), dir.path().join("log"));
     fs::write(&input_file, serde_json::to_vec(scenarios).unwrap()).unwrap();
@@ -59,15 +59,15 @@ pub fn play(client: Client, scenarios: &[Value]) -> Vec<Played> {
         assert!(status.success(), "the client ended with {status}:\n{}", fs::read_to_string(&log).unwrap());
     });
     let output: Value = serde_json::from_slice(&fs::read(&output).unwrap()).unwrap();
-    let played: Vec<_> = output["played"].as_array().unwrap().iter().cloned().map(Played).collect();
+    let played: Vec<_> = output["played"].as_array().unwrap().iter().cloned().map(PlayedScenario).collect();
     assert_eq!(played.len(), scenarios.len());
     played
 }
 
 /// The view of a client on a scenario.
-pub struct Played(pub Value);
+pub struct PlayedScenario(pub Value);
 
-impl Played {
+impl PlayedScenario {
     pub fn name(&self) -> &str {
         self.0["name"].as_str().unwrap()
     }
@@ -114,7 +114,7 @@ impl<'a> Turn<'a> {
 
     /// The client took everything without a word, and the run ended once, as it says.
     #[track_caller]
-    pub fn well(&self, end: &str) {
+    pub fn ended_without_fault(&self, end: &str) {
         assert_eq!(self.0["error"], Value::Null, "{:#}", self.0);
         assert_eq!(self.0["said"].as_array().unwrap().len(), 0, "{:#}", self.0);
         self.ended(end);

@@ -33,7 +33,7 @@ async fn a_page_that_was_reloaded_goes_on_while_a_frontend_tool_waits() {
             ] });
             let played = &play(client, &[scenario])[0];
             for turn in played.turns() {
-                turn.well("RUN_FINISHED");
+                turn.ended_without_fault("RUN_FINISHED");
             }
             assert_eq!(played.turn(2).texts("assistant").last(), Some(&"Still here."), "{thread}");
             // The call has a result that says what became of it, and the run that asked is cancelled.

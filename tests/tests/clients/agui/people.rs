@@ -14,7 +14,7 @@ fn script() -> Value {
 }
 
 /// Begins a run that asks, and gives its interrupt.
-async fn asked(host: &Host, thread: &str) -> Value {
+async fn interrupt_of(host: &Host, thread: &str) -> Value {
     let events = host.run(&input(thread, "r1", &script())).await.rest().await;
     sound(&events, thread, "r1");
     events.last().unwrap()["outcome"]["interrupts"][0].clone()
@@ -26,7 +26,7 @@ fn resumed(thread: &str, interrupt: &Value) -> Value {
 }
 
 /// Milliseconds from now to the expiry of an interrupt, which is that of its action.
-async fn left(host: &Host, interrupt: &Value) -> i64 {
+async fn ms_until_expiry(host: &Host, interrupt: &Value) -> i64 {
     let path = format!("/api/v1/actions/{}", interrupt["id"].as_str().unwrap());
     let action: Value = host.http.get(host.url(&path)).send().await.unwrap().json().await.unwrap();
     let at = action["request"]["expires_at"].as_u64().unwrap_or_else(|| panic!("{action:#}"));
@@ -39,18 +39,18 @@ async fn an_interrupt_is_answered_until_it_says_it_expires() {
     // The wait does not count, so the deadline of the run is no limit for people.
     let binding = |more: &str| config("", "").replace("[[bindings]]", &format!("[[bindings]]\n{more}"));
     let host = Host::with_config("loopback_without_key = true", &binding("deadline_ms = 1500")).await;
-    let interrupt = asked(&host, "waits").await;
-    assert!(left(&host, &interrupt).await > 23 * 60 * 60 * 1_000, "{interrupt}");
+    let interrupt = interrupt_of(&host, "waits").await;
+    assert!(ms_until_expiry(&host, &interrupt).await > 23 * 60 * 60 * 1_000, "{interrupt}");
     tokio::time::sleep(Duration::from_millis(2_000)).await;
     let events = host.run(&resumed("waits", &interrupt)).await.rest().await;
     sound(&events, "waits", "r2");
     assert_eq!(View::of(&events).texts("assistant").last().unwrap(), "Thank you.");
     // Where it counts, people have as long as the run.
     let host = Host::with_config("loopback_without_key = true", &binding("deadline_ms = 1500\nwaiting_counts = true")).await;
-    let interrupt = asked(&host, "late").await;
-    assert!(left(&host, &interrupt).await <= 1_500, "{interrupt}");
+    let interrupt = interrupt_of(&host, "late").await;
+    assert!(ms_until_expiry(&host, &interrupt).await <= 1_500, "{interrupt}");
     host.until("late", |thread| thread["pendingInterrupts"] == json!([])).await;
-    assert!(left(&host, &interrupt).await <= 0, "it was closed too early");
+    assert!(ms_until_expiry(&host, &interrupt).await <= 0, "it was closed too early");
     let (status, response) = problem(host.post("/agents/stage/run", &resumed("late", &interrupt)).await).await;
     assert_eq!((status, &response["code"]), (410, &json!("expired")), "{response:#}");
 }

@@ -21,7 +21,7 @@ fn quick(text: &str) -> Value {
 }
 
 /// Begins a run, and reads until it says something.
-async fn begun(host: &Host, thread: &str, run: &str, script: &Value) -> Wire {
+async fn begin_run(host: &Host, thread: &str, run: &str, script: &Value) -> Wire {
     let mut wire = host.run(&input(thread, run, script)).await;
     wire.until(|event| event["type"] == "TEXT_MESSAGE_CONTENT").await;
     wire
@@ -54,7 +54,7 @@ async fn stock_clients_stop_a_run_and_send_the_next_message_at_once() {
         let played = &play(client, &[scenario])[0];
         for n in 0..4 {
             let next = played.turn(2 * n + 1);
-            next.well("RUN_FINISHED");
+            next.ended_without_fault("RUN_FINISHED");
             assert_eq!(next.texts("assistant").last(), Some(&"Here."), "{client:?}");
             let end = end_of(&host, name, &format!("{name}-stopped-{n}")).await;
             assert!(is_cancelled(&end), "{client:?}: {end}");
@@ -67,14 +67,14 @@ async fn a_cut_client_has_a_grace_to_come_back_in() {
     let host = Host::start("disconnect_grace_ms = 1500").await;
     // Cut, and back within the grace: the same run, whole.
     let script = json!([{ "do": "say", "text": "Nothing is lost of this.", "pieces": 24, "delay_ms": 100 }]);
-    drop(begun(&host, "cut", "r", &script).await);
+    drop(begin_run(&host, "cut", "r", &script).await);
     tokio::time::sleep(Duration::from_millis(500)).await;
     let events = host.run(&input("cut", "r", &script)).await.rest().await;
     sound(&events, "cut", "r");
     assert_eq!(View::of(&events).texts("assistant"), ["Nothing is lost of this."]);
     assert_eq!(events.last().unwrap()["outcome"]["type"], "success");
     // Never back: it ends, and not before the grace is over.
-    drop(begun(&host, "gone", "r", &endless()).await);
+    drop(begin_run(&host, "gone", "r", &endless()).await);
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(host.thread("gone").await["activeRun"]["runId"], "r");
     host.until("gone", |thread| thread.get("activeRun").is_none()).await;
@@ -95,7 +95,7 @@ async fn a_run_that_waits_for_people_is_not_cancelled_because_its_client_left() 
         { "do": "ask", "kind": "confirmation", "title": "May I?" },
         { "do": "say", "text": "Done." },
     ]);
-    drop(begun(&host, "asks", "r", &script).await);
+    drop(begin_run(&host, "asks", "r", &script).await);
     let asked = |thread: &Value| thread["pendingInterrupts"].as_array().is_some_and(|open| !open.is_empty());
     let thread = host.until("asks", asked).await;
     tokio::time::sleep(Duration::from_millis(900)).await;
@@ -120,7 +120,7 @@ async fn a_run_that_another_tab_watches_is_not_replaced() {
             "{response:#}"
         );
     };
-    let first = begun(&host, "tabs", "r1", &endless()).await;
+    let first = begin_run(&host, "tabs", "r1", &endless()).await;
     refused(&host, "r2").await;
     // The tab that asked is closed, and another one watches.
     let other = host.connect(&input("tabs", "look", &json!([]))).await;
@@ -137,7 +137,7 @@ async fn a_run_that_another_tab_watches_is_not_replaced() {
         host.thread("tabs").await["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user").count();
     assert_eq!(users, 2);
     // Also after a host that was killed: it does not know that somebody left, only that nobody is there.
-    drop(begun(&host, "tabs", "r5", &endless()).await);
+    drop(begin_run(&host, "tabs", "r5", &endless()).await);
     host.kill();
     host.revive();
     let events = host.run(&input("tabs", "r6", &quick("Still mine."))).await.rest().await;
@@ -154,7 +154,7 @@ async fn an_abandoned_run_is_replaced_once_whatever_endpoint_another_event_uses(
     let mut replaced = 0;
     for n in 0..16 {
         let thread = format!("race{n}");
-        drop(begun(&host, &thread, "left", &endless()).await);
+        drop(begin_run(&host, &thread, "left", &endless()).await);
         tokio::time::sleep(Duration::from_millis(n % 4)).await;
         let text = quick("from elsewhere").to_string();
         let event =

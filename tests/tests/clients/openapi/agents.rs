@@ -88,7 +88,7 @@ pub async fn agents(talk: &Talk) {
     talk.post(connect, json!({}), 400).await;
     talk.post("/agents/none/connect", first.clone(), 404).await;
     threads(talk).await;
-    asked(talk).await;
+    asks_and_answers(talk).await;
     busy(talk).await;
 }
 
@@ -153,7 +153,7 @@ async fn threads(talk: &Talk) {
 }
 
 /// An agent asks, and is answered.
-async fn asked(talk: &Talk) {
+async fn asks_and_answers(talk: &Talk) {
     let path = "/agents/asks/run";
     let host_answer = talk.post(path, input("asked", "r-1", "ask form - name"), 200).await;
     assert_eq!(events(&host_answer).last().unwrap()["outcome"]["type"], "interrupt", "{:#}", host_answer.body);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::family::{
     RUNS, children_of, family, has_ended, ids, message, post, runs, statuses,
-    support::{Ended, Host, Random},
+    support::{EndedRun, Host, Random},
     text, until_children,
 };
 
@@ -25,7 +25,7 @@ fn refused(outcome: &Value) -> &str {
 }
 
 /// Ids of the children whose start is in the record of a run.
-fn started(parent: &Ended) -> Vec<&str> {
+fn started(parent: &EndedRun) -> Vec<&str> {
     parent.of("run.child.started").into_iter().map(|data| text(data, "run_id")).collect()
 }
 

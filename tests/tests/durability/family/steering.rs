@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::family::{
     family, message, post, runs,
-    support::{Ended, Host, Random, in_order},
+    support::{EndedRun, Host, Random, in_order},
     text,
 };
 
@@ -31,7 +31,7 @@ async fn waiting(host: &Host, conversation: &str, texts: impl IntoIterator<Item 
 }
 
 /// Checks that the message was given to another run.
-async fn is_steered(host: &Host, run: &str, into: &str) -> Ended {
+async fn is_steered(host: &Host, run: &str, into: &str) -> EndedRun {
     let ended = host.ended(run).await.completed();
     let [end] = &*ended.of("run.completed") else { panic!("{ended}") };
     assert_eq!((&end["finish_reason"], &end["metadata"]["steered_into"]), (&json!("steered"), &json!(into)), "{ended}");
@@ -40,7 +40,7 @@ async fn is_steered(host: &Host, run: &str, into: &str) -> Ended {
 }
 
 /// The runs whose messages a run has taken, as its record says.
-fn taken(ended: &Ended) -> Vec<&str> {
+fn steering_texts(ended: &EndedRun) -> Vec<&str> {
     ended.of("steering.received").into_iter().map(|data| text(data, "run_id")).collect()
 }
 
@@ -66,7 +66,7 @@ async fn inputs_are_given_in_order_and_the_rest_gets_runs() {
     host.take("set end yes").await;
     let ended = host.ended(&active).await.completed();
     assert_eq!(ended.outcomes()[2..4], [json!(message_texts(0..2)), json!(message_texts(2..5))], "{ended}");
-    assert_eq!(taken(&ended), sent[..5].iter().collect::<Vec<_>>(), "{ended}");
+    assert_eq!(steering_texts(&ended), sent[..5].iter().collect::<Vec<_>>(), "{ended}");
     let mut order = vec![ended];
     for (n, run) in sent.iter().enumerate().skip(5) {
         let own = host.ended(run).await.completed();
@@ -185,8 +185,8 @@ async fn messages_for_another_binding_are_not_taken() {
         let second = runs(&host, &message(Some(conversation), "say more")).await;
         let ended = host.ended(active).await.completed();
         let pulled = [&ended.outcomes()[1], &ended.outcomes()[4]].map(|pulled| pulled.as_array().unwrap().len());
-        let is_taken = taken(&ended) == [&second[0]];
-        assert!(is_taken || taken(&ended).is_empty() && wait == 250, "{ended}");
+        let is_taken = steering_texts(&ended) == [&second[0]];
+        assert!(is_taken || steering_texts(&ended).is_empty() && wait == 250, "{ended}");
         assert_eq!(pulled.iter().sum::<usize>(), usize::from(is_taken), "{ended}");
         let others = [host.ended(behind).await, host.ended(&second[1]).await.completed()];
         assert_eq!(others[1].outcomes(), ["more"], "{}", others[1]);
@@ -244,7 +244,7 @@ async fn a_run_cancelled_during_a_pull_loses_no_message() {
             tokio::time::sleep(Duration::from_millis(pause)).await;
             host.cancel(&active).await;
             let ended = host.ended(&active).await;
-            let given: Vec<String> = taken(&ended).into_iter().map(str::to_owned).collect();
+            let given: Vec<String> = steering_texts(&ended).into_iter().map(str::to_owned).collect();
             assert_eq!(given, sent[..given.len()], "{ended}");
             for (n, run) in sent.iter().enumerate() {
                 if n < given.len() {
@@ -298,7 +298,7 @@ async fn a_flood_is_stopped_and_what_was_accepted_is_given() {
             (&json!(message_texts(0..100)), &json!(["say late"])),
             "{ended}"
         );
-        assert_eq!(taken(&ended).len(), 101, "{ended}");
+        assert_eq!(steering_texts(&ended).len(), 101, "{ended}");
         for run in sent.iter().chain([&late]) {
             is_steered(&host, run, &active).await;
         }
@@ -394,7 +394,7 @@ async fn a_second_attempt_receives_the_inputs_of_the_first() {
         (&json!(3), &json!(message_texts(0..2)), &json!(message_texts(2..3))),
         "{ended}"
     );
-    assert_eq!(taken(&ended), sent.iter().collect::<Vec<_>>(), "each was taken once: {ended}");
+    assert_eq!(steering_texts(&ended), sent.iter().collect::<Vec<_>>(), "each was taken once: {ended}");
     for run in &sent {
         is_steered(&host, run, &active).await;
     }
@@ -482,7 +482,7 @@ async fn every_message_is_given_once_whenever_its_host_was_killed() {
             let given: Vec<usize> =
                 given.map(|text| text.as_str().unwrap()["say ".len()..].split(';').next().unwrap().parse().unwrap()).collect();
             let names: Vec<_> = given.iter().map(|n| sent[*n].as_str()).collect();
-            assert_eq!(taken(&ended), names, "{ended}");
+            assert_eq!(steering_texts(&ended), names, "{ended}");
             order.extend(&given);
             lived.push((run.clone(), given, ended));
         }

@@ -2,19 +2,19 @@
 
 use agent_host_ledger::AuditRecord;
 use agent_host_tests::{
-    Outside, World,
-    world::{Ended, PATIENCE},
+    TestExecutor, World,
+    world::{EndedRun, PATIENCE},
 };
 
 use crate::outside::{LOCAL, world_of};
 
-fn audit(world: &World, ended: &Ended) -> Vec<AuditRecord> {
+fn audit(world: &World, ended: &EndedRun) -> Vec<AuditRecord> {
     world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap().items
 }
 
 #[tokio::test]
 async fn each_request_is_recorded_by_its_origin_and_outcome() {
-    let (outside, other) = (Outside::start().await, Outside::start().await);
+    let (outside, other) = (TestExecutor::start().await, TestExecutor::start().await);
     let world = world_of("outside/default", &[&outside.authority], LOCAL).await;
     let steps = [
         format!("get {}; rest", outside.url("ok/hidden-path?token=hidden-query#hidden-part")),
@@ -47,7 +47,7 @@ async fn each_request_is_recorded_by_its_origin_and_outcome() {
 
 #[tokio::test]
 async fn wasi_http_is_recorded_likewise() {
-    let (outside, other) = (Outside::start().await, Outside::start().await);
+    let (outside, other) = (TestExecutor::start().await, TestExecutor::start().await);
     let world = world_of("wasi-http/default", &[&outside.authority], LOCAL).await;
     let steps = format!("get {}; rest; get {}", outside.url("ok/hidden?hidden"), other.url("hidden?hidden"));
     let ended = world.say(&steps).await;

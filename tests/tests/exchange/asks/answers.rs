@@ -79,7 +79,7 @@ async fn invalid_answers_are_refused_without_effect() {
         assert!(problem["detail"].as_str().unwrap().contains("approve"), "{problem:#}");
     }
 
-    let question = desk.asked(&run, 2).await;
+    let question = desk.wait_for_asks(&run, 2).await;
     for (answer, status, code) in [
         (json!({ "decision": "approve" }), 400, "invalid_argument"),
         (json!({ "decision": "skip" }), 400, "invalid_argument"),
@@ -107,7 +107,7 @@ async fn invalid_answers_are_refused_without_effect() {
 async fn twenty(desk: &Desk, parks: bool) {
     for round in 0..4 {
         let run = desk.host.send(&format!("{};;say after", act("message.send", json!({ "round": round })))).await;
-        let id = desk.asked(&run, 1).await;
+        let id = desk.wait_for_asks(&run, 1).await;
         if round % 2 == 0 {
             desk.host.until_status(&run, "waiting").await;
             if parks {

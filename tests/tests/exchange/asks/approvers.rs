@@ -39,12 +39,12 @@ async fn only_known_approvers_may_answer() {
     assert!(answered_fact["detail"].as_str().unwrap().contains("by alice"), "{answered_fact:#}");
 
     // A rule that names nobody, or no rule: each of them.
-    let second = desk.asked(&run, 2).await;
+    let second = desk.wait_for_asks(&run, 2).await;
     assert_eq!(desk.send(None, &second, approve.clone()).await.0, 401);
     let deny = json!({ "decision": "deny", "reason": "no" }).to_string();
     assert_eq!(desk.send(Some("bob-token"), &second, deny).await.0, 200);
 
-    let question = desk.asked(&run, 3).await;
+    let question = desk.wait_for_asks(&run, 3).await;
     let submit = json!({ "decision": "submit", "answer": "Ada" }).to_string();
     assert_eq!(desk.send(Some("alice-token"), &question, submit.clone()).await.0, 403);
     assert_eq!(desk.send(Some("bob-token"), &question, submit).await.0, 200);

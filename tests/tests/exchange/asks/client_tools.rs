@@ -6,7 +6,7 @@ use agent_host_tests::world::PATIENCE;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::asks::support::{Ended, Host, Random, lines_of};
+use crate::asks::support::{EndedRun, Host, Random, lines_of};
 
 /// A host with a scripted guest, a tool server that counts, and clients with tools of their own.
 struct Shop {
@@ -96,7 +96,7 @@ resources = {{ runs = ["start", "get", "list", "events", "cancel"] }}
     }
 
     /// Waits until the run has asked its client for so much, and gives the data of each.
-    async fn asked(&self, run: &str, count: usize) -> Vec<Value> {
+    async fn wait_for_asks(&self, run: &str, count: usize) -> Vec<Value> {
         let began = std::time::Instant::now();
         loop {
             let events = self.host.events(run).await;
@@ -145,7 +145,7 @@ fn id(asked: &Value) -> &str {
 
 /// The outcomes of the guest's steps.
 #[track_caller]
-fn outcomes(ended: &Ended) -> Vec<Value> {
+fn outcomes(ended: &EndedRun) -> Vec<Value> {
     let tool_outcomes = ended.of("test.answer");
     let [tool_outcomes] = tool_outcomes.as_slice() else { panic!("it tells once: {ended}") };
     tool_outcomes["outcomes"].as_array().unwrap().clone()
@@ -153,7 +153,7 @@ fn outcomes(ended: &Ended) -> Vec<Value> {
 
 /// The types of the facts about something that was asked, and what came of it.
 #[track_caller]
-fn record(ended: &Ended, asked: &Value) -> (Vec<String>, Value) {
+fn record(ended: &EndedRun, asked: &Value) -> (Vec<String>, Value) {
     let about = |event: &&Value| {
         event["type"].as_str().unwrap().starts_with("action.") && event["data"]["action_id"] == asked["action_id"]
     };
@@ -170,7 +170,7 @@ async fn a_tool_of_the_client_is_shown_and_called_like_any() {
     let shop = Shop::new("", "").await;
     let detail = json!({ "call": "tools.detail", "tool": "pick_color" });
     let run = shop.run(json!([{ "call": "context" }, detail, pick()])).await;
-    let asked = shop.asked(&run, 1).await.remove(0);
+    let asked = shop.wait_for_asks(&run, 1).await.remove(0);
     for (member, expect) in [
         ("kind", json!("client_tool")),
         ("tool_call_id", json!("c1")),
@@ -213,7 +213,7 @@ async fn a_call_outlives_the_host_before_its_answer_and_after() {
     let mut random = Random(7);
     for round in 0..6 {
         let run = shop.run(json!([pick(), { "call": "sleep", "ms": 20 }, call("ask-name", json!({}))])).await;
-        let asked = shop.asked(&run, 1).await.remove(0);
+        let asked = shop.wait_for_asks(&run, 1).await.remove(0);
         if round % 2 == 0 {
             shop.parked(1).await;
         } else {
@@ -221,11 +221,11 @@ async fn a_call_outlives_the_host_before_its_answer_and_after() {
             tokio::time::sleep(Duration::from_millis(random.below(10))).await;
         }
         shop.host.kill_and_revive();
-        assert_eq!(shop.asked(&run, 1).await, std::slice::from_ref(&asked), "it is asked once");
+        assert_eq!(shop.wait_for_asks(&run, 1).await, std::slice::from_ref(&asked), "it is asked once");
         shop.answer(&asked, "blue").await;
         tokio::time::sleep(Duration::from_millis(random.below(20))).await;
         shop.host.kill_and_revive();
-        let second = shop.asked(&run, 2).await.remove(1);
+        let second = shop.wait_for_asks(&run, 2).await.remove(1);
         assert_eq!(second["tool_name"], "ask-name");
         shop.answer(&second, "Ada").await;
         let ended = shop.host.ended(&run).await.completed();
@@ -250,7 +250,7 @@ async fn many_calls_ask_the_client_at_once_when_the_host_has_done_its_own() {
             one("d", "pick_color", json!({})),
         ]);
         let run = shop.run(json!([{ "call": "tools.call_many", "calls": calls }])).await;
-        let asked = shop.asked(&run, 2).await;
+        let asked = shop.wait_for_asks(&run, 2).await;
         assert_eq!(asked.iter().map(|asked| asked["tool_call_id"].as_str().unwrap()).collect::<Vec<_>>(), ["a", "c"]);
         shop.parked(1).await;
         assert_eq!(shop.counted(), "count once\n");
@@ -293,7 +293,7 @@ async fn answers_of_one_moment_are_both_taken() {
     for round in 0..6 {
         let calls = json!([{ "call_id": "a", "tool": "ask-name", "parameters": {} }, { "call_id": "b", "tool": "ask-name", "parameters": {} }]);
         let run = shop.run(json!([{ "call": "tools.call_many", "calls": calls }])).await;
-        let asked = shop.asked(&run, 2).await;
+        let asked = shop.wait_for_asks(&run, 2).await;
         if round % 2 == 0 {
             shop.parked(1).await;
         }
@@ -308,12 +308,12 @@ async fn answers_of_one_moment_are_both_taken() {
 async fn an_unanswered_client_call_is_an_error_of_the_tool() {
     let shop = Shop::new("ask_expires_ms = 3000", "").await;
     let run = shop.run(json!([pick(), pick(), pick(), { "call": "context" }])).await;
-    let asked = shop.asked(&run, 1).await.remove(0);
+    let asked = shop.wait_for_asks(&run, 1).await.remove(0);
     assert_eq!(shop.respond(&asked, json!({ "decision": "decline", "reason": "not now" })).await.0, 200);
-    let failed = shop.asked(&run, 2).await.remove(1);
+    let failed = shop.wait_for_asks(&run, 2).await.remove(1);
     let answer = json!({ "content": [{ "type": "text", "text": "half of it" }], "error": "no camera" });
     assert_eq!(shop.respond(&failed, json!({ "decision": "submit", "answer": answer })).await.0, 200);
-    let expired = shop.asked(&run, 3).await.remove(2);
+    let expired = shop.wait_for_asks(&run, 3).await.remove(2);
     shop.parked(1).await;
     let ended = shop.host.ended(&run).await.completed();
     let tool_outcomes = outcomes(&ended);
@@ -337,7 +337,7 @@ async fn an_unanswered_client_call_is_an_error_of_the_tool() {
 async fn an_invalid_tool_answer_is_refused_and_the_call_stays_open() {
     let shop = Shop::new("", "").await;
     let run = shop.run(json!([pick()])).await;
-    let asked = shop.asked(&run, 1).await.remove(0);
+    let asked = shop.wait_for_asks(&run, 1).await.remove(0);
     shop.parked(1).await;
     let before = shop.host.run(&run).await["last_sequence"].clone();
     let artifact = json!({ "type": "artifact", "artifact": { "artifact_id": "nothing", "media_type": "image/png" } });
@@ -370,7 +370,7 @@ async fn an_invalid_tool_answer_is_refused_and_the_call_stays_open() {
     let (status, again) = shop.post(&format!("runs/{run}/retry"), &json!({})).await;
     assert_eq!(status, 202, "{again:#}");
     let again = again["run_id"].as_str().unwrap();
-    let asked = shop.asked(again, 1).await.remove(0);
+    let asked = shop.wait_for_asks(again, 1).await.remove(0);
     shop.answer(&asked, "green").await;
     assert_eq!(outcomes(&shop.host.ended(again).await.completed()), [text_content("green")]);
     shop.host.check();
@@ -464,14 +464,14 @@ async fn a_run_without_a_journal_waits_for_its_client_in_memory() {
     let shop = Shop::new("", "durability = \"fail\"\n").await;
     let calls = json!([{ "call_id": "a", "tool": "ask-name", "parameters": {} }, { "call_id": "b", "tool": "ask-name", "parameters": {} }]);
     let run = shop.run(json!([pick(), { "call": "tools.call_many", "calls": calls }])).await;
-    let asked = shop.asked(&run, 1).await.remove(0);
+    let asked = shop.wait_for_asks(&run, 1).await.remove(0);
     let waiting = shop.host.until_status(&run, "waiting").await;
     assert_eq!(waiting["status_reason"], "client_tool", "{waiting:#}");
     let ready = shop.host.get("/readyz").await;
     assert_eq!((&ready["live_runs"], &ready["parked_runs"]), (&json!(1), &json!(0)), "{ready}");
     assert_eq!(shop.open().await, [id(&asked)]);
     shop.answer(&asked, "blue").await;
-    let both = shop.asked(&run, 3).await.split_off(1);
+    let both = shop.wait_for_asks(&run, 3).await.split_off(1);
     assert_eq!(shop.open().await.len(), 2);
     shop.answer(&both[1], "Bob").await;
     shop.answer(&both[0], "Ada").await;
@@ -485,7 +485,7 @@ async fn a_run_without_a_journal_waits_for_its_client_in_memory() {
 async fn a_client_that_is_asked_by_a_run_that_is_cancelled_answers_nobody() {
     let shop = Shop::new("", "").await;
     let run = shop.run(json!([pick()])).await;
-    let asked = shop.asked(&run, 1).await.remove(0);
+    let asked = shop.wait_for_asks(&run, 1).await.remove(0);
     shop.parked(1).await;
     shop.host.cancel(&run).await;
     let ended = shop.host.ended(&run).await.cancelled();
@@ -527,7 +527,7 @@ async fn an_artifact_in_an_answer_is_one_of_the_conversation() {
         "data": { "steps": [pick()] },
     });
     let run = shop.make(&json!({ "binding_id": "open", "event": event, "client_tools": tools() })).await;
-    let asked = shop.asked(&run, 1).await.remove(0);
+    let asked = shop.wait_for_asks(&run, 1).await.remove(0);
     let (own, other) = (upload("c1").await, upload("c2").await);
     // The client's claims about the artifact are ignored.
     let named = |artifact: &Value| {

@@ -6,7 +6,7 @@ use agent_host_tests::Webhook;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::asks::support::{Ended, Host, lines_of};
+use crate::asks::support::{EndedRun, Host, lines_of};
 
 /// The secret that the host and the webhook share: the example of the specification.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -105,7 +105,7 @@ script = {script:?}
     }
 
     /// Waits until the run has asked for so much, and gives the id of the last.
-    pub async fn asked(&self, run: &str, count: usize) -> String {
+    pub async fn wait_for_asks(&self, run: &str, count: usize) -> String {
         self.host.until(run, |event| event["type"] == "action.requested").await;
         let began = std::time::Instant::now();
         loop {
@@ -129,7 +129,7 @@ script = {script:?}
     /// Sends a message, and gives the run and the id of what it asks when it waits on disk.
     pub async fn waiting(&self, steps: &str, reason: &str) -> (String, String) {
         let run = self.host.send(steps).await;
-        let id = self.asked(&run, 1).await;
+        let id = self.wait_for_asks(&run, 1).await;
         let waiting = self.host.until_status(&run, "waiting").await;
         assert_eq!(waiting["status_reason"], reason, "{waiting:#}");
         (run, id)
@@ -227,7 +227,7 @@ pub fn emit(action: &str, payload: Value) -> String {
 
 /// The record of an action: the types of its facts, and its outcome.
 #[track_caller]
-pub fn record(ended: &Ended, id: &str) -> (Vec<String>, Value) {
+pub fn record(ended: &EndedRun, id: &str) -> (Vec<String>, Value) {
     let facts: Vec<&Value> = ended
         .events
         .iter()
@@ -242,7 +242,7 @@ pub fn record(ended: &Ended, id: &str) -> (Vec<String>, Value) {
 
 /// Checks that the action was requested, answered, and had this outcome.
 #[track_caller]
-pub fn answered(ended: &Ended, id: &str, outcome: &str) -> Value {
+pub fn answered(ended: &EndedRun, id: &str, outcome: &str) -> Value {
     let (kinds, resolved) = record(ended, id);
     assert_eq!(kinds, ["requested", "answered", "resolved"], "{ended}");
     assert_eq!(resolved["outcome"], outcome, "{ended}");
@@ -252,7 +252,7 @@ pub fn answered(ended: &Ended, id: &str, outcome: &str) -> Value {
 /// Checks that the action was requested, not answered, and ended with its run: of the two clocks that run out in one moment,
 /// either may be first.
 #[track_caller]
-pub fn ran_out(ended: &Ended, id: &str) {
+pub fn ran_out(ended: &EndedRun, id: &str) {
     let (kinds, resolved) = record(ended, id);
     assert_eq!(kinds, ["requested", "resolved"], "{ended}");
     assert!(["cancelled", "expired"].contains(&resolved["outcome"].as_str().unwrap()), "{ended}");
@@ -260,7 +260,7 @@ pub fn ran_out(ended: &Ended, id: &str) {
 
 /// Checks that the action was requested, not answered, and had this outcome.
 #[track_caller]
-pub fn unanswered(ended: &Ended, id: &str, outcome: &str) -> Value {
+pub fn unanswered(ended: &EndedRun, id: &str, outcome: &str) -> Value {
     let (kinds, resolved) = record(ended, id);
     assert_eq!(kinds, ["requested", "resolved"], "{ended}");
     assert_eq!(resolved["outcome"], outcome, "{ended}");

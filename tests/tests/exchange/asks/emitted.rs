@@ -22,8 +22,8 @@ async fn allowed_actions_run_in_the_background() {
         ))
         .await;
     desk.host.until_step(&run, "say meanwhile").await;
-    let id = desk.asked(&run, 1).await;
-    let refused = desk.asked(&run, 2).await;
+    let id = desk.wait_for_asks(&run, 1).await;
+    let refused = desk.wait_for_asks(&run, 2).await;
     for id in [&id, &refused] {
         assert!(id.starts_with(&format!("{run}.e")), "{id}");
         desk.hook.until(id, 1).await;
@@ -52,7 +52,7 @@ async fn a_run_ends_when_what_it_asked_for_in_passing_is_answered() {
         let batch = [emit("message.send", payload(1)), act("message.send", payload(2)), act("issue.close", payload(3))];
         let batch = batch.map(|step| step.trim_start_matches("act ").to_owned()).join(" ");
         let run = desk.host.send(&format!("{batch};;say after;;{}", emit("message.send", payload(4)))).await;
-        let last = desk.asked(&run, 4).await;
+        let last = desk.wait_for_asks(&run, 4).await;
         let ids = desk.requested(&run).await;
         desk.host.until_step(&run, "say after").await;
         let waiting = desk.host.until_status(&run, "waiting").await;
@@ -94,13 +94,13 @@ async fn a_run_ends_when_what_it_asked_for_in_passing_is_answered() {
 async fn an_answer_may_come_while_the_run_goes_on() {
     let desk = Desk::ruled(&[]).await;
     let run = desk.host.send(&format!("{};;sleep 1500;;say after;;ask form - name", emit("message.send", json!({})))).await;
-    let id = desk.asked(&run, 1).await;
+    let id = desk.wait_for_asks(&run, 1).await;
     assert_eq!(desk.open(5).await, std::slice::from_ref(&id));
     desk.decide(&id, "approve").await;
     desk.hook.until(&id, 1).await;
     desk.host.until(&run, |event| event["type"] == "action.resolved").await;
     assert!(desk.host.events(&run).await.iter().all(|event| event["data"]["step"] != "say after"), "it waited");
-    let question = desk.asked(&run, 2).await;
+    let question = desk.wait_for_asks(&run, 2).await;
     desk.decide(&question, "decline").await;
     let ended = desk.host.ended(&run).await.completed();
     answered(&ended, &id, "executed");
@@ -114,7 +114,7 @@ async fn an_answer_in_passing_finds_a_run_that_waits_for_another() {
     let mut desk = Desk::ruled(&[]).await;
     for dies in [false, true] {
         let run = desk.host.send(&format!("{};;ask form - name;;say after", emit("message.send", json!({})))).await;
-        let question = desk.asked(&run, 2).await;
+        let question = desk.wait_for_asks(&run, 2).await;
         let [passing, _] = desk.requested(&run).await.try_into().unwrap();
         desk.host.until_status(&run, "waiting").await;
         let mut open = desk.open(5).await;
@@ -188,7 +188,7 @@ async fn background_actions_are_executed_once_across_kills() {
         // Once with the guest in the middle of something, once with nothing else to wait for.
         for (n, more) in ["sleep 1200;;say after", "say after"].iter().enumerate() {
             let run = desk.host.send(&format!("{};;{more}", emit(action, json!({ "n": n })))).await;
-            let id = desk.asked(&run, 1).await;
+            let id = desk.wait_for_asks(&run, 1).await;
             if asks {
                 desk.decide(&id, "approve").await;
             }
@@ -226,7 +226,7 @@ async fn background_actions_end_with_the_failure_of_their_run() {
     // With the guest in memory, and the webhook at work.
     desk.hook.hold();
     let works = desk.host.send(&format!("{asks};;{};;sleep 4000", emit("message.send", json!({})))).await;
-    desk.asked(&works, 2).await;
+    desk.wait_for_asks(&works, 2).await;
     let done = desk.requested(&works).await.pop().unwrap();
     desk.hook.until(&done, 1).await;
     desk.host.cancel(&works).await;
@@ -255,7 +255,7 @@ async fn a_run_without_a_journal_waits_for_what_it_asked_in_passing() {
     let mut desk = Desk::new(Setup { binding: "durability = \"retry\"\n", ..Setup::default() }).await;
     let steps = format!("attempt;;{};;say after", emit("message.send", json!({})));
     let run = desk.host.send(&steps).await;
-    let id = desk.asked(&run, 1).await;
+    let id = desk.wait_for_asks(&run, 1).await;
     desk.host.until_step(&run, "say after").await;
     desk.decide(&id, "approve").await;
     let ended = desk.host.ended(&run).await.completed();
@@ -263,10 +263,10 @@ async fn a_run_without_a_journal_waits_for_what_it_asked_in_passing() {
 
     // The actions of an earlier attempt are closed.
     let run = desk.host.send(&steps).await;
-    let first = desk.asked(&run, 1).await;
+    let first = desk.wait_for_asks(&run, 1).await;
     desk.host.until_step(&run, "say after").await;
     desk.host.kill_and_revive();
-    let second = desk.asked(&run, 2).await;
+    let second = desk.wait_for_asks(&run, 2).await;
     desk.refuses(&first, json!({ "decision": "approve" }), 409, "already_answered").await;
     desk.decide(&second, "approve").await;
     let ended = desk.host.ended(&run).await.completed();
@@ -282,7 +282,7 @@ async fn a_host_that_stops_in_a_background_action_resolves_it_at_its_next_start(
     let mut desk = Desk::ruled(&[ALLOWED]).await;
     desk.hook.hold();
     let run = desk.host.send(&format!("{};;say after", emit("message.send", json!({ "n": 1 })))).await;
-    let id = desk.asked(&run, 1).await;
+    let id = desk.wait_for_asks(&run, 1).await;
     desk.hook.until(&id, 1).await;
     desk.host.until_step(&run, "say after").await;
     desk.host.terminate();
@@ -323,7 +323,7 @@ approvals = [{ action = "message.*", policy = "allow" }]
     assert_eq!(held.run, run);
     let wanted = json!({ "action": "message.send", "target": {}, "payload": { "n": 1 } });
     held.does("append", json!({ "first": 1, "results": [{ "type": "action.requested", "data": wanted }] })).await;
-    let id = desk.asked(&run, 1).await;
+    let id = desk.wait_for_asks(&run, 1).await;
     desk.hook.until(&id, 1).await;
     desk.host.terminate();
     desk.hook.release();

@@ -114,7 +114,7 @@ async fn a_question_is_not_asked_where_the_policy_refuses_it() {
     let rules = &[r#"{ action = "interactions.ask", target = { kind = "form" }, policy = "deny" }"#];
     let desk = Desk::ruled(rules).await;
     let run = desk.host.send("ask form - no;;ask confirmation - yes").await;
-    let id = desk.asked(&run, 1).await;
+    let id = desk.wait_for_asks(&run, 1).await;
     desk.decide(&id, "submit").await;
     let ended = desk.host.ended(&run).await.completed();
     let outcomes = ended.outcomes();

@@ -33,19 +33,19 @@ async fn a_run_without_a_journal_waits_in_memory() {
             act("message.send", json!({ "how": "refuse" })),
         ];
         let run = desk.host.send(&steps.join(";;")).await;
-        let action = desk.asked(&run, 1).await;
+        let action = desk.wait_for_asks(&run, 1).await;
         in_memory(&desk, &run, "approval").await;
         assert_eq!(desk.open(5).await, std::slice::from_ref(&action));
         desk.refuses(&action, json!({ "decision": "submit" }), 400, "invalid_argument").await;
         let response_body = desk.decide(&action, "approve").await;
         assert_eq!(response_body["answered"]["decision"], "approve", "{response_body:#}");
-        let question = desk.asked(&run, 2).await;
+        let question = desk.wait_for_asks(&run, 2).await;
         in_memory(&desk, &run, "question").await;
         desk.refuses(&question, json!({ "decision": "submit", "answer": "blue" }), 400, "invalid_argument").await;
         let (status, _) = desk.respond(&question, json!({ "decision": "submit", "answer": "red" })).await;
         assert_eq!(status, 200);
-        let expires = desk.asked(&run, 3).await;
-        let refused = desk.asked(&run, 4).await;
+        let expires = desk.wait_for_asks(&run, 3).await;
+        let refused = desk.wait_for_asks(&run, 4).await;
         desk.decide(&refused, "approve").await;
         let ended = desk.host.ended(&run).await.completed();
         let outcomes = ended.outcomes();
@@ -72,10 +72,10 @@ async fn a_run_with_an_open_response_waits_in_memory_and_reads_on() {
     let desk = Desk::ruled(&[]).await;
     let steps = format!("stream;;{};;ask form - name;;drain;;{}", act("message.send", json!({})), act("message.edit", json!({})));
     let run = desk.host.send(&steps).await;
-    let action = desk.asked(&run, 1).await;
+    let action = desk.wait_for_asks(&run, 1).await;
     in_memory(&desk, &run, "approval").await;
     desk.decide(&action, "deny").await;
-    let question = desk.asked(&run, 2).await;
+    let question = desk.wait_for_asks(&run, 2).await;
     in_memory(&desk, &run, "question").await;
     desk.decide(&question, "decline").await;
     let ended = desk.host.ended(&run).await.completed();
@@ -92,7 +92,7 @@ async fn a_run_with_an_open_response_waits_in_memory_and_reads_on() {
 async fn a_run_with_an_open_response_is_asked_on_when_the_host_has_died() {
     let mut desk = Desk::ruled(&[]).await;
     let run = desk.host.send(&format!("stream;;{};;say after", act("message.send", json!({})))).await;
-    let id = desk.asked(&run, 1).await;
+    let id = desk.wait_for_asks(&run, 1).await;
     in_memory(&desk, &run, "approval").await;
     desk.host.kill_and_revive();
     desk.host.until(&run, |event| event["data"]["reason"] == "resumed").await;
@@ -108,10 +108,10 @@ async fn a_run_with_an_open_response_is_asked_on_when_the_host_has_died() {
 async fn another_attempt_asks_anew() {
     let mut desk = desk("retry").await;
     let run = desk.host.send(&format!("attempt;;{}", act("message.send", json!({})))).await;
-    let first = desk.asked(&run, 1).await;
+    let first = desk.wait_for_asks(&run, 1).await;
     in_memory(&desk, &run, "approval").await;
     desk.host.kill_and_revive();
-    let second = desk.asked(&run, 2).await;
+    let second = desk.wait_for_asks(&run, 2).await;
     assert_ne!(first, second);
     in_memory(&desk, &run, "approval").await;
     assert_eq!(desk.open(5).await, std::slice::from_ref(&second));
@@ -130,7 +130,7 @@ async fn another_attempt_asks_anew() {
 async fn a_run_that_is_to_fail_with_its_host_asks_no_more() {
     let mut desk = desk("fail").await;
     let run = desk.host.send(&act("message.send", json!({}))).await;
-    let id = desk.asked(&run, 1).await;
+    let id = desk.wait_for_asks(&run, 1).await;
     in_memory(&desk, &run, "approval").await;
     desk.host.kill_and_revive();
     let ended = desk.host.ended(&run).await.failed("host_restarted");
@@ -146,7 +146,7 @@ async fn a_run_that_waits_in_memory_is_cancelled_or_times_out_too() {
     for (steps, decision) in [(act("message.send", json!({})), "approve"), ("ask form - name".to_owned(), "submit")] {
         for cancels in [true, false] {
             let run = desk.host.send(&steps).await;
-            let id = desk.asked(&run, 1).await;
+            let id = desk.wait_for_asks(&run, 1).await;
             desk.host.until_status(&run, "waiting").await;
             if cancels {
                 desk.host.cancel(&run).await;

@@ -48,16 +48,16 @@ async fn denied_and_expired_actions_are_not_executed() {
     let desk = Desk::ruled(rules).await;
     let steps = [act("message.send", json!({})), act("message.send", json!({})), act("issue.close", json!({}))];
     let run = desk.host.send(&steps.join(";;")).await;
-    let first = desk.asked(&run, 1).await;
+    let first = desk.wait_for_asks(&run, 1).await;
     let (status, decided) = desk.respond(&first, json!({ "decision": "deny", "reason": "not on a Friday" })).await;
     assert_eq!(
         (status, &decided["status"], &decided["resolved"]["outcome"]),
         (200, &json!("resolved"), &json!("denied")),
         "{decided:#}"
     );
-    let second = desk.asked(&run, 2).await;
+    let second = desk.wait_for_asks(&run, 2).await;
     desk.decide(&second, "deny").await;
-    let third = desk.asked(&run, 3).await;
+    let third = desk.wait_for_asks(&run, 3).await;
     let ended = desk.host.ended(&run).await.completed();
     assert_eq!(ended.outcomes(), [json!({ "denied": "not on a Friday" }), json!({ "denied": "" }), json!("expired")]);
     assert_eq!(answered(&ended, &first, "denied")["reason"], "not on a Friday");
@@ -154,7 +154,7 @@ async fn a_run_does_not_outlive_its_deadline_or_its_end_for_a_webhook() {
     let desk = Desk::new(Setup { binding, approvals: &[r#"{ action = "*", policy = "allow" }"#], ..Setup::default() }).await;
     for cancels in [false, true] {
         let run = desk.host.send(&act("message.send", json!({ "how": "hang" }))).await;
-        let id = desk.asked(&run, 1).await;
+        let id = desk.wait_for_asks(&run, 1).await;
         desk.hook.until(&id, 1).await;
         if cancels {
             desk.host.cancel(&run).await;
@@ -187,7 +187,7 @@ async fn the_command_line_answers_too() {
     assert!(done && text.contains(&id), "{text}{error}");
     let (again, _, error) = decided(&[&id, "approve"]);
     assert!(!again && error.contains("answered before"), "{error}");
-    let question = desk.asked(&run, 2).await;
+    let question = desk.wait_for_asks(&run, 2).await;
     let (done, text, error) = decided(&[&question, "submit", "--answer", r#"{"name":"Ada"}"#]);
     assert!(done, "{text}{error}");
     let ended = desk.host.ended(&run).await.completed();

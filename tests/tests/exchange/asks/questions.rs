@@ -47,7 +47,7 @@ async fn a_question_of_each_kind_is_answered() {
     let run = desk.host.send(&steps.collect::<Vec<_>>().join(";;")).await;
     let mut ids = Vec::new();
     for (place, (kind, schema, wrong, answer, _)) in cases.iter().enumerate() {
-        let id = desk.asked(&run, place + 1).await;
+        let id = desk.wait_for_asks(&run, place + 1).await;
         let waiting = desk.host.until_status(&run, "waiting").await;
         assert_eq!(waiting["status_reason"], "question", "{waiting:#}");
         desk.parked(1).await;
@@ -101,10 +101,10 @@ async fn a_question_may_be_declined_or_expire() {
         "ask form 0 six",
     ];
     let run = desk.host.send(&steps.join(";;")).await;
-    let first = desk.asked(&run, 1).await;
+    let first = desk.wait_for_asks(&run, 1).await;
     let (status, _) = desk.respond(&first, json!({ "decision": "decline", "reason": "none of your business" })).await;
     assert_eq!(status, 200);
-    let second = desk.asked(&run, 2).await;
+    let second = desk.wait_for_asks(&run, 2).await;
     desk.decide(&second, "decline").await;
     let ended = desk.host.ended(&run).await.completed();
     let expired = json!("expired");

@@ -51,7 +51,7 @@ async fn fifty_wait_at_once_and_outlive_their_host() {
     }
     desk.parked(RUNS as u64).await;
     for (run, id) in &mut asked {
-        *id = desk.asked(run, 1).await;
+        *id = desk.wait_for_asks(run, 1).await;
     }
     let mut all: Vec<_> = asked.iter().map(|(_, id)| id.clone()).collect();
     all.sort_unstable();
@@ -98,7 +98,7 @@ async fn an_action_whose_webhook_is_being_called_is_done_once_though_the_host_di
         desk.hook.hold();
         let asks = rule.contains("ask");
         let run = desk.host.send(&format!("{};;say after", act("message.send", json!({})))).await;
-        let id = desk.asked(&run, 1).await;
+        let id = desk.wait_for_asks(&run, 1).await;
         if asks {
             desk.decide(&id, "approve").await;
         }
@@ -131,7 +131,7 @@ async fn an_answer_that_was_given_counts_though_the_host_dies_at_once() {
     for round in 0..8 {
         let steps = if round % 2 == 0 { act("message.send", json!({ "n": round })) } else { "ask form - name".to_owned() };
         let run = desk.host.send(&format!("{steps};;say after")).await;
-        let id = desk.asked(&run, 1).await;
+        let id = desk.wait_for_asks(&run, 1).await;
         if round < 4 {
             desk.parked(1).await;
         }
@@ -164,7 +164,7 @@ async fn an_answer_in_which_the_host_dies_counts_or_can_be_given_again() {
     let mut desk = Desk::ruled(&[]).await;
     for round in 0..8 {
         let run = desk.host.send(&act("message.send", json!({ "n": round }))).await;
-        let id = desk.asked(&run, 1).await;
+        let id = desk.wait_for_asks(&run, 1).await;
         let url = format!("{}/api/v1/actions/{id}/respond", *desk.host.urls().borrow());
         let request = reqwest::Client::new().post(url).json(&json!({ "decision": "deny", "reason": "first" })).send();
         let answer = tokio::spawn(request);
@@ -255,7 +255,7 @@ async fn the_time_in_which_people_answer_does_not_count() {
             if dies && round == 0 {
                 desk.host.revive();
             }
-            let id = if round == 0 { id.clone() } else { desk.asked(&run, 2).await };
+            let id = if round == 0 { id.clone() } else { desk.wait_for_asks(&run, 2).await };
             answers(&desk, &id).await;
         }
         let ended = desk.host.ended(&run).await;
@@ -277,7 +277,7 @@ async fn an_answer_and_a_cancel_at_once_leave_one_end() {
     let desk = Desk::ruled(&[]).await;
     for n in 0..20 {
         let run = desk.host.send(&format!("{};;say after", act("message.send", json!({ "n": n })))).await;
-        let id = desk.asked(&run, 1).await;
+        let id = desk.wait_for_asks(&run, 1).await;
         tokio::time::sleep(Duration::from_millis(random.below(30))).await;
         let pause = Duration::from_millis(random.below(6));
         let cancel = async {

@@ -4,12 +4,12 @@ use agent_host_tests::grants::EVERYTHING;
 use reqwest::{Method, header};
 use serde_json::{Value, json};
 
-use crate::calls::outside::Outside;
+use crate::calls::outside::ExecutorHost;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn content_larger_than_one_call_is_written_and_read_whole_and_in_parts() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     let bytes: Vec<u8> = (0..2_500_000_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
     let upload = outside.request(Method::POST, &held.path("/calls/artifacts?name=a.bin"), &held.token);
     let answer = upload.header(header::CONTENT_TYPE, "application/octet-stream").body(bytes.clone()).send().await.unwrap();
@@ -48,8 +48,8 @@ async fn content_larger_than_one_call_is_written_and_read_whole_and_in_parts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn content_that_is_too_large_is_refused_and_leaves_nothing() {
-    let outside = Outside::limited(EVERYTHING, "", "artifact_bytes = 100000\nartifact_read_bytes = 40000\n").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::limited(EVERYTHING, "", "artifact_bytes = 100000\nartifact_read_bytes = 40000\n").await;
+    let held = outside.claimed_run().await;
     let upload = |bytes: usize| {
         let upload = outside.request(Method::POST, &held.path("/calls/artifacts"), &held.token);
         upload.header(header::CONTENT_TYPE, "application/octet-stream").body(vec![7; bytes]).send()

@@ -4,9 +4,9 @@ use agent_host_tests::grants::EVERYTHING;
 use reqwest::{Method, header};
 use serde_json::{Value, json};
 
-use crate::calls::outside::{Claimed, Outside};
+use crate::calls::outside::{ClaimedRun, ExecutorHost};
 
-async fn raw(outside: &Outside, held: &Claimed, function: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
+async fn raw(outside: &ExecutorHost, held: &ClaimedRun, function: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
     let request = outside.request(Method::POST, &held.path(&format!("/calls/{function}")), &held.token);
     let answer = request.header(header::CONTENT_TYPE, "application/json").body(body).send().await.unwrap();
     (answer.status().as_u16(), answer.json().await.unwrap())
@@ -15,8 +15,8 @@ async fn raw(outside: &Outside, held: &Claimed, function: &str, body: impl Into<
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn invalid_values_are_refused_without_effect() {
     let limits = "model_request_bytes = 2000\nhttp_request_bytes = 1000\nstorage_value_bytes = 1000\nask_bytes = 1000\n";
-    let outside = Outside::limited(EVERYTHING, "", limits).await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::limited(EVERYTHING, "", limits).await;
+    let held = outside.claimed_run().await;
     let text = |bytes: usize| "x".repeat(bytes);
     let invoke =
         |content: &str| json!({ "model_id": "a-chat", "request": { "messages": [{ "role": "user", "content": content }] } });
@@ -108,8 +108,8 @@ async fn invalid_values_are_refused_without_effect() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn too_frequent_calls_are_refused_with_a_wait() {
-    let outside = Outside::limited(EVERYTHING, "", "host_calls_per_second = 1\nhost_calls_burst = 3\n").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::limited(EVERYTHING, "", "host_calls_per_second = 1\nhost_calls_burst = 3\n").await;
+    let held = outside.claimed_run().await;
     for _ in 0..10 {
         let request = outside.request(Method::POST, &held.path("/calls/state.list-keys"), &held.token);
         let answer = request.json(&json!({ "scope": "runner" })).send().await.unwrap();

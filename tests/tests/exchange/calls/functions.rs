@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use agent_host_tests::grants::{EVERYTHING, NOTHING};
 use serde_json::{Value, json};
 
-use crate::calls::outside::{Claimed, Outside};
+use crate::calls::outside::{ClaimedRun, ExecutorHost};
 
 /// The functions of the contract that an executor calls by name, read from the contract, so that one that is added cannot be
 /// forgotten. Handles have no names here: what they give is answered whole, or by a route of its own.
@@ -82,7 +82,7 @@ fn arguments(url: &str, artifact: &str, event: &str, child: &str) -> BTreeMap<&'
 }
 
 /// Says yes to the one question that is open.
-async fn confirm(outside: &Outside, held: &Claimed) {
+async fn confirm(outside: &ExecutorHost, held: &ClaimedRun) {
     let asked = outside.host.until(&held.run, |event| event["type"] == "action.requested" && event["data"]["kind"] == "question");
     let id = asked.await["data"]["action_id"].as_str().unwrap().to_owned();
     let (status, response) = outside.post(&format!("/api/v1/actions/{id}/respond"), "", &json!({ "decision": "submit" })).await;
@@ -91,8 +91,8 @@ async fn confirm(outside: &Outside, held: &Claimed) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn granted_functions_answer_as_the_contract_says() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     let event = held.answer["run"]["event_id"].as_str().unwrap();
     let first = arguments("", "", event, "");
     let artifact = outside.answered(&held, "artifacts.create", first["artifacts.create"].clone()).await;
@@ -163,8 +163,8 @@ async fn granted_functions_answer_as_the_contract_says() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_empty_grant_opens_nothing() {
-    let outside = Outside::new(NOTHING, "state = { scopes = [] }").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(NOTHING, "state = { scopes = [] }").await;
+    let held = outside.claimed_run().await;
     let all = arguments("http://127.0.0.1:1/", "a", "e", "r");
     for function in contract() {
         let problem = outside.refused(&held, &function, all[function.as_str()].clone(), 403, "unauthorized").await;
@@ -187,8 +187,8 @@ async fn an_empty_grant_opens_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_resource_that_is_not_granted_is_refused_and_one_that_is_not_there_is_not_found() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     let request = json!({ "messages": [{ "role": "user", "content": "a" }] });
     let invoke = |model: &str| json!({ "model_id": model, "request": request });
     let refused = outside.refused(&held, "models.invoke", invoke("b-chat"), 403, "unauthorized").await;
@@ -208,8 +208,8 @@ async fn a_resource_that_is_not_granted_is_refused_and_one_that_is_not_there_is_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_come_side_by_side_and_none_is_taken_for_another() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     let start =
         json!({ "runner_id": "plugin:test/steps/default", "input": { "text": "sleep 60000" }, "objective": "one of many" });
     let children = futures_util::future::join_all((0..8).map(|_| outside.answered(&held, "runs.start", start.clone()))).await;

@@ -6,12 +6,12 @@ use agent_host_tests::grants::EVERYTHING;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::calls::outside::Outside;
+use crate::calls::outside::ExecutorHost;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_question_that_nobody_waits_for_is_withdrawn_and_the_run_goes_on() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     let question = json!({ "kind": "confirmation", "title": "Shall I?" });
     let asking = outside.request(Method::POST, &held.path("/calls/interactions.ask"), &held.token);
     let asking = asking.json(&question).timeout(Duration::from_secs(1)).send();
@@ -40,8 +40,8 @@ async fn a_question_that_nobody_waits_for_is_withdrawn_and_the_run_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_message_that_comes_meanwhile_is_taken_once_and_not_lost() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     // The caller goes away before the input comes.
     let pulling = outside.request(Method::POST, &held.path("/calls/steering.pull"), &held.token);
     let pulling = pulling.json(&json!({ "wait_ms": 60_000 })).timeout(Duration::from_millis(500)).send();

@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 use agent_host_tests::{grants::EVERYTHING, pip};
 use serde_json::{Value, json};
 
-use crate::calls::outside::{Claimed, Outside};
+use crate::calls::outside::{ClaimedRun, ExecutorHost};
 
 /// The packages of the environment.
 const PACKAGES: &str = include_str!("langbot.txt");
@@ -27,7 +27,7 @@ fn query(text: &str) -> Value {
 async fn the_released_classes_of_langbot_read_and_write_what_the_host_does() {
     // The name of the pipeline is an alias of the runner. A query brings its own binding, so the event of the test takes that of the
     // configuration, which grants everything.
-    let outside = Outside::with(EVERYTHING, "", "", "[runner_aliases]\noutside = \"plugin:test/outside/default\"\n").await;
+    let outside = ExecutorHost::with(EVERYTHING, "", "", "[runner_aliases]\noutside = \"plugin:test/outside/default\"\n").await;
     let (status, taken) = outside.post("/api/v1/pipeline/queries", "", &query("only the first")).await;
     assert_eq!(status, 202, "{taken:#}");
     assert_eq!(taken["run"]["runner_id"], "plugin:test/outside/default");
@@ -90,9 +90,9 @@ async fn the_released_classes_of_langbot_read_and_write_what_the_host_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn failures_are_finalized_in_the_dialect() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
-    let finalize = async |held: &Claimed, path: &str, body: Value| outside.post(&held.path(path), &held.token, &body).await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
+    let finalize = async |held: &ClaimedRun, path: &str, body: Value| outside.post(&held.path(path), &held.token, &body).await;
     let dialect = "/finalize?dialect=langbot-4.11";
     let (status, problem) = finalize(&held, dialect, json!({ "status": "completed", "run_id": "another" })).await;
     assert_eq!((status, problem["code"].as_str()), (400, Some("invalid_argument")), "{problem:#}");

@@ -6,14 +6,14 @@ use std::{fmt::Write, fs, path::Path, process::Command};
 use agent_host_tests::{grants::EVERYTHING, pip};
 use serde_json::{Value, json};
 
-use crate::calls::outside::Outside;
+use crate::calls::outside::ExecutorHost;
 
 /// The packages of the environment; the tests of AG-UI use the same.
 const PACKAGES: &str = include_str!("../../clients/agui/requirements.txt");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn classes_after_the_documents_read_manifests_contexts_results_rows_and_errors() {
-    let outside = Outside::new(EVERYTHING, "").await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
     let mut lines = String::new();
     let mut give = |model: &str, value: &Value| writeln!(lines, "{}", json!({ "model": model, "value": value })).unwrap();
 

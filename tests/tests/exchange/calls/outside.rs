@@ -18,7 +18,7 @@ text = "a scripted answer in some words"
 "#;
 
 /// A host, the service behind it, and an executor.
-pub struct Outside {
+pub struct ExecutorHost {
     pub host: Host,
     /// An executor.
     pub url: String,
@@ -29,13 +29,13 @@ pub struct Outside {
 }
 
 /// A run that the executor holds.
-pub struct Claimed {
+pub struct ClaimedRun {
     pub run: String,
     pub token: String,
     pub answer: Value,
 }
 
-impl Outside {
+impl ExecutorHost {
     /// A host with two of everything, the first of each granted to the binding, and this much of the operations.
     pub async fn new(resources: &str, state: &str) -> Self {
         Self::limited(resources, state, "").await
@@ -172,25 +172,25 @@ policy = "allow"
     }
 
     /// Claims a run and starts it.
-    pub async fn claim(&self) -> Claimed {
+    pub async fn claim(&self) -> ClaimedRun {
         self.claim_with(json!({ "start": true, "wait_ms": 10_000, "lease_ms": 60_000 })).await
     }
 
     /// Claims a run, with this wish.
-    pub async fn claim_with(&self, body: Value) -> Claimed {
+    pub async fn claim_with(&self, body: Value) -> ClaimedRun {
         self.claim_at("/api/v1/claims", body).await
     }
 
     /// Claims a run, with this wish, at this path.
-    pub async fn claim_at(&self, path: &str, body: Value) -> Claimed {
+    pub async fn claim_at(&self, path: &str, body: Value) -> ClaimedRun {
         let (status, answer) = self.post(path, &self.credential, &body).await;
         assert_eq!(status, 200, "{answer:#}");
         let text = |at: &str| answer.pointer(at).and_then(Value::as_str).unwrap().to_owned();
-        Claimed { run: text("/run/run_id"), token: text("/lease_token"), answer: answer.clone() }
+        ClaimedRun { run: text("/run/run_id"), token: text("/lease_token"), answer: answer.clone() }
     }
 
     /// A run in this conversation, claimed and started.
-    pub async fn held_in(&self, workspace: &str, conversation: &str, thread: &str, text: &str) -> Claimed {
+    pub async fn held_in(&self, workspace: &str, conversation: &str, thread: &str, text: &str) -> ClaimedRun {
         let mut place = json!({ "conversation_id": conversation });
         for (name, id) in [("workspace_id", workspace), ("thread_id", thread)] {
             if !id.is_empty() {
@@ -203,7 +203,7 @@ policy = "allow"
     }
 
     /// A run in a conversation, claimed and started.
-    pub async fn held(&self) -> Claimed {
+    pub async fn claimed_run(&self) -> ClaimedRun {
         let run = self.host.send_in("c", "hello from a person").await;
         let claimed = self.claim().await;
         assert_eq!(claimed.run, run);
@@ -211,19 +211,19 @@ policy = "allow"
     }
 
     /// A host call of a held run.
-    pub async fn call(&self, held: &Claimed, function: &str, arguments: &Value) -> (u16, Value) {
+    pub async fn call(&self, held: &ClaimedRun, function: &str, arguments: &Value) -> (u16, Value) {
         self.post(&held.path(&format!("/calls/{function}")), &held.token, arguments).await
     }
 
     /// A host call that is answered.
-    pub async fn answered(&self, held: &Claimed, function: &str, arguments: Value) -> Value {
+    pub async fn answered(&self, held: &ClaimedRun, function: &str, arguments: Value) -> Value {
         let (status, answer) = self.call(held, function, &arguments).await;
         assert_eq!(status, 200, "{function}: {answer:#}");
         answer
     }
 
     /// A host call that is refused so.
-    pub async fn refused(&self, held: &Claimed, function: &str, arguments: Value, status: u16, code: &str) -> Value {
+    pub async fn refused(&self, held: &ClaimedRun, function: &str, arguments: Value, status: u16, code: &str) -> Value {
         let (got, problem) = self.call(held, function, &arguments).await;
         assert_eq!((got, problem["code"].as_str()), (status, Some(code)), "{function} {arguments}: {problem:#}");
         assert!(!problem["detail"].as_str().unwrap_or_default().is_empty(), "{problem:#}");
@@ -247,13 +247,13 @@ policy = "allow"
     }
 
     /// Ends a held run well.
-    pub async fn complete(&self, held: &Claimed) {
+    pub async fn complete(&self, held: &ClaimedRun) {
         let (status, answer) = self.post(&held.path("/finalize"), &held.token, &json!({ "status": "completed" })).await;
         assert_eq!((status, &answer["status"]), (200, &json!("completed")), "{answer:#}");
     }
 }
 
-impl Claimed {
+impl ClaimedRun {
     /// A path of the run.
     pub fn path(&self, rest: &str) -> String {
         format!("/api/v1/runs/{}{rest}", self.run)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use agent_host_tests::grants::EVERYTHING;
 
-use crate::calls::outside::Outside;
+use crate::calls::outside::ExecutorHost;
 
 /// The examples of results in section 6 of the document. Its example of a trigger is in the same file (`langbot.rs`).
 fn example(kind: &str) -> Value {
@@ -15,8 +15,8 @@ fn example(kind: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn results_of_the_protocol_are_appended_as_they_stand() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     let append = async |body: Value| outside.post(&held.path("/append"), &held.token, &body).await;
     let done = async |body: Value| {
         let (status, answer) = append(body.clone()).await;
@@ -71,8 +71,8 @@ async fn results_of_the_protocol_are_appended_as_they_stand() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_of_the_protocol_are_taken_as_they_stand() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     let run = held.run.clone();
     let message = json!({ "role": "user", "content": "hello" });
     let artifact =

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::calls::outside::{Claimed, Outside};
+use crate::calls::outside::{ClaimedRun, ExecutorHost};
 
 const READS: &str = "runs = [\"get\", \"list\", \"events\"]";
 
-impl Outside {
+impl ExecutorHost {
     /// Completes a run that has called a tool and said something.
-    async fn says(&self, held: &Claimed, text: &str) {
+    async fn says(&self, held: &ClaimedRun, text: &str) {
         self.answered(held, "tools.call", json!({ "tool_name": "a__add", "parameters": { "a": 2, "b": 3 } })).await;
         let message = json!({ "role": "assistant", "content": text });
         let result = json!({ "type": "message.completed", "data": { "message_id": "m", "message": message } });
@@ -17,7 +17,7 @@ impl Outside {
         self.finish(held, json!({ "status": "completed" })).await;
     }
 
-    async fn finish(&self, held: &Claimed, end: Value) {
+    async fn finish(&self, held: &ClaimedRun, end: Value) {
         let (status, answer) = self.post(&held.path("/finalize"), &held.token, &end).await;
         assert_eq!(status, 200, "{answer:#}");
     }
@@ -39,7 +39,7 @@ fn outline(page: &Value) -> Vec<(&str, &str, &str)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_transcript_has_calls_of_tools_their_results_and_notices() {
-    let outside = Outside::new(READS, "").await;
+    let outside = ExecutorHost::new(READS, "").await;
     let first = outside.held_in("w", "c", "", "add").await;
     outside.says(&first, "five").await;
     let second = outside.held_in("w", "c", "", "fail").await;
@@ -77,7 +77,7 @@ async fn the_transcript_has_calls_of_tools_their_results_and_notices() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_reads_the_runs_and_the_run_events_of_its_conversation() {
-    let outside = Outside::new(READS, "").await;
+    let outside = ExecutorHost::new(READS, "").await;
     let first = outside.held_in("w", "c", "", "add").await;
     outside.says(&first, "five").await;
     let foreign = outside.held_in("w", "other", "", "add").await;
@@ -126,7 +126,7 @@ async fn a_run_reads_the_runs_and_the_run_events_of_its_conversation() {
                 break;
             }
         }
-        let of = |kind: &str, run: Option<&Claimed>| (kind.to_owned(), run.map(|claimed| claimed.run.clone()));
+        let of = |kind: &str, run: Option<&ClaimedRun>| (kind.to_owned(), run.map(|claimed| claimed.run.clone()));
         let expected = [
             of("message.received", None),
             of("run.failed", Some(&second)),
@@ -157,7 +157,7 @@ async fn other_conversations_are_read_where_manifest_and_binding_say_so_and_neve
         (format!("{READS}\nconversations = [\"threads\"]"), true, false),
         (format!("{READS}\nconversations = [\"workspace\"]"), true, true),
     ] {
-        let outside = Outside::new(&resources, "").await;
+        let outside = ExecutorHost::new(&resources, "").await;
         let mut runs = Vec::new();
         for (of, conversation, thread, text) in
             [("w", "c", "", "main"), ("w", "c", "t", "thread"), ("w", "d", "", "other"), ("v", "d", "", "of another workspace")]
@@ -210,7 +210,7 @@ async fn other_conversations_are_read_where_manifest_and_binding_say_so_and_neve
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_without_a_conversation_reads_its_own_event() {
-    let outside = Outside::new("", "").await;
+    let outside = ExecutorHost::new("", "").await;
     let event = json!({ "event_type": "ticket.opened", "data": { "number": 7 } });
     let (status, accepted) = outside.post("/api/v1/events", "", &event).await;
     assert_eq!(status, 202, "{accepted:#}");

@@ -6,12 +6,12 @@ use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::calls::outside::Outside;
+use crate::calls::outside::ExecutorHost;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_answer_streams_and_ends_with_the_whole() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     let request = json!({ "messages": [{ "role": "user", "content": "hello" }] });
     let asked = outside.request(Method::POST, &held.path("/calls/models.stream"), &held.token);
     let answer = asked.json(&json!({ "model_id": "a-chat", "request": request })).send().await.unwrap();

@@ -4,13 +4,13 @@ use agent_host_tests::grants::EVERYTHING;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::calls::outside::Outside;
+use crate::calls::outside::ExecutorHost;
 
 const LIST: &str = "state.list-keys";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_token_is_good_for_one_run_and_as_long_as_its_claim() {
-    let outside = Outside::new(EVERYTHING, "").await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
     let keys = json!({ "scope": "runner" });
     outside.host.send("one").await;
     let mut one = outside.claim().await;
@@ -56,11 +56,11 @@ async fn a_token_is_good_for_one_run_and_as_long_as_its_claim() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_run_that_has_not_begun_and_one_that_is_cancelled_call_nothing() {
-    let outside = Outside::new(EVERYTHING, "").await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
     outside.host.send_in("another", "not begun").await;
     let claimed = outside.claim_with(json!({ "start": false, "wait_ms": 10_000 })).await;
     outside.refused(&claimed, LIST, json!({ "scope": "runner" }), 409, "conflict").await;
-    let held = outside.held().await;
+    let held = outside.claimed_run().await;
     outside.host.cancel(&held.run).await;
     outside.host.until_status(&held.run, "cancelled").await;
     let (status, problem) = outside.call(&held, LIST, &json!({ "scope": "runner" })).await;
@@ -70,8 +70,8 @@ async fn a_run_that_has_not_begun_and_one_that_is_cancelled_call_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_call_that_waits_ends_with_its_claim() {
-    let outside = Outside::new(EVERYTHING, "").await;
-    let held = outside.held().await;
+    let outside = ExecutorHost::new(EVERYTHING, "").await;
+    let held = outside.claimed_run().await;
     let question = json!({ "kind": "confirmation", "title": "Shall I?" });
     let (asked, ()) = tokio::join!(outside.call(&held, "interactions.ask", &question), async {
         outside.host.until(&held.run, |event| event["type"] == "action.requested").await;

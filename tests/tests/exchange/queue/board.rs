@@ -57,7 +57,7 @@ impl Board {
         self.does("/tasks", task).await["id"].as_str().unwrap().to_owned()
     }
 
-    async fn shown(&self) -> Value {
+    async fn board(&self) -> Value {
         self.http.get(format!("{}/board", self.url)).send().await.unwrap().json().await.unwrap()
     }
 
@@ -65,7 +65,7 @@ impl Board {
     async fn task(&self, id: &str, is: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + PATIENCE;
         loop {
-            let shown = self.shown().await;
+            let shown = self.board().await;
             let task = shown["tasks"].as_array().unwrap().iter().find(|task| task["id"] == id).cloned();
             match task {
                 Some(task) if is(&task) => return task,
@@ -177,7 +177,7 @@ async fn the_board_schedules_approves_retries_and_cancels_without_facts_of_its_o
     });
     let until = Instant::now() + PATIENCE;
     let action = loop {
-        let actions = board.shown().await["actions"].clone();
+        let actions = board.board().await["actions"].clone();
         if let Some(action) = actions.as_array().unwrap().first() {
             break action["action_id"].as_str().unwrap().to_owned();
         }

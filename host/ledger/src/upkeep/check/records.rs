@@ -9,7 +9,7 @@ use super::{Check, CheckResult, Object};
 use crate::{
     error::LedgerError,
     rows::{
-        ConversationRow, EventRow, EventRun, FORGOTTEN, IdempotencyAgeRow, IdempotencyRow, Listed, RunEnd, StoredParts,
+        ConversationRow, EventRow, EventRun, FORGOTTEN, IdempotencyAgeRow, IdempotencyRow, ListedRun, RunEnd, StoredParts,
         StoredRows, Table, TranscriptRow, json, malformed, number, part_digest, schema, stored_audit,
     },
 };
@@ -97,7 +97,7 @@ impl Check<'_> {
             check.expect(Table::RunIds, mapped == Some(run_no), || format!("run {} is not {run_no}", run.run_id));
             let is_listed = listed.get(key)?.is_some();
             check.expect(Table::Active, is_listed != run.status.is_terminal(), || format!("run {run_no} is {}", run.status));
-            let of_lists: Listed<'_> = json(Table::Runs, value)?;
+            let of_lists: ListedRun<'_> = json(Table::Runs, value)?;
             let mut missing: Result<bool, LedgerError> = Ok(false);
             of_lists.each_key(run_no, |key| {
                 in_lists += 1;

@@ -16,7 +16,7 @@ fn read(chunks: &[&[u8]]) -> Result<ModelResponse, ApiError> {
     let mut assembler = Assembler::new(names, Redactor::default(), 3, 10_000);
     let (mut events, mut out) = (EventReader::new(10_000), vec![]);
     for chunk in chunks {
-        events.push(chunk, |event| assembler.event(event.data, &mut out).map_err(Failed))?;
+        events.push(chunk, |event| assembler.event(event.data, &mut out).map_err(TestFailure))?;
     }
     assembler.finish(&mut out)?;
     let Some(ModelChunk::Done(response)) = out.pop() else { panic!("the last chunk is the whole answer") };
@@ -26,14 +26,14 @@ fn read(chunks: &[&[u8]]) -> Result<ModelResponse, ApiError> {
     Ok(response)
 }
 
-struct Failed(ApiError);
-impl From<EventTooLarge> for Failed {
+struct TestFailure(ApiError);
+impl From<EventTooLarge> for TestFailure {
     fn from(_: EventTooLarge) -> Self {
         Self(ApiError::invalid_argument("too large"))
     }
 }
-impl From<Failed> for ApiError {
-    fn from(Failed(error): Failed) -> Self {
+impl From<TestFailure> for ApiError {
+    fn from(TestFailure(error): TestFailure) -> Self {
         error
     }
 }

@@ -13,7 +13,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::calls::models::Counted;
+use crate::calls::models::CountedInput;
 
 /// JSON that is parsed behind the gate.
 type Json = Box<RawValue>;
@@ -238,12 +238,12 @@ impl Model {
 
 impl Count {
     /// The messages; with tools, a request that has both.
-    pub(super) fn request(self) -> Result<(String, Counted), ApiError> {
+    pub(super) fn request(self) -> Result<(String, CountedInput), ApiError> {
         let Self { model_id, messages, tools } = self;
-        let Some(tools) = tools else { return Ok((model_id, Counted::Messages(ChatMessages::sent(messages)))) };
+        let Some(tools) = tools else { return Ok((model_id, CountedInput::Messages(ChatMessages::sent(messages)))) };
         let members = BTreeMap::from([("messages", messages), ("tools", tools)]);
         let request = to_raw_value(&members).map_err(|error| ApiError::invalid_argument(error.to_string()))?;
-        Ok((model_id, Counted::Request(ChatRequest::sent(request))))
+        Ok((model_id, CountedInput::Request(ChatRequest::sent(request))))
     }
 }
 

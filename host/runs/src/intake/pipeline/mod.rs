@@ -61,7 +61,7 @@ pub struct PipelineQuery {
 
 /// An adapted query.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Adapted {
+pub struct AdaptedQuery {
     /// The event.
     pub envelope: Envelope,
     /// The binding of the run. The configuration of the host does not contain it.
@@ -72,7 +72,7 @@ impl Intake {
     /// Creates a run for a query. The event and the run are durable when this function returns.
     pub(crate) async fn run_pipeline_query(
         &self,
-        adapted: Adapted,
+        adapted: AdaptedQuery,
         caller: &Principal,
         idempotency: Option<Idempotency>,
     ) -> Result<AcceptedEvent, HostError> {
@@ -80,7 +80,7 @@ impl Intake {
             let why = "a query of a pipeline brings its own binding, which needs the scope `admin`";
             return Err(HostError::Forbidden(why.to_owned()));
         }
-        let Adapted { mut envelope, mut binding } = adapted;
+        let AdaptedQuery { mut envelope, mut binding } = adapted;
         // Bytes inside an event are refused.
         if let Some(place) = envelope.input.contents.iter().position(|part| inline_bytes(part).is_some()) {
             let what = "has its bytes within: upload them, and send a part of type `artifact`";
@@ -169,7 +169,7 @@ impl PipelineQuery {
     ///
     /// # Errors
     /// Fails with the malformed value, its path first in backticks, or if no runner is named.
-    pub fn adapt(self, aliases: &RunnerAliases) -> Result<Adapted, String> {
+    pub fn adapt(self, aliases: &RunnerAliases) -> Result<AdaptedQuery, String> {
         let Self { mut query, pipeline_config, runner_id } = self;
         let within = take(&mut query, "pipeline_config");
         let config = match (pipeline_config, within) {
@@ -292,7 +292,7 @@ fn longest(output: &Map<String, Value>) -> Result<Option<u32>, String> {
     }
 }
 
-fn adapt(mut query: Map<String, Value>, settings: Settings) -> Result<Adapted, String> {
+fn adapt(mut query: Map<String, Value>, settings: Settings) -> Result<AdaptedQuery, String> {
     let Settings { runner, config, bootstrap, max_message_size, output, rest } = settings;
     let mut event = object(take(&mut query, "message_event"), "query.message_event")?;
     let chain = take(&mut query, "message_chain").or_else(|| take(&mut event, "message_chain")).map(without_payload);
@@ -350,7 +350,7 @@ fn adapt(mut query: Map<String, Value>, settings: Settings) -> Result<Adapted, S
         resources,
         ..BindingConfig::for_runner(runner)
     };
-    Ok(Adapted { envelope, binding })
+    Ok(AdaptedQuery { envelope, binding })
 }
 
 /// The fields that only a query has.

@@ -58,11 +58,11 @@ fn config() -> Value {
     })
 }
 
-fn adapted(query: &Value, config: &Value) -> Result<Adapted, String> {
+fn adapted(query: &Value, config: &Value) -> Result<AdaptedQuery, String> {
     adapted_for(query, config, None)
 }
 
-fn adapted_for(query: &Value, config: &Value, runner_id: Option<&str>) -> Result<Adapted, String> {
+fn adapted_for(query: &Value, config: &Value, runner_id: Option<&str>) -> Result<AdaptedQuery, String> {
     let request = json!({ "query": query, "pipeline_config": config, "runner_id": runner_id });
     serde_json::from_value::<PipelineQuery>(request).unwrap().adapt(&RunnerAliases::default())
 }
@@ -76,7 +76,7 @@ fn with(mut value: Value, pointer: &str, new: Value) -> Value {
 
 #[test]
 fn a_query_becomes_an_event() {
-    let Adapted { envelope, .. } = adapted(&query(), &config()).unwrap();
+    let AdaptedQuery { envelope, .. } = adapted(&query(), &config()).unwrap();
     assert_eq!(envelope.check(), Ok(()));
     let expected = json!({
       "event_type": "message.received",
@@ -199,7 +199,7 @@ fn a_query_becomes_an_event() {
 
 #[test]
 fn a_configuration_becomes_a_binding() {
-    let Adapted { binding, .. } = adapted(&query(), &config()).unwrap();
+    let AdaptedQuery { binding, .. } = adapted(&query(), &config()).unwrap();
     assert_eq!((binding.id.as_str(), binding.runner.to_string().as_str()), ("pipeline.5f0c", LOCAL));
     assert_eq!(binding.config.keys().collect::<Vec<_>>(), ["model", "prompt"]);
     assert_eq!(binding.resources.model_ids, Some(Names(vec!["m-1".to_owned(), "m-2".to_owned()])));
@@ -229,7 +229,7 @@ fn rounds_are_a_bounded_tail() {
 #[test]
 fn adapted_queries_have_neither_rounds_nor_secrets() {
     let config = with(config(), "/trigger/max-round", json!(5));
-    let Adapted { envelope, binding } = adapted(&query(), &config).unwrap();
+    let AdaptedQuery { envelope, binding } = adapted(&query(), &config).unwrap();
     let all = format!("{}{}", serde_json::to_string(&envelope).unwrap(), serde_json::to_string(&binding).unwrap());
     for word in ["max-round", "max_round", "app-secret", "sk-1", "AAAA", "earlier", "_internal"] {
         assert!(!all.contains(word), "{word}: {all}");
@@ -278,7 +278,7 @@ fn the_configuration_may_stand_in_the_query() {
 fn missing_fields_of_a_query_have_defaults() {
     let small = json!({ "message_chain": { "message_id": -1, "root": [{ "type": "Plain", "text": "hi" }] },
         "launcher_type": "person", "launcher_id": "42" });
-    let Adapted { envelope, binding } = adapted(&small, &config()).unwrap();
+    let AdaptedQuery { envelope, binding } = adapted(&small, &config()).unwrap();
     let conversation = envelope.conversation.unwrap();
     assert_eq!(conversation.conversation_id.as_deref(), Some("person_42"));
     assert_eq!((envelope.input.text.as_deref(), envelope.actor), (Some("hi"), None));

@@ -18,7 +18,7 @@ use crate::lifecycle::claims::{ClaimedRun, Reply};
 
 /// Runs and executors that wait for each other.
 #[derive(Default)]
-pub(crate) struct Waiting(Mutex<State>);
+pub(crate) struct WaitingRuns(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -91,15 +91,15 @@ pub(crate) struct AssignedRun {
 }
 
 /// A place of a run. Dropping it leaves the queue.
-pub(crate) struct Queued<'a> {
-    waiting: &'a Waiting,
+pub(crate) struct QueuePlace<'a> {
+    waiting: &'a WaitingRuns,
     kind: Arc<Kind>,
     place: Place,
     /// An error where the executor that was given the run has gone: it is to be put into the queue again.
     pub(crate) offered: oneshot::Receiver<Offer>,
 }
 
-impl Drop for Queued<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         let mut state = self.waiting.0.lock();
         if let Some(bucket) = state.buckets.get_mut(&self.kind) {
@@ -113,7 +113,7 @@ impl Drop for Queued<'_> {
 
 /// An executor that waits. Dropping it leaves.
 pub(crate) struct Ticket<'a> {
-    waiting: &'a Waiting,
+    waiting: &'a WaitingRuns,
     number: u64,
     pub(crate) found: oneshot::Receiver<AssignedRun>,
 }
@@ -124,13 +124,13 @@ impl Drop for Ticket<'_> {
     }
 }
 
-impl Waiting {
+impl WaitingRuns {
     /// Puts a run into the queue, or gives it to the executor that waits longest for such a one.
-    pub(crate) fn enter(&self, kind: Kind, priority: i32, run_no: u64, run_id: RunId) -> Queued<'_> {
+    pub(crate) fn enter(&self, kind: Kind, priority: i32, run_no: u64, run_id: RunId) -> QueuePlace<'_> {
         let (offer, offered) = oneshot::channel();
         let kind = Arc::new(kind);
         let place = (Reverse(priority), run_no);
-        let queued = Queued { waiting: self, kind: Arc::clone(&kind), place, offered };
+        let queued = QueuePlace { waiting: self, kind: Arc::clone(&kind), place, offered };
         let mut found = AssignedRun { run_id, offer };
         let mut state = self.0.lock();
         loop {
@@ -206,13 +206,13 @@ mod tests {
         Arc::new(ClaimFilter { queues: queues.iter().map(|queue| (*queue).to_owned()).collect(), ..ClaimFilter::default() })
     }
 
-    fn claimed(waiting: &Waiting, filter: &Arc<ClaimFilter>) -> Option<RunId> {
+    fn claimed(waiting: &WaitingRuns, filter: &Arc<ClaimFilter>) -> Option<RunId> {
         waiting.claim(filter).ok().map(|found| found.run_id)
     }
 
     #[test]
     fn the_highest_priority_comes_first_then_the_oldest() {
-        let waiting = Waiting::default();
+        let waiting = WaitingRuns::default();
         let ids: Vec<_> = (0..4).map(|_| RunId::new()).collect();
         let _places: Vec<_> = [(0, 1, "a"), (5, 2, "b"), (5, 3, "a"), (0, 4, "c")]
             .into_iter()
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn labels_runners_and_workspaces_are_kept_apart() {
-        let waiting = Waiting::default();
+        let waiting = WaitingRuns::default();
         let id = RunId::new();
         let labels = BTreeMap::from([("gpu".to_owned(), "a100".to_owned())]);
         let special = Kind { labels: labels.clone(), workspace: Some("w".into()), ..kind("a") };
@@ -251,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_longest_waiting_run_is_next_and_gone_ones_are_skipped() {
-        let waiting = Waiting::default();
+        let waiting = WaitingRuns::default();
         let any = filter(&[]);
         let (Err(gone), Err(other), Err(mut first), Err(mut second)) =
             (waiting.claim(&any), waiting.claim(&filter(&["b"])), waiting.claim(&any), waiting.claim(&any))
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_run_that_left_the_queue_is_not_assigned() {
-        let waiting = Waiting::default();
+        let waiting = WaitingRuns::default();
         drop(waiting.enter(kind("a"), 0, 1, RunId::new()));
         assert_eq!(claimed(&waiting, &filter(&[])), None);
     }

@@ -270,7 +270,7 @@ async fn a_grant_names_what_the_policy_names_and_the_run_may_read() {
     lay_out(at, &[("web/page.html", "<p>"), ("one.md", "1"), ("two.md", "2")]);
     let configured = config(at, &["pdf", "web"], &[("one", "one.md"), ("two", "two.md")]);
     let library = Library::open(&configured, &ledger(at)).await.unwrap();
-    let names = |granted: &Granted| {
+    let names = |granted: &GrantedLibrary| {
         let files = granted.skill_files.iter().map(|file| file.name.clone().unwrap());
         let skills = granted.skills.iter().map(|skill| skill.skill_name.clone());
         skills.chain(files).chain(granted.static_refs.keys().cloned()).collect::<Vec<_>>().join(" ")
@@ -283,7 +283,7 @@ async fn a_grant_names_what_the_policy_names_and_the_run_may_read() {
     assert_eq!(names(&all), "pdf web pdf/more.txt web/page.html one two");
     assert!(all.static_refs.values().all(|content| content.content.is_some()));
     assert_eq!(names(&library.granted(&policy(&["web"], &["t*"]), &reading())), "web web/page.html two");
-    assert_eq!(library.granted(&policy(&[], &["three"]), &reading()), Granted::default());
+    assert_eq!(library.granted(&policy(&[], &["three"]), &reading()), GrantedLibrary::default());
 
     // A run without the permission to read gets the version in use, and no more.
     let metadata = Permissions { artifacts: vec![ArtifactOperation::Metadata], ..Permissions::default() };

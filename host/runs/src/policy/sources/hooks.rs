@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     signature::{accepts, only},
-    template::Filling,
+    template::TemplateValues,
 };
 use crate::record::HostError;
 
@@ -127,7 +127,7 @@ impl HookSource {
         } else {
             Value::Null
         };
-        let filling = Filling { headers: request.headers, query: request.query, body: &body };
+        let filling = TemplateValues { headers: request.headers, query: request.query, body: &body };
         if !self.matches(&filling) {
             return Ok(None);
         }
@@ -137,11 +137,11 @@ impl HookSource {
 }
 
 impl HookSource {
-    fn matches(&self, filling: &Filling<'_>) -> bool {
+    fn matches(&self, filling: &TemplateValues<'_>) -> bool {
         self.mapping.when.iter().all(|(template, regex)| filling.text(template).is_ok_and(|text| regex.is_match(&text)))
     }
 
-    fn envelope(&self, filling: &Filling<'_>) -> Result<Envelope, HookError> {
+    fn envelope(&self, filling: &TemplateValues<'_>) -> Result<Envelope, HookError> {
         let required = |field: &str, template: &Template| {
             let unmapped = |missing| HookError::Unmapped { field: field.to_owned(), message: format!("`{field}`: {missing}") };
             filling.text(template).map_err(unmapped)
@@ -190,7 +190,7 @@ impl HookSource {
     }
 
     /// The idempotency key of a request, by which a repeated request is recognized.
-    fn idempotency(&self, filling: &Filling<'_>, body: &[u8]) -> Result<Option<Idempotency>, HookError> {
+    fn idempotency(&self, filling: &TemplateValues<'_>, body: &[u8]) -> Result<Option<Idempotency>, HookError> {
         let delivery_key = match (&self.mapping.idempotency_key, &self.mapping.delivery_id) {
             (Some(template), _) => Some(filling.text(template).map_err(|missing| HookError::Unmapped {
                 field: "idempotency_key".to_owned(),
@@ -361,7 +361,7 @@ mod tests {
             if let Some((object, member)) = drop.rsplit_once('/') {
                 value.pointer_mut(object).unwrap().as_object_mut().unwrap().remove(member);
             }
-            let filling = Filling { headers: &HeaderMap::new(), query: &[], body: &value };
+            let filling = TemplateValues { headers: &HeaderMap::new(), query: &[], body: &value };
             if !source.matches(&filling) {
                 return Ok(None);
             }

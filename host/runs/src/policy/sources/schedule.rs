@@ -19,7 +19,7 @@ pub(crate) struct Schedule {
 
 /// Ticks to make up for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct PassedTicks {
     /// Oldest first, [`MAX_MISSED`] at most.
     pub(crate) ticks: Vec<Timestamp>,
     /// True if there were older ticks.
@@ -37,16 +37,16 @@ impl Schedule {
     }
 
     /// The ticks after one moment, up to another.
-    pub(crate) fn passed(&self, after: Timestamp, until: Timestamp) -> Passed {
+    pub(crate) fn passed(&self, after: Timestamp, until: Timestamp) -> PassedTicks {
         if until <= after {
-            return Passed::default();
+            return PassedTicks::default();
         }
         if let Some(every) = self.rule.interval() {
             let (first, last) = (after / every + 1, until / every);
             let count = last.saturating_add(1).saturating_sub(first);
             let from = last.saturating_add(1).saturating_sub(count.min(MAX_MISSED as u64));
             let ticks = (from..=last).map(|nth| nth.saturating_mul(every)).collect();
-            return Passed { ticks, more: count > MAX_MISSED as u64 };
+            return PassedTicks { ticks, more: count > MAX_MISSED as u64 };
         }
         // Backward in steps that grow: a tick a minute is not counted through a year.
         let mut span: u64 = 2 * 60 * 60 * 1000;
@@ -64,12 +64,12 @@ impl Schedule {
                 }
             }
             if from == after || more {
-                return Passed { ticks: ticks.into(), more };
+                return PassedTicks { ticks: ticks.into(), more };
             }
             if ticks.len() == MAX_MISSED {
                 // Another look at the rule shows whether there are older ticks.
                 more = self.next(after).is_some_and(|first| ticks.front().is_some_and(|oldest| first < *oldest));
-                return Passed { ticks: ticks.into(), more };
+                return PassedTicks { ticks: ticks.into(), more };
             }
             span = span.saturating_mul(2);
         }
@@ -119,11 +119,11 @@ mod tests {
     fn intervals_are_aligned() {
         let schedule = Schedule::new(&config("every_ms = 1500")).unwrap();
         assert_eq!([0, 1, 1499, 1500, 1501].map(|after| schedule.next(after).unwrap()), [1500, 1500, 1500, 3000, 3000]);
-        assert_eq!(schedule.passed(1499, 4500), Passed { ticks: vec![1500, 3000, 4500], more: false });
-        assert_eq!(schedule.passed(1500, 2999), Passed::default());
+        assert_eq!(schedule.passed(1499, 4500), PassedTicks { ticks: vec![1500, 3000, 4500], more: false });
+        assert_eq!(schedule.passed(1500, 2999), PassedTicks::default());
         let all = schedule.passed(0, 1500 * 1000);
         assert!(all.more && all.ticks.len() == MAX_MISSED && all.ticks.last() == Some(&1_500_000));
-        assert_eq!(schedule.passed(9000, 3000), Passed::default(), "a clock that was set back has missed nothing");
+        assert_eq!(schedule.passed(9000, 3000), PassedTicks::default(), "a clock that was set back has missed nothing");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use serde_json::Value;
 
 /// A request whose values templates name.
-pub(crate) struct Filling<'a> {
+pub(crate) struct TemplateValues<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// Decoded names and values.
     pub(crate) query: &'a [(String, String)],
@@ -17,31 +17,31 @@ pub(crate) struct Filling<'a> {
 
 /// The place that has no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Missing(String);
+pub(crate) struct MissingValue(String);
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Filling<'_> {
+impl TemplateValues<'_> {
     /// The text, where every place has one.
-    pub(crate) fn text(&self, template: &Template) -> Result<String, Missing> {
+    pub(crate) fn text(&self, template: &Template) -> Result<String, MissingValue> {
         let mut text = String::new();
         for piece in template.pieces() {
             match self.piece(piece)? {
                 Value::String(value) => text.push_str(&value),
                 Value::Number(number) => text.push_str(&number.to_string()),
                 Value::Bool(value) => text.push_str(if value { "true" } else { "false" }),
-                _ => return Err(Missing(format!("{piece} is no text, but a list or an object"))),
+                _ => return Err(MissingValue(format!("{piece} is no text, but a list or an object"))),
             }
         }
         Ok(text)
     }
 
     /// Any JSON where the template is one place and nothing else; else the text.
-    pub(crate) fn value(&self, template: &Template) -> Result<Value, Missing> {
+    pub(crate) fn value(&self, template: &Template) -> Result<Value, MissingValue> {
         match template.pieces() {
             [only @ Piece::Pointer(_)] => self.piece(only),
             _ => self.text(template).map(Value::String),
@@ -49,7 +49,7 @@ impl Filling<'_> {
     }
 
     /// The value of one part.
-    fn piece(&self, piece: &Piece) -> Result<Value, Missing> {
+    fn piece(&self, piece: &Piece) -> Result<Value, MissingValue> {
         let text = |value: Option<&str>| value.map(|value| Value::String(value.to_owned()));
         let value = match piece {
             Piece::Text(value) => return Ok(Value::String(value.clone())),
@@ -58,7 +58,7 @@ impl Filling<'_> {
             Piece::Query(name) => text(self.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())),
         };
         let there = value.filter(|value| !value.is_null() && value.as_str() != Some(""));
-        there.ok_or_else(|| Missing(format!("{piece} has no value")))
+        there.ok_or_else(|| MissingValue(format!("{piece} has no value")))
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
         });
         let headers = HeaderMap::from_iter([("x-event".parse().unwrap(), "push".parse().unwrap())]);
         let query = [("room".to_owned(), "4 b".to_owned())];
-        let filling = Filling { headers: &headers, query: &query, body: &body };
+        let filling = TemplateValues { headers: &headers, query: &query, body: &body };
         filling.text(&Template::parse(template)?).map_err(|missing| missing.to_string())
     }
 
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_template_that_is_one_place_may_be_any_json() {
         let body = json!({ "list": [1, 2], "text": "t" });
-        let filling = Filling { headers: &HeaderMap::new(), query: &[], body: &body };
+        let filling = TemplateValues { headers: &HeaderMap::new(), query: &[], body: &body };
         let value = |template: &str| filling.value(&Template::parse(template).unwrap()).ok();
         assert_eq!(value("{/list}"), Some(json!([1, 2])));
         assert_eq!(value("{/list/0}"), Some(json!(1)));

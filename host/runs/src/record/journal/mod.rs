@@ -75,9 +75,9 @@ struct State {
     past: Past,
     /// Calls that the gate has not closed: one of a guest, many of an executor.
     open: Vec<OpenCall>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingEntry>,
     waiting_bytes: usize,
-    written: Written,
+    written: WrittenPart,
     /// Calls of the guest so far.
     calls: u64,
     /// Sequence of the last result that was emitted, while calls are answered from the past.
@@ -87,7 +87,7 @@ struct State {
 
 /// The written part of the journal.
 #[derive(Debug, Clone, Copy)]
-struct Written {
+struct WrittenPart {
     /// Number of the next entry.
     next: u64,
     /// The clock of the run at the last entry, in microseconds.
@@ -105,7 +105,7 @@ enum Full {
 }
 
 /// An entry that is not with the ledger yet.
-struct Waiting {
+struct PendingEntry {
     /// `None` where it settles no call.
     call: Option<CallId>,
     /// The present clock of the run, in microseconds.
@@ -117,13 +117,13 @@ struct Waiting {
 /// The way in which a call is answered.
 pub(crate) enum Step {
     /// An execution before has the answer.
-    Answered(Answered),
+    Answered(RecordedAnswer),
     /// The call is executed.
     Live(Ticket),
 }
 
 /// An answer from the past.
-pub(crate) struct Answered {
+pub(crate) struct RecordedAnswer {
     pub(crate) outcome: Outcome,
     /// The identity of the call's effect, if the effect is outside of the ledger.
     pub(crate) effect: Option<Effect>,
@@ -132,7 +132,7 @@ pub(crate) struct Answered {
 }
 
 /// The journal of an earlier execution.
-pub(crate) struct Recorded {
+pub(crate) struct EarlierJournal {
     pub(crate) world: World,
     /// The entries after the first. The first page of them is in memory; the ledger has the rest.
     past: Past,
@@ -145,7 +145,7 @@ pub(crate) struct Recorded {
     pub(crate) without_progress: u32,
 }
 
-impl Recorded {
+impl EarlierJournal {
     /// Reads the journal of a run; `None` where it has none. A journal of one page is read once: its entries stay in memory
     /// for the execution. Of a longer one the further pages are read again when the execution comes to them.
     pub(crate) fn read(ledger: &Ledger, run_no: u64, limits: &Limits) -> Result<Option<Self>, Stop> {
@@ -194,8 +194,8 @@ impl Journal {
     }
 
     /// The journal of a resumed run: calls are answered from `recorded` first.
-    pub(crate) fn resume(mode: Mode, recorded: Recorded, limits: &Limits) -> Self {
-        let Recorded { world, past, last, bytes, .. } = recorded;
+    pub(crate) fn resume(mode: Mode, recorded: EarlierJournal, limits: &Limits) -> Self {
+        let EarlierJournal { world, past, last, bytes, .. } = recorded;
         let elapsed = time::now().saturating_mul(1_000).saturating_sub(world.clock.began_us());
         let this = Self::new(mode, world.clock, limits, past, last + 1, elapsed);
         this.state.lock().written.bytes = bytes;
@@ -218,7 +218,7 @@ impl Journal {
                 open: Vec::new(),
                 waiting: Vec::new(),
                 waiting_bytes: 0,
-                written: Written { next, last_us: 0, bytes: 0, full: Full::No },
+                written: WrittenPart { next, last_us: 0, bytes: 0, full: Full::No },
                 calls: 0,
                 last_emitted: 0,
                 next_call: 0,
@@ -330,7 +330,7 @@ impl Journal {
                 check(&recorded, Some(&outcome))?;
                 state.last_emitted = emitted(recorded.function, Some(&outcome)).unwrap_or(last_emitted);
                 self.show(&mut state, recorded.after_us);
-                Ok(Step::Answered(Answered { outcome, effect: None, parts: BTreeMap::new() }))
+                Ok(Step::Answered(RecordedAnswer { outcome, effect: None, parts: BTreeMap::new() }))
             }
             Some(Entry::Started(recorded, effect)) if recorded.part == 0 => {
                 check(&recorded, None)?;
@@ -354,7 +354,7 @@ impl Journal {
                         Part::Answered(outcome) => Some((part, outcome)),
                         Part::Doubt(_) => None,
                     });
-                    return Ok(Step::Answered(Answered {
+                    return Ok(Step::Answered(RecordedAnswer {
                         outcome,
                         effect: Some(Effect { number: last }),
                         parts: parts.collect(),
@@ -392,7 +392,9 @@ impl Journal {
     pub(crate) fn enter_part(&self, within: &Ticket, part: u32, function: &str, digest: RequestDigest) -> Step {
         let mut state = self.state.lock();
         let doubt = match state.call(within.call).and_then(|call| call.parts.remove(&part)) {
-            Some(Part::Answered(outcome)) => return Step::Answered(Answered { outcome, effect: None, parts: BTreeMap::new() }),
+            Some(Part::Answered(outcome)) => {
+                return Step::Answered(RecordedAnswer { outcome, effect: None, parts: BTreeMap::new() });
+            }
             Some(Part::Doubt(effect)) => Some(effect),
             None => None,
         };
@@ -496,13 +498,13 @@ impl Journal {
 
     /// Puts the entries of a refused write back, all but those of the call whose effect it was: that call is open again. The
     /// caller holds the turn still, so nothing was taken since.
-    pub(crate) fn put_back(&self, taken: Refused, id: Option<CallId>) {
-        let Refused { entries, before } = taken;
+    pub(crate) fn put_back(&self, taken: ReturnedEntries, id: Option<CallId>) {
+        let ReturnedEntries { entries, before } = taken;
         let mut state = self.state.lock();
         state.written = before;
         let since = std::mem::take(&mut state.waiting);
         state.waiting_bytes = 0;
-        for Waiting { call, at_us, entry, blobs } in entries.into_iter().chain(since) {
+        for PendingEntry { call, at_us, entry, blobs } in entries.into_iter().chain(since) {
             match id.filter(|id| call == Some(*id)).and_then(|id| state.call(id)) {
                 None => state.push(call, at_us, entry, blobs),
                 Some(open) => match entry {
@@ -532,21 +534,21 @@ impl Journal {
 
 /// Entries that a write has taken along.
 pub(crate) struct TakenEntries {
-    entries: Vec<Waiting>,
-    before: Written,
+    entries: Vec<PendingEntry>,
+    before: WrittenPart,
     segment: Option<JournalSegment>,
 }
 
 /// The entries that go back to the journal if the write is refused.
-pub(crate) struct Refused {
-    entries: Vec<Waiting>,
-    before: Written,
+pub(crate) struct ReturnedEntries {
+    entries: Vec<PendingEntry>,
+    before: WrittenPart,
 }
 
 impl TakenEntries {
     /// The segment, and what is needed to put it back.
-    pub(crate) fn split(self) -> (Option<JournalSegment>, Refused) {
-        (self.segment, Refused { entries: self.entries, before: self.before })
+    pub(crate) fn split(self) -> (Option<JournalSegment>, ReturnedEntries) {
+        (self.segment, ReturnedEntries { entries: self.entries, before: self.before })
     }
 }
 
@@ -581,7 +583,7 @@ impl State {
             Entry::Ended { outcome, .. } => 32 + outcome.len(),
             _ => 64,
         };
-        self.waiting.push(Waiting { call, at_us, entry, blobs });
+        self.waiting.push(PendingEntry { call, at_us, entry, blobs });
     }
 }
 

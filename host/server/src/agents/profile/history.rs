@@ -127,11 +127,11 @@ pub(crate) async fn history(request: ApiRequest) -> Result<Response, Refusal> {
     let most = u64::from(app.host.config().agui.history_messages);
     let read = app.read(move |records| read(records, &key, zone, before.as_deref(), most)).await?;
     let signed = match read {
-        Read::Nothing if named.is_some() => {
+        ThreadRead::Nothing if named.is_some() => {
             return Err(Refusal::new(Code::SessionNotFound, "there is no such thread, or it has no messages"));
         }
-        Read::Nothing | Read::NoDay => snapshot(Some(id)),
-        Read::Day(found) => {
+        ThreadRead::Nothing | ThreadRead::NoDay => snapshot(Some(id)),
+        ThreadRead::Day(found) => {
             let messages = found.messages.into_iter().map(|message| signed(&app, message)).collect();
             Snapshot { day: Some(found.day.to_string()), has_more: found.has_more, messages, ..snapshot(Some(id)) }
         }
@@ -165,7 +165,7 @@ fn snapshot(thread_id: Option<String>) -> Snapshot {
 }
 
 /// The result of reading a thread.
-enum Read {
+enum ThreadRead {
     /// The thread has no messages.
     Nothing,
     /// No day is that early.
@@ -206,20 +206,20 @@ fn read(
     zone: Option<TimeZone>,
     before: Option<&str>,
     most: u64,
-) -> Result<Read, LedgerError> {
+) -> Result<ThreadRead, LedgerError> {
     let len = records.transcript_len(key)?;
     let one = |seq: u64| records.transcript_item(key, seq);
     // A missing item is older than all existing ones.
     let at = |seq: u64| Ok::<_, LedgerError>(one(seq)?.map_or(0, |item: TranscriptItem| item.created_at));
-    let Some(last) = one(len)?.filter(|_| len > 0) else { return Ok(Read::Nothing) };
+    let Some(last) = one(len)?.filter(|_| len > 0) else { return Ok(ThreadRead::Nothing) };
     let zone = match zone {
         Some(zone) => zone,
         None => zone_of(records, &last)?,
     };
     let before = before.and_then(|text| Day::parse(text, &zone));
-    let Some(span) = day::newest(len, before, &zone, at)? else { return Ok(Read::NoDay) };
+    let Some(span) = day::newest(len, before, &zone, at)? else { return Ok(ThreadRead::NoDay) };
     if one(span.end - 1)?.is_none() {
-        return Ok(Read::NoDay);
+        return Ok(ThreadRead::NoDay);
     }
     let first = span.first.max(span.end.saturating_sub(most));
     let count = usize::try_from(span.end - first).unwrap_or(usize::MAX);
@@ -228,7 +228,7 @@ fn read(
     items.retain(|item| item.item_type == MESSAGE);
     let has_more = span.first > 1 && one(span.first - 1)?.is_some();
     let messages = messages_of(records, span.day, &items)?;
-    Ok(Read::Day(FoundDay { day: span.day, has_more, messages }))
+    Ok(ThreadRead::Day(FoundDay { day: span.day, has_more, messages }))
 }
 
 /// The items of a day, and the other output of their runs.
@@ -480,7 +480,7 @@ mod tests {
         }
     }
 
-    fn spoken(run: RunId, id: &str, who: MessageAuthor, text: &str, at: Timestamp) -> RunMessage {
+    fn message(run: RunId, id: &str, who: MessageAuthor, text: &str, at: Timestamp) -> RunMessage {
         RunMessage { run, id: id.to_owned(), who, text: text.to_owned(), at }
     }
 
@@ -502,11 +502,11 @@ mod tests {
             &items,
             &users,
             vec![
-                spoken(one, "a1", MessageAuthor::Assistant(None), "let me look", 20),
-                spoken(one, "c1:result", MessageAuthor::Tool(None), "42", 30),
-                spoken(one, "a2", MessageAuthor::Assistant(None), "done", 40),
+                message(one, "a1", MessageAuthor::Assistant(None), "let me look", 20),
+                message(one, "c1:result", MessageAuthor::Tool(None), "42", 30),
+                message(one, "a2", MessageAuthor::Assistant(None), "done", 40),
                 // The call fails without output.
-                spoken(two, "c2:result", MessageAuthor::Tool(None), "43", 60),
+                message(two, "c2:result", MessageAuthor::Tool(None), "43", 60),
             ],
         );
         assert_eq!(outline(&messages), [("u1", 4), ("a1", 5), ("c1:result", 5), ("a2", 6), ("u2", 7), ("c2:result", 7)]);
@@ -517,8 +517,8 @@ mod tests {
         let run = RunId::new();
         let items = [item(1, Some(run), "assistant", "ok", 20), item(2, Some(run), "assistant", "ok", 20)];
         let both = vec![
-            spoken(run, "a1", MessageAuthor::Assistant(None), "ok", 20),
-            spoken(run, "a2", MessageAuthor::Assistant(None), "ok", 20),
+            message(run, "a1", MessageAuthor::Assistant(None), "ok", 20),
+            message(run, "a2", MessageAuthor::Assistant(None), "ok", 20),
         ];
         assert_eq!(outline(&merged(&items, &HashMap::new(), both)), [("a1", 1), ("a2", 2)]);
     }

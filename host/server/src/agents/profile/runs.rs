@@ -18,7 +18,7 @@ use super::{
 use crate::{
     access::ApiRequest,
     agents::{
-        engine::{self, Reading, StartedRun},
+        engine::{self, ReadMode, StartedRun},
         media,
         read::{self, ReadInput},
         routes,
@@ -125,9 +125,9 @@ pub(crate) async fn start_agent_run(request: ApiRequest) -> Result<Response, Ref
         read::read(&app, &headers, body).await?
     };
     let props = routes::ForwardedProps::of(&read.input)?;
-    let reading = if names_stream(&headers) { Reading::Stream } else { Reading::Elsewhere };
+    let reading = if names_stream(&headers) { ReadMode::Stream } else { ReadMode::Elsewhere };
     let started = engine::begin(&app, &caller, &agent, &read, reading).await?;
-    if reading == Reading::Stream {
+    if reading == ReadMode::Stream {
         return Ok(routes::follow(&app, started, &read.input, props, &headers).await?);
     }
     Ok(accepted(&started))

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, value::to_raw_value};
 use super::{
     Out, content,
     ids::Ids,
-    ordered::Ordered,
+    ordered::OpenElements,
     read,
     text::Texts,
     tools::{self, Call, Tools},
@@ -24,7 +24,7 @@ const LET_GO: &str = "the run abandoned the call before the client answered";
 
 /// Open actions, by id.
 #[derive(Debug, Default)]
-pub(super) struct Asks(Ordered<Ask>);
+pub(super) struct Asks(OpenElements<Ask>);
 
 #[derive(Debug)]
 struct Ask {
@@ -55,7 +55,7 @@ impl Request {
 
 /// A person or the client has said something to it.
 #[derive(Deserialize)]
-pub(super) struct Answered {
+pub(super) struct ActionAnswer {
     action_id: String,
     decision: String,
     #[serde(default)]
@@ -80,7 +80,7 @@ enum Answer {
 
 /// The outcome of an action.
 #[derive(Deserialize)]
-pub(super) struct Resolved {
+pub(super) struct ActionOutcome {
     action_id: String,
     #[serde(default)]
     outcome: String,
@@ -119,7 +119,7 @@ impl Asks {
         true
     }
 
-    pub(super) fn answered(&mut self, out: &mut Out, ids: &mut Ids, answered: Answered) {
+    pub(super) fn answered(&mut self, out: &mut Out, ids: &mut Ids, answered: ActionAnswer) {
         let Some(Ask { call: Some(call), .. }) = self.0.remove(&answered.action_id) else { return };
         if answered.decision != "submit" {
             let why = answered.reason.map_or("declined".to_owned(), |reason| format!("declined: {reason}"));
@@ -142,7 +142,7 @@ impl Asks {
     }
 
     /// The end of an action without further answers.
-    pub(super) fn resolved(&mut self, out: &mut Out, ids: &mut Ids, resolved: &Resolved) {
+    pub(super) fn resolved(&mut self, out: &mut Out, ids: &mut Ids, resolved: &ActionOutcome) {
         let Some(Ask { call: Some(call), .. }) = self.0.remove(&resolved.action_id) else { return };
         let why = if resolved.outcome == "expired" { EXPIRED } else { LET_GO };
         unmade(out, ids, call, why);

@@ -37,7 +37,7 @@ use serde_json::{Map, Value};
 
 use self::{asks::Asks, ids::Ids, text::Texts, tools::Tools, ui::Ui, usage::Tally};
 use super::{
-    cursor::{Cursor, Stamped},
+    cursor::{Cursor, StampedEvent},
     event::{Event, Interrupt, Kind, Message, PatchOp, ReasoningRole, Usage},
 };
 
@@ -48,9 +48,9 @@ const CANCELLED: &str = "cancelled";
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     /// To be sent, and folded.
-    Event(Stamped),
+    Event(StampedEvent),
     /// To be folded and not sent: the client of this run knows it by itself, such as its own answer to a frontend tool.
-    Past(Stamped),
+    Past(StampedEvent),
     /// The message with this id has this content and not the streamed one. Its END was sent before. Only the content
     /// counts: calls that the message carries stay.
     Correct(Message, Cursor),
@@ -91,7 +91,7 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Projector {
     /// True if an executor executes the run: its status does not show that it waits for people.
-    outside: bool,
+    is_external: bool,
     is_over: bool,
     ids: Ids,
     out: Out,
@@ -105,7 +105,7 @@ pub(crate) struct Projector {
 
 /// The reason to close all open elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Closing {
+enum CloseReason {
     /// The run waits, and continues in the next segment.
     Waits,
     /// The run has completed.
@@ -120,7 +120,7 @@ impl Projector {
     /// Of a run of which nothing has been read yet. `outside`: an executor executes it.
     pub(crate) fn new(run: RunId, outside: bool) -> Self {
         Self {
-            outside,
+            is_external: outside,
             is_over: false,
             ids: Ids::new(run),
             out: Out::default(),
@@ -163,7 +163,7 @@ impl Projector {
                 }
             }
             Some(ResultKind::MessageCompleted) => {
-                if let Some(completed) = read::<text::Completed>(event) {
+                if let Some(completed) = read::<text::MessageEnd>(event) {
                     match completed.answered_call() {
                         Some(call) => tools.answered_in_message(out, ids, texts, call, &completed.message),
                         None => texts.completed(out, ids, completed),
@@ -197,21 +197,21 @@ impl Projector {
             }
             Some(ResultKind::ArtifactCreated) => {
                 #[derive(Deserialize)]
-                struct Created {
+                struct ArtifactData {
                     artifact: agent_host_protocol::message::ArtifactRef,
                 }
-                if let Some(Created { artifact }) = read(event) {
+                if let Some(ArtifactData { artifact }) = read(event) {
                     out.custom(content::ARTIFACT, content::artifact_content(&artifact, None));
                 }
             }
             Some(ResultKind::StateUpdated) => {
                 #[derive(Deserialize)]
-                struct Updated {
+                struct StateData {
                     scope: String,
                     key: String,
                     value: Value,
                 }
-                if let Some(Updated { scope, key, value }) = read(event)
+                if let Some(StateData { scope, key, value }) = read(event)
                     && scope == "conversation"
                 {
                     out.say(Kind::StateDelta { delta: vec![PatchOp::Add { path: pointer(&key), value }] });
@@ -219,7 +219,7 @@ impl Projector {
             }
             Some(ResultKind::ActionRequested) => {
                 let asked = asks::Request::of(event).is_some_and(|request| asks.requested(out, ids, texts, tools, request));
-                if asked && self.outside {
+                if asked && self.is_external {
                     self.waits();
                 }
             }
@@ -261,7 +261,7 @@ impl Projector {
 
     fn status(&mut self, status: &Status) {
         if let Some(attempt) = status.attempt.filter(|attempt| *attempt > self.ids.attempt()) {
-            self.close(Closing::Retries);
+            self.close(CloseReason::Retries);
             self.ids.begin_attempt(attempt);
         }
         let for_people = matches!(status.reason.as_deref(), Some("approval" | "question" | "effect_in_doubt" | "client_tool"));
@@ -275,7 +275,7 @@ impl Projector {
         if self.asks.is_empty() {
             return;
         }
-        self.close(Closing::Waits);
+        self.close(CloseReason::Waits);
         let usage = self.usage.take();
         let end = match self.asks.pending() {
             Some(pending) => End::Success { result: None, pending, usage },
@@ -296,16 +296,16 @@ impl Projector {
                 result.insert("claimedUsage".to_owned(), usage);
             }
         }
-        self.close(Closing::Completes);
+        self.close(CloseReason::Completes);
         let result = (!result.is_empty()).then_some(Value::Object(result));
         let usage = self.usage.take();
-        self.over(End::Success { result, pending: Vec::new(), usage });
+        self.finish_run(End::Success { result, pending: Vec::new(), usage });
     }
 
     fn run_failed(&mut self, failure: Option<RunFailure>) {
-        self.close(Closing::Fails);
+        self.close(CloseReason::Fails);
         let usage = self.usage.take();
-        self.over(match failure {
+        self.finish_run(match failure {
             Some(failure) if failure.code == CANCELLED => End::Cancelled { usage },
             // The details may have lines of its log, which are the operator's.
             Some(failure) => End::Error { message: failure.message, code: Some(failure.code), usage },
@@ -313,17 +313,17 @@ impl Projector {
         });
     }
 
-    fn over(&mut self, end: End) {
+    fn finish_run(&mut self, end: End) {
         self.out.end(end);
         self.is_over = true;
     }
 
     /// Ends all that is open.
-    fn close(&mut self, closing: Closing) {
+    fn close(&mut self, closing: CloseReason) {
         let Self { ids, out, texts, tools, asks, ui, .. } = self;
         out.end_reasoning();
         texts.close(out, closing);
-        if closing == Closing::Waits {
+        if closing == CloseReason::Waits {
             tools.cut_all(out);
         } else {
             asks.close(out, ids);
@@ -479,9 +479,9 @@ impl Out {
         self.steps.push(Step::Event(stamped));
     }
 
-    fn stamped(&mut self, kind: Kind) -> Stamped {
+    fn stamped(&mut self, kind: Kind) -> StampedEvent {
         let (subagent, metadata) = (self.subagent.clone(), mem::take(&mut self.metadata));
-        Stamped { event: Event { subagent, metadata, ..Event::from(kind).at(self.timestamp) }, at: self.place() }
+        StampedEvent { event: Event { subagent, metadata, ..Event::from(kind).at(self.timestamp) }, at: self.place() }
     }
 
     fn place(&mut self) -> Cursor {

@@ -5,19 +5,19 @@ use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 /// Open elements by the name that the guest gave them, in the order of their start, so that the same record closes them in
 /// the same order each time.
 #[derive(Debug)]
-pub(super) struct Ordered<V> {
+pub(super) struct OpenElements<V> {
     by_name: HashMap<String, (u64, V)>,
     names: BTreeMap<u64, String>,
     next: u64,
 }
 
-impl<V> Default for Ordered<V> {
+impl<V> Default for OpenElements<V> {
     fn default() -> Self {
         Self { by_name: HashMap::new(), names: BTreeMap::new(), next: 0 }
     }
 }
 
-impl<V> Ordered<V> {
+impl<V> OpenElements<V> {
     pub(super) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }

@@ -235,12 +235,12 @@ proptest! {
         for step in project(&record, outside) {
             prop_assert!(!one.is_over());
             match step {
-                Step::Event(Stamped { event, .. }) => {
+                Step::Event(StampedEvent { event, .. }) => {
                     view.apply(&event);
                     admit(&mut whole, &event)?;
                     admit(&mut one, &event)?;
                 }
-                Step::Past(Stamped { event, .. }) => {
+                Step::Past(StampedEvent { event, .. }) => {
                     view.apply(&event);
                     whole.know(&view.messages);
                     one.know(&view.messages);

@@ -6,7 +6,7 @@ use agent_host_protocol::message::{ContentPart, Message, Role, ToolCall};
 use serde::Deserialize;
 use serde_json::{Map, json};
 
-use super::{Closing, Delta, Out, content, ids::Ids, ordered::Ordered};
+use super::{CloseReason, Delta, Out, content, ids::Ids, ordered::OpenElements};
 use crate::agui::event::{self, Content, Kind, MessageBody, TextRole};
 
 /// CUSTOM event: a message has a part that is neither text nor an artifact.
@@ -17,12 +17,12 @@ const LAST: &str = "final";
 
 /// A message that is whole.
 #[derive(Deserialize)]
-pub(super) struct Completed {
+pub(super) struct MessageEnd {
     pub(super) message_id: String,
     pub(super) message: Message,
 }
 
-impl Completed {
+impl MessageEnd {
     /// The call that it answers, where it is the result of a tool and not a text.
     pub(super) fn answered_call(&self) -> Option<&str> {
         (self.message.role == Role::Tool).then(|| self.message.tool_call_id.as_deref().unwrap_or_default())
@@ -33,7 +33,7 @@ impl Completed {
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     /// Being said.
-    open: Ordered<Text>,
+    open: OpenElements<Text>,
     /// Messages that are neither complete nor open: a segment ended inside them, or only their id is known.
     idle: HashMap<String, Text>,
     /// Whole, with their ids where calls may belong to them. A guest that says more under the same name says it in another.
@@ -69,7 +69,7 @@ impl Texts {
     pub(super) fn delta(&mut self, out: &mut Out, ids: &mut Ids, delta: Delta) {
         // The output of a tool is no text; its result has an event of its own.
         let Some(role) = text_role(delta.chunk.role) else { return };
-        let text = self.begun(out, ids, &delta.message_id, role);
+        let text = self.open_text(out, ids, &delta.message_id, role);
         if !delta.chunk.content.is_empty() {
             text.streamed.push_str(&delta.chunk.content);
             out.say(Kind::TextMessageContent { message_id: text.id.clone(), delta: delta.chunk.content });
@@ -77,7 +77,7 @@ impl Texts {
     }
 
     /// The message under this name, begun.
-    fn begun(&mut self, out: &mut Out, ids: &mut Ids, name: &str, role: TextRole) -> &mut Text {
+    fn open_text(&mut self, out: &mut Out, ids: &mut Ids, name: &str, role: TextRole) -> &mut Text {
         let Self { open, idle, .. } = self;
         open.get_or_insert_with(name, || {
             let mut text = idle.remove(name).unwrap_or_else(|| Text::new(ids.message(name)));
@@ -87,8 +87,8 @@ impl Texts {
         })
     }
 
-    pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, completed: Completed) {
-        let Completed { message_id: name, message } = completed;
+    pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, completed: MessageEnd) {
+        let MessageEnd { message_id: name, message } = completed;
         let Some(role) = text_role(message.role) else { return };
         let whole = message.text();
         let begun = self.open.get(&name).or_else(|| self.idle.get(&name));
@@ -99,7 +99,7 @@ impl Texts {
         // A message that only asks for calls is there as soon as one of them begins; what a segment ended in may have been whole.
         let is_there = whole.is_empty() && !message.tool_calls.is_empty() || !streamed.is_empty() && rest.is_empty();
         if self.open.contains(&name) || !is_there {
-            let text = self.begun(out, ids, &name, role);
+            let text = self.open_text(out, ids, &name, role);
             if !rest.is_empty() {
                 out.say(Kind::TextMessageContent { message_id: text.id.clone(), delta: rest });
             }
@@ -134,7 +134,7 @@ impl Texts {
             return;
         }
         match self.beginning_of(role, &whole) {
-            Some(message_id) => self.completed(out, ids, Completed { message_id, message }),
+            Some(message_id) => self.completed(out, ids, MessageEnd { message_id, message }),
             None => {
                 let message_id = ids.message(LAST);
                 out.say(Kind::TextMessageStart { message_id: message_id.clone(), role, name: None });
@@ -193,12 +193,12 @@ impl Texts {
     }
 
     /// Closes the open elements. If the run continues, their messages may continue.
-    pub(super) fn close(&mut self, out: &mut Out, closing: Closing) {
+    pub(super) fn close(&mut self, out: &mut Out, closing: CloseReason) {
         for (name, text) in self.open.take() {
             out.say(Kind::TextMessageEnd { message_id: text.id.clone() });
             self.idle.insert(name, text);
         }
-        if closing != Closing::Waits {
+        if closing != CloseReason::Waits {
             *self = Self::default();
         }
     }

@@ -9,7 +9,7 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use super::{Closing, Out, content, ids::Ids, ordered::Ordered, text::Texts, with};
+use super::{CloseReason, Out, content, ids::Ids, ordered::OpenElements, text::Texts, with};
 use crate::agui::event::{Content, Kind, ToolRole};
 
 /// CUSTOM event: a tool says how far it is.
@@ -22,11 +22,11 @@ const UNNAMED: &str = "tool";
 #[derive(Debug, Default)]
 pub(super) struct Tools {
     /// Without a result, with their ids on the wire.
-    running: Ordered<String>,
+    running: OpenElements<String>,
     /// With one, or the client's to make: of the last call under that name.
     done: HashMap<String, String>,
     /// Calls whose arguments are not whole yet: those of one call come one after the other.
-    incomplete: Ordered<String>,
+    incomplete: OpenElements<String>,
     /// Messages of which only the id is known.
     named: HashMap<String, String>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Call<'a> {
 
 /// A call has begun.
 #[derive(Deserialize)]
-pub(super) struct Started {
+pub(super) struct CallStart {
     tool_call_id: String,
     #[serde(default)]
     tool_name: String,
@@ -69,7 +69,7 @@ pub(super) struct Arguments {
 
 /// A call has ended.
 #[derive(Deserialize)]
-pub(super) struct Completed {
+pub(super) struct CallEnd {
     tool_call_id: String,
     #[serde(default)]
     tool_name: String,
@@ -91,8 +91,8 @@ pub(super) struct Progress {
 }
 
 impl Tools {
-    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, started: Started) {
-        let Started { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = started;
+    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, started: CallStart) {
+        let CallStart { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = started;
         let (parameters, message) = (parameters.as_deref(), message_id.as_deref());
         let call = Call { name: &tool_call_id, tool: &tool_name, parameters, message };
         if parameters.is_some() || parameters_bytes.is_none() {
@@ -119,7 +119,7 @@ impl Tools {
     pub(super) fn asked_of_client(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, call: &Call<'_>) -> String {
         self.cut(out, call.name);
         let shown = self.running.remove(call.name);
-        let id = shown.unwrap_or_else(|| call.shown(out, ids, texts, &mut self.named));
+        let id = shown.unwrap_or_else(|| call.show(out, ids, texts, &mut self.named));
         self.done.insert(call.name.to_owned(), id.clone());
         id
     }
@@ -127,11 +127,11 @@ impl Tools {
     /// Shows a call. An open call is shown already: a guest that reports its host calls does not make two calls.
     fn begin(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, call: &Call<'_>) {
         let Self { running, named, .. } = self;
-        running.get_or_insert_with(call.name, || call.shown(out, ids, texts, named));
+        running.get_or_insert_with(call.name, || call.show(out, ids, texts, named));
     }
 
-    pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, completed: Completed) {
-        let Completed { tool_call_id: call_id, tool_name, result, error } = completed;
+    pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, completed: CallEnd) {
+        let CallEnd { tool_call_id: call_id, tool_name, result, error } = completed;
         if !self.running.contains(&call_id) {
             if self.done.contains_key(&call_id) {
                 return;
@@ -210,10 +210,10 @@ impl Tools {
     }
 
     /// Gives every call that has none a result: clients take calls without one for theirs, and models refuse such histories.
-    pub(super) fn close(&mut self, out: &mut Out, ids: &mut Ids, closing: Closing) {
+    pub(super) fn close(&mut self, out: &mut Out, ids: &mut Ids, closing: CloseReason) {
         let why = match closing {
-            Closing::Retries => "another attempt of the run began before the call had a result",
-            Closing::Waits | Closing::Completes | Closing::Fails => "the run ended before the call had a result",
+            CloseReason::Retries => "another attempt of the run began before the call had a result",
+            CloseReason::Waits | CloseReason::Completes | CloseReason::Fails => "the run ended before the call had a result",
         };
         self.cut_all(out);
         for (_, id) in self.running.take() {
@@ -225,7 +225,7 @@ impl Tools {
 
 impl Call<'_> {
     /// Shows it, with all of its arguments; gives its id.
-    fn shown(&self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, named: &mut HashMap<String, String>) -> String {
+    fn show(&self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, named: &mut HashMap<String, String>) -> String {
         let id = self.opened(out, ids, texts, named);
         // Clients parse them.
         let delta = self.parameters.map_or("{}", RawValue::get).to_owned();

@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Closing, Out,
+    CloseReason, Out,
     children::{Children, encrypted},
     ids::Ids,
-    ordered::Ordered,
+    ordered::OpenElements,
     read,
     text::Texts,
     tools::Tools,
@@ -26,11 +26,11 @@ const SCHEMA: &str = "ui_schema";
 /// The UI elements besides messages.
 #[derive(Debug, Default)]
 pub(super) struct Ui {
-    steps: Ordered<()>,
+    steps: OpenElements<()>,
     subagents: Invocations,
     children: Invocations,
     /// Steps that were open when the run began to wait.
-    suspended_steps: Ordered<()>,
+    suspended_steps: OpenElements<()>,
     /// Ids on the wire.
     activities: HashMap<String, String>,
     /// Ids of forms, by the id of what they are beside.
@@ -40,9 +40,9 @@ pub(super) struct Ui {
 /// Subagents of one kind, by the name that the guest or the host gave them.
 #[derive(Debug, Default)]
 struct Invocations {
-    open: Ordered<Invocation>,
+    open: OpenElements<Invocation>,
     /// Invocations that were open when the run began to wait. They begin again with the next event about them.
-    suspended: Ordered<Invocation>,
+    suspended: OpenElements<Invocation>,
 }
 
 /// A subagent at work.
@@ -82,16 +82,16 @@ impl Invocations {
         Some(suspended.id)
     }
 
-    fn close(&mut self, out: &mut Out, closing: Closing) {
+    fn close(&mut self, out: &mut Out, closing: CloseReason) {
         for (name, invocation) in self.open.take() {
             let subagent_run_id = invocation.id.clone();
             out.say(match closing {
-                Closing::Waits => {
+                CloseReason::Waits => {
                     self.suspended.get_or_insert_with(&name, || invocation);
                     Kind::SubagentFinished { subagent_run_id, result: None, outcome: Some(SubagentOutcome::Suspended) }
                 }
-                Closing::Completes => Kind::SubagentFinished { subagent_run_id, result: None, outcome: None },
-                Closing::Fails | Closing::Retries => {
+                CloseReason::Completes => Kind::SubagentFinished { subagent_run_id, result: None, outcome: None },
+                CloseReason::Fails | CloseReason::Retries => {
                     Kind::SubagentError { subagent_run_id, message: "its run ended before it did".to_owned(), code: None }
                 }
             });
@@ -119,7 +119,7 @@ struct Patch {
 }
 
 #[derive(Deserialize)]
-struct Started {
+struct SubagentStart {
     subagent_id: String,
     name: String,
     #[serde(default)]
@@ -129,14 +129,14 @@ struct Started {
 }
 
 #[derive(Deserialize)]
-struct Finished {
+struct SubagentEnd {
     subagent_id: String,
     #[serde(default)]
     result: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct Failed {
+struct SubagentFailure {
     subagent_id: String,
     message: String,
     #[serde(default)]
@@ -167,7 +167,7 @@ enum FormOwner {
 
 /// A value that only the provider of the model can read.
 #[derive(Deserialize)]
-struct Encrypted {
+struct EncryptedValue {
     #[serde(flatten)]
     of: FormOwner,
     encrypted_value: String,
@@ -191,7 +191,7 @@ pub(super) struct ChildEnded {
 }
 
 /// The form of a result is not the one that its type has.
-struct Malformed;
+struct MalformedResult;
 
 impl Ui {
     /// Handles a result of another type. A result that the projection does not know, or that is malformed, is shown as it
@@ -205,33 +205,33 @@ impl Ui {
             ui::SUBAGENT_STARTED => self.subagent_started(out, ids, tools, read(event)),
             ui::SUBAGENT_FINISHED => self.subagent_finished(out, read(event)),
             ui::SUBAGENT_FAILED => self.subagent_failed(out, read(event)),
-            ui::SCHEMA => read(event).ok_or(Malformed).and_then(|Schema { beside, schema }| {
+            ui::SCHEMA => read(event).ok_or(MalformedResult).and_then(|Schema { beside, schema }| {
                 ui_schema::check(&schema).map_err(|why| {
                     tracing::debug!(why, "an interface is no schema, and is passed on as it is");
-                    Malformed
+                    MalformedResult
                 })?;
                 self.schema(out, ids, texts, tools, &beside, schema);
                 Ok(())
             }),
-            ui::HINTS => read(event).ok_or(Malformed).and_then(|Hints { beside, hints }| {
+            ui::HINTS => read(event).ok_or(MalformedResult).and_then(|Hints { beside, hints }| {
                 let schema = ui_schema::compile(&hints).map_err(|why| {
                     tracing::debug!(why, "hints give no interface, and are passed on as they are");
-                    Malformed
+                    MalformedResult
                 })?;
                 self.schema(out, ids, texts, tools, &beside, schema);
                 Ok(())
             }),
             ui::ENCRYPTED => encrypted_value(out, tools, read(event)),
             name if ResultKind::from_name(name).is_some() => Ok(()),
-            _ => Err(Malformed),
+            _ => Err(MalformedResult),
         };
         if taken.is_err() {
             out.custom(event.kind.clone(), event.data_value());
         }
     }
 
-    fn step_started(&mut self, out: &mut Out, step: Option<Step>) -> Result<(), Malformed> {
-        let name = named(step.ok_or(Malformed)?.name)?;
+    fn step_started(&mut self, out: &mut Out, step: Option<Step>) -> Result<(), MalformedResult> {
+        let name = named(step.ok_or(MalformedResult)?.name)?;
         if !self.steps.contains(&name) {
             self.steps.get_or_insert_with(&name, || ());
             out.say(Kind::StepStarted { step_name: name });
@@ -239,8 +239,8 @@ impl Ui {
         Ok(())
     }
 
-    fn step_finished(&mut self, out: &mut Out, step: Option<Step>) -> Result<(), Malformed> {
-        let name = named(step.ok_or(Malformed)?.name)?;
+    fn step_finished(&mut self, out: &mut Out, step: Option<Step>) -> Result<(), MalformedResult> {
+        let name = named(step.ok_or(MalformedResult)?.name)?;
         if self.suspended_steps.remove(&name).is_some() && !self.steps.contains(&name) {
             out.say(Kind::StepStarted { step_name: name.clone() });
             out.say(Kind::StepFinished { step_name: name });
@@ -250,8 +250,8 @@ impl Ui {
         Ok(())
     }
 
-    fn activity(&mut self, out: &mut Out, ids: &mut Ids, activity: Option<Activity>) -> Result<(), Malformed> {
-        let Activity { activity_id, activity_type, content } = activity.ok_or(Malformed)?;
+    fn activity(&mut self, out: &mut Out, ids: &mut Ids, activity: Option<Activity>) -> Result<(), MalformedResult> {
+        let Activity { activity_id, activity_type, content } = activity.ok_or(MalformedResult)?;
         let activity_type = named(activity_type)?;
         let message_id = self.activities.entry(activity_id).or_insert_with_key(|name| ids.activity(name)).clone();
         out.say(Kind::ActivitySnapshot { message_id, activity_type, content, replace: None });
@@ -259,11 +259,11 @@ impl Ui {
     }
 
     /// Changes of what is not there change nothing.
-    fn activity_delta(&mut self, out: &mut Out, patch: Option<Patch>) -> Result<(), Malformed> {
-        let Patch { activity_id, activity_type, patch } = patch.ok_or(Malformed)?;
+    fn activity_delta(&mut self, out: &mut Out, patch: Option<Patch>) -> Result<(), MalformedResult> {
+        let Patch { activity_id, activity_type, patch } = patch.ok_or(MalformedResult)?;
         let activity_type = named(activity_type)?;
         if !patch.iter().all(is_pointed) {
-            return Err(Malformed);
+            return Err(MalformedResult);
         }
         if let Some(message_id) = self.activities.get(&activity_id).cloned() {
             out.say(Kind::ActivityDelta { message_id, activity_type, patch });
@@ -276,9 +276,9 @@ impl Ui {
         out: &mut Out,
         ids: &mut Ids,
         tools: &Tools,
-        started: Option<Started>,
-    ) -> Result<(), Malformed> {
-        let Started { subagent_id, name, description, parent_tool_call_id } = started.ok_or(Malformed)?;
+        started: Option<SubagentStart>,
+    ) -> Result<(), MalformedResult> {
+        let SubagentStart { subagent_id, name, description, parent_tool_call_id } = started.ok_or(MalformedResult)?;
         let name = named(name)?;
         let parent_tool_call_id = parent_tool_call_id.and_then(|call| tools.known(&call).map(str::to_owned));
         let new = || Invocation { id: ids.subagent(&subagent_id), name, description, parent_tool_call_id };
@@ -286,8 +286,8 @@ impl Ui {
         Ok(())
     }
 
-    fn subagent_finished(&mut self, out: &mut Out, finished: Option<Finished>) -> Result<(), Malformed> {
-        let Finished { subagent_id, result } = finished.ok_or(Malformed)?;
+    fn subagent_finished(&mut self, out: &mut Out, finished: Option<SubagentEnd>) -> Result<(), MalformedResult> {
+        let SubagentEnd { subagent_id, result } = finished.ok_or(MalformedResult)?;
         if let Some(subagent_run_id) = self.subagents.end(out, &subagent_id) {
             let result = result.filter(|result| !result.is_null());
             out.say(Kind::SubagentFinished { subagent_run_id, result, outcome: None });
@@ -295,8 +295,8 @@ impl Ui {
         Ok(())
     }
 
-    fn subagent_failed(&mut self, out: &mut Out, failed: Option<Failed>) -> Result<(), Malformed> {
-        let Failed { subagent_id, message, code } = failed.ok_or(Malformed)?;
+    fn subagent_failed(&mut self, out: &mut Out, failed: Option<SubagentFailure>) -> Result<(), MalformedResult> {
+        let SubagentFailure { subagent_id, message, code } = failed.ok_or(MalformedResult)?;
         if let Some(subagent_run_id) = self.subagents.end(out, &subagent_id) {
             out.say(Kind::SubagentError { subagent_run_id, message, code });
         }
@@ -345,9 +345,9 @@ impl Ui {
 
     /// Closes the open elements. An element that continues in the next segment is suspended, and begins there again with the next
     /// event about it.
-    pub(super) fn close(&mut self, out: &mut Out, closing: Closing) {
+    pub(super) fn close(&mut self, out: &mut Out, closing: CloseReason) {
         for (step_name, ()) in self.steps.take().into_iter().rev() {
-            let suspended = closing == Closing::Waits;
+            let suspended = closing == CloseReason::Waits;
             if suspended {
                 self.suspended_steps.get_or_insert_with(&step_name, || ());
                 // Steps have no outcome.
@@ -357,15 +357,15 @@ impl Ui {
         }
         self.children.close(out, closing);
         self.subagents.close(out, closing);
-        if closing != Closing::Waits {
+        if closing != CloseReason::Waits {
             *self = Self::default();
         }
     }
 }
 
 /// Checks a name: clients refuse an element without one.
-fn named(name: String) -> Result<String, Malformed> {
-    if name.is_empty() { Err(Malformed) } else { Ok(name) }
+fn named(name: String) -> Result<String, MalformedResult> {
+    if name.is_empty() { Err(MalformedResult) } else { Ok(name) }
 }
 
 /// True if the paths of the operation are JSON Pointers (RFC 6901).
@@ -383,12 +383,12 @@ fn is_pointed(operation: &PatchOp) -> bool {
 }
 
 /// Shows the encrypted value of a reasoning or of a call that has begun.
-fn encrypted_value(out: &mut Out, tools: &Tools, value: Option<Encrypted>) -> Result<(), Malformed> {
-    let Encrypted { of, encrypted_value } = value.ok_or(Malformed)?;
+fn encrypted_value(out: &mut Out, tools: &Tools, value: Option<EncryptedValue>) -> Result<(), MalformedResult> {
+    let EncryptedValue { of, encrypted_value } = value.ok_or(MalformedResult)?;
     let (subtype, entity) = match &of {
         FormOwner::Message { message_id } => ("message", out.reasoning_of(message_id).map(str::to_owned)),
         FormOwner::Call { tool_call_id } => ("tool-call", tools.known(tool_call_id).map(str::to_owned)),
     };
-    out.say(encrypted(subtype, entity.ok_or(Malformed)?, encrypted_value));
+    out.say(encrypted(subtype, entity.ok_or(MalformedResult)?, encrypted_value));
     Ok(())
 }
