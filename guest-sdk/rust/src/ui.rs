@@ -138,8 +138,9 @@ pub fn tool_call_hints(tool_call_id: &str, hints: impl IntoJson) -> RunResult {
     result_of("ui.hints", [("tool_call_id", text(tool_call_id)), ("hints", Some(hints.into_json()))])
 }
 
-/// Keeps a value that only the provider of the model can read, with the reasoning of a message. Clients send it back.
-pub fn encrypted_reasoning(message_id: &str, encrypted_value: &str) -> RunResult {
+/// Keeps a value that only the provider of the model can read, with a message: with its reasoning, or with its text where it has no
+/// reasoning. Clients send it back.
+pub fn encrypted_message(message_id: &str, encrypted_value: &str) -> RunResult {
     result_of("ui.encrypted", [("message_id", text(message_id)), ("encrypted_value", text(encrypted_value))])
 }
 
@@ -211,7 +212,7 @@ mod tests {
             json!({"subagent_id": "s1", "message": "asleep", "code": "idle"}),
         );
         check(message_schema("m1", json!({"card": 1})), "ui.schema", json!({"message_id": "m1", "schema": {"card": 1}}));
-        check(encrypted_reasoning("m1", "e"), "ui.encrypted", json!({"message_id": "m1", "encrypted_value": "e"}));
+        check(encrypted_message("m1", "e"), "ui.encrypted", json!({"message_id": "m1", "encrypted_value": "e"}));
         check(encrypted_call("c1", "e"), "ui.encrypted", json!({"tool_call_id": "c1", "encrypted_value": "e"}));
         check(tool_call_schema("c1", json!({})), "ui.schema", json!({"tool_call_id": "c1", "schema": {}}));
         let hints = json!({"title": "T"});

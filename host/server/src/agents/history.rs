@@ -378,12 +378,12 @@ mod tests {
 
     fn user(id: &str, text: &str) -> Message {
         let body = MessageBody::User { content: Content::Text(text.to_owned()), name: None };
-        Message { id: id.to_owned(), body, subagent: None, metadata: Map::new() }
+        Message::new(id, body)
     }
 
     fn assistant(id: &str, text: &str) -> Message {
         let body = MessageBody::Assistant { content: Some(text.to_owned()), name: None, tool_calls: Vec::new() };
-        Message { id: id.to_owned(), body, subagent: None, metadata: Map::new() }
+        Message::new(id, body)
     }
 
     fn contradicts(theirs: &[Message], ours: &[Message]) -> bool {

@@ -308,6 +308,16 @@ pub(crate) struct Message {
     pub(crate) subagent: Option<String>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub(crate) metadata: Map<String, Value>,
+    /// Opaque to everyone but the provider of the model.
+    #[serde(rename = "encryptedValue", skip_serializing_if = "Option::is_none")]
+    pub(crate) encrypted_value: Option<String>,
+}
+
+impl Message {
+    /// A message of the agent itself, without metadata.
+    pub(crate) fn new(id: impl Into<String>, body: MessageBody) -> Self {
+        Self { id: id.into(), body, subagent: None, metadata: Map::new(), encrypted_value: None }
+    }
 }
 
 /// The role of a message, and its content.
@@ -345,8 +355,6 @@ pub(crate) enum MessageBody {
     },
     Reasoning {
         content: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        encrypted_value: Option<String>,
     },
     Activity {
         activity_type: String,

@@ -1,8 +1,8 @@
 //! The state of a client after some events: the reducer of `@ag-ui/client` 1.0.0, so that a snapshot of the host equals the
 //! result of the stream.
 //!
-//! Metadata of messages are kept, and encrypted values of reasoning and of calls. Metadata of calls, and encrypted values of
-//! texts, are not: our messages have no member for them, and the host sends none.
+//! Metadata of messages are kept, and encrypted values of messages and calls. Metadata of calls are not: our messages have no
+//! member for them, and the host sends none.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ impl View {
                 self.begin(event, message_id, || text(*role, name.clone()));
             }
             Kind::ReasoningMessageStart { message_id, .. } => {
-                let body = || MessageBody::Reasoning { content: String::new(), encrypted_value: None };
+                let body = || MessageBody::Reasoning { content: String::new() };
                 self.begin(event, message_id, body);
             }
             Kind::TextMessageContent { message_id, delta } | Kind::ReasoningMessageContent { message_id, delta } => {
@@ -74,8 +74,10 @@ impl View {
                 self.change(event, message_id, activity_type, patch);
             }
             Kind::ReasoningEncryptedValue { subtype, entity_id, encrypted_value } if subtype == "message" => {
-                if let Some(Message { body: MessageBody::Reasoning { encrypted_value: value, .. }, .. }) = self.find(entity_id) {
-                    *value = Some(encrypted_value.clone());
+                if let Some(message) = self.find(entity_id)
+                    && !matches!(message.body, MessageBody::Activity { .. })
+                {
+                    message.encrypted_value = Some(encrypted_value.clone());
                 }
             }
             Kind::ReasoningEncryptedValue { entity_id, encrypted_value, .. } => {
@@ -312,7 +314,7 @@ fn text(role: TextRole, name: Option<String>) -> MessageBody {
 
 /// A message that this event makes.
 fn minted(event: &Event, id: &str, body: MessageBody) -> Message {
-    Message { id: id.to_owned(), body, subagent: event.subagent.clone(), metadata: event.metadata.clone() }
+    Message { subagent: event.subagent.clone(), metadata: event.metadata.clone(), ..Message::new(id, body) }
 }
 
 /// Key by key: what is said last holds.
@@ -396,6 +398,7 @@ mod tests {
             ("t.a t]a c.a m.a a.a", json!([])),
             ("r[a m[a m.a m]a r]a", json!([{"id": "a", "role": "reasoning", "content": "(a)"}])),
             ("m[a m.a e.a", json!([{"id": "a", "role": "reasoning", "content": "(a)", "encryptedValue": "?"}])),
+            ("t[a t.a t]a e.a", json!([{"id": "a", "role": "assistant", "content": "(a)", "encryptedValue": "?"}])),
             // Calls make their message, under the id of the parent or their own.
             ("c[a c.a c.a c]a", json!([calling("a", "a", "(a)(a)")])),
             ("c[a<m c.a", json!([calling("m", "a", "(a)")])),

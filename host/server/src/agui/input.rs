@@ -170,10 +170,9 @@ fn message(given: Member<'_>) -> Result<Message, Problem> {
     let body = body(&mut object)?;
     let subagent = object.optional_id("subagentRunId", MAX_ITEM_ID)?;
     let metadata = object.map("metadata")?;
-    // Opaque to everyone but the provider that made it; the host keeps its own.
-    object.optional_text("encryptedValue")?;
+    let encrypted_value = object.optional_text("encryptedValue")?;
     object.finish();
-    Ok(Message { id, body, subagent, metadata })
+    Ok(Message { id, body, subagent, metadata, encrypted_value })
 }
 
 fn body(object: &mut Object<'_>) -> Result<MessageBody, Problem> {
@@ -192,9 +191,7 @@ fn body(object: &mut Object<'_>) -> Result<MessageBody, Problem> {
             tool_call_id: object.id("toolCallId", MAX_ITEM_ID)?,
             error: object.optional_text("error")?,
         },
-        Some("reasoning") => {
-            MessageBody::Reasoning { content: object.text("content")?, encrypted_value: object.optional_text("encryptedValue")? }
-        }
+        Some("reasoning") => MessageBody::Reasoning { content: object.text("content")? },
         Some("activity") => MessageBody::Activity {
             activity_type: object.bounded_text("activityType", MAX_NAME)?,
             content: object.required("content")?.map()?,

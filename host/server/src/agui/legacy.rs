@@ -113,7 +113,7 @@ mod tests {
         let flat = "see\n[image: image/png]\n[audio: https://a.example/b]\n[document: art_1]";
         assert_eq!(lowered(result).get("content"), Some(&json!(flat)));
 
-        let message = |id: &str, body| Message { id: id.into(), body, subagent: None, metadata: Default::default() };
+        let message = |id: &str, body| Message::new(id, body);
         let messages = vec![
             message("u", MessageBody::User { content: parts(), name: None }),
             message("t", MessageBody::Tool { content: parts(), tool_call_id: "a".into(), error: None }),

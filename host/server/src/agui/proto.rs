@@ -210,6 +210,7 @@ fn message(message: Message) -> pb::ThreadMessage {
         id: message.id,
         metadata: metadata(&message.metadata),
         subagent: message.subagent,
+        encrypted_value: message.encrypted_value,
         ..pb::ThreadMessage::default()
     };
     match message.body {
@@ -227,9 +228,7 @@ fn message(message: Message) -> pb::ThreadMessage {
             let (content, parts) = content_of(content);
             pb::ThreadMessage { content, parts, tool_call_id: Some(tool_call_id), error, ..base }
         }
-        MessageBody::Reasoning { content, encrypted_value } => {
-            pb::ThreadMessage { content: Some(content), encrypted_value, ..base }
-        }
+        MessageBody::Reasoning { content } => pb::ThreadMessage { content: Some(content), ..base },
         MessageBody::Activity { activity_type, content } => {
             pb::ThreadMessage { activity_type: Some(activity_type), activity_content: Some(object(content)), ..base }
         }

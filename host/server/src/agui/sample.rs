@@ -36,7 +36,7 @@ pub(crate) fn event(word: &str) -> Event {
 /// An assistant's message.
 pub(crate) fn assistant_message(id: &str, content: &str) -> Message {
     let body = MessageBody::Assistant { content: Some(content.to_owned()), name: None, tool_calls: Vec::new() };
-    Message { id: id.to_owned(), body, subagent: None, metadata: Map::new() }
+    Message::new(id, body)
 }
 
 fn kind(word: &str) -> Kind {

@@ -533,7 +533,7 @@ mod tests {
 
     #[test]
     fn interfaces_go_with_their_messages() {
-        let message = |id: &str, body| Message { id: id.to_owned(), body, subagent: None, metadata: Map::new() };
+        let message = |id: &str, body| Message::new(id, body);
         let ui = |of: &str, version: &str| {
             let content = Map::from_iter([("version".to_owned(), version.into())]);
             message(&format!("{of}:ui"), MessageBody::Activity { activity_type: "ui_schema".to_owned(), content })

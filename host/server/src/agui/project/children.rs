@@ -74,7 +74,7 @@ fn say(out: &mut Out, message: &Message, answered: &HashSet<&str>) {
         MessageBody::Tool { content, tool_call_id, .. } => {
             out.say(tools::result(id.clone(), tool_call_id.clone(), content.clone()));
         }
-        MessageBody::Reasoning { content, encrypted_value } => {
+        MessageBody::Reasoning { content } => {
             if content.is_empty() {
                 return;
             }
@@ -84,15 +84,15 @@ fn say(out: &mut Out, message: &Message, answered: &HashSet<&str>) {
             out.say(Kind::ReasoningMessageContent { message_id: message_id(), delta: content.clone() });
             out.say(Kind::ReasoningMessageEnd { message_id: message_id() });
             out.say(Kind::ReasoningEnd { message_id: message_id() });
-            if let Some(value) = encrypted_value {
-                out.say(encrypted("message", message_id(), value.clone()));
-            }
         }
         MessageBody::Activity { activity_type, content } => {
             let (message_id, activity_type, content) = (id.clone(), activity_type.clone(), content.clone());
             out.say(Kind::ActivitySnapshot { message_id, activity_type, content, replace: None });
         }
         MessageBody::User { .. } => {}
+    }
+    if let Some(value) = &message.encrypted_value {
+        out.say(encrypted("message", id.clone(), value.clone()));
     }
 }
 

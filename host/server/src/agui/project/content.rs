@@ -6,7 +6,7 @@ use agent_host_protocol::{
     transcript::TranscriptItem,
 };
 use agent_host_runs::{ClaimedCall, HistoryClaim};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::with;
 use crate::agui::event::{Content, Function, FunctionType, Message, MessageBody, Part, Source, ToolCall};
@@ -55,7 +55,7 @@ pub(crate) fn user_message(event: &Event) -> Option<Message> {
     };
     let body = MessageBody::User { content, name: of_client("name") };
     let metadata = agui.and_then(|agui| agui.get("metadata")).and_then(Value::as_object).cloned().unwrap_or_default();
-    Some(Message { id, body, subagent: None, metadata })
+    Some(Message { metadata, ..Message::new(id, body) })
 }
 
 /// The message of a claimed history that an item of a transcript is; `None` for an item that the host has seen.
@@ -79,7 +79,7 @@ pub(crate) fn claimed_message(item: &TranscriptItem) -> Option<Message> {
         },
         _ => MessageBody::User { content: Content::Text(text), name },
     };
-    Some(Message { id: message_id, body, subagent: None, metadata: Map::new() })
+    Some(Message::new(message_id, body))
 }
 
 /// The content of a result: a text, or parts where there is something else in it.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use agent_host_protocol::message::{ContentPart, Message, Role, ToolCall};
 use serde::Deserialize;
-use serde_json::{Map, json};
+use serde_json::json;
 
 use super::{CloseReason, Delta, Out, content, ids::Ids, ordered::OpenElements};
 use crate::agui::event::{self, Content, Kind, MessageBody, TextRole};
@@ -157,6 +157,12 @@ impl Texts {
         idle.max_by_key(|(name, text)| (text.streamed.len(), *name)).map(|(name, _)| name.clone())
     }
 
+    /// The id of the message under this name, where clients have it.
+    pub(super) fn begun_id(&self, name: &str) -> Option<&str> {
+        let open = self.open.get(name).map(|text| &text.id);
+        open.or_else(|| self.completed.get(name).map(|completed| &completed.id)).map(String::as_str)
+    }
+
     /// The id of the message under this name, which may be said later.
     pub(super) fn id_of(&mut self, ids: &mut Ids, name: &str) -> &str {
         if let Some(text) = self.open.get(name) {
@@ -228,7 +234,7 @@ fn corrected(id: &str, role: TextRole, text: String) -> event::Message {
         TextRole::User => MessageBody::User { content: Content::Text(text), name: None },
         TextRole::Assistant => MessageBody::Assistant { content: Some(text), name: None, tool_calls: Vec::new() },
     };
-    event::Message { id: id.to_owned(), body, subagent: None, metadata: Map::new() }
+    event::Message::new(id, body)
 }
 
 /// The parts of a message that no text shows.

@@ -221,7 +221,7 @@ impl Ui {
                 self.schema(out, ids, texts, tools, &beside, schema);
                 Ok(())
             }),
-            ui::ENCRYPTED => encrypted_value(out, tools, read(event)),
+            ui::ENCRYPTED => encrypted_value(out, texts, tools, read(event)),
             name if ResultKind::from_name(name).is_some() => Ok(()),
             _ => Err(MalformedResult),
         };
@@ -382,11 +382,14 @@ fn is_pointed(operation: &PatchOp) -> bool {
     }
 }
 
-/// Shows the encrypted value of a reasoning or of a call that has begun.
-fn encrypted_value(out: &mut Out, tools: &Tools, value: Option<EncryptedValue>) -> Result<(), MalformedResult> {
+/// Shows the encrypted value of a reasoning, a text or a call that has begun.
+fn encrypted_value(out: &mut Out, texts: &Texts, tools: &Tools, value: Option<EncryptedValue>) -> Result<(), MalformedResult> {
     let EncryptedValue { of, encrypted_value } = value.ok_or(MalformedResult)?;
     let (subtype, entity) = match &of {
-        FormOwner::Message { message_id } => ("message", out.reasoning_of(message_id).map(str::to_owned)),
+        FormOwner::Message { message_id } => {
+            let entity = out.reasoning_of(message_id).or_else(|| texts.begun_id(message_id));
+            ("message", entity.map(str::to_owned))
+        }
         FormOwner::Call { tool_call_id } => ("tool-call", tools.known(tool_call_id).map(str::to_owned)),
     };
     out.say(encrypted(subtype, entity.ok_or(MalformedResult)?, encrypted_value));

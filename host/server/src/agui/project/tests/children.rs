@@ -5,7 +5,7 @@ use serde_json::value::to_raw_value;
 use super::*;
 
 #[test]
-fn encrypted_values_belong_to_reasoning_and_calls() {
+fn encrypted_values_belong_to_reasoning_texts_and_calls() {
     check(
         &[
             thought("m", "hm"),
@@ -13,6 +13,8 @@ fn encrypted_values_belong_to_reasoning_and_calls() {
             started("t"),
             ended("t", ""),
             ("ui.encrypted", json!({ "tool_call_id": "t", "encrypted_value": "e2" })),
+            completed("plain", "hello"),
+            ("ui.encrypted", json!({ "message_id": "plain", "encrypted_value": "e4" })),
             ("ui.encrypted", json!({ "message_id": "nobody", "encrypted_value": "e3" })),
             done(),
         ],
@@ -28,6 +30,10 @@ fn encrypted_values_belong_to_reasoning_and_calls() {
             "c]t",
             "x.t ",
             r#"{"type":"REASONING_ENCRYPTED_VALUE","subtype":"tool-call","entityId":"t","encryptedValue":"e2"}"#,
+            "t[plain",
+            "t.plain hello",
+            "t]plain",
+            r#"{"type":"REASONING_ENCRYPTED_VALUE","subtype":"message","entityId":"plain","encryptedValue":"e4"}"#,
             r#"ui.encrypted {"encrypted_value":"e3","message_id":"nobody"}"#,
             SUCCESS,
         ],
