@@ -108,6 +108,8 @@ mod host;
 mod manifest;
 mod message;
 mod outcome;
+#[cfg(feature = "schemars")]
+mod schema;
 
 pub use context::Context;
 pub use contract::{

@@ -38,6 +38,9 @@
 //! # }
 //! ```
 
+#[cfg(feature = "schemars")]
+pub use crate::schema::schema_of;
+
 use std::cell::Cell;
 use std::fmt;
 
@@ -459,17 +462,4 @@ impl ModelRequest {
         self.push(repair_calls(response.message));
         self.messages(results)
     }
-}
-
-/// Returns the JSON Schema of a type, inlined and without a title, as models expect.
-#[cfg(feature = "schemars")]
-#[must_use]
-pub fn schema_of<P: schemars::JsonSchema>() -> String {
-    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
-        settings.inline_subschemas = true;
-        settings.meta_schema = None;
-    });
-    let mut schema = settings.into_generator().into_root_schema_for::<P>();
-    schema.remove("title");
-    schema.as_value().to_string()
 }

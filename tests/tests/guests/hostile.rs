@@ -153,6 +153,8 @@ async fn a_guest_that_calls_too_often_is_told_so() {
     let world = World::with(&["hostile"], limits.clone(), vec![bound(HOSTILE)]).await;
     let ended = world.say_in("c", "state-get-n 100").await;
     assert!(ended.answer_text().starts_with("error rate_limited"), "{}", ended.answer_text());
+    let reached = ended.events.iter().find(|event| event.kind == "limit.reached").expect("it is a fact of the run").data_value();
+    assert_eq!((&reached["limit"], &reached["value"]), (&"host_calls_per_second".into(), &10.into()), "{reached}");
     let audit = world.host.ledger().audit_page(ended.run.run_id, None, 100).unwrap();
     assert!(audit.items.iter().any(|record| record.outcome == "rate_limited" && record.action == "state.get"), "{audit:#?}");
     // Results have a rate of their own, and none is lost: the guest waits, for 64 a second after the first 100.

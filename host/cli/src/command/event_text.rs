@@ -48,6 +48,11 @@ fn gist(event: &RunEvent) -> String {
             let text = |name: &str| data[name].as_str().unwrap_or("-").to_owned();
             format!("{}: {}", text("runner_id"), text("objective"))
         }),
+        Some(ResultKind::PermissionDenied) => about(event, "function", |data| {
+            let text = |name: &str| data[name].as_str().unwrap_or("-").to_owned();
+            let more = data["count"].as_u64().map(|count| format!(" ({count} more)")).unwrap_or_default();
+            format!("{}: {}{more}", text("code"), text("message"))
+        }),
         Some(ResultKind::ChildEnded) => about(event, "run_id", |data| data["status"].as_str().unwrap_or("-").to_owned()),
         _ => None,
     };

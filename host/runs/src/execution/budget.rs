@@ -63,7 +63,7 @@ impl RunBudget {
         limits.into_iter().find_map(|(limit, value, used)| {
             let value = value?;
             let effect = Some("further model calls are refused");
-            (used.load(Ordering::Acquire) >= value).then_some(Limit { effect, limit, value })
+            (used.load(Ordering::Acquire) >= value).then_some(Limit { effect, limit, value, ..Limit::default() })
         })
     }
 }

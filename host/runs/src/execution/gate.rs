@@ -183,7 +183,7 @@ impl Execution {
         let admitted = AdmittedCall { run: self, call, open, began: Instant::now(), span };
         match self.is_active(&admitted.call.action).and_then(|()| allowed()).and_then(|()| self.take_call(rate)) {
             Ok(()) => EnteredCall::Admitted(admitted, K::ticket(ticket)),
-            Err(refusal) => EnteredCall::Over(PassedCall { outcome: Box::pin(admitted.end(Err(refusal))).await, past: None }),
+            Err(refusal) => EnteredCall::Over(PassedCall { outcome: Box::pin(admitted.refuse(refusal)).await, past: None }),
         }
     }
 
@@ -245,6 +245,18 @@ impl Execution {
 }
 
 impl<K> AdmittedCall<'_, K> {
+    /// Ends a call that is not let through. The first refusal of its kind is a fact of the run.
+    async fn refuse<T: Answer>(self, refusal: ApiError) -> Result<T, ApiError> {
+        let (run, call) = (self.run, &self.call);
+        let resource = call.resource.map(shortened);
+        if let Some(fact) = run.refusals.note(&call.action, resource.as_deref(), &refusal, &run.limits)
+            && let Err(error) = run.writer.record_fact(&fact).await
+        {
+            tracing::error!(run_id = %run.run_id, error = error.message, "a refused call could not be recorded");
+        }
+        self.end(Err(refusal)).await
+    }
+
     /// Ends the call: its span, its metric and its audit record are made of one observation, and its outcome is recorded,
     /// unless its effect has done that.
     ///

@@ -13,6 +13,7 @@ pub(crate) mod log;
 pub mod metrics;
 pub(crate) mod neighbours;
 pub(crate) mod open_calls;
+pub(crate) mod refusals;
 pub(crate) mod registry;
 pub(crate) mod shared;
 pub(crate) mod spans;
@@ -38,6 +39,7 @@ use self::{
     gate::Rates,
     metrics::Metrics,
     open_calls::OpenCalls,
+    refusals::Refusals,
     registry::Mailbox,
     waits::Waits,
     writer::{ExecutionWriter, RunWriter, UnwrittenStart},
@@ -62,6 +64,7 @@ pub(crate) struct Execution {
     /// Calls of effects that have begun and not ended.
     pub(crate) open: OpenCalls,
     pub(crate) rates: Rates,
+    pub(crate) refusals: Refusals,
     pub(crate) budget: RunBudget,
     pub(crate) waits: Waits,
     pub(crate) family: Family,
@@ -156,6 +159,7 @@ impl Execution {
             waits: Waits::new(parts.mail),
             family: Family::default(),
             knowledge: Knowledge::default(),
+            refusals: Refusals::default(),
             metrics: parts.metrics,
             terms,
             limits,

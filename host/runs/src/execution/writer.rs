@@ -361,7 +361,7 @@ impl ExecutionWriter {
     pub(crate) async fn flush_if_full(&self) {
         if let Some(limit) = self.journal.just_full() {
             let effect = Some("the run can no longer be resumed");
-            let fact = Fact::LimitReached(Limit { effect, limit: "journal_bytes", value: limit });
+            let fact = Fact::LimitReached(Limit { effect, limit: "journal_bytes", value: limit, ..Limit::default() });
             if let Err(error) = Box::pin(self.record_fact(&fact)).await {
                 tracing::error!(run_id = %self.writer.run_id, %error, "a full journal could not be recorded");
             }

@@ -30,7 +30,7 @@ use crate::{
     record::{
         HostError, WaitKey,
         action::AskKind,
-        facts::{Fact, StatusChange, unended},
+        facts::{self, Fact, StatusChange, unended},
         is_external,
         journal::Stop,
         results::Speaker,
@@ -350,11 +350,12 @@ impl RunTask {
         };
         let conversation = self.run.terms.grant.conversation.as_ref().map(WaitKey::conversation);
         let keys = keys.into_iter().chain(conversation).map(|key| key.to_string()).collect();
-        let waiting = Fact::RunStatus(StatusChange::waiting(reason, until));
+        let mut facts = running.execution.refusals.take_counts();
+        facts.push(Fact::RunStatus(StatusChange::waiting(reason, until)));
         let make = |sequence| {
             Ok(RunWrite {
                 changes: vec![RunChange::Wait { at, reason: reason.to_owned() }],
-                events: vec![waiting.event(sequence, at)],
+                events: facts::events(&facts, sequence, at),
                 park: Some(Park { wake_at, keys }),
                 ..RunWrite::default()
             })
@@ -379,6 +380,7 @@ impl RunTask {
         if self.run.resumption != Resumption::New || is_external(&self.run.record.run) {
             Box::pin(self.add_open_before(running, &mut open)).await;
         }
+        open.extend(execution.refusals.take_counts());
         let (event_id, terms) = (self.run.event.event_id, &self.run.terms);
         let speaker = Speaker { run_id: execution.run_id, event_id, terms, source: execution.source() };
         let make = |terminal: &Terminal, first: u64| end_executed(&speaker, &open, terminal, first);

@@ -35,6 +35,7 @@ pub(crate) enum Fact {
     ConversationBranched(BranchStart),
     ChildStarted(ChildStart),
     ChildEnded(ChildEnd),
+    PermissionDenied(PermissionDenial),
     LimitReached(Limit),
     SandboxViolation(Violation),
     RunStatus(StatusChange),
@@ -222,9 +223,25 @@ pub(crate) struct ChildEnd {
     pub(crate) usage: Option<ModelUsage>,
 }
 
-/// A limit that was met.
+/// A host call that the grant of the run does not allow.
 #[derive(Debug, Clone, Serialize)]
+pub(crate) struct PermissionDenial {
+    pub(crate) code: String,
+    /// Further refusals of this kind; none at the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<u64>,
+    pub(crate) function: String,
+    pub(crate) message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resource: Option<String>,
+}
+
+/// A limit that was met.
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Limit {
+    /// How often it was met after the first time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) effect: Option<&'static str>,
     pub(crate) limit: &'static str,
@@ -325,6 +342,7 @@ impl Fact {
             Self::ConversationBranched(_) => ResultKind::ConversationBranched,
             Self::ChildStarted(_) => ResultKind::ChildStarted,
             Self::ChildEnded(_) => ResultKind::ChildEnded,
+            Self::PermissionDenied(_) => ResultKind::PermissionDenied,
             Self::LimitReached(_) => ResultKind::LimitReached,
             Self::SandboxViolation(_) => ResultKind::SandboxViolation,
             Self::RunStatus(_) => ResultKind::RunStatus,

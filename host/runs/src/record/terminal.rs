@@ -44,7 +44,9 @@ pub(crate) fn timed_out(deadline_ms: u64) -> Terminal {
 /// The fact behind an end that the sandbox or a limit brought about.
 fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<Fact> {
     match terminal {
-        Terminal::Timeout { .. } => Some(Fact::LimitReached(Limit { effect: None, limit: "deadline_ms", value: deadline_ms })),
+        Terminal::Timeout { .. } => {
+            Some(Fact::LimitReached(Limit { limit: "deadline_ms", value: deadline_ms, ..Limit::default() }))
+        }
         Terminal::Failed(failure) => {
             let violations = [
                 FailureCode::GuestTrapped,

@@ -94,7 +94,7 @@ async fn an_action_without_a_service_is_refused_without_asking() {
 async fn a_binding_without_actions_and_questions_has_none() {
     let desk = Desk::new(Setup { actions: &[], resources: ", interactions = false", ..Setup::default() }).await;
     let steps = format!(
-        "{};;{};;ask confirmation - well",
+        "{0};;{0};;{1};;ask confirmation - well",
         act("message.send", json!({})),
         crate::asks::desk::emit("message.send", json!({}))
     );
@@ -102,6 +102,14 @@ async fn a_binding_without_actions_and_questions_has_none() {
     let ended = desk.host.ended(&run).await.completed();
     assert!(ended.outcomes().iter().all(|outcome| outcome["error"] == "unauthorized"), "{ended}");
     assert!(ended.of("action.requested").is_empty(), "{ended}");
+    // The record has the first refusal of each kind, and at the end how often it came again.
+    let denied = ended.of("permission.denied");
+    let denied: Vec<_> = denied.iter().map(|denial| (denial["function"].as_str().unwrap(), denial["count"].as_u64())).collect();
+    for function in ["platform.request-action", "interactions.ask"] {
+        assert_eq!(denied.iter().filter(|denial| **denial == (function, None)).count(), 1, "{denied:?}");
+    }
+    assert!(denied.contains(&("platform.request-action", Some(1))), "{denied:?}");
+    assert_eq!(denied.iter().filter(|(_, count)| count.is_some()).count(), 1, "{denied:?}");
     for action in ["platform.request-action", "interactions.ask", "results.emit"] {
         let audit = desk.audit(&run, action).await;
         assert!(audit.iter().any(|(_, outcome)| outcome == "unauthorized"), "{action}: {audit:?}");
