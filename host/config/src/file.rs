@@ -18,6 +18,7 @@ use crate::{
     egress::{EgressConfig, HttpSecretConfig},
     executor_runners::ExecutorRunnersConfig,
     external_runners::ExternalRunnerConfig,
+    identity_providers::IdentityProviderConfig,
     knowledge_bases::KnowledgeBaseConfig,
     library::{SkillConfig, StaticRefConfig},
     mcp_servers::McpServerConfig,
@@ -60,6 +61,8 @@ pub struct Config {
     pub loopback_without_key: bool,
     /// Origins whose pages may use the API from a browser, such as `https://app.example.com`; `*` is all of them.
     pub cors_origins: Vec<String>,
+    /// Services whose tokens name end users.
+    pub identity_providers: Vec<IdentityProviderConfig>,
     /// Directory of the ledger, artifacts, knowledge and compiled code.
     pub data_dir: PathBuf,
     /// Directory of plugins.
@@ -127,6 +130,7 @@ pub fn section_names() -> BTreeSet<String> {
 #[serde(default, deny_unknown_fields)]
 struct File {
     server: ServerConfig,
+    identity_providers: Vec<IdentityProviderConfig>,
     limits: Limits,
     retention: Retention,
     models: Vec<ModelConfig>,
@@ -178,10 +182,12 @@ impl Config {
         file.skills.iter_mut().for_each(|skill| skill.relative_to(base));
         file.static_refs.iter_mut().for_each(|content| content.relative_to(base));
         file.telemetry.relative_to(base);
+        file.identity_providers.iter_mut().for_each(|provider| provider.relative_to(base));
         let config = Self {
             listen: file.server.listen,
             loopback_without_key: file.server.loopback_without_key,
             cors_origins: file.server.cors_origins,
+            identity_providers: file.identity_providers,
             data_dir: base.join(file.server.data_dir),
             plugins_dir: base.join(file.server.plugins_dir),
             backup_dir: file.server.backup_dir.map(|dir| base.join(dir)),
@@ -219,6 +225,7 @@ impl Config {
             listen,
             loopback_without_key,
             cors_origins,
+            identity_providers: Vec::new(),
             data_dir: dir.join(data_dir),
             plugins_dir: dir.join(plugins_dir),
             backup_dir,
@@ -316,6 +323,20 @@ impl Config {
                 seen.push(id);
             }
             Ok(())
+        }
+        for provider in &self.identity_providers {
+            provider.check().map_err(|problem| format!("identity provider `{}`: {problem}", provider.name))?;
+        }
+        unique("identity providers", self.identity_providers.iter().map(|provider| provider.name.as_str()))?;
+        for (place, provider) in self.identity_providers.iter().enumerate() {
+            let earlier = self.identity_providers.iter().take(place);
+            if let Some(other) = earlier.filter(|other| other.issuer == provider.issuer).last() {
+                return Err(format!(
+                    "the identity providers `{}` and `{}` have one issuer, so nobody could say whose a token is: make one entry \
+                     of them, with the `audiences` of both",
+                    other.name, provider.name
+                ));
+            }
         }
         for model in &self.models {
             model.check().map_err(|problem| format!("model `{}`: {problem}", model.id))?;

@@ -10,6 +10,7 @@ mod egress;
 mod executor_runners;
 mod external_runners;
 mod file;
+mod identity_providers;
 mod knowledge_bases;
 mod library;
 mod mcp_servers;
@@ -38,6 +39,7 @@ pub use self::{
     executor_runners::ExecutorRunnersConfig,
     external_runners::ExternalRunnerConfig,
     file::{Config, ConfigError, section_names},
+    identity_providers::{IdentityProviderConfig, TokenAlgorithm},
     knowledge_bases::KnowledgeBaseConfig,
     library::{SkillConfig, StaticRefConfig},
     mcp_servers::{EnvValue, McpServerConfig},

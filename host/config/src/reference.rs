@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 use crate::file::schema;
 
 /// Sections in the order in which an operator meets them; any other comes after these.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 22] = [
     "server",
+    "identity_providers",
     "limits",
     "retention",
     "bindings",

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A right of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 #[allow(missing_docs, reason = "the table in docs/OPERATIONS.md says what each opens")]
 pub enum Scope {
     #[serde(rename = "events:write")]
@@ -107,8 +107,26 @@ pub enum PrincipalKind {
     Executor(String),
     /// By the token of an `[[approvers]]` entry, with this id: it answers what runs ask, and nothing else.
     Approver(String),
+    /// By a token of an identity provider with this name; the principal has the name of the user there.
+    IdentityProvider(String),
     /// By a token that is good for one claim of one run: the routes of that run judge it.
     Lease,
+}
+
+/// Begins the ids of end users whom an identity provider has named. No `X-End-User` begins with it, so nobody who names a user by
+/// a header can name one of these.
+pub const PROVIDER_USER_PREFIX: &str = "idp:";
+
+/// The id of an end user of an identity provider. Names of providers have no colon, so no other pair has the same id.
+#[must_use]
+pub fn provider_user(provider: &str, user: &str) -> String {
+    format!("{PROVIDER_USER_PREFIX}{provider}:{user}")
+}
+
+/// The identity provider that has named an end user, and the user's name there; `None` for users of other kinds.
+#[must_use]
+pub fn provider_of(end_user: &str) -> Option<(&str, &str)> {
+    end_user.strip_prefix(PROVIDER_USER_PREFIX)?.split_once(':')
 }
 
 impl Principal {

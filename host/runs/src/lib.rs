@@ -28,12 +28,14 @@ mod record;
 pub use agent_host_config::{
     AgentApiConfig, AgentProfile, AguiConfig, Algorithm, ApprovalPolicy, ApprovalRule, ApproverConfig, BindingConfig, Bootstrap,
     BusyThread, ClientInstructions, Condition, Config, ConfigError, CustomSignature, DeliveryPolicy, Durability, Encoding,
-    ExternalRunnerConfig, ForeignHistory, InDoubt, LogFormat, Match, MissedTicks, NamedSignature, Names, OnDisconnect, OnLost,
-    QueuePolicy, ResourcePolicy, Retention, ScheduleConfig, SignatureConfig, SkillConfig, StaticRefConfig, TelemetryConfig,
-    WebhookSourceConfig, config_reference,
+    ExternalRunnerConfig, ForeignHistory, IdentityProviderConfig, InDoubt, LogFormat, Match, MissedTicks, NamedSignature, Names,
+    OnDisconnect, OnLost, QueuePolicy, ResourcePolicy, Retention, ScheduleConfig, SignatureConfig, SkillConfig, StaticRefConfig,
+    TelemetryConfig, TokenAlgorithm, WebhookSourceConfig, config_reference,
 };
 pub use agent_host_ledger::{DeletedData, EntryWrite, Idempotency};
-pub use agent_host_providers::{egress, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook};
+pub use agent_host_providers::{
+    egress, key_set, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook,
+};
 
 pub use crate::{
     calls::remote::{Answer, CallError, Calls, Chunks, NewArtifact, call_functions},

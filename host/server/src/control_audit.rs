@@ -108,9 +108,15 @@ impl AuditedRequest {
             Some(PrincipalKind::Key(id)) => ("key", Some(id)),
             Some(PrincipalKind::Executor(id)) => ("executor", Some(id)),
             Some(PrincipalKind::Approver(id)) => ("approver", Some(id)),
+            Some(PrincipalKind::IdentityProvider(name)) => ("identity_provider", Some(name)),
             Some(PrincipalKind::Lease) => ("lease", None),
         };
         let name = principal.as_ref().map(|principal| principal.name.as_str());
+        let end_user = principal.as_ref().and_then(|principal| principal.end_user.as_deref());
+        let mut who = json!({ "kind": kind, "id": id, "name": name });
+        if let (Some(end_user), Some(who)) = (end_user, who.as_object_mut()) {
+            who.insert("end_user".to_owned(), end_user.into());
+        }
         Some(AuditRecord {
             at: time::now(),
             run_id,
@@ -118,7 +124,7 @@ impl AuditedRequest {
             resource: Some(path.chars().take(256).collect()),
             outcome,
             details: Some(json!({
-                "principal": { "kind": kind, "id": id, "name": name },
+                "principal": who,
                 "address": peer.map(|peer| peer.ip().to_string()),
                 "status": response.status().as_u16(),
             })),

@@ -2,12 +2,13 @@
 //!
 //! 1. its id, its span and its metrics ([`request_log`]);
 //! 2. under `/api/v1/agent`, the form of refusals ([`errors`]);
-//! 3. its sender ([`authentication`]);
+//! 3. its sender ([`authentication`]), for whom it may wait: for the keys of an identity provider;
 //! 4. its dialect ([`Exchange`]);
 //! 5. the route, whose panic becomes an answer too;
 //! 6. the audit of the control plane ([`control_audit`](crate::control_audit)).
 //!
-//! All that happens before the route answers at once, so the route is called in place: nothing of it is cloned.
+//! Of what happens before the route, only the keys of an identity provider are waited for. Every other request is answered in place:
+//! nothing of the route is cloned.
 
 use std::{
     convert::Infallible,
@@ -15,15 +16,22 @@ use std::{
     task::{Context, Poll},
 };
 
+use agent_host_runs::log_context::LogContext;
 use axum::{
     extract::Request,
     response::{IntoResponse, Response},
 };
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, Either},
+};
 use tower::{Layer, Service};
 
 use crate::{
-    access::authentication,
+    access::{
+        authentication,
+        identity::{Identities, Judgement, Verdict},
+    },
     agents::profile::errors,
     app::App,
     control_audit::{self, AuditedRequest},
@@ -34,13 +42,22 @@ use crate::{
 
 /// Makes the layer.
 #[derive(Clone)]
-pub(crate) struct RequestLayer(pub(crate) App);
+pub(crate) struct RequestLayer {
+    app: App,
+    identities: Identities,
+}
+
+impl RequestLayer {
+    pub(crate) fn new(app: App) -> Self {
+        Self { app, identities: Identities::default() }
+    }
+}
 
 impl<S> Layer<S> for RequestLayer {
     type Service = RequestService<S>;
 
     fn layer(&self, route: S) -> RequestService<S> {
-        RequestService { app: self.0.clone(), route }
+        RequestService { app: self.app.clone(), identities: self.identities.clone(), route }
     }
 }
 
@@ -48,12 +65,13 @@ impl<S> Layer<S> for RequestLayer {
 #[derive(Clone)]
 pub(crate) struct RequestService<S> {
     app: App,
+    identities: Identities,
     route: S,
 }
 
 impl<S> Service<Request> for RequestService<S>
 where
-    S: Service<Request, Response = Response, Error = Infallible>,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
     type Response = Response;
@@ -64,16 +82,44 @@ where
         self.route.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request) -> Self::Future {
+    fn call(&mut self, request: Request) -> Self::Future {
         let log = RequestLog::begin(&self.app, &request);
+        let context = log.context();
+        let answering = match context.clone().enter(|| authentication::judge_token(&self.app, &self.identities, &request)) {
+            None => Either::Left(self.answer(context, request, None)),
+            Some(Verdict::Ready(token)) => Either::Left(self.answer(context, request, Some(token))),
+            Some(Verdict::Waiting(token)) => {
+                let mut later = self.clone();
+                Either::Right(async move {
+                    let token = token.await;
+                    later.answer(context, request, Some(token)).await
+                })
+            }
+        };
+        Box::pin(log.around(answering).map(Ok))
+    }
+}
+
+impl<S> RequestService<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    /// The answer to a request, once the token of an identity provider is judged, where it has one.
+    fn answer(
+        &mut self,
+        context: LogContext,
+        mut request: Request,
+        token: Option<Judgement>,
+    ) -> impl Future<Output = Response> + Send + use<S> {
         let instance = errors::instance(&request);
-        let admitted = log.context().enter(|| authentication::admit(&self.app, &mut request));
+        let admitted = context.enter(|| authentication::admit(&self.app, &mut request, token));
         // Unknown callers leave no records: what they can write is bounded by nothing else.
         let audited =
             admitted.as_ref().ok().and_then(|_| AuditedRequest::begin(&request)).map(|audited| (audited, self.app.clone()));
         let admitted = admitted.and_then(|welcome| Ok((welcome, Exchange::begin(&mut request)?)));
         let admitted = admitted.map(|(welcome, exchange)| (welcome, exchange, self.route.call(request)));
-        let answering = async move {
+        async move {
             let response = match admitted {
                 Ok((welcome, exchange, route)) => {
                     let response = authentication::while_welcome(welcome, answer(route)).await;
@@ -92,8 +138,7 @@ where
                 Some(instance) => errors::in_dialect(&instance, response).await,
                 None => response,
             }
-        };
-        Box::pin(log.around(answering).map(Ok))
+        }
     }
 }
 
@@ -114,7 +159,7 @@ mod tests {
 
     use agent_host_runs::{
         Config, Host,
-        log_context::{self, LogContext, LogValue},
+        log_context::{self, LogValue},
     };
     use axum::{
         Router,
@@ -182,7 +227,7 @@ mod tests {
                 .route("/api/v1/spawns", get(spawns));
             let lines = Lines::default();
             let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
-            Self { routes: routes.layer(RequestLayer(app.clone())), app, lines, _guard: guard, _dir: dir }
+            Self { routes: routes.layer(RequestLayer::new(app.clone())), app, lines, _guard: guard, _dir: dir }
         }
 
         /// Status, request id and body of an answer.

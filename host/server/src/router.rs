@@ -16,7 +16,7 @@ use crate::{
 /// Every path of the server.
 pub(crate) fn router(app: App) -> Router {
     let (routes, _) = routes::routes().split_for_parts();
-    let routes = routes.fallback(unknown_path).method_not_allowed_fallback(wrong_method).layer(RequestLayer(app.clone()));
+    let routes = routes.fallback(unknown_path).method_not_allowed_fallback(wrong_method).layer(RequestLayer::new(app.clone()));
     // Outside of the authentication: a browser asks without a key whether it may send one.
     let routes = if app.host.config().cors_origins.is_empty() { routes } else { routes.layer(cors::layer(&app.host)) };
     routes.with_state(app)

@@ -13,7 +13,7 @@ use std::{
 
 use agent_host_ledger::{LedgerError, Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
-    ApiError, Limits, Principal, PrincipalKind, RunId, Scope, encoded::json_len, message::ContentPart, time,
+    ApiError, Limits, Principal, PrincipalKind, RunId, Scope, auth::provider_user, encoded::json_len, message::ContentPart, time,
     tool::ClientToolAnswer,
 };
 use agent_host_providers::tools::validate;
@@ -55,13 +55,15 @@ impl Runs {
         Some(Principal { kind: PrincipalKind::Approver(id.clone()), name: id, scopes, workspace: None, end_user: None })
     }
 
-    /// The name that the record gives to an answer of this principal: the id of an approver, or `key:NAME` for a key. Ids
-    /// of approvers have no colon, so a key never equals an approver that a rule names. Without configured approvers, a
+    /// The name that the record gives to an answer of this principal: the id of an approver, `key:NAME` for a
+    /// key, `idp:PROVIDER:USER` for a user of an identity provider. Ids of approvers have no colon, so the others never equal
+    /// an approver that a rule names. Without configured approvers, a
     /// caller on this machine needs no name.
     pub(crate) fn answers_as(&self, principal: &Principal) -> Result<Option<String>, HostError> {
         match &principal.kind {
             PrincipalKind::Approver(id) => Ok(Some(id.clone())),
             PrincipalKind::Key(_) => Ok(Some(format!("key:{}", principal.name))),
+            PrincipalKind::IdentityProvider(provider) => Ok(Some(provider_user(provider, &principal.name))),
             PrincipalKind::Loopback if self.shared.setup().approvers.is_empty() => Ok(None),
             PrincipalKind::Loopback => Err(HostError::Unauthenticated(
                 "the answer has no author: send `Authorization: Bearer TOKEN` with the token of an `[[approvers]]` entry, or a \

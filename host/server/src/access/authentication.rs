@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use agent_host_config::Config;
 use agent_host_protocol::{
     Principal, Scope,
-    auth::{MAX_END_USER, is_end_user},
+    auth::{MAX_END_USER, PROVIDER_USER_PREFIX, is_end_user},
 };
 use agent_host_runs::Validity;
 use axum::{
@@ -19,6 +19,7 @@ use axum::{
 };
 use futures_util::StreamExt;
 
+use super::identity::{Identities, Judgement, TokenUser, TokenValidity, Verdict};
 use crate::{
     app::App,
     http::{
@@ -54,12 +55,52 @@ const FORWARDED_PREFIX: &str = "x-forwarded-";
 /// Names the end user for whom a key with the scope `on_behalf_of` asks.
 pub(crate) const END_USER: HeaderName = HeaderName::from_static("x-end-user");
 
-/// Finds out who sends a request, and says so to the routes. Gives how long the sender is welcome, where that has an end.
-pub(crate) fn admit(app: &App, request: &mut Request) -> Result<Option<Validity>, Problem> {
-    let known = principal_of(app, request).map(|principal| {
-        let welcome = app.host.welcome(&principal);
-        (principal, welcome)
-    });
+/// The time that a sender is welcome for.
+#[derive(Clone)]
+pub(crate) enum Welcome {
+    /// As long as its key is good.
+    Key(Validity),
+    /// As long as its token is good.
+    Token(TokenValidity),
+}
+
+impl Welcome {
+    async fn ended(self) {
+        match self {
+            Self::Key(key) => key.ended().await,
+            Self::Token(token) => token.ended().await,
+        }
+    }
+
+    fn over(&self) -> Problem {
+        match self {
+            Self::Key(_) => unknown("the key of this request was revoked or has expired"),
+            Self::Token(token) => token.over(),
+        }
+    }
+}
+
+/// Judges the token of an identity provider, where a request has one and needs a sender: the first step of its admission, which may
+/// wait.
+pub(crate) fn judge_token(app: &App, identities: &Identities, request: &Request) -> Option<Verdict> {
+    let mut headers = request.headers().get_all(header::AUTHORIZATION).iter();
+    let token = bearer(headers.next()?)?;
+    if headers.next().is_some() || is_open(request) {
+        return None;
+    }
+    identities.judge(app, token)
+}
+
+/// Finds out who sends a request, and says so to the routes. `token` is the judgement of its token, where it has one of an identity
+/// provider. Gives how long the sender is welcome, where that has an end.
+pub(crate) fn admit(app: &App, request: &mut Request, token: Option<Judgement>) -> Result<Option<Welcome>, Problem> {
+    let known = match token {
+        Some(judgement) => judgement.map(|TokenUser { principal, validity }| (principal, Some(Welcome::Token(validity)))),
+        None => principal_of(app, request).map(|principal| {
+            let welcome = app.host.welcome(&principal).map(Welcome::Key);
+            (principal, welcome)
+        }),
+    };
     let known = known.and_then(|(principal, welcome)| Ok((of_end_user(principal, request)?, welcome)));
     let (principal, welcome) = match (known, is_open(request)) {
         (Ok(known), _) => known,
@@ -79,6 +120,13 @@ fn of_end_user(mut principal: Principal, request: &Request) -> Result<Principal,
             let detail = format!("`X-End-User` is one id of 1 to {MAX_END_USER} visible ASCII characters");
             return Err(Problem::invalid("X-End-User", detail));
         };
+        if user.starts_with(PROVIDER_USER_PREFIX) {
+            let detail = format!(
+                "`X-End-User` begins with `{PROVIDER_USER_PREFIX}`, as the ids of users of identity providers do: such a user comes \
+                 with a token of the provider"
+            );
+            return Err(Problem::invalid("X-End-User", detail));
+        }
         if principal.end_user.is_some() || !principal.may(Scope::OnBehalfOf) {
             let detail = format!(
                 "`{}` may not ask for an end user: that needs a key with the scope `{}`",
@@ -92,8 +140,8 @@ fn of_end_user(mut principal: Principal, request: &Request) -> Result<Principal,
     if principal.end_user.is_none() || is_for_end_users(request) || is_open(request) {
         return Ok(principal);
     }
-    let detail = "requests for an end user reach /agents, /api/v1/agent and the artifacts of their threads: leave `X-End-User` out, \
-                  and use a key of an operator";
+    let detail = "requests of end users reach /agents, /api/v1/agent and the artifacts of their threads: use a key of an operator, \
+                  without `X-End-User`";
     Err(Problem::new(ProblemCode::Forbidden, detail))
 }
 
@@ -107,14 +155,14 @@ fn is_for_end_users(request: &Request) -> bool {
         || reads && path.starts_with("/api/v1/artifacts/{id}")
 }
 
-/// An answer for as long as its request is welcome: a request that takes its time ends with the key that it came by, and so
-/// does an answer that is a stream.
-pub(crate) async fn while_welcome(welcome: Option<Validity>, answering: impl Future<Output = Response>) -> Response {
+/// An answer for as long as its request is welcome: a request that takes its time ends with the key or the token that it came
+/// by, and so does an answer that is a stream.
+pub(crate) async fn while_welcome(welcome: Option<Welcome>, answering: impl Future<Output = Response>) -> Response {
     let Some(welcome) = welcome else { return answering.await };
     let response = tokio::select! {
         biased;
         response = answering => response,
-        () = welcome.clone().ended() => return unknown("the key of this request was revoked or has expired").into_response(),
+        () = welcome.clone().ended() => return welcome.over().into_response(),
     };
     if response.body().size_hint().exact().is_some() {
         return response;

@@ -4,6 +4,7 @@ pub(crate) mod authentication;
 pub(crate) mod caller;
 pub(crate) mod cors;
 pub(crate) mod idempotency;
+pub(crate) mod identity;
 mod request;
 
 pub(crate) use request::ApiRequest;

@@ -2,7 +2,7 @@
 
 use agent_host_config::BusyThread;
 use agent_host_protocol::{
-    EventId, Run, RunId, Scope,
+    EventId, Run, RunId, Scope, auth,
     context::{Actor, Conversation, Delivery},
     event::Envelope,
     time,
@@ -394,12 +394,7 @@ async fn envelope(
     let mut envelope = Envelope {
         data,
         timezone,
-        actor: caller.0.end_user.clone().map(|user| Actor {
-            actor_type: "user".to_owned(),
-            actor_id: Some(user),
-            actor_name: None,
-            metadata: Map::new(),
-        }),
+        actor: caller.0.end_user.as_deref().map(actor_of),
         conversation: Some(Conversation {
             conversation_id: Some(thread.id.clone()),
             thread_id: Some(thread.key.thread().to_owned()).filter(|thread| !thread.is_empty()),
@@ -420,6 +415,13 @@ async fn envelope(
     envelope.input.text = stored.text;
     envelope.input.contents = stored.contents;
     Ok(envelope)
+}
+
+/// An end user as runners see it. That of an identity provider has the names that it goes by there in the metadata.
+fn actor_of(end_user: &str) -> Actor {
+    let names = auth::provider_of(end_user).map(|(provider, user)| [("identity_provider", provider), ("user", user)]);
+    let metadata = names.into_iter().flatten().map(|(key, value)| (key.to_owned(), value.into())).collect();
+    Actor { actor_type: "user".to_owned(), actor_id: Some(end_user.to_owned()), actor_name: None, metadata }
 }
 
 /// The next segment of a run that waits: all that it asks is answered.

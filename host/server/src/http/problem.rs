@@ -1,9 +1,11 @@
 //! Errors as clients see them: problem documents (RFC 9457) with a code.
 
+use std::time::Duration;
+
 use agent_host_protocol::{ApiError, ErrorCode};
 use agent_host_runs::{Action, HostError, LedgerError};
 use axum::{
-    http::{HeaderValue, header},
+    http::{HeaderName, HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
@@ -149,6 +151,8 @@ pub struct Problem {
     fields: Vec<String>,
     action: Option<Box<Action>>,
     refusal: Option<Box<Refusal>>,
+    /// A header, instead of the one of the code.
+    header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
 /// The members of a gate's refusal, besides its code and message.
@@ -161,7 +165,7 @@ struct Refusal {
 impl Problem {
     /// A problem of this kind.
     pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), field: None, fields: Vec::new(), action: None, refusal: None }
+        Self { code, detail: detail.into(), field: None, fields: Vec::new(), action: None, refusal: None, header: None }
     }
 
     /// The object does not exist.
@@ -215,6 +219,19 @@ impl Problem {
     #[must_use]
     pub(crate) fn with_details(self, details: Value) -> Self {
         Self { refusal: Some(Box::new(Refusal { retryable: false, details: Some(details) })), ..self }
+    }
+
+    /// A token of an identity provider that is refused (RFC 6750, section 3.1).
+    pub(crate) fn invalid_token(detail: impl Into<String>) -> Self {
+        let header = (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
+        Self { header: Some(Box::new(header)), ..Self::new(ProblemCode::Unauthenticated, detail) }
+    }
+
+    /// The same, with the time after which the request may succeed, in whole seconds.
+    #[must_use]
+    pub(crate) fn retry_after(self, pause: Duration) -> Self {
+        let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
+        Self { header: Some(Box::new((header::RETRY_AFTER, seconds.max(1).into()))), ..self }
     }
 
     /// A problem with several things, which it names.
@@ -299,6 +316,9 @@ impl IntoResponse for Problem {
         }
         if self.code.passes() {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        if let Some((name, value)) = self.header.map(|header| *header) {
+            response.headers_mut().insert(name, value);
         }
         response
     }
