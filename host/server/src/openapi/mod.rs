@@ -270,7 +270,8 @@ const DESCRIPTION: &str = "A host for sandboxed agent runners. Times are Unix mi
      means the same as one that is `null`. Errors are problem documents (RFC 9457) with a `code`. The scopes that an operation needs stand \
      with its security requirement. The guide is docs/API.md.";
 
-const KEYS: &str = "An API key (`ahk_…`), the credential of an executor (`ahx_…`) or the token of one claim (`ahl_…`).";
+const KEYS: &str = "An API key (`ahk_…`), the credential of an executor (`ahx_…`), the token of one claim (`ahl_…`), or a token (JWT) of an \
+     identity provider, which names an end user.";
 
 /// The parts of the API, in the order in which they are shown.
 pub(crate) const TAGS: &[(&str, &str)] = &[
