@@ -13,6 +13,7 @@ mod end_users;
 mod examples;
 mod fuzzed;
 mod going_away;
+mod identity;
 mod long;
 mod node;
 mod pages;
