@@ -37,7 +37,7 @@ enum Place {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeySetError {
-    /// Nobody answers, or not with HTTP.
+    /// The address has no answer, or none of HTTP.
     #[error("its address does not answer: {0}")]
     Unreachable(String),
     /// The answer is an error or a redirect.

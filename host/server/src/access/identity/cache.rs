@@ -55,7 +55,7 @@ pub(super) enum Lookup {
     Wait(CancellationToken),
     /// The set that the provider has published does not have it.
     Unknown,
-    /// Nobody knows: the provider is away. Another fetch is possible after this time.
+    /// The provider is away, so its keys are not known. Another fetch is possible after this time.
     Away(Duration),
 }
 

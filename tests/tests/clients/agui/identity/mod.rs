@@ -71,7 +71,7 @@ impl World {
         (status, headers, body)
     }
 
-    /// Nobody can say whether the token is good.
+    /// A refusal that leaves open whether the token is good.
     async fn is_unavailable(&self, token: &str, provider: &str) {
         let (status, headers, body) = self.refusal(token).await;
         assert_eq!((status, &body["code"]), (503, &"unavailable".into()), "{body}");

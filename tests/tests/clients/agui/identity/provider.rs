@@ -180,7 +180,7 @@ impl KeyServer {
         self.published.lock().unwrap().fetches.load(Ordering::SeqCst)
     }
 
-    /// Nobody listens any more.
+    /// The server listens no more.
     pub async fn go_away(&mut self) {
         let serving = self.serving.take().expect("it serves");
         serving.abort();
