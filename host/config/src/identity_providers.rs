@@ -89,7 +89,7 @@ pub struct IdentityProviderConfig {
 
 /// A signature algorithm of tokens (RFC 7518). All are asymmetric: a host that verifies cannot sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[allow(missing_docs, reason = "names of RFC 7518")]
+#[allow(missing_docs, clippy::upper_case_acronyms, reason = "names of RFC 7518")]
 pub enum TokenAlgorithm {
     RS256,
     RS384,

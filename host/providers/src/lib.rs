@@ -1,4 +1,4 @@
-//! The services of guests besides the ledger: models, tools, knowledge, HTTP requests.
+//! The services of guests besides the ledger: models, tools, knowledge, HTTP requests. And the key sets of identity providers.
 //!
 //! The crate carries out granted calls. The gate in `runs` has checked each call before. No code here knows a run, a grant
 //! or a ledger.

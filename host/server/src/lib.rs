@@ -16,7 +16,7 @@
 //! openapi    the parts of the description
 //! langbot    the dialect of LangBot 4.11: requests and answers with the names that LangBot released
 //! app        what every request has at hand; request_log: its id, its lines, its numbers
-//! access     callers, keys, idempotency, CORS
+//! access     callers, keys, tokens of identity providers, idempotency, CORS
 //! artifacts  uploads and downloads
 //! agents     threads and runs of AG-UI, their routes, the profile
 //! routes     one module for each resource, and the table
