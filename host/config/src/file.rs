@@ -329,8 +329,8 @@ impl Config {
         }
         unique("identity providers", self.identity_providers.iter().map(|provider| provider.name.as_str()))?;
         for (place, provider) in self.identity_providers.iter().enumerate() {
-            let earlier = self.identity_providers.iter().take(place);
-            if let Some(other) = earlier.filter(|other| other.issuer == provider.issuer).last() {
+            let mut earlier = self.identity_providers.iter().take(place);
+            if let Some(other) = earlier.rfind(|other| other.issuer == provider.issuer) {
                 return Err(format!(
                     "the identity providers `{}` and `{}` have one issuer, so nobody could say whose a token is: make one entry \
                      of them, with the `audiences` of both",

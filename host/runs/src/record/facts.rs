@@ -239,7 +239,7 @@ pub(crate) struct PermissionDenial {
 /// A limit that was met.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Limit {
-    /// How often it was met after the first time.
+    /// Further times at which it was met; none at the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) count: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,7 @@
 //! Users of several providers and of keys in one workspace: none has or sees what belongs to another.
 
+use std::time::Duration;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -54,7 +56,15 @@ async fn the_same_name_at_two_providers_and_a_key_is_three_users() {
 /// The audit says who asked, as it does for keys; the operator sees the runs of all, and nobody a token.
 async fn records_name_the_user(world: &World) {
     let operator = Who::token(&world.operator);
-    let audit = world.json(&operator, "/api/v1/audit?limit=100").await;
+    let mut audit = Value::Null;
+    // The record of a request may be written a moment after its answer.
+    for _ in 0..50 {
+        audit = world.json(&operator, "/api/v1/audit?limit=100").await;
+        if audit["items"].as_array().unwrap().iter().any(|row| row["action"] == "agents.forget") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let forgot = audit["items"].as_array().unwrap().iter().find(|row| row["action"] == "agents.forget");
     let forgot = forgot.unwrap_or_else(|| panic!("{audit:#}"));
     let expected = json!({ "kind": "identity_provider", "id": "login", "name": "bob", "end_user": "idp:login:bob" });
