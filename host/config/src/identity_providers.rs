@@ -223,7 +223,7 @@ impl IdentityProviderConfig {
     }
 }
 
-/// Checks the address of a key set: who can answer for it decides who may come in.
+/// Checks the address of a key set: the keys decide which tokens are good.
 fn check_url(text: &str) -> Result<(), String> {
     let url = Url::parse(text).map_err(|error| format!("`jwks_url` cannot be read: {error}"))?;
     let is_loopback = match url.host() {

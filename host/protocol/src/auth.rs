@@ -113,8 +113,8 @@ pub enum PrincipalKind {
     Lease,
 }
 
-/// Begins the ids of end users whom an identity provider has named. No `X-End-User` begins with it, so nobody who names a user by
-/// a header can name one of these.
+/// Beginning of the ids of end users of identity providers. An `X-End-User` with this beginning is refused, so a key cannot name one of
+/// these users.
 pub const PROVIDER_USER_PREFIX: &str = "idp:";
 
 /// The id of an end user of an identity provider. Names of providers have no colon, so no other pair has the same id.

@@ -11,8 +11,9 @@ use agent_host_config::IdentityProviderConfig;
 use reqwest::{
     Client, StatusCode,
     header::{ACCEPT, HeaderValue},
-    redirect, retry,
 };
+
+use crate::http_client;
 
 /// The place of a key set. One connection is kept, nothing is followed, nothing is tried again.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ enum Place {
     Broken(String),
 }
 
-/// The reason why a key set could not be had. No message has the address: it may be nobody else's business.
+/// The reason why a key set could not be had. No message has the address, which may be confidential.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeySetError {
@@ -68,7 +69,7 @@ impl KeySetSource {
     pub fn new(config: &IdentityProviderConfig) -> Self {
         let place = match (&config.jwks_url, &config.jwks_file) {
             (_, Some(path)) => Place::File(path.clone()),
-            (url, None) => match client() {
+            (url, None) => match http_client::builder().pool_max_idle_per_host(1).build() {
                 Ok(client) => Place::Address { url: url.clone().unwrap_or_default(), client },
                 Err(error) => Place::Broken(error.to_string()),
             },
@@ -99,20 +100,8 @@ impl KeySetSource {
     }
 }
 
-fn client() -> reqwest::Result<Client> {
-    Client::builder()
-        .no_proxy()
-        .redirect(redirect::Policy::none())
-        .retry(retry::never())
-        .referer(false)
-        .tcp_nodelay(true)
-        .pool_max_idle_per_host(1)
-        .user_agent(concat!("agent-host/", env!("CARGO_PKG_VERSION")))
-        .build()
-}
-
 async fn get(client: &Client, url: &str, max_bytes: usize) -> Result<Vec<u8>, KeySetError> {
-    let unreachable = |error: reqwest::Error| KeySetError::Unreachable(chain(&error.without_url()));
+    let unreachable = |error: reqwest::Error| KeySetError::Unreachable(http_client::reason(error));
     let accepted = HeaderValue::from_static("application/jwk-set+json, application/json;q=0.9");
     let mut response = client.get(url).header(ACCEPT, accepted).send().await.map_err(unreachable)?;
     if response.status() != StatusCode::OK {
@@ -142,15 +131,4 @@ fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, KeySetError> {
 
 fn unreadable(path: &Path, source: io::Error) -> KeySetError {
     KeySetError::Unreadable { path: path.to_owned(), source }
-}
-
-/// An error with its causes: the first line of reqwest alone says little.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
 }

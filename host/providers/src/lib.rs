@@ -7,6 +7,7 @@ use agent_host_protocol::{ApiError, message::ArtifactRef};
 use async_trait::async_trait;
 
 pub mod egress;
+mod http_client;
 pub mod key_set;
 pub mod knowledge;
 pub mod log_context;

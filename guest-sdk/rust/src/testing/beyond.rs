@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::asks::{ActionReply, AnswerReply, TestAction};
-use super::children::{Arrival, Child, ChildEnd, ChildReply, TestChild};
+use super::children::{Arrival, Child, ChildReply, ScriptedEnd, TestChild};
 use super::permission::Permission;
 use super::scripted::{ScriptedHost, position, refuse};
 use super::wire::{HttpReply, Server, destination, names};
@@ -258,7 +258,7 @@ impl ScriptedHost {
         let now = self.now;
         let child = self.child(run_id)?;
         if child.ended(now).is_none() {
-            child.ends = Some((now, ChildEnd::Cancelled(reason.to_owned())));
+            child.ends = Some((now, ScriptedEnd::Cancelled(reason.to_owned())));
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl ScriptedHost {
         let ended = |child: Child| TestChild {
             status: child.status(now),
             cancelled: match child.ends {
-                Some((at, ChildEnd::Cancelled(reason))) if at <= now => Some(reason),
+                Some((at, ScriptedEnd::Cancelled(reason))) if at <= now => Some(reason),
                 _ => None,
             },
             run_id: child.run_id,

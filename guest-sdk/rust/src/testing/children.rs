@@ -16,12 +16,12 @@ use crate::limits::millis;
 pub struct ChildReply {
     pub(super) refused: Option<ApiError>,
     pub(super) messages: Vec<String>,
-    pub(super) end: Option<ChildEnd>,
+    pub(super) end: Option<ScriptedEnd>,
     pub(super) after: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum ChildEnd {
+pub(super) enum ScriptedEnd {
     Completed,
     Failed(Failure),
     Cancelled(String),
@@ -33,7 +33,7 @@ impl ChildReply {
     #[must_use]
     pub fn messages<'m>(messages: impl IntoIterator<Item = &'m str>) -> Self {
         let messages = messages.into_iter().map(str::to_owned).collect();
-        Self { refused: None, messages, end: Some(ChildEnd::Completed), after: Duration::ZERO }
+        Self { refused: None, messages, end: Some(ScriptedEnd::Completed), after: Duration::ZERO }
     }
 
     /// Creates a child that fails.
@@ -45,7 +45,7 @@ impl ChildReply {
     /// Creates a child that exceeds its deadline.
     #[must_use]
     pub fn timeout() -> Self {
-        Self { end: Some(ChildEnd::Timeout), ..Self::messages([]) }
+        Self { end: Some(ScriptedEnd::Timeout), ..Self::messages([]) }
     }
 
     /// Creates a child that never ends unless cancelled.
@@ -76,7 +76,7 @@ impl From<String> for ChildReply {
 
 impl From<Failure> for ChildReply {
     fn from(failure: Failure) -> Self {
-        Self { end: Some(ChildEnd::Failed(failure)), ..Self::messages([]) }
+        Self { end: Some(ScriptedEnd::Failed(failure)), ..Self::messages([]) }
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Child {
     pub(super) request: StartRequest,
     pub(super) started_at: u64,
     /// End time and end; `None` if the child never ends.
-    pub(super) ends: Option<(u64, ChildEnd)>,
+    pub(super) ends: Option<(u64, ScriptedEnd)>,
     pub(super) messages: Vec<String>,
 }
 
@@ -117,26 +117,26 @@ impl Child {
         Self { run_id, parent, request, started_at: now, ends: reply.end.map(|end| (at, end)), messages: reply.messages }
     }
 
-    pub(super) fn ended(&self, now: u64) -> Option<&(u64, ChildEnd)> {
+    pub(super) fn ended(&self, now: u64) -> Option<&(u64, ScriptedEnd)> {
         self.ends.as_ref().filter(|(at, _)| *at <= now)
     }
 
     pub(super) fn status(&self, now: u64) -> RunStatus {
         match self.ended(now) {
             None => RunStatus::Running,
-            Some((_, ChildEnd::Completed)) => RunStatus::Completed,
-            Some((_, ChildEnd::Failed(_))) => RunStatus::Failed,
-            Some((_, ChildEnd::Cancelled(_))) => RunStatus::Cancelled,
-            Some((_, ChildEnd::Timeout)) => RunStatus::Timeout,
+            Some((_, ScriptedEnd::Completed)) => RunStatus::Completed,
+            Some((_, ScriptedEnd::Failed(_))) => RunStatus::Failed,
+            Some((_, ScriptedEnd::Cancelled(_))) => RunStatus::Cancelled,
+            Some((_, ScriptedEnd::Timeout)) => RunStatus::Timeout,
         }
     }
 
     pub(super) fn summary(&self, now: u64) -> RunSummary {
         let reason = self.ended(now).and_then(|(_, end)| match end {
-            ChildEnd::Completed => None,
-            ChildEnd::Failed(failure) => Some(failure.code.clone()),
-            ChildEnd::Cancelled(reason) => Some(reason.clone()),
-            ChildEnd::Timeout => Some("deadline_exceeded".to_owned()),
+            ScriptedEnd::Completed => None,
+            ScriptedEnd::Failed(failure) => Some(failure.code.clone()),
+            ScriptedEnd::Cancelled(reason) => Some(reason.clone()),
+            ScriptedEnd::Timeout => Some("deadline_exceeded".to_owned()),
         });
         RunSummary {
             run_id: self.run_id.clone(),
@@ -161,10 +161,10 @@ impl Child {
                 ("run.failed", json!({"code": code, "message": message, "retryable": retryable}), *at)
             };
             events.push(match end {
-                ChildEnd::Completed => ("run.completed", json!({"finish_reason": "stop"}), *at),
-                ChildEnd::Failed(failure) => failed(&failure.code, &failure.message, failure.retryable),
-                ChildEnd::Cancelled(reason) => failed("cancelled", reason, false),
-                ChildEnd::Timeout => failed("deadline_exceeded", "the run took longer than it may", false),
+                ScriptedEnd::Completed => ("run.completed", json!({"finish_reason": "stop"}), *at),
+                ScriptedEnd::Failed(failure) => failed(&failure.code, &failure.message, failure.retryable),
+                ScriptedEnd::Cancelled(reason) => failed("cancelled", reason, false),
+                ScriptedEnd::Timeout => failed("deadline_exceeded", "the run took longer than it may", false),
             });
         }
         let event = |((kind, data, created_at), sequence): ((&str, Value, u64), u64)| RunEvent {

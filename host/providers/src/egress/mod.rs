@@ -48,7 +48,7 @@ use http::{
     header::{CONTENT_ENCODING, CONTENT_LENGTH, LOCATION, TRANSFER_ENCODING},
 };
 use hyper::body::Body as _;
-use reqwest::{Client, redirect, retry};
+use reqwest::Client;
 use tokio::time::timeout_at;
 
 pub use self::body::{Body, Response};
@@ -60,7 +60,10 @@ use self::{
     resolve::{Lookup, Purpose, Resolver, System},
     secrets::{Secrets, SentSecrets},
 };
-use crate::redact::stream::{CleanStream, Cleaner};
+use crate::{
+    http_client,
+    redact::stream::{CleanStream, Cleaner},
+};
 
 mod address;
 mod body;
@@ -156,19 +159,13 @@ impl Egress {
         let rules = Arc::new(AddressRules::new(&config.allow_addresses)?);
         let client = |purpose| {
             let resolver = Resolver { lookup: Arc::clone(&lookup), rules: Arc::clone(&rules), purpose };
-            // No proxy of the environment: it would connect to addresses that nobody checked. No redirects and no
-            // retries of the library: the first are judged here, the second are for the guest to decide.
-            let client = Client::builder()
-                .no_proxy()
+            // A proxy would connect to addresses that nobody checked; redirects are judged here, and retries are for the
+            // guest to decide.
+            let client = http_client::builder()
                 .dns_resolver(resolver)
-                .redirect(redirect::Policy::none())
-                .retry(retry::never())
-                .referer(false)
                 .http1_only()
-                .tcp_nodelay(true)
                 .connect_timeout(Duration::from_millis(config.connect_timeout_ms))
-                .pool_max_idle_per_host(IDLE_CONNECTIONS)
-                .user_agent(concat!("agent-host/", env!("CARGO_PKG_VERSION")));
+                .pool_max_idle_per_host(IDLE_CONNECTIONS);
             let client = if roots.is_empty() { client } else { client.tls_certs_only(roots.clone()) };
             client.build().map_err(|error| format!("the HTTP client cannot be set up: {error}"))
         };

@@ -13,7 +13,6 @@ use futures_util::FutureExt;
 use reqwest::{
     Client, Response, StatusCode, Url,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
-    redirect, retry,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -23,7 +22,7 @@ use super::{
     failure::{Category, ProviderMessage, deadline_exceeded, quote, remaining},
     milliseconds,
 };
-use crate::{redact::Redactor, retry_after::retry_after, secret::Secret, trace};
+use crate::{http_client, redact::Redactor, retry_after::retry_after, secret::Secret, trace};
 
 /// First pause before a request is sent again; it doubles each time, with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -63,15 +62,9 @@ impl Endpoint {
         };
         // No proxy of the environment: a request goes where the configuration says, or nowhere. No redirects: they would
         // carry the conversation to another place. No retries of the library: they are counted here.
-        let http = Client::builder()
-            .no_proxy()
-            .redirect(redirect::Policy::none())
-            .retry(retry::never())
-            .referer(false)
-            .tcp_nodelay(true)
+        let http = http_client::builder()
             .connect_timeout(Duration::from_millis(config.connect_timeout_ms))
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
-            .user_agent(concat!("agent-host/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| format!("the HTTP client cannot be set up: {error}"))?;
         Ok(Self {
@@ -160,7 +153,7 @@ impl Endpoint {
         } else {
             "the provider of the model closed the connection instead of answering"
         };
-        let reason = self.redactor.owned(chain(&error.without_url()));
+        let reason = self.redactor.owned(http_client::reason(error));
         tracing::warn!(model = self.model, reason, "{message}");
         Failure { error: Category::Unavailable.error(message), retry: true, retry_after: None }
     }
@@ -285,13 +278,7 @@ impl Answer {
 
 /// The error for a connection that ended within an answer.
 fn interrupted(endpoint: &Endpoint, error: reqwest::Error) -> ApiError {
-    let reason = endpoint.redactor.owned(chain(&error.without_url()));
+    let reason = endpoint.redactor.owned(http_client::reason(error));
     tracing::debug!(model = endpoint.model, reason, "the answer of a model broke off");
     Category::Interrupted.error("the provider closed the connection in the middle of its answer")
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use reqwest::{
     Client, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderValue},
-    redirect, retry,
 };
 use serde_json::{Map, Value, json};
 use tokio::time::timeout_at;
@@ -19,6 +18,7 @@ use url::Url;
 
 use super::sign::{SECRET_PREFIX, key, sign};
 use crate::{
+    http_client,
     redact::Redactor,
     retry_after::retry_after,
     secret::{Secret, SecretRef},
@@ -34,14 +34,8 @@ pub(super) const MAX_ID: usize = 256;
 
 /// The client of all webhooks of one kind: connections are kept, nothing is followed, nothing is sent twice by itself.
 pub(super) fn client() -> Result<Client, String> {
-    Client::builder()
-        .no_proxy()
-        .redirect(redirect::Policy::none())
-        .retry(retry::never())
-        .referer(false)
-        .tcp_nodelay(true)
+    http_client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
-        .user_agent(concat!("agent-host/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(|error| format!("the HTTP client cannot be set up: {error}"))
 }
@@ -177,10 +171,8 @@ impl Sender {
         } else {
             "the webhook closed the connection instead of answering"
         };
-        let cause = cause.without_url();
-        let causes = std::iter::successors(Some(&cause as &dyn std::error::Error), |cause| cause.source());
-        let reason = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
-        tracing::warn!(host = self.url.host_str(), reason = self.redactor.owned(reason), "{message}");
+        let reason = self.redactor.owned(http_client::reason(cause));
+        tracing::warn!(host = self.url.host_str(), reason, "{message}");
         Failure::passing(error("webhook_unreachable", message))
     }
 

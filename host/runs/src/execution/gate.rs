@@ -30,7 +30,7 @@ use super::{
     metrics::{self, Metrics},
     spans,
 };
-use crate::record::journal::{CallId, Effect, Journal, Outcome, RecordedAnswer, RequestDigest, Step, Stop};
+use crate::record::journal::{CallId, Effect, Journal, Outcome, RecordedCall, RequestDigest, Step, Stop};
 
 /// The rates of the calls of one run.
 pub(crate) struct Rates {
@@ -187,8 +187,8 @@ impl Execution {
         }
     }
 
-    async fn recall<T: Answer>(&self, answered: RecordedAnswer) -> PassedCall<T> {
-        let RecordedAnswer { outcome, effect, parts } = answered;
+    async fn recall<T: Answer>(&self, answered: RecordedCall) -> PassedCall<T> {
+        let RecordedCall { outcome, effect, parts } = answered;
         let number = effect.map_or(0, |effect| effect.number);
         self.open.note(number);
         PassedCall { outcome: T::recall(self, outcome).await, past: Some(PastCall { number, parts }) }

@@ -91,8 +91,8 @@ pub(crate) fn judge_token(app: &App, identities: &Identities, request: &Request)
     identities.judge(app, token)
 }
 
-/// Finds out who sends a request, and says so to the routes. `token` is the judgement of its token, where it has one of an identity
-/// provider. Gives how long the sender is welcome, where that has an end.
+/// Names the sender of a request to the routes. `token` is the judgement of its token, where it has one of an identity provider. Returns
+/// the time that the sender is welcome for, where that has an end.
 pub(crate) fn admit(app: &App, request: &mut Request, token: Option<Judgement>) -> Result<Option<Welcome>, Problem> {
     let known = match token {
         Some(judgement) => judgement.map(|TokenUser { principal, validity }| (principal, Some(Welcome::Token(validity)))),

@@ -18,9 +18,9 @@ struct Numbers {
 
 /// An open stream, counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct OpenStream(HttpMetrics);
+pub(crate) struct StreamCount(HttpMetrics);
 
-impl Drop for OpenStream {
+impl Drop for StreamCount {
     fn drop(&mut self) {
         self.0.0.streams.take();
     }
@@ -41,9 +41,9 @@ impl HttpMetrics {
     }
 
     /// A stream begins.
-    pub(crate) fn streaming(&self) -> OpenStream {
+    pub(crate) fn streaming(&self) -> StreamCount {
         self.0.streams.add();
-        OpenStream(self.clone())
+        StreamCount(self.clone())
     }
 
     /// The collector for Prometheus.

@@ -98,7 +98,7 @@ fn token(headers: &HeaderMap) -> Result<&str, Problem> {
 
 /// A run that has begun.
 #[derive(Serialize, utoipa::ToSchema)]
-pub(crate) struct StartedRun {
+pub(crate) struct RunStart {
     run: Run,
     /// The context of the run.
     #[schema(value_type = agent_host_protocol::context::RunContext)]
@@ -110,12 +110,12 @@ pub(crate) struct StartedRun {
 /// The deadline of the run counts from now. A repeated request returns the same context.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/start", tag = "queue", security(("bearer" = [])),
     params(Id<RunId>), request_body = Option<EmptyObject>,
-    responses((status = 200, description = "The context of the run.", body = StartedRun), HeldRefusals))]
+    responses((status = 200, description = "The context of the run.", body = RunStart), HeldRefusals))]
 pub(crate) async fn start(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let EmptyObject {} = request.optional_json(MAX_BODY_BYTES).await?;
     let (run, context) = request.app.host.start_claimed(id, token(&request.headers)?).await?;
-    Ok(json(StatusCode::OK, &StartedRun { run, context }))
+    Ok(json(StatusCode::OK, &RunStart { run, context }))
 }
 
 /// An empty object.

@@ -1,6 +1,8 @@
 //! Images for the model.
 
-use super::*;
+use base64::{Engine, engine::general_purpose::STANDARD};
+
+use super::{prompts::Recorder, *};
 
 /// The smallest PNG there is.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";

@@ -117,13 +117,13 @@ struct PendingEntry {
 /// The way in which a call is answered.
 pub(crate) enum Step {
     /// An execution before has the answer.
-    Answered(RecordedAnswer),
+    Answered(RecordedCall),
     /// The call is executed.
     Live(Ticket),
 }
 
-/// An answer from the past.
-pub(crate) struct RecordedAnswer {
+/// A call that an earlier execution has made.
+pub(crate) struct RecordedCall {
     pub(crate) outcome: Outcome,
     /// The identity of the call's effect, if the effect is outside of the ledger.
     pub(crate) effect: Option<Effect>,
@@ -330,7 +330,7 @@ impl Journal {
                 check(&recorded, Some(&outcome))?;
                 state.last_emitted = emitted(recorded.function, Some(&outcome)).unwrap_or(last_emitted);
                 self.show(&mut state, recorded.after_us);
-                Ok(Step::Answered(RecordedAnswer { outcome, effect: None, parts: BTreeMap::new() }))
+                Ok(Step::Answered(RecordedCall { outcome, effect: None, parts: BTreeMap::new() }))
             }
             Some(Entry::Started(recorded, effect)) if recorded.part == 0 => {
                 check(&recorded, None)?;
@@ -354,7 +354,7 @@ impl Journal {
                         Part::Answered(outcome) => Some((part, outcome)),
                         Part::Doubt(_) => None,
                     });
-                    return Ok(Step::Answered(RecordedAnswer {
+                    return Ok(Step::Answered(RecordedCall {
                         outcome,
                         effect: Some(Effect { number: last }),
                         parts: parts.collect(),
@@ -393,7 +393,7 @@ impl Journal {
         let mut state = self.state.lock();
         let doubt = match state.call(within.call).and_then(|call| call.parts.remove(&part)) {
             Some(Part::Answered(outcome)) => {
-                return Step::Answered(RecordedAnswer { outcome, effect: None, parts: BTreeMap::new() });
+                return Step::Answered(RecordedCall { outcome, effect: None, parts: BTreeMap::new() });
             }
             Some(Part::Doubt(effect)) => Some(effect),
             None => None,

@@ -129,7 +129,7 @@ impl KeyCache {
         Err(NoKeys::Away(self.refetch))
     }
 
-    /// Begins a fetch, which goes on whoever waits for it.
+    /// Begins a fetch, which goes on if all requests that wait for it leave.
     fn fetch(self: &Arc<Self>, state: &mut State, now: Instant) -> CancellationToken {
         let fetch = CancellationToken::new();
         state.fetch = Some(fetch.clone());
