@@ -1,16 +1,16 @@
 //! Questions to a person. The run waits for the answer, is parked meanwhile, and survives a restart of the host.
 //!
 //! ```
-//! use agent_host_sdk::interactions::{Answer, Confirmed, Question};
+//! use agent_host_sdk::interactions::{Answer, Confirmation, Question};
 //! use agent_host_sdk::{Completion, Context, Failure};
 //! use std::time::Duration;
 //!
 //! fn run(ctx: Context) -> Result<Completion, Failure> {
 //!     let question = Question::confirm("Delete 3 files?").describe("a.txt, b.txt, c.txt").expires_in(Duration::from_secs(3600));
 //!     match ctx.ask(question)? {
-//!         Confirmed::Yes => ctx.reply("Gone.")?,
-//!         Confirmed::No(why) => ctx.reply(&format!("Kept. {}", why.unwrap_or_default()))?,
-//!         Confirmed::Expired => ctx.reply("Nobody answered: they are kept.")?,
+//!         Confirmation::Yes => ctx.reply("Gone.")?,
+//!         Confirmation::No(why) => ctx.reply(&format!("Kept. {}", why.unwrap_or_default()))?,
+//!         Confirmation::Expired => ctx.reply("Nobody answered: they are kept.")?,
 //!     }
 //!
 //!     if let Answer::Submitted(format) = ctx.ask(Question::choice("Which format?", ["pdf", "html"]))? {

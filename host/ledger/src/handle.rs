@@ -188,7 +188,7 @@ impl Ledger {
 
     /// Accepts a new event and creates its runs. All of it is durable when this function returns.
     ///
-    /// A request with the same idempotency key and body within 24 hours returns [`Accepted::Repeated`] and writes nothing.
+    /// A request with the same idempotency key and body within 24 hours returns [`AcceptOutcome::Repeated`] and writes nothing.
     /// If the future is dropped, the event may or may not have been accepted.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The one layer around every route, which sees a request in these steps:
 //!
-//! 1. its id, its span and its metrics ([`request_log`]);
+//! 1. its id, its span and its metrics ([`request_log`](crate::request_log));
 //! 2. under `/api/v1/agent`, the form of refusals ([`errors`]);
 //! 3. its sender ([`authentication`]), for whom it may wait: for the keys of an identity provider;
 //! 4. its dialect ([`Exchange`]);

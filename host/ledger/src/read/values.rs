@@ -24,7 +24,7 @@ use crate::{
 const SCOPE_VALUES: usize = 1_000;
 
 impl Ledger {
-    /// The value of a key in a scope, and its tag for [`crate::Expected::Value`].
+    /// The value of a key in a scope, and its tag for [`crate::ExpectedValue::Value`].
     ///
     /// # Errors
     /// Fails if the ledger is damaged or not available.

@@ -1,7 +1,7 @@
 //! The one way out for guests: every request of a guest to the outside goes through an [`Egress`], whether it comes by the
 //! contract's `http` or by `wasi:http`.
 //!
-//! The module checks a request once more, sends it, and bounds it. A request goes to a host and port that [`Allowed`]
+//! The module checks a request once more, sends it, and bounds it. A request goes to a host and port that [`AllowedTargets`]
 //! names, at an address that is public or that the operator allows; the address is checked after the resolution of the
 //! name, and the connection uses the checked address. Redirects are followed here, each hop checked like the first. Secrets
 //! are inserted into headers here (`{{secret:NAME}}`), for their hosts only, and removed from every response. The grant of
@@ -105,7 +105,7 @@ pub struct AllowedTargets<'a> {
     pub secrets: &'a [String],
 }
 
-/// An [`Allowed`] that can be kept.
+/// An [`AllowedTargets`] that can be kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedOwned {
     /// Patterns of hosts ([`agent_host_protocol::hosts`]).

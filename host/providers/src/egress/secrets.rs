@@ -21,7 +21,7 @@ const MAX_SECRET: usize = 8 << 10;
 /// Number of cached searches. There is one for each set of secrets that were sent together, which are few.
 const MAX_CLEANERS: usize = 64;
 
-/// Secrets by name. A number in [`Sent`] is a place in here.
+/// Secrets by name. A number in [`SentSecrets`] is a place in here.
 #[derive(Debug)]
 pub(super) struct Secrets {
     secrets: Vec<HttpSecret>,

@@ -86,7 +86,7 @@ impl<'a> ConversationName<'a> {
 }
 
 impl RunCalls {
-    /// The form of a conversation that [`Requested::parse`] reads; a thread without a conversation is one of the run's own.
+    /// The form of a conversation that [`ConversationName::parse`] reads; a thread without a conversation is one of the run's own.
     pub(super) fn named_conversation(&self, conversation: Option<String>, thread: Option<String>) -> Option<String> {
         let own = || self.run.terms.grant.conversation.as_ref().map(|own| own.conversation().to_owned());
         match thread {

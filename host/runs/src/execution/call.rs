@@ -1,6 +1,6 @@
 //! The three kinds of host call that the gate distinguishes, as types.
 //!
-//! - [`Read`]: has no effect. The gate records the answer.
+//! - [`ReadCall`]: has no effect. The gate records the answer.
 //! - [`LedgerWrite`]: its effect is a write of the ledger. [`Execution::commit`] makes answer and effect one commit.
 //! - [`OutsideEffect`]: its effect is outside of the ledger. The start of the effect is durable before the effect begins
 //!   ([`Execution::start`]), and [`Execution::settle`] records its outcome.

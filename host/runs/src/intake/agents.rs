@@ -105,7 +105,7 @@ impl ThreadBranch {
 }
 
 impl Intake {
-    /// The agents: bindings that have a runner now, in matching order. [`Host::bindings`] has the reasons why other
+    /// The agents: bindings that have a runner now, in matching order. [`crate::Host::bindings`] has the reasons why other
     /// bindings have none.
     #[must_use]
     pub(crate) fn agents(&self) -> Vec<Agent> {
