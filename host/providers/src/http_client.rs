@@ -1,4 +1,4 @@
-//! What all clients of HTTP have alike: the sender, and how their errors read.
+//! The client of HTTP that all senders share, and the text of its errors.
 
 use std::error::Error;
 

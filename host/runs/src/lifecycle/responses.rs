@@ -103,8 +103,12 @@ impl Runs {
     /// Answers an action. The answer is durable when this function returns, and the run continues with the answer.
     pub(crate) async fn respond(&self, action_id: &str, response: Response, by: Option<String>) -> Result<Action, HostError> {
         let until = tokio::time::Instant::now() + MAX_MOVE;
+        let run_id = self.find_action(action_id)?.0.run.run_id;
         let mut unconfirmed: Option<RecordedAnswer> = None;
         loop {
+            // Before the record is read: a run that takes another answer and ends after that has moved, and before that its record has
+            // the answer.
+            let moved = self.registry.next_move(run_id);
             let (record, action) = self.find_action(action_id)?;
             if unconfirmed.is_some() && action.recorded_answer() == unconfirmed {
                 // The run has written it in the very moment in which it left memory.
@@ -118,18 +122,13 @@ impl Runs {
                 answer: self.answer_to(&record, &action, &response)?,
                 at: time::now(),
             };
-            // Before the run is looked for: a move after that is not missed.
-            let moved = self.registry.next_move(record.run.run_id);
             match self.deliver(&record, &action, recorded_answer).await? {
                 Delivery::Done => return Ok(self.find_action(action_id)?.1),
                 Delivery::Unconfirmed(recorded_answer) => unconfirmed = Some(recorded_answer),
                 Delivery::RecordChanged => {}
                 Delivery::Moving => {
                     if tokio::time::timeout_at(until, moved).await.is_err() {
-                        return Err(HostError::Unavailable(format!(
-                            "run {} does not take the answer: send it again",
-                            record.run.run_id
-                        )));
+                        return Err(HostError::Unavailable(format!("run {run_id} does not take the answer: send it again")));
                     }
                 }
             }
