@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{
     error::LedgerError,
-    rows::{Layer, ListedRun, MalformedRow, Row, Rows, Table, audit_run, json, malformed, read_number, stored_audit},
+    rows::{Layer, ListedRun, MalformedRow, RowSet, Rows, Table, audit_run, json, malformed, read_number, stored_audit},
 };
 
 /// All that is read of a run to know whether it is active.
@@ -31,9 +31,9 @@ pub(crate) fn source(table: Table) -> Option<Table> {
 }
 
 /// The rows of `table` that follow from rows of its source.
-pub(crate) fn derive<'a>(table: Table, rows: impl Iterator<Item = &'a Row>) -> Result<Layer, LedgerError> {
+pub(crate) fn derive(table: Table, rows: &RowSet) -> Result<RowSet, LedgerError> {
     let mut derived = Rows::default();
-    for row in rows {
+    for row in rows.iter() {
         // Runs and audit records are never deleted.
         let Some(value) = row.value() else { continue };
         match table {
@@ -64,5 +64,5 @@ pub(crate) fn derive<'a>(table: Table, rows: impl Iterator<Item = &'a Row>) -> R
     }
     let mut layer = Layer::default();
     layer.apply(derived.bytes()).map_err(|MalformedRow| malformed(table))?;
-    Ok(layer)
+    Ok(layer.table(table))
 }

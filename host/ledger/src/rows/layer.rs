@@ -6,15 +6,14 @@
 //!
 //! The row of an event brings its index rows along ([`index_rows`]), whose keys and values are pieces of its bytes.
 
-use std::{borrow::Borrow, cmp::Ordering, sync::Arc};
-
-use imbl::OrdSet;
+use std::{cmp::Ordering, sync::Arc};
 
 use crate::rows::{
     Change, Table,
     change::{HEADER, MalformedRow},
     changes,
     event_row::{IndexRow, Place, index_rows},
+    row_set::RowSet,
 };
 
 /// A change of one row: two pieces of its batch, which all rows of the batch share. Rows are ordered by their keys, so one set
@@ -36,22 +35,32 @@ const DELETED: u32 = u32::MAX;
 
 impl Row {
     /// The change of the key at this place of the batch to the value at that place. `None` if there are no such places.
-    fn new(batch: &Arc<[u8]>, key: Place, value: Option<Place>) -> Option<Self> {
-        let bytes = batch.get(key.clone())?;
-        let mut prefix = [0; 8];
-        prefix.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    pub(super) fn new(batch: &Arc<[u8]>, key: Place, value: Option<Place>) -> Option<Self> {
+        let prefix = Self::prefix_of(batch.get(key.clone())?);
         let (value_at, value_len) = match value {
             Some(value) => (u32::try_from(value.start).ok()?, u32::try_from(value.len()).ok()?),
             None => (0, DELETED),
         };
         Some(Self {
             batch: Arc::clone(batch),
-            prefix: u64::from_be_bytes(prefix),
+            prefix,
             key_at: u32::try_from(key.start).ok()?,
             key_len: u16::try_from(key.len()).ok()?,
             value_at,
             value_len,
         })
+    }
+
+    /// The first eight bytes of a key, as a number of the same order.
+    pub(super) fn prefix_of(key: &[u8]) -> u64 {
+        let mut prefix = [0; 8];
+        prefix.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
+        u64::from_be_bytes(prefix)
+    }
+
+    /// The order of the row's key and this one, whose prefix is given.
+    pub(super) fn cmp_key(&self, prefix: u64, key: &[u8]) -> Ordering {
+        self.prefix.cmp(&prefix).then_with(|| self.key().cmp(key))
     }
 
     pub(crate) fn key(&self) -> &[u8] {
@@ -66,12 +75,6 @@ impl Row {
         }
         let start = self.value_at as usize;
         self.batch.get(start..start + self.value_len as usize)
-    }
-}
-
-impl Borrow<[u8]> for Row {
-    fn borrow(&self) -> &[u8] {
-        self.key()
     }
 }
 
@@ -91,7 +94,7 @@ impl PartialOrd for Row {
 
 impl Ord for Row {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.prefix.cmp(&other.prefix).then_with(|| self.key().cmp(other.key()))
+        self.cmp_key(other.prefix, other.key())
     }
 }
 
@@ -99,13 +102,13 @@ impl Ord for Row {
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     /// By the number of the table.
-    tables: Vec<OrdSet<Row>>,
+    tables: Vec<RowSet>,
     bytes: u64,
 }
 
 impl Default for Layer {
     fn default() -> Self {
-        Self { tables: Table::ALL.iter().map(|_| OrdSet::new()).collect(), bytes: 0 }
+        Self { tables: Table::ALL.iter().map(|_| RowSet::default()).collect(), bytes: 0 }
     }
 }
 
@@ -113,33 +116,37 @@ impl Layer {
     /// Takes over a batch. After an error a part of it is in the layer, which is of no use any more.
     pub(crate) fn apply(&mut self, payload: &[u8]) -> Result<(), MalformedRow> {
         let batch: Arc<[u8]> = payload.into();
+        let mut rows = Vec::new();
         let mut start = 0;
         for change in changes(payload) {
             let Change { table, key, value, bytes } = change?;
             let at = start + HEADER;
             let value_at = at + key.len();
             let place = value.map(|value| value_at..value_at + value.len());
-            self.insert(table, Row::new(&batch, at..value_at, place).ok_or(MalformedRow)?);
+            rows.push((table.id(), Row::new(&batch, at..value_at, place).ok_or(MalformedRow)?));
             if let (Table::Events, Some(value)) = (table, value) {
                 let piece = |place: Place| place.start + value_at..place.end + value_at;
                 let mut lost = false;
                 let read =
                     index_rows(value, |IndexRow { table, key, value }| match Row::new(&batch, piece(key), Some(piece(value))) {
-                        Some(row) => self.insert(table, row),
+                        Some(row) => rows.push((table.id(), row)),
                         None => lost = true,
                     });
                 read.filter(|()| !lost).ok_or(MalformedRow)?;
             }
             start += bytes.len();
         }
+        // Of several changes of one key the last one counts: it comes first, and the sort keeps that.
+        rows.reverse();
+        rows.sort();
+        rows.dedup();
+        for of_table in rows.chunk_by(|(table, _), (other, _)| table == other) {
+            if let Some(set) = of_table.first().and_then(|(table, _)| self.tables.get_mut(usize::from(*table))) {
+                set.add(of_table.iter().map(|(_, row)| row.clone()).collect());
+            }
+        }
         self.bytes += payload.len() as u64;
         Ok(())
-    }
-
-    fn insert(&mut self, table: Table, row: Row) {
-        if let Some(rows) = self.tables.get_mut(usize::from(table.id())) {
-            rows.insert(row);
-        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -156,7 +163,7 @@ impl Layer {
     }
 
     /// The rows of one table.
-    pub(crate) fn table(&self, table: Table) -> OrdSet<Row> {
+    pub(crate) fn table(&self, table: Table) -> RowSet {
         self.tables.get(usize::from(table.id())).cloned().unwrap_or_default()
     }
 }
@@ -185,7 +192,7 @@ mod tests {
         layer.apply(batch(None).bytes()).unwrap();
         assert_eq!(layer.get(Table::State, b"k").unwrap().value(), None);
         assert_eq!(before.get(Table::State, b"k").unwrap().value(), Some(&b"1"[..]));
-        assert_eq!((layer.table(Table::State).len(), layer.get(Table::Storage, b"k").is_none()), (1, true));
+        assert_eq!((layer.table(Table::State).iter().count(), layer.get(Table::Storage, b"k").is_none()), (1, true));
         assert_eq!(layer.apply(&[0, 1]), Err(MalformedRow));
     }
 }

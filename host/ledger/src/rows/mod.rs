@@ -14,6 +14,7 @@ mod parts;
 mod piece;
 mod range;
 mod reader;
+mod row_set;
 mod run_end;
 mod run_event;
 mod run_list;
@@ -32,11 +33,12 @@ pub(crate) use format::{
     stored_run,
 };
 pub(crate) use journal::{delete_segment, ended_before, read_segment};
-pub(crate) use layer::{Layer, Row};
+pub(crate) use layer::Layer;
 pub(crate) use packed::{PackedItems, count};
 pub(crate) use parts::{ContextRow, PartsRow, StoredParts, digest as part_digest};
 pub(crate) use range::{Cell, Range};
 pub(crate) use reader::Reader;
+pub(crate) use row_set::RowSet;
 pub(crate) use run_end::{BatchPart, RunEnd};
 pub(crate) use run_event::{StoredEvent, pack_events, stored_events};
 pub(crate) use run_list::{ListedRun, RunList, listed_run_no};

@@ -2,10 +2,15 @@
 
 use std::{cmp::Ordering, ops::Bound};
 
-use imbl::OrdSet;
 use redb::{AccessGuard, ReadOnlyTable};
 
-use crate::{error::LedgerError, rows::layer::Row};
+use crate::{
+    error::LedgerError,
+    rows::{
+        layer::Row,
+        row_set::{RowRange, RowSet},
+    },
+};
 
 type Bytes = &'static [u8];
 pub(super) type BaseRows = ReadOnlyTable<Bytes, Bytes>;
@@ -34,78 +39,6 @@ pub(super) fn is_empty<T: Ord>(bounds: &(Bound<T>, Bound<T>)) -> bool {
         (Bound::Included(start), Bound::Included(end)) => start > end,
         (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => start >= end,
         _ => false,
-    }
-}
-
-/// Rows of one layer, from both ends.
-struct LayerRows {
-    rows: OrdSet<Row>,
-    start: Bound<Place>,
-    end: Bound<Place>,
-}
-
-/// Most keys of ranges have two numbers.
-const SHORT_KEY_BYTES: usize = 23;
-
-/// The beginning or end of a range, or the row that was taken last on that side.
-enum Place {
-    /// A key of this many bytes, which needs no memory of its own.
-    Short(u8, [u8; SHORT_KEY_BYTES]),
-    Key(Box<[u8]>),
-    Row(Row),
-}
-
-impl Place {
-    fn of(key: &[u8]) -> Self {
-        let mut short = [0; SHORT_KEY_BYTES];
-        match (short.get_mut(..key.len()), u8::try_from(key.len())) {
-            (Some(place), Ok(len)) => {
-                place.copy_from_slice(key);
-                Self::Short(len, short)
-            }
-            _ => Self::Key(key.into()),
-        }
-    }
-
-    fn key(&self) -> &[u8] {
-        match self {
-            Self::Short(len, key) => key.get(..usize::from(*len)).unwrap_or_default(),
-            Self::Key(key) => key,
-            Self::Row(row) => row.key(),
-        }
-    }
-}
-
-impl LayerRows {
-    fn new(rows: OrdSet<Row>, (start, end): (Bound<&[u8]>, Bound<&[u8]>)) -> Self {
-        if rows.is_empty() {
-            return Self { rows, start: Bound::Unbounded, end: Bound::Unbounded };
-        }
-        Self { rows, start: start.map(Place::of), end: end.map(Place::of) }
-    }
-
-    /// The rows that are left; `None` where there is none.
-    fn remaining(&self) -> Option<impl DoubleEndedIterator<Item = &Row>> {
-        let bounds = (self.start.as_ref().map(Place::key), self.end.as_ref().map(Place::key));
-        (!self.rows.is_empty() && !is_empty(&bounds)).then(|| self.rows.range::<_, [u8]>(bounds))
-    }
-}
-
-impl Iterator for LayerRows {
-    type Item = Row;
-
-    fn next(&mut self) -> Option<Row> {
-        let row = self.remaining()?.next()?.clone();
-        self.start = Bound::Excluded(Place::Row(row.clone()));
-        Some(row)
-    }
-}
-
-impl DoubleEndedIterator for LayerRows {
-    fn next_back(&mut self) -> Option<Row> {
-        let row = self.remaining()?.next_back()?.clone();
-        self.end = Bound::Excluded(Place::Row(row.clone()));
-        Some(row)
     }
 }
 
@@ -183,24 +116,24 @@ impl<I: DoubleEndedIterator> Ends<I> {
 
 /// Rows in the order of their keys, from both ends: of each key the newest, without those that were deleted.
 pub(crate) struct Range {
-    fresh: Ends<LayerRows>,
-    frozen: Ends<LayerRows>,
+    fresh: Ends<RowRange>,
+    frozen: Ends<RowRange>,
     base: Ends<BaseRange>,
 }
 
 impl Range {
     /// The rows within the bounds, of two layers and of redb below them.
     pub(super) fn new(
-        fresh: &OrdSet<Row>,
-        frozen: &OrdSet<Row>,
+        fresh: &RowSet,
+        frozen: &RowSet,
         base: Option<&BaseRows>,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
     ) -> Result<Self, LedgerError> {
-        let layer = |rows: &OrdSet<Row>| Ends::new(LayerRows::new(rows.clone(), bounds));
-        let base = match base {
-            Some(base) if !is_empty(&bounds) => Some(base.range::<&[u8]>(bounds)?),
-            _ => None,
-        };
+        if is_empty(&bounds) {
+            return Ok(Self { fresh: Ends::new(RowRange::default()), frozen: Ends::new(RowRange::default()), base: Ends::new(BaseRange(None)) });
+        }
+        let base = base.map(|base| base.range::<&[u8]>(bounds)).transpose()?;
+        let layer = |rows: &RowSet| Ends::new(rows.range(bounds));
         Ok(Self { fresh: layer(fresh), frozen: layer(frozen), base: Ends::new(BaseRange(base)) })
     }
 

@@ -10,7 +10,6 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use imbl::OrdSet;
 use parking_lot::RwLock;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 
@@ -20,6 +19,7 @@ use crate::{
         Table, derive, derived,
         layer::{Layer, Row},
         range::{BaseRows, Cell, Range},
+        row_set::RowSet,
     },
 };
 
@@ -107,7 +107,7 @@ impl View {
             None => of(table),
             Some(source) => {
                 let (fresh, frozen) = of(source);
-                (derive(table, fresh.iter())?.table(table), derive(table, frozen.iter())?.table(table))
+                (derive(table, &fresh)?, derive(table, &frozen)?)
             }
         };
         Ok(StoredRows { fresh, frozen, base: Some(base) })
@@ -172,8 +172,8 @@ impl Views {
 
 /// The rows of one table at one moment.
 pub(crate) struct StoredRows {
-    fresh: OrdSet<Row>,
-    frozen: OrdSet<Row>,
+    fresh: RowSet,
+    frozen: RowSet,
     /// `None` for the rows in memory alone.
     base: Option<Arc<BaseRows>>,
 }
@@ -212,7 +212,7 @@ impl StoredRows {
             Some(base) => Size { rows: base.len()?, bytes: base.stats()?.stored_bytes() },
             None => Size { rows: 0, bytes: 0 },
         };
-        let older = self.frozen.iter().filter(|row| !self.fresh.contains(row.key()));
+        let older = self.frozen.iter().filter(|row| self.fresh.get(row.key()).is_none());
         for row in self.fresh.iter().chain(older) {
             let bytes = |value: &[u8]| (row.key().len() + value.len()) as u64;
             if let Some(before) = self.base.as_ref().map(|base| base.get(row.key())).transpose()?.flatten() {
@@ -280,7 +280,7 @@ mod tests {
         let transaction = database.begin_write().unwrap();
         {
             let mut to = transaction.open_table(Table::State.definition()).unwrap();
-            for row in &layer.table(Table::State) {
+            for row in layer.table(Table::State).iter() {
                 match row.value() {
                     Some(value) => drop(to.insert(row.key(), value).unwrap()),
                     None => drop(to.remove(row.key()).unwrap()),

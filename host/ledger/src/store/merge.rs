@@ -16,7 +16,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use imbl::OrdSet;
 use parking_lot::{Condvar, Mutex};
 use redb::{Database, ReadOnlyDatabase, ReadableTable, WriteTransaction};
 
@@ -24,7 +23,7 @@ use crate::{
     error::LedgerError,
     files::free_in,
     rows::{
-        Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, PackedItems, Row, Table, Views, derive, json,
+        Base, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, Layer, PackedItems, RowSet, Table, Views, derive, json,
         malformed, meta, number, pair, read_pair, table_source,
     },
     store::{Hooks, OpenStore, database::open_redb, database_path},
@@ -306,8 +305,8 @@ pub(super) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(),
     for table in Table::ALL {
         let rows = layer.table(*table);
         let derived = match table_source(*table) {
-            Some(source) => derive(*table, layer.table(source).iter())?.table(*table),
-            None => OrdSet::new(),
+            Some(source) => derive(*table, &layer.table(source))?,
+            None => RowSet::default(),
         };
         if rows.is_empty() && derived.is_empty() {
             continue;
@@ -317,7 +316,7 @@ pub(super) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(),
             merge_events(&mut to, &rows)?;
             continue;
         }
-        for row in rows.iter().chain(&derived) {
+        for row in rows.iter().chain(derived.iter()) {
             match row.value() {
                 Some(value) => drop(to.insert(row.key(), value)?),
                 None => drop(to.remove(row.key())?),
@@ -334,7 +333,7 @@ pub(super) fn merge(database: &Database, layer: &Layer, last: u64) -> Result<(),
 ///
 /// Readers see the same events whichever rows are there: a row in memory has precedence over one of redb with the same
 /// key, and its events are followed by those of the next key.
-fn merge_events(to: &mut redb::Table<'_, &[u8], &[u8]>, rows: &OrdSet<Row>) -> Result<(), LedgerError> {
+fn merge_events(to: &mut redb::Table<'_, &[u8], &[u8]>, rows: &RowSet) -> Result<(), LedgerError> {
     let table = Table::RunEvents;
     let mut open: Option<(u64, PackedItems)> = None;
     let mut value = Vec::new();
@@ -345,7 +344,7 @@ fn merge_events(to: &mut redb::Table<'_, &[u8], &[u8]>, rows: &OrdSet<Row>) -> R
         to.insert(pair(run_no, events.first).as_slice(), value.as_slice())?;
         Ok(())
     };
-    for row in rows {
+    for row in rows.iter() {
         let Some(value) = row.value() else {
             to.remove(row.key())?;
             continue;
