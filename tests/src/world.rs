@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -122,7 +123,7 @@ impl World {
         assert!(run.status.is_terminal(), "the run did not end: {run:?}");
         let events = self.events(id).await.unwrap();
         assert_eq!(run.last_sequence, events.len() as u64);
-        EndedRun { run, events }
+        EndedRun { run: Arc::unwrap_or_clone(run), events }
     }
 
     /// All events of a run that has ended, as a follower gets them.

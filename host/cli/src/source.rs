@@ -1,6 +1,6 @@
 //! The source of runs: a running server, or the ledger if no process holds it.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use agent_host_config::Config;
 use agent_host_ledger::{GroupBy, Ledger, OpenError, Options, RunFilter, Statistics, StatisticsQuery};
@@ -92,7 +92,7 @@ impl Source {
         match self {
             Self::Ledger(ledger) => {
                 let record = ledger.run(id)?.ok_or_else(|| Failure::new("not_found", format!("there is no run {id}")))?;
-                Ok(record.run)
+                Ok(Arc::unwrap_or_clone(record.run))
             }
             Self::Server(client) => Ok(client.get(&format!("api/v1/runs/{id}"), &[]).await?),
         }

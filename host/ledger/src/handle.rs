@@ -89,12 +89,12 @@ pub struct Commit {
 }
 
 impl Future for Commit {
-    type Output = Result<Run, LedgerError>;
+    type Output = Result<Arc<Run>, LedgerError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(Pin::new(&mut self.answer).poll(context));
         Poll::Ready(match answer {
-            Ok(result) => result.map(Arc::unwrap_or_clone),
+            Ok(result) => result,
             Err(_) => Err(self.shared.unavailable()),
         })
     }
@@ -208,8 +208,7 @@ impl Ledger {
         self.admit_with_state(state, bytes, admit).await?;
         match self.answer(answer).await? {
             AcceptAnswer::New { event_no, first_run_no, transcript_seq } => {
-                let runs = runs.into_iter().zip(first_run_no..);
-                let runs = runs.map(|(run, run_no)| RunRecord { run_no, run: Arc::unwrap_or_clone(run) }).collect();
+                let runs = runs.into_iter().zip(first_run_no..).map(|(run, run_no)| RunRecord { run_no, run }).collect();
                 Ok(AcceptOutcome::New { event_no, runs, transcript_seq })
             }
             AcceptAnswer::Repeated { event_id } => Ok(AcceptOutcome::Repeated { event_id }),
@@ -346,7 +345,7 @@ impl Ledger {
         let run = Arc::clone(&operation.run);
         self.admit(Operation::AddRun(operation), bytes).await?;
         let run_no = self.answer(answer).await?;
-        Ok(RunRecord { run_no, run: Arc::unwrap_or_clone(run) })
+        Ok(RunRecord { run_no, run })
     }
 
     /// Adds an artifact whose blob is written. The artifact is durable and readable when this function returns; hold the

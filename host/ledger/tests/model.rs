@@ -276,8 +276,7 @@ impl Model {
                 _ => false,
             };
         let text = conversation.map(|c| (c, if allowed { self.text(c) } else { String::new() }));
-        let records =
-            (0..audit).map(|_| AuditRecord { run_id: self.runs.get(run).map(|run| run.id), ..AuditRecord::default() }).collect();
+        let records = (0..audit).map(|_| AuditRecord { run_id: self.runs.get(run).map(|run| run.id), ..AuditRecord::default() });
         let write = RunWrite {
             changes,
             events: new,
@@ -295,7 +294,7 @@ impl Model {
                 })
                 .into_iter()
                 .collect(),
-            audit: records,
+            audit: records.collect(),
             ..write(run as u64 + 1)
         };
         let answer = match ledger.submit(write).await {

@@ -3,8 +3,13 @@
 /// Lower-case digits, two for each byte.
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);
-    text.extend(bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).filter_map(|digit| char::from_digit(digit.into(), 16)));
+    append(&mut text, bytes);
     text
+}
+
+/// The same digits at the end of a text.
+pub fn append(text: &mut String, bytes: &[u8]) {
+    text.extend(bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).filter_map(|digit| char::from_digit(digit.into(), 16)));
 }
 
 /// The bytes of digits of either case. `None` for any other character and for an odd number of digits.

@@ -208,7 +208,7 @@ impl Sample {
             events: self.events.clone(),
             transcript: items.collect(),
             state: state.collect(),
-            audit: audit.collect(),
+            audit: audit.collect::<Vec<_>>().into(),
             ..RunWrite::default()
         };
         ledger.submit(write).await?.await?;

@@ -95,7 +95,7 @@ async fn work(host: Host, prefix: String, worker: usize, window: Window) -> anyh
 }
 
 /// Creates a run and waits for its end.
-pub(crate) async fn run(host: &Host, envelope: Envelope) -> anyhow::Result<agent_host_protocol::Run> {
+pub(crate) async fn run(host: &Host, envelope: Envelope) -> anyhow::Result<Arc<agent_host_protocol::Run>> {
     let accepted = host.accept(envelope, None).await?;
     let run = host.wait(*accepted.runs.first().context("the event made no run")?, WAIT).await?;
     anyhow::ensure!(run.status == RunStatus::Completed, "a run did not complete: {run:?}");

@@ -5,6 +5,7 @@ use std::{
     io::{self, IsTerminal, Read},
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 
@@ -112,7 +113,7 @@ impl Run {
         let accepted = host.accept_for(binding, envelope).await?;
         let id = *accepted.runs.first().ok_or_else(|| Failure::new("failed", "the event made no run"))?;
         show(host, id, signals, output).await?;
-        let run = host.wait(id, Duration::ZERO).await?;
+        let run = Arc::unwrap_or_clone(host.wait(id, Duration::ZERO).await?);
         if output.is_json() {
             output.json_line(&run)?;
         }

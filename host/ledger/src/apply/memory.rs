@@ -65,8 +65,8 @@ pub(crate) enum JournalEnd {
 
 impl ActiveRun {
     /// A run that is in the store.
-    fn stored(run: Run) -> Self {
-        Self { run: Arc::new(run), dirty: false, journal: JournalEnd::Unknown, park: None }
+    fn stored(run: Arc<Run>) -> Self {
+        Self { run, dirty: false, journal: JournalEnd::Unknown, park: None }
     }
 
     /// A run that is made.
@@ -112,7 +112,7 @@ impl Memory {
     /// Brings back a run that has not ended and is not in memory: one that was parked by an earlier batch.
     pub(crate) fn load_parked(&mut self, run_no: u64, run: Run, reader: &Reader) -> Result<(), LedgerError> {
         let park = reader.park(run_no)?.map(Box::new);
-        self.active.insert(run_no, ActiveRun { park, ..ActiveRun::stored(run) });
+        self.active.insert(run_no, ActiveRun { park, ..ActiveRun::stored(Arc::new(run)) });
         self.leaving.push(run_no);
         Ok(())
     }

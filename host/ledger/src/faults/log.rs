@@ -97,7 +97,7 @@ async fn a_refused_batch_neither_parks_nor_forks() {
         let start = RunWrite { run_no, changes: vec![start], journal: segment(1), ..RunWrite::default() };
         ledger.submit(start).await.unwrap().await.unwrap();
         let fork = || AddRun {
-            run: Run { run_id: RunId::new(), ..record.run.clone() },
+            run: Run { run_id: RunId::new(), ..(*record.run).clone() },
             terms: raw("{}"),
             context: None,
             events: Vec::new(),

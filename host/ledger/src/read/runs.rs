@@ -4,7 +4,7 @@
 //! [`Table::Parked`] and [`Table::Wakes`], and one in [`Table::Waits`] for each of its keys. The rows go with the first step
 //! that it makes.
 
-use std::ops::Bound;
+use std::{ops::Bound, sync::Arc};
 
 use agent_host_protocol::{EventId, RunEvent, RunId, Timestamp};
 use serde_json::value::RawValue;
@@ -24,7 +24,7 @@ impl Ledger {
     pub fn run(&self, id: RunId) -> Result<Option<RunRecord>, LedgerError> {
         let reader = self.reader()?;
         let Some(run_no) = reader.run_no(id)? else { return Ok(None) };
-        Ok(reader.run(run_no)?.map(|run| RunRecord { run_no, run }))
+        Ok(reader.run(run_no)?.map(|run| RunRecord { run_no, run: Arc::new(run) }))
     }
 
     /// A run by its number.
@@ -32,7 +32,7 @@ impl Ledger {
     /// # Errors
     /// Fails if the ledger is damaged or not available.
     pub fn run_by_no(&self, run_no: u64) -> Result<Option<RunRecord>, LedgerError> {
-        Ok(self.reader()?.run(run_no)?.map(|run| RunRecord { run_no, run }))
+        Ok(self.reader()?.run(run_no)?.map(|run| RunRecord { run_no, run: Arc::new(run) }))
     }
 
     /// The terms that a run was made with.

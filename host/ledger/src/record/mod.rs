@@ -221,7 +221,7 @@ pub struct RunWrite {
     /// know asks [`crate::Ledger::artifact`] first.
     pub refers_to: Vec<String>,
     /// Audit records.
-    pub audit: Vec<AuditRecord>,
+    pub audit: Arc<[AuditRecord]>,
     /// Next segment of the journal. With [`RunChange::Retry`] in the same write, the first one.
     pub journal: Option<JournalSegment>,
     /// Parks it: valid only where [`RunChange::Wait`] or [`RunChange::Due`] is the last step of the same write.
@@ -441,7 +441,7 @@ pub struct RunRecord {
     /// Later runs have larger numbers.
     pub run_no: u64,
     /// The run.
-    pub run: Run,
+    pub run: Arc<Run>,
 }
 
 /// An event and what came of it.

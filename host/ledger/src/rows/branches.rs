@@ -4,6 +4,8 @@
 //! of [`Table::Entries`] for each branched conversation has intervals of event numbers, so a page with items costs one lookup
 //! more.
 
+use std::io::Write;
+
 use agent_host_protocol::EventId;
 use serde::{Deserialize, Serialize};
 
@@ -26,9 +28,22 @@ impl Branches {
     /// The beginning of the keys of these entries.
     pub(crate) const PREFIX: &'static str = "conversation/branches/";
 
+    /// Bytes of a key.
+    const KEY_BYTES: usize = Self::PREFIX.len() + 16;
+
     /// The key of the entry of a conversation.
     pub(crate) fn key(conversation_no: u64) -> String {
-        format!("{}{conversation_no:016x}", Self::PREFIX)
+        let mut key = [0; Self::KEY_BYTES];
+        Self::write_key(&mut key, conversation_no);
+        key.iter().copied().map(char::from).collect()
+    }
+
+    /// The same, in memory of the caller.
+    fn write_key(key: &mut [u8; Self::KEY_BYTES], conversation_no: u64) {
+        let mut rest = key.as_mut_slice();
+        // The room is what both parts take.
+        let written = write!(rest, "{}{conversation_no:016x}", Self::PREFIX);
+        debug_assert!(written.is_ok() && rest.is_empty(), "a key has {} bytes", Self::KEY_BYTES);
     }
 
     /// True if the event with this number has left the conversation.
@@ -69,7 +84,9 @@ impl Branches {
 impl Reader {
     /// The events that have left a conversation.
     pub(crate) fn branches(&self, conversation_no: u64) -> Result<Branches, LedgerError> {
-        let entry = self.get(Table::Entries, Branches::key(conversation_no).as_bytes(), |row| json(Table::Entries, row))?;
+        let mut key = [0; Branches::KEY_BYTES];
+        Branches::write_key(&mut key, conversation_no);
+        let entry = self.get(Table::Entries, &key, |row| json(Table::Entries, row))?;
         Ok(entry.unwrap_or_default())
     }
 }

@@ -130,7 +130,11 @@ impl Range {
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
     ) -> Result<Self, LedgerError> {
         if is_empty(&bounds) {
-            return Ok(Self { fresh: Ends::new(RowRange::default()), frozen: Ends::new(RowRange::default()), base: Ends::new(BaseRange(None)) });
+            return Ok(Self {
+                fresh: Ends::new(RowRange::default()),
+                frozen: Ends::new(RowRange::default()),
+                base: Ends::new(BaseRange(None)),
+            });
         }
         let base = base.map(|base| base.range::<&[u8]>(bounds)).transpose()?;
         let layer = |rows: &RowSet| Ends::new(rows.range(bounds));

@@ -110,7 +110,7 @@ impl Reader {
             let Some(row) = runs.get(key.value())? else {
                 return Err(LedgerError::damaged(format!("run {run_no} is active but not there")));
             };
-            active.push(RunRecord { run_no, run: stored_run(row.value())? });
+            active.push(RunRecord { run_no, run: Arc::new(stored_run(row.value())?) });
         }
         Ok(active)
     }

@@ -52,7 +52,7 @@ impl Ledger {
                 Ok(EventRow::read(event_no, row)?.1.into_iter().map(|run| run.run_no).collect::<Vec<_>>())
             })?;
             for run_no in row.unwrap_or_default() {
-                runs.extend(reader.run(run_no)?.map(|run| RunRecord { run_no, run }));
+                runs.extend(reader.run(run_no)?.map(|run| RunRecord { run_no, run: Arc::new(run) }));
             }
         }
         Ok(runs)

@@ -211,7 +211,7 @@ pub fn write(run_no: u64) -> RunWrite {
 }
 
 /// Starts a run, gives it `events` deltas, and ends it.
-pub async fn finish(ledger: &Ledger, run_no: u64, events: u64) -> Run {
+pub async fn finish(ledger: &Ledger, run_no: u64, events: u64) -> Arc<Run> {
     let mut all = deltas(1..=events);
     all.push(new_event(events + 1, "run.completed"));
     let write = RunWrite { changes: vec![start(), completed()], events: all, ..write(run_no) };

@@ -47,7 +47,7 @@ async fn write_forever(ledger: Ledger, task: u32) {
         let audit = AuditRecord { run_id: Some(id), action: "test".into(), ..AuditRecord::default() };
         let value = state(&format!("task-{task}"), Some(&json!(id)));
         let transcript = vec![item(&format!("task-{task}"), "said", record.run.event_id)];
-        let delta_write = RunWrite { events: deltas(1..=3), transcript, state: vec![value], audit: vec![audit], ..write(no) };
+        let delta_write = RunWrite { events: deltas(1..=3), transcript, state: vec![value], audit: [audit].into(), ..write(no) };
         // Parks and resumes, with a journal that continues or begins again.
         let park = Some(Park { wake_at: n, keys: vec![format!("task-{task}"), "all".into()] });
         let wait = RunChange::Wait { at: 1, reason: "r".into() };

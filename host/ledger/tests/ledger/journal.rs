@@ -27,11 +27,11 @@ fn naming(first: u64, blobs: &[&Blob]) -> Option<JournalSegment> {
     Some(JournalSegment { first, bytes: b"entry".to_vec(), blobs: blobs.iter().map(|blob| (*blob).clone()).collect() })
 }
 
-async fn submit(ledger: &Ledger, write: RunWrite) -> Result<Run, LedgerError> {
+async fn submit(ledger: &Ledger, write: RunWrite) -> Result<std::sync::Arc<Run>, LedgerError> {
     ledger.submit(write).await?.await
 }
 
-async fn append(ledger: &Ledger, run_no: u64, journal: Option<JournalSegment>) -> Result<Run, LedgerError> {
+async fn append(ledger: &Ledger, run_no: u64, journal: Option<JournalSegment>) -> Result<std::sync::Arc<Run>, LedgerError> {
     submit(ledger, RunWrite { journal, ..write(run_no) }).await
 }
 
@@ -323,7 +323,7 @@ async fn only_what_was_under_way_is_brought_back() {
     let ledger = open(dir.path());
     assert_eq!(ledger.run_by_no(run_no).unwrap().unwrap().run, run);
     let run = submit(&ledger, change(&RunChange::Retry { at: 8_000, deadline_at: None })).await.unwrap();
-    assert_eq!((run.status, run.status_reason, run.attempt, run.deadline_at), (RunStatus::Running, None, 2, None));
+    assert_eq!((run.status, run.status_reason.as_deref(), run.attempt, run.deadline_at), (RunStatus::Running, None, 2, None));
     end(&ledger, run_no).await;
     for refused in [&recover, &retry()] {
         assert!(matches!(submit(&ledger, change(refused)).await, Err(LedgerError::Terminal { .. })));
@@ -405,7 +405,7 @@ async fn a_run_that_cannot_be_added_is_refused_whole() {
     };
     let unknown = fork(EventId::new(), 2);
     assert!(matches!(ledger.add_run(unknown).await, Err(LedgerError::NotFound(_))));
-    let known = AddRun { run: Run { run_id: run.run_id, last_sequence: 2, ..run.clone() }, ..fork(of, 2) };
+    let known = AddRun { run: Run { run_id: run.run_id, last_sequence: 2, ..(*run).clone() }, ..fork(of, 2) };
     let refused = [
         known,
         with(|new| new.run.status = RunStatus::Running),

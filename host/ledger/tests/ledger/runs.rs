@@ -30,7 +30,7 @@ async fn an_event_and_its_runs_read_back() {
     assert_eq!((event_no, transcript_seq), (1, Some(1)));
     assert_eq!(records.iter().map(|record| record.run_no).collect::<Vec<_>>(), [1, 2]);
     for (record, run) in records.iter().zip(&runs) {
-        assert_eq!(&record.run, run);
+        assert_eq!(*record.run, *run);
         assert_eq!(ledger.run(run.run_id).unwrap().as_ref(), Some(record));
         assert_eq!(ledger.terms(run.run_id).unwrap().unwrap().get(), r#"{"granted":[]}"#);
         assert!(ledger.context(run.run_id).unwrap().is_none());
@@ -179,7 +179,7 @@ async fn a_write_that_breaks_a_rule_is_refused_whole() {
     submit(RunWrite { changes: vec![failed()], events: vec![new_event(3, "run.failed")], ..write(no) }).await.unwrap();
     assert!(matches!(submit(RunWrite { events: deltas(4..=4), ..write(no) }).await, Err(LedgerError::Terminal { .. })));
     let audit = AuditRecord { run_id: Some(record.run.run_id), action: "late".into(), ..AuditRecord::default() };
-    let run = submit(RunWrite { audit: vec![audit], ..write(no) }).await.unwrap();
+    let run = submit(RunWrite { audit: [audit].into(), ..write(no) }).await.unwrap();
     assert_eq!((run.status, run.status_reason.as_deref()), (RunStatus::Failed, Some("runner.error")));
     assert_eq!(ledger.audit_page(run.run_id, None, 10).unwrap().items.len(), 1);
 }

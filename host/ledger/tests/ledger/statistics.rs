@@ -118,7 +118,7 @@ async fn build(ledger: &Ledger, specs: &[Spec]) -> Vec<Run> {
             }
             drop(ledger.submit(RunWrite { changes, events, ..write(run_no) }).await.unwrap().await.unwrap());
         }
-        runs.push(ledger.run(id).unwrap().unwrap().run);
+        runs.push((*ledger.run(id).unwrap().unwrap().run).clone());
     }
     runs
 }

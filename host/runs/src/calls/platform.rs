@@ -63,8 +63,8 @@ impl PlatformCalls for RunCalls {
             if run.is_external() {
                 // The action is carried out and recorded even if the caller goes away.
                 let (services, deadline) = (Arc::clone(&self.services), run.deadline.at());
-                let let_go = run.family.released.clone();
-                let doing = run.family.background.spawn(async move {
+                let let_go = run.family.tasks().released.clone();
+                let doing = run.family.tasks().background.spawn(async move {
                     let done = tokio::select! {
                         done = services.actions.call(&action.action, &id, &order, deadline) => done,
                         () = let_go.cancelled() => return Err(ApiError::new(ErrorCode::Cancelled, "the run has ended")),

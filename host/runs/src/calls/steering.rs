@@ -93,7 +93,7 @@ impl RunCalls {
         let make = |first| Ok((received(first, &facts), inputs));
         let (inputs, _) = run.commit(ticket, make).await?;
         // This run does not end before those that it has taken: a host that died in between would let them run.
-        waiting_runs.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
+        waiting_runs.into_iter().for_each(|place| drop(run.family.tasks().background.spawn(place.give_to(run.run_id))));
         Ok(inputs)
     }
 
@@ -110,7 +110,7 @@ impl RunCalls {
             let written = run.writer.append(|first| Ok(received(first, &facts))).await.map(drop);
             let is_taken = written.is_ok();
             if is_taken {
-                waiting_runs.into_iter().for_each(|place| drop(run.family.background.spawn(place.give_to(run.run_id))));
+                waiting_runs.into_iter().for_each(|place| drop(run.family.tasks().background.spawn(place.give_to(run.run_id))));
             }
             if sender.send(written).is_err() && is_taken {
                 run.knowledge.pending_inputs.lock().extend(events);

@@ -60,14 +60,14 @@ impl BackgroundActions {
         open.asks(false);
         let Self { run, services } = self.clone();
         let cancelled = run.cancelled.clone();
-        let tasks = run.family.background.clone();
+        let tasks = run.family.tasks().background.clone();
         let acting = async move {
             let outcome = tokio::select! {
                 outcome = resolve(&run, &services, &id, action) => outcome,
                 // The end of the run says of what is left that it was cancelled.
                 () = cancelled.cancelled() => return,
                 () = run.deadline.passed() => return,
-                () = run.family.released.cancelled() => return,
+                () = run.family.tasks().released.cancelled() => return,
             };
             match outcome {
                 Ok(Some(value)) => open.end(CallOutcome::Action(Ok(&value))).await,
@@ -101,8 +101,9 @@ impl Execution {
     /// Waits, after a run was completed, until its background actions are resolved. A run that waits for people only leaves
     /// memory: its guest is executed again when they have answered, and comes to the same end.
     pub(crate) async fn await_background(&self) {
-        self.family.background.close();
-        if self.family.background.is_empty() {
+        let Some(tasks) = self.family.known_tasks() else { return };
+        tasks.background.close();
+        if tasks.background.is_empty() {
             return;
         }
         let mut arrivals = self.waits.mail.arrivals();
@@ -116,7 +117,7 @@ impl Execution {
                 }
             }
             tokio::select! {
-                () = self.family.background.wait() => return,
+                () = tasks.background.wait() => return,
                 _ = arrivals.changed() => {}
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
             }

@@ -1,6 +1,12 @@
 //! The family of an execution: the runs that it has started, and the tasks that go on beside its guest.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use agent_host_ledger::{Ledger, LedgerError, RunRecord};
 use agent_host_protocol::{ResultKind, RunId};
@@ -12,6 +18,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[derive(Default)]
 pub(crate) struct Family {
     pub(crate) children: Children,
+    /// Made for the first task: most runs have none.
+    tasks: OnceLock<FamilyTasks>,
+    released: AtomicBool,
+}
+
+/// The tasks that go on beside a guest.
+#[derive(Default)]
+pub(crate) struct FamilyTasks {
     /// Background actions, and calls that outlive their caller.
     pub(crate) background: TaskTracker,
     /// Tasks that record the ends of children.
@@ -21,13 +35,34 @@ pub(crate) struct Family {
 }
 
 impl Family {
+    /// The tasks, for one more. A task that begins after the end of the execution is stopped at once.
+    pub(crate) fn tasks(&self) -> &FamilyTasks {
+        let tasks = self.tasks.get_or_init(FamilyTasks::default);
+        if self.is_released() {
+            tasks.released.cancel();
+        }
+        tasks
+    }
+
+    /// The tasks of a run that has had one.
+    pub(crate) fn known_tasks(&self) -> Option<&FamilyTasks> {
+        self.tasks.get()
+    }
+
+    /// True after the end of the execution.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released.load(Ordering::SeqCst)
+    }
+
     /// Stops the background tasks of the run and waits for their end.
     pub(crate) async fn release(&self) {
-        self.released.cancel();
-        self.background.close();
-        self.background.wait().await;
-        self.reporters.close();
-        self.reporters.wait().await;
+        self.released.store(true, Ordering::SeqCst);
+        let Some(tasks) = self.tasks.get() else { return };
+        tasks.released.cancel();
+        tasks.background.close();
+        tasks.background.wait().await;
+        tasks.reporters.close();
+        tasks.reporters.wait().await;
     }
 }
 

@@ -385,13 +385,13 @@ impl Drop for OpenCall {
         call.left = Some(Instant::now());
         drop(calls);
         // An external run continues after a caller has gone away. If the run ends itself, its end closes the call.
-        let ends = self.run.family.released.is_cancelled() || self.run.cancelled.is_cancelled() || self.run.deadline.is_past();
+        let ends = self.run.family.is_released() || self.run.cancelled.is_cancelled() || self.run.deadline.is_past();
         if self.run.is_external()
             && !ends
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (run, number) = (Arc::clone(&self.run), self.number);
-            let tasks = run.family.background.clone();
+            let tasks = run.family.tasks().background.clone();
             tasks.spawn_on(async move { withdraw(&run, number).await }, &runtime);
         }
     }

@@ -52,7 +52,7 @@ pub(crate) struct Handle {
     /// Cancelled once the request to cancel the run is committed.
     pub(crate) cancelled: CancellationToken,
     /// The record after the end, once that is committed; or why it could not be written.
-    pub(crate) ended: watch::Receiver<Option<Result<Box<Run>, String>>>,
+    pub(crate) ended: watch::Receiver<Option<Result<Arc<Run>, String>>>,
 }
 
 /// The location of a run.

@@ -77,7 +77,7 @@ impl RunWriter {
     }
 
     /// Writes durably; gives the run as it is then.
-    pub(crate) fn commit(&self, write: RunWrite) -> impl Future<Output = Result<Run, LedgerError>> + Send + use<'_> {
+    pub(crate) fn commit(&self, write: RunWrite) -> impl Future<Output = Result<Arc<Run>, LedgerError>> + Send + use<'_> {
         let append = self.append(write);
         async move { append.await?.await }
     }
@@ -89,7 +89,7 @@ impl RunWriter {
         record: &RunRecord,
         on_storage_error: OnStorageError<'_>,
         mut make: impl FnMut(&RunRecord) -> Result<RunWrite, HostError>,
-    ) -> Result<Run, HostError> {
+    ) -> Result<Arc<Run>, HostError> {
         let mut record = record.clone();
         loop {
             match self.commit(make(&record)?).await {
@@ -179,14 +179,14 @@ struct UnadmittedParts<'a> {
     /// The call whose effect the write is.
     call: Option<CallId>,
     /// `None` once the write is admitted.
-    parts: Option<(Option<UnwrittenStart>, Vec<AuditRecord>, ReturnedEntries)>,
+    parts: Option<(Option<UnwrittenStart>, Arc<[AuditRecord]>, ReturnedEntries)>,
 }
 
 impl Drop for UnadmittedParts<'_> {
     fn drop(&mut self) {
         let Some((start, audit, journal)) = self.parts.take() else { return };
         *self.writer.start.lock() = start;
-        self.writer.audit.lock().splice(..0, audit);
+        self.writer.audit.lock().splice(..0, audit.iter().cloned());
         self.writer.journal.put_back(journal, self.call);
     }
 }
@@ -304,8 +304,8 @@ impl ExecutionWriter {
         // A quota that cannot be looked up is left to the ledger's writer as well.
         let in_doubt = self.may_meet_a_quota(&write.state).unwrap_or(true);
         let (journal, taken) = self.journal.take().split();
-        let audit = std::mem::take(&mut *self.audit.lock());
-        let write = RunWrite { audit: audit.clone(), journal, ..write };
+        let audit: Arc<[_]> = std::mem::take(&mut *self.audit.lock()).into();
+        let write = RunWrite { audit: Arc::clone(&audit), journal, ..write };
         let start = self.start.lock().take();
         let write = match start.clone() {
             Some(start) => start.put_before(write),
@@ -404,15 +404,15 @@ impl ExecutionWriter {
         terminal: Terminal,
         stopping: &CancellationToken,
         make: impl Fn(&Terminal, u64) -> RunWrite,
-    ) -> Result<Run, HostError> {
-        let audit = std::mem::take(&mut *self.audit.lock());
+    ) -> Result<Arc<Run>, HostError> {
+        let audit: Arc<[_]> = std::mem::take(&mut *self.audit.lock()).into();
         let (journal, _) = self.journal.take().split();
         let start = self.start.lock().take();
         // An end is not fenced: a run whose claim was lost in this moment ends all the same.
         let writer = RunWriter { claim: None, ..self.writer.clone() };
         let (mut terminal, mut sequence) = (terminal, self.next_sequence());
         loop {
-            let write = RunWrite { audit: audit.clone(), journal: journal.clone(), ..make(&terminal, sequence) };
+            let write = RunWrite { audit: Arc::clone(&audit), journal: journal.clone(), ..make(&terminal, sequence) };
             let write = match start.clone() {
                 Some(start) => start.put_before(write),
                 None => write,

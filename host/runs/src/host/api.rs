@@ -1,6 +1,6 @@
 //! Events, runs, actions, claims and deliveries: the facade delegates each to the room that owns it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use agent_host_config::{BindingConfig, BusyThread};
 use agent_host_ledger::{AuditRecord, DeletedData, EventRecord, Feed, FeedBounds, FeedStep, Idempotency, Ledger, LedgerError};
@@ -46,7 +46,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the run does not exist or its end could not be written.
-    pub async fn wait(&self, id: RunId, timeout: Duration) -> Result<Run, HostError> {
+    pub async fn wait(&self, id: RunId, timeout: Duration) -> Result<Arc<Run>, HostError> {
         self.0.cell.runs.wait(id, timeout).await
     }
 
@@ -55,7 +55,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the run does not exist or has ended.
-    pub async fn cancel(&self, id: RunId, reason: String) -> Result<Run, HostError> {
+    pub async fn cancel(&self, id: RunId, reason: String) -> Result<Arc<Run>, HostError> {
         self.0.cell.runs.cancel(id, reason).await
     }
 
@@ -157,7 +157,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the ledger cannot be read.
-    pub fn active_runs(&self, key: &ConversationKey) -> Result<Vec<Run>, HostError> {
+    pub fn active_runs(&self, key: &ConversationKey) -> Result<Vec<Arc<Run>>, HostError> {
         self.0.cell.intake.active_runs(key)
     }
 
@@ -232,7 +232,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the run does not exist, has no journal or fewer calls, or the ledger refuses the fork.
-    pub async fn fork(&self, id: RunId, fork: Fork) -> Result<Run, HostError> {
+    pub async fn fork(&self, id: RunId, fork: Fork) -> Result<Arc<Run>, HostError> {
         self.0.cell.intake.fork(id, fork).await
     }
 
@@ -342,7 +342,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the claim is not valid.
-    pub async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Run, Box<RawValue>), HostError> {
+    pub async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Arc<Run>, Box<RawValue>), HostError> {
         self.0.cell.runs.start_claimed(run_id, token).await
     }
 
@@ -350,7 +350,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the claim is not valid.
-    pub async fn renew(&self, run_id: RunId, token: &str, lease_ms: Option<u64>) -> Result<Run, HostError> {
+    pub async fn renew(&self, run_id: RunId, token: &str, lease_ms: Option<u64>) -> Result<Arc<Run>, HostError> {
         self.0.cell.runs.renew(run_id, token, lease_ms).await
     }
 
@@ -358,7 +358,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the claim is not valid.
-    pub async fn release(&self, run_id: RunId, token: &str, reason: String) -> Result<Run, HostError> {
+    pub async fn release(&self, run_id: RunId, token: &str, reason: String) -> Result<Arc<Run>, HostError> {
         self.0.cell.runs.release(run_id, token, reason).await
     }
 
@@ -366,7 +366,7 @@ impl Host {
     ///
     /// # Errors
     /// Fails if the claim is not valid.
-    pub async fn finalize(&self, run_id: RunId, token: &str, terminal: Terminal) -> Result<Run, HostError> {
+    pub async fn finalize(&self, run_id: RunId, token: &str, terminal: Terminal) -> Result<Arc<Run>, HostError> {
         self.0.cell.runs.finalize(run_id, token, terminal).await
     }
 

@@ -102,7 +102,7 @@ impl Recording {
             return Err(RecordingError::NoJournal(id));
         }
         let events = ledger.run_events_after(record.run_no, id, 0, usize::MAX)?;
-        Ok(Self { format: FORMAT, run: record.run, event, terms, context, events, journal, blobs })
+        Ok(Self { format: FORMAT, run: Arc::unwrap_or_clone(record.run), event, terms, context, events, journal, blobs })
     }
 
     /// Reads the text of a file.

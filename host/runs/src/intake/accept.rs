@@ -228,7 +228,11 @@ impl Intake {
 
     /// Plans the runs of an event, and checks that each may be created.
     async fn plan_all(&self, plans: &[RunPlan], event: &Event) -> Result<Vec<PlannedRun>, HostError> {
-        let planned = plans.iter().map(|plan| self.plan(plan, event)).collect::<Result<Vec<_>, _>>()?;
+        // With room for as many as there are: a plan is large.
+        let mut planned = Vec::with_capacity(plans.len());
+        for plan in plans {
+            planned.push(self.plan(plan, event)?);
+        }
         planned.iter().try_for_each(|planned| self.has_room(planned))?;
         for (plan, planned) in plans.iter().zip(&planned) {
             self.check_client_tools(plan, planned).await?;
@@ -258,7 +262,11 @@ impl Intake {
             entries.extend(delivery::entries(&planned.run, &planned.terms)?);
         }
         let branch = plans.iter().find_map(|plan| plan.branch.as_ref());
-        let (mut runs, tasks): (Vec<NewRun>, _) = planned.into_iter().map(PlannedRun::split).unzip();
+        let (mut runs, mut tasks) = (Vec::with_capacity(planned.len()), Vec::with_capacity(planned.len()));
+        for (run, task) in planned.into_iter().map(PlannedRun::split) {
+            runs.push(run);
+            tasks.push(task);
+        }
         for new in branch.map(|_| runs.as_mut_slice()).unwrap_or_default() {
             new.events = facts::events(&branch.map(ThreadBranch::fact), 1, event.received_at);
             new.run.last_sequence = new.events.len() as u64;
@@ -311,6 +319,9 @@ impl Intake {
     /// The envelope with the records of the artifacts that it names. An unknown artifact is refused, because no reader
     /// could open it later.
     fn with_known_artifacts(&self, mut envelope: Envelope) -> Result<Envelope, HostError> {
+        if envelope.artifacts().next().is_none() {
+            return Ok(envelope);
+        }
         let workspace = envelope.conversation.as_ref().and_then(|it| it.workspace_id.clone()).unwrap_or_default();
         let conversation = envelope.conversation.as_ref().and_then(ConversationKey::of);
         for artifact in envelope.artifacts_mut() {

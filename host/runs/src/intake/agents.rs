@@ -3,6 +3,8 @@
 //! The module owns the list of agents, a run of one agent for one message whatever the bindings match, the active run of a
 //! thread, and its cancellation. Protocols of clients are built on it elsewhere.
 
+use std::sync::Arc;
+
 use agent_host_config::{BusyThread, ClientInstructions};
 use agent_host_ledger::{Branch, Idempotency, Quota, StateWrite, state_tag};
 use agent_host_protocol::{
@@ -205,7 +207,7 @@ impl Intake {
 
     /// The runs of a conversation that have not ended: the one that has its turn, parked or not, and then those that wait
     /// behind it, in order.
-    pub(crate) fn active_runs(&self, key: &ConversationKey) -> Result<Vec<Run>, HostError> {
+    pub(crate) fn active_runs(&self, key: &ConversationKey) -> Result<Vec<Arc<Run>>, HostError> {
         let mut numbers = self.runs.lines.members(key);
         if numbers.is_empty() && self.ledger.parked_count() > 0 {
             numbers = self.ledger.parked_on(&WaitKey::conversation(key).to_string(), 1)?;

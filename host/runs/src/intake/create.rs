@@ -134,7 +134,7 @@ pub struct QueueRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CreatedRun {
     /// The run.
-    pub run: Run,
+    pub run: Arc<Run>,
     /// True if the run was created before, under the same idempotency key.
     pub repeated: bool,
 }

@@ -1,6 +1,6 @@
 //! A new run that shares the first calls of another, and is live after them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use agent_host_ledger::{AddRun, JournalSegment, NewContext, NewEvent};
 use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, context::RunContext, encoded::JsonText, hex, time};
@@ -43,7 +43,7 @@ impl Intake {
     /// The runner sees the context of the other run, its ids included, so that it asks for the same; the effects of the
     /// shared calls are not done again. A change that makes the runner ask for something else within them fails the fork
     /// with `replay_diverged`.
-    pub(crate) async fn fork(&self, id: RunId, fork: Fork) -> Result<Run, HostError> {
+    pub(crate) async fn fork(&self, id: RunId, fork: Fork) -> Result<Arc<Run>, HostError> {
         self.runs.check_running()?;
         let record = self.runs.record(id)?;
         let ledger = &self.ledger;
@@ -101,7 +101,7 @@ impl Intake {
             claimed_usage: None,
             children_usage: None,
             metadata,
-            ..record.run
+            ..Arc::unwrap_or_clone(record.run)
         };
         let add = AddRun {
             run,

@@ -44,7 +44,7 @@ pub(crate) trait Body: Send {
     fn claim(&self) -> Option<u32>;
 
     /// Answers the request that ended the execution. `None` where the run waits in its queue again.
-    fn answer(&mut self, run: &Run, outcome: Option<&RunOutcome>);
+    fn answer(&mut self, run: &Arc<Run>, outcome: Option<&RunOutcome>);
 }
 
 /// The readiness of a body.

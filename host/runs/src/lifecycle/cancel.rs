@@ -1,6 +1,6 @@
 //! Cancelling a run, and waiting for its end.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use agent_host_ledger::{RunChange, RunWrite};
 use agent_host_protocol::{Run, RunId, time};
@@ -11,7 +11,7 @@ use crate::{execution::writer::OnStorageError, record::HostError};
 impl Runs {
     /// Requests the cancellation of a run. The request is durable, and the guest is being stopped, when this function
     /// returns.
-    pub(crate) async fn cancel(&self, id: RunId, reason: String) -> Result<Run, HostError> {
+    pub(crate) async fn cancel(&self, id: RunId, reason: String) -> Result<Arc<Run>, HostError> {
         let record = self.record(id)?;
         if record.run.status.is_terminal() {
             return Err(HostError::Conflict(format!("run {id} has ended ({}): there is nothing to cancel", record.run.status)));
@@ -35,14 +35,14 @@ impl Runs {
     }
 
     /// Waits until a run has ended, at most `timeout`; gives its record as it is then.
-    pub(crate) async fn wait(&self, id: RunId, timeout: Duration) -> Result<Run, HostError> {
+    pub(crate) async fn wait(&self, id: RunId, timeout: Duration) -> Result<Arc<Run>, HostError> {
         match tokio::time::timeout(timeout, self.wait_for_end(id)).await {
             Ok(end) => end,
             Err(_) => Ok(self.record(id)?.run),
         }
     }
 
-    async fn wait_for_end(&self, id: RunId) -> Result<Run, HostError> {
+    async fn wait_for_end(&self, id: RunId) -> Result<Arc<Run>, HostError> {
         loop {
             let Some(mut handle) = self.registry.handle(id) else {
                 // The run has ended or is parked, or is about to.
@@ -61,7 +61,7 @@ impl Runs {
             // The sender is dropped where the run leaves memory without an end.
             if let Ok(end) = handle.ended.wait_for(Option::is_some).await {
                 match end.as_ref() {
-                    Some(Ok(run)) => return Ok((**run).clone()),
+                    Some(Ok(run)) => return Ok(Arc::clone(run)),
                     Some(Err(error)) => return Err(HostError::Unavailable(error.clone())),
                     None => {}
                 }

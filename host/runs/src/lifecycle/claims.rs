@@ -89,10 +89,10 @@ pub(crate) struct ClaimHandle {
 
 /// A request about the claim itself. The task of the run carries it out.
 pub(crate) enum Order {
-    Start(Reply<(Run, Box<RawValue>)>),
-    Renew(Option<u64>, Reply<Run>),
-    Finish(Box<Terminal>, Reply<Run>),
-    Release(String, Reply<Run>),
+    Start(Reply<(Arc<Run>, Box<RawValue>)>),
+    Renew(Option<u64>, Reply<Arc<Run>>),
+    Finish(Box<Terminal>, Reply<Arc<Run>>),
+    Release(String, Reply<Arc<Run>>),
 }
 
 impl ClaimHandle {
@@ -188,22 +188,22 @@ impl Runs {
     }
 
     /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
-    pub(crate) async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Run, Box<RawValue>), HostError> {
+    pub(crate) async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Arc<Run>, Box<RawValue>), HostError> {
         self.claim_handle(run_id, token)?.order(Order::Start).await
     }
 
     /// Makes a claim last longer; gives the run as it is.
-    pub(crate) async fn renew(&self, run_id: RunId, token: &str, lease_ms: Option<u64>) -> Result<Run, HostError> {
+    pub(crate) async fn renew(&self, run_id: RunId, token: &str, lease_ms: Option<u64>) -> Result<Arc<Run>, HostError> {
         self.claim_handle(run_id, token)?.order(|reply| Order::Renew(lease_ms, reply)).await
     }
 
     /// Gives a claim back: the run waits for another executor.
-    pub(crate) async fn release(&self, run_id: RunId, token: &str, reason: String) -> Result<Run, HostError> {
+    pub(crate) async fn release(&self, run_id: RunId, token: &str, reason: String) -> Result<Arc<Run>, HostError> {
         self.claim_handle(run_id, token)?.order(|reply| Order::Release(reason, reply)).await
     }
 
     /// Ends a claimed run. After a retryable failure with attempts left, the run goes back to the queue instead.
-    pub(crate) async fn finalize(&self, run_id: RunId, token: &str, terminal: Terminal) -> Result<Run, HostError> {
+    pub(crate) async fn finalize(&self, run_id: RunId, token: &str, terminal: Terminal) -> Result<Arc<Run>, HostError> {
         let handle = match self.claim_handle(run_id, token) {
             Ok(handle) => handle,
             // The answer to the first one may have been lost.
@@ -214,7 +214,7 @@ impl Runs {
     }
 
     /// The run, where it has ended by this very claim, in this way.
-    fn finalized(&self, run_id: RunId, token: &str, terminal: &Terminal) -> Option<Run> {
+    fn finalized(&self, run_id: RunId, token: &str, terminal: &Terminal) -> Option<Arc<Run>> {
         let (_, claim) = self.lease_key.claim_of(token)?;
         let run = self.record(run_id).ok()?.run;
         let queue = run.queue.as_ref()?;

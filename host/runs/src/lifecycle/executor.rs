@@ -59,7 +59,7 @@ pub(crate) struct ExecutorBody {
     exit: Option<Exit>,
     running: Option<RunningExecution>,
     /// The channel for the answer to the request that ended the claim.
-    reply: Option<Reply<Run>>,
+    reply: Option<Reply<Arc<Run>>>,
 }
 
 /// A claim.
@@ -200,7 +200,7 @@ impl Body for ExecutorBody {
         self.active_claim.as_ref().map(|active_claim| active_claim.listed.handle.claim)
     }
 
-    fn answer(&mut self, run: &Run, outcome: Option<&RunOutcome>) {
+    fn answer(&mut self, run: &Arc<Run>, outcome: Option<&RunOutcome>) {
         self.active_claim = None;
         let run = match outcome {
             None => run,
@@ -208,7 +208,7 @@ impl Body for ExecutorBody {
             Some(RunOutcome::Parked | RunOutcome::Suspended) => return drop(self.reply.take()),
         };
         if let Some(reply) = self.reply.take() {
-            drop(reply.send(Ok(run.clone())));
+            drop(reply.send(Ok(Arc::clone(run))));
         }
     }
 }
@@ -333,7 +333,7 @@ impl ExecutorBody {
             (self.running, context) = (Some(running), Some(run_context));
         }
         let lease_token = runs.lease_key.token(run_id, number);
-        let claimed = ClaimedRun { run: task.run.record.run.clone(), lease_token, lease_expires_at, context };
+        let claimed = ClaimedRun { run: (*task.run.record.run).clone(), lease_token, lease_expires_at, context };
         if reply.send(Ok(claimed)).is_err() {
             // The executor had gone before it heard of its claim: nothing was done.
             let lost = lost(&handle, "executor_gone", "the executor that had claimed the run was gone");
@@ -442,7 +442,7 @@ impl ExecutorBody {
         }
     }
 
-    fn end_claim(&mut self, exit: Exit, reply: Reply<Run>) {
+    fn end_claim(&mut self, exit: Exit, reply: Reply<Arc<Run>>) {
         (self.exit, self.reply) = (Some(exit), Some(reply));
     }
 
@@ -508,7 +508,7 @@ async fn resume_claimed(task: &RunTask, handle: &ClaimHandle) -> Result<RunningE
     Ok(assembled.running)
 }
 
-fn context_of(task: &RunTask) -> Result<(Run, Box<RawValue>), HostError> {
+fn context_of(task: &RunTask) -> Result<(Arc<Run>, Box<RawValue>), HostError> {
     let run_id = task.run_id();
     let context = task.runs.ledger.context(run_id)?.ok_or_else(|| no_context(run_id))?;
     Ok((task.runs.record(run_id)?.run, context))

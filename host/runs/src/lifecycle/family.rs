@@ -41,11 +41,11 @@ impl Runs {
     /// by the fact: a host that dies before it is written writes it in the next execution, or the end of the parent is enough.
     pub(crate) fn report_end(&self, parent: &Arc<Execution>, child: RunId) {
         let (runs, parent) = (self.clone(), Arc::clone(parent));
-        let reporters = parent.family.reporters.clone();
+        let reporters = parent.family.tasks().reporters.clone();
         reporters.spawn(async move {
             tokio::select! {
                 _ = runs.wait(child, Duration::MAX) => {}
-                () = parent.family.released.cancelled() => {}
+                () = parent.family.tasks().released.cancelled() => {}
             }
             let Ok(record) = runs.record(child) else { return };
             if !record.run.status.is_terminal() {

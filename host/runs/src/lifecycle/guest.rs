@@ -122,7 +122,7 @@ impl Body for GuestBody {
         None
     }
 
-    fn answer(&mut self, _: &Run, outcome: Option<&RunOutcome>) {
+    fn answer(&mut self, _: &Arc<Run>, outcome: Option<&RunOutcome>) {
         if let (Some(span), Some(outcome)) = (self.span.take(), outcome) {
             match outcome {
                 RunOutcome::Ended(run) => span.close(Ok(run)),

@@ -61,7 +61,8 @@ impl Runs {
             self.begin(StoredRun { found: true, ..stored });
         }
         for commit in commits {
-            self.shared.metrics.ended(&commit.await?);
+            let run = commit.await?;
+            self.shared.metrics.ended(&run);
         }
         for (parent, children) in cancelled {
             self.end_children(parent, &children).await;

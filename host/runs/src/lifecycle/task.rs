@@ -44,7 +44,7 @@ const MAX_TASK_BYTES: usize = 4 * 1024;
 
 /// The reason why a run leaves its task.
 pub(crate) enum RunOutcome {
-    Ended(Box<Run>),
+    Ended(Arc<Run>),
     /// The run waits on disk.
     Parked,
     /// The host stops, and the run continues after the next start.
@@ -241,7 +241,7 @@ impl RunTask {
             Exit::End(terminal) => {
                 self.end_children(&execution.family.children).await;
                 let run = self.end(&running, terminal).await?;
-                Ok(Some(RunOutcome::Ended(Box::new(run))))
+                Ok(Some(RunOutcome::Ended(run)))
             }
             Exit::Park { until, reason, keys } => {
                 Box::pin(self.park(&running, until, reason, keys)).await?;
@@ -280,7 +280,7 @@ impl RunTask {
             // The run is in the queue, for executors to claim.
             self.run.record.run = commit.await?;
         } else {
-            self.run.record.run.status = RunStatus::Queued;
+            Arc::make_mut(&mut self.run.record.run).status = RunStatus::Queued;
         }
         Ok(())
     }
@@ -314,7 +314,7 @@ impl RunTask {
 
     async fn end_as(&self, make: impl Fn(&RunRecord) -> Result<RunWrite, HostError>) -> Result<RunOutcome, HostError> {
         let run = self.writer().transact(&self.run.record, OnStorageError::Fail, make).await?;
-        Ok(RunOutcome::Ended(Box::new(run)))
+        Ok(RunOutcome::Ended(run))
     }
 
     pub(crate) async fn end_cancelled(&self) -> Result<RunOutcome, HostError> {
@@ -323,8 +323,9 @@ impl RunTask {
 
     /// The terminal of a cancelled run, with the reason that is in its record.
     pub(crate) fn cancelled_terminal(&self) -> Result<Terminal, HostError> {
-        let reason = self.runs.record(self.run_id())?.run.cancel_reason.filter(|reason| !reason.is_empty());
-        Ok(Terminal::Cancelled { reason: reason.unwrap_or_else(|| "the run was cancelled".to_owned()) })
+        let run = self.runs.record(self.run_id())?.run;
+        let reason = run.cancel_reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or("the run was cancelled");
+        Ok(Terminal::Cancelled { reason: reason.to_owned() })
     }
 
     /// Requests the cancellation of the children of a run that ends.
@@ -368,7 +369,7 @@ impl RunTask {
     }
 
     /// Brings a run that is executed to its one end: status and terminal event in one commit.
-    async fn end(&self, running: &RunningExecution, terminal: Terminal) -> Result<Run, HostError> {
+    async fn end(&self, running: &RunningExecution, terminal: Terminal) -> Result<Arc<Run>, HostError> {
         let execution = &running.execution;
         let mut terminal = bounded(terminal, self.runs.shared.limits().result_bytes);
         if let Terminal::Failed(failure) = &mut terminal

@@ -101,6 +101,9 @@ pub(crate) fn build(ledger: &Ledger, sources: &Sources<'_>) -> Result<RunContext
     })
 }
 
+/// Bytes of a session key: `s_` and 32 hexadecimal digits.
+const SESSION_KEY_BYTES: usize = 34;
+
 /// The key of the session of a run (agent-owned context note, section 6): a hash of workspace, bot, binding, runner, conversation
 /// and thread. `None` for a run without a conversation.
 pub(crate) fn session_key(grant: &Grant, conversation: Option<&Conversation>) -> Option<String> {
@@ -114,7 +117,10 @@ pub(crate) fn session_key(grant: &Grant, conversation: Option<&Conversation>) ->
         hash.update([0]);
     }
     let digest: [u8; 32] = hash.finalize().into();
-    Some(format!("s_{}", hex::encode(&digest[..16])))
+    let mut key = String::with_capacity(SESSION_KEY_BYTES);
+    key.push_str("s_");
+    hex::append(&mut key, &digest[..16]);
+    Some(key)
 }
 
 /// The APIs and cursors with which the run can read more of the conversation.

@@ -1,5 +1,7 @@
 //! The sender of a request, for all routes.
 
+use std::sync::Arc;
+
 use agent_host_protocol::{Principal, Run, RunId, Scope, event::Envelope};
 use axum::{
     extract::FromRequestParts,
@@ -45,7 +47,7 @@ impl Caller {
     }
 
     /// A run that the caller sees. A run of another workspace is `not_found`.
-    pub(crate) fn run(&self, app: &App, id: RunId) -> Result<Run, Problem> {
+    pub(crate) fn run(&self, app: &App, id: RunId) -> Result<Arc<Run>, Problem> {
         let record = app.host.records().run(id)?.filter(|record| self.sees(record.run.workspace_id.as_deref()));
         Ok(record.ok_or_else(|| Problem::not_found(format!("there is no run {id}")))?.run)
     }

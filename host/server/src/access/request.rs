@@ -1,5 +1,7 @@
 //! A request to a route of the API.
 
+use std::sync::Arc;
+
 use agent_host_protocol::{Run, RunId, Scope};
 use agent_host_runs::Idempotency;
 use axum::{
@@ -59,7 +61,7 @@ impl ApiRequest {
     }
 
     /// A run that the caller sees.
-    pub(crate) fn run(&self, id: RunId) -> Result<Run, Problem> {
+    pub(crate) fn run(&self, id: RunId) -> Result<Arc<Run>, Problem> {
         self.caller.run(&self.app, id)
     }
 

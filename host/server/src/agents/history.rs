@@ -3,7 +3,10 @@
 //! Clients send the whole history with every run. The host takes from it new messages of the user, and answers to calls
 //! that wait for the client. Messages that a client could only forge are refused.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use agent_host_config::{ClientInstructions, ForeignHistory};
 use agent_host_protocol::{EventId, Run, RunId, grant::ConversationKey};
@@ -280,7 +283,7 @@ impl KnownMessages<'_> {
     }
 
     /// The run of the thread that a run is, or is a descendant of. `None` for a run of another thread.
-    fn run_of_thread(&self, run: RunId) -> Result<Option<Run>, Problem> {
+    fn run_of_thread(&self, run: RunId) -> Result<Option<Arc<Run>>, Problem> {
         let records = self.app.host.records();
         let mut next = Some(run);
         for _ in 0..MAX_GENERATIONS {

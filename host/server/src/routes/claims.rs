@@ -1,6 +1,6 @@
 //! Claims: an executor takes a run from the queue, and does what it does for it under the token of its claim.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use agent_host_protocol::{
     PrincipalKind, Run, RunId, RunnerId, SentResult, Timestamp,
@@ -115,7 +115,7 @@ pub(crate) async fn start(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<
     request.query.finish()?;
     let EmptyObject {} = request.optional_json(MAX_BODY_BYTES).await?;
     let (run, context) = request.app.host.start_claimed(id, token(&request.headers)?).await?;
-    Ok(json(StatusCode::OK, &RunStart { run, context }))
+    Ok(json(StatusCode::OK, &RunStart { run: Arc::unwrap_or_clone(run), context }))
 }
 
 /// An empty object.

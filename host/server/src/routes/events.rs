@@ -1,6 +1,6 @@
 //! Accepting events, listing and following them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use agent_host_protocol::{Event, EventId, Page, Run, RunId, Scope, Timestamp, event::Envelope, message::Message};
 use agent_host_runs::{AcceptedEvent, EventRecord};
@@ -91,7 +91,7 @@ fn malformed(complaint: String) -> Problem {
 }
 
 /// The runs once all have ended, or as they are when the time is up or the server goes down.
-async fn ended(app: &App, ids: &[RunId], wait: Duration) -> Result<Vec<Run>, Problem> {
+async fn ended(app: &App, ids: &[RunId], wait: Duration) -> Result<Vec<Arc<Run>>, Problem> {
     let ends = try_join_all(ids.iter().map(|id| app.host.wait(*id, wait)));
     tokio::select! {
         runs = ends => Ok(runs?),
@@ -99,17 +99,17 @@ async fn ended(app: &App, ids: &[RunId], wait: Duration) -> Result<Vec<Run>, Pro
     }
 }
 
-fn current(app: &App, ids: &[RunId]) -> Result<Vec<Run>, Problem> {
+fn current(app: &App, ids: &[RunId]) -> Result<Vec<Arc<Run>>, Problem> {
     ids.iter().map(|id| run(app, *id)).collect()
 }
 
 /// The present record of a run.
-fn run(app: &App, id: RunId) -> Result<Run, Problem> {
+fn run(app: &App, id: RunId) -> Result<Arc<Run>, Problem> {
     let record = app.host.records().run(id)?.ok_or_else(|| Problem::not_found(format!("there is no run {id}")))?;
     Ok(record.run)
 }
 
-async fn answer(app: &App, accepted: AcceptedEvent, runs: Vec<Run>, wait: Option<Duration>) -> Result<Response, Problem> {
+async fn answer(app: &App, accepted: AcceptedEvent, runs: Vec<Arc<Run>>, wait: Option<Duration>) -> Result<Response, Problem> {
     let finished = wait.is_some() && runs.iter().all(|run| run.status.is_terminal());
     let location = match runs.as_slice() {
         [run] if !finished => Some(format!("/api/v1/runs/{}", run.run_id)),
@@ -119,7 +119,7 @@ async fn answer(app: &App, accepted: AcceptedEvent, runs: Vec<Run>, wait: Option
     for run in runs {
         let show_output = wait.is_some() && run.status.is_terminal();
         let output = if show_output { Some(output::of(app, &run).await?) } else { None };
-        answered.push(AcceptedRun { run, output });
+        answered.push(AcceptedRun { run: Arc::unwrap_or_clone(run), output });
     }
     let status = if finished { StatusCode::OK } else { StatusCode::ACCEPTED };
     let answer = AcceptedBody { event_id: accepted.event_id, runs: answered };

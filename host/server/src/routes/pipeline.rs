@@ -1,5 +1,7 @@
 //! Queries of chat pipelines, taken as events.
 
+use std::sync::Arc;
+
 use agent_host_protocol::{EventId, Run, Scope, event::Envelope, grant::ConversationKey, message::ContentPart};
 use agent_host_runs::{PipelineQuery, inline_bytes};
 use axum::{http::StatusCode, response::Response};
@@ -71,7 +73,8 @@ pub(crate) async fn pipeline_query(mut request: ApiRequest) -> Result<Response, 
     // A client that follows the location gets the run in its own names.
     let names = if dialect.is_some() { "?dialect=langbot-4.11" } else { "" };
     let location = format!("/api/v1/runs/{}{names}", run.run_id);
-    let response = located(StatusCode::ACCEPTED, location, &AcceptedQuery { event_id: accepted.event_id, run });
+    let query = AcceptedQuery { event_id: accepted.event_id, run: Arc::unwrap_or_clone(run) };
+    let response = located(StatusCode::ACCEPTED, location, &query);
     Ok(replayed(response, accepted.repeated))
 }
 
