@@ -93,7 +93,7 @@ impl Sample {
     async fn make(config: Config) -> anyhow::Result<Self> {
         let host = Host::start(config).await?;
         let run = in_process::run(&host, in_process::envelope(conversation(0))).await?;
-        let sample = Self::read(host.ledger(), run);
+        let sample = Self::read(host.ledger(), Arc::unwrap_or_clone(run));
         host.shutdown(std::time::Duration::from_secs(10)).await;
         sample
     }
