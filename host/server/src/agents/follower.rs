@@ -20,7 +20,8 @@ pub(super) type RunEvents = Pin<Box<dyn Stream<Item = Result<RunEvent, HostError
 /// Reads the records of a run and of its live children as they grow. Each record is in order. A child's record is read to its end
 /// before the event by which the parent hears of that end, and as far as it goes before an event that closes the child otherwise.
 ///
-/// It holds one event of each record, and what [`agent_host_runs::Host::follow`] holds; nothing is read that is not asked for.
+/// A follower holds one event of each record, and what [`agent_host_runs::Host::follow`] holds; nothing is read that is not asked
+/// for.
 pub(super) struct Follower {
     app: App,
     /// The run, then its children.

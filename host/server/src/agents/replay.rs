@@ -13,25 +13,27 @@ use crate::{
     http::{Problem, ProblemCode},
 };
 
-/// A step, and whether the client has it.
+/// A step, and its state.
 pub(super) type ReplayStep = (Step, StepState);
 
-/// Whether the client has a step.
+/// The state of a step for a client: sent to it before, or due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StepState {
     Sent,
     Due,
 }
 
-impl StepState {
-    /// A client that is at `place` in a record has this step of it, or not.
-    fn of(step: &Step, path: &[u64], place: Option<&Place>) -> Self {
-        let is_sent = match (step.at().descendant(path), place) {
-            (_, None) => true,
-            (Some(at), Some(place)) => at.cursor <= place.cursor,
-            (None, Some(_)) => false,
-        };
-        if is_sent { Self::Sent } else { Self::Due }
+/// A step of the run at `path`, for a client that is at `client` in the stream, or has all of it. What is due to the client follows
+/// its place: only one record is in the middle of an event there.
+fn sorted(step: Step, path: &[u64], client: Option<&Place>) -> ReplayStep {
+    let Some(client) = client else { return (step, StepState::Sent) };
+    match (step.at().descendant(path), client.descendant(path)) {
+        (Some(at), Some(place)) if at.cursor <= place.cursor => (step, StepState::Sent),
+        (Some(at), _) => {
+            let at = client.clone().with_cursor(path, at.cursor);
+            (step.moved(at), StepState::Due)
+        }
+        (None, _) => (step, StepState::Due),
     }
 }
 
@@ -50,14 +52,11 @@ pub(super) fn push_last(
     place: &Place,
     with: &mut dyn FnMut(ReplayStep),
 ) -> Vec<LiveChild> {
-    // What follows of the children comes behind what the client has of the run.
-    projector.move_to(place.cursor);
     replay_children(projector, children, &[], Some(place), with);
     let before = projector.live_children();
     finish_child(projector, children, event, with);
     projector.push(event).into_iter().for_each(|step| {
-        let seen = StepState::of(&step, &[], Some(place));
-        with((step, seen));
+        with(sorted(step, &[], Some(place)));
     });
     before
 }
@@ -110,21 +109,18 @@ fn children_of(projector: &Projector, path: &[u64]) -> Vec<LiveChild> {
     live
 }
 
-/// Pushes children of the run at `path` up to the place of the client there; without a place, all that is there.
+/// Pushes children of the run at `path` up to the place of the client; without one, all that is there.
 fn replay_children(
     projector: &mut Projector,
     children: &Children,
     path: &[u64],
-    place: Option<&Place>,
+    client: Option<&Place>,
     with: &mut dyn FnMut(ReplayStep),
 ) {
     for child in children_of(projector, path) {
-        let started = child.path.last().copied().unwrap_or_default();
-        match place.map(|place| place.child(started)) {
-            None => replay_child(projector, children, &child, None, with),
-            Some(Some(place)) => replay_child(projector, children, &child, Some(place), with),
-            // The client has nothing of it.
-            Some(None) => {}
+        // The client may have nothing of it.
+        if client.is_none_or(|client| client.descendant(&child.path).is_some()) {
+            replay_child(projector, children, &child, client, with);
         }
     }
 }
@@ -133,27 +129,21 @@ fn replay_child(
     projector: &mut Projector,
     children: &Children,
     child: &LiveChild,
-    place: Option<&Place>,
+    client: Option<&Place>,
     with: &mut dyn FnMut(ReplayStep),
 ) {
-    let until = place.map_or(u64::MAX, |place| place.cursor.sequence);
+    let until = client.and_then(|client| client.descendant(&child.path)).map_or(u64::MAX, |place| place.cursor.sequence);
     children.read(child.run, until, &mut |event| {
         if event.sequence <= child.after {
             return;
         }
-        if event.sequence == until
-            && let Some(place) = place
-        {
-            projector.move_child_to(child.run, place.cursor);
-            replay_children(projector, children, &child.path, Some(place), with);
+        if event.sequence == until {
+            replay_children(projector, children, &child.path, client, with);
         }
         finish_child(projector, children, event, with);
-        projector.push_child(child.run, event).into_iter().for_each(|step| {
-            let seen = StepState::of(&step, &child.path, place);
-            with((step, seen));
-        });
+        projector.push_child(child.run, event).into_iter().for_each(|step| with(sorted(step, &child.path, client)));
     });
-    replay_children(projector, children, &child.path, place, with);
+    replay_children(projector, children, &child.path, client, with);
 }
 
 /// Pushes the rest of the child that ends with this event of its parent.

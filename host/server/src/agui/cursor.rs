@@ -78,6 +78,23 @@ impl Place {
         self
     }
 
+    /// The same place, with another cursor in the record of a child, along `path`.
+    pub(crate) fn with_cursor(mut self, path: &[u64], cursor: Cursor) -> Self {
+        self.set_cursor(path, cursor);
+        self
+    }
+
+    fn set_cursor(&mut self, path: &[u64], cursor: Cursor) {
+        match path.split_first() {
+            None => self.cursor = cursor,
+            Some((started, rest)) => {
+                if let Some(child) = self.children.iter_mut().find(|child| child.started == *started) {
+                    child.place.set_cursor(rest, cursor);
+                }
+            }
+        }
+    }
+
     fn fmt_children(&self, depth: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for ChildPlace { started, place } in &self.children {
             write!(f, "{:~>depth$}{started}.{}", "", place.cursor)?;

@@ -1,7 +1,7 @@
 //! Child runs speak under their subagent while they run, on every stream of their parent, and a client that is cut anywhere gets
 //! the rest. Nothing here depends on time: a child waits at a gate until the test opens it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use agent_host_tests::world::PATIENCE;
 use futures_util::{StreamExt, stream};
@@ -24,11 +24,11 @@ fn gate(name: &str) -> Value {
 /// A child that is in the middle of a text when it comes to its gate.
 fn gated(name: &str) -> Value {
     json!([
-        { "do": "think", "id": "m1", "text": format!("{name} thinks."), "pieces": 2 },
-        { "do": "say", "id": "m1", "text": format!("{name} begins"), "pieces": 3, "open": true },
+        { "do": "think", "id": "g0", "text": format!("{name} thinks."), "pieces": 2 },
+        { "do": "say", "id": "g1", "text": format!("{name} begins"), "pieces": 3, "open": true },
         gate(name),
         tools(0),
-        { "do": "say", "id": "m2", "text": format!("{name} ends."), "pieces": 3 },
+        { "do": "say", "id": "g2", "text": format!("{name} ends."), "pieces": 3 },
     ])
 }
 
@@ -109,18 +109,28 @@ fn essence(messages: &View) -> Value {
 /// The events of each owner, in their order, without what differs between streams.
 fn by_owner(events: &[Value]) -> BTreeMap<String, Vec<Value>> {
     let mut owners: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    let mut parents: HashMap<String, String> = HashMap::new();
     for event in events {
         let kind = event["type"].as_str().unwrap();
         if ["RUN_STARTED", "MESSAGES_SNAPSHOT", "STATE_SNAPSHOT"].contains(&kind) {
             continue;
         }
-        let is_end = kind.starts_with("SUBAGENT_");
-        let owner = event["subagentRunId"].as_str().filter(|_| !is_end).unwrap_or("the agent");
+        let subagent = event["subagentRunId"].as_str();
+        if let (Some(subagent), Some(parent)) = (subagent, event["parentSubagentRunId"].as_str()) {
+            parents.insert(subagent.to_owned(), parent.to_owned());
+        }
+        // The begin and the end of a subagent are facts of its parent.
+        let owner = if kind.starts_with("SUBAGENT_") {
+            subagent.and_then(|subagent| parents.get(subagent)).cloned()
+        } else {
+            subagent.map(str::to_owned)
+        };
+        let owner = owner.unwrap_or_else(|| "the agent".to_owned());
         let mut event = event.clone();
         for member in ["timestamp", "metadata", "runId"] {
             event.as_object_mut().unwrap().remove(member);
         }
-        owners.entry(owner.to_owned()).or_default().push(event);
+        owners.entry(owner).or_default().push(event);
     }
     owners
 }

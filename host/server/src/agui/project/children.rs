@@ -227,8 +227,8 @@ impl ChildRuns {
         self.invocations.resume(out);
     }
 
-    pub(super) fn for_each(&mut self, mut with: impl FnMut(RunId, &mut Projector)) {
-        self.runs.for_each(|child| with(child.run, &mut child.projector));
+    pub(super) fn for_each(&mut self, mut with: impl FnMut(&mut Projector)) {
+        self.runs.for_each(|child| with(&mut child.projector));
     }
 
     /// The places in the records of live children of which something was shown.

@@ -71,7 +71,7 @@ impl Step {
     }
 
     /// The same step at another position.
-    fn moved(self, at: Place) -> Self {
+    pub(crate) fn moved(self, at: Place) -> Self {
         match self {
             Self::Event(stamped) => Self::Event(StampedEvent { at, ..stamped }),
             Self::Past(stamped) => Self::Past(StampedEvent { at, ..stamped }),
@@ -197,17 +197,6 @@ impl Projector {
         self.out.move_to(cursor);
     }
 
-    /// The same, for a live child, or a live child of one.
-    pub(crate) fn move_child_to(&mut self, child: RunId, cursor: Cursor) {
-        self.ui.children.for_each(|run, projector| {
-            if run == child {
-                projector.move_to(cursor);
-            } else {
-                projector.move_child_to(child, cursor);
-            }
-        });
-    }
-
     /// The children whose records are followed, each before its own.
     pub(crate) fn live_children(&self) -> Vec<LiveChild> {
         let mut live = Vec::new();
@@ -234,7 +223,7 @@ impl Projector {
         let started =
             steps.into_iter().filter_map(|step| if let Step::Event(stamped) = step { Some(stamped.event) } else { None });
         let mut started: Vec<Event> = started.collect();
-        self.ui.children.for_each(|_, child| started.extend(child.resume()));
+        self.ui.children.for_each(|child| started.extend(child.resume()));
         started
     }
 
