@@ -159,7 +159,7 @@ async fn a_child_is_heard_on_every_stream_before_it_ends() {
         host.http.post(host.url("/agents/stage/run")).header("accept", "text/event-stream").header("last-event-id", &last);
     let resumed = Wire::open(resumed.json(&asked).send().await.unwrap()).await;
     let cursor_props = json!({ "script": asked["forwardedProps"]["script"], "agentHost": { "cursor": last } });
-    let mut readers = vec![
+    let mut readers = [
         ("attach", Reader::new(host.run(&asked).await)),
         ("connect", Reader::new(host.connect(&observed("look")).await)),
         ("events", Reader::new(host.events("live", "live-1", None).await.unwrap())),
@@ -168,7 +168,7 @@ async fn a_child_is_heard_on_every_stream_before_it_ends() {
         reader.until_text("Ada begins").await;
         assert!(!reader.events().iter().any(|event| event["type"] == "SUBAGENT_FINISHED"), "{door}");
     }
-    let mut behind = vec![
+    let behind = [
         ("post with an id", Reader::new(resumed)),
         ("cursor", Reader::new(host.run(&with(asked.clone(), json!({ "forwardedProps": cursor_props }))).await)),
         ("events after an id", Reader::new(host.events("live", "live-1", Some(&last)).await.unwrap())),
@@ -202,7 +202,7 @@ async fn a_child_is_heard_on_every_stream_before_it_ends() {
         assert_eq!(essence(&View::of(&events)), view, "{door}: {}", lines_of(&events));
     }
     let seen = whole.iter().position(|frame| frame.id.as_deref() == Some(&last)).unwrap();
-    for (door, reader) in behind.drain(..) {
+    for (door, reader) in behind {
         let frames = reader.rest().await;
         // Who is greeted hears first what is open.
         let after: Vec<Frame> =
