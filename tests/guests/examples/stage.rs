@@ -20,6 +20,8 @@
 //! - `{"do": "artifact", "text", "media_type"?, "name"?, "shown"?}`: makes an artifact; a shown one is part of a message.
 //! - `{"do": "model", "prompt", "model"?}`: what a model streams, passed on.
 //! - `{"do": "child", "script", "runner"?, "wait_ms"?}`: another run; says how it ended.
+//! - `{"do": "children", "scripts", "steps"?}`: a run for each script, then these steps, then it waits for the runs; says how each
+//!   ended.
 //! - `{"do": "input"}`: says what it was given. `{"do": "history", "limit"?}`: says what was said before.
 //! - `{"do": "repeat", "times", "steps"}`: these steps, so often.
 //! - `{"do": "sleep", "ms"}`, `{"do": "fail", "code"?, "message"?}`, `{"do": "trap"}`, `{"do": "finish", "text"?, "usage"?}`.
@@ -146,6 +148,11 @@ enum Step {
         runner: Option<String>,
         wait_ms: Option<u64>,
     },
+    Children {
+        scripts: Vec<Value>,
+        #[serde(default)]
+        steps: Vec<Step>,
+    },
     Input,
     History {
         limit: Option<u32>,
@@ -270,6 +277,22 @@ fn take(ctx: &Context, data: &Value, step: Step) -> Result<Option<Completion>, F
             let ended = child.wait(Duration::from_millis(wait_ms.unwrap_or(CHILD_MS)))?;
             let child_text = if ended.is_some() { child.end()?.text().map(str::to_owned) } else { None };
             reply(ctx, &json!({ "child": child.id(), "ended": ended.is_some(), "said": child_text }))?;
+        }
+        Step::Children { scripts, steps } => {
+            let start = |script: &Value| {
+                ctx.runs().start(&StartRun::new("plugin:test/stage/default").text(script.to_string()).objective("to play a part"))
+            };
+            let children = scripts.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+            for step in steps {
+                if let Some(end) = take(ctx, data, step)? {
+                    return Ok(Some(end));
+                }
+            }
+            let mut ends = Vec::new();
+            for child in &children {
+                ends.push(child.wait(Duration::from_millis(CHILD_MS))?.is_some());
+            }
+            reply(ctx, &json!({ "ended": ends }))?;
         }
         Step::Input => reply(ctx, &input_json(ctx, data))?,
         Step::History { limit } => reply(ctx, &said_before(limit.unwrap_or(20))?)?,

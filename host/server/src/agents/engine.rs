@@ -455,7 +455,7 @@ async fn answer(
     let host_run = run.run_id;
     let from = app
         .read(move |records| match records.run(host_run)? {
-            Some(record) => Ok(thread::fold(records, &record, None)?.ended.map_or(0, |at| at.sequence)),
+            Some(record) => Ok(thread::fold(records, &record)?.ended.map_or(0, |at| at.sequence)),
             None => Ok(0),
         })
         .await?;

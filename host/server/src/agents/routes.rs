@@ -26,7 +26,7 @@ use crate::{
     access::ApiRequest,
     agui::{
         capabilities,
-        cursor::Cursor,
+        cursor::{Cursor, Place},
         input::RunAgentInput,
         legacy, strict,
         wire::{self, Wire},
@@ -222,7 +222,7 @@ pub(crate) struct ForwardedProps {
 
 enum After {
     Nothing,
-    Cursor(Cursor),
+    Cursor(Place),
 }
 
 impl ForwardedProps {
@@ -243,7 +243,7 @@ impl ForwardedProps {
                     let sequence = u64::try_from(index).map_err(|_| wrong("lastEventIndex", "a whole number from -1 on"))?;
                     let part = number("lastSubIndex").unwrap_or(i64::from(u32::MAX));
                     let part = u32::try_from(part).map_err(|_| wrong("lastSubIndex", "a whole number from 0 on"))?;
-                    After::Cursor(Cursor { sequence, part })
+                    After::Cursor(Cursor { sequence, part }.into())
                 }
             };
             return Ok(Self { after, marks: Marks::Agno });
@@ -265,8 +265,8 @@ impl ForwardedProps {
     }
 }
 
-/// A cursor `RUN_ID:SEQUENCE.PART` of this run.
-pub(crate) fn cursor(text: &str, run_id: &str, field: &str) -> Result<Cursor, Problem> {
+/// A cursor `RUN_ID:PLACE` of this run.
+pub(crate) fn cursor(text: &str, run_id: &str, field: &str) -> Result<Place, Problem> {
     let refused = |why: String| Problem::new(ProblemCode::InvalidCursor, why).in_field(field);
     let (run, place) = text
         .rsplit_once(':')
@@ -392,7 +392,7 @@ pub(crate) async fn read_on(
     app: &App,
     thread: Thread,
     run_id: &str,
-    cursor: Option<Cursor>,
+    cursor: Option<Place>,
     idle: Option<std::time::Duration>,
 ) -> Result<Response, Problem> {
     let run = engine::find(app, &thread, run_id)?;
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_cursor_is_one_of_its_run() {
-        assert_eq!(cursor("r:1:3.2", "r:1", "f").unwrap(), Cursor { sequence: 3, part: 2 });
+        assert_eq!(cursor("r:1:3.2", "r:1", "f").unwrap(), Cursor { sequence: 3, part: 2 }.into());
         for text in ["3.2", "r:3", "q:3.2", "r:1:3", "r:1:-1.0", "r:1:", ""] {
             assert_eq!(cursor(text, "r:1", "f").unwrap_err().code(), ProblemCode::InvalidCursor, "{text}");
         }

@@ -3,32 +3,36 @@
 //! All events come from the record of the host's run, so a client that reconnects sees the events that it missed. Every
 //! event passes the verifier: no illegal stream of AG-UI leaves the host, whatever a runner does.
 
-use std::{collections::VecDeque, pin::Pin, time::Duration};
+use std::{collections::VecDeque, mem, time::Duration};
 
-use agent_host_protocol::{RunEvent, time};
-use agent_host_runs::{HostError, RunRecord};
-use futures_util::{Stream, StreamExt};
+use agent_host_protocol::time;
+use agent_host_runs::RunRecord;
 use serde_json::{Map, Value, json};
 
 use super::{
+    follower::{Follower, RunEvents},
+    replay::{self, ReplayStep, StepState},
     store::{RunEntry, Thread},
     thread::{self, MessageLimit},
 };
 use crate::{
     agui::{
-        cursor::{Cursor, StampedEvent},
+        cursor::{Cursor, Place, StampedEvent},
         event::{Event, Kind, Outcome, PROTOCOL_VERSION},
         fold,
-        project::{End, Projector, Step},
+        project::{Children, End, Projector, Step},
         verify::{Verifier, Violation},
         wire::Wire,
     },
     app::App,
-    http::Problem,
+    http::{Problem, ProblemCode},
 };
 
-/// Parts from this number on are of events that the host says before the next event of the record.
+/// Parts from this number on are of events that the host says before the next event of the record: the *prelude* of a stream, that
+/// is RUN_STARTED, snapshots, and the STARTs of what is open, in this order.
 const PRELUDE: u32 = u32::MAX - 1_024;
+/// The part of the last event of a prelude.
+const PRELUDE_END: u32 = u32::MAX - 1;
 
 /// The form in which a client receives a run.
 #[derive(Debug, Clone)]
@@ -72,11 +76,8 @@ pub(crate) enum JoinPoint {
     Attaches,
     /// After an event that the client has. `greeted` clients first receive the open elements, because their verifier has no
     /// memory.
-    After { cursor: Option<Cursor>, greeted: bool },
+    After { cursor: Option<Place>, greeted: bool },
 }
-
-/// The events of a run, as they follow.
-pub(super) type RunEvents = Pin<Box<dyn Stream<Item = Result<RunEvent, HostError>> + Send>>;
 
 /// A run that a client receives.
 pub(super) struct Session {
@@ -86,25 +87,45 @@ pub(super) struct Session {
     pub(super) viewer: Viewer,
     joining: JoinPoint,
     projector: Projector,
+    /// The records of child runs.
+    children: Children,
     verifier: Verifier,
-    follow: RunEvents,
+    follower: Follower,
     out: VecDeque<StampedEvent>,
     /// The state that the client has now; `None` if the run shares none.
     pub(super) state: Option<Value>,
     /// True if the client may have another state: the end sends a new one.
     is_stale: bool,
     /// The place of the last event that the client has, where it says so.
-    cursor: Option<Cursor>,
+    cursor: Option<Place>,
     is_over: bool,
 }
 
-/// The part of a record before the place where a client joins.
+/// The part of the records before the place where a client joins.
 struct Prefix {
     /// The verifier of a client that has received it.
     verifier: Verifier,
     /// Steps of its last event that the client has not.
     rest: Vec<Step>,
-    end: Option<(End, Cursor)>,
+    end: Option<(End, Place)>,
+    fault: Option<Violation>,
+}
+
+impl Prefix {
+    /// Takes a step of the segment.
+    fn take(&mut self, run: &RunEntry, (step, seen): ReplayStep) {
+        if self.end.is_some() {
+            return;
+        }
+        match (step, seen) {
+            (step, StepState::Due) => self.rest.push(step),
+            (Step::Event(stamped), StepState::Sent) => {
+                self.fault = self.fault.take().or(self.verifier.admit(&stamped.event).err().filter(Violation::throws));
+            }
+            (Step::End(end, at), StepState::Sent) if !answers(run, &end) => self.end = Some((end, at)),
+            (Step::Past(_) | Step::Correct(..) | Step::End(..), StepState::Sent) => {}
+        }
+    }
 }
 
 impl Session {
@@ -118,16 +139,22 @@ impl Session {
         external: bool,
         follow: RunEvents,
     ) -> Self {
-        let cursor = if let JoinPoint::After { cursor, .. } = &joining { *cursor } else { None };
+        let cursor = if let JoinPoint::After { cursor, .. } = &joining { cursor.clone() } else { None };
+        let children = thread::children(app);
+        // Two numbers are no place in several records.
+        let shown = if viewer.marks == Marks::Agno { children.clone() } else { children.clone().live() };
+        let entry = run.clone();
+        let projector = Projector::new(run.host_run, external).with_children(shown);
         Self {
-            projector: Projector::new(run.host_run, external).with_children(thread::children(app)),
+            projector: projector.with_answers(move |end| answers(&entry, end)),
+            children,
+            follower: Follower::new(app, run.host_run, follow),
             app: app.clone(),
             thread,
             run,
             viewer,
             joining,
             verifier: Verifier::new(),
-            follow,
             out: VecDeque::new(),
             state: None,
             is_stale: false,
@@ -141,37 +168,52 @@ impl Session {
         self.is_over && self.out.is_empty()
     }
 
-    /// Tells what is there already.
-    pub(super) fn join(&mut self, record: &RunRecord, delivered: u64) -> Result<(), Problem> {
-        let from = self.run.from;
-        self.state = thread::state(&self.app, self.run.host_run)?.map(Value::Object);
-        let joining = self.joining.clone();
-        if let JoinPoint::Begins { contradicted, state } = joining {
-            return self.join_beginning(contradicted, &state);
-        }
-        let started = self.started();
-        let Prefix { verifier, rest, end } = self.prefix(record, delivered, &started)?;
+    /// The event of the record that a client which joins there has last; the follower reads on behind it.
+    pub(super) fn delivered(joining: &JoinPoint, run: &RunEntry, record: &RunRecord) -> Result<u64, Problem> {
+        let last = record.run.last_sequence;
         match joining {
-            JoinPoint::Attaches => {
-                let until =
-                    (!record.run.status.is_terminal()).then_some(MessageLimit { run: self.run.host_run, sequence: delivered });
-                let mut prelude = vec![started, self.snapshot(until)?];
+            JoinPoint::Attaches => Ok(last),
+            JoinPoint::After { cursor: Some(place), .. } if place.cursor.sequence > last => {
+                let detail = format!("the run has {last} events, and the cursor is behind them");
+                Err(Problem::new(ProblemCode::InvalidCursor, detail))
+            }
+            JoinPoint::After { cursor: Some(place), .. } if is_in_segment(run, place) => Ok(place.cursor.sequence),
+            JoinPoint::Begins { .. } | JoinPoint::After { .. } => Ok(run.from),
+        }
+    }
+
+    /// Sends what is there already.
+    pub(super) fn join(&mut self, record: &RunRecord, delivered: u64) -> Result<(), Problem> {
+        self.state = thread::state(&self.app, self.run.host_run)?.map(Value::Object);
+        let (subagents, is_missed) = self.skip_earlier(record)?;
+        let mut prefix = Prefix { verifier: Verifier::new(), rest: Vec::new(), end: None, fault: None };
+        let started = self.started();
+        for event in std::iter::once(&started).chain(&subagents) {
+            let _ = prefix.verifier.admit(event);
+        }
+        let cursor = self.cursor.clone().filter(|place| is_in_segment(&self.run, place));
+        self.replay(record, delivered, cursor.as_ref(), &mut prefix)?;
+        if let Some(violation) = prefix.fault {
+            return Err(Problem::internal(format!("run {} is no legal stream: {violation}", self.run.host_run)));
+        }
+        let Prefix { verifier, rest, end, .. } = prefix;
+        match (self.joining.clone(), cursor) {
+            (JoinPoint::Attaches, _) => {
+                let until = (!record.run.status.is_terminal()).then(|| self.limit(delivered));
+                let mut prelude = vec![started, self.snapshot(until.as_ref())?];
                 prelude.extend(self.open_items(&verifier, end.is_some()));
                 self.say(prelude, delivered);
                 self.finish(end);
             }
-            JoinPoint::After { greeted: true, .. } => {
+            (JoinPoint::After { greeted: true, .. }, Some(at)) => {
                 let mut prelude = vec![started];
                 prelude.extend(self.open_items(&verifier, end.is_some()));
                 // A client that is cut here is where it was.
-                let at = self.cursor.unwrap_or(Cursor { sequence: from, part: PRELUDE });
-                self.out.extend(prelude.into_iter().map(|event| StampedEvent { event, at }));
+                self.out.extend(prelude.into_iter().map(|event| StampedEvent { event, at: at.clone() }));
                 self.finish(end);
             }
-            _ if self.cursor.is_none_or(|cursor| cursor < Cursor { sequence: from, part: PRELUDE }) => {
-                self.say(vec![started], from);
-            }
-            _ => {
+            (_, Some(at)) if (PRELUDE..PRELUDE_END).contains(&at.cursor.part) => self.say_rest(started, &verifier, &at, end)?,
+            (_, Some(_)) => {
                 // The client had all these events, and the state of that time.
                 self.verifier = verifier;
                 self.is_stale = true;
@@ -182,6 +224,7 @@ impl Session {
                     self.finish(end);
                 }
             }
+            (joining, None) => self.begin(&joining, started, &verifier, is_missed)?,
         }
         if !self.is_over {
             self.take(rest);
@@ -189,51 +232,90 @@ impl Session {
         Ok(())
     }
 
-    fn join_beginning(&mut self, contradicted: bool, theirs: &Value) -> Result<(), Problem> {
-        let from = self.run.from;
-        let mut prelude = vec![self.started()];
-        if contradicted {
-            prelude.push(self.snapshot(Some(MessageLimit { run: self.run.host_run, sequence: from }))?);
+    /// Projects the segments before, of which nothing is sent. Gives the STARTs of children that go on in this segment, and whether
+    /// the client of the segment before may lack something that children have said.
+    fn skip_earlier(&mut self, record: &RunRecord) -> Result<(Vec<Event>, bool), Problem> {
+        let Self { projector, children, run, app, .. } = self;
+        let mut is_missed = false;
+        thread::each(&app.host.records(), record, run.from, |event| {
+            replay::push(projector, children, event, &mut |(step, _)| {
+                if let Step::End(..) = step {
+                    is_missed = true;
+                }
+            });
+            is_missed &= projector.has_children();
+        })?;
+        // A place before is one of the segment before.
+        projector.move_to(Cursor { sequence: run.from, part: PRELUDE_END });
+        let subagents = if run.from > 0 { projector.resume() } else { Vec::new() };
+        Ok((subagents, is_missed))
+    }
+
+    /// Projects the segment up to the place of the client: the record of the run up to event `delivered`, and those of its children
+    /// up to their places in `cursor`, or as far as they go.
+    fn replay(&mut self, record: &RunRecord, delivered: u64, cursor: Option<&Place>, prefix: &mut Prefix) -> Result<(), Problem> {
+        let Self { projector, children, run, app, .. } = self;
+        let (run, children) = (&*run, &*children);
+        let mut take = |step| prefix.take(run, step);
+        let mut before = Vec::new();
+        thread::each_after(&app.host.records(), record, run.from, delivered, |event| match cursor {
+            Some(place) if event.sequence == delivered => {
+                before = replay::push_last(projector, children, event, place, &mut take);
+            }
+            _ => replay::push(projector, children, event, &mut take),
+        })?;
+        match cursor {
+            Some(place) => replay::open_children(projector, children, before, place, &mut take),
+            None => {
+                replay::catch_up(projector, children, &mut take);
+                Ok(())
+            }
         }
-        if let Some(ours) = self.state.clone()
+    }
+
+    /// Begins a stream: the children that go on in the segment have said something in the one before.
+    fn begin(&mut self, joining: &JoinPoint, started: Event, verifier: &Verifier, is_missed: bool) -> Result<(), Problem> {
+        let from = self.run.from;
+        let (contradicted, theirs) = match joining {
+            JoinPoint::Begins { contradicted, state } => (*contradicted, Some(state)),
+            JoinPoint::After { greeted: true, .. } => (false, Some(&Value::Null)),
+            _ => (false, None),
+        };
+        let mut prelude = vec![started];
+        if contradicted || is_missed {
+            prelude.push(self.snapshot(Some(&self.limit(from)))?);
+        }
+        if let (Some(ours), Some(theirs)) = (self.state.clone(), theirs)
             && ours != *theirs
             && !(is_empty(&ours) && is_empty(theirs))
         {
             prelude.push(Kind::StateSnapshot { snapshot: ours }.into());
         }
+        prelude.extend(verifier.reopening());
         self.say(prelude, from);
         Ok(())
     }
 
-    /// The events that a client has by now that joined at the beginning.
-    fn prefix(&mut self, record: &RunRecord, delivered: u64, started: &Event) -> Result<Prefix, Problem> {
-        let (run, from, cursor) = (&self.run, self.run.from, self.cursor);
-        let mut prefix = Prefix { verifier: Verifier::new(), rest: Vec::new(), end: None };
-        let mut fault = None;
-        let _ = prefix.verifier.admit(started);
-        thread::each(&self.app.host.records(), record, delivered, |event| {
-            for step in self.projector.push(event) {
-                let at = step.at();
-                if at.sequence <= from || prefix.end.is_some() {
-                    continue;
-                }
-                if cursor.is_some_and(|cursor| at > cursor) {
-                    prefix.rest.push(step);
-                    continue;
-                }
-                match step {
-                    Step::Event(stamped) => {
-                        fault = fault.take().or(prefix.verifier.admit(&stamped.event).err().filter(Violation::throws));
-                    }
-                    Step::End(end, at) if !answers(run, &end) => prefix.end = Some((end, at)),
-                    Step::Past(_) | Step::Correct(..) | Step::End(..) => {}
-                }
+    /// Says the rest of a prelude to a client that has it up to the place `at`.
+    fn say_rest(&mut self, started: Event, verifier: &Verifier, at: &Place, end: Option<(End, Place)>) -> Result<(), Problem> {
+        let sequence = at.cursor.sequence;
+        let mut prelude = vec![started, self.snapshot(Some(&self.limit(sequence)))?];
+        prelude.extend(self.open_items(verifier, end.is_some()));
+        self.say(prelude, sequence);
+        for stamped in mem::take(&mut self.out) {
+            if stamped.at.cursor <= at.cursor {
+                let _ = self.verifier.admit(&stamped.event);
+            } else {
+                self.out.push_back(stamped);
             }
-        })?;
-        match fault {
-            Some(violation) => Err(Problem::internal(format!("run {} is no legal stream: {violation}", run.host_run))),
-            None => Ok(prefix),
         }
+        self.finish(end);
+        Ok(())
+    }
+
+    /// The messages that a client has at the present place, event `sequence` of the record.
+    fn limit(&self, sequence: u64) -> MessageLimit {
+        MessageLimit { run: self.run.host_run, sequence, place: self.projector.place() }
     }
 
     /// The state, and the STARTs of what is open where the run has not ended.
@@ -243,7 +325,7 @@ impl Session {
         state.into_iter().chain(open).collect()
     }
 
-    fn finish(&mut self, end: Option<(End, Cursor)>) {
+    fn finish(&mut self, end: Option<(End, Place)>) {
         if let Some((end, at)) = end {
             self.end(end, at);
         }
@@ -264,24 +346,39 @@ impl Session {
     }
 
     /// The messages of the thread.
-    pub(super) fn snapshot(&self, until: Option<MessageLimit>) -> Result<Event, Problem> {
+    pub(super) fn snapshot(&self, until: Option<&MessageLimit>) -> Result<Event, Problem> {
         let limit = usize::try_from(self.app.host.config().agui.history_messages).unwrap_or(usize::MAX);
         let messages = thread::messages(&self.app, &self.thread.key, limit, until)?.messages;
         Ok(Kind::MessagesSnapshot { messages }.into())
     }
 
-    /// Says events of the host between event `after` of the record and the next.
+    /// Says a prelude between event `after` of the record and the next. Each event has a part of its own, by what it is, so that a
+    /// client which is cut in between gets the rest.
     pub(super) fn say(&mut self, events: Vec<Event>, after: u64) {
-        for (part, event) in (PRELUDE..).zip(events) {
-            self.out.push_back(StampedEvent { event, at: Cursor { sequence: after, part } });
+        let children = self.projector.place().children;
+        let count = events.len();
+        let mut open = PRELUDE + 2;
+        for (index, event) in events.into_iter().enumerate() {
+            let part = match &event.kind {
+                _ if index + 1 == count => PRELUDE_END,
+                Kind::RunStarted { .. } => PRELUDE,
+                Kind::MessagesSnapshot { .. } => PRELUDE + 1,
+                Kind::StateSnapshot { .. } => PRELUDE + 2,
+                _ => {
+                    open = (open + 1).min(PRELUDE_END - 1);
+                    open
+                }
+            };
+            let at = Place { cursor: Cursor { sequence: after, part }, children: children.clone() };
+            self.out.push_back(StampedEvent { event, at });
         }
+        self.projector.move_to(Cursor { sequence: after, part: PRELUDE_END });
     }
 
     /// The next events.
     fn take(&mut self, steps: Vec<Step>) {
         for step in steps {
-            let at = step.at();
-            if at.sequence <= self.run.from || self.is_over {
+            if self.is_over {
                 continue;
             }
             match step {
@@ -292,11 +389,13 @@ impl Session {
                     self.out.push_back(stamped);
                 }
                 Step::Past(_) => {}
-                Step::Correct(_, at) => match self.snapshot(Some(MessageLimit { run: self.run.host_run, sequence: at.sequence }))
-                {
-                    Ok(event) => self.out.push_back(StampedEvent { event, at }),
-                    Err(problem) => tracing::error!(problem = problem.to_json(), "a message could not be corrected"),
-                },
+                Step::Correct(_, at) => {
+                    let limit = MessageLimit { run: self.run.host_run, sequence: at.cursor.sequence, place: at.clone() };
+                    match self.snapshot(Some(&limit)) {
+                        Ok(event) => self.out.push_back(StampedEvent { event, at }),
+                        Err(problem) => tracing::error!(problem = problem.to_json(), "a message could not be corrected"),
+                    }
+                }
                 Step::End(end, at) if !answers(&self.run, &end) => self.end(end, at),
                 Step::End(..) => {}
             }
@@ -304,7 +403,7 @@ impl Session {
     }
 
     /// The one end.
-    pub(super) fn end(&mut self, end: End, at: Cursor) {
+    pub(super) fn end(&mut self, end: End, at: Place) {
         self.is_over = true;
         // State that was set otherwise than by a result is in no event.
         if let Some(known) = &self.state
@@ -313,12 +412,13 @@ impl Session {
         {
             let event = Kind::StateSnapshot { snapshot: Value::Object(state) }.into();
             // A client that is cut between the two has not seen the end.
-            let before = match at.part.checked_sub(1) {
-                Some(part) => Cursor { part, ..at },
-                None => Cursor { sequence: at.sequence.saturating_sub(1), part: u32::MAX },
+            let before = match at.cursor.part.checked_sub(1) {
+                Some(part) => Cursor { part, ..at.cursor },
+                None => Cursor { sequence: at.cursor.sequence.saturating_sub(1), part: u32::MAX },
             };
-            if self.cursor.is_none_or(|cursor| cursor < before) {
-                self.out.push_back(StampedEvent { event, at: before });
+            if self.cursor.as_ref().is_none_or(|place| place.cursor < before) {
+                let at = Place { cursor: before, children: at.children.clone() };
+                self.out.push_back(StampedEvent { event, at });
             }
         }
         let (thread_id, run_id) = (self.thread.id.clone(), self.viewer.run_id.clone());
@@ -344,10 +444,10 @@ impl Session {
     /// The stream cannot go on: it is ended in order. The run is what it is, and the client may come back to it.
     fn break_off(&mut self, code: &str, message: &str) {
         self.is_over = true;
-        let at = Cursor { sequence: 0, part: 0 };
+        let at = Place::default();
         self.out.clear();
         let closing = self.verifier.closing();
-        self.out.extend(closing.into_iter().map(|event| StampedEvent { event, at }));
+        self.out.extend(closing.into_iter().map(|event| StampedEvent { event, at: at.clone() }));
         let kind = Kind::RunError { message: message.to_owned(), code: Some(code.to_owned()), usage: Vec::new() };
         self.out.push_back(StampedEvent { event: Event::from(kind).at(time::now()), at });
     }
@@ -377,12 +477,16 @@ impl Session {
             }
             let next = tokio::select! {
                 biased;
-                event = self.follow.next() => event,
+                event = self.follower.next(&self.projector) => event,
                 () = self.app.closing.cancelled() => None,
             };
             match next {
-                Some(Ok(event)) => {
-                    let steps = self.projector.push(&event);
+                Some(Ok((run, event))) => {
+                    let steps = if run == self.run.host_run {
+                        self.projector.push(&event)
+                    } else {
+                        self.projector.push_child(run, &event)
+                    };
                     self.take(steps);
                 }
                 Some(Err(error)) => {
@@ -396,6 +500,11 @@ impl Session {
             }
         }
     }
+}
+
+/// True if a place is one of this segment.
+fn is_in_segment(run: &RunEntry, place: &Place) -> bool {
+    place.cursor >= Cursor { sequence: run.from, part: PRELUDE }
 }
 
 /// True if a run waits only for the answers of this AG-UI run: its record may show a wait between two of the answers.

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     agui::{
         coalesce::coalesce,
-        cursor::{Cursor, StampedEvent},
+        cursor::{Cursor, Place, StampedEvent},
         event::Kind,
         legacy,
         project::End,
@@ -27,7 +27,7 @@ use crate::{
     },
     app::{App, off_thread},
     http::{
-        Problem, ProblemCode,
+        Problem,
         sse::{KEEP_ALIVE, NO_BUFFERING},
     },
 };
@@ -47,18 +47,8 @@ pub(crate) async fn open(
 ) -> Result<Response, Problem> {
     let host_run = run.host_run;
     let record = app.host.records().run(host_run)?.ok_or_else(|| Problem::not_found("the run is gone"))?;
-    let last = record.run.last_sequence;
-    // The part of the record that is sent before following it.
-    let delivered = match &joining {
-        JoinPoint::Begins { .. } => 0,
-        JoinPoint::Attaches => last,
-        JoinPoint::After { cursor: Some(cursor), .. } if cursor.sequence > last => {
-            let detail = format!("the run has {last} events, and the cursor is behind them");
-            return Err(Problem::new(ProblemCode::InvalidCursor, detail));
-        }
-        JoinPoint::After { cursor, .. } => cursor.map_or(0, |cursor| cursor.sequence),
-    };
-    let is_plain = matches!(joining, JoinPoint::Begins { contradicted: false, .. });
+    let delivered = Session::delivered(&joining, &run, &record)?;
+    let is_plain = run.from == 0 && matches!(joining, JoinPoint::Begins { contradicted: false, .. });
     let follow = Box::pin(app.host.follow(host_run, delivered)?);
     let external = record.run.execution == Execution::External;
     let mut session = Session::new(app, thread, run, joining, viewer, external, follow);
@@ -99,7 +89,7 @@ pub(crate) async fn rest(
         } else {
             End::Interrupt { interrupts, usage: Vec::new() }
         };
-        session.end(end, Cursor { sequence: 0, part: u32::MAX });
+        session.end(end, Cursor { sequence: 0, part: u32::MAX }.into());
         Ok::<_, Problem>(session)
     });
     respond(session.await?, None)
@@ -162,8 +152,8 @@ fn joined(mut pieces: Vec<Bytes>) -> Bytes {
 fn encode(viewer: &Viewer, stamped: StampedEvent) -> Bytes {
     let StampedEvent { mut event, at } = stamped;
     // Events at a break of the host have no position; a client that has them continues from its last position.
-    let placed = Some(at).filter(|at| *at != Cursor::default());
-    match (viewer.marks, placed) {
+    let placed = Some(at).filter(|at| *at != Place::default());
+    match (viewer.marks, &placed) {
         (Marks::Cursors, Some(at)) => {
             let mark = event.metadata.entry("agentHost").or_insert_with(|| json!({}));
             if let Some(mark) = mark.as_object_mut() {
@@ -171,7 +161,9 @@ fn encode(viewer: &Viewer, stamped: StampedEvent) -> Bytes {
             }
         }
         (Marks::Agno, Some(at)) => {
-            event.metadata.insert("agnoBackground".to_owned(), json!({ "eventIndex": at.sequence, "subIndex": at.part }));
+            event
+                .metadata
+                .insert("agnoBackground".to_owned(), json!({ "eventIndex": at.cursor.sequence, "subIndex": at.cursor.part }));
         }
         _ => {}
     }

@@ -15,11 +15,12 @@ use serde_json::{Map, Value};
 
 use super::{
     claims::{CLAIMED_MESSAGES, MAX_CLAIMED},
+    replay,
     store::Thread,
 };
 use crate::{
     agui::{
-        cursor::Cursor,
+        cursor::{Cursor, Place},
         event::{Interrupt, Message},
         fold::View,
         interrupts,
@@ -34,12 +35,15 @@ use crate::{
 const PIECE: usize = 1_000;
 
 /// The end of the messages of an active run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MessageLimit {
     /// Of this run,
     pub(crate) run: RunId,
     /// up to and with this event of its record.
     pub(crate) sequence: u64,
+    /// The places in the records of its open children; nothing of those that it leaves out. The place in that of the run does
+    /// not count.
+    pub(crate) place: Place,
 }
 
 /// The newest messages of a thread.
@@ -52,7 +56,12 @@ pub(crate) struct Messages {
 }
 
 /// Reads the newest messages of a thread: whole turns, at least `limit` messages where there are so many.
-pub(crate) fn messages(app: &App, key: &ConversationKey, limit: usize, until: Option<MessageLimit>) -> Result<Messages, Problem> {
+pub(crate) fn messages(
+    app: &App,
+    key: &ConversationKey,
+    limit: usize,
+    until: Option<&MessageLimit>,
+) -> Result<Messages, Problem> {
     page(app, key, limit, None, until)
 }
 
@@ -70,8 +79,9 @@ pub(crate) fn shapes(app: &App, key: &ConversationKey, limit: usize) -> Result<V
                 continue;
             }
             let Some(record) = records.run(id)? else { continue };
-            let of_run: Arc<[ShapedMessage]> = messages_of_run(app, &record, None)?.iter().map(shaped).collect();
-            if record.run.status.is_terminal() {
+            let (messages, is_final) = messages_of_run(app, &record, None)?;
+            let of_run: Arc<[ShapedMessage]> = messages.iter().map(shaped).collect();
+            if is_final {
                 app.agui.shapes.keep(id, &of_run);
             }
             shapes.extend_from_slice(&of_run);
@@ -87,7 +97,7 @@ fn page(
     key: &ConversationKey,
     limit: usize,
     before: Option<String>,
-    until: Option<MessageLimit>,
+    until: Option<&MessageLimit>,
 ) -> Result<Messages, Problem> {
     let turn = |records: &Records, event| turn(app, records, key, event, until);
     turns(app, key, limit, before, turn).map(|(messages, older)| Messages { messages, older })
@@ -132,7 +142,7 @@ fn turn(
     records: &Records,
     key: &ConversationKey,
     event: Event,
-    until: Option<MessageLimit>,
+    until: Option<&MessageLimit>,
 ) -> Result<Vec<Message>, Problem> {
     let known = records.event(event.event_id)?;
     let mut messages = claimed(records, key, known.as_ref())?;
@@ -140,8 +150,8 @@ fn turn(
     let runs = known.map(|record| record.runs).unwrap_or_default();
     for id in runs {
         let Some(record) = records.run(id)? else { continue };
-        let until = until.filter(|until| until.run == id).map(|until| until.sequence);
-        messages.extend(messages_of_run(app, &record, until)?.iter().cloned());
+        let until = until.filter(|until| until.run == id);
+        messages.extend(messages_of_run(app, &record, until)?.0.iter().cloned());
     }
     Ok(messages)
 }
@@ -171,86 +181,104 @@ pub(crate) fn claimed_ids(app: &App, key: &ConversationKey) -> Result<HashSet<St
     Ok(claimed(&records, key, event.as_ref())?.into_iter().map(|message| message.id).collect())
 }
 
-/// The messages of a run.
-fn messages_of_run(app: &App, record: &RunRecord, until: Option<u64>) -> Result<Arc<[Message]>, Problem> {
+/// The messages of a run, and whether they are final.
+fn messages_of_run(app: &App, record: &RunRecord, until: Option<&MessageLimit>) -> Result<(Arc<[Message]>, bool), Problem> {
     let id = record.run.run_id;
-    let is_whole = record.run.status.is_terminal() && until.is_none_or(|until| until >= record.run.last_sequence);
+    let is_whole = record.run.status.is_terminal() && until.is_none_or(|until| until.sequence >= record.run.last_sequence);
     if is_whole && let Some(messages) = app.agui.messages.get(id) {
-        return Ok(messages);
+        return Ok((messages, true));
     }
-    let folded = fold_with(&app.host.records(), record, until, children(app))?;
+    let folded = fold_with(&app.host.records(), record, until, children(app).view())?;
     let messages: Arc<[Message]> = folded.view.messages.into();
-    if is_whole {
+    let is_final = is_whole && !folded.is_partial;
+    if is_final {
         app.agui.messages.keep(id, &messages);
     }
-    Ok(messages)
+    Ok((messages, is_final))
 }
 
-/// The messages of child runs, for the projections of their parents.
+/// The records of child runs, for the projections of their parents.
 pub(crate) fn children(app: &App) -> Children {
     let app = app.clone();
-    Children::new(move |run| {
-        let read = || match app.host.records().run(run)? {
-            Some(record) if record.run.status.is_terminal() => messages_of_run(&app, &record, None),
-            _ => Ok(Arc::default()),
-        };
-        read().unwrap_or_else(|problem: Problem| {
-            tracing::debug!(run_id = %run, problem = problem.to_json(), "a child is shown without its messages");
-            Arc::default()
-        })
+    Children::new(move |run, until, with| {
+        let records = app.host.records();
+        let read = records.run(run).and_then(|record| match record {
+            Some(record) => each(&records, &record, until, with),
+            None => Ok(()),
+        });
+        if let Err(error) = read {
+            tracing::debug!(run_id = %run, %error, "a child is shown without all of its content");
+        }
     })
+}
+
+/// The present place of a stream of an active run that has read its record up to `sequence`, with all that its children have said.
+fn present_place(app: &App, record: &RunRecord, sequence: u64) -> Result<Place, LedgerError> {
+    let children = children(app);
+    let run = &record.run;
+    let mut projector = Projector::new(run.run_id, run.execution == Execution::External).with_children(children.clone().live());
+    each(&app.host.records(), record, sequence, |event| {
+        replay::push(&mut projector, &children, event, &mut |_| {});
+    })?;
+    replay::catch_up(&mut projector, &children, &mut |_| {});
+    Ok(Place { cursor: Cursor { sequence, part: u32::MAX }, ..projector.place() })
 }
 
 /// A run, folded.
 pub(crate) struct FoldedRun {
     pub(crate) view: View,
-    /// The place of the last event in it.
-    pub(crate) at: Cursor,
     /// The end of its last ended segment, if any.
     pub(crate) ended: Option<Cursor>,
+    /// True if a child was shown that had not ended.
+    is_partial: bool,
     /// The calls that wait for the client: the ids of their actions, and theirs on the wire.
     calls: Vec<(String, String)>,
 }
 
 /// Folds the record of a run, as far as it goes, without the content of its children.
-pub(crate) fn fold(records: &Records, record: &RunRecord, until: Option<u64>) -> Result<FoldedRun, LedgerError> {
-    fold_with(records, record, until, Children::default())
+pub(crate) fn fold(records: &Records, record: &RunRecord) -> Result<FoldedRun, LedgerError> {
+    fold_with(records, record, None, Children::default())
 }
 
-fn fold_with(records: &Records, record: &RunRecord, until: Option<u64>, children: Children) -> Result<FoldedRun, LedgerError> {
+fn fold_with(
+    records: &Records,
+    record: &RunRecord,
+    until: Option<&MessageLimit>,
+    children: Children,
+) -> Result<FoldedRun, LedgerError> {
     let run = &record.run;
     let mut projector = Projector::new(run.run_id, run.execution == Execution::External).with_children(children);
-    let mut folded = FoldedRun { view: View::default(), at: Cursor::default(), ended: None, calls: Vec::new() };
-    each(records, record, until.unwrap_or(u64::MAX), |event| {
-        for step in projector.push(event) {
-            match step {
-                Step::Event(stamped) | Step::Past(stamped) => {
-                    folded.view.apply(&stamped.event);
-                    folded.at = stamped.at;
-                }
-                Step::Correct(message, at) => {
-                    folded.view.correct(message);
-                    folded.at = at;
-                }
-                Step::End(_, at) => {
-                    folded.at = at;
-                    folded.ended = Some(at);
-                }
-            }
-        }
+    let mut folded = FoldedRun { view: View::default(), ended: None, is_partial: false, calls: Vec::new() };
+    let mut take = |step| match step {
+        Step::Event(stamped) | Step::Past(stamped) => folded.view.apply(&stamped.event),
+        Step::Correct(message, _) => folded.view.correct(message),
+        Step::End(_, at) => folded.ended = Some(at.cursor),
+    };
+    each(records, record, until.map_or(u64::MAX, |until| until.sequence), |event| {
+        projector.push(event).into_iter().for_each(&mut take);
     })?;
+    projector.catch_up(until.map(|until| &until.place), &mut take);
+    folded.is_partial = projector.is_partial();
     folded.calls = projector.client_calls().map(|(action, call)| (action.to_owned(), call.to_owned())).collect();
     Ok(folded)
 }
 
 /// Calls `with` for each event of a record up to and with `until`.
-pub(crate) fn each(
+pub(crate) fn each(records: &Records, record: &RunRecord, until: u64, with: impl FnMut(&RunEvent)) -> Result<(), LedgerError> {
+    each_after(records, record, 0, until, with)
+}
+
+/// Likewise, of those after event `after`.
+pub(super) fn each_after(
     records: &Records,
     record: &RunRecord,
+    mut after: u64,
     until: u64,
     mut with: impl FnMut(&RunEvent),
 ) -> Result<(), LedgerError> {
-    let mut after = 0;
+    if after >= until {
+        return Ok(());
+    }
     loop {
         let events = records.run_events_after(record, after, PIECE)?;
         for event in events.iter().filter(|event| event.sequence <= until) {
@@ -292,7 +320,7 @@ impl OpenActions {
         if open.iter().any(|action| action.kind() == AskKind::ClientTool)
             && let Some(record) = app.host.records().run(run.run_id)?
         {
-            calls = fold(&app.host.records(), &record, None)?.calls.into_iter().collect();
+            calls = fold(&app.host.records(), &record)?.calls.into_iter().collect();
         }
         Ok(Self { open, calls })
     }
@@ -407,19 +435,19 @@ pub(crate) fn view(app: &App, thread: &Thread, limit: usize, before: Option<Stri
     {
         // Later events are for followers.
         let sequence = record.run.last_sequence;
-        until = Some(MessageLimit { run: run.run_id, sequence });
+        let place = present_place(app, &record, sequence)?;
         let open_actions = OpenActions::of(app, &record.run)?;
         hydrated.pending_interrupts = open_actions.interrupts();
         hydrated.pending_tool_call_ids = open_actions.pending();
         if open_actions.is_empty() && !record.run.status.is_terminal() {
             let named = last.as_ref().filter(|last| last.host_run == run.run_id).map(|last| last.run_id.clone());
             let run_id = named.unwrap_or_else(|| run.run_id.to_string());
-            let at = Cursor { sequence, part: u32::MAX };
-            hydrated.active_run =
-                Some(ActiveRun { cursor: format!("{run_id}:{at}"), run_id, host_run_id: run.run_id, status: record.run.status });
+            let cursor = format!("{run_id}:{place}");
+            hydrated.active_run = Some(ActiveRun { cursor, run_id, host_run_id: run.run_id, status: record.run.status });
         }
+        until = Some(MessageLimit { run: run.run_id, sequence, place });
     }
-    let page = page(app, &thread.key, limit, before, until)?;
+    let page = page(app, &thread.key, limit, before, until.as_ref())?;
     hydrated.messages = page.messages;
     hydrated.has_more = page.older.is_some();
     hydrated.before = page.older;

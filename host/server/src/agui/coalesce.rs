@@ -149,7 +149,7 @@ fn join(before: &mut StampedEvent, after: &StampedEvent) -> Option<usize> {
         }
         _ => return None,
     };
-    before.at = after.at;
+    before.at = after.at.clone();
     before.event.timestamp = after.event.timestamp.or(before.event.timestamp);
     Some(length)
 }
@@ -170,7 +170,7 @@ mod tests {
     const WINDOW: Duration = Duration::from_millis(25);
 
     fn stamped(event: Event, sequence: u64) -> StampedEvent {
-        StampedEvent { event, at: Cursor { sequence, part: 0 } }
+        StampedEvent { event, at: Cursor { sequence, part: 0 }.into() }
     }
 
     /// A stream that is fed by hand.
@@ -201,16 +201,16 @@ mod tests {
         assert!(out.next().now_or_never().is_none());
         wait(2).await;
         let joined = out.next().now_or_never().flatten().unwrap();
-        assert_eq!((delta_of(&joined), joined.at), ("(a)(a)", Cursor { sequence: 3, part: 0 }));
+        assert_eq!((delta_of(&joined), joined.at.cursor), ("(a)(a)", Cursor { sequence: 3, part: 0 }));
         // Another window begins there.
         sender.send(stamped(event("t.a"), 4)).unwrap();
         assert!(out.next().now_or_never().is_none());
         // After a longer silence, an event is sent at once.
         wait(30).await;
-        assert_eq!(out.next().await.unwrap().at.sequence, 4);
+        assert_eq!(out.next().await.unwrap().at.cursor.sequence, 4);
         wait(30).await;
         sender.send(stamped(event("t.a"), 5)).unwrap();
-        assert_eq!(out.next().now_or_never().flatten().unwrap().at.sequence, 5);
+        assert_eq!(out.next().now_or_never().flatten().unwrap().at.cursor.sequence, 5);
     }
 
     #[tokio::test(start_paused = true)]
@@ -277,8 +277,8 @@ mod tests {
                 let out: Vec<_> = coalesce(paced, WINDOW).collect().await;
                 let view = |list: &[StampedEvent]| View::of(list.iter().map(|stamped| &stamped.event));
                 prop_assert_eq!(view(&out), view(&list));
-                prop_assert!(out.is_sorted_by(|one, next| one.at < next.at));
-                prop_assert_eq!(out.last().map(|stamped| stamped.at), list.last().map(|stamped| stamped.at));
+                prop_assert!(out.is_sorted_by(|one, next| one.at.cursor < next.at.cursor));
+                prop_assert_eq!(out.last().map(|stamped| &stamped.at), list.last().map(|stamped| &stamped.at));
                 Ok(())
             })?;
         }

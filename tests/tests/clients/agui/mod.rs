@@ -5,6 +5,7 @@ mod arguments;
 mod bad_input;
 mod bodies;
 mod branches;
+mod children;
 mod claims;
 mod clients;
 mod cuts;

@@ -24,7 +24,7 @@ use crate::{
         routes,
         store::Thread,
     },
-    agui::{cursor::Cursor, strict},
+    agui::{cursor::Place, strict},
     http::{ProblemCode, body, headers::LAST_EVENT_ID, json, located, percent::encode},
 };
 
@@ -195,7 +195,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
 }
 
 /// The place that the `id` of an event names: `{runId}:{sequence}.{part}`, of this run.
-fn cursor(run_id: &str, id: &str) -> Result<Cursor, Refusal> {
+fn cursor(run_id: &str, id: &str) -> Result<Place, Refusal> {
     let (of, at) = id.rsplit_once(':').ok_or_else(|| no_event_id("it is the `id` of an event of the stream"))?;
     if of != run_id {
         return Err(no_event_id("it is that of an event of another run"));
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_id_of_an_event_is_one_of_its_run() {
-        assert_eq!(cursor("run:1", "run:1:12.3").unwrap(), Cursor { sequence: 12, part: 3 });
+        assert_eq!(cursor("run:1", "run:1:12.3").unwrap().to_string(), "12.3");
         for id in ["", "12.3", "run:2:12.3", "run:1:12", "run:1:a.b", "run:1:12.3 "] {
             assert_eq!(cursor("run:1", id).unwrap_err().code(), Code::InvalidLastEventId, "{id}");
         }

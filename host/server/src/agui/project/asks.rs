@@ -6,9 +6,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, value::to_raw_value};
 
 use super::{
-    Out, content,
+    content,
     ids::Ids,
     ordered::OpenElements,
+    out::Out,
     read,
     text::Texts,
     tools::{self, Call, Tools},

@@ -1,125 +1,291 @@
-//! Content of child runs, under the id of their subagent.
+//! Child runs: subagents with a record of their own, whose content is shown under the id of the subagent.
 //!
-//! A child is a run with a record of its own, and its content is shown when the parent hears of its end: then the record of the
-//! child does not change any more, and every projection of the parent shows the same.
+//! A child is projected by a [`Projector`] of its own. The events of a *live* child are pushed by the owner of the stream, as they
+//! come; those of the others are read when the parent hears of the end of the child.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
-use agent_host_protocol::RunId;
+use agent_host_protocol::{ResultKind, RunEvent, RunId};
+use serde::Deserialize;
 
-use super::{Out, tools};
-use crate::{
-    agui::event::{Content, Kind, Message, MessageBody, ReasoningRole, TextRole, ToolCall},
-    agui::verify::calls_of,
+use super::{
+    CloseReason, Projector, Step,
+    ids::Ids,
+    invocations::{Invocation, Invocations},
+    ordered::OpenElements,
+    out::Out,
+    read,
+};
+use crate::agui::{
+    cursor::{ChildPlace, Cursor, Place},
+    event::Kind,
 };
 
-/// Messages of one child that are shown. A child that says more is read in its own record.
-const MAX_MESSAGES: usize = 1_000;
+/// Children of a run that are live at one time, by the depth of the run. A stream follows the record of each, and its cursors have
+/// a place in each. The first number is the default of `limits.child_runs_at_once`.
+const LIVE: [usize; 2] = [16, 4];
+/// Levels of children with content, whatever `limits.child_depth` allows.
+const MAX_DEPTH: usize = 8;
 
-/// The messages of runs that have ended. Without a source, children are shown without content.
+/// The way in which the content of children is shown. Without a source, there is none.
 #[derive(Clone, Default)]
-pub(crate) struct Children(Option<Arc<Source>>);
+pub(crate) struct Children {
+    source: Option<Arc<Source>>,
+    mode: ChildMode,
+    /// The number of runs above those that start these children.
+    depth: usize,
+}
 
-/// The messages of a run, in their order.
-type Source = dyn Fn(RunId) -> Arc<[Message]> + Send + Sync;
+/// Calls for each event of a run up to a sequence number.
+type Source = dyn Fn(RunId, u64, &mut dyn FnMut(&RunEvent)) + Send + Sync;
+
+/// The time at which content is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum ChildMode {
+    /// When the parent hears of the end of the child.
+    #[default]
+    AtEnd,
+    /// While the child runs.
+    Live,
+    /// When the parent hears of the end of the child, or ends itself, or when somebody looks: for views, not for streams.
+    View,
+}
 
 impl fmt::Debug for Children {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Children").field(&self.0.is_some()).finish()
+        let Self { source, mode, depth } = self;
+        f.debug_struct("Children").field("source", &source.is_some()).field("mode", mode).field("depth", depth).finish()
     }
 }
 
 impl Children {
-    pub(crate) fn new(source: impl Fn(RunId) -> Arc<[Message]> + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(source)))
+    /// Children that are read from `source`, shown when they have ended.
+    pub(crate) fn new(source: impl Fn(RunId, u64, &mut dyn FnMut(&RunEvent)) + Send + Sync + 'static) -> Self {
+        Self { source: Some(Arc::new(source)), mode: ChildMode::AtEnd, depth: 0 }
     }
 
-    /// Shows the messages of a child as those of a subagent.
-    pub(super) fn say(&self, out: &mut Out, run: RunId, subagent: &str) {
-        let Some(source) = &self.0 else { return };
-        let messages = source(run);
-        let answered: HashSet<&str> = messages
-            .iter()
-            .filter_map(|message| match &message.body {
-                MessageBody::Tool { tool_call_id, .. } => Some(tool_call_id.as_str()),
-                _ => None,
-            })
-            .collect();
-        out.end_reasoning();
-        out.subagent = Some(subagent.to_owned());
-        let mut shown = HashSet::new();
-        for message in messages.iter().take(MAX_MESSAGES) {
-            shown.extend(calls_of(&message.body).filter(|call| answered.contains(call)).map(str::to_owned));
-            match &message.body {
-                // Of a call that was not shown.
-                MessageBody::Tool { tool_call_id, .. } if !shown.contains(tool_call_id) => {}
-                _ => say(out, message, &answered),
-            }
+    /// The same, shown while they run.
+    pub(crate) fn live(self) -> Self {
+        Self { mode: ChildMode::Live, ..self }
+    }
+
+    /// The same, for a view of the run as it is.
+    pub(crate) fn view(self) -> Self {
+        Self { mode: ChildMode::View, ..self }
+    }
+
+    /// Calls `with` for each event of a run up to and with `until`.
+    pub(crate) fn read(&self, run: RunId, until: u64, with: &mut dyn FnMut(&RunEvent)) {
+        if let Some(source) = &self.source {
+            source(run, until, with);
         }
-        out.subagent = None;
+    }
+
+    /// For the children of a child.
+    fn of_child(&self, is_live: bool) -> Self {
+        let depth = self.depth + 1;
+        let mode = if self.mode == ChildMode::Live && !is_live { ChildMode::AtEnd } else { self.mode };
+        Self { source: self.source.clone().filter(|_| depth < MAX_DEPTH), mode, depth }
     }
 }
 
-/// Shows a message whole. Calls without a result are left out: clients would take them for theirs.
-fn say(out: &mut Out, message: &Message, answered: &HashSet<&str>) {
-    let id = &message.id;
-    match &message.body {
-        MessageBody::Assistant { content, tool_calls, .. } => {
-            text(out, id, TextRole::Assistant, content.as_deref().unwrap_or_default());
-            tool_calls.iter().filter(|call| answered.contains(call.id.as_str())).for_each(|called| call(out, id, called));
+/// A child whose record is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LiveChild {
+    pub(crate) run: RunId,
+    /// The way to it: the `run.child.started` of each run above it and its own, by their sequence numbers.
+    pub(crate) path: Vec<u64>,
+    /// The last event that was pushed.
+    pub(crate) after: u64,
+}
+
+/// A run was started.
+#[derive(Deserialize)]
+pub(super) struct ChildStarted {
+    run_id: String,
+    #[serde(default)]
+    runner_id: String,
+    #[serde(default)]
+    objective: String,
+}
+
+/// The child has ended.
+#[derive(Deserialize)]
+pub(super) struct ChildEnded {
+    run_id: String,
+    status: String,
+}
+
+/// The child of whose end a parent hears with this event.
+pub(crate) fn ended_child(event: &RunEvent) -> Option<RunId> {
+    if ResultKind::from_name(&event.kind) != Some(ResultKind::ChildEnded) {
+        return None;
+    }
+    read::<ChildEnded>(event)?.run_id.parse().ok()
+}
+
+/// The children of a run.
+#[derive(Debug, Default)]
+pub(super) struct ChildRuns {
+    children: Children,
+    invocations: Invocations,
+    /// The content of those that have not ended, by their ids.
+    runs: OpenElements<Child>,
+    is_partial: bool,
+}
+
+/// The content of a child.
+#[derive(Debug)]
+struct Child {
+    started: u64,
+    run: RunId,
+    is_live: bool,
+    after: u64,
+    projector: Box<Projector>,
+}
+
+impl Child {
+    fn read(&mut self, children: &Children, until: u64) -> Vec<Step> {
+        let mut steps = Vec::new();
+        children.read(self.run, until, &mut |event| steps.extend(self.projector.push(event)));
+        steps
+    }
+
+    fn is_whole(&self) -> bool {
+        self.projector.is_over && !self.projector.is_partial()
+    }
+}
+
+impl ChildRuns {
+    pub(super) fn show(&mut self, children: Children) {
+        self.children = children;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    pub(super) const fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
+    pub(super) fn child_started(&mut self, out: &mut Out, ids: &mut Ids, sequence: u64, started: ChildStarted) {
+        let ChildStarted { run_id, runner_id, objective } = started;
+        self.invocations.begin(out, &run_id, || {
+            let name = runner_id.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("run").to_owned();
+            let description = Some(objective).filter(|objective| !objective.is_empty());
+            Invocation { id: ids.child(run_id.clone()), name, description, parent_tool_call_id: None }
+        });
+        if self.children.source.is_none() || self.runs.contains(&run_id) {
+            return;
         }
-        MessageBody::User { content: Content::Text(content), .. } => text(out, id, TextRole::User, content),
-        MessageBody::System { content, .. } => text(out, id, TextRole::System, content),
-        MessageBody::Developer { content, .. } => text(out, id, TextRole::Developer, content),
-        MessageBody::Tool { content, tool_call_id, .. } => {
-            out.say(tools::result(id.clone(), tool_call_id.clone(), content.clone()));
+        let (Ok(run), Some(subagent)) = (run_id.parse(), self.invocations.id_of(&run_id)) else { return };
+        let count = self.runs.iter().filter(|(_, child)| child.is_live).count();
+        let most = LIVE.get(self.children.depth).copied().unwrap_or_default();
+        let is_live = self.children.mode == ChildMode::Live && count < most;
+        let projector = Box::new(Projector::of_subagent(run, subagent.to_owned(), self.children.of_child(is_live)));
+        self.runs.get_or_insert_with(&run_id, || Child { started: sequence, run, is_live, after: 0, projector });
+    }
+
+    /// Ends a child: what it has said and was not shown comes before. What a live child has said was pushed before.
+    pub(super) fn child_ended(&mut self, out: &mut Out, ended: ChildEnded) {
+        let ChildEnded { run_id, status } = ended;
+        let Some(subagent_run_id) = self.invocations.end(out, &run_id) else { return };
+        if let Some(mut child) = self.runs.remove(&run_id) {
+            if !child.is_live {
+                out.adopt(child.read(&self.children, u64::MAX));
+            }
+            out.adopt(child.projector.close_aside(CloseReason::Fails));
+            self.is_partial |= !child.is_whole();
         }
-        MessageBody::Reasoning { content } => {
-            if content.is_empty() {
+        out.say(if status == "completed" {
+            Kind::SubagentFinished { subagent_run_id, result: None, outcome: None }
+        } else {
+            Kind::SubagentError { subagent_run_id, message: format!("the run ended as {status}"), code: Some(status) }
+        });
+    }
+
+    /// Closes what is open, with the run or for the time in which it waits.
+    pub(super) fn close(&mut self, out: &mut Out, closing: CloseReason) {
+        let Self { children, runs, is_partial, .. } = self;
+        let ends = closing != CloseReason::Waits;
+        runs.for_each(|child| {
+            if ends && children.mode == ChildMode::View {
+                out.adopt(child.read(children, u64::MAX));
+            }
+            out.adopt(child.projector.close_aside(closing));
+            *is_partial |= ends && !child.is_whole();
+        });
+        self.invocations.close(out, closing);
+        if ends {
+            self.runs = OpenElements::default();
+        }
+    }
+
+    /// Begins in another segment what is open.
+    pub(super) fn resume(&mut self, out: &mut Out) {
+        self.invocations.resume(out);
+    }
+
+    pub(super) fn for_each(&mut self, mut with: impl FnMut(&mut Projector)) {
+        self.runs.for_each(|child| with(&mut child.projector));
+    }
+
+    /// The places in the records of live children of which something was shown.
+    pub(super) fn places(&self) -> Vec<ChildPlace> {
+        let live = self.runs.iter().filter(|(_, child)| child.is_live);
+        let places = live.map(|(_, child)| ChildPlace { started: child.started, place: child.projector.place() });
+        places.filter(|child| child.place != Place::default()).collect()
+    }
+
+    pub(super) fn live(&self, path: &mut Vec<u64>, live: &mut Vec<LiveChild>) {
+        for (_, child) in self.runs.iter().filter(|(_, child)| child.is_live) {
+            path.push(child.started);
+            live.push(LiveChild { run: child.run, path: path.clone(), after: child.after });
+            child.projector.ui.children.live(path, live);
+            path.pop();
+        }
+    }
+
+    fn has(&self, run: RunId) -> bool {
+        self.runs.iter().any(|(_, child)| child.is_live && (child.run == run || child.projector.ui.children.has(run)))
+    }
+
+    /// Pushes an event of a live child; `last` is the cursor of the last step of the run itself.
+    pub(super) fn push(&mut self, last: Cursor, run: RunId, event: &RunEvent) -> Vec<Step> {
+        let (mut started, mut steps) = (0, Vec::new());
+        self.runs.for_each(|child| {
+            if child.is_live && child.run == run {
+                child.after = child.after.max(event.sequence);
+                (started, steps) = (child.started, child.projector.push(event));
+            } else if child.is_live && child.projector.ui.children.has(run) {
+                (started, steps) = (child.started, child.projector.push_child(run, event));
+            }
+        });
+        if steps.is_empty() {
+            return steps;
+        }
+        let here = Place { cursor: last, children: self.places() };
+        let moved = |step: Step| {
+            let at = here.clone().with_child(started, step.at().clone());
+            step.moved(at)
+        };
+        steps.into_iter().map(moved).collect()
+    }
+
+    /// Shows what open children have said, up to `limit` or all that is there.
+    pub(super) fn catch_up(&mut self, limit: Option<&Place>, with: &mut dyn FnMut(Step)) {
+        let Self { children, runs, is_partial, .. } = self;
+        runs.for_each(|child| {
+            let place = limit.map(|limit| limit.child(child.started));
+            // Nothing of it was shown by then.
+            if place == Some(None) {
                 return;
             }
-            let message_id = || id.clone();
-            out.say(Kind::ReasoningStart { message_id: message_id() });
-            out.say(Kind::ReasoningMessageStart { message_id: message_id(), role: ReasoningRole::Reasoning });
-            out.say(Kind::ReasoningMessageContent { message_id: message_id(), delta: content.clone() });
-            out.say(Kind::ReasoningMessageEnd { message_id: message_id() });
-            out.say(Kind::ReasoningEnd { message_id: message_id() });
-        }
-        MessageBody::Activity { activity_type, content } => {
-            let (message_id, activity_type, content) = (id.clone(), activity_type.clone(), content.clone());
-            out.say(Kind::ActivitySnapshot { message_id, activity_type, content, replace: None });
-        }
-        MessageBody::User { .. } => {}
+            let place = place.flatten();
+            child.read(children, place.map_or(u64::MAX, |place| place.cursor.sequence)).into_iter().for_each(&mut *with);
+            child.projector.catch_up(place, with);
+            *is_partial |= !child.is_whole();
+        });
     }
-    if let Some(value) = &message.encrypted_value {
-        out.say(encrypted("message", id.clone(), value.clone()));
-    }
-}
-
-fn text(out: &mut Out, id: &str, role: TextRole, content: &str) {
-    if content.is_empty() {
-        return;
-    }
-    let message_id = || id.to_owned();
-    out.say(Kind::TextMessageStart { message_id: message_id(), role, name: None });
-    out.say(Kind::TextMessageContent { message_id: message_id(), delta: content.to_owned() });
-    out.say(Kind::TextMessageEnd { message_id: message_id() });
-}
-
-fn call(out: &mut Out, message: &str, call: &ToolCall) {
-    let (id, function) = (|| call.id.clone(), &call.function);
-    let parent_message_id = (call.id != message).then(|| message.to_owned());
-    out.say(Kind::ToolCallStart { tool_call_id: id(), tool_call_name: function.name.clone(), parent_message_id });
-    if !function.arguments.is_empty() {
-        out.say(Kind::ToolCallArgs { tool_call_id: id(), delta: function.arguments.clone() });
-    }
-    out.say(Kind::ToolCallEnd { tool_call_id: id() });
-    if let Some(value) = &call.encrypted_value {
-        out.say(encrypted("tool-call", id(), value.clone()));
-    }
-}
-
-/// A value that only the provider of the model can read.
-pub(super) fn encrypted(subtype: &str, entity_id: String, encrypted_value: String) -> Kind {
-    Kind::ReasoningEncryptedValue { subtype: subtype.to_owned(), entity_id, encrypted_value }
 }

@@ -10,8 +10,11 @@
 mod asks;
 mod children;
 mod content;
+mod filter;
 mod ids;
+mod invocations;
 mod ordered;
+mod out;
 mod text;
 mod tools;
 mod ui;
@@ -22,23 +25,23 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use children::Children;
+pub(crate) use children::{Children, LiveChild, ended_child};
 pub(crate) use content::{claimed_message, user_message};
 pub(crate) use ids::{run_of, tool_call_id};
 
-use std::{collections::HashMap, mem};
+use std::{fmt, mem, sync::Arc};
 
 use agent_host_protocol::{
-    ResultKind, RunEvent, RunId, Timestamp,
+    ResultKind, RunEvent, RunId,
     run::{RunCompletion, RunFailure},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use self::{asks::Asks, ids::Ids, text::Texts, tools::Tools, ui::Ui, usage::Tally};
+use self::{asks::Asks, ids::Ids, out::Out, text::Texts, tools::Tools, ui::Ui, usage::Tally};
 use super::{
-    cursor::{Cursor, StampedEvent},
-    event::{Event, Interrupt, Kind, Message, PatchOp, ReasoningRole, Usage},
+    cursor::{Cursor, Place, StampedEvent},
+    event::{Event, Interrupt, Kind, Message, PatchOp, Usage},
 };
 
 /// The code of a run that somebody has cancelled.
@@ -53,17 +56,27 @@ pub(crate) enum Step {
     Past(StampedEvent),
     /// The message with this id has this content and not the streamed one. Its END was sent before. Only the content
     /// counts: calls that the message carries stay.
-    Correct(Message, Cursor),
+    Correct(Message, Place),
     /// The segment is over, and all its elements are closed. Later steps belong to the next segment.
-    End(End, Cursor),
+    End(End, Place),
 }
 
 impl Step {
     /// Position of the step.
-    pub(crate) const fn at(&self) -> Cursor {
+    pub(crate) const fn at(&self) -> &Place {
         match self {
-            Self::Event(stamped) | Self::Past(stamped) => stamped.at,
-            Self::Correct(_, at) | Self::End(_, at) => *at,
+            Self::Event(stamped) | Self::Past(stamped) => &stamped.at,
+            Self::Correct(_, at) | Self::End(_, at) => at,
+        }
+    }
+
+    /// The same step at another position.
+    pub(crate) fn moved(self, at: Place) -> Self {
+        match self {
+            Self::Event(stamped) => Self::Event(StampedEvent { at, ..stamped }),
+            Self::Past(stamped) => Self::Past(StampedEvent { at, ..stamped }),
+            Self::Correct(message, _) => Self::Correct(message, at),
+            Self::End(end, _) => Self::End(end, at),
         }
     }
 }
@@ -87,11 +100,22 @@ pub(crate) enum End {
     Error { message: String, code: Option<String>, usage: Vec<Usage> },
 }
 
-/// Projects the record of one host run.
+/// The ends that are none for the client: all that the run waits for then is answered already.
+#[derive(Clone, Default)]
+struct AnsweredEnds(Option<Arc<dyn Fn(&End) -> bool + Send + Sync>>);
+
+impl fmt::Debug for AnsweredEnds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AnsweredEnds").field(&self.0.is_some()).finish()
+    }
+}
+
+/// Projects the record of one host run, and those of its children.
 #[derive(Debug)]
 pub(crate) struct Projector {
     /// True if an executor executes the run: its status does not show that it waits for people.
     is_external: bool,
+    answered: AnsweredEnds,
     is_over: bool,
     ids: Ids,
     out: Out,
@@ -100,7 +124,6 @@ pub(crate) struct Projector {
     asks: Asks,
     ui: Ui,
     usage: Tally,
-    children: Children,
 }
 
 /// The reason to close all open elements.
@@ -121,6 +144,7 @@ impl Projector {
     pub(crate) fn new(run: RunId, outside: bool) -> Self {
         Self {
             is_external: outside,
+            answered: AnsweredEnds::default(),
             is_over: false,
             ids: Ids::new(run),
             out: Out::default(),
@@ -129,23 +153,93 @@ impl Projector {
             asks: Asks::default(),
             ui: Ui::default(),
             usage: Tally::default(),
-            children: Children::default(),
         }
     }
 
     /// The same, with the content of child runs.
-    pub(crate) fn with_children(self, children: Children) -> Self {
-        Self { children, ..self }
+    pub(crate) fn with_children(mut self, children: Children) -> Self {
+        self.ui.children.show(children);
+        self
+    }
+
+    /// The same, for a client that has answered what the run waits for at such an end: the segment goes on there.
+    pub(crate) fn with_answers(self, answered: impl Fn(&End) -> bool + Send + Sync + 'static) -> Self {
+        Self { answered: AnsweredEnds(Some(Arc::new(answered))), ..self }
+    }
+
+    /// Of the run of a subagent with this id.
+    fn of_subagent(run: RunId, subagent: String, children: Children) -> Self {
+        Self { out: Out::of_subagent(subagent), ..Self::new(run, false).with_children(children) }
     }
 
     /// Processes the next event of the record. Returns no step for a repeated event, or for an event after the terminal
     /// one.
     pub(crate) fn push(&mut self, event: &RunEvent) -> Vec<Step> {
-        if self.is_over || !self.out.begin(event) {
+        if self.is_over || !self.out.begin(event, self.ui.children.places()) {
             return Vec::new();
         }
         self.project(event);
-        mem::take(&mut self.out.steps)
+        self.out.take()
+    }
+
+    /// Processes the next event of the record of a live child, or of a live child of one.
+    pub(crate) fn push_child(&mut self, child: RunId, event: &RunEvent) -> Vec<Step> {
+        self.ui.children.push(self.out.last(), child, event)
+    }
+
+    /// The place of the last step.
+    pub(crate) fn place(&self) -> Place {
+        Place { cursor: self.out.last(), children: self.ui.children.places() }
+    }
+
+    /// Sets the cursor of the last step, of which the client has been told otherwise.
+    pub(crate) const fn move_to(&mut self, cursor: Cursor) {
+        self.out.move_to(cursor);
+    }
+
+    /// The children whose records are followed, each before its own.
+    pub(crate) fn live_children(&self) -> Vec<LiveChild> {
+        let mut live = Vec::new();
+        self.ui.children.live(&mut Vec::new(), &mut live);
+        live
+    }
+
+    /// True if children are open, or were when the run began to wait.
+    pub(crate) fn has_children(&self) -> bool {
+        !self.ui.children.is_empty()
+    }
+
+    /// True if a child was shown that had not ended.
+    pub(crate) const fn is_partial(&self) -> bool {
+        self.ui.children.is_partial()
+    }
+
+    /// Begins another segment: gives the STARTs of the children in it.
+    pub(crate) fn resume(&mut self) -> Vec<Event> {
+        let Self { out, ui, .. } = self;
+        let before = out.bookmark();
+        ui.children.resume(out);
+        let steps = out.take_aside(before);
+        let started =
+            steps.into_iter().filter_map(|step| if let Step::Event(stamped) = step { Some(stamped.event) } else { None });
+        let mut started: Vec<Event> = started.collect();
+        self.ui.children.for_each(|child| started.extend(child.resume()));
+        started
+    }
+
+    /// Shows what open children have said: up to `limit`, or all that is there. For views that nothing is added to.
+    pub(crate) fn catch_up(&mut self, limit: Option<&Place>, with: &mut dyn FnMut(Step)) {
+        self.ui.children.catch_up(limit, with);
+    }
+
+    /// Closes what is open in the run of a subagent. The steps have no place in its record.
+    fn close_aside(&mut self, closing: CloseReason) -> Vec<Step> {
+        if self.is_over {
+            return Vec::new();
+        }
+        let before = self.out.bookmark();
+        self.close(closing);
+        self.out.take_aside(before)
     }
 
     /// The open calls of the client: for each call of a frontend tool without an answer the id of the action, and the id of
@@ -155,7 +249,7 @@ impl Projector {
     }
 
     fn project(&mut self, event: &RunEvent) {
-        let Self { ids, out, texts, tools, asks, ui, usage, children, .. } = self;
+        let Self { ids, out, texts, tools, asks, ui, usage, .. } = self;
         match ResultKind::from_name(&event.kind) {
             Some(ResultKind::MessageDelta) => {
                 if let Some(delta) = read(event) {
@@ -235,12 +329,12 @@ impl Projector {
             }
             Some(ResultKind::ChildStarted) => {
                 if let Some(started) = read(event) {
-                    ui.child_started(out, ids, started);
+                    ui.children.child_started(out, ids, event.sequence, started);
                 }
             }
             Some(ResultKind::ChildEnded) => {
                 if let Some(ended) = read(event) {
-                    ui.child_ended(out, children, ended);
+                    ui.children.child_ended(out, ended);
                 }
             }
             Some(ResultKind::ModelCallCompleted) => {
@@ -272,15 +366,23 @@ impl Projector {
 
     /// The segment ends here, where something is asked.
     fn waits(&mut self) {
-        if self.asks.is_empty() {
+        // The segments of a subagent are those of its parent.
+        if self.asks.is_empty() || self.out.is_embedded() {
             return;
         }
-        self.close(CloseReason::Waits);
         let usage = self.usage.take();
         let end = match self.asks.pending() {
             Some(pending) => End::Success { result: None, pending, usage },
             None => End::Interrupt { interrupts: self.asks.interrupts(self.ids.run()), usage },
         };
+        if self.answered.0.as_ref().is_some_and(|answered| answered(&end)) {
+            // The children go on with the segment.
+            let children = mem::take(&mut self.ui.children);
+            self.close(CloseReason::Waits);
+            self.ui.children = children;
+        } else {
+            self.close(CloseReason::Waits);
+        }
         self.out.end(end);
     }
 
@@ -374,121 +476,6 @@ fn metadata_of(event: &RunEvent) -> Map<String, Value> {
 /// The JSON Pointer (RFC 6901) of a key of an object.
 fn pointer(key: &str) -> String {
     format!("/{}", key.replace('~', "~0").replace('/', "~1"))
-}
-
-/// The output of the present event.
-#[derive(Debug, Default)]
-struct Out {
-    steps: Vec<Step>,
-    next: Cursor,
-    timestamp: Timestamp,
-    reasoning: Option<Reasoning>,
-    /// The ids of reasoning by the names that the guest gave it: of the last one under each.
-    reasoned: HashMap<String, String>,
-    /// The subagent that speaks.
-    subagent: Option<String>,
-    /// Metadata for the next event.
-    metadata: Map<String, Value>,
-}
-
-/// An open reasoning: the next element of another kind ends it.
-#[derive(Debug)]
-struct Reasoning {
-    /// As the guest names it.
-    name: String,
-    id: String,
-}
-
-impl Out {
-    /// True if the event is the next one.
-    fn begin(&mut self, event: &RunEvent) -> bool {
-        let is_next = event.sequence > self.next.sequence || self.next == Cursor::default();
-        if is_next {
-            self.next = Cursor { sequence: event.sequence, part: 0 };
-            self.timestamp = event.timestamp;
-            self.metadata = metadata_of(event);
-        }
-        is_next
-    }
-
-    fn say(&mut self, kind: Kind) {
-        self.end_reasoning();
-        self.event(kind);
-    }
-
-    /// Adds a member to the metadata of the next event.
-    fn mark(&mut self, name: &str, value: Value) {
-        self.metadata.insert(name.to_owned(), value);
-    }
-
-    /// The last reasoning under this name.
-    fn reasoning_of(&self, name: &str) -> Option<&str> {
-        self.reasoned.get(name).map(String::as_str)
-    }
-
-    fn custom(&mut self, name: impl Into<String>, value: Value) {
-        self.say(Kind::Custom { name: name.into(), value });
-    }
-
-    fn past(&mut self, kind: Kind) {
-        self.end_reasoning();
-        let stamped = self.stamped(kind);
-        self.steps.push(Step::Past(stamped));
-    }
-
-    fn correct(&mut self, message: Message) {
-        self.end_reasoning();
-        let at = self.place();
-        self.steps.push(Step::Correct(message, at));
-    }
-
-    fn end(&mut self, end: End) {
-        let at = self.place();
-        self.steps.push(Step::End(end, at));
-    }
-
-    fn reasoning(&mut self, ids: &mut Ids, delta: Delta) {
-        let Delta { message_id: name, chunk: Chunk { content: delta, .. } } = delta;
-        if delta.is_empty() {
-            return;
-        }
-        let id = match &self.reasoning {
-            Some(open) if open.name == name => open.id.clone(),
-            _ => {
-                self.end_reasoning();
-                let id = ids.reasoning(&name);
-                self.event(Kind::ReasoningStart { message_id: id.clone() });
-                self.event(Kind::ReasoningMessageStart { message_id: id.clone(), role: ReasoningRole::Reasoning });
-                self.reasoned.insert(name.clone(), id.clone());
-                self.reasoning = Some(Reasoning { name, id: id.clone() });
-                id
-            }
-        };
-        self.event(Kind::ReasoningMessageContent { message_id: id, delta });
-    }
-
-    fn end_reasoning(&mut self) {
-        if let Some(Reasoning { id, .. }) = self.reasoning.take() {
-            self.event(Kind::ReasoningMessageEnd { message_id: id.clone() });
-            self.event(Kind::ReasoningEnd { message_id: id });
-        }
-    }
-
-    fn event(&mut self, kind: Kind) {
-        let stamped = self.stamped(kind);
-        self.steps.push(Step::Event(stamped));
-    }
-
-    fn stamped(&mut self, kind: Kind) -> StampedEvent {
-        let (subagent, metadata) = (self.subagent.clone(), mem::take(&mut self.metadata));
-        StampedEvent { event: Event { subagent, metadata, ..Event::from(kind).at(self.timestamp) }, at: self.place() }
-    }
-
-    fn place(&mut self) -> Cursor {
-        let at = self.next;
-        self.next.part = self.next.part.saturating_add(1);
-        at
-    }
 }
 
 /// Adds a member where there is a value.

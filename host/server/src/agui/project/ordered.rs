@@ -54,6 +54,16 @@ impl<V> OpenElements<V> {
         self.names.values().filter_map(|name| Some((name.as_str(), self.get(name)?)))
     }
 
+    /// Calls `with` for each, in order.
+    pub(super) fn for_each(&mut self, mut with: impl FnMut(&mut V)) {
+        let Self { by_name, names, .. } = self;
+        for name in names.values() {
+            if let Some((_, value)) = by_name.get_mut(name) {
+                with(value);
+            }
+        }
+    }
+
     /// Takes all of it out, in order.
     pub(super) fn take(&mut self) -> Vec<(String, V)> {
         let Self { mut by_name, names, .. } = std::mem::take(self);

@@ -278,13 +278,13 @@ proptest! {
     fn a_projection_does_not_depend_on_where_it_is_cut(record in record(), outside in any::<bool>(), cut in 0..60_usize) {
         let whole = project(&record, outside);
         prop_assert_eq!(&project(&record, outside), &whole);
-        prop_assert!(whole.windows(2).all(|pair| pair[0].at() < pair[1].at()));
+        prop_assert!(whole.windows(2).all(|pair| pair[0].at().cursor < pair[1].at().cursor));
         let cut = cut.min(record.len());
         let before = project(&record[..cut], outside);
         prop_assert_eq!(&whole[..before.len()], &before);
         let after = whole[before.len()..].iter();
         let sequence = cut as u64;
-        prop_assert!(after.clone().all(|step| step.at().sequence > sequence) && before.iter().all(|step| step.at().sequence <= sequence));
+        prop_assert!(after.clone().all(|step| step.at().cursor.sequence > sequence) && before.iter().all(|step| step.at().cursor.sequence <= sequence));
     }
 
     /// Ids are such as clients may send back, and say whose they are.

@@ -6,7 +6,7 @@ use agent_host_protocol::message::{ContentPart, Message, Role, ToolCall};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{CloseReason, Delta, Out, content, ids::Ids, ordered::OpenElements};
+use super::{CloseReason, Delta, content, ids::Ids, ordered::OpenElements, out::Out};
 use crate::agui::event::{self, Content, Kind, MessageBody, TextRole};
 
 /// CUSTOM event: a message has a part that is neither text nor an artifact.

@@ -9,7 +9,7 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use super::{CloseReason, Out, content, ids::Ids, ordered::OpenElements, text::Texts, with};
+use super::{CloseReason, content, ids::Ids, ordered::OpenElements, out::Out, text::Texts, with};
 use crate::agui::event::{Content, Kind, ToolRole};
 
 /// CUSTOM event: a tool says how far it is.

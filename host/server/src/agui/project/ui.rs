@@ -1,4 +1,4 @@
-//! UI results of a guest: steps, activities, subagents, schemas of forms (results `ui.*`), and children.
+//! UI results of a guest: steps, activities, subagents and schemas of forms (results `ui.*`).
 
 use std::collections::HashMap;
 
@@ -7,16 +7,18 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CloseReason, Out,
-    children::{Children, encrypted},
+    CloseReason,
+    children::ChildRuns,
     ids::Ids,
+    invocations::{Invocation, Invocations},
     ordered::OpenElements,
+    out::Out,
     read,
     text::Texts,
     tools::Tools,
 };
 use crate::agui::{
-    event::{Kind, PatchOp, SubagentOutcome},
+    event::{Kind, PatchOp},
     ui_schema,
 };
 
@@ -28,75 +30,13 @@ const SCHEMA: &str = "ui_schema";
 pub(super) struct Ui {
     steps: OpenElements<()>,
     subagents: Invocations,
-    children: Invocations,
+    pub(super) children: ChildRuns,
     /// Steps that were open when the run began to wait.
     suspended_steps: OpenElements<()>,
     /// Ids on the wire.
     activities: HashMap<String, String>,
     /// Ids of forms, by the id of what they are beside.
     schemas: HashMap<String, String>,
-}
-
-/// Subagents of one kind, by the name that the guest or the host gave them.
-#[derive(Debug, Default)]
-struct Invocations {
-    open: OpenElements<Invocation>,
-    /// Invocations that were open when the run began to wait. They begin again with the next event about them.
-    suspended: OpenElements<Invocation>,
-}
-
-/// A subagent at work.
-#[derive(Debug, Clone)]
-struct Invocation {
-    /// The id on the wire.
-    id: String,
-    name: String,
-    description: Option<String>,
-    parent_tool_call_id: Option<String>,
-}
-
-impl Invocation {
-    fn started(&self) -> Kind {
-        let Self { id, name, description, parent_tool_call_id } = self.clone();
-        Kind::SubagentStarted { subagent_run_id: id, name, description, parent_subagent_run_id: None, parent_tool_call_id }
-    }
-}
-
-impl Invocations {
-    /// Begins a subagent, or one that was suspended again. One that is open stays so.
-    fn begin(&mut self, out: &mut Out, name: &str, new: impl FnOnce() -> Invocation) {
-        if !self.open.contains(name) {
-            let invocation = self.suspended.remove(name).unwrap_or_else(new);
-            out.say(invocation.started());
-            self.open.get_or_insert_with(name, || invocation);
-        }
-    }
-
-    /// Takes a subagent that ends: one that was suspended begins again before.
-    fn end(&mut self, out: &mut Out, name: &str) -> Option<String> {
-        if let Some(open) = self.open.remove(name) {
-            return Some(open.id);
-        }
-        let suspended = self.suspended.remove(name)?;
-        out.say(suspended.started());
-        Some(suspended.id)
-    }
-
-    fn close(&mut self, out: &mut Out, closing: CloseReason) {
-        for (name, invocation) in self.open.take() {
-            let subagent_run_id = invocation.id.clone();
-            out.say(match closing {
-                CloseReason::Waits => {
-                    self.suspended.get_or_insert_with(&name, || invocation);
-                    Kind::SubagentFinished { subagent_run_id, result: None, outcome: Some(SubagentOutcome::Suspended) }
-                }
-                CloseReason::Completes => Kind::SubagentFinished { subagent_run_id, result: None, outcome: None },
-                CloseReason::Fails | CloseReason::Retries => {
-                    Kind::SubagentError { subagent_run_id, message: "its run ended before it did".to_owned(), code: None }
-                }
-            });
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -171,23 +111,6 @@ struct EncryptedValue {
     #[serde(flatten)]
     of: FormOwner,
     encrypted_value: String,
-}
-
-/// A run was started.
-#[derive(Deserialize)]
-pub(super) struct ChildStarted {
-    run_id: String,
-    #[serde(default)]
-    runner_id: String,
-    #[serde(default)]
-    objective: String,
-}
-
-/// The child has ended.
-#[derive(Deserialize)]
-pub(super) struct ChildEnded {
-    run_id: String,
-    status: String,
 }
 
 /// The form of a result is not the one that its type has.
@@ -321,28 +244,6 @@ impl Ui {
         out.say(Kind::ActivitySnapshot { message_id, activity_type: SCHEMA.to_owned(), content, replace: None });
     }
 
-    pub(super) fn child_started(&mut self, out: &mut Out, ids: &mut Ids, started: ChildStarted) {
-        let ChildStarted { run_id, runner_id, objective } = started;
-        self.children.begin(out, &run_id, || {
-            let name = runner_id.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("run").to_owned();
-            let description = Some(objective).filter(|objective| !objective.is_empty());
-            Invocation { id: ids.child(run_id.clone()), name, description, parent_tool_call_id: None }
-        });
-    }
-
-    pub(super) fn child_ended(&mut self, out: &mut Out, children: &Children, ended: ChildEnded) {
-        let ChildEnded { run_id, status } = ended;
-        let Some(subagent_run_id) = self.children.end(out, &run_id) else { return };
-        if let Ok(run) = run_id.parse() {
-            children.say(out, run, &subagent_run_id);
-        }
-        out.say(if status == "completed" {
-            Kind::SubagentFinished { subagent_run_id, result: None, outcome: None }
-        } else {
-            Kind::SubagentError { subagent_run_id, message: format!("the run ended as {status}"), code: Some(status) }
-        });
-    }
-
     /// Closes the open elements. An element that continues in the next segment is suspended, and begins there again with the next
     /// event about it.
     pub(super) fn close(&mut self, out: &mut Out, closing: CloseReason) {
@@ -358,7 +259,8 @@ impl Ui {
         self.children.close(out, closing);
         self.subagents.close(out, closing);
         if closing != CloseReason::Waits {
-            *self = Self::default();
+            let children = std::mem::take(&mut self.children);
+            *self = Self { children, ..Self::default() };
         }
     }
 }
@@ -392,6 +294,7 @@ fn encrypted_value(out: &mut Out, texts: &Texts, tools: &Tools, value: Option<En
         }
         FormOwner::Call { tool_call_id } => ("tool-call", tools.known(tool_call_id).map(str::to_owned)),
     };
-    out.say(encrypted(subtype, entity.ok_or(MalformedResult)?, encrypted_value));
+    let (subtype, entity_id) = (subtype.to_owned(), entity.ok_or(MalformedResult)?);
+    out.say(Kind::ReasoningEncryptedValue { subtype, entity_id, encrypted_value });
     Ok(())
 }
