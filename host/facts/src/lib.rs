@@ -1,0 +1,16 @@
+//! Runtime facts: the one ordered stream of a thread, as a front end reads it.
+//!
+//! A *turn* is a run, a *thread* a conversation. The facts of a turn are a pure function of its run, its terms, its event and
+//! its record; the crate reads no file, no socket and no clock, and stores nothing.
+//!
+//! - [`fact`]: the envelope of a fact, its scope ids and its references;
+//! - [`kind`]: the closed list of types;
+//! - [`failure`]: the closed list of failure categories, and a hint for each code of the host.
+
+pub mod fact;
+pub mod failure;
+pub mod kind;
+
+pub use fact::{Fact, RefKind, Refs};
+pub use failure::{FailureCategory, recovery_hint};
+pub use kind::FactType;
