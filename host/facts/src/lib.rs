@@ -5,12 +5,17 @@
 //!
 //! - [`fact`]: the envelope of a fact, its scope ids and its references;
 //! - [`kind`]: the closed list of types;
-//! - [`failure`]: the closed list of failure categories, and a hint for each code of the host.
+//! - [`failure`]: the closed list of failure categories, and a hint for each code of the host;
+//! - [`safe`]: what may stand in a payload;
+//! - [`project`]: the record of a run, as facts.
 
 pub mod fact;
 pub mod failure;
 pub mod kind;
+pub mod project;
+pub mod safe;
 
 pub use fact::{Fact, RefKind, Refs};
 pub use failure::{FailureCategory, recovery_hint};
 pub use kind::FactType;
+pub use project::{Children, PROJECTION, Projector, ThreadIds, Turn, TurnTerms};
