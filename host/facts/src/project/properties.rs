@@ -11,6 +11,7 @@ use crate::{
     fact::Fact,
     kind::FactType,
     safe::{MAX_TEXT_CHARS, is_secret_key},
+    thread::ThreadReadModel,
 };
 
 /// What a strict reader finds wrong in a stream.
@@ -318,6 +319,22 @@ proptest! {
             doubled.extend(again.push(event, &Outputs));
         }
         prop_assert_eq!(&doubled, &facts);
+        // The read model is the fold of the stream: exact at any cut, however often facts are delivered, and bounded.
+        let mut model = ThreadReadModel::new("agent-host", "c1", "c1");
+        model.event_cursor = (first - 1).to_string();
+        let mut repeated = model.clone();
+        for fact in &facts {
+            model.apply(fact);
+            repeated.apply(fact);
+            repeated.apply(fact);
+            prop_assert_eq!(&model.event_cursor, &fact.sequence.to_string());
+        }
+        prop_assert_eq!(&model, &repeated);
+        prop_assert!(model.active_turn_id.is_none() && model.pending_actions.is_empty());
+        prop_assert!(model.tool_calls.iter().all(|call| matches!(call.status.as_str(), "completed" | "failed")));
+        prop_assert_eq!(model.last_outcome.as_ref().map(|outcome| outcome.turn_id.clone()), Some(run.to_string()));
+        prop_assert_eq!(&model.history_cursor, &model.event_cursor);
+
         let json = serde_json::to_string(&facts).unwrap();
         prop_assert_eq!(serde_json::from_str::<Vec<Fact>>(&json).unwrap(), facts.clone());
         prop_assert!(!json.contains("canary"), "a secret got through");

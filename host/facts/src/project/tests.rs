@@ -7,7 +7,12 @@ use super::{
     NoChildren, Projector, ThreadIds, Turn, TurnTerms,
     properties::{faults, record},
 };
-use crate::{fact::Fact, kind::FactType};
+use crate::{
+    fact::Fact,
+    kind::FactType,
+    task::TaskFold,
+    thread::{ThreadReadModel, ThreadStatus},
+};
 
 const RUN: &str = "01890a5d-ac96-774b-bcce-b302099a8000";
 
@@ -275,4 +280,55 @@ fn a_child_is_a_task_whose_output_keeps_its_ids() {
     let evidence = of(&facts, FactType::EvidenceChanged);
     assert_eq!((evidence.scope.task_id.as_deref(), evidence.scope.subagent_id.as_deref()), (Some(child), Some(child)));
     assert_eq!(of(&facts, FactType::CostRecorded).payload["usage"]["total"], 7);
+}
+
+#[test]
+fn the_read_models_are_folds_of_the_stream() {
+    let child = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let action = format!("{RUN}.1");
+    let facts = project(&[
+        ("run.child.started", json!({ "run_id": child, "objective": "look", "runner_id": "plugin:a/b/c" })),
+        ("fact.task.progress", json!({ "task_id": child, "completed": 1, "total": 3 })),
+        ("artifact.created", json!({ "artifact": { "artifact_id": "art", "media_type": "text/plain", "name": "a.txt" } })),
+        (
+            "action.requested",
+            json!({ "action_id": action, "kind": "platform_action", "action": "message.edit", "policy": "ask",
+            "target": {}, "payload": {}, "decisions": ["approve", "deny"] }),
+        ),
+        ("run.status", json!({ "status": "waiting", "reason": "approval" })),
+        ("action.answered", json!({ "action_id": action, "decision": "deny", "at": 1 })),
+        ("run.child.ended", json!({ "run_id": child, "status": "failed" })),
+        ("run.failed", json!({ "code": "deadline_exceeded", "message": "late" })),
+    ]);
+    let fold = |until: &Fact| {
+        let mut model = ThreadReadModel::new("agent-host", "c1", "c1");
+        let mut task = TaskFold::new(child);
+        for fact in facts.iter().filter(|fact| fact.sequence <= until.sequence) {
+            model.apply(fact);
+            task.apply(fact);
+        }
+        (model, task.finish())
+    };
+    let (waiting, task) = fold(of(&facts, FactType::ActionRequired));
+    assert_eq!(waiting.status, ThreadStatus::Waiting);
+    assert_eq!(waiting.pending_actions[0].action_id, action);
+    assert_eq!((waiting.tool_calls[0].status.as_str(), waiting.active_turn_id.as_deref()), ("waiting", Some(RUN)));
+    let task = task.unwrap();
+    assert_eq!(
+        (task.status.as_str(), task.objective.as_deref(), task.parent_task_id.as_deref()),
+        ("running", Some("look"), Some(RUN))
+    );
+    assert_eq!(task.progress.map(|progress| (progress.completed_steps, progress.total_steps)), Some((Some(1), Some(3))));
+    assert_eq!(task.current_run_id.as_deref(), Some(child));
+    let (ended, task) = fold(facts.last().unwrap());
+    let outcome = ended.last_outcome.unwrap();
+    assert_eq!((ended.status, outcome.failure_category.as_deref()), (ThreadStatus::Failed, Some("deadline_exceeded")));
+    assert!(outcome.recovery_hint.is_some());
+    assert_eq!((ended.artifact_refs[0].uri.as_str(), ended.tool_calls[0].status.as_str()), ("/api/v1/artifacts/art", "failed"));
+    let task = task.unwrap();
+    assert_eq!((task.status.as_str(), task.evidence_refs.len(), task.subagents[0].status.as_str()), ("failed", 1, "failed"));
+    let gap = &facts[3];
+    let mut model = ThreadReadModel::new("agent-host", "c1", "c1");
+    model.apply(gap);
+    assert_eq!(model.status, ThreadStatus::Stale, "a gap is said");
 }
