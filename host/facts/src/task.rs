@@ -115,7 +115,8 @@ impl TaskFold {
     /// Takes the next fact of the thread.
     pub fn apply(&mut self, fact: &Fact) {
         let is_task = fact.scope.task_id.as_deref() == Some(self.task_id.as_str());
-        let is_turn = fact.turn_id.as_deref() == Some(self.task_id.as_str());
+        let is = |id: &Option<String>| id.as_deref() == Some(self.task_id.as_str());
+        let is_turn = is(&fact.turn_id) || is(&fact.run_id);
         if !is_task && !is_turn {
             if let Some(task) = &mut self.found {
                 task.event_cursor = fact.sequence.to_string();

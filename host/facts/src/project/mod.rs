@@ -77,15 +77,8 @@ impl Projector {
     /// Of a turn of which nothing has been read yet.
     #[must_use]
     pub fn new(turn: Turn) -> Self {
-        let out = Out::new(
-            turn.runtime_id.clone(),
-            turn.thread.clone(),
-            turn.trace_id.clone(),
-            turn.run_id.to_string(),
-            turn.first_sequence,
-        );
         Self {
-            out,
+            out: Out::new(&turn),
             ids: Ids::new(turn.run_id),
             texts: Texts::default(),
             models: Models::default(),
@@ -357,7 +350,7 @@ impl Projector {
         let run = self.ids.run().to_owned();
         let correlation = json!({
             "runtimeId": self.turn.runtime_id, "sessionId": self.turn.thread.session_id, "threadId": self.turn.thread.thread_id,
-            "turnId": run, "runId": run, "traceId": self.turn.trace_id, "taskId": run,
+            "turnId": self.turn.turn_id, "runId": run, "traceId": self.turn.trace_id, "taskId": run,
         });
         self.out.say(tasks::evidence(&run).with("runtimeCorrelation", correlation));
         self.out.say(turn);

@@ -3,7 +3,7 @@
 use agent_host_protocol::{EventSource, Timestamp};
 use serde_json::{Map, Value};
 
-use super::turn::ThreadIds;
+use super::turn::{ThreadIds, Turn};
 use crate::{
     fact::{Fact, RefKind, Refs, SCHEMA_VERSION, ScopeIds, timestamp},
     kind::FactType,
@@ -45,6 +45,7 @@ pub(super) struct Out {
     thread: ThreadIds,
     trace_id: Option<String>,
     run: String,
+    turn: String,
     /// The number of the next fact in the thread.
     next: u64,
     /// The event of the record; 0 for the record of the run itself.
@@ -122,14 +123,15 @@ impl Draft {
 }
 
 impl Out {
-    pub(super) fn new(runtime_id: String, thread: ThreadIds, trace_id: Option<String>, run: String, next: u64) -> Self {
+    pub(super) fn new(turn: &Turn) -> Self {
         Self {
             facts: Vec::new(),
-            runtime_id,
-            thread,
-            trace_id,
-            run,
-            next,
+            runtime_id: turn.runtime_id.clone(),
+            thread: turn.thread.clone(),
+            trace_id: turn.trace_id.clone(),
+            run: turn.run_id.to_string(),
+            turn: turn.turn_id.clone(),
+            next: turn.first_sequence,
             event: 0,
             part: 0,
             timestamp: String::new(),
@@ -168,14 +170,14 @@ impl Out {
             payload.insert(name.to_owned(), id.into());
         }
         payload.insert("source".to_owned(), source.unwrap_or(self.source).as_str().into());
-        let turn = (!of_thread).then(|| self.run.clone());
+        let (turn, run) = if of_thread { (None, None) } else { (Some(self.turn.clone()), Some(self.run.clone())) };
         self.facts.push(Fact {
             schema_version: SCHEMA_VERSION.to_owned(),
             runtime_id: self.runtime_id.clone(),
             session_id: self.thread.session_id.clone(),
             thread_id: self.thread.thread_id.clone(),
-            turn_id: turn.clone(),
-            run_id: turn,
+            turn_id: turn,
+            run_id: run,
             trace_id: self.trace_id.clone(),
             event_id: format!("{}:{}.{}", self.run, self.event, self.part),
             sequence: self.next,

@@ -20,6 +20,7 @@ pub(super) fn turn(first_sequence: u64, started: bool) -> Turn {
     Turn {
         runtime_id: "agent-host".into(),
         run_id: RUN.parse::<RunId>().unwrap(),
+        turn_id: RUN.into(),
         thread: ThreadIds::new("c1", None),
         is_first: true,
         first_sequence,

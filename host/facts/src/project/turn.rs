@@ -94,6 +94,8 @@ pub struct Turn {
     pub runtime_id: String,
     /// The run.
     pub run_id: RunId,
+    /// The id of the turn: that of the run, unless the client has given it one.
+    pub turn_id: String,
     /// The thread.
     pub thread: ThreadIds,
     /// True for the first turn of its thread.
@@ -143,6 +145,7 @@ impl Turn {
         Self {
             runtime_id: runtime_id.to_owned(),
             run_id: run.run_id,
+            turn_id: run.run_id.to_string(),
             thread: ThreadIds::of(run),
             is_first,
             first_sequence,
