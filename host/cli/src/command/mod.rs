@@ -27,6 +27,7 @@ mod serve;
 mod statistics;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 use std::process::ExitCode;
 
@@ -57,6 +58,8 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     #[command(subcommand)]
     Runs(runs::Runs),
+    #[command(subcommand)]
+    Threads(threads::Threads),
     Statistics(statistics::Statistics),
     #[command(subcommand)]
     Actions(actions::Actions),
@@ -105,6 +108,7 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Schedules(command) => command.execute(&settings.config, output).await,
         Command::Deliveries(command) => command.execute(&settings.config, output).await,
         Command::Runs(command) => command.execute(&settings.config, output).await,
+        Command::Threads(command) => command.execute(&settings.config, output).await,
         Command::Executors(command) => command.execute(&settings.config, output).await,
         Command::DeadLetters(command) => command.execute(&settings.config, output).await,
         Command::Keys(command) => command.execute(&settings.config, output).await,

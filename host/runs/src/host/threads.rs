@@ -90,6 +90,12 @@ pub struct Thread {
 }
 
 impl Thread {
+    /// The key of the thread.
+    #[must_use]
+    pub const fn key(&self) -> &ThreadKey {
+        &self.key
+    }
+
     /// The turns with a place in the stream, in their order.
     #[must_use]
     pub fn turns(&self) -> &[RunRecord] {
@@ -134,7 +140,7 @@ struct Cache {
 }
 
 /// A listed thread.
-#[derive(Debug, Clone, serde::Serialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedThread {
     /// The conversation.
@@ -142,7 +148,7 @@ pub struct ListedThread {
     /// The thread.
     pub thread_id: String,
     /// The workspace, where it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
 }
 

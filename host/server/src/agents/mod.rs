@@ -19,3 +19,5 @@ mod sign;
 mod store;
 mod stream;
 mod thread;
+
+pub(crate) use engine::actor_of;
