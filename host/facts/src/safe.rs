@@ -1,4 +1,4 @@
-//! What may stand in a payload: no key and no value of a secret, and no text that is longer than its bound.
+//! The rules of payloads: no key and no value of a secret, and no text that is longer than its bound.
 
 use agent_host_protocol::encoded::json_len;
 use serde_json::{Map, Value};

@@ -29,7 +29,7 @@ pub struct Attempt {
 pub struct SubagentView {
     /// Id of the subagent.
     pub subagent_id: String,
-    /// Its runner, or the role that a runner claims.
+    /// The runner, or the role that a runner claims.
     pub role: String,
     /// `running`, `completed` or `failed`.
     pub status: String,
@@ -37,7 +37,7 @@ pub struct SubagentView {
     pub channel_ids: Vec<String>,
 }
 
-/// How far a task is, as its runner says.
+/// The progress of a task, as its runner says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskProgress {
@@ -63,7 +63,7 @@ pub struct TaskSnapshot {
     pub task_id: String,
     /// The task that it is part of.
     pub parent_task_id: Option<String>,
-    /// What is to be done; `null` where nobody has said it.
+    /// The work to be done; `null` where the record does not say it.
     pub objective: Option<String>,
     /// `queued`, `running`, `waiting`, `completed`, `failed` or `cancelled`.
     pub status: String,
@@ -75,13 +75,13 @@ pub struct TaskSnapshot {
     pub dependencies: Vec<String>,
     /// Agents that work on it.
     pub subagents: Vec<SubagentView>,
-    /// How far it is; `null` where nobody has said it.
+    /// The progress; `null` where the record does not say it.
     pub progress: Option<TaskProgress>,
     /// Addresses of its outputs.
     pub outputs: Vec<String>,
-    /// Its artifacts.
+    /// The artifacts of the task.
     pub artifact_refs: Vec<ArtifactRef>,
-    /// Its evidence.
+    /// The evidence of the task.
     pub evidence_refs: Vec<EvidenceRef>,
     /// The category of its failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,7 +19,7 @@ const MOST_NOTES: usize = 50;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadStatus {
-    /// Nothing has happened yet.
+    /// The thread has no turn yet.
     #[default]
     Idle,
     /// A turn waits for its place or for an executor.
@@ -146,7 +146,7 @@ pub struct Outcome {
     /// A line for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What to do about it.
+    /// The remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery_hint: Option<String>,
     /// True if another try may succeed.
@@ -170,7 +170,7 @@ pub struct ThreadReadModel {
     pub status: ThreadStatus,
     /// The turn that is under way.
     pub active_turn_id: Option<String>,
-    /// What the active turn waits for.
+    /// The actions that the active turn waits for.
     pub pending_actions: Vec<PendingAction>,
     /// Calls of tools of the newest turns.
     pub tool_calls: Vec<ToolCallView>,

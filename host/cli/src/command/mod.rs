@@ -2,6 +2,7 @@
 
 mod action_text;
 mod actions;
+mod backend;
 mod completions;
 mod config;
 mod create;
@@ -60,6 +61,7 @@ pub(crate) enum Command {
     Runs(runs::Runs),
     #[command(subcommand)]
     Threads(threads::Threads),
+    Backend(backend::Backend),
     Statistics(statistics::Statistics),
     #[command(subcommand)]
     Actions(actions::Actions),
@@ -109,6 +111,7 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Deliveries(command) => command.execute(&settings.config, output).await,
         Command::Runs(command) => command.execute(&settings.config, output).await,
         Command::Threads(command) => command.execute(&settings.config, output).await,
+        Command::Backend(args) => args.execute(&settings.config, output).await,
         Command::Executors(command) => command.execute(&settings.config, output).await,
         Command::DeadLetters(command) => command.execute(&settings.config, output).await,
         Command::Keys(command) => command.execute(&settings.config, output).await,

@@ -10,12 +10,14 @@ use agent_host_runs::{
     facts::{Fact, TaskSnapshot, ThreadReadModel},
 };
 use clap::{Args, Subcommand};
+use reqwest::Method;
 
 use super::runs::{Server, page_size};
 use crate::{client::Client, failure::Failure, output::Output, source::Source, table::Table};
 
-/// Time between two looks for new facts.
-const LOOK: Duration = Duration::from_millis(300);
+/// A stream that breaks is taken up again after this, so many times in a row.
+const RECONNECT: Duration = Duration::from_secs(1);
+const RECONNECTS: u32 = 5;
 
 /// Read threads: conversations as streams of facts
 ///
@@ -139,7 +141,7 @@ impl Choice {
 }
 
 /// A text as a segment of a path.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     text.bytes().map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
@@ -296,21 +298,56 @@ impl Events {
             })?);
         }
         let mut after = self.after;
+        if let Source::Server(client) = &thread.source {
+            return follow(client, &thread, after, show).await;
+        }
         loop {
             let page = thread.facts(after, MAX_PAGE).await?;
             for fact in &page.items {
                 show(fact)?;
                 after = fact.sequence;
             }
-            if page.has_more {
-                continue;
-            }
-            if matches!(thread.source, Source::Ledger(_)) {
+            if !page.has_more {
                 output.remark("no server runs this thread now: it goes on when one starts");
                 return Ok(());
             }
-            tokio::time::sleep(LOOK).await;
         }
+    }
+}
+
+/// Shows the facts of a thread as they come. A connection that breaks is taken up again.
+async fn follow(
+    client: &Client,
+    thread: &ChosenThread,
+    mut after: u64,
+    show: impl Fn(&Fact) -> std::io::Result<()>,
+) -> anyhow::Result<()> {
+    let mut breaks = 0;
+    loop {
+        let query = [("sessionId", thread.choice.session.clone()), ("after", Some(after.to_string()))];
+        let opened = client.lines(Method::GET, &thread.choice.path("/events"), &query, None).await;
+        let broken = match opened {
+            Ok(mut lines) => loop {
+                match lines.next().await {
+                    Ok(Some(line)) => {
+                        let not_a_fact = |error| Failure::new("broken_stream", format!("not a fact: {error}"));
+                        let fact: Fact = serde_json::from_slice(&line).map_err(not_a_fact)?;
+                        show(&fact)?;
+                        (after, breaks) = (fact.sequence, 0);
+                    }
+                    Ok(None) => break Failure::new("broken_stream", "the server has ended the stream"),
+                    Err(broken) => break broken,
+                }
+            },
+            // The first connection shows a wrong thread or a missing server.
+            Err(failure) if after == 0 && breaks == 0 => return Err(failure.into()),
+            Err(failure) => failure,
+        };
+        breaks += 1;
+        if breaks > RECONNECTS {
+            return Err(broken.into());
+        }
+        tokio::time::sleep(RECONNECT).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a run asks people and clients for: approvals, questions, effects in doubt, calls of client tools.
+//! Requests of a run to people and clients: approvals, questions, effects in doubt, calls of client tools.
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ pub(super) struct Request {
     more: Map<String, Value>,
 }
 
-/// Somebody has answered.
+/// An answer.
 #[derive(Deserialize)]
 pub(super) struct Answer {
     action_id: String,
@@ -212,7 +212,7 @@ impl Actions {
         self.open.open(&given, OpenAction { scope, asks_permission, call, is_client_tool, title });
     }
 
-    /// Somebody has decided.
+    /// An answer was given.
     pub(super) fn answered(&mut self, out: &mut Out, tools: &mut Tools, answer: Answer) {
         let Some(action) = self.close_one(&answer.action_id) else { return };
         let is_refusal = matches!(answer.decision.as_str(), "deny" | "decline" | "skip");

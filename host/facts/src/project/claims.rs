@@ -19,13 +19,13 @@ use crate::{
 
 /// A plan, as it is now.
 pub const PLAN: &str = "fact.plan";
-/// How far a task is.
+/// The progress of a task.
 pub const TASK_PROGRESS: &str = "fact.task.progress";
-/// What a task waits for.
+/// The tasks that a task waits for.
 pub const TASK_DEPENDENCY: &str = "fact.task.dependency";
 /// The work is to be given to somebody else.
 pub const HANDOFF_REQUESTED: &str = "fact.handoff.requested";
-/// Somebody else has the work.
+/// The work was given to another agent.
 pub const HANDOFF_COMPLETED: &str = "fact.handoff.completed";
 /// A part of the history was replaced by a summary.
 pub const CONTEXT_COMPACTED: &str = "fact.context.compacted";

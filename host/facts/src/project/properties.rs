@@ -14,7 +14,7 @@ use crate::{
     thread::ThreadReadModel,
 };
 
-/// What a strict reader finds wrong in a stream.
+/// The faults that a strict reader finds in a stream.
 pub(super) fn faults(facts: &[Fact], first: u64) -> Vec<String> {
     let mut faults = Vec::new();
     let mut ids = HashSet::new();

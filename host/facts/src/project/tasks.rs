@@ -68,7 +68,7 @@ pub(super) struct SubagentEnd {
     code: Option<String>,
 }
 
-/// How a task ends.
+/// The end of a task.
 #[derive(Clone, Copy)]
 enum TaskEnd {
     Completed,

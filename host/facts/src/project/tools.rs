@@ -52,7 +52,7 @@ pub(super) struct Call<'a> {
     pub(super) parameters_bytes: Option<u64>,
     /// The message that it belongs to, as the runner names that.
     pub(super) message: Option<&'a str>,
-    /// Who executes it.
+    /// The executing side: `host`, `runner`, `client` or `platform`.
     pub(super) executor: &'a str,
 }
 

@@ -1,4 +1,4 @@
-//! What a turn is projected from, besides its record.
+//! The source of a turn, besides its record.
 
 use agent_host_protocol::{Event, Grant, Run, RunId, Timestamp, grant::of_end_user, message::ArtifactRef, run::Execution};
 use serde::Deserialize;
@@ -32,7 +32,7 @@ impl ThreadIds {
     }
 }
 
-/// What is known of a child run that has ended.
+/// The output of a child run that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChildOutput {
     /// The artifacts that its record names, in order.

@@ -1,6 +1,6 @@
 //! Threads as streams of facts: the turns of a conversation one after the other, each projected from its record.
 //!
-//! Nothing is stored. A fact has its number from the order of the turns and the numbers of facts of the turns before; the
+//! The stream is not stored. A fact has its number from the order of the turns and the numbers of facts of the turns before; the
 //! counts and the read models of ended turns are cached, and come back the same when the cache is lost.
 
 use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
@@ -61,7 +61,7 @@ pub enum ThreadError {
     /// No run belongs to it.
     #[error("there is no thread `{0}`: its first turn creates it")]
     NotFound(String),
-    /// Its content was deleted.
+    /// The content was deleted.
     #[error("the content of thread `{0}` was deleted: begin another one")]
     Forgotten(String),
     /// The number is behind the last fact.
@@ -244,7 +244,7 @@ impl Threads {
                 if facts.len() >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
         }
-        if facts.is_empty() && after >= next && after > 0 && after + 1 > next {
+        if facts.is_empty() && after >= next {
             return Err(ThreadError::BehindEnd { at: after, last: next - 1 });
         }
         Ok(facts)
@@ -258,7 +258,7 @@ impl Threads {
                 return Ok((place, next));
             }
             let count = self.count(record, place == 0)?;
-            if next + count > after + 1 {
+            if next + count > after.saturating_add(1) {
                 return Ok((place, next));
             }
             next += count;
@@ -366,7 +366,7 @@ impl Threads {
             }
         }
         if let Some(at) = at {
-            return if at + 1 == next { Ok(model) } else { Err(ThreadError::BehindEnd { at, last: next - 1 }) };
+            return if at.saturating_add(1) == next { Ok(model) } else { Err(ThreadError::BehindEnd { at, last: next - 1 }) };
         }
         let queued = thread.queued.iter().map(|record| QueuedTurn {
             turn_id: turn_id(&record.run),
@@ -397,7 +397,7 @@ impl Threads {
             }
         }
         match at {
-            Some(at) if at + 1 > next => Err(ThreadError::BehindEnd { at, last: next - 1 }),
+            Some(at) if at >= next => Err(ThreadError::BehindEnd { at, last: next - 1 }),
             _ => Ok(fold.finish()),
         }
     }
@@ -497,7 +497,7 @@ impl Threads {
         self.keep_count(run, count);
     }
 
-    /// Where a follower begins: the index of its turn, the number of the first fact of that turn, and the turn.
+    /// The place where a follower begins: the index of its turn, the number of the first fact of that turn, and the turn.
     ///
     /// # Errors
     /// As [`Threads::load`].
@@ -513,7 +513,7 @@ impl Threads {
         for (place, record) in thread.turns.into_iter().enumerate().skip(index) {
             if record.run.status.is_terminal() {
                 let count = self.count(&record, place == 0)?;
-                if next + count <= after + 1 {
+                if next + count <= after.saturating_add(1) {
                     next += count;
                     continue;
                 }

@@ -1,6 +1,10 @@
 //! A thread as a stream of facts: read, followed, acted on, across restarts.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::Write,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use agent_host_tests::world::PATIENCE;
 use eventsource_stream::Eventsource;
@@ -11,7 +15,8 @@ use serde_json::{Value, json};
 use crate::asks::desk::{Desk, act};
 
 fn request(desk: &Desk, method: Method, path: &str) -> RequestBuilder {
-    let url = format!("{}/api/v1/threads/{path}", *desk.host.urls().borrow());
+    let slash = if path.is_empty() { "" } else { "/" };
+    let url = format!("{}/api/v1/threads{slash}{path}", *desk.host.urls().borrow());
     Client::new().request(method, url).timeout(PATIENCE)
 }
 
@@ -113,7 +118,7 @@ async fn a_thread_is_one_stream_that_is_the_same_for_everybody_and_after_a_resta
     assert_eq!(kinds(&first)[..6], order);
     assert_eq!(kinds(&first)[first.len() - 3..], ["evidence.changed", "turn.completed", "snapshot.updated"]);
     assert!(first[2..].iter().all(|fact| fact["turnId"] == "mine" && fact["runId"] == started["runId"]));
-    let text = of(&first, "model.completed");
+    let text = first.iter().find(|fact| fact["type"] == "model.completed").unwrap();
     assert_eq!((&text["payload"]["text"], &text["payload"]["source"]), (&json!("hello"), &json!("runner")));
     assert_eq!(of(&first, "model.requested")["payload"]["origin"], "runner", "no model was called");
 
@@ -132,7 +137,9 @@ async fn a_thread_is_one_stream_that_is_the_same_for_everybody_and_after_a_resta
     // The host dies; the facts and the read model are what they were.
     let before = facts(&desk, "t1").await;
     assert_eq!(before[..first.len()], first);
-    assert!(!before.iter().any(|fact| fact.to_string().contains("canary-77")), "a secret got into a fact");
+    // The message of the user is shown as it is; the arguments of the call are not.
+    let others = before.iter().filter(|fact| fact["type"] != "turn.submitted");
+    assert!(!others.map(Value::to_string).any(|fact| fact.contains("canary-77")), "a secret got into a fact");
     let model_before = get(&desk, "t1").await;
     desk.host.kill_and_revive();
     assert_eq!(facts(&desk, "t1").await, before);
@@ -288,5 +295,78 @@ async fn a_follower_goes_on_through_later_turns_and_turns_are_cancelled_once() {
         events.iter().filter(|event| event.event == "fact").map(|event| serde_json::from_str(&event.data).unwrap()).collect();
     assert_eq!((&of_turn[0]["type"], &of_turn[0]["sequence"]), (&json!("turn.submitted"), &json!(all.len() + 1)));
     assert_eq!(of_turn.last().unwrap()["type"], "snapshot.updated");
+    desk.check();
+}
+
+/// The command, with JSON, in the directory of a host.
+fn agent_host(desk: &Desk, arguments: &[&str], input: Option<&str>) -> (bool, Vec<Value>) {
+    let mut command = agent_host_tests::process::command(desk.host.dir());
+    command.args(arguments).arg("--json").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = tokio::task::block_in_place(|| {
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.unwrap_or_default().as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    });
+    let lines = String::from_utf8(output.stdout).unwrap();
+    (output.status.success(), lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn commands_show_the_same_thread_with_and_without_a_server_and_speak_for_the_host() {
+    let mut desk = Desk::ruled(&[]).await;
+    let server = desk.host.urls().borrow().clone();
+    let speak = |desk: &Desk, line: Value| {
+        let server = desk.host.urls().borrow().clone();
+        agent_host(desk, &["backend", "--agent", "asks", "--server", &server], Some(&format!("{line}\n")))
+    };
+
+    // A backend writes the facts of a turn until a person is asked, and goes on in another process.
+    let asks = act("message.send", json!({}));
+    let begins = json!({ "kind": "turnStart", "request": { "session": "t3", "turn": "b-1", "input": { "text": asks } } });
+    let (success, lines) = speak(&desk, begins);
+    assert!(success, "{lines:#?}");
+    let asked = lines.last().unwrap();
+    assert_eq!((&asked["type"], &asked["payload"]["turnId"]), (&json!("action.required"), &json!("b-1")), "{lines:#?}");
+    let action = asked["payload"]["actionId"].clone();
+    let answers = |decision: &str| {
+        let request = json!({ "session": "t3", "turn": "b-1", "requestId": action, "decision": decision });
+        json!({ "kind": "actionRespond", "request": request })
+    };
+    assert!(!speak(&desk, answers("allow_for_session")).0);
+    let (success, lines) = speak(&desk, answers("allow_once"));
+    let kinds: Vec<_> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
+    assert!(success && kinds.contains(&"tool.result"), "{kinds:?}");
+    assert_eq!((kinds[0], *kinds.last().unwrap()), ("action.resolved", "turn.completed"));
+    assert!(lines.iter().all(|line| line["payload"]["sessionId"] == "t3" && line["payload"]["runId"].is_string()));
+    let (success, read) = speak(&desk, json!({ "kind": "threadRead", "request": { "session": "t3" } }));
+    assert!(success && read[0]["payload"]["threadReadModel"]["status"] == "completed", "{read:#?}");
+    let says = json!({ "kind": "turnStart", "request": { "session": "t3", "input": "say hello" } });
+    let (success, lines) = speak(&desk, says);
+    assert!(success && lines.iter().any(|line| line["type"] == "model.completed"), "{lines:#?}");
+    assert!(!speak(&desk, json!({ "kind": "odd", "request": { "session": "t3" } })).0);
+
+    // A server and the ledger show the same.
+    let all = facts(&desk, "t3").await;
+    let commands: [&[&str]; 4] = [
+        &["threads", "events", "t3"],
+        &["threads", "show", "t3"],
+        &["threads", "show", "t3", "--at", "5"],
+        &["threads", "tasks", "t3", "b-1"],
+    ];
+    let with_server: Vec<_> =
+        commands.iter().map(|arguments| agent_host(&desk, &[arguments, &["--server", &server][..]].concat(), None)).collect();
+    assert_eq!(with_server[0].1[0]["items"], json!(all));
+    desk.host.terminate();
+    for (arguments, (success, shown)) in commands.iter().zip(with_server) {
+        assert!(success, "{arguments:?}");
+        assert_eq!(agent_host(&desk, arguments, None), (true, shown), "{arguments:?}");
+    }
+    let (success, followed) = agent_host(&desk, &["threads", "events", "t3", "--follow", "--after", "3"], None);
+    assert!(success && followed == all[3..], "{followed:#?}");
+    assert!(!agent_host(&desk, &["threads", "show", "nobody"], None).0);
+    assert!(!agent_host(&desk, &["threads", "show", "t3", "--at", "100000"], None).0);
+    let (_, listed) = agent_host(&desk, &["threads", "list"], None);
+    assert_eq!(listed[0], json!([{ "sessionId": "t3", "threadId": "t3" }]));
+    desk.host.revive();
     desk.check();
 }

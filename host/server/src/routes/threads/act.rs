@@ -1,4 +1,4 @@
-//! What a front end does in a thread: start a turn, cancel one, answer an action.
+//! The acts of a front end in a thread: start a turn, cancel one, answer an action.
 
 use std::time::Duration;
 

@@ -170,17 +170,20 @@ pub(super) fn of_turn(
     facts: impl Stream<Item = Result<Fact, HostError>> + Send + 'static,
     turn: String,
 ) -> impl Stream<Item = Result<Fact, HostError>> + Send + 'static {
-    let (mut has_ended, mut is_over) = (false, false);
-    facts.take_while(move |fact| {
-        if is_over {
-            return future::ready(false);
+    // Ends without waiting for another fact, which may never come.
+    stream::unfold(Some((Box::pin(facts), false)), move |state| {
+        let turn = turn.clone();
+        async move {
+            let (mut facts, mut has_ended) = state?;
+            let fact = facts.next().await?;
+            let mut is_over = fact.is_err();
+            if let Ok(fact) = &fact
+                && fact.turn_id.as_deref() == Some(turn.as_str())
+            {
+                has_ended |= fact.kind.is_turn_terminal();
+                is_over = has_ended && fact.kind == FactType::SnapshotUpdated;
+            }
+            Some((fact, (!is_over).then_some((facts, has_ended))))
         }
-        if let Ok(fact) = fact
-            && fact.turn_id.as_deref() == Some(turn.as_str())
-        {
-            has_ended |= fact.kind.is_turn_terminal();
-            is_over = has_ended && fact.kind == FactType::SnapshotUpdated;
-        }
-        future::ready(true)
     })
 }
