@@ -175,6 +175,22 @@ impl Client {
         self.send(request).await
     }
 
+    /// The lines of an answer of any length, as they come.
+    pub(crate) async fn lines(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, Option<String>)],
+        body: Option<&Value>,
+    ) -> Result<LineStream, Failure> {
+        let request = self.http.request(method, self.at(path, query)?).header(header::ACCEPT, "application/x-ndjson");
+        let request = match body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        Ok(LineStream { response: self.send(request).await?, arrived: Vec::new() })
+    }
+
     fn at(&self, path: &str, query: &[(&str, Option<String>)]) -> Result<Url, Failure> {
         let url = format!("{}/{path}", self.url());
         let parameters = query.iter().filter_map(|(name, value)| value.as_ref().map(|value| (*name, value)));
@@ -222,6 +238,32 @@ impl Client {
 struct Problem {
     code: String,
     detail: String,
+}
+
+/// The lines of one response.
+pub(crate) struct LineStream {
+    response: Response,
+    arrived: Vec<u8>,
+}
+
+impl LineStream {
+    /// The next line, without its end; `None` at the end of the response. Safe to be dropped while it waits.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+        loop {
+            if let Some(end) = self.arrived.iter().position(|byte| *byte == b'\n') {
+                let rest = self.arrived.split_off(end + 1);
+                let mut line = std::mem::replace(&mut self.arrived, rest);
+                line.truncate(end);
+                return Ok(Some(line));
+            }
+            if self.arrived.len() > MAX_EVENT_BYTES {
+                return Err(Failure::new("broken_stream", format!("a line has more than {MAX_EVENT_BYTES} bytes")));
+            }
+            let piece = self.response.chunk().await.map_err(|error| Failure::new("broken_stream", error.to_string()))?;
+            let Some(piece) = piece else { return Ok(None) };
+            self.arrived.extend_from_slice(&piece);
+        }
+    }
 }
 
 /// The events of one response.

@@ -5,7 +5,7 @@ use std::io;
 use agent_host_config::ConfigError;
 use agent_host_ledger::{BackupError, LedgerError, OpenError};
 use agent_host_protocol::ApiError;
-use agent_host_runs::{HostError, RecordingError, ReplayError, StartError, knowledge_bases::KnowledgeError};
+use agent_host_runs::{HostError, RecordingError, ReplayError, StartError, ThreadError, knowledge_bases::KnowledgeError};
 use agent_host_server::{BindError, ServeError};
 
 /// An error of the command itself, or of a server that it asked.
@@ -60,6 +60,14 @@ fn code_of<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a str> 
     }
     if let Some(error) = cause.downcast_ref::<LedgerError>() {
         return Some(ledger_code(error));
+    }
+    if let Some(error) = cause.downcast_ref::<ThreadError>() {
+        return Some(match error {
+            ThreadError::NotFound(_) => "not_found",
+            ThreadError::Forgotten(_) => "thread_forgotten",
+            ThreadError::BehindEnd { .. } => "invalid_cursor",
+            ThreadError::Ledger(error) => ledger_code(error),
+        });
     }
     if let Some(error) = cause.downcast_ref::<RecordingError>() {
         return Some(recording_code(error));

@@ -24,6 +24,7 @@ pub(crate) fn run(event_id: EventId) -> Run {
         thread_id: None,
         workspace_id: None,
         bot_id: None,
+        turn: None,
         status: RunStatus::Created,
         status_reason: None,
         failure: None,

@@ -379,6 +379,11 @@ pub struct Run {
     /// Place in a queue, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Box<QueueEntry>>,
+    /// The place of the run among the turns of its conversation: 1 for the first. Given in the commit in which the run begins, or
+    /// ends without having begun. Absent before, for a run without a conversation, and for runs of hosts before turns were
+    /// numbered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u64>,
     /// Status of the run.
     pub status: RunStatus,
     /// Reason of the status: the failure code, the reason of the cancellation, or the wait.

@@ -32,6 +32,7 @@ pub use agent_host_config::{
     OnDisconnect, OnLost, QueuePolicy, ResourcePolicy, Retention, ScheduleConfig, SignatureConfig, SkillConfig, StaticRefConfig,
     TelemetryConfig, TokenAlgorithm, WebhookSourceConfig, config_reference,
 };
+pub use agent_host_facts as facts;
 pub use agent_host_ledger::{DeletedData, EntryWrite, Idempotency};
 pub use agent_host_providers::{
     egress, key_set, knowledge as knowledge_bases, log_context, models, secret, tools, trace, webhook,
@@ -51,6 +52,7 @@ pub use crate::{
         },
         reload::{ReloadError, ReloadReport, SectionChange},
         replay::{Replay, ReplayEnd, ReplayError, ReplayReport, replay},
+        threads::{ListedThread, TURN_ID, Thread, ThreadError, ThreadKey, Threads, turn_id},
     },
     intake::{
         accept::{AcceptedEvent, NewEntries},

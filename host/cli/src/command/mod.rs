@@ -2,6 +2,7 @@
 
 mod action_text;
 mod actions;
+mod backend;
 mod completions;
 mod config;
 mod create;
@@ -27,6 +28,7 @@ mod serve;
 mod statistics;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 use std::process::ExitCode;
 
@@ -57,6 +59,9 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     #[command(subcommand)]
     Runs(runs::Runs),
+    #[command(subcommand)]
+    Threads(threads::Threads),
+    Backend(backend::Backend),
     Statistics(statistics::Statistics),
     #[command(subcommand)]
     Actions(actions::Actions),
@@ -105,6 +110,8 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Schedules(command) => command.execute(&settings.config, output).await,
         Command::Deliveries(command) => command.execute(&settings.config, output).await,
         Command::Runs(command) => command.execute(&settings.config, output).await,
+        Command::Threads(command) => command.execute(&settings.config, output).await,
+        Command::Backend(args) => args.execute(&settings.config, output).await,
         Command::Executors(command) => command.execute(&settings.config, output).await,
         Command::DeadLetters(command) => command.execute(&settings.config, output).await,
         Command::Keys(command) => command.execute(&settings.config, output).await,

@@ -34,6 +34,8 @@ pub(crate) struct Memory {
     pub(crate) next_audit_no: u64,
     next_conversation_no: u64,
     conversations: Recent<ConversationKey, ConversationFacts>,
+    /// The number of the last turn of each conversation.
+    turns: Recent<ConversationKey, u64>,
     pub(crate) event_ids: Ids,
     pub(crate) run_ids: Ids,
     /// The usage of the scopes and areas that were written last, by the key of their row.
@@ -101,6 +103,7 @@ impl Memory {
             next_audit_no: reader.next_audit_no()?,
             next_conversation_no: conversation.map_or(1, |last| last + 1),
             conversations: Recent::new(CONVERSATIONS),
+            turns: Recent::new(CONVERSATIONS),
             event_ids: Ids::load(Table::EventIds, reader)?,
             run_ids: Ids::load(Table::RunIds, reader)?,
             usages: Recent::new(USAGES),
@@ -139,6 +142,25 @@ impl Memory {
         Ok(())
     }
 
+    /// Reads the number of the last turn of a conversation.
+    pub(crate) fn load_turns(&mut self, key: &ConversationKey, reader: &Reader) -> Result<(), LedgerError> {
+        if self.turns.get(key).is_none() {
+            let last = reader.last_turn(key)?;
+            self.turns.insert(key.clone(), last);
+        }
+        Ok(())
+    }
+
+    /// Takes the number of the next turn of a conversation, whose last turn was loaded.
+    pub(crate) fn next_turn(&mut self, key: &ConversationKey) -> u64 {
+        if let Some(last) = self.turns.get(key) {
+            *last += 1;
+            return *last;
+        }
+        self.turns.insert(key.clone(), 1);
+        1
+    }
+
     /// The number of a conversation that was loaded; `None` for a new one.
     pub(crate) fn conversation_no(&mut self, key: &ConversationKey) -> Option<u64> {
         match self.conversations.get(key) {
@@ -164,6 +186,7 @@ impl Memory {
         }
         let conversation = Conversation { no: self.next_conversation_no, last_seq: by };
         self.next_conversation_no += 1;
+        self.turns.insert(key.clone(), 0);
         self.conversations.insert(key.clone(), ConversationFacts::There(conversation));
         (conversation, true)
     }
@@ -176,6 +199,7 @@ impl Memory {
             }
         }
         self.conversations.trim();
+        self.turns.trim();
         self.usages.trim();
         self.shared_parts.trim();
         self.event_ids.trim();

@@ -35,6 +35,11 @@ impl Batch<'_> {
         if let Some(active) = self.memory.active.get(&write.run_no) {
             run_change::fenced(&active.run, write.claim)?;
             run_change::check(&active.run, active.park.is_some(), &write.changes, write.span)?;
+            if run_change::takes_turn(&active.run, &write.changes)
+                && let Some(key) = active.run.conversation_key()
+            {
+                self.memory.load_turns(&key, self.reader)?;
+            }
         }
         for item in &write.transcript {
             self.load_conversation(&item.key)?;
@@ -89,7 +94,13 @@ impl Batch<'_> {
         if changes.is_empty() && events.is_none() {
             return Some(Arc::clone(&active.run));
         }
+        let turn = if run_change::takes_turn(&active.run, &changes) { active.run.conversation_key() } else { None };
         run_change::apply(Arc::make_mut(&mut active.run), changes, events, measured);
+        let turn = turn.map(|key| self.memory.next_turn(&key));
+        let active = self.memory.active.get_mut(&run_no)?;
+        if turn.is_some() {
+            Arc::make_mut(&mut active.run).turn = turn;
+        }
         if !active.dirty {
             active.dirty = true;
             self.dirty.push(run_no);

@@ -69,6 +69,12 @@ fn step(status: RunStatus, parked: bool, change: &RunChange) -> Result<RunStatus
     }
 }
 
+/// True if the run becomes a turn of its conversation by these changes: it begins, or ends without having begun.
+pub(crate) fn takes_turn(run: &Run, changes: &[RunChange]) -> bool {
+    let begins = |change: &RunChange| matches!(change, RunChange::Start { .. } | RunChange::End { .. });
+    run.turn.is_none() && run.conversation_id.is_some() && changes.iter().any(begins)
+}
+
 /// Checks the claim of a write.
 pub(crate) fn fenced(run: &Run, claim: Option<u32>) -> Result<(), LedgerError> {
     let counts = |claim: u32| {

@@ -6,10 +6,14 @@
 
 use std::borrow::Cow;
 
-use agent_host_protocol::{RunId, RunStatus};
+use agent_host_protocol::{RunId, RunStatus, grant::ConversationKey};
 use serde::Deserialize;
 
-use crate::{error::LedgerError, record::RunFilter, rows::number};
+use crate::{
+    error::LedgerError,
+    record::RunFilter,
+    rows::{Reader, Table, json, number},
+};
 
 /// The members of a run that lists have.
 #[derive(Deserialize)]
@@ -80,6 +84,45 @@ impl<'a> RunList<'a> {
             Self::Ended(status) => put_text(key, 4, status.as_str()),
         }
         key.extend_from_slice(&number(run_no));
+    }
+}
+
+/// The members of a run that say which turn of its conversation it is.
+#[derive(Deserialize)]
+struct TurnOfRun<'a> {
+    #[serde(default, borrow)]
+    thread_id: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    workspace_id: Option<Cow<'a, str>>,
+    #[serde(default)]
+    turn: Option<u64>,
+    #[serde(default)]
+    started_at: Option<u64>,
+    #[serde(default)]
+    finished_at: Option<u64>,
+}
+
+impl Reader {
+    /// The number of the last turn of a conversation; 0 where it has none. Runs of hosts before turns were numbered come first.
+    pub(crate) fn last_turn(&self, key: &ConversationKey) -> Result<u64, LedgerError> {
+        let list = RunList::Conversation(key.conversation());
+        let (start, end) = (list.key(0), list.key(u64::MAX));
+        let runs = self.table(Table::Runs)?;
+        let (mut last, mut unnumbered) = (0, 0);
+        for row in self.table(Table::RunLists)?.range(start.as_slice()..=end.as_slice())? {
+            let run_no = listed_run_no(row?.0.value())?;
+            let Some(row) = runs.get(number(run_no).as_slice())? else { continue };
+            let run: TurnOfRun<'_> = json(Table::Runs, row.value())?;
+            let same = |id: &Option<Cow<'_, str>>, wanted: &str| id.as_deref().unwrap_or_default() == wanted;
+            if !same(&run.thread_id, key.thread()) || !same(&run.workspace_id, key.workspace()) {
+                continue;
+            }
+            match run.turn {
+                Some(turn) => last = last.max(turn),
+                None => unnumbered += u64::from(run.started_at.is_some() || run.finished_at.is_some()),
+            }
+        }
+        Ok(last.max(unnumbered))
     }
 }
 

@@ -124,6 +124,7 @@ pub fn run_of(event: &Event) -> Run {
         thread_id: None,
         workspace_id: None,
         bot_id: None,
+        turn: None,
         status: RunStatus::Created,
         status_reason: None,
         failure: None,

@@ -481,3 +481,39 @@ async fn a_merge_joins_the_rows_of_a_stream_and_readers_see_no_difference() {
     ledger.close().await.unwrap();
     assert!(check(dir.path().join("ledger"), |_| ()).unwrap().is_ok());
 }
+
+#[tokio::test]
+async fn runs_of_a_conversation_are_numbered_as_turns_when_they_begin_or_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    let add = async |ledger: &Ledger, thread: Option<&str>| {
+        let event = event();
+        let run = agent_host_protocol::Run {
+            conversation_id: Some("c".into()),
+            workspace_id: Some("w".into()),
+            thread_id: thread.map(Into::into),
+            ..run_of(&event)
+        };
+        let AcceptOutcome::New { runs, .. } = ledger.accept(accept(event, vec![run])).await.unwrap() else { panic!("repeated") };
+        runs[0].run_no
+    };
+    let turn = |ledger: &Ledger, run_no| ledger.run_by_no(run_no).unwrap().unwrap().run.turn;
+    let (first, second, third) = (add(&ledger, None).await, add(&ledger, None).await, add(&ledger, None).await);
+    let other = add(&ledger, Some("t")).await;
+    assert_eq!(turn(&ledger, first), None, "it waits");
+    // The second ends without having begun, before the first begins.
+    let cancel = RunWrite { changes: vec![failed()], events: vec![new_event(1, "run.failed")], ..write(second) };
+    assert_eq!(ledger.submit(cancel).await.unwrap().await.unwrap().turn, Some(1));
+    let begin = |run_no| RunWrite { changes: vec![start()], ..write(run_no) };
+    assert_eq!(ledger.submit(begin(first)).await.unwrap().await.unwrap().turn, Some(2));
+    assert_eq!(ledger.submit(begin(other)).await.unwrap().await.unwrap().turn, Some(1), "another thread");
+    // A number is given once, and the next one is known after the ledger was closed.
+    let wait = RunWrite { changes: vec![RunChange::Wait { at: 2_500, reason: "x".into() }, start()], ..write(first) };
+    assert_eq!(ledger.submit(wait).await.unwrap().await.unwrap().turn, Some(2));
+    ledger.close().await.unwrap();
+    ledger = open(dir.path());
+    assert_eq!(finish(&ledger, third, 1).await.turn, Some(3));
+    assert_eq!((turn(&ledger, first), turn(&ledger, second)), (Some(2), Some(1)));
+    let alone = new_run(&ledger).await;
+    assert_eq!(finish(&ledger, alone.run_no, 1).await.turn, None, "no conversation");
+}

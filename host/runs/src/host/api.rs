@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use agent_host_config::{BindingConfig, BusyThread};
+use agent_host_facts::Fact;
 use agent_host_ledger::{AuditRecord, DeletedData, EventRecord, Feed, FeedBounds, FeedStep, Idempotency, Ledger, LedgerError};
 use agent_host_protocol::{
     Page, Principal, Run, RunEvent, RunId, SentResult, event::Envelope, grant::ConversationKey, run::Terminal,
@@ -13,7 +14,9 @@ use serde_json::value::RawValue;
 use super::{
     Host,
     follow::{self, FeedStream},
+    follow_thread::follow_thread,
     recording::{Recording, journaled_calls},
+    threads::ThreadKey,
 };
 use crate::{
     calls::remote::Calls,
@@ -462,6 +465,18 @@ impl Host {
         after: u64,
     ) -> Result<impl Stream<Item = Result<RunEvent, HostError>> + Send + 'static + use<>, HostError> {
         follow::follow(&self.0.cell.runs, id, after)
+    }
+
+    /// The facts of a thread after the number `after`, as they come, on through later turns. The stream ends when the host goes
+    /// down.
+    ///
+    /// The stream is pulled: a slow or stopped reader delays no other reader and no run.
+    pub fn follow_thread(
+        &self,
+        key: ThreadKey,
+        after: u64,
+    ) -> impl Stream<Item = Result<Fact, HostError>> + Send + 'static + use<> {
+        follow_thread(&self.0.cell.runs, self.threads(), key, after)
     }
 
     /// The accepted events after the cursor `after` that `filter` accepts, each with its cursor, as they come; without a cursor

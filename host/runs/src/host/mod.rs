@@ -4,6 +4,7 @@ mod api;
 mod backup;
 mod cell;
 pub(crate) mod follow;
+mod follow_thread;
 mod forget;
 mod principals;
 mod readiness;
@@ -11,6 +12,7 @@ pub(crate) mod recording;
 pub(crate) mod records;
 pub(crate) mod reload;
 pub(crate) mod replay;
+pub(crate) mod threads;
 mod upkeep;
 
 use std::{
@@ -35,6 +37,7 @@ use self::{
     cell::Cell,
     records::{RecordWriter, Records},
     reload::{ReloadError, ReloadReport, Reloads},
+    threads::Threads,
 };
 use crate::{
     execution::{Shared, metrics::Metrics},
@@ -57,6 +60,7 @@ struct Assembly {
     shared: Arc<Shared>,
     cell: Cell,
     reloading: Reloads,
+    threads: Threads,
     /// Held while a backup is made.
     backing_up: Arc<Mutex<()>>,
 }
@@ -99,7 +103,8 @@ impl Host {
         }
         let cell = Cell::open(&shared, ledger).await?;
         cell.keep_clean(&shared);
-        Ok(Self(Arc::new(Assembly { shared, cell, reloading: Reloads::default(), backing_up: Arc::default() })))
+        let threads = Threads::new(cell.ledger.clone());
+        Ok(Self(Arc::new(Assembly { shared, cell, threads, reloading: Reloads::default(), backing_up: Arc::default() })))
     }
 
     /// Ends the host: takes no new events, gives runs that have started `grace` to end, and closes the ledger. Runs that
@@ -127,6 +132,12 @@ impl Host {
     #[must_use]
     pub fn records(&self) -> Records {
         Records::new(self.0.cell.ledger.clone())
+    }
+
+    /// The threads of the host, as streams of facts.
+    #[must_use]
+    pub fn threads(&self) -> Threads {
+        self.0.threads.clone()
     }
 
     /// The writes of a face that belong to no run.

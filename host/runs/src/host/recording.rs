@@ -147,6 +147,7 @@ impl Recording {
         let ledger = tokio::task::spawn_blocking(move || options.open()).await.map_err(|error| failed(&error))?;
         let ledger = ledger.map_err(|error| failed(&error))?;
         let run = Run {
+            turn: None,
             status: RunStatus::Created,
             status_reason: None,
             failure: None,

@@ -454,6 +454,7 @@ pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, run
         thread_id,
         workspace_id,
         bot_id,
+        turn: None,
         status: RunStatus::Created,
         status_reason: None,
         failure: None,

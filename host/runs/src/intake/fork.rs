@@ -83,6 +83,7 @@ impl Intake {
         let at = time::now();
         let run = Run {
             run_id: RunId::new(),
+            turn: None,
             status: RunStatus::Created,
             status_reason: None,
             failure: None,

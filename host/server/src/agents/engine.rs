@@ -418,7 +418,7 @@ async fn envelope(
 }
 
 /// An end user as runners see it. That of an identity provider has the names that it goes by there in the metadata.
-fn actor_of(end_user: &str) -> Actor {
+pub(crate) fn actor_of(end_user: &str) -> Actor {
     let names = auth::provider_of(end_user).map(|(provider, user)| [("identity_provider", provider), ("user", user)]);
     let metadata = names.into_iter().flatten().map(|(key, value)| (key.to_owned(), value.into())).collect();
     Actor { actor_type: "user".to_owned(), actor_id: Some(end_user.to_owned()), actor_name: None, metadata }

@@ -22,3 +22,5 @@ mod sign;
 mod store;
 mod stream;
 mod thread;
+
+pub(crate) use engine::actor_of;

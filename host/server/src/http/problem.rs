@@ -70,6 +70,18 @@ problem_codes! {
     RoleForbidden = "role_forbidden", UNPROCESSABLE_ENTITY;
     /// The request has no new message that a run could answer.
     NothingToDo = "nothing_to_do", UNPROCESSABLE_ENTITY;
+    /// The id of a turn was used before, for something else.
+    TurnIdConflict = "turn_id_conflict", CONFLICT;
+    /// Another turn of the thread is under way: `details.activeTurnId` names it.
+    TurnAlreadyActive = "turn_already_active", CONFLICT;
+    /// The turn has ended.
+    TurnEnded = "turn_ended", CONFLICT;
+    /// The action belongs to another session, thread or turn: `details` names them.
+    ActionScopeMismatch = "action_scope_mismatch", CONFLICT;
+    /// The host numbers the facts of a thread otherwise than the host that gave the cursor.
+    ProjectionChanged = "projection_changed", GONE;
+    /// The content of the thread was deleted.
+    ThreadForgotten = "thread_forgotten", GONE;
     /// The run left nothing to execute again.
     NoJournal = "no_journal", CONFLICT;
     /// The body is larger than a request may be.

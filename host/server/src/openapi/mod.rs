@@ -280,6 +280,7 @@ pub(crate) const TAGS: &[(&str, &str)] = &[
     ("agent", "One agent, in the profile that answers with 202."),
     ("chat", "A page for trying an agent."),
     ("runs", "One execution of one runner for one event."),
+    ("threads", "A conversation as a stream of facts, and what a front end does in it."),
     ("queue", "Runs that executors claim and execute."),
     ("actions", "Questions and actions of runs, for people."),
     ("artifacts", "Bytes that events, messages and tools refer to."),

@@ -25,6 +25,7 @@ mod runners;
 mod runs;
 mod schedules;
 mod statistics;
+mod threads;
 
 use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -81,6 +82,13 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(actions::open))
         .routes(routes!(actions::show))
         .routes(routes!(actions::respond))
+        .routes(routes!(threads::read::list))
+        .routes(routes!(threads::read::show))
+        .routes(routes!(threads::read::task))
+        .routes(routes!(threads::events::events))
+        .routes(routes!(threads::act::start))
+        .routes(routes!(threads::act::cancel))
+        .routes(routes!(threads::act::respond))
         .routes(routes!(statistics::statistics))
         .routes(routes!(audit::audit))
         .routes(routes!(operations::reload))

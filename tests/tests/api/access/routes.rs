@@ -68,6 +68,16 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/actions/{id}", Names::Action, "runs:read", "", &[]),
     ("POST", "/api/v1/actions/{id}/respond", Names::Action, "actions:respond", r#"{"decision":"decline"}"#, &[]),
     ("POST", "/api/v1/runs/{id}/cancel", Names::Run, "runs:control", "", &[409]),
+    ("GET", "/api/v1/threads", Names::Nothing, "runs:read", "", &[]),
+    ("GET", "/api/v1/threads/{id}", Names::Run, "runs:read", "", &[]),
+    ("GET", "/api/v1/threads/{id}/events", Names::Run, "runs:read", "", &[]),
+    ("GET", "/api/v1/threads/{id}/tasks/{task}", Names::Run, "runs:read", "", &[]),
+    // A thread of each workspace: the first turn creates it.
+    ("POST", "/api/v1/threads/{id}/turns", Names::Nothing, "events:write", TURN, &[]),
+    // The run may have ended.
+    ("POST", "/api/v1/threads/{id}/turns/{turn}/cancel", Names::Run, "runs:control", "", &[409]),
+    // The scope is that of another turn.
+    ("POST", "/api/v1/threads/{id}/actions/{action}/respond", Names::Action, "actions:respond", DECLINES, &[409]),
     // The run may not have ended yet, is no dead letter, and has no webhook.
     ("POST", "/api/v1/runs/{id}/retry", Names::Run, "runs:control", "", &[409]),
     ("GET", "/api/v1/dead-letters", Names::Nothing, "runs:read", "", &[]),
@@ -125,6 +135,10 @@ const ROUTES: &[Route] = &[
 
 /// A message to an agent.
 const SAYS: &str = r#"{"threadId":"said","runId":"said-1","messages":[{"id":"m-1","role":"user","content":"say x"}]}"#;
+/// A turn of a thread.
+const TURN: &str = r#"{"agent":"asks","input":{"text":"say x"},"queueIfBusy":true}"#;
+/// An answer to an action of another turn.
+const DECLINES: &str = r#"{"decision":"decline","actionScope":{"sessionId":"s","threadId":"t","turnId":"u"}}"#;
 /// A request that follows without a message.
 const LOOKS: &str = r#"{"threadId":"said","runId":"looked-1","messages":[]}"#;
 const SAYS_TOO: &str = r#"{"threadId":"said-too","runId":"said-1","messages":[{"id":"m-1","role":"user","content":"say x"}]}"#;
@@ -281,6 +295,10 @@ fn is_not_there(route: &Route, answer: &Answer) {
 /// Sends what the route takes, and gives the answer, a stream without what it says.
 async fn send(host: &Guarded, key: Option<&str>, route: &Route, id: &str) -> Answer {
     let (method, path, _, _, body, _) = route;
+    // An action has the id of its run in it, and the run is a thread of its own.
+    let thread = if path.ends_with("/turns") { "started" } else { id.split('.').next().unwrap_or_default() };
+    let path = path.replace("/threads/{id}", &format!("/threads/{thread}"));
+    let path = path.replace("{task}", id).replace("{turn}", id).replace("{action}", id);
     let path = path.replace("{id}", id).replace("{run_id}", id).replace("{function}", "state.get");
     let path = path.replace("{artifact_id}", nobodys(Names::Artifact)).replace("{webhook}", "nobody").replace("{name}", "nobody");
     let path = path.replace("{agent}", "asks").replace("{thread}", id).replace("{run}", id).replace("{file}", "chat.js");

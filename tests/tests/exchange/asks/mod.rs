@@ -14,4 +14,5 @@ mod memory;
 mod outcomes;
 mod questions;
 mod secrets;
+mod threads;
 mod waiting;

@@ -1,0 +1,30 @@
+//! Runtime facts: the one ordered stream of a thread, as a front end reads it.
+//!
+//! A *turn* is a run, a *thread* a conversation. The facts of a turn are a pure function of its run, its terms, its event and
+//! its record; the crate reads no file, no socket and no clock, and stores nothing.
+//!
+//! - [`fact`]: the envelope of a fact, its scope ids and its references;
+//! - [`kind`]: the closed list of types;
+//! - [`failure`]: the closed list of failure categories, and a hint for each code of the host;
+//! - [`safe`]: what may stand in a payload;
+//! - [`project`]: the record of a run, as facts;
+//! - [`thread`], [`task`]: read models, each a fold of the stream; [`model`]: references in them;
+//! - [`shape`]: other shapes of a fact.
+
+pub mod fact;
+pub mod failure;
+pub mod kind;
+pub mod model;
+pub mod project;
+pub mod safe;
+pub mod shape;
+pub mod task;
+pub mod thread;
+
+pub use fact::{Fact, RefKind, Refs};
+pub use failure::{FailureCategory, recovery_hint};
+pub use kind::FactType;
+pub use project::{Children, PROJECTION, Projector, ThreadIds, Turn, TurnTerms};
+pub use shape::Shape;
+pub use task::{TaskFold, TaskSnapshot};
+pub use thread::{QueuedTurn, ThreadReadModel, ThreadStatus};

@@ -1,0 +1,378 @@
+//! Requests of a run to people and clients: approvals, questions, effects in doubt, calls of client tools.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    ids::{Ids, Kind},
+    ordered::Opened,
+    out::{Draft, Out},
+    texts::Texts,
+    tools::{Call, Outcome, Tools},
+};
+use crate::{
+    fact::{RefKind, ScopeIds, timestamp},
+    failure::FailureCategory,
+    kind::FactType,
+    safe::{line, small},
+};
+
+/// The actions of an attempt.
+#[derive(Debug, Default)]
+pub(super) struct Actions {
+    /// Without an end.
+    open: Opened<OpenAction>,
+    /// Decided, and being carried out: the calls that the outcome ends, by the action.
+    acting: Opened<String>,
+    /// The open actions of calls.
+    by_call: HashMap<String, String>,
+}
+
+#[derive(Debug)]
+struct OpenAction {
+    scope: ScopeIds,
+    asks_permission: bool,
+    /// The call that ends with the action, as the runner names it.
+    call: Option<String>,
+    is_client_tool: bool,
+    title: String,
+}
+
+/// Something is asked.
+#[derive(Deserialize)]
+pub(super) struct Request {
+    #[serde(default)]
+    action_id: Option<String>,
+    #[serde(flatten)]
+    more: Map<String, Value>,
+}
+
+/// An answer.
+#[derive(Deserialize)]
+pub(super) struct Answer {
+    action_id: String,
+    #[serde(default)]
+    decision: String,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    answer: Option<Value>,
+    #[serde(default)]
+    by: Option<String>,
+}
+
+/// The outcome of an action.
+#[derive(Deserialize)]
+pub(super) struct End {
+    action_id: String,
+    #[serde(default)]
+    outcome: String,
+    #[serde(default)]
+    decision: Option<String>,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    by: Option<String>,
+    #[serde(default)]
+    result: Value,
+    #[serde(default)]
+    error: Option<EndError>,
+    #[serde(default)]
+    duration_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct EndError {
+    #[serde(default)]
+    category: Option<Value>,
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+impl Actions {
+    pub(super) fn requested(
+        &mut self,
+        out: &mut Out,
+        ids: &mut Ids,
+        texts: &mut Texts,
+        tools: &mut Tools,
+        request: Request,
+        sequence: u64,
+    ) {
+        let Request { action_id, mut more } = request;
+        let given = action_id.unwrap_or_else(|| format!("{}.e{sequence}", ids.run()));
+        if self.open.has(&given) || self.acting.has(&given) {
+            return out.warn("duplicate_action", "an action was asked for that had been asked for before");
+        }
+        let kind = text(&more, "kind").unwrap_or("platform_action").to_owned();
+        let name = text(&more, "action").unwrap_or("action").to_owned();
+        let is_client_tool = kind == "client_tool";
+        let call = match kind.as_str() {
+            "platform_action" => {
+                let parameters = json!({
+                    "target": more.remove("target").unwrap_or_default(), "payload": more.remove("payload").unwrap_or_default(),
+                });
+                let call = Call {
+                    name: &given,
+                    tool: &name,
+                    parameters: Some(parameters),
+                    parameters_bytes: None,
+                    message: None,
+                    executor: "platform",
+                };
+                self.release(out, &given);
+                Some((given.clone(), tools.begin(out, ids, texts, call)))
+            }
+            "client_tool" => {
+                let call_id = text(&more, "tool_call_id").unwrap_or(&given).to_owned();
+                let tool = text(&more, "tool_name").unwrap_or_default().to_owned();
+                let parameters = more.remove("parameters");
+                let call =
+                    Call { name: &call_id, tool: &tool, parameters, parameters_bytes: None, message: None, executor: "client" };
+                self.release(out, &call_id);
+                let scope = tools.begin(out, ids, texts, call);
+                Some((call_id, scope))
+            }
+            _ => None,
+        };
+        let (call, of_call) = call.map_or((None, ScopeIds::default()), |(name, scope)| (Some(name), scope));
+        if text(&more, "policy") == Some("allow") {
+            out.say(
+                Draft::new(FactType::PermissionEvaluated)
+                    .in_scope(&of_call)
+                    .with("decision", "allow")
+                    .with("decisionSource", "policy")
+                    .with("action", line(&name)),
+            );
+            if let Some(call) = call {
+                self.acting.open(&given, call);
+            }
+            return;
+        }
+        let scope = ScopeIds { action_id: Some(ids.of(Kind::Action, &given)), ..of_call };
+        let asks_permission = matches!(kind.as_str(), "platform_action" | "effect_in_doubt");
+        let tool = text(&more, "tool_name").unwrap_or_default();
+        let title = text(&more, "title").map(line).unwrap_or_else(|| match kind.as_str() {
+            "client_tool" => format!("Call of the client's tool {}", line(tool)),
+            _ => line(&name),
+        });
+        let expires_at = more.get("expires_at").and_then(Value::as_u64).map(timestamp);
+        if asks_permission {
+            out.say(
+                Draft::new(FactType::PermissionRequested)
+                    .in_scope(&scope)
+                    .with("decision", "ask")
+                    .with("decisionSource", "policy")
+                    .with("action", line(&name))
+                    .with_some("expiresAt", expires_at.clone()),
+            );
+        }
+        let action_type = match kind.as_str() {
+            "platform_action" => "permission",
+            "effect_in_doubt" => "interrupt",
+            "client_tool" => "client_tool",
+            _ if text(&more, "question") == Some("plan_review") => "plan_review",
+            _ => "structured_input",
+        };
+        let decisions = more.get("decisions").and_then(Value::as_array).cloned().unwrap_or_default();
+        let options: Vec<Value> = decisions
+            .iter()
+            .filter_map(Value::as_str)
+            .take(16)
+            .map(|decision| json!({ "id": decision, "label": decision, "destructive": matches!(decision, "deny" | "skip") }))
+            .collect();
+        let mut draft = Draft::new(FactType::ActionRequired)
+            .in_scope(&scope)
+            .with("actionType", action_type)
+            .with("owner", if asks_permission { "policy" } else { "runtime" })
+            .with("title", title.as_str())
+            .with_some("description", text(&more, "description").or_else(|| text(&more, "message")).map(line))
+            .with("options", options)
+            .with_some("question", text(&more, "question").map(line))
+            .with_some("expiresAt", expires_at);
+        match more.remove("answer_schema").filter(|schema| !schema.is_null()) {
+            // A form that would be another without its secrets is read where it is.
+            Some(schema) => match small(schema.clone()) {
+                Some(safe) if safe == schema => draft = draft.with("inputSchema", safe),
+                _ => {
+                    let uri = out.event_uri();
+                    draft = draft.refers(RefKind::Raw, uri.as_str()).with("inputSchemaRef", uri);
+                }
+            },
+            None => draft = draft.with("inputSchema", Value::Null),
+        }
+        out.say(draft);
+        if let Some(call) = &call {
+            self.by_call.insert(call.clone(), given.clone());
+        }
+        self.open.open(&given, OpenAction { scope, asks_permission, call, is_client_tool, title });
+    }
+
+    /// An answer was given.
+    pub(super) fn answered(&mut self, out: &mut Out, tools: &mut Tools, answer: Answer) {
+        let Some(action) = self.close_one(&answer.action_id) else { return };
+        let is_refusal = matches!(answer.decision.as_str(), "deny" | "decline" | "skip");
+        let uri = out.event_uri();
+        let shown = answer.answer.clone().filter(|_| !action.is_client_tool).map(small);
+        let draft = action
+            .draft(FactType::ActionResolved)
+            .with("decision", line(&answer.decision))
+            .with_some("decidedBy", answer.by.as_deref().map(line))
+            .with_some("reason", answer.reason.as_deref().map(line));
+        out.say(match shown {
+            Some(Some(shown)) => draft.with("answer", shown),
+            Some(None) => draft.refers(RefKind::Raw, uri.as_str()).with("answerRef", uri),
+            None => draft,
+        });
+        if action.asks_permission {
+            out.say(action.permission(if is_refusal { "deny" } else { "allow" }, answer.by.as_deref()));
+        }
+        if let Some(call) = &action.call {
+            if is_refusal {
+                let (reason_code, error) = match &answer.reason {
+                    Some(reason) => ("denied_by_person", format!("refused: {reason}")),
+                    None => ("denied_by_person", "refused".to_owned()),
+                };
+                out.say(action.draft(FactType::PermissionDenied).with("reasonCode", reason_code));
+                let outcome =
+                    Outcome::Failed { category: FailureCategory::PermissionDenied, code: "permission_denied", error: &error };
+                tools.finish(out, call, outcome, None);
+            } else if action.is_client_tool {
+                let answer = answer.answer.unwrap_or_default();
+                let error = answer.get("error").and_then(Value::as_str);
+                let outcome = match error {
+                    Some(error) => Outcome::Failed { category: FailureCategory::ToolFailed, code: "tool_error", error },
+                    None => Outcome::Result(answer.get("content").cloned().unwrap_or_default()),
+                };
+                tools.finish(out, call, outcome, None);
+            } else {
+                self.acting.open(&answer.action_id, call.clone());
+            }
+        }
+        self.status(out);
+    }
+
+    /// The outcome, after which nothing comes.
+    pub(super) fn ended(&mut self, out: &mut Out, tools: &mut Tools, end: End) {
+        if let Some(action) = self.close_one(&end.action_id) {
+            // Nobody has answered, or the answer is in the outcome alone.
+            let kind = match end.outcome.as_str() {
+                "expired" => FactType::ActionExpired,
+                "executed" | "failed" | "denied" | "submitted" | "declined" | "repeat" | "skip" => FactType::ActionResolved,
+                _ => FactType::ActionCanceled,
+            };
+            let decision = end.decision.clone().unwrap_or_else(|| end.outcome.clone());
+            let draft = action.draft(kind).with("decision", line(&decision));
+            out.say(
+                draft.with_some("decidedBy", end.by.as_deref().map(line)).with_some("reason", end.reason.as_deref().map(line)),
+            );
+            if action.asks_permission {
+                let decision = match kind {
+                    FactType::ActionExpired => "expired",
+                    FactType::ActionCanceled => "canceled",
+                    _ if matches!(end.outcome.as_str(), "executed" | "failed" | "repeat") => "allow",
+                    _ => "deny",
+                };
+                out.say(action.permission(decision, end.by.as_deref()));
+            }
+            if let Some(call) = &action.call {
+                end.finish(out, tools, call);
+            }
+            return self.status(out);
+        }
+        if let Some(call) = self.acting.close(&end.action_id) {
+            self.release(out, &call);
+            end.finish(out, tools, &call);
+        }
+    }
+
+    /// A call ends by itself, or something else is asked about it: nothing may follow its end, and one answer ends it.
+    pub(super) fn release(&mut self, out: &mut Out, call: &str) {
+        let Some(action) = self.by_call.remove(call).and_then(|id| self.open.close(&id)) else { return };
+        out.say(action.draft(FactType::ActionCanceled).with("reason", "the call ended before the answer"));
+        if action.asks_permission {
+            out.say(action.permission("canceled", None));
+        }
+        self.status(out);
+    }
+
+    /// Takes an open action.
+    fn close_one(&mut self, id: &str) -> Option<OpenAction> {
+        let action = self.open.close(id)?;
+        if let Some(call) = &action.call {
+            self.by_call.remove(call);
+        }
+        Some(action)
+    }
+
+    fn status(&self, out: &mut Out) {
+        let phase = if self.open.is_empty() { "acting" } else { "waiting" };
+        out.say(Draft::new(FactType::RunStatus).with("phase", phase));
+    }
+
+    /// Cancels what is open. The calls are ended by [`Tools::close`].
+    pub(super) fn close(&mut self, out: &mut Out, why: &str) {
+        for (_, action) in self.open.close_all() {
+            out.say(action.draft(FactType::ActionCanceled).with("reason", why));
+            if action.asks_permission {
+                out.say(action.permission("canceled", None));
+            }
+        }
+        self.acting.close_all();
+        self.by_call.clear();
+    }
+}
+
+impl OpenAction {
+    fn draft(&self, kind: FactType) -> Draft {
+        Draft::new(kind).in_scope(&self.scope).with("title", self.title.as_str())
+    }
+
+    fn permission(&self, decision: &str, by: Option<&str>) -> Draft {
+        Draft::new(FactType::PermissionResolved)
+            .in_scope(&self.scope)
+            .with("decision", decision)
+            .with("decisionSource", if by.is_some() { "person" } else { "host" })
+    }
+}
+
+impl End {
+    /// Ends the call of the action.
+    fn finish(&self, out: &mut Out, tools: &mut Tools, call: &str) {
+        let error = self.error.as_ref();
+        let outcome = match self.outcome.as_str() {
+            "executed" | "submitted" => Outcome::Result(match &self.result {
+                Value::Null => Value::Null,
+                Value::String(text) => Value::String(text.clone()),
+                other => Value::String(crate::safe::redacted(other.clone()).to_string()),
+            }),
+            "failed" => {
+                let named = error.and_then(|error| error.category.as_ref()).and_then(Value::as_str);
+                let code = named.or(error.map(|error| error.code.as_str())).unwrap_or("tool_error");
+                let category = FailureCategory::of_code(code).unwrap_or(FailureCategory::ToolFailed);
+                Outcome::Failed { category, code, error: error.map_or("the action failed", |error| error.message.as_str()) }
+            }
+            "denied" | "declined" | "skip" => {
+                let error = self.reason.as_deref().unwrap_or("refused");
+                Outcome::Failed { category: FailureCategory::PermissionDenied, code: "permission_denied", error }
+            }
+            "expired" => {
+                let error = "nobody answered in time";
+                Outcome::Failed { category: FailureCategory::RequiresUserAction, code: "expired", error }
+            }
+            _ => {
+                let error = self.reason.as_deref().unwrap_or("the run no longer waits for it");
+                Outcome::Failed { category: FailureCategory::Cancelled, code: "cancelled", error }
+            }
+        };
+        tools.finish(out, call, outcome, self.duration_ms);
+    }
+}
+
+fn text<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    members.get(name).and_then(Value::as_str)
+}

@@ -1,0 +1,225 @@
+//! Calls of models, and what they cost.
+
+use agent_host_protocol::{message::TokenUsage, run::ModelUsage};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    ids::{Ids, Kind},
+    ordered::Opened,
+    out::{Draft, Out, Source},
+};
+use crate::{failure::FailureCategory, kind::FactType, safe::line};
+
+/// Calls of models that have not ended.
+#[derive(Debug, Default)]
+pub(super) struct Models {
+    open: Opened<OpenCall>,
+    /// True if a model was called in this attempt.
+    any: bool,
+}
+
+#[derive(Debug)]
+struct OpenCall {
+    id: String,
+    model: String,
+}
+
+/// A call begins.
+#[derive(Deserialize)]
+pub(super) struct CallStart {
+    model_call_id: String,
+    #[serde(default)]
+    model_id: String,
+    #[serde(default)]
+    operation: Option<String>,
+}
+
+/// A call has ended.
+#[derive(Deserialize)]
+pub(super) struct CallEnd {
+    model_call_id: String,
+    #[serde(default)]
+    model_id: String,
+    #[serde(default)]
+    finish_reason: Option<String>,
+    #[serde(default)]
+    duration_ms: Option<u64>,
+    #[serde(default)]
+    cost_micros: Option<u64>,
+    #[serde(default)]
+    usage: Option<Usage>,
+    #[serde(default)]
+    error: Option<CallError>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Usage {
+    Known(TokenUsage),
+    Unknown(serde::de::IgnoredAny),
+}
+
+/// An error in a fact of the host.
+#[derive(Deserialize)]
+pub(super) struct CallError {
+    #[serde(default)]
+    category: Option<Value>,
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+impl CallError {
+    /// The category of the failure, and whether another try may succeed.
+    fn judged(&self, otherwise: FailureCategory) -> (FailureCategory, bool) {
+        let named = self.category.as_ref().and_then(Value::as_str);
+        let category = named.and_then(FailureCategory::of_code).or_else(|| FailureCategory::of_code(&self.code));
+        let category = category.filter(|category| *category != FailureCategory::InternalError).unwrap_or(otherwise);
+        (category, is_retryable(category))
+    }
+
+    fn code(&self) -> &str {
+        self.category.as_ref().and_then(Value::as_str).unwrap_or(&self.code)
+    }
+}
+
+/// True if the same call may succeed later, by its category.
+pub(super) const fn is_retryable(category: FailureCategory) -> bool {
+    matches!(
+        category,
+        FailureCategory::RateLimit
+            | FailureCategory::StreamInterrupted
+            | FailureCategory::HostRestarted
+            | FailureCategory::Conflict
+    )
+}
+
+impl Models {
+    /// True if a model was called in this attempt.
+    pub(super) const fn any(&self) -> bool {
+        self.any
+    }
+
+    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, start: &CallStart) {
+        self.any = true;
+        if self.open.has(&start.model_call_id) {
+            return out.warn("duplicate_model_start", "a model call began that had begun before");
+        }
+        let id = ids.of(Kind::Model, &start.model_call_id);
+        out.say(
+            Draft::new(FactType::ModelRequested)
+                .scope(|scope| scope.model_request_id = Some(id.clone()))
+                .with("model", start.model_id.as_str())
+                .with("origin", "host")
+                .with_some("operation", start.operation.as_deref()),
+        );
+        self.open.open(&start.model_call_id, OpenCall { id, model: start.model_id.clone() });
+    }
+
+    pub(super) fn ended(&mut self, out: &mut Out, end: CallEnd) {
+        let Some(call) = self.open.close(&end.model_call_id) else {
+            return out.warn("model_end_without_start", "a model call ended that had not begun");
+        };
+        let model = if end.model_id.is_empty() { call.model } else { end.model_id };
+        if let Some(error) = &end.error {
+            let (category, retryable) = error.judged(FailureCategory::ModelFailed);
+            failed(out, &call.id, Some(&model), category, &error.message, error.code(), retryable);
+            if category == FailureCategory::RateLimit {
+                out.say(
+                    Draft::new(FactType::RateLimitHit)
+                        .scope(|scope| scope.model_request_id = Some(call.id.clone()))
+                        .with("kind", "model")
+                        .with("model", model.as_str())
+                        .with("retryAfter", Value::Null)
+                        .with("reason", "the provider names no time, or the host has waited for it already"),
+                );
+            }
+        }
+        let (usage, reason) = match (end.usage, end.error.is_some()) {
+            (Some(Usage::Known(usage)), _) => (Some(tokens(&usage)), None),
+            (Some(Usage::Unknown(_)), _) => (None, Some("provider_did_not_report")),
+            (None, true) => (None, Some("call_failed")),
+            (None, false) => (None, Some("not_recorded")),
+        };
+        let draft = Draft::new(FactType::CostRecorded)
+            .scope(|scope| scope.model_request_id = Some(call.id.clone()))
+            .with("model", model)
+            .with_some("durationMs", end.duration_ms)
+            .with_some("stopReason", end.finish_reason);
+        out.say(cost(draft, usage, reason, end.cost_micros));
+    }
+
+    /// Ends the calls that nobody waits for any more.
+    pub(super) fn close(&mut self, out: &mut Out, category: FailureCategory, why: &str) {
+        for (_, call) in self.open.close_all() {
+            failed(out, &call.id, Some(&call.model), category, why, category.as_str(), is_retryable(category));
+        }
+        self.any = false;
+    }
+}
+
+fn failed(out: &mut Out, id: &str, model: Option<&str>, category: FailureCategory, message: &str, code: &str, retryable: bool) {
+    out.say(
+        Draft::new(FactType::ModelFailed)
+            .scope(|scope| scope.model_request_id = Some(id.to_owned()))
+            .with_some("model", model)
+            .with("failureCategory", category.as_str())
+            .with("error", line(message))
+            .with("code", line(code))
+            .with("retryable", retryable)
+            .with("recoveryHint", category.hint()),
+    );
+}
+
+/// The cost of something: what is not known is said, with the reason.
+fn cost(draft: Draft, usage: Option<Value>, reason: Option<&str>, micros: Option<u64>) -> Draft {
+    let draft = match (usage, reason) {
+        (Some(usage), _) => draft.with("status", "recorded").with("usage", usage),
+        (None, reason) => {
+            draft.with("status", "unknown").with("usage", Value::Null).with("reason", reason.unwrap_or("not_recorded"))
+        }
+    };
+    match micros {
+        Some(micros) => draft.with("amountMicros", micros).with("amountStatus", "recorded"),
+        None => {
+            draft.with("amountMicros", Value::Null).with("amountStatus", "unavailable").with("amountReason", "no_price_known")
+        }
+    }
+}
+
+fn tokens(usage: &TokenUsage) -> Value {
+    let mut members = Map::new();
+    members.insert("input".to_owned(), usage.input.into());
+    members.insert("output".to_owned(), usage.output.into());
+    members.insert("total".to_owned(), usage.input.saturating_add(usage.output).into());
+    members.insert("cached".to_owned(), json!(usage.cached_input));
+    members.insert("reasoning".to_owned(), json!(usage.reasoning));
+    Value::Object(members)
+}
+
+/// The use of models that a runner reports of itself.
+pub(super) fn claimed(out: &mut Out, usage: &TokenUsage) {
+    let draft = Draft::new(FactType::CostRecorded).with("model", Value::Null).with("claimed", true).by(Source::Runner);
+    out.say(cost(draft, Some(tokens(usage)), None, None));
+}
+
+/// The use of models by a child run.
+pub(super) fn of_child(out: &mut Out, task: &str, usage: Option<&ModelUsage>) {
+    let draft = Draft::new(FactType::CostRecorded)
+        .scope(|scope| {
+            scope.task_id = Some(task.to_owned());
+            scope.subagent_id = Some(task.to_owned());
+        })
+        .with("model", Value::Null);
+    let known = usage.filter(|usage| usage.calls > usage.unmeasured_calls);
+    let value = known.map(|usage| {
+        json!({
+            "input": usage.input, "output": usage.output, "total": usage.tokens(),
+            "cached": usage.cached_input, "reasoning": usage.reasoning, "unmeasuredCalls": usage.unmeasured_calls,
+        })
+    });
+    let reason = if usage.is_none_or(|usage| usage.calls == 0) { "no_model_called" } else { "provider_did_not_report" };
+    out.say(cost(draft, value, Some(reason), usage.and_then(|usage| usage.cost_micros)));
+}

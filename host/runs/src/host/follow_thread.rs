@@ -1,0 +1,130 @@
+//! Following a thread: the facts of its turns as they come, on through later turns.
+
+use std::{collections::VecDeque, time::Duration};
+
+use agent_host_facts::{Fact, Projector};
+use agent_host_protocol::{Run, RunEvent, RunId, RunStatus};
+use futures_util::{
+    Stream, StreamExt,
+    stream::{self, BoxStream},
+};
+use tokio::sync::watch;
+
+use super::{
+    follow,
+    threads::{LedgerChildren, ThreadError, ThreadKey, Threads},
+};
+use crate::{lifecycle::Runs, record::HostError};
+
+/// Pause of a follower of an idle thread after a commit, so that a busy host wakes it some ten times a second.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Pauses after which a follower reads the thread again, whatever its newest message says: a run may be tried again for an
+/// earlier one.
+const PAUSES: u32 = 20;
+
+/// Follows one thread.
+struct ThreadFollower {
+    runs: Runs,
+    threads: Threads,
+    key: ThreadKey,
+    after: u64,
+    /// The turn that is followed, or comes next.
+    index: usize,
+    /// The number of the first fact of that turn.
+    next: u64,
+    current: Option<FollowedTurn>,
+    out: VecDeque<Fact>,
+    commits: watch::Receiver<()>,
+}
+
+struct FollowedTurn {
+    run: Run,
+    projector: Projector,
+    events: BoxStream<'static, Result<RunEvent, HostError>>,
+}
+
+/// The facts of a thread after the number `after`, as they come, on through later turns. The stream ends when the host goes
+/// down.
+///
+/// The stream is pulled: a slow or stopped reader delays no other reader and no run.
+pub(crate) fn follow_thread(
+    runs: &Runs,
+    threads: Threads,
+    key: ThreadKey,
+    after: u64,
+) -> impl Stream<Item = Result<Fact, HostError>> + Send + 'static + use<> {
+    let follower = ThreadFollower {
+        commits: threads.ledger().commits(),
+        runs: runs.clone(),
+        threads,
+        key,
+        after,
+        index: 0,
+        next: 1,
+        current: None,
+        out: VecDeque::new(),
+    };
+    stream::try_unfold(follower, |mut follower| async move { Ok(follower.next().await?.map(|fact| (fact, follower))) })
+}
+
+impl ThreadFollower {
+    async fn next(&mut self) -> Result<Option<Fact>, HostError> {
+        loop {
+            if let Some(fact) = self.out.pop_front() {
+                return Ok(Some(fact));
+            }
+            if let Some(turn) = &mut self.current {
+                let Some(event) = turn.events.next().await else { return Ok(None) };
+                let children = LedgerChildren(self.threads.ledger().clone());
+                let facts = turn.projector.push(&event?, &children);
+                self.out.extend(facts.into_iter().filter(|fact| fact.sequence > self.after));
+                if turn.projector.is_over() {
+                    let next = turn.projector.next_sequence();
+                    self.threads.seen(&turn.run, next - self.next);
+                    (self.next, self.index, self.current) = (next, self.index + 1, None);
+                }
+                continue;
+            }
+            // Read before the thread is, so that no change is missed.
+            let mark = self.threads.mark(&self.key)?;
+            if !self.begin().await? && !self.wait(&mark).await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Begins the next turn; false where none has begun.
+    async fn begin(&mut self) -> Result<bool, HostError> {
+        let (threads, key) = (self.threads.clone(), self.key.clone());
+        let (index, next, after) = (self.index, self.next, self.after);
+        let found = tokio::task::spawn_blocking(move || threads.place(&key, index, next, after)).await;
+        let found = found.map_err(|error| HostError::Internal(error.to_string()))?;
+        let (index, next, turn) = match found {
+            Ok(found) => found,
+            Err(ThreadError::Ledger(error)) => return Err(error.into()),
+            Err(error) => return Err(HostError::NotFound(error.to_string())),
+        };
+        (self.index, self.next) = (index, next);
+        let Some((record, turn)) = turn else { return Ok(false) };
+        let events = follow::follow(&self.runs, record.run.run_id, 0)?.boxed();
+        let mut projector = Projector::new(turn);
+        self.out.extend(projector.begin().into_iter().filter(|fact| fact.sequence > self.after));
+        self.current = Some(FollowedTurn { run: record.run, projector, events });
+        Ok(true)
+    }
+
+    /// Waits until another turn may have begun; false when the host goes down.
+    async fn wait(&mut self, before: &[(RunId, RunStatus)]) -> Result<bool, HostError> {
+        for _ in 0..PAUSES {
+            tokio::select! {
+                changed = self.commits.changed() => if changed.is_err() { return Ok(false) },
+                () = self.runs.stopping.cancelled() => return Ok(false),
+            }
+            tokio::time::sleep(PAUSE).await;
+            if self.threads.mark(&self.key)? != before {
+                break;
+            }
+        }
+        Ok(true)
+    }
+}
