@@ -343,10 +343,11 @@ impl Ledger {
         let shared = self.shared();
         shared.disk.check(DiskNeed::NewEvent)?;
         let (operation, bytes, answer) = AddRunOperation::prepare(new)?;
-        let run = Arc::clone(&operation.run);
+        let (run, digest) = (Arc::clone(&operation.run), Arc::clone(&operation.digest));
         self.admit(Operation::AddRun(operation), bytes).await?;
         let run_no = self.answer(answer).await?;
-        Ok(RunRecord { run_no, run: Arc::unwrap_or_clone(run) })
+        let run = Run { record_digest: digest.get().copied(), ..Arc::unwrap_or_clone(run) };
+        Ok(RunRecord { run_no, run })
     }
 
     /// Adds an artifact whose blob is written. The artifact is durable and readable when this function returns; hold the
