@@ -129,6 +129,12 @@ impl Client {
         Ok(Recording::parse(&text)?)
     }
 
+    /// The evidence of a run, as it arrives.
+    pub(crate) async fn evidence(&self, id: RunId) -> Result<Download, Failure> {
+        let request = self.http.get(self.at(&format!("api/v1/runs/{id}/evidence"), &[])?).timeout(RECORDING);
+        Ok(Download(self.send(request).await?))
+    }
+
     /// A new run that shares the first calls of another.
     pub(crate) async fn fork(&self, id: RunId, request_body: &serde_json::Value) -> Result<Run, Failure> {
         let url = self.at(&format!("api/v1/runs/{id}/fork"), &[])?;
@@ -230,6 +236,17 @@ impl Client {
             cause = deeper;
         }
         Failure::new("unreachable", format!("{} does not answer: {cause}", self.base))
+    }
+}
+
+/// The body of an answer, in pieces.
+pub(crate) struct Download(Response);
+
+impl Download {
+    /// The next piece; `None` at the end of the body.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+        let piece = self.0.chunk().await.map_err(|error| Failure::new("broken_stream", error.to_string()))?;
+        Ok(piece.map(Into::into))
     }
 }
 

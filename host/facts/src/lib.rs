@@ -9,13 +9,19 @@
 //! - [`safe`]: what may stand in a payload;
 //! - [`project`]: the record of a run, as facts;
 //! - [`thread`], [`task`]: read models, each a fold of the stream; [`model`]: references in them;
-//! - [`shape`]: other shapes of a fact.
+//! - [`shape`]: other shapes of a fact;
+//! - [`json`]: strict JSON of one line, for files from outside;
+//! - [`rules`]: the rules for logs of such facts, from whichever runtime;
+//! - [`evidence`]: a run as lines that are chained by hashes, made and verified.
 
+pub mod evidence;
 pub mod fact;
 pub mod failure;
+pub mod json;
 pub mod kind;
 pub mod model;
 pub mod project;
+pub mod rules;
 pub mod safe;
 pub mod shape;
 pub mod task;

@@ -342,9 +342,10 @@ impl Ledger {
         let shared = self.shared();
         shared.disk.check(DiskNeed::NewEvent)?;
         let (operation, bytes, answer) = AddRunOperation::prepare(new)?;
-        let run = Arc::clone(&operation.run);
+        let (mut run, digest) = (Arc::clone(&operation.run), Arc::clone(&operation.digest));
         self.admit(Operation::AddRun(operation), bytes).await?;
         let run_no = self.answer(answer).await?;
+        Arc::make_mut(&mut run).record_digest = digest.get().copied();
         Ok(RunRecord { run_no, run })
     }
 

@@ -38,6 +38,7 @@ pub(crate) fn run(event_id: EventId) -> Run {
         cancel_requested_at: None,
         cancel_reason: None,
         last_sequence: 0,
+        record_digest: None,
         usage: None,
         usage_by_model: BTreeMap::new(),
         claimed_usage: None,

@@ -289,6 +289,18 @@ impl EventSource {
     /// Every one. An index in this list is the number that the ledger stores.
     pub const ALL: [Self; 5] = [Self::Runner, Self::Host, Self::Executor, Self::Person, Self::Client];
 
+    /// The author as JSON shows it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Runner => "runner",
+            Self::Host => "host",
+            Self::Executor => "executor",
+            Self::Person => "person",
+            Self::Client => "client",
+        }
+    }
+
     /// The author of an event of this type that was stored before the author was: the host for the types that only the host
     /// writes, people for their answers, else the runner.
     #[must_use]

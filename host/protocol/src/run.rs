@@ -11,6 +11,7 @@ use crate::{
     grant::ConversationKey,
     id::{EventId, RunId, RunnerId},
     message::{Message, TokenUsage},
+    record_digest::RecordDigest,
     time::Timestamp,
 };
 
@@ -418,6 +419,11 @@ pub struct Run {
     pub cancel_reason: Option<String>,
     /// Number of events.
     pub last_sequence: u64,
+    /// Digest of these events and of the event that the run answers: evidence is compared with it. Absent in runs that were created
+    /// before the host kept it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub record_digest: Option<RecordDigest>,
     /// Use of models by the run, as the host measured it, all models together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<ModelUsage>,

@@ -43,6 +43,7 @@ pub use crate::{
     execution::metrics::{self, Metrics},
     host::{
         BackupReport, Host, Readiness, backup_to,
+        evidence::Evidence,
         follow::FeedStream,
         inspect,
         recording::{RecordedBlob, RecordedSegment, Recording, journaled_calls},

@@ -157,6 +157,7 @@ impl Sample {
             finished_at: None,
             deadline_at: None,
             last_sequence: 0,
+            record_digest: None,
             usage: None,
             usage_by_model: BTreeMap::new(),
             claimed_usage: None,

@@ -5,9 +5,11 @@ mod actions;
 mod backend;
 mod completions;
 mod config;
+mod conformance;
 mod create;
 mod deliveries;
 mod event_text;
+mod evidence;
 mod executors;
 mod fork;
 mod inspect;
@@ -73,6 +75,8 @@ pub(crate) enum Command {
     Executors(executors::Executors),
     #[command(subcommand)]
     DeadLetters(create::DeadLetters),
+    #[command(subcommand)]
+    Evidence(evidence::EvidenceCommand),
     Replay(replay::Replay),
     Fork(fork::Fork),
     #[command(subcommand)]
@@ -83,6 +87,7 @@ pub(crate) enum Command {
     Knowledge(knowledge::KnowledgeCommand),
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    Conformance(conformance::Conformance),
     #[command(name = "openapi")]
     OpenApi(openapi::OpenApi),
     Completions(completions::Completions),
@@ -95,6 +100,7 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
     match &cli.command {
         Command::Completions(args) => return args.execute(),
         Command::OpenApi(args) => return args.execute(),
+        Command::Conformance(args) => return args.execute(output),
         _ => {}
     }
     let settings = Settings::load(&cli.global)?;
@@ -104,6 +110,7 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Run(args) => args.execute(settings.config, output).await,
         Command::Runners(args) => args.execute(&settings.config, output).await,
         Command::Inspect(args) => args.execute(&settings.config, output).await,
+        Command::Evidence(command) => command.execute(&settings.config, output).await,
         Command::Replay(args) => args.execute(&settings.config, output).await,
         Command::Fork(args) => args.execute(&settings.config, output).await,
         Command::Actions(command) => command.execute(&settings.config, output).await,
@@ -121,5 +128,6 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Statistics(args) => args.execute(&settings.config, output).await,
         Command::Completions(args) => args.execute(),
         Command::OpenApi(args) => args.execute(),
+        Command::Conformance(args) => args.execute(output),
     }
 }

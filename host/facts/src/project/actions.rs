@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{
     ids::{Ids, Kind},
     ordered::Opened,
-    out::{Draft, Out},
+    out::{Draft, Out, Source},
     texts::Texts,
     tools::{Call, Outcome, Tools},
 };
@@ -143,6 +143,8 @@ impl Actions {
         if text(&more, "policy") == Some("allow") {
             out.say(
                 Draft::new(FactType::PermissionEvaluated)
+                    // The policy is the host's, whoever asks.
+                    .by(Source::Host)
                     .in_scope(&of_call)
                     .with("decision", "allow")
                     .with("decisionSource", "policy")

@@ -6,10 +6,11 @@ use agent_host_protocol::{EventSource, ResultKind, RunEvent, RunId};
 use proptest::prelude::*;
 use serde_json::{Value, json, value::to_raw_value};
 
-use super::{ChildOutput, Children, Projector, claims, tests};
+use super::{ChildOutput, Children, Projector, Turn, claims, tests};
 use crate::{
     fact::Fact,
     kind::FactType,
+    rules,
     safe::{MAX_TEXT_CHARS, is_secret_key},
     thread::ThreadReadModel,
 };
@@ -310,6 +311,17 @@ proptest! {
         prop_assert_eq!(facts.iter().filter(|fact| fact.kind.is_turn_terminal()).count(), 1);
         prop_assert_eq!(facts.last().unwrap().kind, FactType::SnapshotUpdated);
         prop_assert_eq!(projector.next_sequence(), first + facts.len() as u64);
+
+        // The rules for logs from outside find nothing either.
+        let mut from_first = Projector::new(Turn { first_sequence: 1, ..turn.clone() });
+        let mut log = from_first.begin();
+        for event in &record {
+            log.extend(from_first.push(event, &Outputs));
+        }
+        let lines: String = log.iter().map(|fact| serde_json::to_string(fact).unwrap() + "\n").collect();
+        let report = rules::check(lines.as_bytes(), rules::Options::default());
+        // A run without a start has no results: such a record is only of this test.
+        prop_assert!(report.conforms || !started, "{:#?}\n{}", report.findings, lines);
 
         // A reader that sees events twice, and cuts the record anywhere, has the same facts.
         let mut again = Projector::new(turn);

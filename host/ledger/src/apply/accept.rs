@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use agent_host_protocol::{EventId, Run, Timestamp, grant::ConversationKey};
+use agent_host_protocol::{EventId, RecordDigest, Run, Timestamp, grant::ConversationKey};
 
 use crate::{
     apply::{Batch, batch::WithRun, memory::ActiveRun, value::Plan},
@@ -11,7 +11,7 @@ use crate::{
     record::{Branch, Idempotency},
     rows::{
         Branches, ContextRow, ConversationRow, EventRow, IDEMPOTENCY_TTL_MS, IdempotencyAgeRow, IdempotencyRow, PartsRow, Rows,
-        Table, changes, encode, json, malformed, number, pair, read_number,
+        Table, changes, digest_after, encode, json, malformed, number, pair, read_number,
     },
 };
 
@@ -164,13 +164,17 @@ impl Batch<'_> {
         Ok(self.put_add_run(new, with_run))
     }
 
-    fn check_add_run(&mut self, new: &AddRunOperation) -> Result<WithRun, LedgerError> {
+    fn check_add_run(&mut self, new: &mut AddRunOperation) -> Result<WithRun, LedgerError> {
         let id = new.run.run_id.to_bytes();
         if self.ids.contains(&id) || self.memory.run_ids.has(&id, self.reader)? {
             return Err(LedgerError::invalid("this id of a run is already in the ledger: make a new one"));
         }
         let (event_no, old) = self.event_row(new.run.event_id)?;
         let (event, runs) = EventRow::read(event_no, &old)?;
+        let digest = digest_after(RecordDigest::begin(new.run.run_id, event.event), &new.events)?;
+        Arc::make_mut(&mut new.run).record_digest = Some(digest);
+        let _ = new.digest.set(digest);
+        new.row = encode(&*new.run)?;
         let mut row = Vec::with_capacity(old.len() + new.terms.bytes());
         // The conversation has its row.
         EventRow { begins: None, ..event }.write(&mut row, |to| {

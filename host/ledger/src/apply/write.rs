@@ -8,7 +8,7 @@ use crate::{
     apply::{Batch, batch::Answer, value::Plan},
     error::LedgerError,
     operation::{MeasuredUse, NewPark, ParkChange, ValueRow, WriteOperation, run_change},
-    rows::{Rows, Table, number, pair, wait_key},
+    rows::{PackedItems, Rows, Table, digest_after, number, pair, wait_key},
 };
 
 /// Changes by a write that is allowed.
@@ -58,6 +58,7 @@ impl Batch<'_> {
             self.put_context(run_no, context);
         }
         self.rows.append(&write.rows);
+        self.digest_events(run_no, &write.events);
         self.put_events(run_no, std::mem::take(&mut write.events));
         self.carry_out(plan);
         self.outcome.pins.extend(write.values.iter_mut().filter_map(ValueRow::take_pin));
@@ -80,6 +81,15 @@ impl Batch<'_> {
         };
         if !write.reply.is_closed() {
             self.outcome.answers.push(Answer::Write(write.reply, Ok(run)));
+        }
+    }
+
+    /// Lets the digest of the run's record cover these events. A run without a digest stays without one.
+    fn digest_events(&mut self, run_no: u64, events: &[PackedItems]) {
+        let Some(active) = self.memory.active.get_mut(&run_no).filter(|_| !events.is_empty()) else { return };
+        if let Some(digest) = active.run.record_digest {
+            // Rows that were encoded a moment ago can be read.
+            Arc::make_mut(&mut active.run).record_digest = digest_after(digest, events).ok();
         }
     }
 

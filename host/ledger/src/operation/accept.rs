@@ -1,8 +1,8 @@
 //! A new event with its runs, and a run for an event that is already there, checked and encoded.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use agent_host_protocol::{EventId, ResultKind, Run, RunStatus, Timestamp, grant::ConversationKey};
+use agent_host_protocol::{EventId, RecordDigest, ResultKind, Run, RunStatus, Timestamp, grant::ConversationKey};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     },
     overlay::AdmittedValues,
     record::{Accept, AddRun, Branch, Idempotency, NewEvent, StateWrite},
-    rows::{ContextRow, PackedItems, PartsRow, Rows, bounded, encode, pack_events},
+    rows::{ContextRow, PackedItems, PartsRow, Rows, bounded, digest_after, encode, pack_events},
 };
 
 /// An idempotency key, in bytes: what fits a header comfortably.
@@ -86,14 +86,15 @@ impl AcceptOperation {
         let encoded = encode(&*event)?;
         let mut bytes = encoded.len();
         let mut rows = Vec::with_capacity(runs.len());
-        for new in runs {
+        for mut new in runs {
             if new.run.event_id != event.event_id {
                 return Err(LedgerError::invalid("a new run answers the event that it comes with"));
             }
             check_new(&new.run, &new.events)?;
+            let events = pack_events(&new.events);
+            new.run.record_digest = Some(digest_after(RecordDigest::begin(new.run.run_id, &encoded), &events)?);
             let row = encode(&new.run)?;
             let terms = PartsRow::prepare(new.terms);
-            let events = pack_events(&new.events);
             bytes += row.len() + terms.bytes() + events.iter().map(PackedItems::bytes).sum::<usize>();
             rows.push(NewRunRow { run: Arc::new(new.run), row, terms, events });
         }
@@ -161,6 +162,8 @@ fn check_new(run: &Run, events: &[NewEvent]) -> Result<(), LedgerError> {
 /// A run to be added, encoded. The writer assigns its number and answers with it.
 pub(crate) struct AddRunOperation {
     pub(crate) run: Arc<Run>,
+    /// The digest of its record, which the writer computes: it has the event.
+    pub(crate) digest: Arc<OnceLock<RecordDigest>>,
     pub(crate) row: Vec<u8>,
     pub(crate) terms: PartsRow,
     pub(crate) context: Option<ContextRow>,
@@ -190,6 +193,7 @@ impl AddRunOperation {
             + entries.bytes().len();
         bounded(bytes)?;
         let (reply, answer) = oneshot::channel();
-        Ok((Box::new(Self { run: Arc::new(run), row, terms, context, events, journal, entries, reply }), bytes, answer))
+        let digest = Arc::default();
+        Ok((Box::new(Self { run: Arc::new(run), digest, row, terms, context, events, journal, entries, reply }), bytes, answer))
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     error::LedgerError,
     handle::Ledger,
     record::{AppendMark, EventRecord, JournalRow, Park, RunRecord},
-    rows::{Table, malformed, pair, read_number, read_pair, read_wait_key, wait_key},
+    rows::{Table, malformed, pair, raw, read_number, read_pair, read_wait_key, wait_key},
 };
 
 impl Ledger {
@@ -61,6 +61,14 @@ impl Ledger {
     /// Fails if the ledger is damaged or not available.
     pub fn event(&self, id: EventId) -> Result<Option<EventRecord>, LedgerError> {
         self.reader()?.event(id)
+    }
+
+    /// The JSON of an event, byte for byte as it was accepted: [`agent_host_protocol::RecordDigest::begin`] covers these bytes.
+    ///
+    /// # Errors
+    /// Fails if the ledger is damaged or not available.
+    pub fn event_json(&self, id: EventId) -> Result<Option<Box<RawValue>>, LedgerError> {
+        self.reader()?.event_json(id)?.map(|json| raw(Table::Events, &json)).transpose()
     }
 
     /// Every run that has not ended and is not parked, oldest first. [`Ledger::due`] and [`Ledger::parked_on`] give

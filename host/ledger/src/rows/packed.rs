@@ -72,6 +72,11 @@ impl PackedItems {
         fits
     }
 
+    /// The items, each with its number. They are of the version that is written.
+    pub(crate) fn items<'a, T: Item<'a>>(&'a self, table: Table) -> Items<'a, T> {
+        Items { table, version: self.version, next: self.first, left: self.count, rest: &self.items, single: None }
+    }
+
     /// The number after that of the last item.
     pub(crate) fn next(&self) -> u64 {
         self.first + u64::from(self.count)

@@ -9,7 +9,7 @@ use crate::{
     error::LedgerError,
     record::{EventRecord, Park, RunRecord},
     rows::{
-        ConversationRow, Range, RunEnd, StoredEvent, StoredRows, Table, View, count, json, malformed, number, schema,
+        ConversationRow, EventRow, Range, RunEnd, StoredEvent, StoredRows, Table, View, count, json, malformed, number, schema,
         stored_event, stored_events, stored_run,
     },
 };
@@ -125,6 +125,12 @@ impl Reader {
             Ok(true)
         })?;
         Ok(events)
+    }
+
+    /// The JSON of an event, byte for byte as it was accepted.
+    pub(crate) fn event_json(&self, id: EventId) -> Result<Option<Vec<u8>>, LedgerError> {
+        let Some(event_no) = self.number(Table::EventIds, &id.to_bytes())? else { return Ok(None) };
+        self.get(Table::Events, &number(event_no), |row| Ok(EventRow::read(event_no, row)?.0.event.to_vec()))
     }
 
     /// The events of a run after `after`, until `each` says that it is enough.

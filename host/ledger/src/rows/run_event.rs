@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use agent_host_protocol::{EventSource, ResultKind, RunEvent, RunId, Timestamp};
+use agent_host_protocol::{EventSource, RecordDigest, ResultKind, RunEvent, RunId, Timestamp, record_digest::DigestedEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -78,6 +78,13 @@ impl<'a> StoredEvent<'a> {
         ResultKind::from_name(&self.kind).is_some_and(ResultKind::is_terminal)
     }
 
+    /// The parts that the digest of the record covers.
+    pub(crate) fn digested(&self, sequence: u64) -> Result<DigestedEvent<'_>, LedgerError> {
+        let (_, metadata) = AppendMark::split(self.metadata);
+        let source = *EventSource::ALL.get(usize::from(self.source)).ok_or_else(|| malformed(Table::RunEvents))?;
+        Ok(DigestedEvent { sequence, kind: &self.kind, timestamp: self.timestamp, source, data: self.data, metadata })
+    }
+
     pub(crate) fn event(self, run_id: RunId, sequence: u64) -> Result<RunEvent, LedgerError> {
         let json = |text: &str| RawValue::from_string(text.to_owned()).map_err(|_| malformed(Table::RunEvents));
         let data = json(self.data)?;
@@ -102,6 +109,18 @@ struct Single<'a> {
     timestamp: Timestamp,
     #[serde(rename = "d", borrow)]
     data: &'a RawValue,
+}
+
+/// The digest of a record after these events.
+///
+/// # Errors
+/// For a row that cannot be read.
+pub(crate) fn digest_after(digest: RecordDigest, events: &[PackedItems]) -> Result<RecordDigest, LedgerError> {
+    let mut items = events.iter().flat_map(|row| row.items::<StoredEvent<'_>>(Table::RunEvents));
+    items.try_fold(digest, |digest, item| {
+        let (sequence, event) = item?;
+        Ok(digest.and(event.digested(sequence)?))
+    })
 }
 
 /// Encodes events that follow each other: one row of them, or more where one would be too long.

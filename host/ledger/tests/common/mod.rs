@@ -138,6 +138,7 @@ pub fn run_of(event: &Event) -> Run {
         cancel_requested_at: None,
         cancel_reason: None,
         last_sequence: 0,
+        record_digest: None,
         usage: None,
         usage_by_model: BTreeMap::new(),
         claimed_usage: None,

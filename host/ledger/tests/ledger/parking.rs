@@ -118,7 +118,8 @@ async fn due_changes_the_wake_time_and_leaves_what_the_pair_left() {
     let pair = RunWrite { changes: pair, park: Some(park(at, &["call:1", "any"])), events: deltas(1..=1), ..write(a) };
     let due_write = RunWrite { changes: vec![cancel, RunChange::Due { at }], events: deltas(1..=1), ..write(b) };
     let (left, made_due) = (submit(&ledger, pair).await.unwrap(), submit(&ledger, due_write.clone()).await.unwrap());
-    let same_ids = agent_host_protocol::Run { run_id: left.run_id, event_id: left.event_id, ..(*made_due).clone() };
+    let (run_id, event_id, record_digest) = (left.run_id, left.event_id, left.record_digest);
+    let same_ids = agent_host_protocol::Run { run_id, event_id, record_digest, ..(*made_due).clone() };
     assert_eq!(*left, same_ids);
     assert_eq!(due(&ledger), [(at, a), (at, b)]);
     assert_eq!(ledger.parked(a).unwrap(), ledger.parked(b).unwrap());

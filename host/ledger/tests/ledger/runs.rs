@@ -10,12 +10,12 @@
 
 use crate::common::*;
 use agent_host_ledger::{
-    Accept, AcceptOutcome, AuditRecord, Health, Idempotency, JsonParts, Ledger, LedgerError, NewContext, NewEvent, NewRun,
-    Options, RunChange, RunRecord, RunWrite, check,
+    Accept, AcceptOutcome, AddRun, AppendMark, AuditRecord, Health, Idempotency, JsonParts, Ledger, LedgerError, NewContext,
+    NewEvent, NewRun, Options, RunChange, RunRecord, RunWrite, check,
 };
-use agent_host_protocol::{RunStatus, run::Terminal};
+use agent_host_protocol::{EventSource, RecordDigest, Run, RunStatus, encoded::JsonText, run::Terminal};
 use redb::{Database, TableDefinition};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn an_event_and_its_runs_read_back() {
@@ -30,7 +30,7 @@ async fn an_event_and_its_runs_read_back() {
     assert_eq!((event_no, transcript_seq), (1, Some(1)));
     assert_eq!(records.iter().map(|record| record.run_no).collect::<Vec<_>>(), [1, 2]);
     for (record, run) in records.iter().zip(&runs) {
-        assert_eq!(*record.run, *run);
+        assert_eq!(*record.run, Run { record_digest: record.run.record_digest, ..run.clone() });
         assert_eq!(ledger.run(run.run_id).unwrap().as_ref(), Some(record));
         assert_eq!(ledger.terms(run.run_id).unwrap().unwrap().get(), r#"{"granted":[]}"#);
         assert!(ledger.context(run.run_id).unwrap().is_none());
@@ -480,6 +480,66 @@ async fn a_merge_joins_the_rows_of_a_stream_and_readers_see_no_difference() {
     look(&ledger, 110);
     ledger.close().await.unwrap();
     assert!(check(dir.path().join("ledger"), |_| ()).unwrap().is_ok());
+}
+
+/// The digest of a record, computed from what readers see.
+fn digest_of(ledger: &Ledger, record: &RunRecord) -> RecordDigest {
+    let event = ledger.event_json(record.run.event_id).unwrap().unwrap();
+    let begun = RecordDigest::begin(record.run.run_id, event.get().as_bytes());
+    let events = ledger.run_events_after(record.run_no, record.run.run_id, 0, usize::MAX).unwrap();
+    events.iter().fold(begun, |digest, event| digest.and(event.into()))
+}
+
+#[tokio::test]
+async fn the_digest_of_a_record_covers_its_event_and_its_events_however_they_were_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Options::new(dir.path()).open().unwrap();
+    let at_once = new_run(&ledger).await;
+    finish(&ledger, at_once.run_no, 3).await;
+    let in_steps = new_run(&ledger).await;
+    assert_eq!(in_steps.run.record_digest, Some(digest_of(&ledger, &in_steps)));
+    let mut seen = vec![in_steps.run.record_digest.unwrap()];
+    let marked = |metadata: Option<&str>| {
+        let metadata = metadata.map(|text| raw::<JsonText>(&serde_json::from_str::<Value>(text).unwrap()));
+        AppendMark { claim: 1, number: 1, hash: 7 }.with(metadata.as_ref())
+    };
+    let second = NewEvent { metadata: marked(Some("{\"a\":1}")), source: EventSource::Executor, ..new_event(2, "message.delta") };
+    let third = NewEvent { metadata: marked(None), ..new_event(3, "message.delta") };
+    let writes = [
+        RunWrite { changes: vec![start()], events: deltas(1..=1), ..write(in_steps.run_no) },
+        RunWrite { events: vec![second, third], ..write(in_steps.run_no) },
+        RunWrite { changes: vec![completed()], events: vec![new_event(4, "run.completed")], ..write(in_steps.run_no) },
+    ];
+    for write in writes {
+        let run = ledger.submit(write).await.unwrap().await.unwrap();
+        let record = ledger.run(run.run_id).unwrap().unwrap();
+        assert_eq!(record.run.record_digest, Some(digest_of(&ledger, &record)));
+        seen.push(record.run.record_digest.unwrap());
+    }
+    let distinct: std::collections::HashSet<_> = seen.iter().collect();
+    assert_eq!(distinct.len(), seen.len());
+    // A run that is added to an event, with a digest of another run in its record.
+    let mut run = run_of(&ledger.event(at_once.run.event_id).unwrap().unwrap().event);
+    (run.last_sequence, run.record_digest) = (2, Some(seen[0]));
+    let id = run.run_id;
+    let add = AddRun {
+        run,
+        terms: raw(&serde_json::json!({})),
+        context: None,
+        events: deltas(1..=2),
+        journal: None,
+        entries: Vec::new(),
+    };
+    ledger.add_run(add).await.unwrap();
+    ledger.close().await.unwrap();
+    let ledger = Options::new(dir.path()).open().unwrap();
+    for id in [at_once.run.run_id, in_steps.run.run_id, id] {
+        let record = ledger.run(id).unwrap().unwrap();
+        assert_eq!(record.run.record_digest, Some(digest_of(&ledger, &record)), "{id}");
+    }
+    ledger.close().await.unwrap();
+    let report = agent_host_ledger::check(dir.path(), |_| ()).unwrap();
+    assert!(report.is_ok(), "{report:?}");
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Host,
+    evidence::Evidence,
     follow::{self, FeedStream},
     follow_thread::follow_thread,
     recording::{Recording, journaled_calls},
@@ -528,6 +529,14 @@ impl Host {
     /// Fails if the run does not exist or has no journal.
     pub fn recording(&self, id: RunId) -> Result<Recording, HostError> {
         Ok(Recording::read(&self.0.cell.ledger, id)?)
+    }
+
+    /// The evidence of a run, as lines that are chained by hashes. Blocks for as long as the disk takes.
+    ///
+    /// # Errors
+    /// Fails if the run does not exist.
+    pub fn evidence(&self, id: RunId) -> Result<Evidence, HostError> {
+        Evidence::open(&self.0.cell.ledger, &self.0.threads, id)
     }
 
     /// The host calls of a run, as far as they are recorded: those after call `after`, at most `limit`.

@@ -3,6 +3,7 @@
 mod api;
 mod backup;
 mod cell;
+pub(crate) mod evidence;
 pub(crate) mod follow;
 mod follow_thread;
 mod forget;

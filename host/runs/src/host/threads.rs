@@ -266,6 +266,27 @@ impl Threads {
         Ok((thread.turns.len(), next))
     }
 
+    /// The turn of a run at its place in its thread, before its record; `None` for a run that waits for its place, and for a thread
+    /// whose content was deleted.
+    ///
+    /// # Errors
+    /// Fails if the ledger cannot be read.
+    pub(crate) fn turn_of(&self, run: &Run) -> Result<Option<Turn>, ThreadError> {
+        let thread = match self.load(&ThreadKey::of(run)) {
+            Ok(thread) => thread,
+            Err(error @ ThreadError::Ledger(_)) => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let mut next = 1;
+        for (place, record) in thread.turns.iter().enumerate() {
+            if record.run.run_id == run.run_id {
+                return Ok(Some(self.turn(run, place == 0, next)?));
+            }
+            next += self.count(record, place == 0)?;
+        }
+        Ok(None)
+    }
+
     /// The number of facts of an ended turn.
     fn count(&self, record: &RunRecord, is_first: bool) -> Result<u64, ThreadError> {
         if let Some(count) = self.cache.lock().counts.get(&record.run.run_id) {

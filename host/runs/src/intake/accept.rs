@@ -468,6 +468,7 @@ pub(crate) fn new_run(event: &Event, binding_id: &str, runner_id: &RunnerId, run
         cancel_requested_at: None,
         cancel_reason: None,
         last_sequence: 0,
+        record_digest: None,
         usage: None,
         usage_by_model: BTreeMap::new(),
         claimed_usage: None,

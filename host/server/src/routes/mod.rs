@@ -10,6 +10,7 @@ mod create;
 mod deliveries;
 mod document;
 mod events;
+mod evidence;
 mod executors;
 mod feed;
 mod health;
@@ -57,6 +58,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(runs::grant))
         .routes(routes!(runs::audit))
         .routes(routes!(runs::events))
+        .routes(routes!(evidence::evidence))
         .routes(routes!(replay::journal))
         .routes(routes!(replay::recording))
         .routes(routes!(replay::fork))

@@ -62,6 +62,7 @@ const ROUTES: &[Route] = &[
     ("GET", "/api/v1/runs/{id}/events", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/journal", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/recording", Names::Run, "runs:read", "", &[]),
+    ("GET", "/api/v1/runs/{id}/evidence", Names::Run, "runs:read", "", &[]),
     ("GET", "/api/v1/runs/{id}/actions", Names::Run, "runs:read", "", &[]),
     ("POST", "/api/v1/runs/{id}/fork", Names::Run, "runs:control", r#"{"at":0}"#, &[]),
     ("GET", "/api/v1/actions", Names::Nothing, "runs:read", "", &[]),

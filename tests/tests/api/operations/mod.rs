@@ -1,8 +1,10 @@
 //! Operations on a running host: reload, backup, statistics.
 
 mod backup;
+mod conformance;
 mod context;
 mod documents;
+mod evidence;
 mod host;
 mod reference;
 mod reload;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use agent_host_protocol::{Event, Run, grant::ConversationKey};
+use agent_host_protocol::{Event, RecordDigest, Run, grant::ConversationKey};
 use serde_json::value::RawValue;
 
 use super::{Check, CheckResult, Object};
@@ -125,8 +125,16 @@ impl Check<'_> {
         let is_forgotten = run.metadata.contains_key(FORGOTTEN);
         let (mut last, mut ended) = (if is_forgotten { run.last_sequence.saturating_sub(1) } else { 0 }, false);
         let reader = self.reader;
+        let mut digest = match run.record_digest.filter(|_| !is_forgotten) {
+            Some(_) => reader.event_json(run.event_id)?.map(|event| RecordDigest::begin(run.run_id, &event)),
+            None => None,
+        };
         reader.each_event(run_no, 0, |sequence, event| {
             let wanted = last + 1;
+            digest = match digest {
+                Some(digest) => Some(digest.and(event.digested(sequence)?)),
+                None => None,
+            };
             self.expect(table, sequence == wanted, || format!("run {run_no}: event {sequence} comes where {wanted} should"));
             self.expect(table, !ended, || format!("run {run_no}: event {sequence} follows the end"));
             self.parses::<&RawValue>(table, event.data.as_bytes());
@@ -135,6 +143,9 @@ impl Check<'_> {
         })?;
         self.expect(table, last == run.last_sequence, || {
             format!("run {run_no} ends with event {last}, but says {}", run.last_sequence)
+        });
+        self.expect(table, digest.is_none() || digest == run.record_digest, || {
+            format!("run {run_no} has other events, or answers another event, than were written: its record has another digest")
         });
         self.expect(table, ended == run.status.is_terminal(), || {
             format!("run {run_no} is {}, but its last event differs", run.status)
