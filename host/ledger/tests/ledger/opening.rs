@@ -172,7 +172,8 @@ fn content(ledger: &Ledger) -> Vec<Value> {
 
 /// Runs as a ledger of an older format has them.
 fn without_digests(records: Vec<RunRecord>) -> Vec<RunRecord> {
-    records.into_iter().map(|RunRecord { run_no, run }| RunRecord { run_no, run: Run { record_digest: None, ..run } }).collect()
+    let without = |run: &Run| Run { record_digest: None, ..run.clone() };
+    records.into_iter().map(|RunRecord { run_no, run }| RunRecord { run_no, run: without(&run).into() }).collect()
 }
 
 #[tokio::test]

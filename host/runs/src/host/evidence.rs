@@ -228,7 +228,7 @@ impl Source {
     }
 
     fn header(&self) -> Header {
-        let Run { run_id, event_id, parent_run_id, retry_of, .. } = self.record.run;
+        let Run { run_id, event_id, parent_run_id, retry_of, .. } = *self.record.run;
         let run = &self.record.run;
         let component = self.grant().and_then(|grant| serde_json::from_str::<ComponentOf>(grant.get()).ok()?.component);
         let event = self.event.as_ref().and_then(|event| serde_json::from_str::<Event>(event.get()).ok());

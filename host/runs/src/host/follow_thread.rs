@@ -1,6 +1,6 @@
 //! Following a thread: the facts of its turns as they come, on through later turns.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use agent_host_facts::{Fact, Projector};
 use agent_host_protocol::{Run, RunEvent, RunId, RunStatus};
@@ -38,7 +38,7 @@ struct ThreadFollower {
 }
 
 struct FollowedTurn {
-    run: Run,
+    run: Arc<Run>,
     projector: Projector,
     events: BoxStream<'static, Result<RunEvent, HostError>>,
 }
