@@ -237,6 +237,9 @@ impl Projector {
         if self.is_over {
             return Vec::new();
         }
+        if closing != CloseReason::Waits {
+            self.out.drop_calls();
+        }
         let before = self.out.bookmark();
         self.close(closing);
         self.out.take_aside(before)
