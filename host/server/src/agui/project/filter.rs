@@ -31,6 +31,11 @@ impl SubagentFilter {
         self.shown.contains(&message.id)
     }
 
+    /// Drops calls without a result. A place in a stream does not say that they have begun, so an end of the parent shows none.
+    pub(super) fn drop_calls(&mut self) {
+        self.calls.clear();
+    }
+
     /// The events to show, now that the child says `event`.
     pub(super) fn admit(&mut self, mut event: Event) -> Vec<Event> {
         event.subagent = Some(self.subagent.clone());

@@ -102,7 +102,10 @@ pub(crate) enum End {
 
 /// The ends that are none for the client: all that the run waits for then is answered already.
 #[derive(Clone, Default)]
-struct AnsweredEnds(Option<Arc<dyn Fn(&End) -> bool + Send + Sync>>);
+struct AnsweredEnds(Option<Arc<EndTest>>);
+
+/// True for such an end.
+type EndTest = dyn Fn(&End) -> bool + Send + Sync;
 
 impl fmt::Debug for AnsweredEnds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -236,6 +239,9 @@ impl Projector {
     fn close_aside(&mut self, closing: CloseReason) -> Vec<Step> {
         if self.is_over {
             return Vec::new();
+        }
+        if closing != CloseReason::Waits {
+            self.out.drop_calls();
         }
         let before = self.out.bookmark();
         self.close(closing);

@@ -133,6 +133,13 @@ impl Out {
         self.last = last;
     }
 
+    /// Drops calls of a subagent that are not shown.
+    pub(super) fn drop_calls(&mut self) {
+        if let Some(filter) = &mut self.filter {
+            filter.drop_calls();
+        }
+    }
+
     /// The places in the record, for [`Self::take_aside`].
     pub(super) const fn bookmark(&self) -> (Cursor, Cursor) {
         (self.next, self.last)
