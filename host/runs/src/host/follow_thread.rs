@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{
     follow,
-    threads::{LedgerChildren, ThreadError, ThreadKey, Threads},
+    threads::{FollowPlace, LedgerChildren, ThreadError, ThreadKey, Threads},
 };
 use crate::{lifecycle::Runs, record::HostError};
 
@@ -99,7 +99,7 @@ impl ThreadFollower {
         let (index, next, after) = (self.index, self.next, self.after);
         let found = tokio::task::spawn_blocking(move || threads.place(&key, index, next, after)).await;
         let found = found.map_err(|error| HostError::Internal(error.to_string()))?;
-        let (index, next, turn) = match found {
+        let FollowPlace { index, next, turn } = match found {
             Ok(found) => found,
             Err(ThreadError::Ledger(error)) => return Err(error.into()),
             Err(error) => return Err(HostError::NotFound(error.to_string())),

@@ -152,6 +152,17 @@ pub struct ListedThread {
     pub workspace_id: Option<String>,
 }
 
+/// The place of a follower in a thread.
+#[derive(Debug)]
+pub(crate) struct FollowPlace {
+    /// The turn that is followed, or comes next.
+    pub(crate) index: usize,
+    /// The number of the first fact of that turn.
+    pub(crate) next: u64,
+    /// The turn, where it has begun.
+    pub(crate) turn: Option<(RunRecord, Turn)>,
+}
+
 /// The output of children, from the ledger.
 pub(crate) struct LedgerChildren(pub(crate) Ledger);
 
@@ -518,17 +529,11 @@ impl Threads {
         self.keep_count(run, count);
     }
 
-    /// The place where a follower begins: the index of its turn, the number of the first fact of that turn, and the turn.
+    /// The place where a follower begins.
     ///
     /// # Errors
     /// As [`Threads::load`].
-    pub(crate) fn place(
-        &self,
-        key: &ThreadKey,
-        index: usize,
-        mut next: u64,
-        after: u64,
-    ) -> Result<(usize, u64, Option<(RunRecord, Turn)>), ThreadError> {
+    pub(crate) fn place(&self, key: &ThreadKey, index: usize, mut next: u64, after: u64) -> Result<FollowPlace, ThreadError> {
         let thread = self.load(key)?;
         let count_of_turns = thread.turns.len();
         for (place, record) in thread.turns.into_iter().enumerate().skip(index) {
@@ -540,8 +545,8 @@ impl Threads {
                 }
             }
             let turn = self.turn(&record.run, place == 0, next)?;
-            return Ok((place, next, Some((record, turn))));
+            return Ok(FollowPlace { index: place, next, turn: Some((record, turn)) });
         }
-        Ok((index.max(count_of_turns), next, None))
+        Ok(FollowPlace { index: index.max(count_of_turns), next, turn: None })
     }
 }
