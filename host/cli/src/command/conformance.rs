@@ -27,7 +27,7 @@ const CHUNK: usize = 64 * 1024;
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  \
     agent-host conformance thread.jsonl --expect tool-success\n  \
-    curl -s \"$HOST/api/v1/threads/c1/events?after=0\" -H 'Accept: application/x-ndjson' | agent-host conformance - --open")]
+    curl -s \"$HOST/api/v1/threads/c1/events\" | jq -c '.items[]' | agent-host conformance - --open")]
 pub(crate) struct Conformance {
     /// The log; `-` is standard input
     #[arg(value_name = "FILE.jsonl")]
