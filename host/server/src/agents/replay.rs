@@ -73,6 +73,7 @@ pub(super) fn open_children(
     with: &mut dyn FnMut(ReplayStep),
 ) -> Result<(), Problem> {
     replay_children(projector, children, &[], Some(place), with);
+    projector.settle(place);
     let mut live = projector.live_children();
     live.extend(before);
     check(&live, &mut Vec::new(), place)

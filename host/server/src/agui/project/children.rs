@@ -195,7 +195,7 @@ impl ChildRuns {
             if !child.is_live {
                 out.adopt(child.read(&self.children, u64::MAX));
             }
-            out.adopt(child.projector.close_aside(CloseReason::Fails));
+            out.adopt(child.projector.close_aside(CloseReason::Fails, out.timestamp()));
             self.is_partial |= !child.is_whole();
         }
         out.say(if status == "completed" {
@@ -213,7 +213,7 @@ impl ChildRuns {
             if ends && children.mode == ChildMode::View {
                 out.adopt(child.read(children, u64::MAX));
             }
-            out.adopt(child.projector.close_aside(closing));
+            out.adopt(child.projector.close_aside(closing, out.timestamp()));
             *is_partial |= ends && !child.is_whole();
         });
         self.invocations.close(out, closing);
@@ -245,6 +245,16 @@ impl ChildRuns {
             child.projector.ui.children.live(path, live);
             path.pop();
         }
+    }
+
+    /// Sets the cursors of the last steps of these children: see [`Projector::settle`].
+    pub(super) fn settle(&mut self, places: &[ChildPlace]) {
+        self.runs.for_each(|child| {
+            let place = places.iter().find(|place| place.started == child.started);
+            if let Some(place) = place.filter(|_| child.is_live) {
+                child.projector.settle(&place.place);
+            }
+        });
     }
 
     fn has(&self, run: RunId) -> bool {

@@ -32,7 +32,7 @@ pub(crate) use ids::{run_of, tool_call_id};
 use std::{fmt, mem, sync::Arc};
 
 use agent_host_protocol::{
-    ResultKind, RunEvent, RunId,
+    ResultKind, RunEvent, RunId, Timestamp,
     run::{RunCompletion, RunFailure},
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -200,6 +200,16 @@ impl Projector {
         self.out.move_to(cursor);
     }
 
+    /// Sets the cursors of the last steps to the place of a client. An event that closes children has fewer steps where these
+    /// were not read again, and the client has seen all of them.
+    pub(crate) fn settle(&mut self, place: &Place) {
+        let last = self.out.last();
+        if last.sequence == place.cursor.sequence && last < place.cursor {
+            self.out.move_to(place.cursor);
+        }
+        self.ui.children.settle(&place.children);
+    }
+
     /// The children whose records are followed, each before its own.
     pub(crate) fn live_children(&self) -> Vec<LiveChild> {
         let mut live = Vec::new();
@@ -226,7 +236,11 @@ impl Projector {
         let started =
             steps.into_iter().filter_map(|step| if let Step::Event(stamped) = step { Some(stamped.event) } else { None });
         let mut started: Vec<Event> = started.collect();
-        self.ui.children.for_each(|child| started.extend(child.resume()));
+        let at = self.out.timestamp();
+        self.ui.children.for_each(|child| {
+            child.out.set_timestamp(at);
+            started.extend(child.resume());
+        });
         started
     }
 
@@ -235,8 +249,8 @@ impl Projector {
         self.ui.children.catch_up(limit, with);
     }
 
-    /// Closes what is open in the run of a subagent. The steps have no place in its record.
-    fn close_aside(&mut self, closing: CloseReason) -> Vec<Step> {
+    /// Closes what is open in the run of a subagent, at a time of its parent. The steps have no place in its record.
+    fn close_aside(&mut self, closing: CloseReason, at: Timestamp) -> Vec<Step> {
         if self.is_over {
             return Vec::new();
         }
@@ -244,6 +258,7 @@ impl Projector {
             self.out.drop_calls();
         }
         let before = self.out.bookmark();
+        self.out.set_timestamp(at);
         self.close(closing);
         self.out.take_aside(before)
     }

@@ -133,6 +133,16 @@ impl Out {
         self.last = last;
     }
 
+    /// The time of the present event.
+    pub(super) const fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    /// Sets the time of the present event: that of an event of the parent, for steps that come with it.
+    pub(super) const fn set_timestamp(&mut self, timestamp: Timestamp) {
+        self.timestamp = timestamp;
+    }
+
     /// Drops calls of a subagent that are not shown.
     pub(super) fn drop_calls(&mut self) {
         if let Some(filter) = &mut self.filter {
