@@ -41,6 +41,7 @@
 //! - [`MessageWriter`] streams one message; [`Context::message`] creates one. [`Context::reply`] emits a complete text.
 //! - [`results`] builds the other results and sends them in batches.
 //! - [`ui`] has results for user interfaces: steps, activities, subagents.
+//! - [`facts`] has results that say what only the runner knows: plans, progress, handoffs.
 //!
 //! # Host calls
 //!
@@ -80,6 +81,7 @@ pub mod artifacts;
 pub mod client;
 pub mod contract;
 pub mod events;
+pub mod facts;
 pub mod history;
 pub mod http;
 pub mod interactions;

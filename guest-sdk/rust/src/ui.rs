@@ -149,12 +149,12 @@ pub fn encrypted_call(tool_call_id: &str, encrypted_value: &str) -> RunResult {
     result_of("ui.encrypted", [("tool_call_id", text(tool_call_id)), ("encrypted_value", text(encrypted_value))])
 }
 
-fn text(text: &str) -> Option<String> {
+pub(crate) fn text(text: &str) -> Option<String> {
     Some(text.into_json())
 }
 
 /// Builds a result with the members that have a value.
-fn result_of<const N: usize>(kind: &str, members: [(&str, Option<String>); N]) -> RunResult {
+pub(crate) fn result_of<const N: usize>(kind: &str, members: [(&str, Option<String>); N]) -> RunResult {
     let mut data = String::from("{");
     for (name, value) in members.into_iter().filter_map(|(name, value)| Some((name, value?))) {
         if data.len() > 1 {

@@ -18,6 +18,7 @@ pub mod context;
 pub mod encoded;
 pub mod error;
 pub mod event;
+pub mod fact;
 pub mod grant;
 pub mod hex;
 pub mod hosts;

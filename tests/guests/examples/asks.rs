@@ -4,7 +4,7 @@
 //!
 //! `act ACTION TARGET PAYLOAD`, `emit-act ACTION TARGET PAYLOAD [ACTION TARGET PAYLOAD ...]` (one batch, not waited for),
 //! `ask KIND EXPIRES_MS TITLE [SCHEMA]` (`-` for no expiry; from now; `_` in the title is nothing), `say TEXT`, `sleep MS`, `attempt`, `stream` (opens a
-//! response of the first model and keeps it open), `drain` (reads it to its end), `fail`.
+//! response of the first model and keeps it open), `drain` (reads it to its end), `claim` (facts that only a runner knows), `fail`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use agent_host_sdk::contract::agent_host::runner::{interactions, models, platfor
 use agent_host_sdk::contract::{ActionRequest, CustomResult, RunResult};
 use agent_host_sdk::serde_json::{Value, from_str, json};
 use agent_host_sdk::{
-    ApiError, Capabilities, Chunk, Completion, Context, Failure, Manifest, ModelOperation, ModelRequest, Runner, timers,
+    ApiError, Capabilities, Chunk, Completion, Context, Failure, Manifest, ModelOperation, ModelRequest, Runner, facts, timers,
 };
 
 struct Asks;
@@ -47,6 +47,19 @@ fn take(ctx: &Context, step: &str, stream: &mut Option<models::ResponseStream>) 
     let (word, rest) = step.split_once(' ').unwrap_or((step, ""));
     let words: Vec<&str> = rest.split(' ').collect();
     Ok(match (word, words.as_slice()) {
+        ("claim", _) => {
+            let steps = [("read", facts::StepStatus::Completed), ("answer", facts::StepStatus::InProgress)];
+            let handoff = facts::Handoff::new("h1", "a person").reason("the sum is too large");
+            let claims = [
+                facts::plan(&steps),
+                facts::progress(1, Some(2)),
+                handoff.requested(),
+                facts::compacted(12, "They talked."),
+                facts::usage(3, 4),
+            ];
+            results::emit(&claims).map_err(ApiError::from)?;
+            Value::from("claimed")
+        }
         ("act", [action, target, payload]) => acted(platform::request_action(action, target, payload).map_err(ApiError::from)),
         ("emit-act", asked) if asked.len() % 3 == 0 => {
             let request = |words: &[&str]| match words {

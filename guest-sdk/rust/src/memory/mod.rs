@@ -48,7 +48,7 @@ use crate::contract::{ErrorCode, Message, ModelOperation, StateScope, Transcript
 use crate::error::ApiError;
 use crate::models::{Model, ModelRequest};
 use crate::state::StateError;
-use crate::{Context, log};
+use crate::{Context, facts, log, results};
 
 /// Key of the checkpoint in the state of the conversation.
 pub const CHECKPOINT_KEY: &str = "memory.checkpoint";
@@ -148,8 +148,8 @@ impl<'a> Memory<'a> {
     }
 
     /// Frees budget in advance: if the history exceeds three quarters of the budget, the model summarizes all but the
-    /// newest half of the budget, and the checkpoint is stored for the next run. Returns true if a summary was made. For
-    /// use after the answer.
+    /// newest half of the budget, and the checkpoint is stored for the next run. Returns true if a summary was made, which
+    /// is a fact of the run then ([`facts::compacted`]). For use after the answer.
     ///
     /// # Errors
     /// Fails with the error of the model or the host. Summaries made before the error remain stored.
@@ -178,6 +178,9 @@ impl<'a> Memory<'a> {
             })?;
             compacted = true;
             rest = after;
+        }
+        if let Some(checkpoint) = checkpoint.filter(|_| compacted) {
+            results::emit(&[facts::compacted(cut as u64, &checkpoint.text)])?;
         }
         Ok(compacted)
     }

@@ -1,7 +1,10 @@
 //! Facts that only a runner knows (results `fact.*`): plans, progress, handoffs, compacted history. The host keeps them as
 //! claims of the runner.
 
-use agent_host_protocol::message::TokenUsage;
+use agent_host_protocol::{
+    fact::{CONTEXT_COMPACTED, HANDOFF_COMPLETED, HANDOFF_REQUESTED, PLAN, RETRY, TASK_DEPENDENCY, TASK_PROGRESS, USAGE},
+    message::TokenUsage,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,23 +19,6 @@ use crate::{
     kind::FactType,
     safe::{line, small},
 };
-
-/// A plan, as it is now.
-pub const PLAN: &str = "fact.plan";
-/// The progress of a task.
-pub const TASK_PROGRESS: &str = "fact.task.progress";
-/// The tasks that a task waits for.
-pub const TASK_DEPENDENCY: &str = "fact.task.dependency";
-/// The work is to be given to somebody else.
-pub const HANDOFF_REQUESTED: &str = "fact.handoff.requested";
-/// The work was given to another agent.
-pub const HANDOFF_COMPLETED: &str = "fact.handoff.completed";
-/// A part of the history was replaced by a summary.
-pub const CONTEXT_COMPACTED: &str = "fact.context.compacted";
-/// Use of a model that the host does not see.
-pub const USAGE: &str = "fact.usage";
-/// The runner tries something again.
-pub const RETRY: &str = "fact.retry";
 
 /// Steps of a plan that are shown.
 const MAX_STEPS: usize = 64;

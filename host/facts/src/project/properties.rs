@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use agent_host_protocol::{EventSource, ResultKind, RunEvent, RunId};
+use agent_host_protocol::{EventSource, ResultKind, RunEvent, RunId, fact};
 use proptest::prelude::*;
 use serde_json::{Value, json, value::to_raw_value};
 
-use super::{ChildOutput, Children, Projector, Turn, claims, tests};
+use super::{ChildOutput, Children, Projector, Turn, tests};
 use crate::{
     fact::Fact,
     kind::FactType,
@@ -254,12 +254,12 @@ fn data(kind: ResultKind) -> BoxedStrategy<Value> {
 
 fn open_result() -> impl Strategy<Value = (String, Value)> {
     prop_oneof![
-        Just((claims::PLAN.to_owned(), json!({ "steps": [{ "step": "look", "status": "done" }] }))),
-        Just((claims::TASK_PROGRESS.to_owned(), json!({ "task_id": "t1", "completed": 1, "total": 2 }))),
-        Just((claims::TASK_DEPENDENCY.to_owned(), json!({ "task_id": "t1", "depends_on": ["t2"] }))),
-        Just((claims::HANDOFF_REQUESTED.to_owned(), json!({ "handoff_id": "h", "target": "x" }))),
-        Just((claims::CONTEXT_COMPACTED.to_owned(), json!({ "items": 7, "summary": "s" }))),
-        Just((claims::USAGE.to_owned(), json!({ "input": 1, "output": 2 }))),
+        Just((fact::PLAN.to_owned(), json!({ "steps": [{ "step": "look", "status": "done" }] }))),
+        Just((fact::TASK_PROGRESS.to_owned(), json!({ "task_id": "t1", "completed": 1, "total": 2 }))),
+        Just((fact::TASK_DEPENDENCY.to_owned(), json!({ "task_id": "t1", "depends_on": ["t2"] }))),
+        Just((fact::HANDOFF_REQUESTED.to_owned(), json!({ "handoff_id": "h", "target": "x" }))),
+        Just((fact::CONTEXT_COMPACTED.to_owned(), json!({ "items": 7, "summary": "s" }))),
+        Just((fact::USAGE.to_owned(), json!({ "input": 1, "output": 2 }))),
         Just(("ui.subagent.started".to_owned(), json!({ "subagent_id": "s", "name": "n" }))),
         Just(("ui.subagent.finished".to_owned(), json!({ "subagent_id": "s" }))),
         Just(("ui.subagent.failed".to_owned(), json!({ "subagent_id": "s", "message": "m" }))),

@@ -370,3 +370,27 @@ async fn commands_show_the_same_thread_with_and_without_a_server_and_speak_for_t
     desk.host.revive();
     desk.check();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_only_a_runner_knows_is_a_fact_of_source_runner() {
+    let desk = Desk::ruled(&[]).await;
+    let (status, _) = start(&desk, "t4", &json!({ "agent": "asks", "input": { "text": "claim" } })).await;
+    assert_eq!(status, 202);
+    until(&desk, "t4", "completed").await;
+    let all = facts(&desk, "t4").await;
+    let payload = |kind: &str| {
+        let fact = of(&all, kind);
+        assert_eq!(fact["payload"]["source"], "runner", "{fact:#}");
+        fact["payload"].clone()
+    };
+    let steps = json!([{ "step": "read", "status": "completed" }, { "step": "answer", "status": "in_progress" }]);
+    assert_eq!(payload("plan.delta")["plan"], steps);
+    assert_eq!(payload("task.progress")["progress"], json!({ "completedSteps": 1, "totalSteps": 2 }));
+    let handoff = payload("handoff.requested");
+    assert_eq!((&handoff["target"], &handoff["reason"]), (&json!("a person"), &json!("the sum is too large")));
+    assert_eq!(payload("history.compacted")["summary"], "They talked.");
+    assert_eq!(payload("cost.recorded")["usage"]["input"], 3);
+    assert!(!kinds(&all).contains(&"runtime.warning"), "a claim is known: {:?}", kinds(&all));
+    // The log of the host warns of results that it does not know, and of no claim.
+    desk.check();
+}
