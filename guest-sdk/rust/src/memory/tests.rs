@@ -2,8 +2,9 @@ use serde_json::json;
 
 use super::*;
 use crate::client::{ClientInput, ContextItem};
+use crate::contract::RunResult;
 use crate::testing::TestHost;
-use crate::{HistoryOperation, Role, Toolbox};
+use crate::{Completion, Failure, HistoryOperation, Manifest, Role, Runner, Toolbox};
 
 fn texts(window: &Window) -> Vec<String> {
     window.messages().iter().map(Message::text).collect()
@@ -109,6 +110,35 @@ fn compaction_sums_up_all_but_the_newest_half_and_the_next_run_goes_on_from_ther
         memory.compact(&memory.load().unwrap())
     });
     assert!(!again.unwrap());
+}
+
+struct Compacts;
+
+impl Runner for Compacts {
+    fn manifest() -> Manifest {
+        let manifest = Manifest::new("acme", "compacts").models([ModelOperation::Invoke]);
+        manifest.history([HistoryOperation::Page]).state([StateScope::Conversation])
+    }
+
+    fn run(ctx: Context) -> Result<Completion, Failure> {
+        let memory = Memory::new(&ctx).model(ctx.default_model()?).budget(1_000);
+        memory.compact(&memory.load()?)?;
+        Ok(Completion::stop())
+    }
+}
+
+#[test]
+fn a_compaction_is_a_fact_of_the_run() {
+    let mut host = talk(20).replies("chat", ["They talked."]);
+    let facts = |results: &[RunResult]| -> Vec<serde_json::Value> {
+        let custom = results.iter().filter_map(|result| if let RunResult::Other(custom) = result { Some(custom) } else { None });
+        custom.filter(|it| it.type_ == "fact.context.compacted").map(|it| serde_json::from_str(&it.data).unwrap()).collect()
+    };
+    let first = host.run::<Compacts>("go on");
+    let [fact] = &facts(&first.results)[..] else { panic!("{:?} {:?}", first.results, first.failure) };
+    assert_eq!(fact["summary"], "They talked.");
+    assert!(fact["items"].as_u64().is_some_and(|items| items > 10), "{fact}");
+    assert!(facts(&host.run::<Compacts>("again").results).is_empty(), "the budget has room");
 }
 
 #[test]
