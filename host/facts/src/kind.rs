@@ -148,6 +148,19 @@ impl<'de> Deserialize<'de> for FactType {
     }
 }
 
+/// Families that only the host knows. A runner has no part in them.
+const OF_HOST: [&str; 9] = ["session", "turn", "sandbox", "limit", "quota", "rate_limit", "routing", "evidence", "snapshot"];
+
+/// Types of other families that only the host knows: a runner asks, and others answer.
+const TYPES_OF_HOST: [&str; 6] =
+    ["permission.evaluated", "permission.resolved", "permission.denied", "action.resolved", "action.canceled", "action.expired"];
+
+/// True for a type that only the host knows.
+pub(crate) fn is_of_host(kind: &str) -> bool {
+    let family = kind.split_once('.').map_or(kind, |(family, _)| family);
+    OF_HOST.contains(&family) || TYPES_OF_HOST.contains(&kind)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

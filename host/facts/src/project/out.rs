@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::turn::{ThreadIds, Turn};
 use crate::{
     fact::{Fact, RefKind, Refs, SCHEMA_VERSION, ScopeIds, timestamp},
-    kind::FactType,
+    kind::{FactType, is_of_host},
     safe::{MAX_TEXT_CHARS, PREVIEW_CHARS, beginning, is_longer},
 };
 
@@ -169,7 +169,9 @@ impl Out {
         for (name, id) in scope.entries() {
             payload.insert(name.to_owned(), id.into());
         }
-        payload.insert("source".to_owned(), source.unwrap_or(self.source).as_str().into());
+        // What only the host knows, it says itself, whatever event of a runner it follows from.
+        let source = if is_of_host(kind.as_str()) { Source::Host } else { source.unwrap_or(self.source) };
+        payload.insert("source".to_owned(), source.as_str().into());
         let (turn, run) = if of_thread { (None, None) } else { (Some(self.turn.clone()), Some(self.run.clone())) };
         self.facts.push(Fact {
             schema_version: SCHEMA_VERSION.to_owned(),

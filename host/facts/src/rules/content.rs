@@ -8,7 +8,7 @@ use super::{
     rule::Rule,
     secret,
 };
-use crate::failure::FailureCategory;
+use crate::{failure::FailureCategory, kind};
 
 /// Characters of a payload, as JSON.
 pub const MAX_PAYLOAD_CHARS: usize = 32_000;
@@ -35,13 +35,6 @@ const OF_TURN: [&str; 16] = [
     "limit",
     "output",
 ];
-
-/// Families that only the host knows. A runner has no part in them.
-const OF_HOST: [&str; 9] = ["session", "turn", "sandbox", "limit", "quota", "rate_limit", "routing", "evidence", "snapshot"];
-
-/// Types of other families that only the host knows: a runner asks, and others answer.
-const TYPES_OF_HOST: [&str; 6] =
-    ["permission.evaluated", "permission.resolved", "permission.denied", "action.resolved", "action.canceled", "action.expired"];
 
 /// Types that end something badly, and so have a category.
 const FAILURES: [&str; 6] =
@@ -121,7 +114,7 @@ fn source(event: &Event<'_>, findings: &mut Findings) {
     match event.payload.get("source").map(|source| source.as_str().unwrap_or_default()) {
         Some("host" | "import") => {}
         Some("runner") => {
-            if OF_HOST.contains(&event.family()) || TYPES_OF_HOST.contains(&event.kind) {
+            if kind::is_of_host(event.kind) {
                 let message = format!("`{}` has the source `runner`", short(event.kind));
                 findings.add(Rule::SourceHostOnly, event.place, message);
             }

@@ -328,8 +328,10 @@ impl Turn {
             return;
         }
         action.has_ended = true;
-        let denies = event.kind != "action.resolved"
-            || event.payload_text("decision").is_some_and(|decision| DENIALS.contains(&decision.to_ascii_lowercase().as_str()));
+        // A canceled action denies nothing: its call may have come to its result without the answer.
+        let decision = event.payload_text("decision").filter(|_| event.kind == "action.resolved");
+        let denies = event.kind == "action.expired"
+            || decision.is_some_and(|decision| DENIALS.contains(&decision.to_ascii_lowercase().as_str()));
         if let Some(tool) = action.tool.as_ref().and_then(|tool| self.tools.get_mut(tool)) {
             tool.waits = tool.waits.saturating_sub(1);
             tool.is_denied |= denies;
