@@ -14,11 +14,15 @@ use crate::{
     digest::Digest,
     error::LedgerError,
     record::{Park, Usage},
-    rows::{ConversationRow, Reader, Table, json, read_number, read_pair},
+    rows::{ConversationRow, ListedRuns, Reader, Table, json, read_number, read_pair},
 };
 
 /// Conversations whose end is remembered, twice as many at most. About 150 bytes each; one that is not costs two lookups.
 const CONVERSATIONS: usize = 25_000;
+
+/// Conversations whose last turn is remembered, twice as many at most: more than have a run in the rows in memory. About 150 bytes
+/// each; one that is not costs a look at each of its runs.
+const TURNS: usize = 50_000;
 
 /// Scopes and areas whose usage is remembered, twice as many at most. About 100 bytes each; one that is not costs a lookup.
 const USAGES: usize = 25_000;
@@ -36,6 +40,8 @@ pub(crate) struct Memory {
     conversations: Recent<ConversationKey, ConversationFacts>,
     /// The number of the last turn of each conversation.
     turns: Recent<ConversationKey, u64>,
+    /// False where rows in memory may have turns that `turns` does not know.
+    knows_new_turns: bool,
     pub(crate) event_ids: Ids,
     pub(crate) run_ids: Ids,
     /// The usage of the scopes and areas that were written last, by the key of their row.
@@ -103,13 +109,19 @@ impl Memory {
             next_audit_no: reader.next_audit_no()?,
             next_conversation_no: conversation.map_or(1, |last| last + 1),
             conversations: Recent::new(CONVERSATIONS),
-            turns: Recent::new(CONVERSATIONS),
+            turns: Recent::new(TURNS),
+            knows_new_turns: true,
             event_ids: Ids::load(Table::EventIds, reader)?,
             run_ids: Ids::load(Table::RunIds, reader)?,
             usages: Recent::new(USAGES),
             shared_parts: Recent::new(SHARED_PARTS),
             leaving: Vec::new(),
         })
+    }
+
+    /// The same after a batch that could not be written: redb does not have all rows then.
+    pub(crate) fn reload(reader: &Reader) -> Result<Self, LedgerError> {
+        Ok(Self { knows_new_turns: false, ..Self::load(reader)? })
     }
 
     /// Brings back a run that has not ended and is not in memory: one that was parked by an earlier batch.
@@ -145,7 +157,8 @@ impl Memory {
     /// Reads the number of the last turn of a conversation.
     pub(crate) fn load_turns(&mut self, key: &ConversationKey, reader: &Reader) -> Result<(), LedgerError> {
         if self.turns.get(key).is_none() {
-            let last = reader.last_turn(key)?;
+            let runs = if self.knows_new_turns { ListedRuns::Merged } else { ListedRuns::All };
+            let last = reader.last_turn(key, runs)?;
             self.turns.insert(key.clone(), last);
         }
         Ok(())

@@ -41,7 +41,7 @@ pub(crate) use reader::Reader;
 pub(crate) use row_set::RowSet;
 pub(crate) use run_end::{BatchPart, RunEnd};
 pub(crate) use run_event::{StoredEvent, digest_after, pack_events, stored_events};
-pub(crate) use run_list::{ListedRun, RunList, listed_run_no};
+pub(crate) use run_list::{ListedRun, ListedRuns, RunList, listed_run_no};
 pub(crate) use schema::{
     BY_ARTIFACT, BY_JOURNAL, BY_STORAGE, FORMAT, MAX_KEY_BYTES, Table, audit_run, blob_ref, expiry, meta, number, pair,
     read_number, read_pair, read_wait_key, wait_key,

@@ -28,6 +28,11 @@ impl Reader {
         self.view.table(table)
     }
 
+    /// The rows of a table that redb has. The rows in memory are not among them.
+    pub(crate) fn merged(&self, table: Table) -> Result<StoredRows, LedgerError> {
+        self.view.merged(table)
+    }
+
     /// A row, if it exists.
     pub(crate) fn get<T>(
         &self,

@@ -87,6 +87,14 @@ impl<'a> RunList<'a> {
     }
 }
 
+/// The runs that a reader of lists looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListedRuns {
+    All,
+    /// Those that redb has. The lists of runs in memory are derived from all of these, which takes milliseconds.
+    Merged,
+}
+
 /// The members of a run that say which turn of its conversation it is.
 #[derive(Deserialize)]
 struct TurnOfRun<'a> {
@@ -103,13 +111,17 @@ struct TurnOfRun<'a> {
 }
 
 impl Reader {
-    /// The number of the last turn of a conversation; 0 where it has none. Runs of hosts before turns were numbered come first.
-    pub(crate) fn last_turn(&self, key: &ConversationKey) -> Result<u64, LedgerError> {
+    /// The number of the last turn of a conversation among these runs; 0 where it has none. Runs of hosts before turns were numbered
+    /// come first.
+    pub(crate) fn last_turn(&self, key: &ConversationKey, among: ListedRuns) -> Result<u64, LedgerError> {
         let list = RunList::Conversation(key.conversation());
         let (start, end) = (list.key(0), list.key(u64::MAX));
-        let runs = self.table(Table::Runs)?;
+        let (runs, lists) = match among {
+            ListedRuns::All => (self.table(Table::Runs)?, self.table(Table::RunLists)?),
+            ListedRuns::Merged => (self.merged(Table::Runs)?, self.merged(Table::RunLists)?),
+        };
         let (mut last, mut unnumbered) = (0, 0);
-        for row in self.table(Table::RunLists)?.range(start.as_slice()..=end.as_slice())? {
+        for row in lists.range(start.as_slice()..=end.as_slice())? {
             let run_no = listed_run_no(row?.0.value())?;
             let Some(row) = runs.get(number(run_no).as_slice())? else { continue };
             let run: TurnOfRun<'_> = json(Table::Runs, row.value())?;

@@ -113,6 +113,12 @@ impl View {
         Ok(StoredRows { fresh, frozen, base: Some(base) })
     }
 
+    /// The rows of a table that redb has, for readers that know the rest. Nothing is derived.
+    pub(crate) fn merged(&self, table: Table) -> Result<StoredRows, LedgerError> {
+        let base = Some(Arc::clone(self.base.table(table)?));
+        Ok(StoredRows { fresh: RowSet::default(), frozen: RowSet::default(), base })
+    }
+
     /// The rows of a table that redb does not have yet, for readers that need no others. Costs no look into redb.
     pub(crate) fn in_memory(&self, table: Table) -> StoredRows {
         let frozen = self.frozen.as_ref().map(|layer| layer.table(table)).unwrap_or_default();
