@@ -11,7 +11,7 @@ use reqwest::{
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::openapi::{GUESTS, agents, watched::Watched};
+use crate::openapi::{GUESTS, agents, threads, watched::Watched};
 
 /// Messages are answered at once, an executor claims runs of `outside`; the other events go to [`GUESTS`].
 const CONFIG: &str = r#"
@@ -108,7 +108,7 @@ impl Talk {
         host_answer.body["runs"][0]["run_id"].as_str().unwrap_or_else(|| panic!("{:#}", host_answer.body)).to_owned()
     }
 
-    async fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    pub async fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let began = Instant::now();
         loop {
             let body = self.get(path, 200).await;
@@ -144,6 +144,7 @@ async fn every_answer_of_a_conversation_is_as_it_is_described() {
     agents::profile(&talk).await;
     agents::pipelines(&talk).await;
     agents::page(&talk).await;
+    threads::threads(&talk).await;
     keys(&talk).await;
     operations(&talk, &host.url).await;
     tokio::task::block_in_place(|| command_line(&talk, &host));

@@ -83,7 +83,7 @@ fn documented(document: &Value) -> String {
         let has = |name: &str| parameters.iter().any(|parameter| parameter["name"] == name);
         let mut statuses = vec!["2xx", "3xx", "401", "403", "404", "409", "429", "5xx"];
         let body = operation.get("requestBody").is_some();
-        if body || ["cursor", "before", "after", "Last-Event-ID", "since", "thread_id"].into_iter().any(has) {
+        if body || ["cursor", "before", "after", "at", "Last-Event-ID", "since", "thread_id"].into_iter().any(has) {
             statuses.push("400");
         }
         if body {

@@ -5,6 +5,7 @@ mod agents;
 mod conversation;
 mod document;
 mod fuzzed;
+mod threads;
 mod watched;
 
 /// Bindings of the guests `steps`, which takes steps, and `asks`, which asks people.
