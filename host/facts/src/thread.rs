@@ -59,7 +59,7 @@ pub struct PendingAction {
     #[schema(value_type = Vec<Object>)]
     pub options: Value,
     /// JSON Schema of the answer; `null` where none is needed or it is read elsewhere.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     pub input_schema: Value,
     /// Time after which no answer is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

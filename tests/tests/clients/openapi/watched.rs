@@ -80,13 +80,14 @@ impl Description {
         match kind {
             "application/json" | "application/problem+json" => self.check_json(key, schema, body),
             "text/event-stream" => {
-                let event = json!({ "$ref": "#/components/schemas/RunEvent" });
+                let item = if key.contains("/api/v1/threads/") { "Fact" } else { "RunEvent" };
+                let event = json!({ "$ref": format!("#/components/schemas/{item}") });
                 let text = String::from_utf8_lossy(body);
                 let mut events = text.lines().filter_map(|line| line.strip_prefix("data: "));
                 if AGUI.iter().any(|path| key.contains(path)) {
                     return events.try_for_each(|data| check_agui(key, data));
                 }
-                // Each event of a run is one of a page, too; the rest is about the connection.
+                // Each event of a stream is an item of a page, too; the rest is about the connection.
                 events.try_for_each(|data| self.check_json(key, &event, data.as_bytes()))
             }
             _ => Ok(()),
