@@ -90,8 +90,9 @@ impl<'a> RunList<'a> {
 /// The runs that a reader of lists looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListedRuns {
+    /// All runs. The lists of those in memory are derived from their rows, which takes milliseconds.
     All,
-    /// Those that redb has. The lists of runs in memory are derived from all of these, which takes milliseconds.
+    /// The runs that redb has.
     Merged,
 }
 
