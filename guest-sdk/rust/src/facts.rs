@@ -20,7 +20,7 @@
 
 use crate::contract::RunResult;
 use crate::json::IntoJson;
-use crate::ui::{result_of, text};
+use crate::results::{result_of, text};
 
 /// The state of a step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,14 +63,17 @@ pub fn final_plan(steps: &[(&str, StepStatus)]) -> RunResult {
 
 /// Shows the progress of the run: completed steps, and their number where it is known.
 pub fn progress(completed: u64, total: Option<u64>) -> RunResult {
-    result_of("fact.task.progress", [("completed", Some(completed.into_json())), ("total", total.map(IntoJson::into_json))])
+    progress_of(None, completed, total)
 }
 
 /// Shows the progress of a task of the run: a child run by its id, or a task by a name of the runner.
 pub fn task_progress(task_id: &str, completed: u64, total: Option<u64>) -> RunResult {
-    let counts = [("completed", Some(completed.into_json())), ("total", total.map(IntoJson::into_json))];
-    let [completed, total] = counts;
-    result_of("fact.task.progress", [("task_id", text(task_id)), completed, total])
+    progress_of(text(task_id), completed, total)
+}
+
+fn progress_of(task_id: Option<String>, completed: u64, total: Option<u64>) -> RunResult {
+    let (completed, total) = (Some(completed.into_json()), total.map(IntoJson::into_json));
+    result_of("fact.task.progress", [("task_id", task_id), ("completed", completed), ("total", total)])
 }
 
 /// Shows the tasks that a task of the run waits for.
@@ -144,15 +147,10 @@ fn list(items: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-
-    #[track_caller]
-    fn check(result: RunResult, kind: &str, data: Value) {
-        let RunResult::Other(custom) = result else { panic!("{result:?}") };
-        assert_eq!((custom.type_.as_str(), serde_json::from_str::<Value>(&custom.data).unwrap()), (kind, data));
-    }
+    use crate::results::tests::check;
 
     #[test]
     fn each_is_a_type_with_its_members() {

@@ -213,6 +213,26 @@ impl From<&str> for Message {
     }
 }
 
+/// The JSON of a text, for [`result_of`].
+pub(crate) fn text(text: &str) -> Option<String> {
+    Some(text.into_json())
+}
+
+/// Builds a result with the members that have a value.
+pub(crate) fn result_of<const N: usize>(kind: &str, members: [(&str, Option<String>); N]) -> RunResult {
+    let mut data = String::from("{");
+    for (name, value) in members.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        if data.len() > 1 {
+            data.push(',');
+        }
+        data.push_str(&name.into_json());
+        data.push(':');
+        data.push_str(&value);
+    }
+    data.push('}');
+    RunResult::Other(CustomResult { type_: kind.to_owned(), data })
+}
+
 fn assistant_chunk(message_id: String, text: String) -> MessageChunk {
     MessageChunk { message_id, role: Role::Assistant, text }
 }
@@ -277,8 +297,17 @@ fn artifact_size(artifact: &crate::contract::ArtifactRef) -> usize {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::contract::ErrorCode;
+
+    /// Checks the type and the data of a result that the contract does not name.
+    #[track_caller]
+    pub(crate) fn check(result: RunResult, kind: &str, data: Value) {
+        let RunResult::Other(custom) = result else { panic!("{result:?}") };
+        assert_eq!((custom.type_.as_str(), serde_json::from_str::<Value>(&custom.data).unwrap()), (kind, data));
+    }
 
     /// Test sink that stores batches and refuses the batch with the number `refuse`.
     #[derive(Debug, Default)]

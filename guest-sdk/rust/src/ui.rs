@@ -18,10 +18,10 @@
 //! }
 //! ```
 
-use crate::contract::{CustomResult, RunResult};
+use crate::contract::RunResult;
 use crate::error::ApiError;
 use crate::json::IntoJson;
-use crate::results;
+use crate::results::{self, result_of, text};
 
 /// Marks the start of a step. Each step must be finished with the same name.
 pub fn step_started(name: &str) -> RunResult {
@@ -149,38 +149,14 @@ pub fn encrypted_call(tool_call_id: &str, encrypted_value: &str) -> RunResult {
     result_of("ui.encrypted", [("tool_call_id", text(tool_call_id)), ("encrypted_value", text(encrypted_value))])
 }
 
-pub(crate) fn text(text: &str) -> Option<String> {
-    Some(text.into_json())
-}
-
-/// Builds a result with the members that have a value.
-pub(crate) fn result_of<const N: usize>(kind: &str, members: [(&str, Option<String>); N]) -> RunResult {
-    let mut data = String::from("{");
-    for (name, value) in members.into_iter().filter_map(|(name, value)| Some((name, value?))) {
-        if data.len() > 1 {
-            data.push(',');
-        }
-        data.push_str(&name.into_json());
-        data.push(':');
-        data.push_str(&value);
-    }
-    data.push('}');
-    RunResult::Other(CustomResult { type_: kind.to_owned(), data })
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
+    use crate::results::tests::check;
     use crate::testing::TestHost;
     use crate::{Completion, Context, Failure, Manifest, Runner};
-
-    #[track_caller]
-    fn check(result: RunResult, kind: &str, data: Value) {
-        let RunResult::Other(custom) = result else { panic!("{result:?}") };
-        assert_eq!((custom.type_.as_str(), serde_json::from_str::<Value>(&custom.data).unwrap()), (kind, data));
-    }
 
     #[test]
     fn each_is_a_type_with_its_members() {

@@ -2,104 +2,79 @@
 
 use std::{borrow::Cow, fmt};
 
+use agent_host_protocol::named_enum;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-macro_rules! fact_types {
-    ($($variant:ident = $text:literal),* $(,)?) => {
-        /// The type of a fact. The host writes these types and no others.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[non_exhaustive]
-        #[allow(missing_docs, reason = "the names are the meaning")]
-        pub enum FactType { $($variant),* }
-
-        impl FactType {
-            /// Every one.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// The type as JSON shows it.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),* }
-            }
-
-            /// The type with this name.
-            #[must_use]
-            pub fn from_name(name: &str) -> Option<Self> {
-                match name { $($text => Some(Self::$variant),)* _ => None }
-            }
-        }
-    };
-}
-
-fact_types! {
-    SessionCreated = "session.created",
-    ThreadStarted = "thread.started",
-    ThreadUpdated = "thread.updated",
-    TurnSubmitted = "turn.submitted",
-    TurnStarted = "turn.started",
-    TurnCompleted = "turn.completed",
-    TurnFailed = "turn.failed",
-    TurnCanceled = "turn.canceled",
-    RunStatus = "run.status",
-    ContextResolved = "context.resolved",
-    HistoryCompacted = "history.compacted",
-    RoutingCandidatesResolved = "routing.candidates.resolved",
-    RoutingSingleCandidate = "routing.single_candidate",
-    RoutingNotPossible = "routing.not_possible",
-    ModelRequested = "model.requested",
-    ModelDelta = "model.delta",
-    ModelCompleted = "model.completed",
-    ModelFailed = "model.failed",
-    ReasoningDelta = "reasoning.delta",
-    PlanDelta = "plan.delta",
-    PlanFinal = "plan.final",
-    ToolStarted = "tool.started",
-    ToolArgs = "tool.args",
-    ToolProgress = "tool.progress",
-    ToolResult = "tool.result",
-    ToolFailed = "tool.failed",
-    ActionRequired = "action.required",
-    ActionResolved = "action.resolved",
-    ActionExpired = "action.expired",
-    ActionCanceled = "action.canceled",
-    PermissionEvaluated = "permission.evaluated",
-    PermissionRequested = "permission.requested",
-    PermissionResolved = "permission.resolved",
-    PermissionDenied = "permission.denied",
-    SandboxApplied = "sandbox.applied",
-    SandboxViolation = "sandbox.violation",
-    SandboxBlocked = "sandbox.blocked",
-    CostRecorded = "cost.recorded",
-    RateLimitHit = "rate_limit.hit",
-    QuotaBlocked = "quota.blocked",
-    LimitReached = "limit.reached",
-    LimitChanged = "limit.changed",
-    OutputSpilled = "output.spilled",
-    ArtifactChanged = "artifact.changed",
-    EvidenceChanged = "evidence.changed",
-    TaskCreated = "task.created",
-    TaskStarted = "task.started",
-    TaskProgress = "task.progress",
-    TaskDependencyUpdated = "task.dependency.updated",
-    TaskRetrying = "task.retrying",
-    TaskCompleted = "task.completed",
-    TaskFailed = "task.failed",
-    TaskCancelled = "task.cancelled",
-    TaskTimedOut = "task.timed_out",
-    TaskAttemptStarted = "task.attempt.started",
-    TaskAttemptCompleted = "task.attempt.completed",
-    TaskAttemptFailed = "task.attempt.failed",
-    SubagentStarted = "subagent.started",
-    SubagentProgress = "subagent.progress",
-    SubagentCompleted = "subagent.completed",
-    SubagentFailed = "subagent.failed",
-    ChannelOpened = "channel.opened",
-    ChannelMessage = "channel.message",
-    HandoffRequested = "handoff.requested",
-    HandoffCompleted = "handoff.completed",
-    SnapshotUpdated = "snapshot.updated",
-    RuntimeWarning = "runtime.warning",
-    RuntimeError = "runtime.error",
+named_enum! {
+    /// The type of a fact. The host writes these types and no others.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[non_exhaustive]
+    #[allow(missing_docs, reason = "the names are the meaning")]
+    pub enum FactType {
+        SessionCreated = "session.created",
+        ThreadStarted = "thread.started",
+        ThreadUpdated = "thread.updated",
+        TurnSubmitted = "turn.submitted",
+        TurnStarted = "turn.started",
+        TurnCompleted = "turn.completed",
+        TurnFailed = "turn.failed",
+        TurnCanceled = "turn.canceled",
+        RunStatus = "run.status",
+        ContextResolved = "context.resolved",
+        HistoryCompacted = "history.compacted",
+        RoutingCandidatesResolved = "routing.candidates.resolved",
+        RoutingSingleCandidate = "routing.single_candidate",
+        RoutingNotPossible = "routing.not_possible",
+        ModelRequested = "model.requested",
+        ModelDelta = "model.delta",
+        ModelCompleted = "model.completed",
+        ModelFailed = "model.failed",
+        ReasoningDelta = "reasoning.delta",
+        PlanDelta = "plan.delta",
+        PlanFinal = "plan.final",
+        ToolStarted = "tool.started",
+        ToolArgs = "tool.args",
+        ToolProgress = "tool.progress",
+        ToolResult = "tool.result",
+        ToolFailed = "tool.failed",
+        ActionRequired = "action.required",
+        ActionResolved = "action.resolved",
+        ActionExpired = "action.expired",
+        ActionCanceled = "action.canceled",
+        PermissionEvaluated = "permission.evaluated",
+        PermissionRequested = "permission.requested",
+        PermissionResolved = "permission.resolved",
+        PermissionDenied = "permission.denied",
+        SandboxApplied = "sandbox.applied",
+        SandboxViolation = "sandbox.violation",
+        SandboxBlocked = "sandbox.blocked",
+        CostRecorded = "cost.recorded",
+        RateLimitHit = "rate_limit.hit",
+        QuotaBlocked = "quota.blocked",
+        LimitReached = "limit.reached",
+        LimitChanged = "limit.changed",
+        OutputSpilled = "output.spilled",
+        ArtifactChanged = "artifact.changed",
+        EvidenceChanged = "evidence.changed",
+        TaskCreated = "task.created",
+        TaskProgress = "task.progress",
+        TaskDependencyUpdated = "task.dependency.updated",
+        TaskCompleted = "task.completed",
+        TaskFailed = "task.failed",
+        TaskCancelled = "task.cancelled",
+        TaskTimedOut = "task.timed_out",
+        TaskAttemptStarted = "task.attempt.started",
+        TaskAttemptFailed = "task.attempt.failed",
+        SubagentStarted = "subagent.started",
+        SubagentCompleted = "subagent.completed",
+        SubagentFailed = "subagent.failed",
+        ChannelOpened = "channel.opened",
+        ChannelMessage = "channel.message",
+        HandoffRequested = "handoff.requested",
+        HandoffCompleted = "handoff.completed",
+        SnapshotUpdated = "snapshot.updated",
+        RuntimeWarning = "runtime.warning",
+    }
 }
 
 impl FactType {

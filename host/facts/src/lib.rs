@@ -9,6 +9,7 @@
 //! - [`safe`]: what may stand in a payload;
 //! - [`project`]: the record of a run, as facts;
 //! - [`thread`], [`task`]: read models, each a fold of the stream; [`model`]: references in them;
+//! - [`open`]: what is open at a place of a record, for every projection of records;
 //! - [`shape`]: other shapes of a fact;
 //! - [`json`]: strict JSON of one line, for files from outside;
 //! - [`rules`]: the rules for logs of such facts, from whichever runtime;
@@ -20,6 +21,7 @@ pub mod failure;
 pub mod json;
 pub mod kind;
 pub mod model;
+pub mod open;
 pub mod project;
 pub mod rules;
 pub mod safe;

@@ -149,8 +149,7 @@ fn status(fact: &Fact) -> &'static str {
         | FactType::TaskTimedOut
         | FactType::TaskAttemptFailed
         | FactType::PermissionDenied
-        | FactType::SandboxViolation
-        | FactType::RuntimeError => "failed",
+        | FactType::SandboxViolation => "failed",
         FactType::SnapshotUpdated => match fact.text("status") {
             Some("completed") => "completed",
             Some("failed") => "failed",
@@ -165,7 +164,6 @@ fn status(fact: &Fact) -> &'static str {
         | FactType::PermissionResolved
         | FactType::SubagentCompleted
         | FactType::TaskCompleted
-        | FactType::TaskAttemptCompleted
         | FactType::HandoffCompleted
         | FactType::ArtifactChanged
         | FactType::EvidenceChanged => "completed",

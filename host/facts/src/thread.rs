@@ -279,7 +279,6 @@ impl ThreadReadModel {
             FactType::ModelFailed if fact.scope.model_request_id.is_some() => self.incident(fact, "failureCategory", "error"),
             FactType::PermissionDenied | FactType::SandboxBlocked => self.incident(fact, "reasonCode", "message"),
             FactType::RateLimitHit | FactType::QuotaBlocked => self.incident(fact, "kind", "reason"),
-            FactType::RuntimeError => self.incident(fact, "failureCategory", "message"),
             kind if kind.is_turn_terminal() => self.turn_ended(fact),
             FactType::SnapshotUpdated if self.active_turn_id.is_none() => self.history_cursor.clone_from(&self.event_cursor),
             _ => {}

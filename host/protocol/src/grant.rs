@@ -23,61 +23,40 @@ use crate::{
     tool::ClientTool,
 };
 
-macro_rules! interfaces {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal),* $(,)?) => {
-        /// An interface of the contract that a grant can give. `results` and `log` need none.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum Interface { $($(#[$doc])* $variant),* }
-
-        impl Interface {
-            /// Every one, in the order of the contract.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// The name of the interface in the contract.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $name),* }
-            }
-
-            /// The interface with this name.
-            #[must_use]
-            pub fn from_name(name: &str) -> Option<Self> {
-                match name { $($name => Some(Self::$variant),)* _ => None }
-            }
-        }
-    };
-}
-
-interfaces! {
-    /// Language models.
-    Models = "models",
-    /// Tools.
-    Tools = "tools",
-    /// Knowledge bases.
-    Knowledge = "knowledge",
-    /// The transcript.
-    History = "history",
-    /// The event log.
-    Events = "events",
-    /// Artifacts.
-    Artifacts = "artifacts",
-    /// Small JSON values.
-    State = "state",
-    /// Bytes.
-    Storage = "storage",
-    /// Platform actions.
-    Platform = "platform",
-    /// Questions to people.
-    Interactions = "interactions",
-    /// Input while the run is active.
-    Steering = "steering",
-    /// Other runs.
-    Runs = "runs",
-    /// Requests to the outside.
-    Http = "http",
-    /// Waiting.
-    Timers = "timers",
+crate::named_enum! {
+    /// An interface of the contract that a grant can give, in the order of the contract. `results` and `log` need none.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum Interface {
+        /// Language models.
+        Models = "models",
+        /// Tools.
+        Tools = "tools",
+        /// Knowledge bases.
+        Knowledge = "knowledge",
+        /// The transcript.
+        History = "history",
+        /// The event log.
+        Events = "events",
+        /// Artifacts.
+        Artifacts = "artifacts",
+        /// Small JSON values.
+        State = "state",
+        /// Bytes.
+        Storage = "storage",
+        /// Platform actions.
+        Platform = "platform",
+        /// Questions to people.
+        Interactions = "interactions",
+        /// Input while the run is active.
+        Steering = "steering",
+        /// Other runs.
+        Runs = "runs",
+        /// Requests to the outside.
+        Http = "http",
+        /// Waiting.
+        Timers = "timers",
+    }
 }
 
 impl fmt::Display for Interface {

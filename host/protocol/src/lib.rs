@@ -29,6 +29,7 @@ pub mod limits;
 pub mod manifest;
 pub mod message;
 pub mod model;
+mod named;
 pub mod page;
 pub mod plugin;
 pub mod record_digest;

@@ -17,81 +17,60 @@ use crate::{
     time::Timestamp,
 };
 
-macro_rules! result_kinds {
-    ($($(#[$doc:meta])* $variant:ident = $text:literal),* $(,)?) => {
-        /// Types of results that this version names. Others are kept, warned about, and have no effect.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum ResultKind { $($(#[$doc])* $variant),* }
-
-        impl ResultKind {
-            /// Every one.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// The type in the log.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),* }
-            }
-
-            /// The type with this name.
-            #[must_use]
-            pub fn from_name(name: &str) -> Option<Self> {
-                match name { $($text => Some(Self::$variant),)* _ => None }
-            }
-        }
-    };
-}
-
-result_kinds! {
-    /// A piece of a message.
-    MessageDelta = "message.delta",
-    /// A whole message, which joins the transcript.
-    MessageCompleted = "message.completed",
-    /// A piece of reasoning.
-    ReasoningDelta = "reasoning.delta",
-    /// A tool call begins.
-    ToolCallStarted = "tool.call.started",
-    /// A piece of the parameters of a call that has begun, where they are too long for its first event. Host only.
-    ToolCallArguments = "tool.call.arguments",
-    /// A tool says how far it is. Host only.
-    ToolCallProgress = "tool.call.progress",
-    /// A tool call has ended.
-    ToolCallCompleted = "tool.call.completed",
-    /// The run made an artifact.
-    ArtifactCreated = "artifact.created",
-    /// The run changed a state value.
-    StateUpdated = "state.updated",
-    /// The run asks for a platform action.
-    ActionRequested = "action.requested",
-    /// A person has said something to an action or a question. Host only.
-    ActionAnswered = "action.answered",
-    /// The outcome of an action, its last event. Host only.
-    ActionResolved = "action.resolved",
-    /// The run has taken input that arrived while it was active. Host only.
-    SteeringReceived = "steering.received",
-    /// The run answers a message that a client has asked again or changed, in place of what followed. Host only.
-    ConversationBranched = "conversation.branched",
-    /// The run has started another. Host only.
-    ChildStarted = "run.child.started",
-    /// A run that the run has started has ended. Host only.
-    ChildEnded = "run.child.ended",
-    /// A model call begins. Host only.
-    ModelCallStarted = "model.call.started",
-    /// A model call has ended. Host only.
-    ModelCallCompleted = "model.call.completed",
-    /// A host call was refused for want of a grant. Host only.
-    PermissionDenied = "permission.denied",
-    /// The guest broke a rule of the sandbox. Host only.
-    SandboxViolation = "sandbox.violation",
-    /// A limit was met. Host only.
-    LimitReached = "limit.reached",
-    /// The status of the run changed. Host only.
-    RunStatus = "run.status",
-    /// The run ended well. Host only, last.
-    RunCompleted = "run.completed",
-    /// The run ended otherwise: failed, cancelled or timed out. Host only, last.
-    RunFailed = "run.failed",
+crate::named_enum! {
+    /// Types of results that this version names. Others are kept, warned about, and have no effect.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum ResultKind {
+        /// A piece of a message.
+        MessageDelta = "message.delta",
+        /// A whole message, which joins the transcript.
+        MessageCompleted = "message.completed",
+        /// A piece of reasoning.
+        ReasoningDelta = "reasoning.delta",
+        /// A tool call begins.
+        ToolCallStarted = "tool.call.started",
+        /// A piece of the parameters of a call that has begun, where they are too long for its first event. Host only.
+        ToolCallArguments = "tool.call.arguments",
+        /// A tool says how far it is. Host only.
+        ToolCallProgress = "tool.call.progress",
+        /// A tool call has ended.
+        ToolCallCompleted = "tool.call.completed",
+        /// The run made an artifact.
+        ArtifactCreated = "artifact.created",
+        /// The run changed a state value.
+        StateUpdated = "state.updated",
+        /// The run asks for a platform action.
+        ActionRequested = "action.requested",
+        /// A person has said something to an action or a question. Host only.
+        ActionAnswered = "action.answered",
+        /// The outcome of an action, its last event. Host only.
+        ActionResolved = "action.resolved",
+        /// The run has taken input that arrived while it was active. Host only.
+        SteeringReceived = "steering.received",
+        /// The run answers a message that a client has asked again or changed, in place of what followed. Host only.
+        ConversationBranched = "conversation.branched",
+        /// The run has started another. Host only.
+        ChildStarted = "run.child.started",
+        /// A run that the run has started has ended. Host only.
+        ChildEnded = "run.child.ended",
+        /// A model call begins. Host only.
+        ModelCallStarted = "model.call.started",
+        /// A model call has ended. Host only.
+        ModelCallCompleted = "model.call.completed",
+        /// A host call was refused for want of a grant. Host only.
+        PermissionDenied = "permission.denied",
+        /// The guest broke a rule of the sandbox. Host only.
+        SandboxViolation = "sandbox.violation",
+        /// A limit was met. Host only.
+        LimitReached = "limit.reached",
+        /// The status of the run changed. Host only.
+        RunStatus = "run.status",
+        /// The run ended well. Host only, last.
+        RunCompleted = "run.completed",
+        /// The run ended otherwise: failed, cancelled or timed out. Host only, last.
+        RunFailed = "run.failed",
+    }
 }
 
 impl ResultKind {

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ids::{Ids, Kind},
-    ordered::Opened,
     out::{Draft, Out, Source},
     texts::Texts,
     tools::{Call, Outcome, Tools},
@@ -16,6 +15,7 @@ use crate::{
     fact::{RefKind, ScopeIds, timestamp},
     failure::FailureCategory,
     kind::FactType,
+    open::OpenElements,
     safe::{line, small},
 };
 
@@ -23,9 +23,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Actions {
     /// Without an end.
-    open: Opened<OpenAction>,
+    open: OpenElements<OpenAction>,
     /// Decided, and being carried out: the calls that the outcome ends, by the action.
-    acting: Opened<String>,
+    acting: OpenElements<String>,
     /// The open actions of calls.
     by_call: HashMap<String, String>,
 }
@@ -105,7 +105,7 @@ impl Actions {
     ) {
         let Request { action_id, mut more } = request;
         let given = action_id.unwrap_or_else(|| format!("{}.e{sequence}", ids.run()));
-        if self.open.has(&given) || self.acting.has(&given) {
+        if self.open.contains(&given) || self.acting.contains(&given) {
             return out.warn("duplicate_action", "an action was asked for that had been asked for before");
         }
         let kind = text(&more, "kind").unwrap_or("platform_action").to_owned();
@@ -151,7 +151,7 @@ impl Actions {
                     .with("action", line(&name)),
             );
             if let Some(call) = call {
-                self.acting.open(&given, call);
+                self.acting.insert(&given, call);
             }
             return;
         }
@@ -211,7 +211,7 @@ impl Actions {
         if let Some(call) = &call {
             self.by_call.insert(call.clone(), given.clone());
         }
-        self.open.open(&given, OpenAction { scope, asks_permission, call, is_client_tool, title });
+        self.open.insert(&given, OpenAction { scope, asks_permission, call, is_client_tool, title });
     }
 
     /// An answer was given.
@@ -252,7 +252,7 @@ impl Actions {
                 };
                 tools.finish(out, call, outcome, None);
             } else {
-                self.acting.open(&answer.action_id, call.clone());
+                self.acting.insert(&answer.action_id, call.clone());
             }
         }
         self.status(out);
@@ -286,7 +286,7 @@ impl Actions {
             }
             return self.status(out);
         }
-        if let Some(call) = self.acting.close(&end.action_id) {
+        if let Some(call) = self.acting.remove(&end.action_id) {
             self.release(out, &call);
             end.finish(out, tools, &call);
         }
@@ -294,7 +294,7 @@ impl Actions {
 
     /// A call ends by itself, or something else is asked about it: nothing may follow its end, and one answer ends it.
     pub(super) fn release(&mut self, out: &mut Out, call: &str) {
-        let Some(action) = self.by_call.remove(call).and_then(|id| self.open.close(&id)) else { return };
+        let Some(action) = self.by_call.remove(call).and_then(|id| self.open.remove(&id)) else { return };
         out.say(action.draft(FactType::ActionCanceled).with("reason", "the call ended before the answer"));
         if action.asks_permission {
             out.say(action.permission("canceled", None));
@@ -304,7 +304,7 @@ impl Actions {
 
     /// Takes an open action.
     fn close_one(&mut self, id: &str) -> Option<OpenAction> {
-        let action = self.open.close(id)?;
+        let action = self.open.remove(id)?;
         if let Some(call) = &action.call {
             self.by_call.remove(call);
         }
@@ -318,13 +318,13 @@ impl Actions {
 
     /// Cancels what is open. The calls are ended by [`Tools::close`].
     pub(super) fn close(&mut self, out: &mut Out, why: &str) {
-        for (_, action) in self.open.close_all() {
+        for (_, action) in self.open.take() {
             out.say(action.draft(FactType::ActionCanceled).with("reason", why));
             if action.asks_permission {
                 out.say(action.permission("canceled", None));
             }
         }
-        self.acting.close_all();
+        self.acting.take();
         self.by_call.clear();
     }
 }

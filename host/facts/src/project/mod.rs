@@ -4,13 +4,12 @@
 //! open is ended before the end of the turn, and nothing follows that end but the snapshot.
 //!
 //! `turn` says what a turn is projected from, `prelude` the facts before the record, `texts`, `models`, `tools`, `actions`,
-//! `tasks` and `claims` those of the record; `out` numbers them, `ids` names things, `ordered` keeps what is open.
+//! `tasks` and `claims` those of the record; `out` numbers them, `ids` names things.
 
 mod actions;
 pub mod claims;
 mod ids;
 mod models;
-mod ordered;
 mod out;
 mod prelude;
 mod tasks;

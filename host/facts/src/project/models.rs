@@ -6,15 +6,14 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ids::{Ids, Kind},
-    ordered::Opened,
     out::{Draft, Out, Source},
 };
-use crate::{failure::FailureCategory, kind::FactType, safe::line};
+use crate::{failure::FailureCategory, kind::FactType, open::OpenElements, safe::line};
 
 /// Calls of models that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Models {
-    open: Opened<OpenCall>,
+    open: OpenElements<OpenCall>,
     /// True if a model was called in this attempt.
     any: bool,
 }
@@ -104,7 +103,7 @@ impl Models {
 
     pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, start: &CallStart) {
         self.any = true;
-        if self.open.has(&start.model_call_id) {
+        if self.open.contains(&start.model_call_id) {
             return out.warn("duplicate_model_start", "a model call began that had begun before");
         }
         let id = ids.of(Kind::Model, &start.model_call_id);
@@ -115,11 +114,11 @@ impl Models {
                 .with("origin", "host")
                 .with_some("operation", start.operation.as_deref()),
         );
-        self.open.open(&start.model_call_id, OpenCall { id, model: start.model_id.clone() });
+        self.open.insert(&start.model_call_id, OpenCall { id, model: start.model_id.clone() });
     }
 
     pub(super) fn ended(&mut self, out: &mut Out, end: CallEnd) {
-        let Some(call) = self.open.close(&end.model_call_id) else {
+        let Some(call) = self.open.remove(&end.model_call_id) else {
             return out.warn("model_end_without_start", "a model call ended that had not begun");
         };
         let model = if end.model_id.is_empty() { call.model } else { end.model_id };
@@ -153,7 +152,7 @@ impl Models {
 
     /// Ends the calls that nobody waits for any more.
     pub(super) fn close(&mut self, out: &mut Out, category: FailureCategory, why: &str) {
-        for (_, call) in self.open.close_all() {
+        for (_, call) in self.open.take() {
             failed(out, &call.id, Some(&call.model), category, why, category.as_str(), is_retryable(category));
         }
         self.any = false;

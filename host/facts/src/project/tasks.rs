@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::{
     ids::{Ids, Kind},
     models,
-    ordered::Opened,
     out::{Draft, Out, Source},
     texts::artifact_uri,
     turn::Children,
@@ -16,6 +15,7 @@ use crate::{
     fact::{RefKind, ScopeIds},
     failure::FailureCategory,
     kind::FactType,
+    open::OpenElements,
     safe::line,
 };
 
@@ -25,9 +25,9 @@ const MAX_ARTIFACTS: usize = 100;
 /// The tasks of an attempt.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
-    children: Opened<ScopeIds>,
+    children: OpenElements<ScopeIds>,
     /// Subagents that a runner claims, by its names.
-    claimed: Opened<ScopeIds>,
+    claimed: OpenElements<ScopeIds>,
 }
 
 /// A run was started.
@@ -77,7 +77,7 @@ enum TaskEnd {
 
 impl Tasks {
     pub(super) fn child_started(&mut self, out: &mut Out, ids: &mut Ids, start: &ChildStart) {
-        if self.children.has(&start.run_id) {
+        if self.children.contains(&start.run_id) {
             return out.warn("duplicate_task", "a run was started that had been started before");
         }
         let scope = opened(out, ids, &start.run_id, &start.objective, &start.runner_id, None);
@@ -87,11 +87,11 @@ impl Tasks {
                 .with("channelType", "subagent")
                 .with("targetThreadId", line(&start.run_id)),
         );
-        self.children.open(&start.run_id, scope);
+        self.children.insert(&start.run_id, scope);
     }
 
     pub(super) fn child_ended(&mut self, out: &mut Out, children: &dyn Children, end: &ChildEnd) {
-        let Some(scope) = self.children.close(&end.run_id) else {
+        let Some(scope) = self.children.remove(&end.run_id) else {
             return out.warn("task_end_without_start", "a run ended that had not been started");
         };
         let task = scope.task_id.clone().unwrap_or_default();
@@ -125,16 +125,16 @@ impl Tasks {
     }
 
     pub(super) fn subagent_started(&mut self, out: &mut Out, ids: &mut Ids, start: &SubagentStart) {
-        if self.claimed.has(&start.subagent_id) {
+        if self.claimed.contains(&start.subagent_id) {
             return;
         }
         let objective = start.description.as_deref().unwrap_or_default();
         let scope = opened(out, ids, &start.subagent_id, objective, &start.name, Some(Source::Runner));
-        self.claimed.open(&start.subagent_id, scope);
+        self.claimed.insert(&start.subagent_id, scope);
     }
 
     pub(super) fn subagent_ended(&mut self, out: &mut Out, end: &SubagentEnd, has_failed: bool) {
-        let Some(scope) = self.claimed.close(&end.subagent_id) else { return };
+        let Some(scope) = self.claimed.remove(&end.subagent_id) else { return };
         if has_failed {
             let category = end.code.as_deref().and_then(FailureCategory::of_code).unwrap_or(FailureCategory::ExecutionFailed);
             ended(out, &scope, TaskEnd::Failed(category), FactType::TaskFailed, end.message.as_deref());
@@ -150,7 +150,7 @@ impl Tasks {
 
     /// Ends all open tasks: none outlives its turn.
     pub(super) fn close(&mut self, out: &mut Out) {
-        for (_, scope) in self.children.close_all().into_iter().chain(self.claimed.close_all()) {
+        for (_, scope) in self.children.take().into_iter().chain(self.claimed.take()) {
             let why = Some("its turn ended before the end of the task was recorded");
             ended(out, &scope, TaskEnd::Failed(FailureCategory::Cancelled), FactType::TaskCancelled, why);
         }

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::{
     ids::{Ids, Kind, label},
     models::Models,
-    ordered::Opened,
     out::{Draft, Out, Source},
 };
 use crate::{
     fact::RefKind,
     failure::FailureCategory,
     kind::FactType,
+    open::OpenElements,
     safe::{MAX_TEXT_CHARS, beginning, line},
 };
 
@@ -25,7 +25,7 @@ const LAST: &str = "final";
 /// The messages of an attempt, by the names that the runner gave them.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
-    open: Opened<Stream>,
+    open: OpenElements<Stream>,
     /// The ids of whole messages.
     done: HashMap<String, String>,
     /// The text of the last message of the assistant.
@@ -83,7 +83,7 @@ impl Texts {
     }
 
     fn begin(&mut self, out: &mut Out, ids: &mut Ids, models: &Models, name: &str, role: Role) {
-        if self.open.has(name) {
+        if self.open.contains(name) {
             return;
         }
         let id = ids.of(Kind::Message, name);
@@ -98,7 +98,7 @@ impl Texts {
                     .with("reason", "no model of the host was called"),
             );
         }
-        self.open.open(name, Stream { id, role, text: String::new() });
+        self.open.insert(name, Stream { id, role, text: String::new() });
     }
 
     fn append(&mut self, out: &mut Out, name: &str, text: &str) {
@@ -120,7 +120,7 @@ impl Texts {
     pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, models: &Models, end: &MessageEnd) {
         let MessageEnd { message_id: name, message } = end;
         self.begin(out, ids, models, name, message.role);
-        let Some(stream) = self.open.close(name) else { return };
+        let Some(stream) = self.open.remove(name) else { return };
         let text = message.text();
         let draft = Draft::new(FactType::ModelCompleted)
             .with("messageId", stream.id.as_str())
@@ -155,11 +155,9 @@ impl Texts {
         if text.is_empty() && !has_more || self.last.as_ref() == Some(&text) {
             return;
         }
-        let begun = self
-            .open
-            .iter()
-            .filter(|(_, stream)| stream.role == message.role && !stream.text.is_empty() && text.starts_with(&stream.text));
-        let name = begun.last().map_or_else(|| LAST.to_owned(), |(name, _)| name.to_owned());
+        let is_begun = |stream: &Stream| stream.role == message.role && !stream.text.is_empty() && text.starts_with(&stream.text);
+        let begun = self.open.iter().rfind(|(_, stream)| is_begun(stream)).map(|(name, _)| name.to_owned());
+        let name = begun.unwrap_or_else(|| LAST.to_owned());
         self.completed(out, ids, models, &MessageEnd { message_id: name, message });
     }
 
@@ -182,7 +180,7 @@ impl Texts {
 
     /// Ends the open messages: as they are where the run has completed, as failed otherwise.
     pub(super) fn close(&mut self, out: &mut Out, failure: Option<FailureCategory>, why: &str) {
-        for (_, stream) in self.open.close_all() {
+        for (_, stream) in self.open.take() {
             let draft = |kind| Draft::new(kind).with("messageId", stream.id.as_str()).with("role", stream.role.as_str());
             match failure {
                 None => {

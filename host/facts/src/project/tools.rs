@@ -12,7 +12,6 @@ use serde_json::Value;
 use super::{
     ids::{Ids, Kind},
     models::is_retryable,
-    ordered::Opened,
     out::{Draft, Out, Source},
     texts::{Texts, artifact_uri, artifacts},
 };
@@ -20,6 +19,7 @@ use crate::{
     fact::{RefKind, ScopeIds},
     failure::FailureCategory,
     kind::FactType,
+    open::OpenElements,
     safe::{MAX_TEXT_CHARS, line, redacted, redacted_text},
 };
 
@@ -29,7 +29,7 @@ const UNNAMED: &str = "tool";
 /// The calls of an attempt, by the ids that the runner or its model gave them.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    open: Opened<OpenCall>,
+    open: OpenElements<OpenCall>,
     /// Calls that have ended, with the author of their end.
     done: HashMap<String, Source>,
 }
@@ -121,7 +121,7 @@ pub(super) enum Outcome<'a> {
 impl Tools {
     pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, start: CallStart) {
         let CallStart { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = start;
-        if self.open.has(&tool_call_id) {
+        if self.open.contains(&tool_call_id) {
             return out.warn("duplicate_tool_start", "a call of a tool began that had begun before");
         }
         let executor = out.source.as_str();
@@ -165,7 +165,7 @@ impl Tools {
             (None, None) => out.say(args.with("safeArgs", Value::Null).with("status", "unknown").with("reason", "not_recorded")),
         }
         self.done.remove(call.name);
-        self.open.open(call.name, open);
+        self.open.insert(call.name, open);
         scope
     }
 
@@ -181,7 +181,7 @@ impl Tools {
 
     pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, end: CallEnd) {
         let name = end.tool_call_id;
-        if !self.open.has(&name) {
+        if !self.open.contains(&name) {
             match self.done.get(&name) {
                 // A guest may repeat what the host has recorded of its call.
                 Some(by) if *by != out.source => return,
@@ -217,14 +217,14 @@ impl Tools {
 
     /// A runner that makes calls by itself may say what came of one in a message.
     pub(super) fn answered_in_message(&mut self, out: &mut Out, message: &Message) {
-        let Some(call) = message.tool_call_id.as_deref().filter(|call| self.open.has(call)) else { return };
+        let Some(call) = message.tool_call_id.as_deref().filter(|call| self.open.contains(call)) else { return };
         let result = serde_json::to_value(&message.content).unwrap_or_default();
         self.finish(out, call, Outcome::Result(result), None);
     }
 
     /// Ends an open call.
     pub(super) fn finish(&mut self, out: &mut Out, name: &str, outcome: Outcome<'_>, duration_ms: Option<u64>) {
-        let Some(open) = self.open.close(name) else { return };
+        let Some(open) = self.open.remove(name) else { return };
         self.done.insert(name.to_owned(), out.source);
         match outcome {
             Outcome::Result(result) => open.result(out, result, duration_ms),

@@ -80,7 +80,7 @@ impl ThreadFollower {
                 self.out.extend(facts.into_iter().filter(|fact| fact.sequence > self.after));
                 if turn.projector.is_over() {
                     let next = turn.projector.next_sequence();
-                    self.threads.seen(&turn.run, next - self.next);
+                    self.threads.keep_count(&turn.run, next - self.next);
                     (self.next, self.index, self.current) = (next, self.index + 1, None);
                 }
                 continue;

@@ -307,7 +307,8 @@ impl Threads {
         Ok(next - 1)
     }
 
-    fn keep_count(&self, run: &Run, count: u64) {
+    /// Keeps the number of facts of an ended turn.
+    pub(crate) fn keep_count(&self, run: &Run, count: u64) {
         let mut cache = self.cache.lock();
         if cache.counts.len() >= CACHED_COUNTS {
             cache.counts.clear();
@@ -522,11 +523,6 @@ impl Threads {
 
     pub(crate) const fn ledger(&self) -> &Ledger {
         &self.ledger
-    }
-
-    /// Keeps the number of facts of a turn that a follower has seen the end of.
-    pub(crate) fn seen(&self, run: &Run, count: u64) {
-        self.keep_count(run, count);
     }
 
     /// The place where a follower begins.

@@ -2,7 +2,7 @@
 
 use agent_host_ledger::{NewEvent, NewItem, StateWrite};
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventId, EventSource, Limits, ResultKind, RunId, RunResult, fact as claim,
+    ApiError, ErrorCode, EventId, EventSource, Limits, ResultKind, RunId, RunResult, fact,
     manifest::StateScope,
     message::{ArtifactRef, ContentPart, Message},
     time, ui,
@@ -200,7 +200,7 @@ fn take_effect<A>(
                     "the type of a result is names joined by dots, such as `acme.progress`, at most 128 characters",
                 ));
             }
-            if ![&ui::ALL[..], &claim::ALL].iter().any(|known| known.contains(&kind.as_str())) {
+            if ![&ui::ALL[..], &fact::ALL].iter().any(|known| known.contains(&kind.as_str())) {
                 judged.unknown.push(kind);
             }
             Ok(())

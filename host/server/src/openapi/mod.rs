@@ -195,6 +195,22 @@ impl IntoParams for AfterParams {
     }
 }
 
+/// The parameters that name a thread: `id` of the path and `sessionId`.
+pub(crate) enum ThreadParams {}
+
+impl IntoParams for ThreadParams {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let text = || Some(ObjectBuilder::new().schema_type(Type::String));
+        let id = ParameterBuilder::new().name("id").parameter_in(ParameterIn::Path).required(Required::True);
+        let session = ParameterBuilder::new().name("sessionId").parameter_in(ParameterIn::Query);
+        let session = session.description(Some("The conversation, where its id differs from that of the thread."));
+        vec![
+            id.description(Some("The thread; its first turn creates it.")).schema(text()).build(),
+            session.schema(text()).build(),
+        ]
+    }
+}
+
 /// The parameters of a route that answers a stream as well: `after`, and the header of a client that reconnects.
 pub(crate) enum FollowParams {}
 

@@ -249,7 +249,7 @@ async fn a_follower_goes_on_through_later_turns_and_turns_are_cancelled_once() {
         async move { answer(request).await }
     };
     let (status, pending) = cancel(&behind["turnId"]).await;
-    assert_eq!((status, &pending["sequence"]), (202, &Value::Null), "{pending:#}");
+    assert_eq!((status, &pending["turnId"], &pending["sequence"]), (202, &behind["turnId"], &Value::Null), "{pending:#}");
 
     let (status, canceled) = cancel(&first["turnId"]).await;
     assert_eq!(

@@ -1,14 +1,13 @@
 //! The actions of a host run, for people and for the client.
 
 use agent_host_protocol::{RunEvent, RunId, encoded::JsonText};
-use agent_host_runs::answer_schema;
+use agent_host_runs::{answer_schema, facts::open::OpenElements};
 use serde::Deserialize;
 use serde_json::{Map, Value, value::to_raw_value};
 
 use super::{
     content,
     ids::Ids,
-    ordered::OpenElements,
     out::Out,
     read,
     text::Texts,

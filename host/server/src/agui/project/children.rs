@@ -6,13 +6,13 @@
 use std::{fmt, sync::Arc};
 
 use agent_host_protocol::{ResultKind, RunEvent, RunId};
+use agent_host_runs::facts::open::OpenElements;
 use serde::Deserialize;
 
 use super::{
     CloseReason, Projector, Step,
     ids::Ids,
     invocations::{Invocation, Invocations},
-    ordered::OpenElements,
     out::Out,
     read,
 };

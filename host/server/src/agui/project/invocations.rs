@@ -1,6 +1,8 @@
 //! Subagents at work: those that a guest names, and child runs.
 
-use super::{CloseReason, ordered::OpenElements, out::Out};
+use agent_host_runs::facts::open::OpenElements;
+
+use super::{CloseReason, out::Out};
 use crate::agui::event::{Kind, SubagentOutcome};
 
 /// Subagents of one kind, by the name that the guest or the host gave them.

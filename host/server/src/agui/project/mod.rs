@@ -13,7 +13,6 @@ mod content;
 mod filter;
 mod ids;
 mod invocations;
-mod ordered;
 mod out;
 mod text;
 mod tools;

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use agent_host_protocol::message::{ContentPart, Message, Role, ToolCall};
+use agent_host_runs::facts::open::OpenElements;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{CloseReason, Delta, content, ids::Ids, ordered::OpenElements, out::Out};
+use super::{CloseReason, Delta, content, ids::Ids, out::Out};
 use crate::agui::event::{self, Content, Kind, MessageBody, TextRole};
 
 /// CUSTOM event: a message has a part that is neither text nor an artifact.

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use agent_host_protocol::message::Message;
+use agent_host_runs::facts::open::OpenElements;
 use serde::Deserialize;
 use serde_json::{
     Value, json,
     value::{RawValue, to_raw_value},
 };
 
-use super::{CloseReason, content, ids::Ids, ordered::OpenElements, out::Out, text::Texts, with};
+use super::{CloseReason, content, ids::Ids, out::Out, text::Texts, with};
 use crate::agui::event::{Content, Kind, ToolRole};
 
 /// CUSTOM event: a tool says how far it is.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use agent_host_protocol::{ResultKind, RunEvent, ui};
+use agent_host_runs::facts::open::OpenElements;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -11,7 +12,6 @@ use super::{
     children::ChildRuns,
     ids::Ids,
     invocations::{Invocation, Invocations},
-    ordered::OpenElements,
     out::Out,
     read,
     text::Texts,

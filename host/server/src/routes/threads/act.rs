@@ -25,7 +25,7 @@ use crate::{
     agents::actor_of,
     app::{App, off_thread},
     http::{Path, Problem, ProblemCode, body, json as answer_json, located, replayed},
-    openapi::refusals,
+    openapi::{ThreadParams, refusals},
 };
 
 /// Longest id of a turn that a client gives.
@@ -111,8 +111,7 @@ refusals!(
 /// thread until the end of the turn.
 #[utoipa::path(post, path = "/api/v1/threads/{id}/turns", tag = "threads", security(("bearer" = ["events:write"])),
     params(
-        ("id" = String, Path, description = "The thread. Its first turn creates it."),
-        ("sessionId" = Option<String>, Query, description = "The conversation, where its id differs from that of the thread."),
+        ThreadParams,
         ("shape" = Option<String>, Query, description = "Of a stream: `seed`, `contracts` or `profile-0.4.0`."),
     ),
     request_body = StartTurn,
@@ -257,6 +256,25 @@ struct Cancel {
     reason: Option<String>,
 }
 
+/// The end of a turn that has no number yet.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct UnnumberedEnd {
+    turn_id: String,
+    /// `turn.canceled`.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The reason why it has no number.
+    reason: &'static str,
+}
+
+impl UnnumberedEnd {
+    fn of(run: &Run) -> Self {
+        let reason = "turns before this one are under way: its facts are numbered when they have ended";
+        Self { turn_id: turn_id(run), kind: FactType::TurnCanceled.as_str(), reason }
+    }
+}
+
 refusals!(CancelRefusals = [JSON, WRITE] + [NotFound, ThreadForgotten, TurnEnded, Conflict]);
 
 /// Cancels a turn
@@ -265,14 +283,13 @@ refusals!(CancelRefusals = [JSON, WRITE] + [NotFound, ThreadForgotten, TurnEnded
 /// are under way: the answer is `202` then, and the event comes in the stream. The body may be left out.
 #[utoipa::path(post, path = "/api/v1/threads/{id}/turns/{turn}/cancel", tag = "threads", security(("bearer" = ["runs:control"])),
     params(
-        ("id" = String, Path, description = "The thread."),
+        ThreadParams,
         ("turn" = String, Path, description = "The turn."),
-        ("sessionId" = Option<String>, Query, description = "The conversation, where its id differs from that of the thread."),
     ),
     request_body = Option<Cancel>,
     responses(
         (status = 200, description = "The event that ends the turn.", body = Fact),
-        (status = 202, description = "The turn is cancelled, and its end has no number yet.", body = Object),
+        (status = 202, description = "The turn is cancelled, and its end has no number yet.", body = UnnumberedEnd),
         CancelRefusals,
     ))]
 pub(crate) async fn cancel(Path((id, turn)): Path<(String, String)>, mut request: ApiRequest) -> Result<Response, Problem> {
@@ -299,8 +316,11 @@ pub(crate) async fn cancel(Path((id, turn)): Path<(String, String)>, mut request
         }
         Err(error) => return Err(error.into()),
     }
-    request.app.host.wait(run, END).await?;
-    event_of(&request.app, name, run, |fact| fact.kind.is_turn_terminal()).await
+    let run = request.app.host.wait(run, END).await?;
+    Ok(match event_of(&request.app, name, run.run_id, |fact| fact.kind.is_turn_terminal()).await? {
+        Some(fact) => answer_json(StatusCode::OK, &fact),
+        None => answer_json(StatusCode::ACCEPTED, &UnnumberedEnd::of(&run)),
+    })
 }
 
 /// An answer to an action.
@@ -335,9 +355,8 @@ refusals!(RespondRefusals = [JSON, WRITE] + [NotFound, ThreadForgotten, ActionSc
 /// Answers with the event that the answer is. The same answer again has the same event.
 #[utoipa::path(post, path = "/api/v1/threads/{id}/actions/{action}/respond", tag = "threads", security(("bearer" = ["actions:respond"])),
     params(
-        ("id" = String, Path, description = "The thread."),
+        ThreadParams,
         ("action" = String, Path, description = "The action."),
-        ("sessionId" = Option<String>, Query, description = "The conversation, where its id differs from that of the thread."),
     ),
     request_body = RespondAction,
     responses((status = 200, description = "The event.", body = Fact), RespondRefusals))]
@@ -368,10 +387,10 @@ pub(crate) async fn respond(Path((id, action)): Path<(String, String)>, mut requ
         Err(error) => return Err(error.into()),
     }
     let wanted = action.clone();
-    event_of(&request.app, name, run, move |fact| {
-        fact.kind.is_action_terminal() && fact.scope.action_id.as_deref() == Some(wanted.as_str())
-    })
-    .await
+    let is_end = move |fact: &Fact| fact.kind.is_action_terminal() && fact.scope.action_id.as_deref() == Some(wanted.as_str());
+    // One turn of a thread is active: those before have ended, so its events have numbers.
+    let event = event_of(&request.app, name, run, is_end).await?;
+    Ok(answer_json(StatusCode::OK, &event.ok_or_else(|| Problem::internal("an answer is in no fact of its turn"))?))
 }
 
 /// True if an answer is the one that was given first.
@@ -391,20 +410,12 @@ async fn turn_of(app: &App, name: &ThreadName, turn: &str) -> Result<RunRecord, 
     found.ok_or(missing)
 }
 
-/// The event of a turn that was just committed.
+/// The event of a turn that was just committed; `None` where it has no number yet.
 async fn event_of(
     app: &App,
     name: ThreadName,
     run: RunId,
     wanted: impl Fn(&Fact) -> bool + Send + 'static,
-) -> Result<Response, Problem> {
-    let found = super::read(app, name, move |threads, thread: &Thread| threads.fact_of(thread, run, wanted)).await?;
-    match found {
-        Some(fact) => Ok(answer_json(StatusCode::OK, &fact)),
-        None => {
-            let body = json!({ "turnId": run, "type": FactType::TurnCanceled.as_str(), "sequence": Value::Null,
-                "reason": "turns before this one are under way: its facts are numbered when they have ended" });
-            Ok(answer_json(StatusCode::ACCEPTED, &body))
-        }
-    }
+) -> Result<Option<Fact>, Problem> {
+    super::read(app, name, move |threads, thread: &Thread| threads.fact_of(thread, run, wanted)).await
 }

@@ -25,7 +25,7 @@ use crate::{
         headers::last_event_id,
         json, sse,
     },
-    openapi::{AfterParams, refusals},
+    openapi::{AfterParams, ThreadParams, refusals},
 };
 
 /// Time that a client waits before it reconnects.
@@ -41,8 +41,7 @@ refusals!(EventRefusals = [NotFound, InvalidCursor, ProjectionChanged, ThreadFor
 /// of a server-sent event is the number of its fact.
 #[utoipa::path(get, path = "/api/v1/threads/{id}/events", tag = "threads", security(("bearer" = ["runs:read"])),
     params(
-        ("id" = String, Path, description = "The thread."),
-        ("sessionId" = Option<String>, Query, description = "The conversation, where its id differs from that of the thread."),
+        ThreadParams,
         AfterParams,
         ("shape" = Option<String>, Query, description = "`seed`, `contracts` or `profile-0.4.0`."),
         ("Last-Event-ID" = Option<String>, Header, description = "Of a stream: the `id` of the last event that was seen. It wins over `after`."),

@@ -21,7 +21,7 @@ use crate::{
     access::ApiRequest,
     app::off_thread,
     http::{Path, Problem, headers::matches_etag, json},
-    openapi::{PageParams, refusals},
+    openapi::{PageParams, ThreadParams, refusals},
 };
 
 refusals!(ListRefusals = [InvalidCursor]);
@@ -63,8 +63,7 @@ refusals!(ReadRefusals = [NotFound, InvalidCursor, ProjectionChanged, ThreadForg
 /// `at`, or up to now. `eventCursor` is where `events?after=` goes on.
 #[utoipa::path(get, path = "/api/v1/threads/{id}", tag = "threads", security(("bearer" = ["runs:read"])),
     params(
-        ("id" = String, Path, description = "The thread."),
-        ("sessionId" = Option<String>, Query, description = "The conversation, where its id differs from that of the thread."),
+        ThreadParams,
         ("at" = Option<String>, Query, description = "The thread as it was after this fact."),
         ("If-None-Match" = Option<String>, Header, description = "An `ETag` that was seen."),
     ),
@@ -89,9 +88,8 @@ refusals!(TaskRefusals = [NotFound, InvalidCursor, ProjectionChanged, ThreadForg
 /// A child run, a subagent that a runner claims, or a turn with its attempts.
 #[utoipa::path(get, path = "/api/v1/threads/{id}/tasks/{task}", tag = "threads", security(("bearer" = ["runs:read"])),
     params(
-        ("id" = String, Path, description = "The thread."),
+        ThreadParams,
         ("task" = String, Path, description = "The task: a `taskId` of a fact, or the id of a turn."),
-        ("sessionId" = Option<String>, Query, description = "The conversation, where its id differs from that of the thread."),
         ("at" = Option<String>, Query, description = "The task as it was after this fact."),
         ("If-None-Match" = Option<String>, Header, description = "An `ETag` that was seen."),
     ),
