@@ -9,6 +9,7 @@ use agent_host_protocol::{
 };
 use agent_host_runs::Recording;
 use futures_util::{Stream, stream};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Method, Response, Url, header};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -101,8 +102,14 @@ impl Client {
     }
 
     /// Sends a request, with JSON where there is some, and gives the JSON of the answer.
-    pub(crate) async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&Value>) -> Result<T, Failure> {
-        let request = self.http.request(method, self.at(path, &[])?).timeout(ANSWER);
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, Option<String>)],
+        body: Option<&Value>,
+    ) -> Result<T, Failure> {
+        let request = self.http.request(method, self.at(path, query)?).timeout(ANSWER);
         let request = match body {
             Some(body) => request.json(body),
             None => request,
@@ -237,6 +244,14 @@ impl Client {
         }
         Failure::new("unreachable", format!("{} does not answer: {cause}", self.base))
     }
+}
+
+/// All but the unreserved characters of an address.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A text as a segment of a path.
+pub(crate) fn segment(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// The body of an answer, in pieces.

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::runs::Server;
 use crate::{
-    client::{Client, LineStream},
+    client::{Client, LineStream, segment},
     failure::Failure,
     output::Output,
 };
@@ -97,8 +97,8 @@ impl Backend {
 
 /// Cancels the turn, and says its end.
 async fn cancel(client: &Client, scope: &Scope, output: Output) -> anyhow::Result<()> {
-    let path = scope.path(&format!("/turns/{}/cancel", super::threads::encoded(scope.turn()?)));
-    let ended: Value = client.ask(Method::POST, &path, None).await?;
+    let path = scope.path(&format!("/turns/{}/cancel", segment(scope.turn()?)));
+    let ended: Value = client.ask(Method::POST, &path, &scope.query(), None).await?;
     match serde_json::from_value::<Fact>(ended) {
         Ok(fact) => say(&fact, output),
         // The turns before it are under way.
@@ -129,8 +129,8 @@ async fn respond(client: &Client, request: &Map<String, Value>, scope: &Scope, o
     let body = json!({
         "decision": decision, "reason": request.get("reason"), "answer": request.get("answer"), "actionScope": named,
     });
-    let path = scope.path(&format!("/actions/{}/respond", super::threads::encoded(&action)));
-    let fact: Fact = client.ask(Method::POST, &path, Some(&body)).await?;
+    let path = scope.path(&format!("/actions/{}/respond", segment(&action)));
+    let fact: Fact = client.ask(Method::POST, &path, &scope.query(), Some(&body)).await?;
     say(&fact, output)?;
     let mut query = scope.query().to_vec();
     query.push(("after", Some(fact.sequence.to_string())));
@@ -218,7 +218,7 @@ impl Scope {
     }
 
     fn path(&self, rest: &str) -> String {
-        format!("api/v1/threads/{}{rest}", super::threads::encoded(&self.thread))
+        format!("api/v1/threads/{}{rest}", segment(&self.thread))
     }
 
     fn query(&self) -> [(&'static str, Option<String>); 1] {

@@ -80,7 +80,7 @@ impl Create {
         queue.extend(self.priority.map(|priority| ("priority".to_owned(), priority.into())));
         insert("queue", (!queue.is_empty()).then_some(Value::Object(queue)));
         let client = Client::running(config, self.server.url.as_deref(), WHY).await?;
-        let run: Run = client.ask(Method::POST, "api/v1/runs", Some(&Value::Object(body))).await?;
+        let run: Run = client.ask(Method::POST, "api/v1/runs", &[], Some(&Value::Object(body))).await?;
         Ok(output.result(&run, || format!("run {} is {}\n", run.run_id, run.status))?)
     }
 }
@@ -98,7 +98,7 @@ pub(crate) struct Retry {
 impl Retry {
     pub(crate) async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
         let client = Client::running(config, self.server.url.as_deref(), WHY).await?;
-        let run: Run = client.ask(Method::POST, &format!("api/v1/runs/{}/retry", self.id), None).await?;
+        let run: Run = client.ask(Method::POST, &format!("api/v1/runs/{}/retry", self.id), &[], None).await?;
         Ok(output.result(&run, || format!("run {} is another attempt at it; it is {}\n", run.run_id, run.status))?)
     }
 }
@@ -147,7 +147,7 @@ impl DeadLetters {
             }
             Self::Requeue(Requeue { server, id }) => {
                 let client = Client::running(config, server.url.as_deref(), WHY).await?;
-                let run: Run = client.ask(Method::POST, &format!("api/v1/dead-letters/{id}/requeue"), None).await?;
+                let run: Run = client.ask(Method::POST, &format!("api/v1/dead-letters/{id}/requeue"), &[], None).await?;
                 output.result(&run, || format!("run {} is another attempt at it; it is {}\n", run.run_id, run.status))?;
             }
         }

@@ -170,7 +170,7 @@ impl Create {
                 ];
                 let new_key: Map<String, Value> =
                     new_key.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-                let created: CreatedKey = client.ask(Method::POST, "api/v1/keys", Some(&Value::Object(new_key))).await?;
+                let created: CreatedKey = client.ask(Method::POST, "api/v1/keys", &[], Some(&Value::Object(new_key))).await?;
                 (created.key, created.token)
             }
             KeyStore::Ledger(ledger, keys) => {
@@ -238,7 +238,7 @@ fn table_of(keys: &[Key], now: time::Timestamp) -> String {
 impl Revoke {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
         let key: Key = match KeyStore::open(config, &self.server, Ledger::Existing).await? {
-            KeyStore::Server(client) => client.ask(Method::DELETE, &format!("api/v1/keys/{}", self.id), None).await?,
+            KeyStore::Server(client) => client.ask(Method::DELETE, &format!("api/v1/keys/{}", self.id), &[], None).await?,
             KeyStore::Ledger(ledger, keys) => {
                 let revoked = keys.revoke(&ledger, &operator(), &self.id).await;
                 let revoked = revoked.map_err(|error| Failure::new(error.code(), error.to_string()))?;

@@ -13,7 +13,13 @@ use clap::{Args, Subcommand};
 use reqwest::Method;
 
 use super::runs::{Server, page_size};
-use crate::{client::Client, failure::Failure, output::Output, source::Source, table::Table};
+use crate::{
+    client::{Client, segment},
+    failure::Failure,
+    output::Output,
+    source::Source,
+    table::Table,
+};
 
 /// A stream that breaks is taken up again after this, so many times in a row.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -136,14 +142,8 @@ impl Choice {
     }
 
     fn path(&self, rest: &str) -> String {
-        format!("api/v1/threads/{}{rest}", encoded(&self.thread))
+        format!("api/v1/threads/{}{rest}", segment(&self.thread))
     }
-}
-
-/// A text as a segment of a path.
-pub(super) fn encoded(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
-    text.bytes().map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 impl ChosenThread {
@@ -165,7 +165,7 @@ impl ChosenThread {
                 Ok(reader.task(&thread, task, at)?.ok_or_else(missing)?)
             }
             Source::Server(client) => {
-                let path = self.choice.path(&format!("/tasks/{}", encoded(task)));
+                let path = self.choice.path(&format!("/tasks/{}", segment(task)));
                 Ok(client.get(&path, &self.query(at)).await?)
             }
         }
@@ -217,7 +217,7 @@ impl List {
                     }
                 }
             }
-            Source::Server(client) => threads = listed(&client, limit).await?,
+            Source::Server(client) => threads = threads_of(&client, limit).await?,
         }
         Ok(output.result(&threads, || {
             let mut table = Table::new(["THREAD", "SESSION", "WORKSPACE"]);
@@ -230,7 +230,8 @@ impl List {
     }
 }
 
-async fn listed(client: &Client, limit: usize) -> anyhow::Result<Vec<ListedThread>> {
+/// The threads that a server lists.
+async fn threads_of(client: &Client, limit: usize) -> anyhow::Result<Vec<ListedThread>> {
     let (mut threads, mut cursor) = (Vec::new(), None);
     while threads.len() < limit {
         let room = (limit - threads.len()).to_string();
@@ -247,12 +248,12 @@ async fn listed(client: &Client, limit: usize) -> anyhow::Result<Vec<ListedThrea
 impl Show {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<()> {
         let model = self.thread.open(config).await?.model(self.at).await?;
-        Ok(output.result(&model, || shown(&model))?)
+        Ok(output.result(&model, || text_of(&model))?)
     }
 }
 
 /// A read model, for people.
-fn shown(model: &ThreadReadModel) -> String {
+fn text_of(model: &ThreadReadModel) -> String {
     let status = serde_json::to_value(model.status).unwrap_or_default();
     let mut text = format!(
         "thread {} of session {}\nstatus {}, {} facts\n",

@@ -15,13 +15,10 @@ use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::threads::{LedgerChildren, ThreadError, Threads};
-use crate::record::HostError;
+use crate::record::{HostError, is_forgotten};
 
 /// Events that are read at a time.
 const PIECE: usize = 256;
-
-/// The member of the metadata of a run that forgetting its conversation leaves.
-const FORGOTTEN: &str = "forgotten";
 
 impl From<EvidenceError> for HostError {
     fn from(error: EvidenceError) -> Self {
@@ -80,7 +77,7 @@ impl Evidence {
                 add(&Part::Run(&source.record.run))?;
                 add(&Part::Grant(source.grant().as_deref()))?;
                 add(&Part::Event(source.event.as_deref()))?;
-                Stage::Record(0, source.begun().filter(|_| source.state != RecordState::Forgotten))
+                Stage::Record(0, source.first_digest().filter(|_| source.state != RecordState::Forgotten))
             }
             Stage::Record(after, mut link) => {
                 let events = source.events_after(after)?;
@@ -191,7 +188,7 @@ impl Source {
         let terms = ledger.terms(id)?.and_then(|terms| serde_json::from_str(terms.get()).ok());
         let (artifacts, state) = (BTreeSet::new(), RecordState::Unsealed);
         let mut source = Self { ledger, record, turn: None, event, terms, state, events: 0, artifacts, missing_artifacts: 0 };
-        let (mut digest, mut after) = (source.begun(), 0);
+        let (mut digest, mut after) = (source.first_digest(), 0);
         loop {
             let events = source.events_after(after)?;
             let Some(last) = events.last() else { break };
@@ -203,7 +200,7 @@ impl Source {
             }
         }
         source.state = match source.record.run.record_digest {
-            _ if source.record.run.metadata.contains_key(FORGOTTEN) => RecordState::Forgotten,
+            _ if is_forgotten(&source.record.run) => RecordState::Forgotten,
             None => RecordState::Unsealed,
             stored if stored == digest => RecordState::Whole,
             Some(_) => RecordState::Changed,
@@ -218,7 +215,7 @@ impl Source {
     }
 
     /// The digest of the record before its first event.
-    fn begun(&self) -> Option<RecordDigest> {
+    fn first_digest(&self) -> Option<RecordDigest> {
         let event = self.event.as_ref()?;
         Some(RecordDigest::begin(self.record.run.run_id, event.get().as_bytes()))
     }

@@ -13,6 +13,8 @@ use agent_host_ledger::{Ledger, LedgerError, RunRecord};
 use agent_host_protocol::{ResultKind, Run, RunEvent, RunId, RunStatus, grant::ConversationKey};
 use parking_lot::Mutex;
 
+use crate::record::is_forgotten;
+
 /// The name of the host in facts.
 pub(crate) const RUNTIME_ID: &str = "agent-host";
 
@@ -24,8 +26,6 @@ const MAX_ARTIFACTS: usize = 100;
 const CACHED_COUNTS: usize = 100_000;
 /// Threads whose read model is cached: some KiB each, at most some hundred.
 const CACHED_MODELS: usize = 256;
-/// The members of the metadata of a run that forgetting its conversation leaves.
-const FORGOTTEN: &str = "forgotten";
 /// The member of the metadata of a run with the id that the client gave the turn.
 pub const TURN_ID: &str = "turn_id";
 
@@ -223,7 +223,7 @@ impl Threads {
         if runs.is_empty() {
             return Err(ThreadError::NotFound(name()));
         }
-        if runs.iter().any(|record| record.run.metadata.contains_key(FORGOTTEN)) {
+        if runs.iter().any(|record| is_forgotten(&record.run)) {
             return Err(ThreadError::Forgotten(name()));
         }
         let has_place = |record: &RunRecord| {

@@ -322,8 +322,8 @@ async fn commands_show_the_same_thread_with_and_without_a_server_and_speak_for_t
 
     // A backend writes the facts of a turn until a person is asked, and goes on in another process.
     let asks = act("message.send", json!({}));
-    let begins = json!({ "kind": "turnStart", "request": { "session": "t3", "turn": "b-1", "input": { "text": asks } } });
-    let (success, lines) = speak(&desk, begins);
+    let first = json!({ "kind": "turnStart", "request": { "session": "t3", "turn": "b-1", "input": { "text": asks } } });
+    let (success, lines) = speak(&desk, first);
     assert!(success, "{lines:#?}");
     let asked = lines.last().unwrap();
     assert_eq!((&asked["type"], &asked["payload"]["turnId"]), (&json!("action.required"), &json!("b-1")), "{lines:#?}");
@@ -344,6 +344,23 @@ async fn commands_show_the_same_thread_with_and_without_a_server_and_speak_for_t
     let (success, lines) = speak(&desk, says);
     assert!(success && lines.iter().any(|line| line["type"] == "model.completed"), "{lines:#?}");
     assert!(!speak(&desk, json!({ "kind": "odd", "request": { "session": "t3" } })).0);
+
+    // A thread beside its session, and a turn that is cancelled while it waits.
+    let of = |turn: &str, more: Value| {
+        let mut request = json!({ "session": { "sessionId": "s5", "threadId": "t5" }, "turn": turn });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        request
+    };
+    let begins = |turn: &str| json!({ "kind": "turnStart", "request": of(turn, json!({ "input": asks })) });
+    let (success, lines) = speak(&desk, begins("c-1"));
+    assert!(success && lines.last().unwrap()["type"] == "action.required", "{lines:#?}");
+    let action = lines.last().unwrap()["payload"]["actionId"].clone();
+    let answer = of("c-1", json!({ "requestId": action, "decision": "deny" }));
+    let (success, lines) = speak(&desk, json!({ "kind": "actionRespond", "request": answer }));
+    assert!(success && lines.iter().all(|line| line["payload"]["threadId"] == "t5"), "{lines:#?}");
+    assert!(speak(&desk, begins("c-2")).0);
+    let (success, lines) = speak(&desk, json!({ "kind": "turnCancel", "request": of("c-2", json!({})) }));
+    assert!(success && lines.len() == 1 && lines[0]["type"] == "turn.canceled", "{lines:#?}");
 
     // A server and the ledger show the same.
     let all = facts(&desk, "t3").await;
@@ -366,7 +383,10 @@ async fn commands_show_the_same_thread_with_and_without_a_server_and_speak_for_t
     assert!(!agent_host(&desk, &["threads", "show", "nobody"], None).0);
     assert!(!agent_host(&desk, &["threads", "show", "t3", "--at", "100000"], None).0);
     let (_, listed) = agent_host(&desk, &["threads", "list"], None);
-    assert_eq!(listed[0], json!([{ "sessionId": "t3", "threadId": "t3" }]));
+    let mut threads: Vec<&str> =
+        listed[0].as_array().unwrap().iter().map(|thread| thread["threadId"].as_str().unwrap()).collect();
+    threads.sort_unstable();
+    assert_eq!(threads, ["t3", "t5"], "{listed:#?}");
     desk.host.revive();
     desk.check();
 }
