@@ -7,6 +7,7 @@
 //! - [`kind`]: the closed list of types;
 //! - [`failure`]: the closed list of failure categories, and a hint for each code of the host;
 //! - [`safe`]: what may stand in a payload;
+//! - [`record`]: the data of recorded events, for every projection of a record;
 //! - [`project`]: the record of a run, as facts;
 //! - [`thread`], [`task`]: read models, each a fold of the stream; [`model`]: references in them;
 //! - [`open`]: what is open at a place of a record, for every projection of records;
@@ -23,6 +24,7 @@ pub mod kind;
 pub mod model;
 pub mod open;
 pub mod project;
+pub mod record;
 pub mod rules;
 pub mod safe;
 pub mod shape;

@@ -24,11 +24,11 @@ mod tests;
 
 use agent_host_protocol::{
     ResultKind, RunEvent,
-    message::{ArtifactRef, Role},
+    message::Role,
     run::{RunCompletion, RunFailure},
     ui,
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use self::turn::{ChildOutput, Children, NoChildren, ThreadIds, Turn, TurnBudget, TurnTerms};
@@ -45,6 +45,7 @@ use crate::{
     fact::{Fact, RefKind, ScopeIds},
     failure::{FailureCategory, recovery_hint},
     kind::FactType,
+    record::{ArtifactData, MessageEnd, StateData, ToolCallEnd, read},
     safe::{line, small},
 };
 
@@ -142,7 +143,7 @@ impl Projector {
         }
         let read = match kind {
             Some(ResultKind::MessageDelta) => read(event).map(|delta| texts.delta(out, ids, models, &delta)),
-            Some(ResultKind::MessageCompleted) => read::<texts::MessageEnd>(event).map(|end| {
+            Some(ResultKind::MessageCompleted) => read::<MessageEnd>(event).map(|end| {
                 if end.message.role == Role::Tool {
                     if let Some(call) = &end.message.tool_call_id {
                         actions.release(out, call);
@@ -157,8 +158,8 @@ impl Projector {
             // The arguments are in the record; a piece of JSON cannot be cleaned of secrets.
             Some(ResultKind::ToolCallArguments) => Some(()),
             Some(ResultKind::ToolCallProgress) => read(event).map(|progress| tools.progress(out, progress)),
-            Some(ResultKind::ToolCallCompleted) => read::<tools::CallEnd>(event).map(|end| {
-                actions.release(out, end.name());
+            Some(ResultKind::ToolCallCompleted) => read::<ToolCallEnd>(event).map(|end| {
+                actions.release(out, &end.tool_call_id);
                 tools.completed(out, ids, texts, end);
             }),
             Some(ResultKind::ArtifactCreated) => read(event).map(|ArtifactData { artifact }| out.say(tasks::artifact(&artifact))),
@@ -365,20 +366,6 @@ impl Projector {
 }
 
 #[derive(Deserialize)]
-struct ArtifactData {
-    artifact: ArtifactRef,
-}
-
-#[derive(Deserialize)]
-struct StateData {
-    #[serde(default)]
-    scope: String,
-    key: String,
-    #[serde(default)]
-    value: Value,
-}
-
-#[derive(Deserialize)]
 struct SteeringData {
     event_id: String,
     #[serde(default)]
@@ -496,9 +483,4 @@ fn violated(out: &mut Out, violation: &ViolationData) {
                 .with("recoveryHint", recovery_hint(&violation.code, category)),
         );
     }
-}
-
-/// The data of an event; nothing where it has another form, which neither the host nor its contract makes.
-fn read<T: DeserializeOwned>(event: &RunEvent) -> Option<T> {
-    serde_json::from_str(event.data.get()).ok()
 }

@@ -1,6 +1,6 @@
 //! Other runs and agents that work for the turn: tasks, subagents and the channels to them.
 
-use agent_host_protocol::{RunId, RunStatus, message::ArtifactRef, run::ModelUsage};
+use agent_host_protocol::{RunId, RunStatus, message::ArtifactRef};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -16,6 +16,7 @@ use crate::{
     failure::FailureCategory,
     kind::FactType,
     open::OpenElements,
+    record::{ChildEnd, ChildStart},
     safe::line,
 };
 
@@ -28,26 +29,6 @@ pub(super) struct Tasks {
     children: OpenElements<ScopeIds>,
     /// Subagents that a runner claims, by its names.
     claimed: OpenElements<ScopeIds>,
-}
-
-/// A run was started.
-#[derive(Deserialize)]
-pub(super) struct ChildStart {
-    run_id: String,
-    #[serde(default)]
-    runner_id: String,
-    #[serde(default)]
-    objective: String,
-}
-
-/// The child has ended.
-#[derive(Deserialize)]
-pub(super) struct ChildEnd {
-    run_id: String,
-    #[serde(default)]
-    status: Option<RunStatus>,
-    #[serde(default)]
-    usage: Option<ModelUsage>,
 }
 
 #[derive(Deserialize)]

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use agent_host_protocol::message::{ArtifactRef, ContentPart, Message, Role};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -16,6 +15,7 @@ use crate::{
     failure::FailureCategory,
     kind::FactType,
     open::OpenElements,
+    record::{Delta, MessageEnd},
     safe::{MAX_TEXT_CHARS, beginning, line},
 };
 
@@ -40,26 +40,6 @@ struct Stream {
     id: String,
     role: Role,
     text: String,
-}
-
-/// A piece of a message or of reasoning.
-#[derive(Deserialize)]
-pub(super) struct Delta {
-    message_id: String,
-    chunk: Chunk,
-}
-
-#[derive(Deserialize)]
-struct Chunk {
-    role: Role,
-    content: String,
-}
-
-/// A whole message.
-#[derive(Deserialize)]
-pub(super) struct MessageEnd {
-    pub(super) message_id: String,
-    pub(super) message: Message,
 }
 
 /// The address of an artifact.

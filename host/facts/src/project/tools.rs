@@ -6,7 +6,6 @@ use agent_host_protocol::{
     encoded::json_len,
     message::{ContentPart, Message},
 };
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
@@ -20,6 +19,7 @@ use crate::{
     failure::FailureCategory,
     kind::FactType,
     open::OpenElements,
+    record::{ToolCallEnd, ToolCallProgress, ToolCallStart},
     safe::{MAX_TEXT_CHARS, line, redacted, redacted_text},
 };
 
@@ -56,57 +56,6 @@ pub(super) struct Call<'a> {
     pub(super) executor: &'a str,
 }
 
-/// A call has begun.
-#[derive(Deserialize)]
-pub(super) struct CallStart {
-    tool_call_id: String,
-    #[serde(default)]
-    tool_name: String,
-    #[serde(default)]
-    parameters: Option<Value>,
-    #[serde(default)]
-    parameters_bytes: Option<u64>,
-    #[serde(default)]
-    message_id: Option<String>,
-}
-
-/// A call has ended.
-#[derive(Deserialize)]
-pub(super) struct CallEnd {
-    tool_call_id: String,
-    #[serde(default)]
-    tool_name: String,
-    #[serde(default)]
-    result: Value,
-    #[serde(default)]
-    error: Option<Value>,
-    #[serde(default)]
-    code: Option<String>,
-    #[serde(default)]
-    category: Option<Value>,
-    #[serde(default)]
-    duration_ms: Option<u64>,
-}
-
-impl CallEnd {
-    /// The call, as the runner names it.
-    pub(super) fn name(&self) -> &str {
-        &self.tool_call_id
-    }
-}
-
-/// The progress of a call.
-#[derive(Deserialize)]
-pub(super) struct Progress {
-    tool_call_id: String,
-    #[serde(default)]
-    progress: Value,
-    #[serde(default)]
-    total: Option<Value>,
-    #[serde(default)]
-    message: Option<String>,
-}
-
 /// The outcome of a call.
 pub(super) enum Outcome<'a> {
     /// A result, as JSON shows content: a text or a list of parts.
@@ -119,8 +68,8 @@ pub(super) enum Outcome<'a> {
 }
 
 impl Tools {
-    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, start: CallStart) {
-        let CallStart { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = start;
+    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, start: ToolCallStart) {
+        let ToolCallStart { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = start;
         if self.open.contains(&tool_call_id) {
             return out.warn("duplicate_tool_start", "a call of a tool began that had begun before");
         }
@@ -128,7 +77,7 @@ impl Tools {
         let call = Call {
             name: &tool_call_id,
             tool: &tool_name,
-            parameters,
+            parameters: parameters.and_then(|parameters| serde_json::from_str(parameters.get()).ok()),
             parameters_bytes,
             message: message_id.as_deref(),
             executor,
@@ -169,7 +118,7 @@ impl Tools {
         scope
     }
 
-    pub(super) fn progress(&self, out: &mut Out, progress: Progress) {
+    pub(super) fn progress(&self, out: &mut Out, progress: ToolCallProgress) {
         let Some(open) = self.open.get(&progress.tool_call_id) else { return };
         out.say(
             open.draft(FactType::ToolProgress)
@@ -179,7 +128,7 @@ impl Tools {
         );
     }
 
-    pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, end: CallEnd) {
+    pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, end: ToolCallEnd) {
         let name = end.tool_call_id;
         if !self.open.contains(&name) {
             match self.done.get(&name) {

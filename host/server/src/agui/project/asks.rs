@@ -1,7 +1,10 @@
 //! The actions of a host run, for people and for the client.
 
 use agent_host_protocol::{RunEvent, RunId, encoded::JsonText};
-use agent_host_runs::{answer_schema, facts::open::OpenElements};
+use agent_host_runs::{
+    answer_schema,
+    facts::{open::OpenElements, record::read},
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, value::to_raw_value};
 
@@ -9,7 +12,6 @@ use super::{
     content,
     ids::Ids,
     out::Out,
-    read,
     text::Texts,
     tools::{self, Call, Tools},
 };

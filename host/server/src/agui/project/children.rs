@@ -5,16 +5,17 @@
 
 use std::{fmt, sync::Arc};
 
-use agent_host_protocol::{ResultKind, RunEvent, RunId};
-use agent_host_runs::facts::open::OpenElements;
-use serde::Deserialize;
+use agent_host_protocol::{ResultKind, RunEvent, RunId, RunStatus};
+use agent_host_runs::facts::{
+    open::OpenElements,
+    record::{ChildEnd, ChildStart, read},
+};
 
 use super::{
     CloseReason, Projector, Step,
     ids::Ids,
     invocations::{Invocation, Invocations},
     out::Out,
-    read,
 };
 use crate::agui::{
     cursor::{ChildPlace, Cursor, Place},
@@ -99,29 +100,12 @@ pub(crate) struct LiveChild {
     pub(crate) after: u64,
 }
 
-/// A run was started.
-#[derive(Deserialize)]
-pub(super) struct ChildStarted {
-    run_id: String,
-    #[serde(default)]
-    runner_id: String,
-    #[serde(default)]
-    objective: String,
-}
-
-/// The child has ended.
-#[derive(Deserialize)]
-pub(super) struct ChildEnded {
-    run_id: String,
-    status: String,
-}
-
 /// The child of whose end a parent hears with this event.
 pub(crate) fn ended_child(event: &RunEvent) -> Option<RunId> {
     if ResultKind::from_name(&event.kind) != Some(ResultKind::ChildEnded) {
         return None;
     }
-    read::<ChildEnded>(event)?.run_id.parse().ok()
+    read::<ChildEnd>(event)?.run_id.parse().ok()
 }
 
 /// The children of a run.
@@ -169,8 +153,8 @@ impl ChildRuns {
         self.is_partial
     }
 
-    pub(super) fn child_started(&mut self, out: &mut Out, ids: &mut Ids, sequence: u64, started: ChildStarted) {
-        let ChildStarted { run_id, runner_id, objective } = started;
+    pub(super) fn child_started(&mut self, out: &mut Out, ids: &mut Ids, sequence: u64, started: ChildStart) {
+        let ChildStart { run_id, runner_id, objective } = started;
         self.invocations.begin(out, &run_id, || {
             let name = runner_id.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("run").to_owned();
             let description = Some(objective).filter(|objective| !objective.is_empty());
@@ -188,8 +172,8 @@ impl ChildRuns {
     }
 
     /// Ends a child: what it has said and was not shown comes before. What a live child has said was pushed before.
-    pub(super) fn child_ended(&mut self, out: &mut Out, ended: ChildEnded) {
-        let ChildEnded { run_id, status } = ended;
+    pub(super) fn child_ended(&mut self, out: &mut Out, ended: ChildEnd) {
+        let ChildEnd { run_id, status, .. } = ended;
         let Some(subagent_run_id) = self.invocations.end(out, &run_id) else { return };
         if let Some(mut child) = self.runs.remove(&run_id) {
             if !child.is_live {
@@ -198,10 +182,16 @@ impl ChildRuns {
             out.adopt(child.projector.close_aside(CloseReason::Fails, out.timestamp()));
             self.is_partial |= !child.is_whole();
         }
-        out.say(if status == "completed" {
-            Kind::SubagentFinished { subagent_run_id, result: None, outcome: None }
-        } else {
-            Kind::SubagentError { subagent_run_id, message: format!("the run ended as {status}"), code: Some(status) }
+        out.say(match status {
+            Some(RunStatus::Completed) => Kind::SubagentFinished { subagent_run_id, result: None, outcome: None },
+            status => {
+                let status = status.unwrap_or(RunStatus::Failed).as_str();
+                Kind::SubagentError {
+                    subagent_run_id,
+                    message: format!("the run ended as {status}"),
+                    code: Some(status.to_owned()),
+                }
+            }
         });
     }
 

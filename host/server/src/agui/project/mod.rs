@@ -34,7 +34,8 @@ use agent_host_protocol::{
     ResultKind, RunEvent, RunId, Timestamp,
     run::{RunCompletion, RunFailure},
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use agent_host_runs::facts::record::{ArtifactData, MessageEnd, StateData, read};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use self::{asks::Asks, ids::Ids, out::Out, text::Texts, tools::Tools, ui::Ui, usage::Tally};
@@ -277,8 +278,8 @@ impl Projector {
                 }
             }
             Some(ResultKind::MessageCompleted) => {
-                if let Some(completed) = read::<text::MessageEnd>(event) {
-                    match completed.answered_call() {
+                if let Some(completed) = read::<MessageEnd>(event) {
+                    match text::answered_call(&completed.message) {
                         Some(call) => tools.answered_in_message(out, ids, texts, call, &completed.message),
                         None => texts.completed(out, ids, completed),
                     }
@@ -310,21 +311,11 @@ impl Projector {
                 }
             }
             Some(ResultKind::ArtifactCreated) => {
-                #[derive(Deserialize)]
-                struct ArtifactData {
-                    artifact: agent_host_protocol::message::ArtifactRef,
-                }
                 if let Some(ArtifactData { artifact }) = read(event) {
                     out.custom(content::ARTIFACT, content::artifact_content(&artifact, None));
                 }
             }
             Some(ResultKind::StateUpdated) => {
-                #[derive(Deserialize)]
-                struct StateData {
-                    scope: String,
-                    key: String,
-                    value: Value,
-                }
                 if let Some(StateData { scope, key, value }) = read(event)
                     && scope == "conversation"
                 {
@@ -463,24 +454,6 @@ struct Status {
     reason: Option<String>,
     #[serde(default)]
     attempt: Option<u32>,
-}
-
-/// A piece of a text.
-#[derive(Deserialize)]
-struct Delta {
-    message_id: String,
-    chunk: Chunk,
-}
-
-#[derive(Deserialize)]
-struct Chunk {
-    role: agent_host_protocol::message::Role,
-    content: String,
-}
-
-/// The data of an event; nothing where it has another form, which neither the host nor its contract makes.
-fn read<T: DeserializeOwned>(event: &RunEvent) -> Option<T> {
-    serde_json::from_str(event.data.get()).ok()
 }
 
 /// The metadata that an executor has sent with a result, for the first event of it. Members that the host or the client defines

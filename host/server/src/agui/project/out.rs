@@ -3,9 +3,10 @@
 use std::{collections::HashMap, mem};
 
 use agent_host_protocol::{RunEvent, Timestamp};
+use agent_host_runs::facts::record::{Chunk, Delta};
 use serde_json::{Map, Value};
 
-use super::{Chunk, Delta, End, Step, filter::SubagentFilter, ids::Ids, metadata_of};
+use super::{End, Step, filter::SubagentFilter, ids::Ids, metadata_of};
 use crate::agui::{
     cursor::{ChildPlace, Cursor, Place, StampedEvent},
     event::{Event, Kind, Message, ReasoningRole},

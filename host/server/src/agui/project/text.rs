@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 
 use agent_host_protocol::message::{ContentPart, Message, Role, ToolCall};
-use agent_host_runs::facts::open::OpenElements;
-use serde::Deserialize;
+use agent_host_runs::facts::{
+    open::OpenElements,
+    record::{Delta, MessageEnd},
+};
 use serde_json::json;
 
-use super::{CloseReason, Delta, content, ids::Ids, out::Out};
+use super::{CloseReason, content, ids::Ids, out::Out};
 use crate::agui::event::{self, Content, Kind, MessageBody, TextRole};
 
 /// CUSTOM event: a message has a part that is neither text nor an artifact.
@@ -16,18 +18,9 @@ const PART: &str = "agent-host.content";
 /// The message that a run gives back at its end, where it has said it in no other way.
 const LAST: &str = "final";
 
-/// A message that is whole.
-#[derive(Deserialize)]
-pub(super) struct MessageEnd {
-    pub(super) message_id: String,
-    pub(super) message: Message,
-}
-
-impl MessageEnd {
-    /// The call that it answers, where it is the result of a tool and not a text.
-    pub(super) fn answered_call(&self) -> Option<&str> {
-        (self.message.role == Role::Tool).then(|| self.message.tool_call_id.as_deref().unwrap_or_default())
-    }
+/// The call that a message answers, where it is the result of a tool and not a text.
+pub(super) fn answered_call(message: &Message) -> Option<&str> {
+    (message.role == Role::Tool).then(|| message.tool_call_id.as_deref().unwrap_or_default())
 }
 
 /// The messages of an attempt, by the names that the guest gave them.

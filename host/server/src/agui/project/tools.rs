@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use agent_host_protocol::message::Message;
-use agent_host_runs::facts::open::OpenElements;
+use agent_host_runs::facts::{
+    open::OpenElements,
+    record::{ToolCallEnd, ToolCallProgress, ToolCallStart},
+};
 use serde::Deserialize;
 use serde_json::{
     Value, json,
@@ -43,22 +46,6 @@ pub(super) struct Call<'a> {
     pub(super) message: Option<&'a str>,
 }
 
-/// A call has begun.
-#[derive(Deserialize)]
-pub(super) struct CallStart {
-    tool_call_id: String,
-    #[serde(default)]
-    tool_name: String,
-    /// `None` if the parameters are unknown, or follow in pieces.
-    #[serde(default)]
-    parameters: Option<Box<RawValue>>,
-    /// Size of parameters that follow in pieces.
-    #[serde(default)]
-    parameters_bytes: Option<u64>,
-    #[serde(default)]
-    message_id: Option<String>,
-}
-
 /// A piece of the arguments of a call.
 #[derive(Deserialize)]
 pub(super) struct Arguments {
@@ -68,32 +55,9 @@ pub(super) struct Arguments {
     last: bool,
 }
 
-/// A call has ended.
-#[derive(Deserialize)]
-pub(super) struct CallEnd {
-    tool_call_id: String,
-    #[serde(default)]
-    tool_name: String,
-    #[serde(default)]
-    result: Value,
-    #[serde(default)]
-    error: Option<Value>,
-}
-
-/// The progress of a call.
-#[derive(Deserialize)]
-pub(super) struct Progress {
-    tool_call_id: String,
-    progress: Value,
-    #[serde(default)]
-    total: Option<Value>,
-    #[serde(default)]
-    message: Option<String>,
-}
-
 impl Tools {
-    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, started: CallStart) {
-        let CallStart { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = started;
+    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, started: ToolCallStart) {
+        let ToolCallStart { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = started;
         let (parameters, message) = (parameters.as_deref(), message_id.as_deref());
         let call = Call { name: &tool_call_id, tool: &tool_name, parameters, message };
         if parameters.is_some() || parameters_bytes.is_none() {
@@ -131,8 +95,8 @@ impl Tools {
         running.get_or_insert_with(call.name, || call.show(out, ids, texts, named));
     }
 
-    pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, completed: CallEnd) {
-        let CallEnd { tool_call_id: call_id, tool_name, result, error } = completed;
+    pub(super) fn completed(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, completed: ToolCallEnd) {
+        let ToolCallEnd { tool_call_id: call_id, tool_name, result, error, .. } = completed;
         if !self.running.contains(&call_id) {
             if self.done.contains_key(&call_id) {
                 return;
@@ -188,8 +152,8 @@ impl Tools {
         }
     }
 
-    pub(super) fn progress(&self, out: &mut Out, progress: Progress) {
-        let Progress { tool_call_id, progress, total, message } = progress;
+    pub(super) fn progress(&self, out: &mut Out, progress: ToolCallProgress) {
+        let ToolCallProgress { tool_call_id, progress, total, message } = progress;
         let Some(id) = self.running.get(&tool_call_id) else { return };
         let mut value = json!({ "toolCallId": id, "progress": progress });
         with(&mut value, "total", total);

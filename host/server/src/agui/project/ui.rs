@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use agent_host_protocol::{ResultKind, RunEvent, ui};
-use agent_host_runs::facts::open::OpenElements;
+use agent_host_runs::facts::{open::OpenElements, record::read};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,6 @@ use super::{
     ids::Ids,
     invocations::{Invocation, Invocations},
     out::Out,
-    read,
     text::Texts,
     tools::Tools,
 };
