@@ -10,7 +10,7 @@
 //! - [`record`]: the data of recorded events, for every projection of a record;
 //! - [`project`]: the record of a run, as facts;
 //! - [`thread`], [`task`]: read models, each a fold of the stream; [`model`]: references in them;
-//! - [`open`]: what is open at a place of a record, for every projection of records;
+//! - [`open`]: open elements at a place of a record, for every projection of records;
 //! - [`shape`]: other shapes of a fact;
 //! - [`json`]: strict JSON of one line, for files from outside;
 //! - [`rules`]: the rules for logs of such facts, from whichever runtime;

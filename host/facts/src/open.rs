@@ -1,4 +1,4 @@
-//! What is open at a place of a record, for the projections of records: messages, calls, actions, children.
+//! Open elements at a place of a record, for the projections of records: messages, calls, actions, children.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 

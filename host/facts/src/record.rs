@@ -128,7 +128,7 @@ pub struct StateData {
 pub struct ChildStart {
     /// The child.
     pub run_id: String,
-    /// Its runner.
+    /// The runner of the child.
     #[serde(default)]
     pub runner_id: String,
     /// The reason, for people.
@@ -141,10 +141,10 @@ pub struct ChildStart {
 pub struct ChildEnd {
     /// The child.
     pub run_id: String,
-    /// Its final status.
+    /// The final status of the child.
     #[serde(default)]
     pub status: Option<RunStatus>,
-    /// Its use of models.
+    /// The models that the child used.
     #[serde(default)]
     pub usage: Option<ModelUsage>,
 }
