@@ -1,6 +1,9 @@
 //! The rules of payloads: no key and no value of a secret, and no text that is longer than its bound.
 
+use std::{ops::Range, sync::LazyLock};
+
 use agent_host_protocol::encoded::json_len;
+use regex::Regex;
 use serde_json::{Map, Value};
 
 /// Longest text in a payload, in characters. A longer one is spilled: the fact has a preview and a reference.
@@ -18,18 +21,40 @@ const FORBIDDEN: [&str; 5] = ["token", "secret", "password", "authorization", "a
 /// In place of a value that is or may be a secret.
 pub(crate) const REDACTED: &str = "[redacted]";
 
-/// Prefixes of credentials that services give out, each with the length from which a word is taken for one.
-const CREDENTIALS: [(&str, usize); 9] = [
-    ("sk-", 16),
-    ("sk_live_", 16),
-    ("xoxb-", 16),
-    ("xoxp-", 16),
-    ("ghp_", 20),
-    ("github_pat_", 24),
-    ("AKIA", 20),
-    ("AIza", 30),
-    ("eyJ", 40),
+/// Beginnings of credentials that services give out. A long run of characters and digits follows.
+const BEGINNINGS: [&str; 17] = [
+    "ahk_",
+    "ahx_",
+    "ahl_",
+    "sk-",
+    "sk_live_",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "xoxb-",
+    "xoxp-",
+    "AKIA",
+    "AIza",
+    "hf_",
+    "eyJ",
+    "pk_live_",
 ];
+/// The length from which a run is likely to be of a credential, and the one from which it is beyond doubt.
+const LIKELY: usize = 8;
+const SURE: usize = 16;
+
+/// A credential: behind the name of its scheme, with a known beginning, or a private key in the form of PEM.
+static CREDENTIAL: LazyLock<Regex> = LazyLock::new(|| {
+    let beginnings = BEGINNINGS.map(regex::escape).join("|");
+    let run = format!("[A-Za-z0-9_.+/=~-]{{{LIKELY},}}");
+    let schemes = format!("(?i:(?<bearer>bearer)|basic) (?<behind>{run})");
+    let named = format!(r"(?:^|[^\p{{Alphabetic}}\p{{N}}_-])(?<named>(?:{beginnings})(?<run>{run}))");
+    let pem = r"(?<pem>-----BEGIN[\s\S]*?PRIVATE KEY-----[\s\S]*)";
+    #[allow(clippy::expect_used, reason = "it is made of constants, and every test of this module needs it")]
+    Regex::new(&format!("{schemes}|{named}|{pem}")).expect("a regular expression")
+});
 
 /// True if a key of a payload names a secret, whatever its case.
 #[must_use]
@@ -71,96 +96,40 @@ pub(crate) fn redacted_members(members: Map<String, Value>) -> Map<String, Value
     safe
 }
 
-/// A text in which words that look like a credential are replaced.
-pub(crate) fn redacted_text(text: String) -> String {
-    without_credentials(without_words(text))
-}
-
-fn without_words(text: String) -> String {
-    let lower_has = |word: &str| text.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
-    let may_have = CREDENTIALS.iter().any(|(prefix, _)| text.contains(prefix)) || lower_has("bearer ") || lower_has("basic ");
-    if !may_have {
-        return text;
-    }
-    let mut safe = String::with_capacity(text.len());
-    let mut after_scheme = false;
-    for piece in text.split_inclusive(|c: char| !is_word(c)) {
-        let end = piece.char_indices().next_back().filter(|(_, c)| !is_word(*c)).map_or(piece.len(), |(at, _)| at);
-        let (word, separator) = piece.split_at(end);
-        let is_scheme = word.eq_ignore_ascii_case("bearer") || word.eq_ignore_ascii_case("basic");
-        let is_credential = CREDENTIALS.iter().any(|(prefix, least)| word.starts_with(prefix) && word.len() >= *least);
-        let is_secret = is_credential || after_scheme && word.len() >= 8;
-        safe.push_str(if is_secret { REDACTED } else { word });
-        safe.push_str(separator);
-        after_scheme = is_scheme && separator == " " || after_scheme && word.is_empty();
-    }
-    safe
-}
-
-/// Beginnings of credentials, each with the number of characters that must follow: digits among them, which words do not have.
-const BEGINNINGS: [(&str, usize); 14] = [
-    ("ahk_", 16),
-    ("ahx_", 16),
-    ("ahl_", 16),
-    ("sk-", 20),
-    ("ghp_", 20),
-    ("gho_", 20),
-    ("ghs_", 20),
-    ("github_pat_", 20),
-    ("glpat-", 16),
-    ("xoxb-", 16),
-    ("xoxp-", 16),
-    ("AKIA", 16),
-    ("AIza", 30),
-    ("hf_", 24),
-];
-
-/// The beginning of a private key in the form of PEM.
-const PEM: [&str; 2] = ["-----BEGIN", "PRIVATE KEY-----"];
-
-/// The place of a text that is a credential beyond doubt: a known beginning, or `Bearer`, with a long run of characters and digits
-/// behind it, or a private key. What is only likely is redacted, and no fault in a log from outside.
-#[must_use]
-pub fn credential(text: &str) -> Option<std::ops::Range<usize>> {
-    if let Some(at) = text.find(PEM[0])
-        && text.get(at..).is_some_and(|rest| rest.contains(PEM[1]))
-    {
-        return Some(at..text.len());
-    }
-    for (at, _) in text.match_indices(['B', 'b']) {
-        let is_scheme = text.get(at..at + 7).is_some_and(|word| word.eq_ignore_ascii_case("bearer "));
-        if let Some(range) = is_scheme.then(|| run_behind(text, at + 7, 16)).flatten() {
-            return Some(range);
-        }
-    }
-    BEGINNINGS.iter().find_map(|(beginning, follow)| {
-        text.match_indices(beginning).find_map(|(at, _)| {
-            let before = text.get(..at).unwrap_or_default();
-            let starts = !before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '-');
-            let run = starts.then(|| run_behind(text, at + beginning.len(), *follow)).flatten()?;
-            Some(at..run.end)
-        })
+/// The places of a text that are credentials, each with the run of characters that makes it one; none for a private key.
+fn credentials(text: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
+    CREDENTIAL.captures_iter(text).filter_map(|found| {
+        let whole = found.name("behind").or_else(|| found.name("named")).or_else(|| found.name("pem"))?;
+        let run = found.name("run").or_else(|| found.name("behind")).map_or("", |run| run.as_str());
+        // Words of prose have neither digits nor capitals within. Few follow `bearer`.
+        let is_random = found.name("bearer").is_some()
+            || run.contains(|c: char| c.is_ascii_digit())
+            || run.chars().skip(1).any(|c| c.is_ascii_uppercase());
+        (run.is_empty() || is_random).then(|| (whole.range(), run))
     })
 }
 
-/// The run of characters of credentials from here on, where it is as long as this and has digits.
-fn run_behind(text: &str, from: usize, least: usize) -> Option<std::ops::Range<usize>> {
-    let rest = text.get(from..)?;
-    let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || "-_.+/=".contains(c))).unwrap_or(rest.len());
-    let run = rest.get(..end)?;
-    (run.len() >= least && run.contains(|c: char| c.is_ascii_digit())).then_some(from..from + end)
+/// The place of a text that is a credential beyond doubt. One that is only likely is redacted, and no fault in a log from outside.
+#[must_use]
+pub fn credential(text: &str) -> Option<Range<usize>> {
+    let is_sure = |run: &str| run.is_empty() || run.len() >= SURE && run.contains(|c: char| c.is_ascii_digit());
+    credentials(text).find(|(_, run)| is_sure(run)).map(|(range, _)| range)
 }
 
-/// A text without what [`credential`] finds.
-fn without_credentials(mut text: String) -> String {
-    while let Some(range) = credential(&text) {
-        text.replace_range(range, REDACTED);
+/// A text in which likely credentials are replaced.
+pub(crate) fn redacted_text(text: String) -> String {
+    let mut safe = String::new();
+    let mut end = 0;
+    for (range, _) in credentials(&text) {
+        safe.push_str(text.get(end..range.start).unwrap_or_default());
+        safe.push_str(REDACTED);
+        end = range.end;
     }
-    text
-}
-
-fn is_word(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '/' | '=' | '~')
+    if end == 0 {
+        return text;
+    }
+    safe.push_str(text.get(end..).unwrap_or_default());
+    safe
 }
 
 /// The first characters of a text.
@@ -208,7 +177,13 @@ mod tests {
             })
         );
         assert_eq!(redacted_text("use sk-1234567890abcdef, please".into()), format!("use {REDACTED}, please"));
-        assert_eq!(redacted_text("a bearer of news, a basic need".into()), "a bearer of news, a basic need");
+        for prose in ["a bearer of news, a basic need", "Basic understanding of hf_transformers", "task-0123456789012345678901"] {
+            assert_eq!(redacted_text(prose.into()), prose);
+        }
+        assert_eq!(
+            redacted_text("Basic dXNlcjpwYXNz, xoxb-12345678-a sk-123456789".into()),
+            format!("Basic {REDACTED}, {REDACTED} {REDACTED}")
+        );
     }
 
     #[test]

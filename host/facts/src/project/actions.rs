@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ids::{Ids, Kind},
+    models::CallError,
     out::{Draft, Out, Source},
     texts::Texts,
     tools::{Call, Outcome, Tools},
@@ -78,19 +79,9 @@ pub(super) struct End {
     #[serde(default)]
     result: Value,
     #[serde(default)]
-    error: Option<EndError>,
+    error: Option<CallError>,
     #[serde(default)]
     duration_ms: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct EndError {
-    #[serde(default)]
-    category: Option<Value>,
-    #[serde(default)]
-    code: String,
-    #[serde(default)]
-    message: String,
 }
 
 impl Actions {
@@ -353,10 +344,9 @@ impl End {
                 other => Value::String(crate::safe::redacted(other.clone()).to_string()),
             }),
             "failed" => {
-                let named = error.and_then(|error| error.category.as_ref()).and_then(Value::as_str);
-                let code = named.or(error.map(|error| error.code.as_str())).unwrap_or("tool_error");
+                let code = error.map_or("tool_error", CallError::code);
                 let category = FailureCategory::of_code(code).unwrap_or(FailureCategory::ToolFailed);
-                Outcome::Failed { category, code, error: error.map_or("the action failed", |error| error.message.as_str()) }
+                Outcome::Failed { category, code, error: error.map_or("the action failed", CallError::message) }
             }
             "denied" | "declined" | "skip" => {
                 let error = self.reason.as_deref().unwrap_or("refused");

@@ -79,7 +79,11 @@ impl CallError {
         (category, is_retryable(category))
     }
 
-    fn code(&self) -> &str {
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(super) fn code(&self) -> &str {
         self.category.as_ref().and_then(Value::as_str).unwrap_or(&self.code)
     }
 }
