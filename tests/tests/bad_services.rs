@@ -1,7 +1,10 @@
 //! Models, tool servers, knowledge bases and guests that misbehave: each call ends with the documented error, the record of
 //! the run has the reason, the host continues, and its memory returns to the level before.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
 
 use agent_host_protocol::event::Envelope;
 use agent_host_tests::{
@@ -17,6 +20,9 @@ use tokio::{
 fn chunk(delta: Value, finish: Value) -> String {
     format!("data: {}\n\n", json!({ "id": "x", "choices": [{ "index": 0, "delta": delta, "finish_reason": finish }] }))
 }
+
+/// Requests to the busy model.
+static BUSY: AtomicUsize = AtomicUsize::new(0);
 
 /// Answers one request as the model that it names does.
 async fn misbehave(mut stream: TcpStream) -> std::io::Result<()> {
@@ -41,6 +47,11 @@ async fn misbehave(mut stream: TcpStream) -> std::io::Result<()> {
     let chunked = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let text = match body["model"].as_str().unwrap_or_default() {
         "good" => format!("{plain}{delta}{stop}{}", usage(json!({ "prompt_tokens": 5, "completion_tokens": 1 }))),
+        // Every second request is too many.
+        "busy" if BUSY.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) => {
+            "HTTP/1.1 429 Too Many Requests\r\nretry-after-ms: 20\r\nconnection: close\r\n\r\nslow down".to_owned()
+        }
+        "busy" => format!("{plain}{delta}{stop}{}", usage(json!({ "prompt_tokens": 5, "completion_tokens": 1 }))),
         "stall" => {
             stream.write_all(format!("{plain}{delta}").as_bytes()).await?;
             stream.flush().await?;
@@ -116,6 +127,7 @@ async fn world() -> World {
             "[[models]]\nid = \"{model}\"\nprovider = \"openai\"\nbase_url = \"{url}\"\nmax_retries = 0\nidle_timeout_ms = 400\nmax_response_bytes = 300000\n"
         );
     }
+    text += &format!("[[models]]\nid = \"busy\"\nprovider = \"openai\"\nbase_url = \"{url}\"\nmax_retries = 1\n");
     // A port where nobody listens.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     text += &format!("[[models]]\nid = \"down\"\nprovider = \"openai\"\nbase_url = \"http://{closed}/v1\"\nmax_retries = 1\n");
@@ -237,7 +249,27 @@ async fn a_model_that_misbehaves_is_an_error_with_a_name_and_a_fact() {
         assert_eq!((&did[0]["text"], &did[0]["usage"]), (&json!("Once"), &Value::Null), "{}", did[0]);
         assert_eq!(facts(&ended, "model.call.completed")[0]["usage"], "unknown");
     }
+    // A request that was sent again is in the record of the call that came to a good end.
+    let ended = run(&world, "main", json!([{ "call": "models.stream", "model": "busy" }])).await;
+    assert_eq!(outcomes(&ended)[0]["text"], "Once");
+    let completed = facts(&ended, "model.call.completed");
+    let retry = &completed[0]["retries"][0];
+    assert_eq!(retry["category"], "provider_rate_limited", "{}", completed[0]);
+    assert!(retry["pause_ms"].as_u64().is_some_and(|pause| pause >= 20), "{}", completed[0]);
+    assert_eq!(completed[0]["retries"].as_array().map(Vec::len), Some(1), "{}", completed[0]);
     is_well(&world).await;
+    world.host.shutdown(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn the_record_says_how_much_a_tool_gave() {
+    let world = world().await;
+    let repeat = |times: usize| json!({ "call": "tools.call", "tool": "good__repeat", "parameters": { "text": "word ", "times": times } });
+    let ended = run(&world, "main", json!([repeat(3), repeat(10_000), { "call": "tools.call", "tool": "good__fail" }])).await;
+    let ends = facts(&ended, "tool.call.completed");
+    let measures: Vec<_> = ends.iter().map(|end| (&end["output_bytes"], &end["truncated"])).collect();
+    let (small, large, error) = (json!(15), json!(50_000), json!("it did not work".len()));
+    assert_eq!(measures, [(&small, &Value::Null), (&large, &json!(true)), (&error, &Value::Null)], "{ends:#?}");
     world.host.shutdown(PATIENCE).await;
 }
 

@@ -85,6 +85,12 @@ pub struct ToolCallEnd {
     /// The duration, in ms.
     #[serde(default)]
     pub duration_ms: Option<u64>,
+    /// Bytes of the whole output; `None` if nobody counted them.
+    #[serde(default)]
+    pub output_bytes: Option<u64>,
+    /// True if the result or the error is not the whole output.
+    #[serde(default)]
+    pub truncated: bool,
 }
 
 /// The progress of a tool call.

@@ -33,6 +33,7 @@ mod stages;
 mod stream;
 mod subscribers;
 mod syscalls;
+mod threads;
 mod tool_server;
 mod window;
 
@@ -330,6 +331,45 @@ enum Command {
         #[arg(long)]
         rounds: usize,
     },
+    /// Turns that are added to a thread until it has so many facts
+    ThreadFill {
+        #[command(flatten)]
+        target: Target,
+        /// Id of the thread
+        #[arg(long)]
+        thread: String,
+        /// Number of facts
+        #[arg(long)]
+        facts: u64,
+        /// Number of deltas in each turn
+        #[arg(long)]
+        deltas: usize,
+    },
+    /// Read models, pages and the whole stream of a thread
+    ThreadRead {
+        #[command(flatten)]
+        target: Target,
+        /// Id of the thread
+        #[arg(long)]
+        thread: String,
+        /// Number of rounds
+        #[arg(long)]
+        rounds: usize,
+    },
+    /// Clients that follow a thread whose executor says one result after the other
+    ThreadFollow {
+        #[command(flatten)]
+        target: Target,
+        /// Id of the thread
+        #[arg(long)]
+        thread: String,
+        /// Number of followers
+        #[arg(long)]
+        followers: usize,
+        /// Number of results
+        #[arg(long)]
+        rounds: usize,
+    },
     /// Deliveries to a webhook; prints its address, then reads the address of the host
     Deliveries {
         /// Number of events
@@ -442,6 +482,9 @@ fn main() -> anyhow::Result<()> {
         | Command::AguiThread { .. }
         | Command::AguiDeltas { .. }
         | Command::AguiHistory { .. }
+        | Command::ThreadFill { .. }
+        | Command::ThreadRead { .. }
+        | Command::ThreadFollow { .. }
         | Command::Deliveries { .. }
         | Command::ModelServer => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
@@ -494,6 +537,15 @@ async fn execute(command: Command, syscalls: Syscalls) -> anyhow::Result<()> {
         Command::AguiThread { target, messages, rounds } => print(&agui::thread(target.address, messages, rounds).await?),
         Command::AguiDeltas { target, tokens, rounds } => print(&agui::deltas(target.address, tokens, rounds).await?),
         Command::AguiHistory { target, turns, rounds } => print(&agui::history(target.address, turns, rounds).await?),
+        Command::ThreadFill { target, thread, facts, deltas } => {
+            print(&threads::fill(target.address, &thread, facts, deltas).await?)
+        }
+        Command::ThreadRead { target, thread, rounds } => {
+            print(&threads::read(target.address, target.pid, &thread, rounds).await?)
+        }
+        Command::ThreadFollow { target, thread, followers, rounds } => {
+            print(&threads::follow(target.address, &thread, followers, rounds).await?)
+        }
         Command::Deliveries { events, in_flight } => print(&deliveries::measure(events, in_flight).await?),
         Command::ModelServer => model_server::serve().await,
         // The command needs no runtime.

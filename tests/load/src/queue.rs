@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, bail};
 use futures_util::future::{try_join, try_join_all, try_join3};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::Semaphore,
     time::{sleep, timeout},
@@ -120,7 +120,17 @@ fn parse_claim(answer: &str) -> anyhow::Result<HeldRun> {
 
 /// Makes a run that waits for an executor; gives its id.
 pub(crate) async fn make(connection: &mut Connection) -> anyhow::Result<String> {
-    let body = json!({ "binding_id": BINDING, "input": { "text": echo::TEXT } }).to_string();
+    send(connection, &json!({ "binding_id": BINDING, "input": { "text": echo::TEXT } })).await
+}
+
+/// The same in a conversation.
+pub(crate) async fn make_in(connection: &mut Connection, conversation: &str) -> anyhow::Result<String> {
+    let conversation = json!({ "conversation_id": conversation });
+    send(connection, &json!({ "binding_id": BINDING, "input": { "text": echo::TEXT }, "conversation": conversation })).await
+}
+
+async fn send(connection: &mut Connection, run: &Value) -> anyhow::Result<String> {
+    let body = run.to_string();
     let made: MadeRuns = serde_json::from_str(connection.post("/api/v1/runs", "", &body, 202).await?)?;
     Ok(made.run_id)
 }
@@ -217,8 +227,6 @@ pub(crate) async fn wake(address: SocketAddr, rounds: usize) -> anyhow::Result<W
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     #[test]

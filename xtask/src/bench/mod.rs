@@ -31,6 +31,7 @@ mod stage;
 mod start;
 mod stream;
 mod table;
+mod threads;
 mod usage;
 mod variant;
 
@@ -116,6 +117,7 @@ const GROUPS: &[Group] = &[
     queue::measure,
     count::agui,
     agui::measure,
+    threads::measure,
     ledger::measure,
 ];
 

@@ -24,7 +24,7 @@ const ROUNDS: &str = "200";
 /// Clients that follow one run.
 const SUBSCRIBERS: u32 = 10_000;
 /// Files that the host and those clients have open beside their connections.
-const OTHER_FILES: u64 = 512;
+pub(crate) const OTHER_FILES: u64 = 512;
 /// Number of files of a process without a limit of the system.
 const MANY_FILES: u64 = 65_536;
 const MIB: f64 = 1024.0 * 1024.0;
@@ -86,7 +86,7 @@ fn wake(session: &mut Session) -> anyhow::Result<()> {
     record(session, &FIGURES, &report)
 }
 
-fn external_site(session: &Session, name: &str) -> anyhow::Result<Site> {
+pub(crate) fn external_site(session: &Session, name: &str) -> anyhow::Result<Site> {
     Site::holding(session, name, &[], &format!("{OUTSIDE}lease_ms = 60000\n"))
 }
 
@@ -148,7 +148,7 @@ fn honest(session: &Session, host: &HostProcess) -> anyhow::Result<Report> {
 }
 
 /// Lets this process, and those that it starts, have so many files open.
-fn allow_files(wanted: u64) -> anyhow::Result<()> {
+pub(crate) fn allow_files(wanted: u64) -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(MANY_FILES);
     anyhow::ensure!(most >= wanted, "a process may have {most} files open here, and this takes {wanted}: raise `ulimit -Hn`");

@@ -10,7 +10,7 @@ use super::{
     models::CallError,
     out::{Draft, Out, Source},
     texts::Texts,
-    tools::{Call, Outcome, Tools},
+    tools::{Call, Measures, Outcome, Tools},
 };
 use crate::{
     fact::{RefKind, ScopeIds, timestamp},
@@ -233,7 +233,7 @@ impl Actions {
                 out.say(action.draft(FactType::PermissionDenied).with("reasonCode", reason_code));
                 let outcome =
                     Outcome::Failed { category: FailureCategory::PermissionDenied, code: "permission_denied", error: &error };
-                tools.finish(out, call, outcome, None);
+                tools.finish(out, call, outcome, Measures::default());
             } else if action.is_client_tool {
                 let answer = answer.answer.unwrap_or_default();
                 let error = answer.get("error").and_then(Value::as_str);
@@ -241,7 +241,7 @@ impl Actions {
                     Some(error) => Outcome::Failed { category: FailureCategory::ToolFailed, code: "tool_error", error },
                     None => Outcome::Result(answer.get("content").cloned().unwrap_or_default()),
                 };
-                tools.finish(out, call, outcome, None);
+                tools.finish(out, call, outcome, Measures::default());
             } else {
                 self.acting.insert(&answer.action_id, call.clone());
             }
@@ -361,7 +361,7 @@ impl End {
                 Outcome::Failed { category: FailureCategory::Cancelled, code: "cancelled", error }
             }
         };
-        tools.finish(out, call, outcome, self.duration_ms);
+        tools.finish(out, call, outcome, Measures::of(self.duration_ms));
     }
 }
 

@@ -50,6 +50,17 @@ pub(super) struct CallEnd {
     usage: Option<Usage>,
     #[serde(default)]
     error: Option<CallError>,
+    #[serde(default)]
+    retries: Vec<Retry>,
+}
+
+/// A request to the provider that failed and was sent again.
+#[derive(Deserialize)]
+struct Retry {
+    #[serde(default)]
+    category: String,
+    #[serde(default)]
+    pause_ms: u64,
 }
 
 #[derive(Deserialize)]
@@ -126,18 +137,15 @@ impl Models {
             return out.warn("model_end_without_start", "a model call ended that had not begun");
         };
         let model = if end.model_id.is_empty() { call.model } else { end.model_id };
+        for retry in &end.retries {
+            sent_again(out, &call.id, &model, retry);
+        }
         if let Some(error) = &end.error {
             let (category, retryable) = error.judged(FailureCategory::ModelFailed);
             failed(out, &call.id, Some(&model), category, &error.message, error.code(), retryable);
             if category == FailureCategory::RateLimit {
-                out.say(
-                    Draft::new(FactType::RateLimitHit)
-                        .scope(|scope| scope.model_request_id = Some(call.id.clone()))
-                        .with("kind", "model")
-                        .with("model", model.as_str())
-                        .with("retryAfter", Value::Null)
-                        .with("reason", "the provider names no time, or the host has waited for it already"),
-                );
+                let reason = "the provider names no time, or the host has waited for it already";
+                out.say(rate_limit(&call.id, &model).with("retryAfter", Value::Null).with("reason", reason));
             }
         }
         let (usage, reason) = match (end.usage, end.error.is_some()) {
@@ -161,6 +169,31 @@ impl Models {
         }
         self.any = false;
     }
+}
+
+fn rate_limit(id: &str, model: &str) -> Draft {
+    Draft::new(FactType::RateLimitHit)
+        .scope(|scope| scope.model_request_id = Some(id.to_owned()))
+        .with("kind", "model")
+        .with("model", model)
+}
+
+/// A request to the provider failed, and the host has sent it again after a pause.
+fn sent_again(out: &mut Out, id: &str, model: &str, retry: &Retry) {
+    let category = FailureCategory::of_code(&retry.category).unwrap_or(FailureCategory::ModelFailed);
+    if category == FailureCategory::RateLimit {
+        let after = format!("{} ms", retry.pause_ms);
+        return out.say(rate_limit(id, model).with("retryAfter", after).with("reason", "the host waited, and asked the provider again"));
+    }
+    out.say(
+        Draft::new(FactType::RuntimeWarning)
+            .scope(|scope| scope.model_request_id = Some(id.to_owned()))
+            .with("code", "provider_retry")
+            .with("message", "a request to the provider failed, and the host sent it again")
+            .with("model", model)
+            .with("failureCategory", category.as_str())
+            .with("pauseMs", retry.pause_ms),
+    );
 }
 
 fn failed(out: &mut Out, id: &str, model: Option<&str>, category: FailureCategory, message: &str, code: &str, retryable: bool) {

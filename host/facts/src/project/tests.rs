@@ -199,6 +199,30 @@ fn a_denied_action_ends_its_tool_without_a_result() {
 }
 
 #[test]
+fn requests_that_were_sent_again_and_the_size_of_outputs_are_facts() {
+    let call = json!({ "model_call_id": "c1", "model_id": "m", "operation": "stream" });
+    let retries = json!([{ "category": "provider_rate_limited", "pause_ms": 20 }, { "category": "provider_unavailable", "pause_ms": 500 }]);
+    let end = json!({ "model_call_id": "c1", "model_id": "m", "operation": "stream", "duration_ms": 9, "finish_reason": "stop",
+        "retries": retries, "usage": { "input": 1, "output": 2 } });
+    let tool = json!({ "tool_call_id": "1", "tool_name": "search", "duration_ms": 1, "result": "the beginning", "output_bytes": 50_000,
+        "truncated": true });
+    let facts = project(&[
+        ("model.call.started", call),
+        ("model.call.completed", end),
+        ("tool.call.started", json!({ "tool_call_id": "1", "tool_name": "search", "parameters": {} })),
+        ("tool.call.completed", tool),
+        ("run.completed", json!({ "finish_reason": "stop" })),
+    ]);
+    let limit = of(&facts, FactType::RateLimitHit);
+    assert_eq!((limit.text("retryAfter"), limit.scope.model_request_id.is_some()), (Some("20 ms"), true));
+    let again = of(&facts, FactType::RuntimeWarning);
+    assert_eq!((again.text("code"), again.payload.get("pauseMs")), (Some("provider_retry"), Some(&json!(500))));
+    assert!(!kinds(&facts).contains(&"model.failed"), "a call that came to a good end has not failed");
+    let result = of(&facts, FactType::ToolResult);
+    assert_eq!((result.payload.get("outputBytes"), result.payload.get("outputTruncated")), (Some(&json!(50_000)), Some(&json!(true))));
+}
+
+#[test]
 fn a_failed_turn_says_its_category_and_what_to_do() {
     let facts = project(&[
         ("tool.call.started", json!({ "tool_call_id": "1", "tool_name": "search", "parameters": {} })),

@@ -67,6 +67,28 @@ pub(super) enum Outcome<'a> {
     },
 }
 
+/// The measures of a call that has ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Measures {
+    pub(super) duration_ms: Option<u64>,
+    /// Bytes of the whole output.
+    pub(super) output_bytes: Option<u64>,
+    /// True if the record has only a part of the output.
+    pub(super) is_cut: bool,
+}
+
+impl Measures {
+    /// The measures of a call of which only the duration may be known.
+    pub(super) fn of(duration_ms: Option<u64>) -> Self {
+        Self { duration_ms, ..Self::default() }
+    }
+
+    fn put(self, draft: Draft) -> Draft {
+        let draft = draft.with_some("durationMs", self.duration_ms).with_some("outputBytes", self.output_bytes);
+        draft.with_some("outputTruncated", self.is_cut.then_some(true))
+    }
+}
+
 impl Tools {
     pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, start: ToolCallStart) {
         let ToolCallStart { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = start;
@@ -147,6 +169,8 @@ impl Tools {
             };
             self.begin(out, ids, texts, call);
         }
+        let measures =
+            Measures { duration_ms: end.duration_ms, output_bytes: end.output_bytes, is_cut: end.truncated };
         let error = end.error.filter(|error| !error.is_null()).map(|error| match error {
             Value::String(text) => text,
             other => other.to_string(),
@@ -158,9 +182,9 @@ impl Tools {
                 let category = category.or_else(|| end.code.as_deref().and_then(FailureCategory::of_code));
                 let category = category.unwrap_or(FailureCategory::ToolFailed);
                 let code = named.or(end.code.as_deref()).unwrap_or("tool_error");
-                self.finish(out, &name, Outcome::Failed { category, code, error: &error }, end.duration_ms);
+                self.finish(out, &name, Outcome::Failed { category, code, error: &error }, measures);
             }
-            None => self.finish(out, &name, Outcome::Result(end.result), end.duration_ms),
+            None => self.finish(out, &name, Outcome::Result(end.result), measures),
         }
     }
 
@@ -168,24 +192,25 @@ impl Tools {
     pub(super) fn answered_in_message(&mut self, out: &mut Out, message: &Message) {
         let Some(call) = message.tool_call_id.as_deref().filter(|call| self.open.contains(call)) else { return };
         let result = serde_json::to_value(&message.content).unwrap_or_default();
-        self.finish(out, call, Outcome::Result(result), None);
+        self.finish(out, call, Outcome::Result(result), Measures::default());
     }
 
     /// Ends an open call.
-    pub(super) fn finish(&mut self, out: &mut Out, name: &str, outcome: Outcome<'_>, duration_ms: Option<u64>) {
+    pub(super) fn finish(&mut self, out: &mut Out, name: &str, outcome: Outcome<'_>, measures: Measures) {
         let Some(open) = self.open.remove(name) else { return };
         self.done.insert(name.to_owned(), out.source);
         match outcome {
-            Outcome::Result(result) => open.result(out, result, duration_ms),
-            Outcome::Failed { category, code, error } => out.say(
-                open.draft(FactType::ToolFailed)
+            Outcome::Result(result) => open.result(out, result, measures),
+            Outcome::Failed { category, code, error } => {
+                let draft = open
+                    .draft(FactType::ToolFailed)
                     .with("failureCategory", category.as_str())
                     .with("code", line(code))
                     .with("error", line(error))
                     .with("retryable", is_retryable(category))
-                    .with("recoveryHint", category.hint())
-                    .with_some("durationMs", duration_ms),
-            ),
+                    .with("recoveryHint", category.hint());
+                out.say(measures.put(draft));
+            }
         }
     }
 
@@ -193,7 +218,7 @@ impl Tools {
     pub(super) fn close(&mut self, out: &mut Out, category: FailureCategory, why: &str) {
         let open: Vec<String> = self.open.iter().map(|(name, _)| name.to_owned()).collect();
         for name in open {
-            self.finish(out, &name, Outcome::Failed { category, code: category.as_str(), error: why }, None);
+            self.finish(out, &name, Outcome::Failed { category, code: category.as_str(), error: why }, Measures::default());
         }
         *self = Self::default();
     }
@@ -207,7 +232,7 @@ impl OpenCall {
             .with_some("messageId", self.message.as_deref())
     }
 
-    fn result(&self, out: &mut Out, result: Value, duration_ms: Option<u64>) {
+    fn result(&self, out: &mut Out, result: Value, measures: Measures) {
         let parts = match result {
             Value::String(text) => vec![ContentPart::Text(text)],
             Value::Array(parts) => {
@@ -224,7 +249,7 @@ impl OpenCall {
                 ContentPart::Artifact(_) => None,
             })
             .collect();
-        let mut draft = self.draft(FactType::ToolResult).with_some("durationMs", duration_ms);
+        let mut draft = self.draft(FactType::ToolResult);
         let mut of_parts = artifacts(&parts).peekable();
         let first = of_parts.peek().copied().cloned();
         for artifact in of_parts {
@@ -235,7 +260,7 @@ impl OpenCall {
             // The host keeps long and binary output as an artifact.
             draft = draft.with("outputRef", artifact_uri(&artifact.artifact_id)).with_some("outputBytes", artifact.size);
         }
-        out.say(draft);
+        out.say(measures.put(draft));
     }
 }
 

@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
 use super::{
+    bounds::CallBounds,
     failure::{Category, ProviderMessage, deadline_exceeded, quote, remaining},
     milliseconds,
 };
@@ -85,8 +86,9 @@ impl Endpoint {
         path: &[&str],
         body: Bytes,
         accept: &'static str,
-        deadline: Instant,
+        bounds: CallBounds<'_>,
     ) -> Result<Answer, ApiError> {
+        let deadline = bounds.deadline;
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
@@ -115,6 +117,7 @@ impl Endpoint {
                 pause_ms = pause.as_millis(),
                 "asking the provider again"
             );
+            bounds.note(&error, pause);
             tokio::time::sleep(pause).await;
         }
     }

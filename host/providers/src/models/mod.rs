@@ -77,6 +77,7 @@ use tokio::{
 };
 
 mod assemble;
+mod bounds;
 mod chat;
 mod failure;
 mod http;
@@ -89,6 +90,7 @@ mod tokens;
 mod vectors;
 
 pub use agent_host_config::{DEFAULT_EXTRA_ARGS, ModelConfig, ModelPrice, ProviderKind};
+pub use bounds::{CallBounds, Retries, Retry};
 pub use failure::not_ready;
 pub use stream::ModelStream;
 
@@ -282,10 +284,10 @@ impl Model {
         &self,
         request: &ModelRequest,
         artifacts: &dyn ArtifactSource,
-        deadline: Instant,
+        bounds: impl Into<CallBounds<'_>>,
     ) -> Result<ModelResponse, ApiError> {
         self.expect(ModelOperation::Invoke)?;
-        let mut stream = self.begin(request, artifacts, deadline).await?;
+        let mut stream = self.begin(request, artifacts, bounds.into()).await?;
         loop {
             let chunks = stream.chunks().await?;
             if chunks.is_empty() {
@@ -305,18 +307,19 @@ impl Model {
         &self,
         request: &ModelRequest,
         artifacts: &dyn ArtifactSource,
-        deadline: Instant,
+        bounds: impl Into<CallBounds<'_>>,
     ) -> Result<ModelStream, ApiError> {
         self.expect(ModelOperation::Stream)?;
-        self.begin(request, artifacts, deadline).await
+        self.begin(request, artifacts, bounds.into()).await
     }
 
     async fn begin(
         &self,
         request: &ModelRequest,
         artifacts: &dyn ArtifactSource,
-        deadline: Instant,
+        bounds: CallBounds<'_>,
     ) -> Result<ModelStream, ApiError> {
+        let deadline = bounds.deadline;
         chat::check(&self.config, request)?;
         match &self.backend {
             Backend::Http(endpoint) => {
@@ -324,7 +327,7 @@ impl Model {
                 let left = remaining(deadline)?;
                 let body = chat::body(&self.config, request, artifacts);
                 let (body, names) = timeout(left, body).await.map_err(|_| deadline_exceeded())??;
-                let answer = endpoint.post(&["chat", "completions"], body, "text/event-stream", deadline).await?;
+                let answer = endpoint.post(&["chat", "completions"], body, "text/event-stream", bounds).await?;
                 ModelStream::from_answer(answer, names, request.messages.len(), place).await
             }
             Backend::Script(script) => {
@@ -340,13 +343,14 @@ impl Model {
     ///
     /// # Errors
     /// See the table of the module.
-    pub async fn embed(&self, texts: &[String], deadline: Instant) -> Result<Embeddings, ApiError> {
+    pub async fn embed(&self, texts: &[String], bounds: impl Into<CallBounds<'_>>) -> Result<Embeddings, ApiError> {
+        let bounds = bounds.into();
         self.expect(ModelOperation::Embed)?;
         vectors::check_texts("texts", texts)?;
         match &self.backend {
             Backend::Http(endpoint) => {
-                let _place = self.place(deadline).await?;
-                vectors::embed(&self.config, endpoint, texts, deadline).await
+                let _place = self.place(bounds.deadline).await?;
+                vectors::embed(&self.config, endpoint, texts, bounds).await
             }
             Backend::Words => {
                 Ok(Embeddings { vectors: texts.iter().map(|text| vectors::hashed_words(text)).collect(), usage: None })
@@ -364,8 +368,9 @@ impl Model {
         query: &str,
         documents: &[String],
         top_k: Option<u32>,
-        deadline: Instant,
+        bounds: impl Into<CallBounds<'_>>,
     ) -> Result<Vec<RerankHit>, ApiError> {
+        let bounds = bounds.into();
         self.expect(ModelOperation::Rerank)?;
         vectors::check_texts("documents", documents)?;
         if top_k == Some(0) {
@@ -373,8 +378,8 @@ impl Model {
         }
         let hits = match &self.backend {
             Backend::Http(endpoint) => {
-                let _place = self.place(deadline).await?;
-                vectors::rerank(&self.config, endpoint, query, documents, top_k, deadline).await?
+                let _place = self.place(bounds.deadline).await?;
+                vectors::rerank(&self.config, endpoint, query, documents, top_k, bounds).await?
             }
             Backend::Words => vectors::shared_words(query, documents),
             Backend::Script(_) | Backend::NotReady => return Err(self.not_ready()),

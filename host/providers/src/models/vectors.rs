@@ -67,7 +67,7 @@ pub(super) async fn embed(
     config: &ModelConfig,
     endpoint: &Arc<Endpoint>,
     texts: &[String],
-    deadline: Instant,
+    bounds: CallBounds<'_>,
 ) -> Result<Embeddings, ApiError> {
     let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
     let mut usage = Some(TokenUsage { input: 0, output: 0, cached_input: None, reasoning: None });
@@ -76,7 +76,7 @@ pub(super) async fn embed(
         let (batch, after) = rest.split_at(batch(rest));
         rest = after;
         let body = body(config, json!({ "input": batch, "encoding_format": "float" }))?;
-        let answer = endpoint.post(&["embeddings"], body, "application/json", deadline).await?;
+        let answer = endpoint.post(&["embeddings"], body, "application/json", bounds).await?;
         let response: EmbeddingResponse = answer.json().await?;
         let batch_usage = embedding_usage(&response.usage);
         // Known only where every part of it is.
@@ -145,7 +145,7 @@ pub(super) async fn rerank(
     query: &str,
     documents: &[String],
     top_k: Option<u32>,
-    deadline: Instant,
+    bounds: CallBounds<'_>,
 ) -> Result<Vec<RerankHit>, ApiError> {
     if documents.is_empty() {
         return Ok(Vec::new());
@@ -161,7 +161,7 @@ pub(super) async fn rerank(
         arguments.insert("return_documents".into(), json!(false));
     }
     let body = body(config, Value::Object(arguments))?;
-    let answer = endpoint.post(&["rerank"], body, "application/json", deadline).await?;
+    let answer = endpoint.post(&["rerank"], body, "application/json", bounds).await?;
     let response: RerankResponse = answer.json().await?;
     let mut seen = HashSet::new();
     response

@@ -73,7 +73,7 @@ impl ModelCalls for RunCalls {
             let (model, request) = (found.clone()?, self.chat_request(request)?);
             let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Invoke).await?;
             spans::note_request(open_call.span(), &request);
-            let outcome = open_call.span().within(model.invoke(&request, &self.artifacts(), run.deadline.at())).await;
+            let outcome = open_call.span().within(model.invoke(&request, &self.artifacts(), open_call.bounds())).await;
             if let Ok(response) = &outcome {
                 spans::record_answer(open_call.span(), &response.message);
             }
@@ -108,7 +108,7 @@ impl ModelCalls for RunCalls {
             let (model, request) = (found.clone()?, self.chat_request(request)?);
             let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Stream).await?;
             spans::note_request(open_call.span(), &request);
-            match open_call.span().within(model.stream(&request, &self.artifacts(), run.deadline.at())).await {
+            match open_call.span().within(model.stream(&request, &self.artifacts(), open_call.bounds())).await {
                 Ok(stream) => {
                     opened = Some((stream, open_call));
                     Ok(())
@@ -154,7 +154,7 @@ impl ModelCalls for RunCalls {
         let effect = async |ticket| {
             let model = found.clone()?;
             let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Rerank).await?;
-            let outcome = open_call.span().within(model.rerank(&query, &documents, top_k, run.deadline.at())).await;
+            let outcome = open_call.span().within(model.rerank(&query, &documents, top_k, open_call.bounds())).await;
             run.settle(ticket, &outcome).await?;
             open_call.end(CallOutcome::Model(outcome.as_ref().map(|_| None))).await;
             outcome
@@ -176,7 +176,7 @@ impl ModelCalls for RunCalls {
         let effect = async |ticket| {
             let model = found.clone()?;
             let open_call = OpenCall::model(run, &ticket, &model, ModelOperation::Embed).await?;
-            let (vectors, usage) = match open_call.span().within(model.embed(&texts, run.deadline.at())).await {
+            let (vectors, usage) = match open_call.span().within(model.embed(&texts, open_call.bounds())).await {
                 Ok(answer) => (Ok(answer.vectors), Ok(answer.usage)),
                 Err(error) => (Err(error.clone()), Err(error)),
             };
@@ -343,7 +343,9 @@ impl Responses {
                     let run = &self.calls.run;
                     let model = self.calls.model(&self.model_id, ModelOperation::Stream)?;
                     let request = self.calls.chat_request(request)?;
-                    let stream = model.stream(&request, &self.calls.artifacts(), run.deadline.at()).await?;
+                    let deadline = run.deadline.at();
+                    let bounds = self.open_call.as_ref().map_or_else(|| deadline.into(), OpenCall::bounds);
+                    let stream = model.stream(&request, &self.calls.artifacts(), bounds).await?;
                     self.stream.insert(stream)
                 }
             };

@@ -23,7 +23,10 @@ use crate::{
         doubt::{Doubt, in_doubt},
         open_calls::OpenCall,
     },
-    record::{facts::CallOutcome, journal::Effect},
+    record::{
+        facts::{CallOutcome, OutputSize},
+        journal::Effect,
+    },
 };
 
 /// The configuration key that lists the tools of a binding.
@@ -150,18 +153,22 @@ impl RunCalls {
         while let Ok(progress) = waiting.try_recv() {
             recorded(progress).await?;
         }
-        self.store_large_content(&call.tool_name, result?).await
+        let (output, size) = self.store_large_content(&call.tool_name, result?).await?;
+        open_call.note_output(size);
+        Ok(output)
     }
 
-    /// The output for the guest: bytes and long texts are stored as artifacts.
-    async fn store_large_content(&self, tool: &str, result: ToolResult) -> Result<ToolOutput, ApiError> {
+    /// The output for the guest: bytes and long texts are stored as artifacts. The second is what the tool gave.
+    async fn store_large_content(&self, tool: &str, result: ToolResult) -> Result<(ToolOutput, OutputSize), ApiError> {
         let limits = &self.run.limits;
         let artifacts = self.artifacts();
         let mut content = Vec::new();
         let mut room = limits.tool_output_chars;
+        let mut size = OutputSize::default();
         for part in result.content {
             match part {
                 ToolContent::Text(text) => {
+                    size.bytes += text.len() as u64;
                     let chars = text.chars().count();
                     if chars <= room {
                         room -= chars;
@@ -169,6 +176,7 @@ impl RunCalls {
                         continue;
                     }
                     room = 0;
+                    size.is_cut = true;
                     let preview: String = text.chars().take(limits.tool_preview_chars).collect();
                     let whole = artifacts.keep(text.into_bytes(), "text/plain", Some(format!("{tool}.txt")), "tool").await?;
                     let id = &whole.artifact_id;
@@ -178,10 +186,12 @@ impl RunCalls {
                     content.push(ContentPart::Artifact(whole));
                 }
                 ToolContent::Bytes { media_type, name, bytes } => {
+                    size.bytes += bytes.len() as u64;
                     content.push(ContentPart::Artifact(artifacts.keep(bytes.to_vec(), &media_type, name, "tool").await?));
                 }
                 ToolContent::Other(value) => {
                     let chars = json_len(&value);
+                    size.bytes += chars as u64;
                     if chars <= room {
                         room -= chars;
                         content.push(ContentPart::Other(value));
@@ -202,7 +212,7 @@ impl RunCalls {
             }
             other => other,
         };
-        Ok(ToolOutput { content, structured, is_error: result.is_error })
+        Ok((ToolOutput { content, structured, is_error: result.is_error }, size))
     }
 }
 

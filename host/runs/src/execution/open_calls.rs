@@ -18,7 +18,7 @@ use agent_host_protocol::{
     time,
 };
 use agent_host_providers::{
-    models::{Model, ModelPrice},
+    models::{CallBounds, Model, ModelPrice, Retries},
     trace::Span,
 };
 use parking_lot::Mutex;
@@ -32,7 +32,7 @@ use super::{
 use crate::record::{
     action::{Ask, action_id},
     facts::{
-        ActionRequest, CallOutcome, CallSubject, Fact, ModelCall, ToolCallName, ToolCallProgress, events, shortened,
+        ActionRequest, CallOutcome, CallSubject, Fact, ModelCall, OutputSize, ToolCallName, ToolCallProgress, events, shortened,
         tool_call_started,
     },
     journal::Effect,
@@ -134,6 +134,10 @@ pub(crate) struct OpenCall {
     run: Arc<Execution>,
     number: u64,
     observer: Observer,
+    /// Requests to the provider that were sent again.
+    retries: Retries,
+    /// The size of the output of the tool, once it is known.
+    output: Mutex<Option<OutputSize>>,
 }
 
 /// The observer of one call: its metric and its span end with the outcome that its fact is made of.
@@ -320,7 +324,7 @@ impl OpenCall {
         }
         calls.open.insert(number, open);
         drop(calls);
-        Self { run: Arc::clone(run), number, observer: Observer::none() }
+        Self { run: Arc::clone(run), number, observer: Observer::none(), retries: Retries::default(), output: Mutex::default() }
     }
 
     fn observed(mut self, subject: ObservedSubject, span: Span) -> Self {
@@ -330,6 +334,16 @@ impl OpenCall {
 
     pub(crate) fn span(&self) -> &Span {
         &self.observer.span
+    }
+
+    /// The bounds of the call of a model; its record lists the requests that are sent again.
+    pub(crate) fn bounds(&self) -> CallBounds<'_> {
+        CallBounds::new(self.run.deadline.at(), &self.retries)
+    }
+
+    /// Notes the size of the output of a tool.
+    pub(crate) fn note_output(&self, size: OutputSize) {
+        *self.output.lock() = Some(size);
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -354,7 +368,7 @@ impl OpenCall {
         let used = self.observer.observe(outcome);
         let Some(call) = self.run.open.0.lock().open.remove(&self.number) else { return };
         let fact = call.subject.end(call.began.elapsed(), outcome, self.run.limits.result_bytes / 2);
-        let fact = fact.with_cost(used.and_then(|used| used.cost_micros));
+        let fact = fact.with_cost(used.and_then(|used| used.cost_micros), self.retries.take()).with_output(*self.output.lock());
         let reached = used.and_then(|used| self.run.budget.spend(&used)).map(Fact::LimitReached);
         // The call is done: that its end could not be written must not take the answer from the guest. The ledger that
         // cannot write fails the run by itself.

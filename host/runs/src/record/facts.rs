@@ -13,6 +13,7 @@ use agent_host_protocol::{
     run::ModelUsage,
     tool::ToolOutput,
 };
+use agent_host_providers::models::Retry;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
@@ -62,6 +63,9 @@ pub(crate) struct ModelCallEnd {
     finish_reason: Option<String>,
     #[serde(flatten)]
     call: ModelCall,
+    /// Requests that failed and were sent again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    retries: Vec<Retry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
 }
@@ -127,10 +131,24 @@ pub(crate) struct ToolCallEnd {
     /// A text, as it is of a tool that a runner executes itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// Bytes of the whole output, wherever it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
     #[serde(flatten)]
     call: ToolCallName,
+    /// True if `result` or `error` is not the whole output.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+/// The output of a tool, before long parts of it became artifacts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OutputSize {
+    pub(crate) bytes: u64,
+    /// True if the guest gets an artifact in place of some of it.
+    pub(crate) is_cut: bool,
 }
 
 /// A request to people.
@@ -411,10 +429,19 @@ pub(crate) enum CallOutcome<'a> {
 }
 
 impl Fact {
-    /// The same fact with the cost of the call.
-    pub(crate) fn with_cost(mut self, cost_micros: Option<u64>) -> Self {
+    /// The same fact with the cost of the call, and its requests that were sent again.
+    pub(crate) fn with_cost(mut self, cost_micros: Option<u64>, retries: Vec<Retry>) -> Self {
         if let Self::ModelCallCompleted(end) = &mut self {
-            end.cost_micros = cost_micros;
+            (end.cost_micros, end.retries) = (cost_micros, retries);
+        }
+        self
+    }
+
+    /// The same fact with the size of the output of the tool.
+    pub(crate) fn with_output(mut self, size: Option<OutputSize>) -> Self {
+        if let (Self::ToolCallCompleted(end), Some(size)) = (&mut self, size) {
+            end.output_bytes = Some(size.bytes);
+            end.truncated |= size.is_cut;
         }
         self
     }
@@ -471,18 +498,31 @@ fn model_end(call: ModelCall, duration_ms: u64, outcome: CallOutcome<'_>) -> Mod
         CallOutcome::Tool(_) | CallOutcome::Action(_) => (None, None, None),
     };
     let usage = usage.map(|usage| usage.cloned().map_or(Usage::Unknown("unknown"), Usage::Known));
-    ModelCallEnd { cost_micros: None, duration_ms, error, finish_reason, call, usage }
+    ModelCallEnd { cost_micros: None, duration_ms, error, finish_reason, call, retries: Vec::new(), usage }
 }
 
 fn tool_end(call: ToolCallName, duration_ms: u64, outcome: CallOutcome<'_>, room: usize) -> ToolCallEnd {
-    let end = ToolCallEnd { category: None, code: None, duration_ms, error: None, result: None, call };
+    let end = ToolCallEnd {
+        category: None,
+        code: None,
+        duration_ms,
+        error: None,
+        output_bytes: None,
+        result: None,
+        call,
+        truncated: false,
+    };
     match outcome {
         CallOutcome::Tool(Ok(output)) if output.is_error => {
-            ToolCallEnd { error: Some(shortened(&text(output), room)), category: Some("tool_error".into()), ..end }
+            let text = text(output);
+            let truncated = text.len() > room;
+            ToolCallEnd { error: Some(shortened(&text, room)), category: Some("tool_error".into()), truncated, ..end }
         }
         CallOutcome::Tool(Ok(output)) => {
-            let content = serde_json::to_value(&output.content).ok().filter(|content| json_len(content) <= room);
-            ToolCallEnd { result: Some(content.unwrap_or_else(|| shortened(&text(output), room).into())), ..end }
+            match serde_json::to_value(&output.content).ok().filter(|content| json_len(content) <= room) {
+                Some(content) => ToolCallEnd { result: Some(content), ..end },
+                None => ToolCallEnd { result: Some(shortened(&text(output), room).into()), truncated: true, ..end },
+            }
         }
         CallOutcome::Tool(Err(error)) | CallOutcome::Unfinished(error) => {
             let Failure { category, code, message } = error.into();
