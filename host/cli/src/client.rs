@@ -136,9 +136,9 @@ impl Client {
         Ok(Recording::parse(&text)?)
     }
 
-    /// The evidence of a run, as it arrives.
-    pub(crate) async fn evidence(&self, id: RunId) -> Result<Download, Failure> {
-        let request = self.http.get(self.at(&format!("api/v1/runs/{id}/evidence"), &[])?).timeout(RECORDING);
+    /// The evidence at this path, as it arrives.
+    pub(crate) async fn evidence(&self, path: &str, query: &[(&str, Option<String>)]) -> Result<Download, Failure> {
+        let request = self.http.get(self.at(path, query)?).timeout(RECORDING);
         Ok(Download(self.send(request).await?))
     }
 

@@ -12,7 +12,8 @@ use agent_host_facts::{
     evidence::{MAX_EVIDENCE_LINE_BYTES, Verdict, Verifier},
     rules::{Line, Lines},
 };
-use agent_host_protocol::RunId;
+use agent_host_ledger::Ledger;
+use agent_host_protocol::{Run, RunId};
 use agent_host_runs::{Evidence, Threads};
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -20,27 +21,42 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::runs::Server;
-use crate::{client::Client, failure::Failure, output::Output, source::Source, text};
+use crate::{
+    client::{Client, Download, segment},
+    failure::Failure,
+    output::Output,
+    source::Source,
+    text,
+};
 
-/// Export a run as evidence, and verify evidence
+/// Export a run or a thread as evidence, and verify evidence
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvidenceCommand {
     Export(Export),
     Verify(Verify),
 }
 
-/// Save a run as lines that are chained by hashes: header, run, grant, event, record, facts, artifact digests, audit
+/// Save a run, or all turns of a thread, as lines that are chained by hashes
+///
+/// Header, run, grant, event, record, facts, artifact digests and audit of a run; of a thread, a line with its turns, and then these of
+/// each turn.
 ///
 /// Asks the server of --server. Without it, reads the ledger; if another process holds the ledger, asks the server of the
 /// configuration. Keep the head that is printed: whoever has it can tell a changed file from this one. The file has all that
-/// was said in the run, so treat it like the conversation. Exits with 1 if the ledger was changed after the run was written.
+/// was said, so treat it like the conversation. Exits with 1 if the ledger was changed after a run was written.
 #[derive(Debug, Args)]
 pub(crate) struct Export {
     #[command(flatten)]
     server: Server,
-    /// The run
-    #[arg(value_name = "RUN")]
-    id: RunId,
+    /// The run, or the thread
+    #[arg(value_name = "RUN|THREAD")]
+    id: String,
+    /// The conversation of the thread, where its id differs from that of the thread
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// The workspace of the thread, where the ledger is read
+    #[arg(long, value_name = "ID")]
+    workspace: Option<String>,
     /// File for the output, instead of standard output; an existing file is not overwritten
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -83,18 +99,71 @@ impl<W: Write> Sink<W> {
     }
 }
 
+/// The subject of evidence.
+enum Subject {
+    Run(RunId),
+    /// A thread, its conversation where that is another, and its workspace.
+    Thread { thread: String, session: Option<String>, workspace: String },
+}
+
+impl Subject {
+    fn of(id: String, session: Option<String>, workspace: Option<String>) -> Self {
+        match id.parse() {
+            Ok(run) if session.is_none() => Self::Run(run),
+            _ => {
+                let session = session.filter(|session| *session != id);
+                Self::Thread { thread: id, session, workspace: workspace.unwrap_or_default() }
+            }
+        }
+    }
+
+    /// The subject of a file that was verified.
+    fn of_verdict(verdict: &Verdict) -> Option<Self> {
+        match &verdict.thread {
+            Some(thread) => {
+                let session = Some(thread.session_id.clone()).filter(|session| *session != thread.thread_id);
+                let workspace = thread.workspace_id.clone().unwrap_or_default();
+                Some(Self::Thread { thread: thread.thread_id.clone(), session, workspace })
+            }
+            None => verdict.header.as_ref().map(|header| Self::Run(header.run_id)),
+        }
+    }
+
+    fn read(&self, ledger: &Ledger) -> anyhow::Result<Evidence> {
+        let threads = Threads::new(ledger.clone());
+        Ok(match self {
+            Self::Run(id) => Evidence::open(ledger, &threads, *id)?,
+            Self::Thread { thread, session, workspace } => {
+                let (session, rest) = session.as_ref().map_or((thread, ""), |session| (session, thread.as_str()));
+                Evidence::of_thread(&threads, &threads.find(workspace, session, rest)?, workspace)
+            }
+        })
+    }
+
+    async fn download(&self, client: &Client) -> Result<Download, Failure> {
+        match self {
+            Self::Run(id) => client.evidence(&format!("api/v1/runs/{id}/evidence"), &[]).await,
+            Self::Thread { thread, session, .. } => {
+                let path = format!("api/v1/threads/{}/evidence", segment(thread));
+                client.evidence(&path, &[("sessionId", session.clone())]).await
+            }
+        }
+    }
+}
+
 impl Export {
     async fn execute(self, config: &Config, output: Output) -> anyhow::Result<ExitCode> {
         let source = Source::open(config, self.server.url.as_deref()).await?;
+        let subject = Subject::of(self.id, self.session, self.workspace);
         let Some(path) = &self.out else {
             let mut sink = Sink { to: io::stdout().lock(), verifier: Verifier::default(), bytes: 0 };
-            write(&source, self.id, &mut sink).await?;
+            write(&source, &subject, &mut sink).await?;
             sink.to.flush()?;
             return Ok(code(whole(sink.verifier.finish())?.verified));
         };
         let cannot_write = || format!("{} cannot be written", path.display());
         let file = File::create_new(path).with_context(cannot_write)?;
-        let saved = save(&source, self.id, file).await.inspect_err(|_| {
+        let saved = save(&source, &subject, file).await.inspect_err(|_| {
             // Half a file is no evidence. If it cannot be removed, the error still reports the failure.
             let _ = std::fs::remove_file(path);
         });
@@ -108,24 +177,24 @@ impl Export {
     }
 }
 
-async fn save(source: &Source, id: RunId, file: File) -> anyhow::Result<(Verdict, u64)> {
+async fn save(source: &Source, subject: &Subject, file: File) -> anyhow::Result<(Verdict, u64)> {
     let mut sink = Sink { to: io::BufWriter::new(file), verifier: Verifier::default(), bytes: 0 };
-    write(source, id, &mut sink).await?;
+    write(source, subject, &mut sink).await?;
     sink.to.flush()?;
     sink.to.get_ref().sync_all()?;
     Ok((whole(sink.verifier.finish())?, sink.bytes))
 }
 
-/// Gives the lines of a run to `sink`.
-async fn write(source: &Source, id: RunId, sink: &mut Sink<impl Write>) -> anyhow::Result<()> {
+/// Gives the lines to `sink`.
+async fn write(source: &Source, subject: &Subject, sink: &mut Sink<impl Write>) -> anyhow::Result<()> {
     match source {
         Source::Ledger(ledger) => {
-            for piece in Evidence::open(ledger, &Threads::new(ledger.clone()), id)? {
+            for piece in subject.read(ledger)? {
                 sink.take(piece?.as_bytes())?;
             }
         }
         Source::Server(client) => {
-            let mut answer = client.evidence(id).await?;
+            let mut answer = subject.download(client).await?;
             while let Some(piece) = answer.next().await? {
                 sink.take(&piece)?;
             }
@@ -155,7 +224,7 @@ struct Comparison {
     same: bool,
     /// The first line that differs, or is missing on one side.
     line: Option<u64>,
-    /// True if the digest that the server stored with the run is that of the file.
+    /// True if the digest that the server stored with the run is that of the file; of a thread, of its last turn.
     same_record: bool,
 }
 
@@ -172,12 +241,13 @@ impl Verify {
     async fn execute(self, output: Output) -> anyhow::Result<ExitCode> {
         let cannot_read = || format!("{} cannot be read", self.file.display());
         let verdict = verify(&self.file).with_context(cannot_read)?;
-        let server = match (&self.server, verdict.header.as_ref().filter(|_| verdict.verified)) {
-            (Some(url), Some(header)) => {
+        let header = verdict.header.as_ref().filter(|_| verdict.verified);
+        let server = match (&self.server, header, Subject::of_verdict(&verdict)) {
+            (Some(url), Some(header), Some(subject)) => {
                 let client = Client::new(url)?;
-                let run: agent_host_protocol::Run = client.get(&format!("api/v1/runs/{}", header.run_id), &[]).await?;
+                let run: Run = client.get(&format!("api/v1/runs/{}", header.run_id), &[]).await?;
                 let same_record = run.record_digest.is_some() && run.record_digest == header.record_digest;
-                let line = first_difference(&self.file, &client, header.run_id).await?;
+                let line = first_difference(&self.file, &client, &subject).await?;
                 Some(Comparison { same: line.is_none(), line, same_record })
             }
             _ => None,
@@ -230,10 +300,10 @@ fn hash_of(line: Line<'_>) -> String {
 }
 
 /// The first line whose hash is not that of the server's evidence.
-async fn first_difference(path: &Path, client: &Client, id: RunId) -> anyhow::Result<Option<u64>> {
+async fn first_difference(path: &Path, client: &Client, subject: &Subject) -> anyhow::Result<Option<u64>> {
     let own = hashes(path)?;
     let (mut lines, mut number, mut found) = (Lines::with_limit(MAX_EVIDENCE_LINE_BYTES), 0_usize, None);
-    let mut answer = client.evidence(id).await?;
+    let mut answer = subject.download(client).await?;
     while let Some(piece) = answer.next().await? {
         lines.push(&piece, |line| {
             if found.is_none() && own.get(number).is_none_or(|own| *own != hash_of(line)) {

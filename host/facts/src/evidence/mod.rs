@@ -1,4 +1,4 @@
-//! Evidence: a run as JSON Lines that a stranger verifies.
+//! Evidence: a run, or all turns of a thread, as JSON Lines that a stranger verifies.
 //!
 //! Each line is an object with a `type`, a part of the run, and `hash`: SHA-256 of the hash of the line before (32 bytes; zeros in
 //! front of the first line) and the canonical JSON (RFC 8785) of the line without its `hash`. The hash of the last line is the *head*:
@@ -6,6 +6,8 @@
 //!
 //! A record line has the digest of the record up to its event (`link`), which the host stored with the run when it wrote the event
 //! ([`agent_host_protocol::RecordDigest`]): that digest covers the data byte for byte, so a ledger that was changed later shows.
+//!
+//! The evidence of a thread begins with a line of its own, and has that of each turn after it, in one chain.
 //!
 //! - [`Part`], [`Chain`]: lines are made; - [`Verifier`]: lines are verified, as a stream, in bounded memory.
 
@@ -18,7 +20,7 @@ mod verify;
 use sha2::{Digest, Sha256};
 
 pub use self::{
-    part::{Chain, Completeness, EvidenceError, Header, Part, RecordState, VERSION},
+    part::{Chain, Completeness, EvidenceError, Header, Part, RecordState, ThreadHeader, VERSION},
     verify::{Fault, MAX_EVIDENCE_LINE_BYTES, Verdict, Verifier},
 };
 

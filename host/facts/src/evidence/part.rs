@@ -48,7 +48,7 @@ pub struct Completeness {
     pub missing_artifacts: u64,
 }
 
-/// The first line: whose evidence it is, and what there is of it.
+/// The first line of a run: whose evidence it is, and what there is of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// [`VERSION`].
@@ -89,10 +89,27 @@ pub struct Header {
     pub completeness: Completeness,
 }
 
-/// A part of a run.
+/// The first line of the evidence of a thread: the turns whose evidence follows, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadHeader {
+    /// [`VERSION`].
+    pub version: String,
+    /// The conversation.
+    pub session_id: String,
+    /// The thread.
+    pub thread_id: String,
+    /// The workspace.
+    pub workspace_id: Option<String>,
+    /// The runs of the turns, in the order of the thread; those that wait for their place come last.
+    pub turns: Vec<RunId>,
+}
+
+/// A part of a run, or of a thread.
 #[derive(Debug)]
 pub enum Part<'a> {
-    /// The first line.
+    /// The first line of a thread.
+    Thread(&'a ThreadHeader),
+    /// The first line of a run.
     Header(&'a Header),
     /// The run.
     Run(&'a Run),
@@ -113,7 +130,7 @@ pub enum Part<'a> {
     Artifact(Value),
     /// An audit record.
     Audit(Value),
-    /// The last line.
+    /// The last line of a run.
     End,
 }
 
@@ -153,6 +170,7 @@ impl Chain {
     fn body(&self, part: &Part<'_>) -> Result<String, serde_json::Error> {
         let raw = |json: Option<&RawValue>| json.map_or("null", RawValue::get).to_owned();
         Ok(match part {
+            Part::Thread(thread) => exact("thread", "thread", serde_json::to_value(thread)?)?,
             Part::Header(header) => exact("header", "header", serde_json::to_value(header)?)?,
             Part::Run(run) => exact("run", "run", serde_json::to_value(run)?)?,
             Part::Grant(grant) => exact("grant", "grant", serde_json::from_str(&raw(*grant))?)?,

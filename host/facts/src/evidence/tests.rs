@@ -18,7 +18,7 @@ fn verify(file: &str) -> Verdict {
 }
 
 /// The events of the sample. The second has a doubled key and a number that no double has.
-fn events() -> Vec<RunEvent> {
+fn events(run_id: RunId) -> Vec<RunEvent> {
     let data = [
         r#"{"chunk": {"role":"assistant","content":"hi"}}"#,
         r#"{"a":1,"a":12345678901234567891,"z":0.10}"#,
@@ -29,7 +29,7 @@ fn events() -> Vec<RunEvent> {
     (1..)
         .zip(data.into_iter().zip(kinds))
         .map(|(sequence, (data, kind))| RunEvent {
-            run_id: RUN.parse().unwrap(),
+            run_id,
             kind: kind.to_owned(),
             data: RawValue::from_string(data.to_owned()).unwrap(),
             sequence,
@@ -42,13 +42,32 @@ fn events() -> Vec<RunEvent> {
 
 /// A file, with changes of what goes into it.
 fn file(change: impl FnOnce(&mut Header, &mut Run, &mut Vec<RunEvent>)) -> String {
-    let run_id: RunId = RUN.parse().unwrap();
+    lines_of(&mut Chain::default(), RUN.parse().unwrap(), change)
+}
+
+/// The file of a thread that says it has these turns, and has those.
+fn thread(announced: &[RunId], turns: &[RunId]) -> String {
+    let mut chain = Chain::default();
+    let header = ThreadHeader {
+        version: VERSION.to_owned(),
+        session_id: "c1".into(),
+        thread_id: "c1".into(),
+        workspace_id: None,
+        turns: announced.to_vec(),
+    };
+    let mut file = chain.line(&Part::Thread(&header)).unwrap();
+    turns.iter().for_each(|turn| file.push_str(&lines_of(&mut chain, *turn, |_, _, _| ())));
+    file
+}
+
+/// The lines of a run, behind those of the chain.
+fn lines_of(chain: &mut Chain, run_id: RunId, change: impl FnOnce(&mut Header, &mut Run, &mut Vec<RunEvent>)) -> String {
     let input = RawValue::from_string(format!(r#"{{"event_id":"{RUN}","text":"hello",  "n": 18446744073709551615}}"#)).unwrap();
-    let mut events = events();
+    let mut events = events(run_id);
     let begun = RecordDigest::begin(run_id, input.get().as_bytes());
     let digest = events.iter().fold(begun, |digest, event| digest.and(event.into()));
     let mut run: Run = serde_json::from_value(json!({
-        "run_id": RUN, "event_id": RUN, "binding_id": "main", "runner_id": "plugin:a/b/c", "runner_version": "1", "status": "completed",
+        "run_id": run_id, "event_id": RUN, "binding_id": "main", "runner_id": "plugin:a/b/c", "runner_version": "1", "status": "completed",
         "attempt": 1, "created_at": 1, "updated_at": 9, "last_sequence": 4, "record_digest": digest, "metadata": { "big": u64::MAX },
     }))
     .unwrap();
@@ -79,7 +98,6 @@ fn file(change: impl FnOnce(&mut Header, &mut Run, &mut Vec<RunEvent>)) -> Strin
         },
     };
     change(&mut header, &mut run, &mut events);
-    let mut chain = Chain::default();
     let grant = to_raw_value(&json!({ "models": ["m"] })).unwrap();
     let mut file = String::new();
     let mut add = |part: &Part<'_>| file.push_str(&chain.line(part).unwrap());
@@ -93,7 +111,7 @@ fn file(change: impl FnOnce(&mut Header, &mut Run, &mut Vec<RunEvent>)) -> Strin
         add(&Part::Record { event, link: Some(digest) });
     }
     add(&Part::Artifact(json!({ "artifact_id": "art_1", "sha256": "00" })));
-    add(&Part::Audit(json!({ "run_id": RUN, "action": "log.write" })));
+    add(&Part::Audit(json!({ "run_id": run_id, "action": "log.write" })));
     add(&Part::End);
     file
 }
@@ -195,6 +213,27 @@ fn a_file_that_is_chained_again_does_not_hide_a_changed_record() {
     assert_eq!(changed(|header, _, _| header.run_id = RunId::new()), (2, "ids"));
     assert_eq!(changed(|_, _, events| events[3].run_id = RunId::new()), (8, "ids"));
     assert_eq!(changed(|header, _, _| header.completeness.missing_artifacts = 1), (10, "artifact"));
+}
+
+#[test]
+fn a_thread_is_all_of_its_turns_in_their_order() {
+    let [first, second, other] = [RunId::new(), RunId::new(), RunId::new()];
+    let file = thread(&[first, second], &[first, second]);
+    let verdict = verify(&file);
+    assert_eq!((verdict.verified, verdict.lines, verdict.fault), (true, 23, None));
+    assert_eq!(verdict.thread.unwrap().turns, [first, second]);
+    // A turn that is missing, another one, one too many, and turns in another order.
+    assert_eq!(fault(&thread(&[first, second], &[first])), (13, "torn"));
+    assert_eq!(fault(&thread(&[first, second], &[first, other])), (13, "order"));
+    assert_eq!(fault(&thread(&[first], &[first, second])), (13, "order"));
+    assert_eq!(fault(&thread(&[first, second], &[second, first])), (2, "order"));
+    // The whole first turn taken out of a file.
+    let lines: Vec<&str> = file.lines().collect();
+    assert_eq!(fault(&([&lines[..1], &lines[12..]].concat().join("\n") + "\n")), (2, "hash"));
+    // Two runs are no thread.
+    let mut chain = Chain::default();
+    let two = lines_of(&mut chain, first, |_, _, _| ()) + &lines_of(&mut chain, second, |_, _, _| ());
+    assert_eq!(fault(&two), (12, "order"));
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use super::{
     Hash, RecordState,
     canonical::{canonical, has_beyond},
     hash_after,
-    part::{Header, VERSION},
+    part::{Header, ThreadHeader, VERSION},
 };
 use crate::{
     json,
@@ -46,7 +46,10 @@ pub struct Verdict {
     pub lines: u64,
     /// The hash of the last of them.
     pub head: String,
-    /// The first line, where it is right.
+    /// The first line of a thread, where it is right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<ThreadHeader>,
+    /// The first line of a run, where it is right; of a thread, that of the last turn that was read.
     pub header: Option<Header>,
     /// The first line that is wrong.
     pub fault: Option<Fault>,
@@ -56,6 +59,7 @@ pub struct Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Start,
+    Thread,
     Header,
     Run,
     Grant,
@@ -70,6 +74,7 @@ enum Stage {
 impl Stage {
     fn of(kind: &str) -> Option<Self> {
         Some(match kind {
+            "thread" => Self::Thread,
             "header" => Self::Header,
             "run" => Self::Run,
             "grant" => Self::Grant,
@@ -88,7 +93,9 @@ impl Stage {
         match self {
             Self::Start => false,
             // Exactly one of each, in order.
-            Self::Header => before == Self::Start,
+            Self::Thread => before == Self::Start,
+            // The next turn of a thread follows the end of the one before; `next_run` knows whether there is one.
+            Self::Header => matches!(before, Self::Start | Self::Thread | Self::End),
             Self::Run => before == Self::Header,
             Self::Grant => before == Self::Run,
             Self::Event => before == Self::Grant,
@@ -110,6 +117,9 @@ struct State {
     line: u64,
     head: Hash,
     stage: Stage,
+    thread: Option<ThreadHeader>,
+    /// Headers of runs that were read.
+    runs: usize,
     header: Option<Header>,
     last_sequence: u64,
     /// Number of the last event that was read.
@@ -127,6 +137,8 @@ impl Default for Verifier {
             line: 0,
             head: Hash::default(),
             stage: Stage::Start,
+            thread: None,
+            runs: 0,
             header: None,
             last_sequence: 0,
             sequence: 0,
@@ -164,8 +176,8 @@ impl Verifier {
         if state.fault.is_none() {
             lines.finish(|line| state.take(line));
         }
-        if state.fault.is_none() && state.stage != Stage::End {
-            let message = "the file ends before its line of type `end`: export it again".to_owned();
+        if state.fault.is_none() && !state.is_whole() {
+            let message = "the file ends before its last line of type `end`: export it again".to_owned();
             state.fault = Some(Fault { line: state.line + 1, code: "torn", message });
         }
         let lines = state.line - u64::from(state.fault.as_ref().is_some_and(|fault| fault.line == state.line));
@@ -173,10 +185,18 @@ impl Verifier {
             verified: state.fault.is_none(),
             lines,
             head: hex::encode(&state.head),
+            thread: state.thread,
             header: state.header,
             fault: state.fault,
         }
     }
+}
+
+fn is_of_this_version(version: &str) -> Result<(), Wrong> {
+    if version == VERSION {
+        return Ok(());
+    }
+    Err(Wrong::new("version", format!("the version of the file is not `{VERSION}`: verify it with its own version")))
 }
 
 impl State {
@@ -231,6 +251,12 @@ impl State {
         Ok(())
     }
 
+    /// True if everything that the first line announces has come.
+    fn is_whole(&self) -> bool {
+        let turns = self.thread.as_ref().map_or(1, |thread| thread.turns.len());
+        self.runs == turns && (self.stage == Stage::End || self.thread.is_some() && turns == 0)
+    }
+
     fn record_state(&self) -> Option<RecordState> {
         self.header.as_ref().map(|header| header.completeness.record)
     }
@@ -241,6 +267,7 @@ impl State {
 
     fn content(&mut self, stage: Stage, text: &str, value: &Value) -> Result<(), Wrong> {
         match stage {
+            Stage::Thread => self.read_thread(value),
             Stage::Header => self.read_header(value),
             Stage::Run => self.read_run(value),
             Stage::Event => self.read_event(text),
@@ -274,16 +301,30 @@ impl State {
         }
     }
 
+    fn read_thread(&mut self, value: &Value) -> Result<(), Wrong> {
+        let thread = value.get("thread").map(ThreadHeader::deserialize).and_then(Result::ok);
+        let thread = thread.ok_or_else(|| Wrong::new("json", "the line has not the form of this version"))?;
+        is_of_this_version(&thread.version)?;
+        self.thread = Some(thread);
+        Ok(())
+    }
+
+    /// Reads the first line of a run: the only one, or the next of the thread.
     fn read_header(&mut self, value: &Value) -> Result<(), Wrong> {
         let header = value.get("header").map(Header::deserialize);
         let header =
             header.and_then(Result::ok).ok_or_else(|| Wrong::new("json", "the header has not the form of this version"))?;
-        if header.version != VERSION {
-            return Err(Wrong::new(
-                "version",
-                format!("the version of the file is not `{VERSION}`: verify it with its own version"),
-            ));
+        is_of_this_version(&header.version)?;
+        let is_due = match &self.thread {
+            Some(thread) => thread.turns.get(self.runs) == Some(&header.run_id),
+            None => self.runs == 0,
+        };
+        if !is_due {
+            return Err(Wrong::new("order", "the run is not the next turn of the thread"));
         }
+        self.runs += 1;
+        (self.last_sequence, self.sequence, self.events, self.digest) = (0, 0, 0, None);
+        self.artifacts.clear();
         self.header = Some(header);
         Ok(())
     }

@@ -1,20 +1,20 @@
-//! Evidence of a run, read from a ledger: `agent_host_facts::evidence` says what its lines are.
+//! Evidence of a run or of a thread, read from a ledger: `agent_host_facts::evidence` says what its lines are.
 //!
 //! The lines of an ended run are the same whenever they are read, until its conversation is forgotten or its audit records are pruned.
 //! Events are read a piece at a time: evidence of any run takes bounded memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use agent_host_facts::{
     Projector, Turn,
-    evidence::{Chain, Completeness, EvidenceError, Header, Part, RecordState, VERSION},
+    evidence::{Chain, Completeness, EvidenceError, Header, Part, RecordState, ThreadHeader, VERSION},
 };
 use agent_host_ledger::{Ledger, RunRecord};
 use agent_host_protocol::{Event, RecordDigest, Run, RunEvent, RunId, limits::MAX_PAGE};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
-use super::threads::{LedgerChildren, ThreadError, Threads};
+use super::threads::{LedgerChildren, Thread, ThreadError, Threads};
 use crate::record::{HostError, is_forgotten};
 
 /// Events that are read at a time.
@@ -33,10 +33,30 @@ fn of_thread(error: ThreadError) -> HostError {
     }
 }
 
-/// The lines of the evidence of a run, in pieces of whole lines. Each piece is read when it is asked for.
+/// The lines of the evidence of a run, or of all turns of a thread, in pieces of whole lines. Each piece is read when it is asked
+/// for.
 pub struct Evidence {
-    source: Source,
     chain: Chain,
+    /// The turns of a thread that are to come.
+    turns: Option<Turns>,
+    /// The run whose lines come next.
+    run: Option<RunLines>,
+}
+
+/// The turns of a thread, one after the other.
+struct Turns {
+    threads: Threads,
+    /// The first line, until it is written.
+    header: Option<Box<ThreadHeader>>,
+    /// Runs, and whether each has its place in the thread.
+    runs: VecDeque<(RunId, bool)>,
+    /// The number of the next fact of the thread.
+    next: u64,
+}
+
+/// The lines of one run.
+struct RunLines {
+    source: Source,
     stage: Stage,
 }
 
@@ -60,12 +80,68 @@ impl Evidence {
     /// # Errors
     /// [`HostError::NotFound`] where there is no such run, or that the ledger cannot be read.
     pub fn open(ledger: &Ledger, threads: &Threads, id: RunId) -> Result<Self, HostError> {
-        let record = ledger.run(id)?.ok_or_else(|| HostError::NotFound(format!("there is no run {id}")))?;
-        Ok(Self { source: Source::read(ledger.clone(), threads, record)?, chain: Chain::default(), stage: Stage::Beginning })
+        let record = find(ledger, id)?;
+        let turn = if is_forgotten(&record.run) { None } else { threads.turn_of(&record.run).map_err(of_thread)? };
+        let run = RunLines { source: Source::read(ledger.clone(), record, turn)?, stage: Stage::Beginning };
+        Ok(Self { chain: Chain::default(), turns: None, run: Some(run) })
     }
 
-    fn piece(&mut self) -> Result<String, HostError> {
-        let Self { source, chain, stage } = self;
+    /// The evidence of a thread, as it is now. Each turn is read when its lines are asked for.
+    #[must_use]
+    pub fn of_thread(threads: &Threads, thread: &Thread, workspace: &str) -> Self {
+        let ids = thread.key().ids();
+        let with_place = thread.turns().iter().map(|record| (record.run.run_id, true));
+        let runs: VecDeque<_> = with_place.chain(thread.queued().iter().map(|record| (record.run.run_id, false))).collect();
+        let header = ThreadHeader {
+            version: VERSION.to_owned(),
+            session_id: ids.session_id,
+            thread_id: ids.thread_id,
+            workspace_id: Some(workspace.to_owned()).filter(|workspace| !workspace.is_empty()),
+            turns: runs.iter().map(|(run, _)| *run).collect(),
+        };
+        let turns = Turns { threads: threads.clone(), header: Some(Box::new(header)), runs, next: 1 };
+        Self { chain: Chain::default(), turns: Some(turns), run: None }
+    }
+
+    /// The next piece; `None` behind the last.
+    fn piece(&mut self) -> Result<Option<String>, HostError> {
+        if let Some(header) = self.turns.as_mut().and_then(|turns| turns.header.take()) {
+            return Ok(Some(self.chain.line(&Part::Thread(&header))?));
+        }
+        if self.run.is_none() {
+            self.run = self.turns.as_mut().map(Turns::open_next).transpose()?.flatten();
+        }
+        let Some(run) = &mut self.run else { return Ok(None) };
+        let piece = run.piece(&mut self.chain, self.turns.as_mut().map(|turns| &mut turns.next))?;
+        if matches!(run.stage, Stage::Done) {
+            self.run = None;
+        }
+        Ok(Some(piece))
+    }
+}
+
+impl Turns {
+    fn open_next(&mut self) -> Result<Option<RunLines>, HostError> {
+        let Some((id, has_place)) = self.runs.pop_front() else { return Ok(None) };
+        let ledger = self.threads.ledger();
+        let record = find(ledger, id)?;
+        let turn = if has_place && !is_forgotten(&record.run) {
+            Some(self.threads.turn(&record.run, self.next == 1, self.next).map_err(of_thread)?)
+        } else {
+            None
+        };
+        Ok(Some(RunLines { source: Source::read(ledger.clone(), record, turn)?, stage: Stage::Beginning }))
+    }
+}
+
+fn find(ledger: &Ledger, id: RunId) -> Result<RunRecord, HostError> {
+    ledger.run(id)?.ok_or_else(|| HostError::NotFound(format!("there is no run {id}")))
+}
+
+impl RunLines {
+    /// The next lines. `next` gets the number of the fact behind the turn.
+    fn piece(&mut self, chain: &mut Chain, next: Option<&mut u64>) -> Result<String, HostError> {
+        let Self { source, stage } = self;
         let mut piece = String::new();
         let mut add = |part: &Part<'_>| -> Result<(), HostError> {
             piece.push_str(&chain.line(part)?);
@@ -105,7 +181,14 @@ impl Evidence {
                         add(&Part::Fact(fact))?;
                     }
                 }
-                if events.is_empty() || projector.is_over() { Stage::Artifacts } else { Stage::Facts(projector) }
+                if events.is_empty() || projector.is_over() {
+                    if let Some(next) = next {
+                        *next = projector.next_sequence();
+                    }
+                    Stage::Artifacts
+                } else {
+                    Stage::Facts(projector)
+                }
             }
             Stage::Artifacts => {
                 for id in &source.artifacts {
@@ -139,18 +222,21 @@ impl Iterator for Evidence {
     type Item = Result<String, HostError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !matches!(self.stage, Stage::Done) {
+        loop {
             match self.piece() {
-                Ok(piece) if piece.is_empty() => {}
-                // A stage that failed is over.
-                result => return Some(result),
+                Ok(Some(piece)) if piece.is_empty() => {}
+                Ok(piece) => return piece.map(Ok),
+                Err(error) => {
+                    // What failed is over: the file ends without its last line.
+                    (self.run, self.turns) = (None, None);
+                    return Some(Err(error));
+                }
             }
         }
-        None
     }
 }
 
-/// The parts that are read before the first line is written.
+/// The parts of a run that are read before its first line is written.
 struct Source {
     ledger: Ledger,
     record: RunRecord,
@@ -182,12 +268,12 @@ struct ComponentOf {
 }
 
 impl Source {
-    fn read(ledger: Ledger, threads: &Threads, record: RunRecord) -> Result<Self, HostError> {
+    fn read(ledger: Ledger, record: RunRecord, turn: Option<Turn>) -> Result<Self, HostError> {
         let id = record.run.run_id;
         let event = ledger.event_json(record.run.event_id)?;
         let terms = ledger.terms(id)?.and_then(|terms| serde_json::from_str(terms.get()).ok());
         let (artifacts, state) = (BTreeSet::new(), RecordState::Unsealed);
-        let mut source = Self { ledger, record, turn: None, event, terms, state, events: 0, artifacts, missing_artifacts: 0 };
+        let mut source = Self { ledger, record, turn, event, terms, state, events: 0, artifacts, missing_artifacts: 0 };
         let (mut digest, mut after) = (source.first_digest(), 0);
         loop {
             let events = source.events_after(after)?;
@@ -207,9 +293,6 @@ impl Source {
         };
         for artifact in &source.artifacts {
             source.missing_artifacts += u64::from(source.ledger.artifact(artifact)?.is_none());
-        }
-        if source.state != RecordState::Forgotten {
-            source.turn = threads.turn_of(&source.record.run).map_err(of_thread)?;
         }
         Ok(source)
     }

@@ -1,4 +1,4 @@
-//! Evidence of a run, as a download.
+//! Evidence of a run or of a thread, as a download.
 
 use agent_host_protocol::{RunId, Scope};
 use agent_host_runs::{Evidence, HostError};
@@ -11,7 +11,7 @@ use futures_util::stream;
 
 use crate::{
     access::ApiRequest,
-    app::off_thread,
+    app::{App, off_thread},
     http::{Id, Problem},
     openapi::refusals,
 };
@@ -30,9 +30,14 @@ refusals!(EvidenceRefusals = [NotFound, TooManyStreams]);
 pub(crate) async fn evidence(Id(id): Id<RunId>, request: ApiRequest) -> Result<Response, Problem> {
     request.allow(Scope::RunsRead)?;
     request.run(id)?;
-    let place = request.app.subscribe()?;
     let host = request.app.host.clone();
     let evidence = off_thread(move || host.evidence(id)).await?;
+    download(&request.app, evidence, &format!("run-{id}"))
+}
+
+/// A file of evidence: its lines as they are read.
+pub(super) fn download(app: &App, evidence: Evidence, name: &str) -> Result<Response, Problem> {
+    let place = app.subscribe()?;
     // Each piece is read when the client takes it: a slow one holds a piece, and no thread.
     let pieces = stream::unfold(Some((evidence, place)), |state| async move {
         let (evidence, place) = state?;
@@ -44,7 +49,7 @@ pub(crate) async fn evidence(Id(id): Id<RunId>, request: ApiRequest) -> Result<R
             Err(problem) => Some((Err(std::io::Error::other(problem.code().as_str())), None)),
         }
     });
-    let disposition = HeaderValue::try_from(format!("attachment; filename=\"run-{id}.evidence.jsonl\""));
+    let disposition = HeaderValue::try_from(format!("attachment; filename=\"{name}.evidence.jsonl\""));
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),

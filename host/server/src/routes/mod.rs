@@ -87,6 +87,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(threads::read::list))
         .routes(routes!(threads::read::show))
         .routes(routes!(threads::read::task))
+        .routes(routes!(threads::read::evidence))
         .routes(routes!(threads::events::events))
         .routes(routes!(threads::act::start))
         .routes(routes!(threads::act::cancel))

@@ -99,6 +99,35 @@ fn a_run_is_exported_and_verified_and_every_change_is_named() {
     assert!(!dir.path().join("d.jsonl").exists());
 }
 
+#[test]
+fn a_thread_is_exported_with_all_of_its_turns() {
+    let (dir, first) = echoed();
+    let said = run(dir.path(), &["run", "echo/default", "and again", "--conversation", "c"]);
+    assert!(said.status.success(), "{said:?}");
+    let saved = run(dir.path(), &["--json", "evidence", "export", "c", "-o", "thread.jsonl"]);
+    assert!(saved.status.success(), "{saved:?}");
+    let file = fs::read_to_string(dir.path().join("thread.jsonl")).unwrap();
+    let parts = lines(&file);
+    let thread = &parts[0]["thread"];
+    assert_eq!((&parts[0]["type"], &thread["thread_id"], &thread["turns"][0]), (&json!("thread"), &json!("c"), &json!(first)));
+    let headers: Vec<_> = parts.iter().filter(|line| line["type"] == "header").map(|line| &line["header"]["run_id"]).collect();
+    assert_eq!(json!(headers), thread["turns"], "{thread:#}");
+    assert_eq!(headers.len(), 2);
+    // Facts are numbered through the thread, without a gap.
+    let numbers: Vec<_> =
+        parts.iter().filter(|line| line["type"] == "fact").map(|line| line["fact"]["sequence"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+
+    // The whole first turn is taken out.
+    let end = parts.iter().position(|line| line["type"] == "end").unwrap();
+    let left = file.lines().enumerate().filter(|(index, _)| *index == 0 || *index > end);
+    fs::write(dir.path().join("less.jsonl"), left.map(|(_, line)| format!("{line}\n")).collect::<String>()).unwrap();
+    let refused = run(dir.path(), &["--json", "evidence", "verify", "less.jsonl"]);
+    assert_eq!((refused.status.code(), &json_of(&refused)["fault"]["line"]), (Some(1), &json!(2)), "{refused:?}");
+    let unknown = run(dir.path(), &["--json", "evidence", "export", "nothing"]);
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no thread `nothing`"), "{unknown:?}");
+}
+
 /// Replaces text of the same length in a table of a ledger that no host has open; gives the number of replaced rows.
 fn change_rows(dir: &Path, table: &'static str, from: &str, to: &str) -> usize {
     let table = TableDefinition::<&[u8], &[u8]>::new(table);

@@ -1,4 +1,4 @@
-//! Threads as facts, and the evidence of a run, through the proxy.
+//! Threads as facts, and evidence, through the proxy.
 
 use reqwest::{Method, header::ETAG};
 use serde_json::{Value, json};
@@ -65,4 +65,7 @@ pub async fn threads(talk: &Talk) {
     let evidence = talk.get(&format!("/api/v1/runs/{run}/evidence"), 200).await;
     assert!(evidence.as_str().is_some_and(|text| text.lines().count() > 5), "{evidence:#}");
     talk.get("/api/v1/runs/00000000-0000-7000-8000-000000000000/evidence", 404).await;
+    let evidence = talk.get(&format!("{path}/evidence"), 200).await;
+    assert!(evidence.as_str().is_some_and(|text| text.starts_with("{\"type\":\"thread\"")), "{evidence:#}");
+    talk.get(&format!("{THREADS}/nobody/evidence"), 404).await;
 }

@@ -1,4 +1,4 @@
-//! Threads listed and read.
+//! Threads listed and read, and their evidence.
 
 use agent_host_protocol::{
     Page, Scope,
@@ -6,7 +6,7 @@ use agent_host_protocol::{
     hex,
 };
 use agent_host_runs::{
-    ListedThread, ThreadError,
+    Evidence, ListedThread, ThreadError,
     facts::{TaskSnapshot, ThreadReadModel},
 };
 use axum::{
@@ -16,7 +16,7 @@ use axum::{
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::cursor;
+use super::{super::evidence::download, cursor};
 use crate::{
     access::ApiRequest,
     app::off_thread,
@@ -106,6 +106,26 @@ pub(crate) async fn task(Path((id, task)): Path<(String, String)>, mut request: 
     let missing = Problem::not_found(format!("this thread has no task `{}`", task.escape_debug()));
     let found = super::read(&request.app, name, move |threads, thread| threads.task(thread, &task, at)).await?;
     tagged(&request, &found.ok_or(missing)?)
+}
+
+refusals!(EvidenceRefusals = [NotFound, ThreadForgotten, TooManyStreams]);
+
+/// The evidence of a thread, as a file of lines that are chained by hashes
+///
+/// JSON Lines: a line of the thread with its turns, then the evidence of each turn as that of its run, in one chain. `agent-host evidence
+/// verify` names the first line that is wrong. The file has all that was said in the thread: treat it like the conversation.
+#[utoipa::path(get, path = "/api/v1/threads/{id}/evidence", tag = "threads", security(("bearer" = ["runs:read"])), params(ThreadParams),
+    responses((status = 200, description = "The lines.", body = String, content_type = "application/x-ndjson",
+        headers(("Content-Disposition" = String, description = "A download, with a name."))), EvidenceRefusals))]
+pub(crate) async fn evidence(Path(id): Path<String>, mut request: ApiRequest) -> Result<Response, Problem> {
+    request.caller.may(Scope::RunsRead)?;
+    let name = request.thread(&id)?;
+    request.query.finish()?;
+    let workspace = name.workspace.clone();
+    let evidence =
+        super::read(&request.app, name, move |threads, thread| Ok(Evidence::of_thread(threads, thread, &workspace))).await?;
+    // Ids of threads are those of clients, and no names of files.
+    download(&request.app, evidence, "thread")
 }
 
 /// An answer with an `ETag` of its content; none where the client has it.
