@@ -264,7 +264,8 @@ async fn a_model_that_misbehaves_is_an_error_with_a_name_and_a_fact() {
 #[tokio::test]
 async fn the_record_says_how_much_a_tool_gave() {
     let world = world().await;
-    let repeat = |times: usize| json!({ "call": "tools.call", "tool": "good__repeat", "parameters": { "text": "word ", "times": times } });
+    let repeat =
+        |times: usize| json!({ "call": "tools.call", "tool": "good__repeat", "parameters": { "text": "word ", "times": times } });
     let ended = run(&world, "main", json!([repeat(3), repeat(10_000), { "call": "tools.call", "tool": "good__fail" }])).await;
     let ends = facts(&ended, "tool.call.completed");
     let measures: Vec<_> = ends.iter().map(|end| (&end["output_bytes"], &end["truncated"])).collect();

@@ -64,6 +64,7 @@ named_enum! {
         TaskCancelled = "task.cancelled",
         TaskTimedOut = "task.timed_out",
         TaskAttemptStarted = "task.attempt.started",
+        TaskAttemptCompleted = "task.attempt.completed",
         TaskAttemptFailed = "task.attempt.failed",
         SubagentStarted = "subagent.started",
         SubagentCompleted = "subagent.completed",

@@ -191,8 +191,8 @@ impl TaskSnapshot {
                 let attempt_id = fact.scope.attempt_id.clone().unwrap_or_default();
                 keep(&mut self.attempts, MOST, &mut self.omitted, Attempt { attempt_id, status: "running".to_owned() });
             }
-            FactType::TaskAttemptFailed => {
-                let status = "failed";
+            FactType::TaskAttemptCompleted | FactType::TaskAttemptFailed => {
+                let status = if fact.kind == FactType::TaskAttemptFailed { "failed" } else { "completed" };
                 let attempt_id = fact.scope.attempt_id.clone().unwrap_or_default();
                 match self.attempts.iter_mut().find(|attempt| attempt.attempt_id == attempt_id) {
                     Some(known) => status.clone_into(&mut known.status),

@@ -103,7 +103,11 @@ impl<W: Write> Sink<W> {
 enum Subject {
     Run(RunId),
     /// A thread, its conversation where that is another, and its workspace.
-    Thread { thread: String, session: Option<String>, workspace: String },
+    Thread {
+        thread: String,
+        session: Option<String>,
+        workspace: String,
+    },
 }
 
 impl Subject {

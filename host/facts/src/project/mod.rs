@@ -242,12 +242,7 @@ impl Projector {
             let before = self.ids.attempt();
             let why = "another attempt of the run began";
             self.close(Some(FailureCategory::HostRestarted), why);
-            let scope = |attempt| ScopeIds {
-                task_id: Some(self.ids.run().to_owned()),
-                attempt_id: Some(self.ids.attempt_id(attempt)),
-                ..ScopeIds::default()
-            };
-            let (failed, started) = (scope(before), scope(attempt));
+            let (failed, started) = (self.of_attempt(before), self.of_attempt(attempt));
             let run = self.ids.run().to_owned();
             self.ids.begin_attempt(attempt);
             let category = FailureCategory::of_code(&status.reason).unwrap_or(FailureCategory::HostRestarted);
@@ -292,6 +287,15 @@ impl Projector {
         }
     }
 
+    /// The scope of an attempt at the run.
+    fn of_attempt(&self, attempt: u32) -> ScopeIds {
+        ScopeIds {
+            task_id: Some(self.ids.run().to_owned()),
+            attempt_id: Some(self.ids.attempt_id(attempt)),
+            ..ScopeIds::default()
+        }
+    }
+
     fn completed(&mut self, completion: Option<RunCompletion>) {
         let Self { out, ids, texts, models, .. } = self;
         let mut finish_reason = None;
@@ -308,7 +312,7 @@ impl Projector {
             models::claimed(&mut self.out, &usage);
         }
         let turn = Draft::new(FactType::TurnCompleted).with_some("finishReason", finish_reason.as_deref().map(line));
-        self.end(turn, "completed");
+        self.end(turn, "completed", None);
     }
 
     fn failed(&mut self, failure: Option<RunFailure>) {
@@ -323,7 +327,7 @@ impl Projector {
         let message = failure.as_ref().map_or("the record does not say why the run failed", |failure| failure.message.as_str());
         if is_cancelled {
             let turn = Draft::new(FactType::TurnCanceled).with("reason", line(message));
-            return self.end(turn, "canceled");
+            return self.end(turn, "canceled", Some(FailureCategory::Cancelled));
         }
         let turn = Draft::new(FactType::TurnFailed)
             .with("failureCategory", category.as_str())
@@ -331,7 +335,7 @@ impl Projector {
             .with("message", line(message))
             .with("retryable", failure.as_ref().is_some_and(|failure| failure.retryable))
             .with("recoveryHint", recovery_hint(code, category));
-        self.end(turn, "failed");
+        self.end(turn, "failed", Some(category));
     }
 
     /// Ends all that is open. `failure`: the category of a turn that does not end well.
@@ -346,8 +350,20 @@ impl Projector {
         texts.close(out, failure, why);
     }
 
-    fn end(&mut self, turn: Draft, status: &str) {
+    fn end(&mut self, turn: Draft, status: &str, failure: Option<FailureCategory>) {
         let run = self.ids.run().to_owned();
+        // The first attempt begins and ends with the turn, without facts of its own.
+        if self.ids.attempt() > 1 {
+            let draft = match failure {
+                None => Draft::new(FactType::TaskAttemptCompleted),
+                Some(category) => Draft::new(FactType::TaskAttemptFailed)
+                    .with("retryable", false)
+                    .with("failureCategory", category.as_str())
+                    .with("reason", "the turn ended"),
+            };
+            let scope = self.of_attempt(self.ids.attempt());
+            self.out.say(draft.in_scope(&scope).with("runId", run.as_str()));
+        }
         let correlation = json!({
             "runtimeId": self.turn.runtime_id, "sessionId": self.turn.thread.session_id, "threadId": self.turn.thread.thread_id,
             "turnId": self.turn.turn_id, "runId": run, "traceId": self.turn.trace_id, "taskId": run,

@@ -183,7 +183,9 @@ fn sent_again(out: &mut Out, id: &str, model: &str, retry: &Retry) {
     let category = FailureCategory::of_code(&retry.category).unwrap_or(FailureCategory::ModelFailed);
     if category == FailureCategory::RateLimit {
         let after = format!("{} ms", retry.pause_ms);
-        return out.say(rate_limit(id, model).with("retryAfter", after).with("reason", "the host waited, and asked the provider again"));
+        return out.say(
+            rate_limit(id, model).with("retryAfter", after).with("reason", "the host waited, and asked the provider again"),
+        );
     }
     out.say(
         Draft::new(FactType::RuntimeWarning)

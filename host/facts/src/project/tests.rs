@@ -201,7 +201,8 @@ fn a_denied_action_ends_its_tool_without_a_result() {
 #[test]
 fn requests_that_were_sent_again_and_the_size_of_outputs_are_facts() {
     let call = json!({ "model_call_id": "c1", "model_id": "m", "operation": "stream" });
-    let retries = json!([{ "category": "provider_rate_limited", "pause_ms": 20 }, { "category": "provider_unavailable", "pause_ms": 500 }]);
+    let retries =
+        json!([{ "category": "provider_rate_limited", "pause_ms": 20 }, { "category": "provider_unavailable", "pause_ms": 500 }]);
     let end = json!({ "model_call_id": "c1", "model_id": "m", "operation": "stream", "duration_ms": 9, "finish_reason": "stop",
         "retries": retries, "usage": { "input": 1, "output": 2 } });
     let tool = json!({ "tool_call_id": "1", "tool_name": "search", "duration_ms": 1, "result": "the beginning", "output_bytes": 50_000,
@@ -219,7 +220,10 @@ fn requests_that_were_sent_again_and_the_size_of_outputs_are_facts() {
     assert_eq!((again.text("code"), again.payload.get("pauseMs")), (Some("provider_retry"), Some(&json!(500))));
     assert!(!kinds(&facts).contains(&"model.failed"), "a call that came to a good end has not failed");
     let result = of(&facts, FactType::ToolResult);
-    assert_eq!((result.payload.get("outputBytes"), result.payload.get("outputTruncated")), (Some(&json!(50_000)), Some(&json!(true))));
+    assert_eq!(
+        (result.payload.get("outputBytes"), result.payload.get("outputTruncated")),
+        (Some(&json!(50_000)), Some(&json!(true)))
+    );
 }
 
 #[test]
@@ -273,6 +277,18 @@ fn a_retried_run_has_attempts() {
     assert_eq!(of(&facts, FactType::ToolFailed).scope.tool_call_id, Some(format!("{RUN}:1")));
     assert_eq!(of(&facts, FactType::ToolResult).scope.tool_call_id, Some(format!("{RUN}:2:1")));
     assert_eq!(of(&facts, FactType::TaskAttemptStarted).scope.attempt_id, Some(format!("{RUN}:attempt:2")));
+    assert_eq!(of(&facts, FactType::TaskAttemptCompleted).scope.attempt_id, Some(format!("{RUN}:attempt:2")));
+    let mut task = TaskFold::new(RUN);
+    facts.iter().for_each(|fact| task.apply(fact));
+    let attempts: Vec<_> = task.finish().unwrap().attempts.into_iter().map(|attempt| attempt.status).collect();
+    assert_eq!(attempts, ["failed", "completed"]);
+
+    let facts = project(&[
+        ("run.status", json!({ "status": "running", "reason": "retried", "attempt": 2 })),
+        ("run.failed", json!({ "code": "runner.trapped", "message": "panicked", "retryable": false })),
+    ]);
+    let failed = facts.iter().rev().find(|fact| fact.kind == FactType::TaskAttemptFailed).unwrap();
+    assert_eq!((failed.text("failureCategory"), failed.payload.get("retryable")), (Some("runner_crashed"), Some(&json!(false))));
 }
 
 #[test]

@@ -169,8 +169,7 @@ impl Tools {
             };
             self.begin(out, ids, texts, call);
         }
-        let measures =
-            Measures { duration_ms: end.duration_ms, output_bytes: end.output_bytes, is_cut: end.truncated };
+        let measures = Measures { duration_ms: end.duration_ms, output_bytes: end.output_bytes, is_cut: end.truncated };
         let error = end.error.filter(|error| !error.is_null()).map(|error| match error {
             Value::String(text) => text,
             other => other.to_string(),
