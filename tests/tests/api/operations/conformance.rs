@@ -56,8 +56,8 @@ async fn runs_that_work_fail_and_are_stopped_keep_the_rules() {
     keeps_the_rules(&host, &resumed, &["--open"]).await;
     host.kill_and_revive();
     host.ended(&resumed).await.completed();
-    let facts = keeps_the_rules(&host, &resumed, &["--expect", "text-basic"]).await;
-    assert!(has(&facts, "turn.completed"));
+    keeps_the_rules(&host, &resumed, &["--expect", "text-basic"]).await;
+    keeps_the_rules(&host, &resumed, &["--expect", "stream-repair"]).await;
 
     host.reconfigure(|config| config.replace("deadline_ms = 60000", "deadline_ms = 300"));
     host.kill_and_revive();
@@ -75,7 +75,38 @@ async fn a_run_that_is_retried_after_a_crash_keeps_the_rules() {
     host.until_step(&run, "say hi").await;
     host.kill_and_revive();
     host.ended(&run).await.completed();
-    keeps_the_rules(&host, &run, &["--expect", "text-basic"]).await;
+    let facts = keeps_the_rules(&host, &run, &["--expect", "text-basic"]).await;
+    assert!(has(&facts, "task.attempt.failed") && has(&facts, "task.attempt.completed"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tools_and_children_keep_the_rules() {
+    let server = env!("CARGO_BIN_EXE_mcp-server");
+    let config = format!(
+        "[[mcp_servers]]\nid = \"good\"\ncommand = \"{server}\"\n[[bindings]]\nid = \"stage\"\nrunner = \"plugin:test/stage/default\"\n\
+         resources = {{ tool_names = [\"*\"], runs = [\"start\", \"get\"] }}\n"
+    );
+    let host = Host::start(&["stage"], &config);
+    let tool = |name: &str, parameters: Value| json!({ "do": "client", "calls": [{ "name": name, "parameters": parameters }] });
+    let say = json!({ "do": "say", "text": "done" });
+    let own = json!({ "do": "tool", "calls": [
+        { "id": "1", "name": "look", "parameters": { "at": "x" }, "result": "found" },
+        { "id": "2", "name": "look", "parameters": {}, "error": "it is dark" },
+    ] });
+    let child = json!({ "do": "child", "script": [{ "do": "artifact", "text": "of the child" }, say] });
+    for (step, expected, kinds) in [
+        (tool("good__add", json!({ "a": 1, "b": 2 })), "tool-success", &["tool.args"][..]),
+        (tool("good__repeat", json!({ "text": "word ", "times": 10_000 })), "tool-success", &["artifact.changed"]),
+        (tool("good__fail", json!({})), "tool-failure", &[]),
+        (own, "tool-failure", &["tool.result"]),
+        (child, "subagent-handoff", &["artifact.changed", "task.completed"]),
+    ] {
+        let run = host.take(&json!([step, say]).to_string()).await.run["run_id"].as_str().unwrap().to_owned();
+        let facts = keeps_the_rules(&host, &run, &["--expect", expected]).await;
+        for kind in kinds {
+            assert!(has(&facts, kind), "{step} has no {kind}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,6 +164,25 @@ async fn a_runner_that_breaks_keeps_the_rules() {
         host.ended(&run).await;
         keeps_the_rules(&host, &run, &[]).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_is_cancelled_in_line_keeps_the_rules() {
+    let host = Host::steps("");
+    let first = host.send_in("line", "say a;timer 2000").await;
+    host.until_step(&first, "say a").await;
+    let waiting = host.send_in("line", "say never").await;
+    host.until_status(&waiting, "queued").await;
+    host.cancel(&waiting).await;
+    host.ended(&waiting).await;
+    host.ended(&first).await.completed();
+    let facts = thread_of(&host, "line").await;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("log.jsonl"), facts.iter().map(|fact| format!("{fact}\n")).collect::<String>()).unwrap();
+    let check = process::command(dir.path()).args(["conformance", "log.jsonl", "--expect", "cancel"]).output().unwrap();
+    assert!(check.status.success(), "{}\n{facts:#?}", String::from_utf8_lossy(&check.stdout));
+    let of_waiting: Vec<_> = facts.iter().filter(|fact| fact["turnId"] == waiting.as_str()).map(|fact| &fact["type"]).collect();
+    assert!(of_waiting.contains(&&json!("turn.canceled")) && !of_waiting.contains(&&json!("turn.started")), "{of_waiting:?}");
 }
 
 /// All facts of a thread, read in pages.
