@@ -83,9 +83,8 @@ pub use crate::{
     },
     record::{
         HostError, RecordingError,
-        action::{Action, ActionStatus, AskKind, Decision, Response, answer_schema},
+        action::{Action, ActionStatus, AskKind, Response, answer_schema},
         claimed::{ClaimedCall, ClaimedMessage, ClaimedRole, HistoryClaim},
-        facts::BranchReason,
         journal::timeline::{CallOutcome, JournaledCall},
         terms::Terms,
     },

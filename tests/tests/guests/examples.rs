@@ -7,7 +7,7 @@ use std::{
 };
 
 use agent_host_protocol::{RunId, RunStatus};
-use agent_host_runs::{Action, Decision, Response};
+use agent_host_runs::{Action, Response, facts::record::Decision};
 use agent_host_tests::{
     World,
     webhook::Webhook,

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use agent_host_config::Config;
+use agent_host_facts::record::Decision;
 use agent_host_protocol::{Page, RunId};
-use agent_host_runs::Decision;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 

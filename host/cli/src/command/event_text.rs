@@ -2,13 +2,12 @@
 
 use std::fmt::Write;
 
+use agent_host_facts::record::{Delta, MessageEnd, read};
 use agent_host_protocol::{
     ResultKind, RunEvent,
-    message::Message,
     run::{RunCompletion, RunFailure},
     time,
 };
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::action_text;
@@ -30,9 +29,9 @@ pub(crate) fn line(event: &RunEvent) -> String {
 fn gist(event: &RunEvent) -> String {
     let line = match ResultKind::from_name(&event.kind) {
         Some(ResultKind::MessageDelta | ResultKind::ReasoningDelta) => {
-            delta(event).map(|delta| format!("{:?}", delta.chunk.content))
+            read::<Delta>(event).map(|delta| format!("{:?}", delta.chunk.content))
         }
-        Some(ResultKind::MessageCompleted) => completed_message(event).map(|completed| format!("{:?}", completed.message.text())),
+        Some(ResultKind::MessageCompleted) => read::<MessageEnd>(event).map(|end| format!("{:?}", end.message.text())),
         Some(ResultKind::RunFailed) => failure(event).map(|failure| format!("{}: {}", failure.code, failure.message)),
         Some(ResultKind::ActionRequested) => about(event, "action_id", action_text::what),
         Some(ResultKind::ActionAnswered) => about(event, "action_id", action_text::answer_text),
@@ -65,31 +64,6 @@ fn about(event: &RunEvent, id: &str, says: impl FnOnce(&Value) -> String) -> Opt
     Some(format!("{}  {}", data.get(id)?.as_str()?, says(&data)))
 }
 
-#[derive(Deserialize)]
-struct Delta {
-    message_id: String,
-    chunk: Chunk,
-}
-
-#[derive(Deserialize)]
-struct Chunk {
-    content: String,
-}
-
-#[derive(Deserialize)]
-struct MessageEnd {
-    message_id: String,
-    message: Message,
-}
-
-fn delta(event: &RunEvent) -> Option<Delta> {
-    serde_json::from_str(event.data.get()).ok()
-}
-
-fn completed_message(event: &RunEvent) -> Option<MessageEnd> {
-    serde_json::from_str(event.data.get()).ok()
-}
-
 fn failure(event: &RunEvent) -> Option<RunFailure> {
     serde_json::from_str(event.data.get()).ok()
 }
@@ -108,11 +82,11 @@ impl RunningText {
     pub(crate) fn add(&mut self, event: &RunEvent) -> Option<String> {
         match ResultKind::from_name(&event.kind)? {
             ResultKind::MessageDelta => {
-                let Delta { message_id, chunk } = delta(event)?;
+                let Delta { message_id, chunk } = read(event)?;
                 Some(self.say(message_id, &chunk.content))
             }
             ResultKind::MessageCompleted => {
-                let MessageEnd { message_id, message } = completed_message(event)?;
+                let MessageEnd { message_id, message } = read(event)?;
                 if self.started.contains(&message_id) {
                     return (self.open.as_ref() == Some(&message_id)).then(|| self.close());
                 }

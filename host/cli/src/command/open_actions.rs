@@ -5,8 +5,9 @@ use std::{
     io::{self, IsTerminal},
 };
 
+use agent_host_facts::record::Decision;
 use agent_host_protocol::{ResultKind, RunEvent};
-use agent_host_runs::{Decision, Host, HostError, Response};
+use agent_host_runs::{Host, HostError, Response};
 use serde_json::Value;
 use tokio::sync::mpsc;
 

@@ -2,12 +2,10 @@
 
 use std::collections::HashMap;
 
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
     ids::{Ids, Kind},
-    models::CallError,
     out::{Draft, Out, Source},
     texts::Texts,
     tools::{Call, Measures, Outcome, Tools},
@@ -17,6 +15,7 @@ use crate::{
     failure::FailureCategory,
     kind::FactType,
     open::OpenElements,
+    record::{ActionAnswer, ActionEnd, ActionRequest, CallFailure, Decision},
     safe::{line, small},
 };
 
@@ -41,49 +40,6 @@ struct OpenAction {
     title: String,
 }
 
-/// Something is asked.
-#[derive(Deserialize)]
-pub(super) struct Request {
-    #[serde(default)]
-    action_id: Option<String>,
-    #[serde(flatten)]
-    more: Map<String, Value>,
-}
-
-/// An answer.
-#[derive(Deserialize)]
-pub(super) struct Answer {
-    action_id: String,
-    #[serde(default)]
-    decision: String,
-    #[serde(default)]
-    reason: Option<String>,
-    #[serde(default)]
-    answer: Option<Value>,
-    #[serde(default)]
-    by: Option<String>,
-}
-
-/// The outcome of an action.
-#[derive(Deserialize)]
-pub(super) struct End {
-    action_id: String,
-    #[serde(default)]
-    outcome: String,
-    #[serde(default)]
-    decision: Option<String>,
-    #[serde(default)]
-    reason: Option<String>,
-    #[serde(default)]
-    by: Option<String>,
-    #[serde(default)]
-    result: Value,
-    #[serde(default)]
-    error: Option<CallError>,
-    #[serde(default)]
-    duration_ms: Option<u64>,
-}
-
 impl Actions {
     pub(super) fn requested(
         &mut self,
@@ -91,10 +47,10 @@ impl Actions {
         ids: &mut Ids,
         texts: &mut Texts,
         tools: &mut Tools,
-        request: Request,
+        request: ActionRequest,
         sequence: u64,
     ) {
-        let Request { action_id, mut more } = request;
+        let ActionRequest { action_id, request: mut more } = request;
         let given = action_id.unwrap_or_else(|| format!("{}.e{sequence}", ids.run()));
         if self.open.contains(&given) || self.acting.contains(&given) {
             return out.warn("duplicate_action", "an action was asked for that had been asked for before");
@@ -206,14 +162,14 @@ impl Actions {
     }
 
     /// An answer was given.
-    pub(super) fn answered(&mut self, out: &mut Out, tools: &mut Tools, answer: Answer) {
+    pub(super) fn answered(&mut self, out: &mut Out, tools: &mut Tools, answer: ActionAnswer) {
         let Some(action) = self.close_one(&answer.action_id) else { return };
-        let is_refusal = matches!(answer.decision.as_str(), "deny" | "decline" | "skip");
+        let is_refusal = matches!(answer.decision, Decision::Deny | Decision::Decline | Decision::Skip);
         let uri = out.event_uri();
         let shown = answer.answer.clone().filter(|_| !action.is_client_tool).map(small);
         let draft = action
             .draft(FactType::ActionResolved)
-            .with("decision", line(&answer.decision))
+            .with("decision", answer.decision.as_str())
             .with_some("decidedBy", answer.by.as_deref().map(line))
             .with_some("reason", answer.reason.as_deref().map(line));
         out.say(match shown {
@@ -250,16 +206,16 @@ impl Actions {
     }
 
     /// The outcome, after which nothing comes.
-    pub(super) fn ended(&mut self, out: &mut Out, tools: &mut Tools, end: End) {
+    pub(super) fn ended(&mut self, out: &mut Out, tools: &mut Tools, end: ActionEnd) {
         if let Some(action) = self.close_one(&end.action_id) {
             // Nobody has answered, or the answer is in the outcome alone.
-            let kind = match end.outcome.as_str() {
+            let kind = match &*end.outcome {
                 "expired" => FactType::ActionExpired,
                 "executed" | "failed" | "denied" | "submitted" | "declined" | "repeat" | "skip" => FactType::ActionResolved,
                 _ => FactType::ActionCanceled,
             };
-            let decision = end.decision.clone().unwrap_or_else(|| end.outcome.clone());
-            let draft = action.draft(kind).with("decision", line(&decision));
+            let decision = end.decision.map_or(&*end.outcome, |decision| decision.as_str());
+            let draft = action.draft(kind).with("decision", line(decision));
             out.say(
                 draft.with_some("decidedBy", end.by.as_deref().map(line)).with_some("reason", end.reason.as_deref().map(line)),
             );
@@ -267,19 +223,19 @@ impl Actions {
                 let decision = match kind {
                     FactType::ActionExpired => "expired",
                     FactType::ActionCanceled => "canceled",
-                    _ if matches!(end.outcome.as_str(), "executed" | "failed" | "repeat") => "allow",
+                    _ if matches!(&*end.outcome, "executed" | "failed" | "repeat") => "allow",
                     _ => "deny",
                 };
                 out.say(action.permission(decision, end.by.as_deref()));
             }
             if let Some(call) = &action.call {
-                end.finish(out, tools, call);
+                finish(out, tools, call, &end);
             }
             return self.status(out);
         }
         if let Some(call) = self.acting.remove(&end.action_id) {
             self.release(out, &call);
-            end.finish(out, tools, &call);
+            finish(out, tools, &call, &end);
         }
     }
 
@@ -333,36 +289,34 @@ impl OpenAction {
     }
 }
 
-impl End {
-    /// Ends the call of the action.
-    fn finish(&self, out: &mut Out, tools: &mut Tools, call: &str) {
-        let error = self.error.as_ref();
-        let outcome = match self.outcome.as_str() {
-            "executed" | "submitted" => Outcome::Result(match &self.result {
-                Value::Null => Value::Null,
-                Value::String(text) => Value::String(text.clone()),
-                other => Value::String(crate::safe::redacted(other.clone()).to_string()),
-            }),
-            "failed" => {
-                let code = error.map_or("tool_error", CallError::code);
-                let category = FailureCategory::of_code(code).unwrap_or(FailureCategory::ToolFailed);
-                Outcome::Failed { category, code, error: error.map_or("the action failed", CallError::message) }
-            }
-            "denied" | "declined" | "skip" => {
-                let error = self.reason.as_deref().unwrap_or("refused");
-                Outcome::Failed { category: FailureCategory::PermissionDenied, code: "permission_denied", error }
-            }
-            "expired" => {
-                let error = "nobody answered in time";
-                Outcome::Failed { category: FailureCategory::RequiresUserAction, code: "expired", error }
-            }
-            _ => {
-                let error = self.reason.as_deref().unwrap_or("the run no longer waits for it");
-                Outcome::Failed { category: FailureCategory::Cancelled, code: "cancelled", error }
-            }
-        };
-        tools.finish(out, call, outcome, Measures::of(self.duration_ms));
-    }
+/// Ends the call of an action.
+fn finish(out: &mut Out, tools: &mut Tools, call: &str, end: &ActionEnd) {
+    let error = end.error.as_ref();
+    let outcome = match &*end.outcome {
+        "executed" | "submitted" => Outcome::Result(match &end.result {
+            None | Some(Value::Null) => Value::Null,
+            Some(Value::String(text)) => Value::String(text.clone()),
+            Some(other) => Value::String(crate::safe::redacted(other.clone()).to_string()),
+        }),
+        "failed" => {
+            let code = error.map_or("tool_error", CallFailure::name);
+            let category = FailureCategory::of_code(code).unwrap_or(FailureCategory::ToolFailed);
+            Outcome::Failed { category, code, error: error.map_or("the action failed", |error| &error.message) }
+        }
+        "denied" | "declined" | "skip" => {
+            let error = end.reason.as_deref().unwrap_or("refused");
+            Outcome::Failed { category: FailureCategory::PermissionDenied, code: "permission_denied", error }
+        }
+        "expired" => {
+            let error = "nobody answered in time";
+            Outcome::Failed { category: FailureCategory::RequiresUserAction, code: "expired", error }
+        }
+        _ => {
+            let error = end.reason.as_deref().unwrap_or("the run no longer waits for it");
+            Outcome::Failed { category: FailureCategory::Cancelled, code: "cancelled", error }
+        }
+    };
+    tools.finish(out, call, outcome, Measures::of(end.duration_ms));
 }
 
 fn text<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a str> {

@@ -28,8 +28,7 @@ use agent_host_protocol::{
     run::{RunCompletion, RunFailure},
     ui,
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub use self::turn::{ChildOutput, Children, NoChildren, ThreadIds, Turn, TurnBudget, TurnTerms};
 use self::{
@@ -45,7 +44,10 @@ use crate::{
     fact::{Fact, RefKind, ScopeIds},
     failure::{FailureCategory, recovery_hint},
     kind::FactType,
-    record::{ArtifactData, MessageEnd, StateData, ToolCallEnd, read},
+    record::{
+        ArtifactData, BranchStart, Limit, MessageEnd, PermissionDenial, StateData, StatusChange, SteeringReceipt, ToolCallEnd,
+        Violation, read,
+    },
     safe::{line, small},
 };
 
@@ -214,7 +216,7 @@ impl Projector {
         }
     }
 
-    fn steering(&mut self, data: &SteeringData) {
+    fn steering(&mut self, data: &SteeringReceipt) {
         let channel = format!("{}:steering", self.ids.run());
         let scope = ScopeIds { channel_id: Some(channel), ..ScopeIds::default() };
         if !self.has_steering {
@@ -236,7 +238,7 @@ impl Projector {
         );
     }
 
-    fn status(&mut self, status: &StatusData) {
+    fn status(&mut self, status: &StatusChange) {
         let attempt = status.attempt.filter(|attempt| *attempt > self.ids.attempt());
         if let Some(attempt) = attempt {
             let before = self.ids.attempt();
@@ -263,7 +265,7 @@ impl Projector {
             self.out.say(Draft::new(FactType::TaskAttemptStarted).in_scope(&started).with("runId", run).with("attempt", attempt));
             return;
         }
-        let phase = match status.status.as_str() {
+        let phase = match &*status.status {
             "waiting" => "waiting",
             "queued" => "queued",
             _ => "acting",
@@ -381,64 +383,6 @@ impl Projector {
     }
 }
 
-#[derive(Deserialize)]
-struct SteeringData {
-    event_id: String,
-    #[serde(default)]
-    run_id: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct BranchData {
-    from_event_id: String,
-    #[serde(default)]
-    reason: String,
-}
-
-#[derive(Deserialize)]
-struct StatusData {
-    status: String,
-    #[serde(default)]
-    reason: String,
-    #[serde(default)]
-    attempt: Option<u32>,
-    #[serde(default)]
-    resumes: Option<u32>,
-    #[serde(default)]
-    until: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct DenialData {
-    code: String,
-    #[serde(default)]
-    function: String,
-    #[serde(default)]
-    message: String,
-    #[serde(default)]
-    resource: Option<String>,
-    #[serde(default)]
-    count: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct LimitData {
-    limit: String,
-    #[serde(default)]
-    value: Value,
-    #[serde(default)]
-    effect: Option<String>,
-    #[serde(default)]
-    count: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct ViolationData {
-    code: String,
-    #[serde(default)]
-    message: String,
-}
-
 fn state(out: &mut Out, data: StateData) {
     let uri = out.event_uri();
     let is_secret = crate::safe::is_secret_key(&data.key);
@@ -449,16 +393,16 @@ fn state(out: &mut Out, data: StateData) {
     });
 }
 
-fn branch(out: &mut Out, data: &BranchData) {
+fn branch(out: &mut Out, data: &BranchStart) {
     out.say(
         Draft::new(FactType::ThreadUpdated)
             .with("change", "branched")
-            .with("reason", line(&data.reason))
+            .with("reason", data.reason.as_str())
             .with("fromEventRef", format!("/api/v1/events/{}", line(&data.from_event_id))),
     );
 }
 
-fn denied(out: &mut Out, denial: &DenialData) {
+fn denied(out: &mut Out, denial: &PermissionDenial) {
     out.say(
         Draft::new(FactType::PermissionDenied)
             .with("reasonCode", line(&denial.code))
@@ -471,8 +415,8 @@ fn denied(out: &mut Out, denial: &DenialData) {
     );
 }
 
-fn limited(out: &mut Out, limit: &LimitData) {
-    let value = if limit.value.is_number() { limit.value.clone() } else { Value::Null };
+fn limited(out: &mut Out, limit: &Limit) {
+    let value = json!(limit.value);
     let draft = |kind| {
         Draft::new(kind)
             .with("kind", line(&limit.limit))
@@ -488,7 +432,7 @@ fn limited(out: &mut Out, limit: &LimitData) {
     }
 }
 
-fn violated(out: &mut Out, violation: &ViolationData) {
+fn violated(out: &mut Out, violation: &Violation) {
     let category = FailureCategory::of_code(&violation.code).unwrap_or(FailureCategory::SandboxBlocked);
     for kind in [FactType::SandboxViolation, FactType::SandboxBlocked] {
         out.say(

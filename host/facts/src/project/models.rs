@@ -1,14 +1,19 @@
 //! Calls of models, and what they cost.
 
-use agent_host_protocol::{message::TokenUsage, run::ModelUsage};
-use serde::Deserialize;
+use agent_host_protocol::{manifest::ModelOperation, message::TokenUsage, run::ModelUsage};
 use serde_json::{Map, Value, json};
 
 use super::{
     ids::{Ids, Kind},
     out::{Draft, Out, Source},
 };
-use crate::{failure::FailureCategory, kind::FactType, open::OpenElements, safe::line};
+use crate::{
+    failure::FailureCategory,
+    kind::FactType,
+    open::OpenElements,
+    record::{CallFailure, ModelCallEnd, ModelCallStart, Retry, Usage},
+    safe::line,
+};
 
 /// Calls of models that have not ended.
 #[derive(Debug, Default)]
@@ -24,79 +29,11 @@ struct OpenCall {
     model: String,
 }
 
-/// A call begins.
-#[derive(Deserialize)]
-pub(super) struct CallStart {
-    model_call_id: String,
-    #[serde(default)]
-    model_id: String,
-    #[serde(default)]
-    operation: Option<String>,
-}
-
-/// A call has ended.
-#[derive(Deserialize)]
-pub(super) struct CallEnd {
-    model_call_id: String,
-    #[serde(default)]
-    model_id: String,
-    #[serde(default)]
-    finish_reason: Option<String>,
-    #[serde(default)]
-    duration_ms: Option<u64>,
-    #[serde(default)]
-    cost_micros: Option<u64>,
-    #[serde(default)]
-    usage: Option<Usage>,
-    #[serde(default)]
-    error: Option<CallError>,
-    #[serde(default)]
-    retries: Vec<Retry>,
-}
-
-/// A request to the provider that failed and was sent again.
-#[derive(Deserialize)]
-struct Retry {
-    #[serde(default)]
-    category: String,
-    #[serde(default)]
-    pause_ms: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Usage {
-    Known(TokenUsage),
-    Unknown(serde::de::IgnoredAny),
-}
-
-/// An error in a fact of the host.
-#[derive(Deserialize)]
-pub(super) struct CallError {
-    #[serde(default)]
-    category: Option<Value>,
-    #[serde(default)]
-    code: String,
-    #[serde(default)]
-    message: String,
-}
-
-impl CallError {
-    /// The category of the failure, and whether another try may succeed.
-    fn judged(&self, otherwise: FailureCategory) -> (FailureCategory, bool) {
-        let named = self.category.as_ref().and_then(Value::as_str);
-        let category = named.and_then(FailureCategory::of_code).or_else(|| FailureCategory::of_code(&self.code));
-        let category = category.filter(|category| *category != FailureCategory::InternalError).unwrap_or(otherwise);
-        (category, is_retryable(category))
-    }
-
-    pub(super) fn message(&self) -> &str {
-        &self.message
-    }
-
-    pub(super) fn code(&self) -> &str {
-        self.category.as_ref().and_then(Value::as_str).unwrap_or(&self.code)
-    }
+/// The category of a failure, and whether another try may succeed.
+fn judged(error: &CallFailure) -> (FailureCategory, bool) {
+    let named = error.category.as_str().and_then(FailureCategory::of_code).or_else(|| FailureCategory::of_code(&error.code));
+    let category = named.filter(|category| *category != FailureCategory::InternalError).unwrap_or(FailureCategory::ModelFailed);
+    (category, is_retryable(category))
 }
 
 /// True if the same call may succeed later, by its category.
@@ -116,7 +53,7 @@ impl Models {
         self.any
     }
 
-    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, start: &CallStart) {
+    pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, start: &ModelCallStart) {
         self.any = true;
         if self.open.contains(&start.model_call_id) {
             return out.warn("duplicate_model_start", "a model call began that had begun before");
@@ -127,22 +64,22 @@ impl Models {
                 .scope(|scope| scope.model_request_id = Some(id.clone()))
                 .with("model", start.model_id.as_str())
                 .with("origin", "host")
-                .with_some("operation", start.operation.as_deref()),
+                .with_some("operation", start.operation.map(ModelOperation::as_str)),
         );
         self.open.insert(&start.model_call_id, OpenCall { id, model: start.model_id.clone() });
     }
 
-    pub(super) fn ended(&mut self, out: &mut Out, end: CallEnd) {
-        let Some(call) = self.open.remove(&end.model_call_id) else {
+    pub(super) fn ended(&mut self, out: &mut Out, end: ModelCallEnd) {
+        let Some(call) = self.open.remove(&end.call.model_call_id) else {
             return out.warn("model_end_without_start", "a model call ended that had not begun");
         };
-        let model = if end.model_id.is_empty() { call.model } else { end.model_id };
+        let model = if end.call.model_id.is_empty() { call.model } else { end.call.model_id };
         for retry in &end.retries {
             sent_again(out, &call.id, &model, retry);
         }
         if let Some(error) = &end.error {
-            let (category, retryable) = error.judged(FailureCategory::ModelFailed);
-            failed(out, &call.id, Some(&model), category, &error.message, error.code(), retryable);
+            let (category, retryable) = judged(error);
+            failed(out, &call.id, Some(&model), category, &error.message, error.name(), retryable);
             if category == FailureCategory::RateLimit {
                 let reason = "the provider names no time, or the host has waited for it already";
                 out.say(rate_limit(&call.id, &model).with("retryAfter", Value::Null).with("reason", reason));

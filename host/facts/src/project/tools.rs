@@ -183,7 +183,7 @@ impl Tools {
                 let code = named.or(end.code.as_deref()).unwrap_or("tool_error");
                 self.finish(out, &name, Outcome::Failed { category, code, error: &error }, measures);
             }
-            None => self.finish(out, &name, Outcome::Result(end.result), measures),
+            None => self.finish(out, &name, Outcome::Result(end.result.unwrap_or_default()), measures),
         }
     }
 

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use agent_host_protocol::ApiError;
 use parking_lot::Mutex;
-use serde::Serialize;
 
 use super::milliseconds;
 
@@ -54,7 +53,7 @@ impl Retries {
 }
 
 /// A request that failed and was sent again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
     /// Category of the failure.
     pub category: String,

@@ -3,7 +3,6 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::Instant,
 };
 
 use agent_host_config::{ModelConfig, ProviderKind};
@@ -12,7 +11,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Embeddings, assemble::plausible_usage, failure::Category, http::Endpoint};
+use super::{Embeddings, assemble::plausible_usage, bounds::CallBounds, failure::Category, http::Endpoint};
 
 /// Texts or documents of one call. Cohere takes 1,000 documents at most; embeddings go in batches.
 const MAX_TEXTS: usize = 1_000;

@@ -3,6 +3,7 @@
 //! Request and answer are in the record as `action.*` of kind `client_tool`; these calls leave no `tool.call.*`, except for one
 //! that is too large to ask for.
 
+use agent_host_facts::record::Decision;
 use agent_host_protocol::{
     ApiError, ErrorCode,
     manifest::ToolOperation,
@@ -28,7 +29,7 @@ use crate::{
         open_calls::OpenCall,
     },
     record::{
-        action::{Ask, AskKind, AskSubject, Decision, action_id, client_answer},
+        action::{Ask, AskKind, AskSubject, action_id, client_answer},
         facts::CallOutcome,
     },
 };

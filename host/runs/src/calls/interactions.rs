@@ -1,5 +1,6 @@
 //! `interactions`.
 
+use agent_host_facts::record::Decision;
 use agent_host_protocol::{
     ApiError,
     ask::{Answer, Question},
@@ -21,7 +22,7 @@ use crate::{
         open_calls::OpenCall,
     },
     policy::approval::{self, Ruling},
-    record::action::{Ask, AskKind, AskSubject, Decision, action_id},
+    record::action::{Ask, AskKind, AskSubject, action_id},
 };
 use agent_host_config::{ApprovalPolicy, QUESTION};
 

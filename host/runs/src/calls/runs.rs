@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_host_facts::record::ChildStart;
 use agent_host_ledger::{Ledger, RunFilter, RunRecord, RunWrite};
 use agent_host_protocol::{
     ApiError, ErrorCode, EventId, Page, Run, RunEvent, RunId, RunStatus,
@@ -27,12 +28,7 @@ use crate::{
         call::{Call, EffectTicket},
         neighbours::ChildRequest,
     },
-    record::{
-        HostError, WaitKey,
-        facts::{ChildStart, Fact},
-        journal::Stop,
-        ledger_failed,
-    },
+    record::{HostError, WaitKey, facts::Fact, journal::Stop, ledger_failed},
 };
 
 /// Longest objective and reason: they are shown in one line.
@@ -337,7 +333,7 @@ impl ChildCalls for RunCalls {
             let objective = request.objective.clone();
             let child_request = self.child_request(request.clone())?;
             let id = self.neighbours.start_child(run, &self.event, child_request).await?;
-            let fact = Fact::ChildStarted(ChildStart { objective, run_id: id, runner_id: runner_id.clone() });
+            let fact = Fact::ChildStarted(ChildStart { objective, run_id: id.to_string(), runner_id: runner_id.clone() });
             let make = |sequence| {
                 let events = vec![fact.event(sequence, time::now())];
                 Ok((RunWrite { events, ..RunWrite::default() }, id))

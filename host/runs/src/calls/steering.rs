@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_host_facts::record::SteeringReceipt;
 use agent_host_ledger::RunWrite;
 use agent_host_protocol::{
     ApiError, ErrorCode, EventId,
@@ -28,7 +29,7 @@ use crate::{
     },
     record::{
         WaitKey,
-        facts::{self, Fact, SteeringReceipt},
+        facts::{self, Fact},
         journal::Stop,
         ledger_failed, steering,
     },
@@ -75,7 +76,10 @@ impl RunCalls {
             if bytes > MAX_PULL_BYTES && !inputs.is_empty() {
                 break;
             }
-            facts.push(Fact::SteeringReceived(SteeringReceipt { event_id: record.run.event_id, run_id: record.run.run_id }));
+            facts.push(Fact::SteeringReceived(SteeringReceipt {
+                event_id: record.run.event_id.to_string(),
+                run_id: Some(record.run.run_id.to_string()),
+            }));
             events.push(record.run.event_id);
             inputs.push(input);
             waiting_runs.push(waiting);

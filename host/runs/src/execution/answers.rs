@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
+use agent_host_facts::record::{ActionEnd, Decision, StatusChange};
 use agent_host_ledger::{RunChange, RunWrite};
 use agent_host_protocol::{ApiError, ErrorCode, Timestamp, ask::ActionOutcome, time};
 
 use super::{Execution, registry::PostedAnswer};
 use crate::record::{
     HostError, WaitKey,
-    action::{Action, Ask, AskKind, Decision, RecordedAnswer, actions_of},
-    facts::{self, ActionEnd, Fact, StatusChange},
+    action::{Action, Ask, AskKind, RecordedAnswer, actions_of},
+    facts::{self, Fact},
     journal::Stop,
     ledger_failed,
 };
@@ -152,7 +153,7 @@ impl Execution {
             }
         }
         if expires_at.is_some_and(|at| at <= time::now()) {
-            let end = ActionEnd { action_id: action_id.to_owned(), outcome: "expired", ..ActionEnd::default() };
+            let end = ActionEnd { action_id: action_id.to_owned(), outcome: "expired".into(), ..ActionEnd::default() };
             self.writer.record_fact(&Fact::ActionResolved(end)).await?;
             return Ok(Some(Resolution::Expired));
         }

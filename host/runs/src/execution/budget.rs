@@ -6,10 +6,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use agent_host_config::Budget;
+use agent_host_facts::record::Limit;
 use agent_host_protocol::{ApiError, ErrorCode, run::ModelUsage};
 use serde_json::json;
-
-use crate::record::facts::Limit;
 
 /// The budget of one execution.
 #[derive(Debug, Default)]
@@ -28,7 +27,7 @@ impl RunBudget {
 
     /// Fails if a limit is reached.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
-        let Some(Limit { limit, value, .. }) = self.reached() else { return Ok(()) };
+        let Some(Limit { limit, value: Some(value), .. }) = self.reached() else { return Ok(()) };
         Err(ApiError {
             details: Some(json!({ "code": "budget_exhausted", "limit": limit, "value": value })),
             ..ApiError::new(
@@ -62,8 +61,13 @@ impl RunBudget {
         ];
         limits.into_iter().find_map(|(limit, value, used)| {
             let value = value?;
-            let effect = Some("further model calls are refused");
-            (used.load(Ordering::Acquire) >= value).then_some(Limit { effect, limit, value, ..Limit::default() })
+            let effect = Some("further model calls are refused".into());
+            (used.load(Ordering::Acquire) >= value).then_some(Limit {
+                effect,
+                limit: limit.into(),
+                value: Some(value),
+                ..Limit::default()
+            })
         })
     }
 }

@@ -4,6 +4,7 @@
 //! (`answers.rs`), as the binding says.
 
 use agent_host_config::InDoubt;
+use agent_host_facts::record::{ActionRequest, Decision};
 use agent_host_protocol::{ApiError, ErrorCode, time};
 use serde_json::{Value, json};
 
@@ -14,8 +15,8 @@ use super::{
 use crate::{
     policy::approval,
     record::{
-        action::{Ask, AskKind, AskSubject, Decision, action_id},
-        facts::{ActionRequest, Fact},
+        action::{Ask, AskKind, AskSubject, action_id},
+        facts::Fact,
     },
 };
 
@@ -45,7 +46,7 @@ impl Execution {
         for doubt in doubts {
             let id = action_id(self.run_id, doubt.number);
             if self.action(&id)?.is_none() {
-                let request = ActionRequest { action_id: id.clone(), ask: self.in_time(self.ask_about(doubt)) };
+                let request = ActionRequest { action_id: Some(id.clone()), request: self.in_time(self.ask_about(doubt)) };
                 self.writer.record_fact(&Fact::ActionRequested(request)).await?;
             }
             ids.push(id);

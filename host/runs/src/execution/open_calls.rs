@@ -9,6 +9,7 @@ use std::{
     time::Instant,
 };
 
+use agent_host_facts::record::{ActionRequest, ModelCallStart, Retry, ToolCallProgress};
 use agent_host_ledger::RunWrite;
 use agent_host_protocol::{
     ApiError, ErrorCode,
@@ -31,10 +32,7 @@ use super::{
 };
 use crate::record::{
     action::{Ask, action_id},
-    facts::{
-        ActionRequest, CallOutcome, CallSubject, Fact, ModelCall, OutputSize, ToolCallName, ToolCallProgress, events, shortened,
-        tool_call_started,
-    },
+    facts::{CallOutcome, CallSubject, Fact, OutputSize, ToolCallName, events, shortened, tool_call_started},
     journal::Effect,
 };
 
@@ -265,7 +263,7 @@ impl OpenCall {
     pub(crate) async fn action(run: &Arc<Execution>, ticket: &EffectTicket, ask: Ask) -> Result<Self, ApiError> {
         let id = |number| action_id(run.run_id, number);
         let ask = run.in_time(ask);
-        let requested = |number| vec![Fact::ActionRequested(ActionRequest { action_id: id(number), ask })];
+        let requested = |number| vec![Fact::ActionRequested(ActionRequest { action_id: Some(id(number)), request: ask })];
         let open = Self::start(run, ticket, |number| CallSubject::Action { action_id: id(number) }, requested).await?;
         open.asks(true);
         Ok(open)
@@ -368,7 +366,8 @@ impl OpenCall {
         let used = self.observer.observe(outcome);
         let Some(call) = self.run.open.0.lock().open.remove(&self.number) else { return };
         let fact = call.subject.end(call.began.elapsed(), outcome, self.run.limits.result_bytes / 2);
-        let fact = fact.with_cost(used.and_then(|used| used.cost_micros), self.retries.take()).with_output(*self.output.lock());
+        let retries = self.retries.take().into_iter().map(|retry| Retry { category: retry.category, pause_ms: retry.pause_ms });
+        let fact = fact.with_cost(used.and_then(|used| used.cost_micros), retries.collect()).with_output(*self.output.lock());
         let reached = used.and_then(|used| self.run.budget.spend(&used)).map(Fact::LimitReached);
         // The call is done: that its end could not be written must not take the answer from the guest. The ledger that
         // cannot write fails the run by itself.
@@ -384,12 +383,14 @@ impl OpenCall {
         let calls = self.run.open.0.lock();
         let CallSubject::Tool(call) = &calls.open.get(&self.number)?.subject else { return None };
         let message = message.map(|message| shortened(&message, MAX_PROGRESS_BYTES));
-        Some(Fact::ToolCallProgress(ToolCallProgress { message, progress, call: call.clone(), total }))
+        let ToolCallName { tool_call_id, tool_name } = call.clone();
+        let (progress, total) = (progress.into(), total.map(Into::into));
+        Some(Fact::ToolCallProgress(ToolCallProgress { message, progress, tool_call_id, tool_name, total }))
     }
 }
 
-fn model_call(number: u64, model_id: &str, operation: ModelOperation) -> ModelCall {
-    ModelCall { model_call_id: format!("c{number}"), model_id: model_id.to_owned(), operation }
+fn model_call(number: u64, model_id: &str, operation: ModelOperation) -> ModelCallStart {
+    ModelCallStart { model_call_id: format!("c{number}"), model_id: model_id.to_owned(), operation: Some(operation) }
 }
 
 impl Drop for OpenCall {

@@ -4,10 +4,11 @@
 //! leaves memory. A kind is a function, a resource and a code. After [`MAX_KINDS`], refusals of new kinds are counted together.
 //! The audit has every refusal.
 
+use agent_host_facts::record::{Limit, PermissionDenial};
 use agent_host_protocol::{ApiError, ErrorCode, Limits};
 use parking_lot::Mutex;
 
-use crate::record::facts::{Fact, Limit, PermissionDenial};
+use crate::record::facts::Fact;
 
 /// Kinds of refusals that an execution tells apart.
 const MAX_KINDS: usize = 32;
@@ -60,9 +61,9 @@ impl Refusals {
             return None;
         }
         let fact = if is_rate {
-            let value = limits.host_calls_per_second.into();
-            let effect = Some("calls of the run are refused until it makes fewer");
-            Fact::LimitReached(Limit { effect, limit: "host_calls_per_second", value, ..Limit::default() })
+            let value = Some(limits.host_calls_per_second.into());
+            let effect = Some("calls of the run are refused until it makes fewer".into());
+            Fact::LimitReached(Limit { effect, limit: "host_calls_per_second".into(), value, ..Limit::default() })
         } else {
             Fact::PermissionDenied(PermissionDenial {
                 code: refusal.code.as_str().to_owned(),

@@ -250,7 +250,7 @@ impl Drop for AwaitedAction<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::action::Decision;
+    use agent_host_facts::record::Decision;
 
     fn handle() -> Handle {
         Handle { cancelled: CancellationToken::new(), ended: watch::channel(None).1 }

@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use agent_host_facts::record::Limit;
 use agent_host_ledger::{AuditRecord, Commit, Ledger, LedgerError, NewContext, RunChange, RunRecord, RunWrite, StateWrite};
 use agent_host_protocol::{ApiError, ErrorCode, EventSource, Run, RunId, run::Terminal, time};
 use parking_lot::Mutex;
@@ -24,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::record::{
     HostError,
-    facts::{Fact, Limit},
+    facts::Fact,
     journal::{CallId, Effect, Journal, Outcome, ReturnedEntries, Ticket},
     ledger_failed,
     terminal::results_lost,
@@ -360,8 +361,9 @@ impl ExecutionWriter {
     /// Writes what waits for a write to travel with, if it is much.
     pub(crate) async fn flush_if_full(&self) {
         if let Some(limit) = self.journal.just_full() {
-            let effect = Some("the run can no longer be resumed");
-            let fact = Fact::LimitReached(Limit { effect, limit: "journal_bytes", value: limit, ..Limit::default() });
+            let effect = Some("the run can no longer be resumed".into());
+            let fact =
+                Fact::LimitReached(Limit { effect, limit: "journal_bytes".into(), value: Some(limit), ..Limit::default() });
             if let Err(error) = Box::pin(self.record_fact(&fact)).await {
                 tracing::error!(run_id = %self.writer.run_id, %error, "a full journal could not be recorded");
             }

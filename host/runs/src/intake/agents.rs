@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use agent_host_config::{BusyThread, ClientInstructions};
+use agent_host_facts::record::{BranchReason, BranchStart};
 use agent_host_ledger::{Branch, Idempotency, Quota, StateWrite, state_tag};
 use agent_host_protocol::{
     EventId, Limits, Run, RunId, RunnerId,
@@ -25,12 +26,7 @@ use super::{
 };
 use crate::{
     policy::binding::{Binding, BoundRunner},
-    record::{
-        HostError, WaitKey,
-        claimed::ClaimedMessage,
-        facts::{BranchReason, BranchStart, Fact},
-        results::check_key,
-    },
+    record::{HostError, WaitKey, claimed::ClaimedMessage, facts::Fact, results::check_key},
 };
 
 /// An agent: a binding that has a runner.
@@ -102,7 +98,11 @@ impl ThreadBranch {
     /// The fact in the record of the run.
     pub(super) fn fact(&self) -> Fact {
         let Self { reason, message_id, from, .. } = self;
-        Fact::ConversationBranched(BranchStart { from_event_id: *from, message_id: message_id.clone(), reason: *reason })
+        Fact::ConversationBranched(BranchStart {
+            from_event_id: from.to_string(),
+            message_id: message_id.clone(),
+            reason: *reason,
+        })
     }
 }
 

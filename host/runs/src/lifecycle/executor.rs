@@ -8,6 +8,7 @@ use std::{
 };
 
 use agent_host_config::{MIN_LEASE_MS, QueuePolicy};
+use agent_host_facts::record::StatusChange;
 use agent_host_ledger::{LedgerError, RunChange, RunWrite};
 use agent_host_protocol::{
     FailureCode, ResultKind, Run, RunId, RunStatus, Timestamp,
@@ -36,7 +37,7 @@ use crate::{
     record::{
         HostError,
         action::{is_background, waited_ms},
-        facts::{self, Fact, StatusChange, unended},
+        facts::{self, Fact, unended},
         journal::{Journal, Mode},
         terminal::timed_out,
     },

@@ -2,16 +2,14 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use agent_host_facts::record::ChildEnd;
 use agent_host_ledger::LedgerError;
 use agent_host_protocol::{ResultKind, Run, RunId};
 
 use super::Runs;
 use crate::{
     execution::{Execution, family::Children},
-    record::{
-        HostError, WaitKey,
-        facts::{ChildEnd, Fact},
-    },
+    record::{HostError, WaitKey, facts::Fact},
 };
 
 impl Runs {
@@ -53,7 +51,7 @@ impl Runs {
             }
             parent.count_child(&record.run);
             let usage = Some(record.run.total_usage()).filter(|usage| usage.calls > 0);
-            let end = Fact::ChildEnded(ChildEnd { run_id: child, status: record.run.status, usage });
+            let end = Fact::ChildEnded(ChildEnd { run_id: child.to_string(), status: Some(record.run.status), usage });
             if let Err(error) = parent.writer.record_fact(&end).await {
                 tracing::debug!(run_id = %parent.run_id, %child, error = error.message, "the end of a child could not be recorded");
             }

@@ -1,6 +1,7 @@
 //! The way of a run whose claim has ended: back into its queue, or to its end.
 
 use agent_host_config::{OnLost, QueuePolicy};
+use agent_host_facts::record::StatusChange;
 use agent_host_ledger::{RunChange, RunWrite};
 use agent_host_protocol::{run::RunFailure, time};
 
@@ -13,7 +14,7 @@ use crate::{
     execution::writer::OnStorageError,
     record::{
         HostError,
-        facts::{self, Fact, StatusChange, unended},
+        facts::{self, Fact, unended},
     },
 };
 
@@ -64,8 +65,13 @@ impl RunTask {
             let (at, run) = (time::now(), &record.run);
             let not_before = if *attempted { policy.not_before(run.attempt, at) } else { None };
             let attempt = Some(run.attempt + u32::from(*attempted));
-            let queued =
-                StatusChange { status: "queued", reason: reason.clone(), attempt, until: not_before, ..StatusChange::default() };
+            let queued = StatusChange {
+                status: "queued".into(),
+                reason: reason.clone(),
+                attempt,
+                until: not_before,
+                ..StatusChange::default()
+            };
             let events = runs.ledger.run_events_after(record.run_no, run.run_id, 0, usize::MAX)?;
             let mut facts = unended(&events, at);
             facts.push(Fact::RunStatus(queued));

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use agent_host_facts::record::Decision;
 use agent_host_ledger::{LedgerError, Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
     ApiError, Limits, Principal, PrincipalKind, RunId, Scope, auth::provider_user, encoded::json_len, message::ContentPart, time,
@@ -25,7 +26,7 @@ use crate::{
     execution::registry::{Location, PostedAnswer},
     record::{
         HostError, WaitKey,
-        action::{Action, ActionStatus, AskKind, Decision, RecordedAnswer, Response, actions_of, client_answer, is_allowed},
+        action::{Action, ActionStatus, AskKind, RecordedAnswer, Response, actions_of, client_answer, is_allowed},
         artifacts::known_artifact,
         facts,
     },

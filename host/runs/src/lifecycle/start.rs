@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use agent_host_config::Durability;
+use agent_host_facts::record::StatusChange;
 use agent_host_ledger::{NewContext, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{ResultKind, RunStatus, Timestamp, context::RunContext, run::RunFailure, time};
 use agent_host_sandbox::{GuestClock, Runner, World};
@@ -17,7 +18,7 @@ use crate::{
     record::{
         FORKED_FROM, HostError,
         action::AskKind,
-        facts::{self, Fact, StatusChange, unended},
+        facts::{self, Fact, unended},
         journal::{EarlierJournal, Journal, Mode, Stop},
         terminal::{host_restarted, not_journaled},
     },

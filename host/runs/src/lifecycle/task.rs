@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use agent_host_facts::record::StatusChange;
 use agent_host_ledger::{Park, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
     ApiError, Run, RunId, RunStatus, RunnerId, Timestamp,
@@ -30,7 +31,7 @@ use crate::{
     record::{
         HostError, WaitKey,
         action::AskKind,
-        facts::{self, Fact, StatusChange, unended},
+        facts::{self, Fact, unended},
         is_external,
         journal::Stop,
         results::Speaker,

@@ -7,15 +7,14 @@
 use std::collections::HashSet;
 
 use agent_host_config::ApprovalPolicy;
+use agent_host_facts::record::{ActionAnswer, ActionEnd, Decision};
 use agent_host_ledger::{Ledger, LedgerError, RunRecord};
-use agent_host_protocol::{
-    EventSource, ResultKind, RunEvent, RunId, Timestamp, ask::QuestionKind, encoded::JsonText, tool::ClientToolAnswer,
-};
+use agent_host_protocol::{ResultKind, RunEvent, RunId, Timestamp, ask::QuestionKind, encoded::JsonText, tool::ClientToolAnswer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::facts::{ActionAnswer, ActionEnd, Fact};
+use super::facts::Fact;
 
 /// Kinds of actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -31,48 +30,15 @@ pub enum AskKind {
     ClientTool,
 }
 
-/// The decision of a person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Decision {
-    /// To an action: do it.
-    Approve,
-    /// To an action: do not.
-    Deny,
-    /// To a question or a call to a tool of the client: this is the answer.
-    Submit,
-    /// To a question: I will not say. To a call: I will not do it.
-    Decline,
-    /// To an effect in doubt: do it again, it did not happen, or twice does no harm.
-    Repeat,
-    /// For an effect in doubt: do not repeat it. The runner receives the error `outcome_unknown`.
-    Skip,
-}
-
-impl Decision {
-    /// As JSON shows it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Approve => "approve",
-            Self::Deny => "deny",
-            Self::Submit => "submit",
-            Self::Decline => "decline",
-            Self::Repeat => "repeat",
-            Self::Skip => "skip",
-        }
-    }
-
-    /// The outcome that the decision makes final; `None` where the action has to be carried out first.
-    const fn outcome(self) -> Option<&'static str> {
-        match self {
-            Self::Approve => None,
-            Self::Deny => Some("denied"),
-            Self::Submit => Some("submitted"),
-            Self::Decline => Some("declined"),
-            Self::Repeat => Some("repeat"),
-            Self::Skip => Some("skip"),
-        }
+/// The outcome that a decision makes final; `None` where the action has to be carried out first.
+const fn outcome(decision: Decision) -> Option<&'static str> {
+    match decision {
+        Decision::Approve => None,
+        Decision::Deny => Some("denied"),
+        Decision::Submit => Some("submitted"),
+        Decision::Decline => Some("declined"),
+        Decision::Repeat => Some("repeat"),
+        Decision::Skip => Some("skip"),
     }
 }
 
@@ -133,13 +99,20 @@ impl RecordedAnswer {
     /// The facts of the answer: that it was given, and the outcome, where nothing has to be done first.
     pub(crate) fn facts(&self, action_id: &str, kind: AskKind) -> Vec<Fact> {
         let Self { decision, by, reason, answer, at } = self.clone();
-        let resolved = decision.outcome().map(|outcome| {
+        let resolved = outcome(decision).map(|outcome| {
             let (action_id, by, reason) = (action_id.to_owned(), by.clone(), reason.clone());
-            Fact::ActionResolved(ActionEnd { action_id, by, decision: Some(decision), outcome, reason, ..ActionEnd::default() })
+            Fact::ActionResolved(ActionEnd {
+                action_id,
+                by,
+                decision: Some(decision),
+                outcome: outcome.into(),
+                reason,
+                ..ActionEnd::default()
+            })
         });
-        let source = if kind == AskKind::ClientTool { EventSource::Client } else { EventSource::Person };
-        let answered = ActionAnswer { action_id: action_id.to_owned(), answer, at, by, decision, reason, source };
-        [Fact::ActionAnswered(answered)].into_iter().chain(resolved).collect()
+        let answered = ActionAnswer { action_id: action_id.to_owned(), answer, at, by, decision, reason };
+        let answered = if kind == AskKind::ClientTool { Fact::ClientAnswered(answered) } else { Fact::ActionAnswered(answered) };
+        [answered].into_iter().chain(resolved).collect()
     }
 
     /// Artifacts that an answer for something of this kind names: as long as the record is there, they are.

@@ -1,36 +1,38 @@
-//! Facts: the events that the host adds to the record of a run, one type each.
-//!
-//! The fields of a fact are the `data` of its event, in the order of their names.
+//! Facts: the events that the host adds to the record of a run. Their data are the types of `agent_host_facts::record`.
 
 use std::time::Duration;
 
+use agent_host_facts::record::{
+    ActionAnswer, ActionEnd, ActionRequest, BranchStart, CallFailure, ChildEnd, ChildStart, Limit, ModelCallEnd, ModelCallStart,
+    PermissionDenial, Retry, StatusChange, SteeringReceipt, ToolCallArguments, ToolCallEnd, ToolCallProgress, ToolCallStart,
+    Usage, Violation,
+};
 use agent_host_ledger::NewEvent;
 use agent_host_protocol::{
-    ApiError, ErrorCode, EventId, EventSource, ResultKind, RunEvent, RunId, RunStatus, Timestamp,
+    ApiError, ErrorCode, EventSource, ResultKind, RunEvent, Timestamp,
     encoded::{JsonText, json_len},
-    manifest::ModelOperation,
     message::{ContentPart, TokenUsage},
-    run::ModelUsage,
     tool::ToolOutput,
 };
-use agent_host_providers::models::Retry;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-use super::action::{Ask, Decision};
+use super::action::Ask;
 
 /// An event of the record that the host adds.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Fact {
-    ModelCallStarted(ModelCall),
+    ModelCallStarted(ModelCallStart),
     ModelCallCompleted(ModelCallEnd),
     ToolCallStarted(ToolCallStart),
     ToolCallArguments(ToolCallArguments),
     ToolCallProgress(ToolCallProgress),
     ToolCallCompleted(ToolCallEnd),
-    ActionRequested(ActionRequest),
+    ActionRequested(ActionRequest<Ask>),
     ActionAnswered(ActionAnswer),
+    /// An answer of the client whose tool was called.
+    ClientAnswered(ActionAnswer),
     ActionResolved(ActionEnd),
     SteeringReceived(SteeringReceipt),
     ConversationBranched(BranchStart),
@@ -42,281 +44,12 @@ pub(crate) enum Fact {
     RunStatus(StatusChange),
 }
 
-/// A call to a model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ModelCall {
-    pub(crate) model_call_id: String,
-    pub(crate) model_id: String,
-    pub(crate) operation: ModelOperation,
-}
-
-/// The end of a call to a model.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ModelCallEnd {
-    /// Cost in millionths of the currency of the price, where the model has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cost_micros: Option<u64>,
-    duration_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Failure>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    finish_reason: Option<String>,
-    #[serde(flatten)]
-    call: ModelCall,
-    /// Requests that failed and were sent again.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    retries: Vec<Retry>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
-}
-
-/// The tokens of a call.
-#[derive(Debug, Clone, Serialize)]
-#[serde(untagged)]
-enum Usage {
-    Known(TokenUsage),
-    /// `"unknown"`: the provider does not say.
-    Unknown(&'static str),
-}
-
-/// A call of a tool.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ToolCallName {
-    pub(crate) tool_call_id: String,
-    pub(crate) tool_name: String,
-}
-
-/// The start of a call of a tool.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ToolCallStart {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<Value>,
-    /// In place of parameters that do not fit an event: pieces of them follow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parameters_bytes: Option<usize>,
-    #[serde(flatten)]
-    call: ToolCallName,
-}
-
-/// A piece of the parameters of a call, as JSON text.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ToolCallArguments {
-    delta: String,
-    /// True for the last piece.
-    last: bool,
-    #[serde(flatten)]
-    call: ToolCallName,
-}
-
-/// A report of a tool that works.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ToolCallProgress {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) message: Option<String>,
-    pub(crate) progress: f64,
-    #[serde(flatten)]
-    pub(crate) call: ToolCallName,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) total: Option<f64>,
-}
-
-/// The end of a call of a tool.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ToolCallEnd {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    category: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<ErrorCode>,
-    duration_ms: u64,
-    /// A text, as it is of a tool that a runner executes itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    /// Bytes of the whole output, wherever it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<Value>,
-    #[serde(flatten)]
-    call: ToolCallName,
-    /// True if `result` or `error` is not the whole output.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    truncated: bool,
-}
-
 /// The output of a tool, before long parts of it became artifacts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct OutputSize {
     pub(crate) bytes: u64,
     /// True if the guest gets an artifact in place of some of it.
     pub(crate) is_cut: bool,
-}
-
-/// A request to people.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ActionRequest {
-    pub(crate) action_id: String,
-    #[serde(flatten)]
-    pub(crate) ask: Ask,
-}
-
-/// The answer of a person.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ActionAnswer {
-    pub(crate) action_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) answer: Option<Value>,
-    pub(crate) at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) by: Option<String>,
-    pub(crate) decision: Decision,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<String>,
-    /// A person, or the client whose tool was called.
-    #[serde(skip)]
-    pub(crate) source: EventSource,
-}
-
-/// The outcome of a request to people.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct ActionEnd {
-    pub(crate) action_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) by: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) decision: Option<Decision>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) duration_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<Failure>,
-    pub(crate) outcome: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) result: Option<Value>,
-}
-
-/// Input that the run has taken while it was active.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct SteeringReceipt {
-    pub(crate) event_id: EventId,
-    /// The run that would have answered the event.
-    pub(crate) run_id: RunId,
-}
-
-/// A branch of the conversation that begins with the run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct BranchStart {
-    /// The first event that has left the conversation.
-    pub(crate) from_event_id: EventId,
-    /// The message of the client that was asked again or changed, by its id.
-    pub(crate) message_id: String,
-    pub(crate) reason: BranchReason,
-}
-
-/// The reason why a conversation has a new branch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BranchReason {
-    /// A client asks for another answer to the same message.
-    Regenerate,
-    /// A client has changed a message, or put another one in its place.
-    Edit,
-}
-
-/// A run that the run has started.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ChildStart {
-    pub(crate) objective: String,
-    pub(crate) run_id: RunId,
-    pub(crate) runner_id: String,
-}
-
-/// The end of a run that the run has started.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ChildEnd {
-    pub(crate) run_id: RunId,
-    pub(crate) status: RunStatus,
-    /// Use of models by the child and its descendants.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) usage: Option<ModelUsage>,
-}
-
-/// A host call that the grant of the run does not allow.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct PermissionDenial {
-    pub(crate) code: String,
-    /// Further refusals of this kind; none at the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) count: Option<u64>,
-    pub(crate) function: String,
-    pub(crate) message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) resource: Option<String>,
-}
-
-/// A limit that was met.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Limit {
-    /// Further times at which it was met; none at the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) count: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) effect: Option<&'static str>,
-    pub(crate) limit: &'static str,
-    pub(crate) value: u64,
-}
-
-/// A rule of the sandbox that the guest broke.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Violation {
-    pub(crate) code: &'static str,
-    pub(crate) message: String,
-}
-
-/// A change of the status of the run.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct StatusChange {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) attempt: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) forked_from: Option<Value>,
-    pub(crate) reason: String,
-    /// The number of this resumption.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) resumes: Option<u32>,
-    pub(crate) status: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) until: Option<Timestamp>,
-}
-
-/// An error in a fact.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Failure {
-    /// The provider's code of the error, where it has one.
-    category: Value,
-    code: ErrorCode,
-    message: String,
-}
-
-impl From<&ApiError> for Failure {
-    fn from(error: &ApiError) -> Self {
-        let category = error.details.as_ref().and_then(|details| details.get("code")).cloned();
-        Self {
-            category: category.unwrap_or_else(|| error.code.as_str().into()),
-            code: error.code.clone(),
-            message: error.message.clone(),
-        }
-    }
-}
-
-impl StatusChange {
-    pub(crate) fn running(reason: impl Into<String>) -> Self {
-        Self { status: "running", reason: reason.into(), ..Self::default() }
-    }
-
-    pub(crate) fn waiting(reason: impl Into<String>, until: Option<Timestamp>) -> Self {
-        Self { status: "waiting", reason: reason.into(), until, ..Self::default() }
-    }
 }
 
 /// Bytes of one piece of parameters. As a JSON string a piece takes at most twice as many: parameters are JSON, without control
@@ -326,19 +59,24 @@ const ARGUMENT_PIECE_BYTES: usize = 8 * 1024;
 /// The facts of a call of a tool that begins. Parameters of more than `room` bytes follow their first event in pieces, in the
 /// same commit.
 pub(crate) fn tool_call_started(call: &ToolCallName, parameters: &Value, room: usize) -> Vec<Fact> {
-    let bytes = json_len(parameters);
-    if bytes <= room {
-        let parameters = Some(parameters.clone());
-        return vec![Fact::ToolCallStarted(ToolCallStart { parameters, parameters_bytes: None, call: call.clone() })];
-    }
-    let start = ToolCallStart { parameters: None, parameters_bytes: Some(bytes), call: call.clone() };
-    let mut facts = vec![Fact::ToolCallStarted(start)];
     let text = parameters.to_string();
+    let bytes = text.len();
+    let start = |parameters, parameters_bytes| {
+        let ToolCallName { tool_call_id, tool_name } = call.clone();
+        Fact::ToolCallStarted(ToolCallStart { message_id: None, parameters, parameters_bytes, tool_call_id, tool_name })
+    };
+    if bytes <= room
+        && let Ok(parameters) = RawValue::from_string(text.clone())
+    {
+        return vec![start(Some(parameters), None)];
+    }
+    let mut facts = vec![start(None, Some(bytes as u64))];
     let mut rest = text.as_str();
     while !rest.is_empty() {
         let (piece, after) = rest.split_at(rest.floor_char_boundary(ARGUMENT_PIECE_BYTES));
-        let piece = ToolCallArguments { delta: piece.to_owned(), last: after.is_empty(), call: call.clone() };
-        facts.push(Fact::ToolCallArguments(piece));
+        let ToolCallName { tool_call_id, tool_name } = call.clone();
+        let (delta, last) = (piece.to_owned(), after.is_empty());
+        facts.push(Fact::ToolCallArguments(ToolCallArguments { delta, last, tool_call_id, tool_name }));
         rest = after;
     }
     facts
@@ -354,7 +92,7 @@ impl Fact {
             Self::ToolCallProgress(_) => ResultKind::ToolCallProgress,
             Self::ToolCallCompleted(_) => ResultKind::ToolCallCompleted,
             Self::ActionRequested(_) => ResultKind::ActionRequested,
-            Self::ActionAnswered(_) => ResultKind::ActionAnswered,
+            Self::ActionAnswered(_) | Self::ClientAnswered(_) => ResultKind::ActionAnswered,
             Self::ActionResolved(_) => ResultKind::ActionResolved,
             Self::SteeringReceived(_) => ResultKind::SteeringReceived,
             Self::ConversationBranched(_) => ResultKind::ConversationBranched,
@@ -376,9 +114,10 @@ impl Fact {
         NewEvent { source: self.source(), ..host_event(self.kind(), self.data(), sequence, at) }
     }
 
-    fn source(&self) -> EventSource {
+    const fn source(&self) -> EventSource {
         match self {
-            Self::ActionAnswered(answer) => answer.source,
+            Self::ActionAnswered(_) => EventSource::Person,
+            Self::ClientAnswered(_) => EventSource::Client,
             _ => EventSource::Host,
         }
     }
@@ -387,7 +126,7 @@ impl Fact {
     pub(crate) fn ended_call(&self) -> Option<(ResultKind, &str)> {
         let id = match self {
             Self::ModelCallCompleted(end) => &end.call.model_call_id,
-            Self::ToolCallCompleted(end) => &end.call.tool_call_id,
+            Self::ToolCallCompleted(end) => &end.tool_call_id,
             Self::ActionResolved(end) => &end.action_id,
             _ => return None,
         };
@@ -405,10 +144,17 @@ pub(crate) fn events<'a>(facts: impl IntoIterator<Item = &'a Fact>, first: u64, 
     (first..).zip(facts).map(|(sequence, fact)| fact.event(sequence, at)).collect()
 }
 
+/// A call of a tool, by its names.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(crate) struct ToolCallName {
+    pub(crate) tool_call_id: String,
+    pub(crate) tool_name: String,
+}
+
 /// The subject of a call that has a start and an end in the record.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum CallSubject {
-    Model(ModelCall),
+    Model(ModelCallStart),
     Tool(ToolCallName),
     Action { action_id: String },
 }
@@ -488,35 +234,27 @@ impl CallSubject {
     }
 }
 
-fn model_end(call: ModelCall, duration_ms: u64, outcome: CallOutcome<'_>) -> ModelCallEnd {
+fn model_end(call: ModelCallStart, duration_ms: u64, outcome: CallOutcome<'_>) -> ModelCallEnd {
     let (finish_reason, usage, error) = match outcome {
-        CallOutcome::Chat(Ok((reason, usage))) => (Some(reason.to_owned()), Some(usage), None),
-        CallOutcome::Model(Ok(usage)) => (None, Some(usage), None),
+        CallOutcome::Chat(Ok((reason, usage))) => (Some(reason.to_owned()), Some(Usage::of(usage)), None),
+        CallOutcome::Model(Ok(usage)) => (None, Some(Usage::of(usage)), None),
         CallOutcome::Chat(Err(error)) | CallOutcome::Model(Err(error)) | CallOutcome::Unfinished(error) => {
             (None, None, Some(error.into()))
         }
         CallOutcome::Tool(_) | CallOutcome::Action(_) => (None, None, None),
     };
-    let usage = usage.map(|usage| usage.cloned().map_or(Usage::Unknown("unknown"), Usage::Known));
-    ModelCallEnd { cost_micros: None, duration_ms, error, finish_reason, call, retries: Vec::new(), usage }
+    ModelCallEnd { cost_micros: None, duration_ms: Some(duration_ms), error, finish_reason, call, retries: Vec::new(), usage }
 }
 
 fn tool_end(call: ToolCallName, duration_ms: u64, outcome: CallOutcome<'_>, room: usize) -> ToolCallEnd {
-    let end = ToolCallEnd {
-        category: None,
-        code: None,
-        duration_ms,
-        error: None,
-        output_bytes: None,
-        result: None,
-        call,
-        truncated: false,
-    };
+    let ToolCallName { tool_call_id, tool_name } = call;
+    let end = ToolCallEnd { duration_ms: Some(duration_ms), tool_call_id, tool_name, ..ToolCallEnd::default() };
     match outcome {
         CallOutcome::Tool(Ok(output)) if output.is_error => {
             let text = text(output);
             let truncated = text.len() > room;
-            ToolCallEnd { error: Some(shortened(&text, room)), category: Some("tool_error".into()), truncated, ..end }
+            let error = Some(shortened(&text, room).into());
+            ToolCallEnd { error, category: Some("tool_error".into()), truncated, ..end }
         }
         CallOutcome::Tool(Ok(output)) => {
             match serde_json::to_value(&output.content).ok().filter(|content| json_len(content) <= room) {
@@ -525,21 +263,21 @@ fn tool_end(call: ToolCallName, duration_ms: u64, outcome: CallOutcome<'_>, room
             }
         }
         CallOutcome::Tool(Err(error)) | CallOutcome::Unfinished(error) => {
-            let Failure { category, code, message } = error.into();
-            ToolCallEnd { error: Some(message), code: Some(code), category: Some(category), ..end }
+            let CallFailure { category, code, message } = error.into();
+            ToolCallEnd { error: Some(message.into()), code: Some(code), category: Some(category), ..end }
         }
         CallOutcome::Chat(_) | CallOutcome::Model(_) | CallOutcome::Action(_) => end,
     }
 }
 
 fn action_end(action_id: String, duration_ms: u64, outcome: CallOutcome<'_>, room: usize) -> ActionEnd {
-    let end = ActionEnd { action_id, duration_ms: Some(duration_ms), outcome: "cancelled", ..ActionEnd::default() };
+    let end = ActionEnd { action_id, duration_ms: Some(duration_ms), outcome: "cancelled".into(), ..ActionEnd::default() };
     match outcome {
         CallOutcome::Action(Ok(value)) => {
             let result = Some(value).filter(|value| json_len(*value) <= room).cloned();
-            ActionEnd { outcome: "executed", result, ..end }
+            ActionEnd { outcome: "executed".into(), result, ..end }
         }
-        CallOutcome::Action(Err(error)) => ActionEnd { outcome: "failed", error: Some(error.into()), ..end },
+        CallOutcome::Action(Err(error)) => ActionEnd { outcome: "failed".into(), error: Some(error.into()), ..end },
         _ => end,
     }
 }

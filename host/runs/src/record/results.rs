@@ -1,5 +1,6 @@
 //! Judging a batch of results: all of it is admitted, or none.
 
+use agent_host_facts::record::ActionRequest;
 use agent_host_ledger::{NewEvent, NewItem, StateWrite};
 use agent_host_protocol::{
     ApiError, ErrorCode, EventId, EventSource, Limits, ResultKind, RunId, RunResult, fact,
@@ -15,7 +16,7 @@ use serde_json::{
 
 use super::{
     action::{Ask, background_action_id},
-    facts::{ActionRequest, Fact},
+    facts::Fact,
     seen::{self, SeenTags},
     terms::Terms,
     transcript::ItemPlace,
@@ -120,7 +121,7 @@ pub(crate) fn judge<A>(
                 let (ask, action) = judge_action(action.clone(), target.clone(), payload.clone()).map_err(named)?;
                 let id = background_action_id(speaker.run_id, sequence);
                 judged.actions.push((id.clone(), action));
-                Fact::ActionRequested(ActionRequest { action_id: id, ask }).data()
+                Fact::ActionRequested(ActionRequest { action_id: Some(id), request: ask }).data()
             }
             other => other.data().map_err(|error| named(ApiError::invalid_argument(error.to_string())))?,
         };

@@ -1,5 +1,6 @@
 //! Terminals: how a run ends, as the record says it.
 
+use agent_host_facts::record::{Limit, Violation};
 use agent_host_ledger::{NewEvent, RunChange, RunRecord, RunWrite};
 use agent_host_protocol::{
     FailureCode, ResultKind, RunEvent, RunStatus, Timestamp,
@@ -10,7 +11,7 @@ use agent_host_protocol::{
 use serde_json::{Value, json};
 
 use super::{
-    facts::{self, Fact, Limit, Violation, unended},
+    facts::{self, Fact, unended},
     journal::Stop,
     results::{Speaker, transcript_item},
     transcript::ItemPlace,
@@ -45,7 +46,7 @@ pub(crate) fn timed_out(deadline_ms: u64) -> Terminal {
 fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<Fact> {
     match terminal {
         Terminal::Timeout { .. } => {
-            Some(Fact::LimitReached(Limit { limit: "deadline_ms", value: deadline_ms, ..Limit::default() }))
+            Some(Fact::LimitReached(Limit { limit: "deadline_ms".into(), value: Some(deadline_ms), ..Limit::default() }))
         }
         Terminal::Failed(failure) => {
             let violations = [
@@ -56,7 +57,7 @@ fn cause(terminal: &Terminal, deadline_ms: u64) -> Option<Fact> {
                 FailureCode::GuestAbuse,
             ];
             let code = violations.into_iter().find(|code| code.as_str() == failure.code)?;
-            Some(Fact::SandboxViolation(Violation { code: code.as_str(), message: failure.message.clone() }))
+            Some(Fact::SandboxViolation(Violation { code: code.as_str().into(), message: failure.message.clone() }))
         }
         _ => None,
     }

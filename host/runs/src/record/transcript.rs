@@ -3,10 +3,10 @@
 //!
 //! An item is written in the commit of the event that it shows. Long parameters and results are cut; the event has them whole.
 
+use agent_host_facts::record::{ToolCallEnd, ToolCallStart};
 use agent_host_ledger::{NewEvent, NewItem};
 use agent_host_protocol::{
     EventId, ResultKind, Run, RunId, Timestamp,
-    encoded::json_len,
     grant::ConversationKey,
     message::{ArtifactRef, ContentPart, content},
     run::Terminal,
@@ -56,10 +56,10 @@ impl ItemPlace {
     pub(crate) fn of_event(&self, event: &NewEvent) -> Option<NewItem> {
         match ResultKind::from_name(&event.kind)? {
             ResultKind::ToolCallStarted => {
-                let Call { tool_call_id, tool_name, parameters, parameters_bytes } =
+                let ToolCallStart { tool_call_id, tool_name, parameters, parameters_bytes, .. } =
                     serde_json::from_str(event.data.get()).ok()?;
-                let bytes =
-                    parameters_bytes.or_else(|| parameters.as_ref().map(json_len)).filter(|bytes| *bytes > MAX_ITEM_BYTES);
+                let size = || parameters.as_ref().map(|parameters| parameters.get().len() as u64);
+                let bytes = parameters_bytes.or_else(size).filter(|bytes| *bytes > MAX_ITEM_BYTES as u64);
                 let whole = parameters.filter(|_| bytes.is_none());
                 let mut part =
                     json!({ "type": "tool_call", "call_id": tool_call_id, "tool_name": tool_name, "parameters": whole });
@@ -69,7 +69,7 @@ impl ItemPlace {
                 Some(self.item("assistant", "tool-call", vec![ContentPart::Other(part)], event.timestamp))
             }
             ResultKind::ToolCallCompleted => {
-                let End { tool_call_id, tool_name, result, error } = serde_json::from_str(event.data.get()).ok()?;
+                let ToolCallEnd { tool_call_id, tool_name, result, error, .. } = serde_json::from_str(event.data.get()).ok()?;
                 let is_error = error.is_some();
                 let mut content = match (result, error) {
                     (Some(result), _) => parts_of(result),
@@ -100,26 +100,6 @@ impl ItemPlace {
         let text = shortened(&text, MAX_NOTICE_BYTES);
         Some(self.item("system", "notice", vec![ContentPart::Text(text)], at))
     }
-}
-
-#[derive(Deserialize)]
-struct Call {
-    tool_call_id: String,
-    tool_name: String,
-    #[serde(default)]
-    parameters: Option<Value>,
-    #[serde(default)]
-    parameters_bytes: Option<usize>,
-}
-
-#[derive(Deserialize)]
-struct End {
-    tool_call_id: String,
-    tool_name: String,
-    #[serde(default)]
-    result: Option<Value>,
-    #[serde(default)]
-    error: Option<Value>,
 }
 
 /// The parts of a result: content as it is, any other JSON as text.

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 use agent_host_protocol::{EventId, message::ContentPart};
-use agent_host_runs::{BranchReason, ThreadBranch};
+use agent_host_runs::{ThreadBranch, facts::record::BranchReason};
 
 use super::{
     history::{Judgement, NewMessage},

@@ -8,7 +8,10 @@ use agent_host_protocol::{
     time,
     tool::ClientTool,
 };
-use agent_host_runs::{Action, AgentRun, BranchReason, ClaimedRole, Decision, EntryWrite, HostError, Response};
+use agent_host_runs::{
+    Action, AgentRun, ClaimedRole, EntryWrite, HostError, Response,
+    facts::record::{BranchReason, Decision},
+};
 use serde_json::{Map, Value, json};
 
 use super::{

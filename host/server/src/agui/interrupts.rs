@@ -1,7 +1,7 @@
 //! Actions of a host run as interrupts of AG-UI, and their answers by `resume`.
 
 use agent_host_protocol::{RunId, Timestamp, encoded::JsonText, time};
-use agent_host_runs::{AskKind, Decision, Response};
+use agent_host_runs::{AskKind, Response, facts::record::Decision};
 use serde_json::{Map, Value, json};
 
 use super::{event::Interrupt, input::ResumeStatus, project::tool_call_id};

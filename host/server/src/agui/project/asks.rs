@@ -3,7 +3,10 @@
 use agent_host_protocol::{RunEvent, RunId, encoded::JsonText};
 use agent_host_runs::{
     answer_schema,
-    facts::{open::OpenElements, record::read},
+    facts::{
+        open::OpenElements,
+        record::{ActionAnswer, ActionEnd, ActionRequest, Decision, read},
+    },
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, value::to_raw_value};
@@ -38,32 +41,19 @@ struct Ask {
 }
 
 /// Something is asked.
-#[derive(Deserialize)]
 pub(super) struct Request {
     action_id: String,
-    #[serde(flatten)]
     more: Map<String, Value>,
     /// As in [`Ask`].
-    #[serde(skip)]
     schema: Option<JsonText>,
 }
 
 impl Request {
     /// The request of an event.
     pub(super) fn of(event: &RunEvent) -> Option<Self> {
-        Some(Self { schema: answer_schema(event.data.get()), ..read(event)? })
+        let ActionRequest { action_id, request } = read(event)?;
+        Some(Self { action_id: action_id?, more: request, schema: answer_schema(event.data.get()) })
     }
-}
-
-/// A person or the client has said something to it.
-#[derive(Deserialize)]
-pub(super) struct ActionAnswer {
-    action_id: String,
-    decision: String,
-    #[serde(default)]
-    reason: Option<String>,
-    #[serde(default)]
-    answer: Option<Answer>,
 }
 
 /// The client's answer to a call. Answers of people to questions have any form.
@@ -80,12 +70,10 @@ enum Answer {
     Other(Value),
 }
 
-/// The outcome of an action.
-#[derive(Deserialize)]
-pub(super) struct ActionOutcome {
-    action_id: String,
-    #[serde(default)]
-    outcome: String,
+impl Answer {
+    fn of(answer: Value) -> Self {
+        Self::deserialize(&answer).unwrap_or(Self::Other(answer))
+    }
 }
 
 impl Asks {
@@ -123,11 +111,11 @@ impl Asks {
 
     pub(super) fn answered(&mut self, out: &mut Out, ids: &mut Ids, answered: ActionAnswer) {
         let Some(Ask { call: Some(call), .. }) = self.0.remove(&answered.action_id) else { return };
-        if answered.decision != "submit" {
+        if answered.decision != Decision::Submit {
             let why = answered.reason.map_or("declined".to_owned(), |reason| format!("declined: {reason}"));
             return unmade(out, ids, call, &why);
         }
-        let (spoken, error, message_id) = match answered.answer {
+        let (spoken, error, message_id) = match answered.answer.map(Answer::of) {
             Some(Answer::OfClient { content, error, message_id }) => (content, error, message_id),
             Some(Answer::Other(spoken)) => (spoken, None, None),
             None => (Value::Null, None, None),
@@ -144,7 +132,7 @@ impl Asks {
     }
 
     /// The end of an action without further answers.
-    pub(super) fn resolved(&mut self, out: &mut Out, ids: &mut Ids, resolved: &ActionOutcome) {
+    pub(super) fn resolved(&mut self, out: &mut Out, ids: &mut Ids, resolved: &ActionEnd) {
         let Some(Ask { call: Some(call), .. }) = self.0.remove(&resolved.action_id) else { return };
         let why = if resolved.outcome == "expired" { EXPIRED } else { LET_GO };
         unmade(out, ids, call, why);

@@ -34,8 +34,7 @@ use agent_host_protocol::{
     ResultKind, RunEvent, RunId, Timestamp,
     run::{RunCompletion, RunFailure},
 };
-use agent_host_runs::facts::record::{ArtifactData, MessageEnd, StateData, read};
-use serde::Deserialize;
+use agent_host_runs::facts::record::{ArtifactData, MessageEnd, StateData, StatusChange, read};
 use serde_json::{Map, Value};
 
 use self::{asks::Asks, ids::Ids, out::Out, text::Texts, tools::Tools, ui::Ui, usage::Tally};
@@ -364,12 +363,12 @@ impl Projector {
         }
     }
 
-    fn status(&mut self, status: &Status) {
+    fn status(&mut self, status: &StatusChange) {
         if let Some(attempt) = status.attempt.filter(|attempt| *attempt > self.ids.attempt()) {
             self.close(CloseReason::Retries);
             self.ids.begin_attempt(attempt);
         }
-        let for_people = matches!(status.reason.as_deref(), Some("approval" | "question" | "effect_in_doubt" | "client_tool"));
+        let for_people = matches!(status.reason.as_str(), "approval" | "question" | "effect_in_doubt" | "client_tool");
         if status.status == "waiting" && for_people {
             self.waits();
         }
@@ -444,16 +443,6 @@ impl Projector {
         }
         ui.close(out, closing);
     }
-}
-
-/// The content of `run.status`.
-#[derive(Deserialize)]
-struct Status {
-    status: String,
-    #[serde(default)]
-    reason: Option<String>,
-    #[serde(default)]
-    attempt: Option<u32>,
 }
 
 /// The metadata that an executor has sent with a result, for the first event of it. Members that the host or the client defines

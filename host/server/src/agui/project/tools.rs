@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use agent_host_protocol::message::Message;
 use agent_host_runs::facts::{
     open::OpenElements,
-    record::{ToolCallEnd, ToolCallProgress, ToolCallStart},
+    record::{ToolCallArguments, ToolCallEnd, ToolCallProgress, ToolCallStart},
 };
-use serde::Deserialize;
 use serde_json::{
     Value, json,
     value::{RawValue, to_raw_value},
@@ -46,15 +45,6 @@ pub(super) struct Call<'a> {
     pub(super) message: Option<&'a str>,
 }
 
-/// A piece of the arguments of a call.
-#[derive(Deserialize)]
-pub(super) struct Arguments {
-    tool_call_id: String,
-    delta: String,
-    #[serde(default)]
-    last: bool,
-}
-
 impl Tools {
     pub(super) fn started(&mut self, out: &mut Out, ids: &mut Ids, texts: &mut Texts, started: ToolCallStart) {
         let ToolCallStart { tool_call_id, tool_name, parameters, parameters_bytes, message_id } = started;
@@ -70,8 +60,8 @@ impl Tools {
     }
 
     /// Shows a piece of the arguments of a call that has begun.
-    pub(super) fn arguments(&mut self, out: &mut Out, arguments: Arguments) {
-        let Arguments { tool_call_id, delta, last } = arguments;
+    pub(super) fn arguments(&mut self, out: &mut Out, arguments: ToolCallArguments) {
+        let ToolCallArguments { tool_call_id, delta, last, .. } = arguments;
         let Some(id) = self.incomplete.get(&tool_call_id).cloned() else { return };
         out.say(Kind::ToolCallArgs { tool_call_id: id.clone(), delta });
         if last {
@@ -106,7 +96,7 @@ impl Tools {
         let stated = match error {
             Some(Value::String(error)) => Content::Text(error),
             Some(error) if !error.is_null() => Content::Text(error.to_string()),
-            _ => content::content(result),
+            _ => content::content(result.unwrap_or_default()),
         };
         self.result(out, ids, &call_id, stated);
     }
@@ -153,7 +143,7 @@ impl Tools {
     }
 
     pub(super) fn progress(&self, out: &mut Out, progress: ToolCallProgress) {
-        let ToolCallProgress { tool_call_id, progress, total, message } = progress;
+        let ToolCallProgress { tool_call_id, progress, total, message, .. } = progress;
         let Some(id) = self.running.get(&tool_call_id) else { return };
         let mut value = json!({ "toolCallId": id, "progress": progress });
         with(&mut value, "total", total);

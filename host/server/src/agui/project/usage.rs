@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use agent_host_protocol::message::TokenUsage;
-use serde::Deserialize;
-use serde_json::Value;
+use agent_host_runs::facts::record::{self, ModelCallEnd};
 
 use crate::agui::event::Usage;
 
@@ -17,26 +16,18 @@ pub(super) struct Tally {
     by_model: BTreeMap<String, TokenUsage>,
 }
 
-/// The end of a call to a model.
-#[derive(Deserialize)]
-pub(super) struct ModelCall {
-    model_id: String,
-    /// The word `unknown` where the model does not say.
-    #[serde(default)]
-    usage: Value,
-}
-
 impl Tally {
-    pub(super) fn count(&mut self, call: ModelCall) {
-        let Ok(used) = serde_json::from_value::<TokenUsage>(call.usage) else { return };
-        match self.by_model.get_mut(&call.model_id) {
+    pub(super) fn count(&mut self, end: ModelCallEnd) {
+        // The model may not say.
+        let Some(record::Usage::Known(used)) = end.usage else { return };
+        match self.by_model.get_mut(&end.call.model_id) {
             Some(sum) => {
                 sum.input = sum.input.saturating_add(used.input);
                 sum.output = sum.output.saturating_add(used.output);
                 sum.cached_input = both(sum.cached_input, used.cached_input);
                 sum.reasoning = both(sum.reasoning, used.reasoning);
             }
-            None => drop(self.by_model.insert(call.model_id, used)),
+            None => drop(self.by_model.insert(end.call.model_id, used)),
         }
     }
 

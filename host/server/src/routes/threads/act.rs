@@ -5,9 +5,9 @@ use std::time::Duration;
 use agent_host_config::BusyThread;
 use agent_host_protocol::{EventId, Run, RunId, Scope, context::Conversation, event::Envelope, message::ArtifactRef};
 use agent_host_runs::{
-    AcceptedEvent, AgentRun, Decision, EntryWrite, HostError, Idempotency, Response as Answer, RunRecord, TURN_ID, Thread,
-    ThreadError, ThreadKey,
-    facts::{Fact, FactType},
+    AcceptedEvent, AgentRun, EntryWrite, HostError, Idempotency, Response as Answer, RunRecord, TURN_ID, Thread, ThreadError,
+    ThreadKey,
+    facts::{Fact, FactType, record::Decision},
     turn_id,
 };
 use axum::{http::StatusCode, response::Response};
