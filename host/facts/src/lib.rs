@@ -7,7 +7,7 @@
 //! - [`kind`]: the closed list of types;
 //! - [`failure`]: the closed list of failure categories, and a hint for each code of the host;
 //! - [`safe`]: what may stand in a payload;
-//! - [`record`]: the data of recorded events, for every projection of a record;
+//! - [`record`]: the data of recorded events, for the host that writes them and for everybody who reads them;
 //! - [`project`]: the record of a run, as facts;
 //! - [`thread`], [`task`]: read models, each a fold of the stream; [`model`]: references in them;
 //! - [`open`]: open elements at a place of a record, for every projection of records;
