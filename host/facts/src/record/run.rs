@@ -141,7 +141,7 @@ pub struct Limit {
     pub effect: Option<Cow<'static, str>>,
     /// The limit, by its key in the configuration.
     pub limit: Cow<'static, str>,
-    /// Its value.
+    /// The value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<u64>,
 }

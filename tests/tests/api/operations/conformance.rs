@@ -84,7 +84,7 @@ async fn tools_and_children_keep_the_rules() {
     let server = env!("CARGO_BIN_EXE_mcp-server");
     let config = format!(
         "[[mcp_servers]]\nid = \"good\"\ncommand = \"{server}\"\n[[bindings]]\nid = \"stage\"\nrunner = \"plugin:test/stage/default\"\n\
-         resources = {{ tool_names = [\"*\"], runs = [\"start\", \"get\"] }}\n"
+         resources = {{ tool_names = [\"*\"], runs = [\"start\", \"get\", \"events\"] }}\n"
     );
     let host = Host::start(&["stage"], &config);
     let tool = |name: &str, parameters: Value| json!({ "do": "client", "calls": [{ "name": name, "parameters": parameters }] });
