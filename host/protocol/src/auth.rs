@@ -70,6 +70,8 @@ pub const KEY_PREFIX: &str = "ahk_";
 pub const EXECUTOR_PREFIX: &str = "ahx_";
 /// Begins the token of every claim of a run.
 pub const LEASE_PREFIX: &str = "ahl_";
+/// Begins the token of the MCP endpoint of every claim of a run.
+pub const MCP_PREFIX: &str = "ahm_";
 
 /// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -66,7 +66,7 @@ pub use crate::{
         scheduler::ScheduleReport,
     },
     lifecycle::{
-        claims::{AppendOutcome, ClaimRequest, ClaimedRun as Claimed},
+        claims::{AppendOutcome, ClaimRequest, ClaimedRun as Claimed, McpAccess},
         dead_letters::DeadLetter,
         executors::{Executor, ExecutorChange, ExecutorNews, ExecutorState, Registration},
         watchers::RunWatch,

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agui::shared::AguiState,
     http::{Problem, ProblemCode, metrics::HttpMetrics},
+    mcp::McpState,
 };
 
 /// One pointer to the values that all requests share.
@@ -24,6 +25,7 @@ pub(crate) struct SharedApp {
     /// Address of the server.
     pub(crate) local_addr: SocketAddr,
     pub(crate) agui: Arc<AguiState>,
+    pub(crate) mcp: McpState,
     /// One permit for each open stream of events.
     subscribers: Arc<Semaphore>,
 }
@@ -45,6 +47,7 @@ impl App {
             closing,
             local_addr,
             agui: Arc::default(),
+            mcp: McpState::default(),
             subscribers: Arc::new(Semaphore::new(subscribers)),
         }))
     }

@@ -15,6 +15,7 @@
 //! agui       AG-UI 1.0 as values: events, projection, verification, encodings
 //! openapi    the parts of the description
 //! langbot    the dialect of LangBot 4.11: requests and answers with the names that LangBot released
+//! mcp        servers of MCP: the endpoint of a run, and the agents as tools
 //! app        what every request has at hand; request_log: its id, its lines, its numbers
 //! access     callers, keys, tokens of identity providers, idempotency, CORS
 //! artifacts  uploads and downloads
@@ -34,6 +35,7 @@ mod control_audit;
 mod http;
 mod langbot;
 mod layer;
+mod mcp;
 mod openapi;
 mod request_log;
 mod router;

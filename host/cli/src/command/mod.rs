@@ -17,6 +17,7 @@ mod journal_text;
 mod keys;
 mod knowledge;
 mod ledger;
+mod mcp_bridge;
 mod open_actions;
 mod openapi;
 mod plugin_text;
@@ -88,6 +89,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Config(config::ConfigCommand),
     Conformance(conformance::Conformance),
+    McpBridge(mcp_bridge::McpBridge),
     #[command(name = "openapi")]
     OpenApi(openapi::OpenApi),
     Completions(completions::Completions),
@@ -101,6 +103,7 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Completions(args) => return args.execute(),
         Command::OpenApi(args) => return args.execute(),
         Command::Conformance(args) => return args.execute(output),
+        Command::McpBridge(args) => return args.execute().await,
         _ => {}
     }
     let settings = Settings::load(&cli.global)?;
@@ -129,5 +132,6 @@ pub(crate) async fn execute(cli: Cli, output: &Output) -> anyhow::Result<ExitCod
         Command::Completions(args) => args.execute(),
         Command::OpenApi(args) => args.execute(),
         Command::Conformance(args) => args.execute(output),
+        Command::McpBridge(args) => args.execute().await,
     }
 }

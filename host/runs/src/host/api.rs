@@ -32,7 +32,7 @@ use crate::{
         scheduler::ScheduleReport,
     },
     lifecycle::{
-        claims::{AppendOutcome, ClaimRequest, ClaimedRun},
+        claims::{AppendOutcome, ClaimRequest, ClaimedRun, McpAccess},
         dead_letters::DeadLetter,
         executors::{Executor, ExecutorChange, ExecutorNews, Registration},
         watchers::RunWatch,
@@ -342,11 +342,11 @@ impl Host {
         self.0.cell.runs.claim(executor_id, request, wait).await
     }
 
-    /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
+    /// Begins a run that was claimed; gives what its runner is given, and its MCP endpoint. Repeating it is harmless.
     ///
     /// # Errors
     /// Fails if the claim is not valid.
-    pub async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Arc<Run>, Box<RawValue>), HostError> {
+    pub async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Arc<Run>, Box<RawValue>, McpAccess), HostError> {
         self.0.cell.runs.start_claimed(run_id, token).await
     }
 
@@ -401,6 +401,14 @@ impl Host {
     /// Fails if the token does not belong to a claim of this run, the claim is no longer valid, or the run has not begun.
     pub fn claim_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
         self.0.cell.runs.claim_calls(run_id, token)
+    }
+
+    /// The host calls of a run, for the agent that has the token of its MCP endpoint.
+    ///
+    /// # Errors
+    /// As [`Host::claim_calls`].
+    pub fn mcp_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
+        self.0.cell.runs.mcp_calls(run_id, token)
     }
 
     /// Registers an executor, which sees the runs of this workspace, or of all; gives its credential, once.

@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 
 use agent_host_protocol::{
     Principal, PrincipalKind,
-    auth::{EXECUTOR_PREFIX, KEY_PREFIX, LEASE_PREFIX},
+    auth::{EXECUTOR_PREFIX, KEY_PREFIX, LEASE_PREFIX, MCP_PREFIX},
 };
 
 use super::cell::Cell;
 use crate::{execution::Shared, record::HostError};
 
-/// The principal of a token: that of a key, the credential of an executor, the token of a lease or that of an approver.
+/// The principal of a token: that of a key, the credential of an executor, a token of a claim or that of an approver.
 pub(crate) fn principal_of(shared: &Shared, cell: &Cell, token: &str) -> Result<Principal, HostError> {
-    if token.starts_with(LEASE_PREFIX) {
-        // The token names its run, so the run checks the token.
-        let (kind, name) = (PrincipalKind::Lease, "lease".to_owned());
-        return Ok(Principal { kind, name, scopes: BTreeSet::new(), workspace: None, end_user: None });
+    for (prefix, name) in [(LEASE_PREFIX, "lease"), (MCP_PREFIX, "mcp")] {
+        if token.starts_with(prefix) {
+            // The token names its run, so the run checks the token.
+            let (kind, name) = (PrincipalKind::Lease, name.to_owned());
+            return Ok(Principal { kind, name, scopes: BTreeSet::new(), workspace: None, end_user: None });
+        }
     }
     if token.starts_with(EXECUTOR_PREFIX) {
         return cell.runs.executor_principal(token);

@@ -18,6 +18,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use super::{
     Runs,
     appended::{AppendedResults, hash},
+    lease::ClaimToken,
     queue::waiting::Offer,
 };
 use crate::{
@@ -42,6 +43,18 @@ pub struct ClaimedRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<agent_host_protocol::context::RunContext>)]
     pub context: Option<Box<RawValue>>,
+    /// The MCP endpoint of the run, where it has begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<McpAccess>,
+}
+
+/// The MCP endpoint of a run, for the agent that the executor runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct McpAccess {
+    /// The path on this host.
+    pub path: String,
+    /// The token of the endpoint, for this run alone and as long as the claim counts. It opens nothing else.
+    pub token: String,
 }
 
 /// The outcome of an append.
@@ -103,7 +116,7 @@ impl ClaimHandle {
             executor_id,
             orders,
             calls: OnceLock::new(),
-            scope: Arc::new(ClaimScope::new(run.run_id)),
+            scope: Arc::new(ClaimScope::new(run.run_id, claim)),
             appended: Mutex::new(AppendedResults::new(claim, run.queue.as_ref().map_or(0, |queue| queue.appended))),
         }
     }
@@ -125,16 +138,20 @@ impl ClaimHandle {
 impl Runs {
     /// The handle of a run that an executor holds, by the token of its claim.
     fn claim_handle(&self, run_id: RunId, token: &str) -> Result<Arc<ClaimHandle>, HostError> {
-        let of = self.lease_key.claim_of(token);
+        let handle = self.handle_by(ClaimToken::Lease, run_id, token)?;
+        self.executors.seen(&handle.executor_id);
+        Ok(handle)
+    }
+
+    fn handle_by(&self, purpose: ClaimToken, run_id: RunId, token: &str) -> Result<Arc<ClaimHandle>, HostError> {
+        let of = self.lease_key.claim_of(purpose, token);
         let Some((_, claim)) = of.filter(|(of, _)| *of == run_id) else {
-            return Err(HostError::Unauthenticated("this is not the lease token of a claim of this run".to_owned()));
+            let message = format!("this is not the {} of a claim of this run", purpose.name());
+            return Err(HostError::Unauthenticated(message));
         };
         let handle = self.claims.lock().get(&run_id).cloned();
         match handle {
-            Some(handle) if handle.claim == claim => {
-                self.executors.seen(&handle.executor_id);
-                Ok(handle)
-            }
+            Some(handle) if handle.claim == claim => Ok(handle),
             _ => {
                 let run = self.record(run_id)?.run;
                 let queue = run.queue.as_ref();
@@ -188,8 +205,19 @@ impl Runs {
     }
 
     /// Begins a run that was claimed; gives what its runner is given. Repeating it is harmless.
-    pub(crate) async fn start_claimed(&self, run_id: RunId, token: &str) -> Result<(Arc<Run>, Box<RawValue>), HostError> {
-        self.claim_handle(run_id, token)?.order(Order::Start).await
+    pub(crate) async fn start_claimed(
+        &self,
+        run_id: RunId,
+        token: &str,
+    ) -> Result<(Arc<Run>, Box<RawValue>, McpAccess), HostError> {
+        let handle = self.claim_handle(run_id, token)?;
+        let (run, context) = handle.order(Order::Start).await?;
+        Ok((run, context, self.mcp_access(run_id, handle.claim)))
+    }
+
+    /// The MCP endpoint of a claim.
+    pub(crate) fn mcp_access(&self, run_id: RunId, claim: u32) -> McpAccess {
+        McpAccess { path: format!("/mcp/runs/{run_id}"), token: self.lease_key.token(ClaimToken::Mcp, run_id, claim) }
     }
 
     /// Makes a claim last longer; gives the run as it is.
@@ -215,7 +243,7 @@ impl Runs {
 
     /// The run, where it has ended by this very claim, in this way.
     fn finalized(&self, run_id: RunId, token: &str, terminal: &Terminal) -> Option<Arc<Run>> {
-        let (_, claim) = self.lease_key.claim_of(token)?;
+        let (_, claim) = self.lease_key.claim_of(ClaimToken::Lease, token)?;
         let run = self.record(run_id).ok()?.run;
         let queue = run.queue.as_ref()?;
         let same = queue.claims == claim && queue.executor_id.is_some() && run.status == terminal.status();
@@ -313,6 +341,12 @@ impl Runs {
     /// The host calls of a run that an executor holds.
     pub(crate) fn claim_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
         let handle = self.claim_handle(run_id, token)?;
+        Ok(Calls::new(handle.calls()?, Arc::clone(&handle.scope)))
+    }
+
+    /// The host calls of a run that an executor holds, by the token of its MCP endpoint.
+    pub(crate) fn mcp_calls(&self, run_id: RunId, token: &str) -> Result<Calls, HostError> {
+        let handle = self.handle_by(ClaimToken::Mcp, run_id, token)?;
         Ok(Calls::new(handle.calls()?, Arc::clone(&handle.scope)))
     }
 }

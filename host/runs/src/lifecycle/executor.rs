@@ -24,6 +24,7 @@ use super::{
     body::{Body, Exit, Ready, RunningExecution, changes, instant_of},
     claims::{ClaimHandle, ClaimedRun, Order, Reply},
     executors::{ExecutorNews, ExecutorSlot},
+    lease::ClaimToken,
     queue::{
         admission::{Admission, AdmissionPlace},
         waiting::{Kind, Offer},
@@ -333,8 +334,9 @@ impl ExecutorBody {
             let (running, run_context) = start_claimed(task, &handle).await?;
             (self.running, context) = (Some(running), Some(run_context));
         }
-        let lease_token = runs.lease_key.token(run_id, number);
-        let claimed = ClaimedRun { run: (*task.run.record.run).clone(), lease_token, lease_expires_at, context };
+        let lease_token = runs.lease_key.token(ClaimToken::Lease, run_id, number);
+        let mcp = context.is_some().then(|| runs.mcp_access(run_id, number));
+        let claimed = ClaimedRun { run: (*task.run.record.run).clone(), lease_token, lease_expires_at, context, mcp };
         if reply.send(Ok(claimed)).is_err() {
             // The executor had gone before it heard of its claim: nothing was done.
             let lost = lost(&handle, "executor_gone", "the executor that had claimed the run was gone");

@@ -1,10 +1,14 @@
-//! Lease tokens: each is good for one claim of one run, and dies with it.
+//! Lease tokens and MCP tokens: each is good for one claim of one run, and dies with it. A lease token is for the executor; an MCP
+//! token is for the agent that the executor runs, and reaches the MCP endpoint of the run alone.
 //!
 //! Tokens are not stored: a token contains the run, the number of the claim, and a code over both that only this host can
 //! make. A token stays valid across restarts, and becomes invalid when the record of the run shows another claim.
 
 use agent_host_ledger::{EntryWrite, Ledger};
-use agent_host_protocol::{RunId, auth::LEASE_PREFIX};
+use agent_host_protocol::{
+    RunId,
+    auth::{LEASE_PREFIX, MCP_PREFIX},
+};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use crate::record::HostError;
@@ -13,6 +17,32 @@ use crate::record::HostError;
 const ENTRY: &str = "secret/lease";
 /// Bytes of a code: nobody guesses one of 2^128.
 const CODE: usize = 16;
+
+/// The purpose of a token of a claim.
+#[derive(Clone, Copy)]
+pub(crate) enum ClaimToken {
+    /// Requests of the executor.
+    Lease,
+    /// The MCP endpoint of the run.
+    Mcp,
+}
+
+impl ClaimToken {
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Lease => LEASE_PREFIX,
+            Self::Mcp => MCP_PREFIX,
+        }
+    }
+
+    /// The name in messages to clients.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Lease => "lease token",
+            Self::Mcp => "MCP token",
+        }
+    }
+}
 
 /// The key for codes.
 pub(crate) struct LeaseKey([u8; 32]);
@@ -37,8 +67,13 @@ impl LeaseKey {
         blake3::keyed_hash(&key, message)
     }
 
-    fn code(&self, run_id: RunId, claim: u32) -> [u8; CODE] {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+    /// The code of a claim, by a key for the purpose of its token.
+    fn code(&self, purpose: ClaimToken, run_id: RunId, claim: u32) -> [u8; CODE] {
+        let key = match purpose {
+            ClaimToken::Lease => self.0,
+            ClaimToken::Mcp => blake3::derive_key("agent-host 2026-11-25 MCP tokens of claims", &self.0),
+        };
+        let mut hasher = blake3::Hasher::new_keyed(&key);
         hasher.update(&run_id.to_bytes());
         hasher.update(&claim.to_be_bytes());
         let mut code = [0; CODE];
@@ -47,18 +82,18 @@ impl LeaseKey {
     }
 
     /// The token of a claim.
-    pub(crate) fn token(&self, run_id: RunId, claim: u32) -> String {
-        let bytes = [&run_id.to_bytes()[..], &claim.to_be_bytes(), &self.code(run_id, claim)].concat();
-        format!("{LEASE_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+    pub(crate) fn token(&self, purpose: ClaimToken, run_id: RunId, claim: u32) -> String {
+        let bytes = [&run_id.to_bytes()[..], &claim.to_be_bytes(), &self.code(purpose, run_id, claim)].concat();
+        format!("{}{}", purpose.prefix(), URL_SAFE_NO_PAD.encode(bytes))
     }
 
     /// The claim that a token was made for. The caller checks that the claim is still valid.
-    pub(crate) fn claim_of(&self, token: &str) -> Option<(RunId, u32)> {
-        let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(LEASE_PREFIX)?).ok()?;
+    pub(crate) fn claim_of(&self, purpose: ClaimToken, token: &str) -> Option<(RunId, u32)> {
+        let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(purpose.prefix())?).ok()?;
         let (run_id, rest) = bytes.split_first_chunk::<16>()?;
         let (claim, code) = rest.split_first_chunk::<4>()?;
         let (run_id, claim) = (RunId::from_bytes(*run_id), u32::from_be_bytes(*claim));
-        let expected_code = self.code(run_id, claim);
+        let expected_code = self.code(purpose, run_id, claim);
         let differs = code.iter().zip(expected_code).fold(code.len() ^ CODE, |differs, (a, b)| differs | usize::from(a ^ b));
         (differs == 0).then_some((run_id, claim))
     }
@@ -92,16 +127,24 @@ mod tests {
     fn a_token_names_its_claim_and_cannot_be_made_up() {
         let (key, other) = (LeaseKey([1; 32]), LeaseKey([2; 32]));
         let run_id = RunId::new();
-        let token = key.token(run_id, 7);
-        assert_eq!(key.claim_of(&token), Some((run_id, 7)));
-        assert_eq!(other.claim_of(&token), None);
-        for at in LEASE_PREFIX.len()..token.len() {
-            let mut forged = token.clone().into_bytes();
-            forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
-            assert_eq!(key.claim_of(&String::from_utf8(forged).unwrap()), None, "{at}");
-        }
-        for text in ["", "ahl_", "ahl_AAAA", &token[..token.len() - 2], &format!("{token}AAAA"), "ahk_x"] {
-            assert_eq!(key.claim_of(text), None, "{text}");
+        for (purpose, other_purpose) in [(ClaimToken::Lease, ClaimToken::Mcp), (ClaimToken::Mcp, ClaimToken::Lease)] {
+            let prefix = purpose.prefix();
+            let token = key.token(purpose, run_id, 7);
+            assert_eq!(key.claim_of(purpose, &token), Some((run_id, 7)));
+            assert_eq!(other.claim_of(purpose, &token), None);
+            for at in prefix.len()..token.len() {
+                let mut forged = token.clone().into_bytes();
+                forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
+                assert_eq!(key.claim_of(purpose, &String::from_utf8(forged).unwrap()), None, "{at}");
+            }
+            let shortened = &token[..token.len() - 2];
+            for text in ["", prefix, &format!("{prefix}AAAA"), shortened, &format!("{token}AAAA"), "ahk_x"] {
+                assert_eq!(key.claim_of(purpose, text), None, "{text}");
+            }
+            // Neither as it is nor under the prefix of the other purpose.
+            assert_eq!(key.claim_of(other_purpose, &token), None);
+            let renamed = token.replacen(prefix, other_purpose.prefix(), 1);
+            assert_eq!(key.claim_of(other_purpose, &renamed), None);
         }
     }
 

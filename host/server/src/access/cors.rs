@@ -32,6 +32,8 @@ pub(crate) fn layer(host: &Host) -> CorsLayer {
         headers::IDEMPOTENCY_KEY,
         prefer::PREFER,
         headers::LAST_EVENT_ID,
+        headers::MCP_SESSION_ID,
+        headers::MCP_PROTOCOL_VERSION,
         HeaderName::from_static(langbot::HEADER),
     ];
     let read = [
@@ -46,6 +48,7 @@ pub(crate) fn layer(host: &Host) -> CorsLayer {
         header::WWW_AUTHENTICATE,
         headers::IDEMPOTENCY_REPLAYED,
         prefer::PREFERENCE_APPLIED,
+        headers::MCP_SESSION_ID,
     ];
     CorsLayer::new()
         .allow_origin(AllowOrigin::predicate(move |origin, _| is_allowed_origin(&host.config(), origin)))

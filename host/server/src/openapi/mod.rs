@@ -286,7 +286,7 @@ const DESCRIPTION: &str = "A host for sandboxed agent runners. Times are Unix mi
      means the same as one that is `null`. Errors are problem documents (RFC 9457) with a `code`. The scopes that an operation needs stand \
      with its security requirement. The guide is docs/API.md.";
 
-const KEYS: &str = "An API key (`ahk_…`), the credential of an executor (`ahx_…`), the token of one claim (`ahl_…`), or a token (JWT) of an \
+const KEYS: &str = "An API key (`ahk_…`), the credential of an executor (`ahx_…`), the token of one claim (`ahl_…`) or of its MCP endpoint (`ahm_…`), or a token (JWT) of an \
      identity provider, which names an end user.";
 
 /// The parts of the API, in the order in which they are shown.
@@ -298,6 +298,7 @@ pub(crate) const TAGS: &[(&str, &str)] = &[
     ("runs", "One execution of one runner for one event."),
     ("threads", "A conversation as a stream of facts, and what a front end does in it."),
     ("queue", "Runs that executors claim and execute."),
+    ("mcp", "The Model Context Protocol: what a run was granted, for its agent; and agents as tools."),
     ("actions", "Questions and actions of runs, for people."),
     ("artifacts", "Bytes that events, messages and tools refer to."),
     ("deliveries", "Results on their way to webhooks."),

@@ -8,7 +8,7 @@ use agent_host_protocol::{
     run::{RunCompletion, RunFailure, Terminal},
     sent,
 };
-use agent_host_runs::{AppendOutcome, ClaimRequest, Claimed};
+use agent_host_runs::{AppendOutcome, ClaimRequest, Claimed, McpAccess};
 use axum::{
     body::Bytes,
     http::{HeaderMap, StatusCode},
@@ -103,6 +103,7 @@ pub(crate) struct RunStart {
     /// The context of the run.
     #[schema(value_type = agent_host_protocol::context::RunContext)]
     context: Box<RawValue>,
+    mcp: McpAccess,
 }
 
 /// Starts a run that was claimed
@@ -114,8 +115,8 @@ pub(crate) struct RunStart {
 pub(crate) async fn start(Id(id): Id<RunId>, mut request: ApiRequest) -> Result<Response, Problem> {
     request.query.finish()?;
     let EmptyObject {} = request.optional_json(MAX_BODY_BYTES).await?;
-    let (run, context) = request.app.host.start_claimed(id, token(&request.headers)?).await?;
-    Ok(json(StatusCode::OK, &RunStart { run: Arc::unwrap_or_clone(run), context }))
+    let (run, context, mcp) = request.app.host.start_claimed(id, token(&request.headers)?).await?;
+    Ok(json(StatusCode::OK, &RunStart { run: Arc::unwrap_or_clone(run), context, mcp }))
 }
 
 /// An empty object.

@@ -16,6 +16,7 @@ mod feed;
 mod health;
 mod hooks;
 mod keys;
+mod mcp;
 mod metrics;
 mod operations;
 mod output;
@@ -80,6 +81,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(calls::call))
         .routes(routes!(calls::create_artifact))
         .routes(routes!(calls::artifact))
+        .routes(routes!(mcp::message, mcp::follow, mcp::end))
+        .routes(routes!(mcp::agents_message, mcp::agents_follow, mcp::agents_end))
         .routes(routes!(actions::of_run))
         .routes(routes!(actions::open))
         .routes(routes!(actions::show))

@@ -11,7 +11,7 @@ use reqwest::{
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::openapi::{GUESTS, agents, threads, watched::Watched};
+use crate::openapi::{GUESTS, agents, mcp, threads, watched::Watched};
 
 /// Messages are answered at once, an executor claims runs of `outside`; the other events go to [`GUESTS`].
 const CONFIG: &str = r#"
@@ -145,6 +145,7 @@ async fn every_answer_of_a_conversation_is_as_it_is_described() {
     agents::pipelines(&talk).await;
     agents::page(&talk).await;
     threads::threads(&talk).await;
+    mcp::endpoint(&talk, "/mcp", "").await;
     keys(&talk).await;
     operations(&talk, &host.url).await;
     tokio::task::block_in_place(|| command_line(&talk, &host));
@@ -367,6 +368,8 @@ async fn queue(talk: &Talk) {
     let claimed = talk.send(claim(json!({ "wait_ms": 5000, "start": true }))).await;
     assert_eq!(claimed.status, 200, "{:#}", claimed.body);
     let token = claimed.body["lease_token"].as_str().unwrap();
+    let access = |member: &str| claimed.body["mcp"][member].as_str().unwrap();
+    mcp::endpoint(talk, access("path"), access("token")).await;
     let delta =
         json!({ "type": "message.delta", "data": { "message_id": "m", "chunk": { "role": "assistant", "content": "hel" } } });
     let append = |first: u64| by(token, &of_run("/append"), &json!({ "first": first, "results": [delta] }));

@@ -39,6 +39,12 @@ profile = "plain"
 const NOT_TRIED: &[(&str, &str)] = &[
     ("keys_revoke", "it finds the key by which it came in, and locks itself out"),
     ("queue_news", "a stream without end: no answer of it is ever whole"),
+    ("mcp_message", "its messages are described by MCP, and its answers are streams, which no header of this program asks for"),
+    ("mcp_follow", "the same"),
+    ("mcp_end", "a session that MCP has begun"),
+    ("mcp_agents_message", "as `mcp_message`"),
+    ("mcp_agents_follow", "the same"),
+    ("mcp_agents_end", "as `mcp_end`"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -84,6 +84,9 @@ impl Description {
                 let event = json!({ "$ref": format!("#/components/schemas/{item}") });
                 let text = String::from_utf8_lossy(body);
                 let mut events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+                if key.contains(" /mcp") {
+                    return events.try_for_each(|data| check_rpc(key, data));
+                }
                 if AGUI.iter().any(|path| key.contains(path)) {
                     return events.try_for_each(|data| check_agui(key, data));
                 }
@@ -112,6 +115,13 @@ impl Description {
 
 /// Paths whose streams are those of AG-UI, which has a description of its own.
 const AGUI: [&str; 2] = [" /agents/", " /api/v1/agent/"];
+
+/// Checks a message of MCP; an event without data only says where its stream begins.
+fn check_rpc(key: &str, data: &str) -> Result<(), String> {
+    let message: Value =
+        if data.is_empty() { json!({ "jsonrpc": "2.0" }) } else { serde_json::from_str(data).unwrap_or_default() };
+    if message["jsonrpc"] == "2.0" { Ok(()) } else { Err(format!("{key}: no message of JSON-RPC: {data}")) }
+}
 
 fn check_agui(key: &str, data: &str) -> Result<(), String> {
     let event: Result<ag_ui::Event, _> = serde_json::from_str(data);

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-mod outside;
+pub mod outside;
 mod protocol;
 
 mod artifacts;

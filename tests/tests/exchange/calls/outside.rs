@@ -48,6 +48,11 @@ impl ExecutorHost {
 
     /// As [`Outside::limited`], with more of the configuration.
     pub async fn with(resources: &str, state: &str, limits: &str, more: &str) -> Self {
+        Self::with_tools("\"a__add\"", resources, state, limits, more).await
+    }
+
+    /// As [`Outside::with`], with these tools granted.
+    pub async fn with_tools(tools: &str, resources: &str, state: &str, limits: &str, more: &str) -> Self {
         let hook = Webhook::start(SECRET).await;
         let port = serve_empty_objects().await;
         let world = tempfile::tempdir().unwrap();
@@ -124,7 +129,7 @@ max_attempts = 5
 {state}
 [bindings.resources]
 model_ids = ["a-*"]
-tool_names = ["a__add"]
+tool_names = [{tools}]
 kb_ids = ["a-base"]
 runner_ids = ["plugin:test/steps/*"]
 {resources}

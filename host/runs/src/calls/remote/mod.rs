@@ -19,6 +19,7 @@ use crate::record::HostError;
 
 mod answers;
 mod arguments;
+mod catalog;
 mod dispatch;
 
 use Interface::{
@@ -178,6 +179,8 @@ impl std::fmt::Debug for Answer {
 /// The scope of a claim: its open calls. The calls stop when the claim ends.
 pub(crate) struct ClaimScope {
     run_id: RunId,
+    /// The number of the claim.
+    claim: u32,
     /// Cancelled when the claim ends.
     closing: CancellationToken,
     /// Read by each call that is under way.
@@ -185,8 +188,8 @@ pub(crate) struct ClaimScope {
 }
 
 impl ClaimScope {
-    pub(crate) fn new(run_id: RunId) -> Self {
-        Self { run_id, closing: CancellationToken::new(), under_way: RwLock::new(()) }
+    pub(crate) fn new(run_id: RunId, claim: u32) -> Self {
+        Self { run_id, claim, closing: CancellationToken::new(), under_way: RwLock::new(()) }
     }
 
     /// Does something for the run, as long as the claim counts.

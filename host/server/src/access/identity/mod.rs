@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use agent_host_config::Config;
 use agent_host_protocol::{
     Principal, PrincipalKind, Timestamp,
-    auth::{EXECUTOR_PREFIX, KEY_PREFIX, LEASE_PREFIX, provider_user},
+    auth::{EXECUTOR_PREFIX, KEY_PREFIX, LEASE_PREFIX, MCP_PREFIX, provider_user},
     time,
 };
 use agent_host_runs::{Host, IdentityProviderConfig};
@@ -74,7 +74,7 @@ pub(crate) struct TokenValidity {
 impl Identities {
     /// Judges a text that has the form of a token of an identity provider, and is no token of another kind.
     pub(crate) fn judge(&self, app: &App, text: &str) -> Option<Verdict> {
-        let is_ours = [KEY_PREFIX, EXECUTOR_PREFIX, LEASE_PREFIX].iter().any(|prefix| text.starts_with(prefix));
+        let is_ours = [KEY_PREFIX, EXECUTOR_PREFIX, LEASE_PREFIX, MCP_PREFIX].iter().any(|prefix| text.starts_with(prefix));
         if is_ours || !Token::has_form(text) || app.host.principal_of(text).is_ok() {
             return None;
         }
